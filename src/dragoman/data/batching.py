@@ -1,0 +1,230 @@
+"""Batches by token budget, in an order that follows from seed and epoch alone and can be entered at any position."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from dragoman.data.store import Side, TokenStore
+from dragoman.errors import UserError
+from dragoman.text.symbols import END, PAD, START
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+Indices = NDArray[np.int64]
+Noise = Callable[[NDArray[Any], np.random.Generator], NDArray[Any]]
+
+# What a random stream is for: streams of different purposes never meet.
+ORDER, SHUFFLE, SOURCE_NOISE, TARGET_NOISE = range(4)
+
+
+@dataclass(frozen=True)
+class Framing:
+    """The symbols around a sentence: the source is x END, the target START y END, the rest of a row is PAD."""
+
+    pad: int = PAD
+    start: int = START
+    end: int = END
+
+
+@dataclass(frozen=True)
+class Position:
+    """A place in the data: the next batch to be made."""
+
+    epoch: int = 0
+    window: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Sentence pairs as padded ids; the lengths count the framing, and `indices` are the pairs' numbers in the store."""
+
+    source: Tensor  # B S
+    source_lengths: Tensor  # B
+    target: Tensor  # B T
+    target_lengths: Tensor  # B
+    indices: Indices
+    source_tokens: int  # with END
+    target_tokens: int  # with END and without START: the tokens that are predicted
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+    @property
+    def padding(self) -> float:
+        """The share of the batch that is padding."""
+        return 1 - (self.source_tokens + self.target_tokens + len(self)) / (self.source.numel() + self.target.numel())
+
+    def to(self, device: torch.device | str) -> Batch:
+        """The batch on another device; the copy to a GPU runs beside what is computed there."""
+        names = ("source", "source_lengths", "target", "target_lengths")
+        tensors = {name: getattr(self, name) for name in names}
+        if str(device).startswith("cuda"):
+            tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
+        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+
+
+class Batches:
+    """The batches of a store, epoch after epoch.
+
+    An epoch is a permutation of the pairs, cut into windows of `window` pairs. The pairs of a window are sorted by
+    target and source length (chance decides between equals), cut where rows × longest row would exceed `tokens`, and
+    the batches of the window are shuffled. `source_noise` and `target_noise` change the ids of a sentence, afresh in
+    every epoch; the budget counts the lengths in the store.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        tokens: int,
+        seed: int,
+        window: int = 2**16,
+        shuffle: bool = True,
+        framing: Framing | None = None,
+        source_noise: Noise | None = None,
+        target_noise: Noise | None = None,
+    ) -> None:
+        if window < 1:
+            raise UserError(f"the window of pairs that are sorted together must be at least 1, not {window}")
+        longest = store.longest + 2
+        if longest > tokens:
+            raise UserError(
+                f"the longest sentence has {longest:,} tokens with start and end, but a batch may hold {tokens:,} tokens: "
+                f"raise the tokens of a batch or lower the longest sentence that is kept"
+            )
+        self.store, self.tokens, self.seed, self.window, self.shuffle = store, tokens, seed, window, shuffle
+        self.framing = framing or Framing()
+        self.noises = (source_noise, target_noise)
+        self.windows = -(-len(store) // window)
+        self._epoch: tuple[int, Indices] = (-1, np.empty(0, np.int64))
+
+    def start(self, position: Position | None = None) -> Iterator[tuple[Batch, Position]]:
+        """The batches from a position on without end, each with the position after it, from where to resume."""
+        for indices, epoch, after in self.walk(position):
+            yield self.build(indices, epoch), after
+
+    def walk(self, position: Position | None = None) -> Iterator[tuple[Indices, int, Position]]:
+        """The same before the tensors are made: pair numbers, epoch and the position after them."""
+        here = position or Position()
+        while True:
+            plan = self.plan(here.epoch, here.window) if here.window < self.windows else []
+            if here.batch >= len(plan):
+                raise UserError(
+                    f"the data has no {here}: go on with the corpus, seed and tokens a batch that it was saved with"
+                )
+            for number in range(here.batch, len(plan)):
+                after = replace(here, batch=number + 1)
+                if number + 1 == len(plan):
+                    last = here.window + 1 == self.windows
+                    after = Position(here.epoch + 1) if last else Position(here.epoch, here.window + 1)
+                yield plan[number], here.epoch, after
+            here = after
+
+    def epoch(self, number: int) -> Iterator[Batch]:
+        """The batches of one epoch."""
+        for window in range(self.windows):
+            for indices in self.plan(number, window):
+                yield self.build(indices, number)
+
+    def epoch_batches(self, epoch: int) -> int:
+        """How many batches an epoch has, found by planning it."""
+        return sum(len(self.plan(epoch, window)) for window in range(self.windows))
+
+    def plan(self, epoch: int, window: int) -> list[Indices]:
+        """The pair numbers of every batch of a window, in order."""
+        pairs = self._order(epoch)[window * self.window : (window + 1) * self.window]
+        source, target = self.store.source_lengths[pairs], self.store.target_lengths[pairs]
+        by_length = np.lexsort((source, target))  # stable: the permutation has already settled ties by chance
+        widths = np.maximum(source + 1, target + 2)[by_length]
+        batches = _cut(pairs[by_length], widths, self.tokens)
+        if not self.shuffle:
+            return batches
+        return [batches[number] for number in self._shuffled(len(batches), SHUFFLE, epoch, window)]
+
+    def build(self, indices: Indices, epoch: int) -> Batch:
+        """The padded tensors of some pairs; the epoch decides the noise."""
+        import torch
+
+        sides = zip(self.store.sides, self.noises, (SOURCE_NOISE, TARGET_NOISE), (False, True))
+        (source, source_lengths), (target, target_lengths) = (
+            self._frame(indices, *self._rows(side, indices, noise, purpose, epoch), start)
+            for side, noise, purpose, start in sides
+        )
+        return Batch(
+            torch.from_numpy(source),
+            torch.from_numpy(source_lengths),
+            torch.from_numpy(target),
+            torch.from_numpy(target_lengths),
+            indices,
+            source_tokens=int(source_lengths.sum()),
+            target_tokens=int(target_lengths.sum()) - len(indices),
+        )
+
+    def _rows(
+        self, side: Side, indices: Indices, noise: Noise | None, purpose: int, epoch: int
+    ) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The tokens of the rows one after the other, and the rows' lengths."""
+        if noise is None:
+            return side.rows(indices), side.lengths[indices]
+        rows = [
+            noise(side.row(index), np.random.Generator(self._random(purpose, epoch, index)))
+            for index in indices.tolist()
+        ]
+        return np.concatenate(rows), np.array([len(row) for row in rows])
+
+    def _frame(
+        self, indices: Indices, tokens: NDArray[Any], lengths: NDArray[Any], start: bool
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        framing, first = self.framing, int(start)
+        framed = lengths.astype(np.int64) + first + 1
+        rows = np.full((len(indices), framed.max()), framing.pad, np.int64)
+        rows[:, first:][np.arange(rows.shape[1] - first) < lengths[:, None]] = tokens
+        rows[np.arange(len(rows)), framed - 1] = framing.end
+        if start:
+            rows[:, 0] = framing.start
+        return rows, framed
+
+    def _order(self, epoch: int) -> Indices:
+        known, order = self._epoch
+        if known != epoch:
+            pairs = len(self.store)
+            order = self._shuffled(pairs, ORDER, epoch) if self.shuffle else np.arange(pairs)
+            self._epoch = epoch, order  # at once: another thread may be planning too
+        return order
+
+    def _shuffled(self, count: int, purpose: int, epoch: int, number: int = 0) -> Indices:
+        # Sorted raw bits and not Generator.permutation, whose stream another version of numpy may change.
+        return np.argsort(self._random(purpose, epoch, number).random_raw(count), kind="stable")
+
+    def _random(self, purpose: int, epoch: int, number: int = 0) -> np.random.Philox:
+        """A random stream of its own for each purpose, epoch and number (Philox: Salmon et al. 2011)."""
+        return np.random.Philox(key=[self.seed % 2**64, purpose], counter=[0, number, epoch, 0])
+
+
+def sorted_batches(lengths: ArrayLike, tokens: int) -> list[Indices]:
+    """Numbers of sentences in batches of like length, the longest first: rows × longest ≤ tokens, or one row alone.
+
+    Every number stands in exactly one batch, so that results put back under their numbers have the old order.
+    """
+    widths = np.asarray(lengths)
+    order = np.argsort(-widths, kind="stable")
+    return _cut(order, widths[order], tokens)
+
+
+def _cut(indices: Indices, widths: NDArray[Any], tokens: int) -> list[Indices]:
+    """Cuts a sequence greedily into runs with rows × widest ≤ tokens, but at least one row."""
+    batches, start = [], 0
+    while start < len(indices):
+        ahead = widths[start : start + max(1, tokens // max(1, int(widths[start])))]
+        area = np.maximum.accumulate(ahead) * np.arange(1, len(ahead) + 1)  # grows with every row
+        end = start + max(1, int(np.searchsorted(area, tokens, side="right")))
+        batches.append(indices[start:end])
+        start = end
+    return batches

@@ -1,0 +1,214 @@
+"""Corpora on disk: parallel text files, tab-separated columns and JSON lines, each plain or gzipped, read as a stream."""
+
+from __future__ import annotations
+
+import codecs
+import difflib
+import gzip
+import io
+import json
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from itertools import zip_longest
+from pathlib import Path
+from typing import IO, NamedTuple, cast
+
+from dragoman.errors import UserError, unknown
+
+LONGEST_LINE = 2**24  # bytes; a file without newlines must not be read into memory whole
+GZIP = b"\x1f\x8b"  # never the start of UTF-8 text, so the content and not the name decides
+
+Key = int | str
+
+
+class Pair(NamedTuple):
+    """A sentence and its translation (None where the reading is monolingual), and where they stand (from line 1)."""
+
+    source: str
+    target: str | None
+    corpus: str
+    line: int
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Where sentences stand: one text file a side, or one file of columns (`tsv`) or records (`jsonl`) for both.
+
+    `format` is told from the suffix if empty; the keys are columns from 0 (`tsv`, by default 0 and 1) or names
+    (`jsonl`, by default "source" and "target").
+    """
+
+    source: Path
+    target: Path | None = None
+    format: str = ""
+    source_key: Key | None = None
+    target_key: Key | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.source)
+
+    @property
+    def files(self) -> list[Path]:
+        return [self.source] if self.target is None else [self.source, self.target]
+
+
+def read(corpora: Iterable[Corpus]) -> Iterator[Pair]:
+    """The sentence pairs of all corpora, one after the other."""
+    for corpus in corpora:
+        yield from _read_text(corpus) if _format(corpus) == "text" else _read_fields(corpus, sides=2)
+
+
+def read_monolingual(corpora: Iterable[Corpus]) -> Iterator[Pair]:
+    """The source sentences of all corpora, with target None."""
+    for corpus in corpora:
+        if _format(corpus) == "text":
+            for line, sentence in _sentences(corpus.source):
+                yield Pair(sentence, None, corpus.name, line)
+        else:
+            yield from _read_fields(corpus, sides=1)
+
+
+def _format(corpus: Corpus) -> str:
+    name = corpus.source.name.lower().removesuffix(".gz")
+    format = corpus.format or {".tsv": "tsv", ".jsonl": "jsonl"}.get(Path(name).suffix, "text")
+    if format not in ("text", *FIELDS):
+        raise unknown("corpus format", format, ("text", *FIELDS))
+    if format != "text" and corpus.target is not None:
+        raise UserError(
+            f"{corpus.source} is read as {format}, which holds both sides, but a target file {corpus.target} was given "
+            f"too: give no target, or say format text"
+        )
+    return format
+
+
+def _read_text(corpus: Corpus) -> Iterator[Pair]:
+    if corpus.target is None:
+        raise UserError(f"{corpus.source} is one side of a parallel corpus: name the target file too")
+    source, target, name = _lines(corpus.source), _lines(corpus.target), corpus.name
+    for line, (left, right) in enumerate(zip_longest(source, target), 1):
+        if left is None or right is None:
+            rest = line + sum(1 for _ in (target if left is None else source))
+            counts = (line - 1, rest) if left is None else (rest, line - 1)
+            raise UserError(
+                f"{corpus.source} has {_count(counts[0])} but {corpus.target} has {_count(counts[1])}: "
+                f"line counts of a parallel corpus must match"
+            )
+        yield Pair(_decode(left, corpus.source, line), _decode(right, corpus.target, line), name, line)
+
+
+def _read_fields(corpus: Corpus, sides: int) -> Iterator[Pair]:
+    format, name = _format(corpus), corpus.name
+    split, defaults = FIELDS[format]
+    given = (corpus.source_key, corpus.target_key)
+    keys = [default if key is None else key for key, default in zip(given, defaults)][:sides]
+    if format == "tsv":
+        if wrong := [key for key in keys if not str(key).isdecimal()]:
+            raise UserError(f"{corpus.source}: a key of tsv must be a column number from 0, not {wrong[0]!r}")
+        keys = [int(key) for key in keys]
+    for line, text in _sentences(corpus.source):
+        fields = split(text, keys, corpus.source, line)
+        yield Pair(fields[0], fields[1] if sides == 2 else None, name, line)
+
+
+def _split_columns(text: str, keys: Sequence[Key], path: Path, line: int) -> list[str]:
+    columns = text.split("\t")
+    try:
+        return [columns[cast(int, key)] for key in keys]
+    except IndexError:
+        raise UserError(
+            f"{path}, line {line:,}: {len(columns)} tab-separated {'column' if len(columns) == 1 else 'columns'}, "
+            f"but columns {' and '.join(str(key) for key in keys)} (counted from 0) are read"
+        ) from None
+
+
+def _split_record(text: str, keys: Sequence[Key], path: Path, line: int) -> list[str]:
+    try:
+        record = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}, line {line:,} is not JSON ({error}): one object a line is expected") from None
+    if not isinstance(record, dict):
+        raise UserError(f"{path}, line {line:,} is a JSON {type(record).__name__}: one object a line is expected")
+    fields = []
+    for key in cast(Sequence[str], keys):
+        if key not in record:
+            raise UserError(f"{path}, line {line:,}: {unknown('key', key, record)}")
+        if not isinstance(field := record[key], str):
+            raise UserError(f"{path}, line {line:,}: {key!r} must be a string, not {json.dumps(field)[:40]}")
+        try:
+            field.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{path}, line {line:,}: {key!r} holds half a surrogate pair, which is no text") from None
+        fields.append(field)
+    return fields
+
+
+FIELDS = {"tsv": (_split_columns, (0, 1)), "jsonl": (_split_record, ("source", "target"))}
+
+
+def _sentences(path: Path) -> Iterator[tuple[int, str]]:
+    for line, raw in enumerate(_lines(path), 1):
+        yield line, _decode(raw, path, line)
+
+
+def _decode(raw: bytes, path: Path, line: int) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise UserError(
+            f"{path}, line {line:,} is not UTF-8 (byte {error.start + 1} of the line): convert the file to UTF-8"
+        ) from None
+
+
+def _lines(path: Path) -> Iterator[bytes]:
+    """The lines of a file, ended by a line feed alone: U+2028, form feeds and the like stay inside a sentence."""
+    line = 0
+    with reading(path) as file:
+        stream: IO[bytes] = file
+        if file.peek(2)[:2] == GZIP:
+            stream = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)), 2**18)
+        try:
+            for line, raw in enumerate(iter(partial(stream.readline, LONGEST_LINE), b""), 1):
+                if len(raw) == LONGEST_LINE and raw[-1:] != b"\n":
+                    raise UserError(f"{path}, line {line:,} is longer than 16 MiB: one sentence a line is expected")
+                if line == 1:
+                    raw = raw.removeprefix(codecs.BOM_UTF8)
+                yield raw.removesuffix(b"\n").removesuffix(b"\r")
+        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+            raise UserError(
+                f"{path} is broken gzip after line {line:,} ({error}): fetch or compress it again"
+            ) from None
+    if not line:
+        raise UserError(f"{path} is empty: one sentence a line is expected")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[io.BufferedReader]:
+    """The file opened for reading; what goes wrong with it is told in a sentence."""
+    try:
+        with path.open("rb") as file:
+            yield file
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist{_nearest(path)}") from None
+    except IsADirectoryError:
+        raise UserError(f"{path} is a folder: name a file in it") from None
+    except PermissionError:
+        raise UserError(f"{path} may not be read: give yourself read permission") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}") from None
+
+
+def _nearest(path: Path) -> str:
+    try:
+        names = [file.name for file in path.parent.iterdir()]
+    except OSError:
+        return f": there is no folder {path.parent}"
+    near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
+    return f": did you mean {near[0]}?" if near else ""
+
+
+def _count(lines: int) -> str:
+    return f"{lines:,} line{'' if lines == 1 else 's'}"

@@ -1,0 +1,48 @@
+"""Sentence pairs as token ids, made in chunks: one pass serves the preflight and the token store alike."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from dragoman.data.corpus import Pair
+
+if TYPE_CHECKING:
+    from dragoman.text import Tokenizer
+
+CHUNK_PAIRS = 10_000
+CHUNK_CHARACTERS = 2**22  # bounds a chunk of long documents, as CHUNK_PAIRS bounds one of sentences
+
+
+class Example(NamedTuple):
+    """A pair and its token ids, without start and end; the target is None where the pair has none."""
+
+    pair: Pair
+    source: list[int]
+    target: list[int] | None
+
+
+def encode(
+    pairs: Iterable[Pair], source_tokenizer: Tokenizer, target_tokenizer: Tokenizer | None = None
+) -> Iterator[list[Example]]:
+    """Tokenises a stream of pairs chunk by chunk; one joint tokenizer serves both sides if no other is given."""
+    target_tokenizer = target_tokenizer or source_tokenizer
+    for chunk in _chunks(pairs):
+        source = source_tokenizer.encode_batch([pair.source for pair in chunk])
+        target: Iterable[list[int] | None] = [None] * len(chunk)
+        if chunk[0].target is not None:
+            target = target_tokenizer.encode_batch([pair.target or "" for pair in chunk])
+        yield list(map(Example, chunk, source, target))
+
+
+def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    chunk: list[Pair] = []
+    characters = 0
+    for pair in pairs:
+        chunk.append(pair)
+        characters += len(pair.source) + len(pair.target or "")
+        if len(chunk) == CHUNK_PAIRS or characters >= CHUNK_CHARACTERS:
+            yield chunk
+            chunk, characters = [], 0
+    if chunk:
+        yield chunk

@@ -1,0 +1,209 @@
+"""Token ids on disk, memory-mapped: a corpus larger than memory trains."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import mmap
+import os
+import shutil
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
+from itertools import chain
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.corpus import reading
+from dragoman.data.examples import Example
+from dragoman.errors import UserError
+
+VERSION = 1
+
+
+def fingerprint(files: Iterable[Path], *settings: str) -> str:
+    """A digest of what a store is made from: the files' bytes, and the tokenizer and limits as strings."""
+    digest = hashlib.blake2b(digest_size=16)
+    for setting in settings:
+        digest.update(hashlib.blake2b(setting.encode()).digest())
+    for path in files:
+        with reading(path) as file:
+            digest.update(hashlib.file_digest(file, "blake2b").digest())
+    return digest.hexdigest()
+
+
+class Side:
+    """One side of a store: row i is `tokens[offsets[i] : offsets[i] + lengths[i]]`, without start and end."""
+
+    def __init__(self, folder: Path, name: str, rows: int, tokens: int, dtype: str) -> None:
+        self.tokens, self._map = _map(folder / f"{name}.tokens", np.dtype(dtype), tokens)
+        self.lengths, _ = _map(folder / f"{name}.lengths", np.dtype(np.int32), rows)
+        self.offsets, _ = _map(folder / f"{name}.offsets", np.dtype(np.int64), rows)
+
+    def row(self, index: int) -> NDArray[Any]:
+        start = self.offsets[index]
+        return self.tokens[start : start + self.lengths[index]]
+
+    def rows(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        """The rows one after the other: a flat copy of their tokens."""
+        lengths = self.lengths[indices]
+        ends = np.cumsum(lengths, dtype=np.int64)
+        starts = self.offsets[indices] - (ends - lengths)  # minus the row's place in the answer
+        return self.tokens[np.repeat(starts, lengths) + np.arange(ends[-1])]
+
+    def release(self) -> None:
+        """Gives the pages that were read back to the system, which keeps them cached as long as it has room."""
+        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+
+class TokenStore:
+    """The token ids of sentence pairs, read from disk as they are asked for.
+
+    A monolingual store holds one side and gives it as source and as target, which is what a language model (target
+    alone), an encoder (source alone) and a denoiser (both) want to see.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        about = _about(folder)
+        try:
+            self.pairs: int = about["pairs"]
+            self.fingerprint: str = about["fingerprint"]
+            self.longest: int = about["longest"]
+            sides = {name: Side(folder, name, self.pairs, **side) for name, side in about["sides"].items()}
+            self.sides = (sides["source"], sides.get("target", sides["source"]))
+        except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError):
+            raise _broken(folder) from None
+        self.folder = folder
+        self.monolingual = len(sides) == 1
+
+    def __len__(self) -> int:
+        return self.pairs
+
+    def source(self, index: int) -> NDArray[Any]:
+        return self.sides[0].row(index)
+
+    def target(self, index: int) -> NDArray[Any]:
+        return self.sides[1].row(index)
+
+    @property
+    def source_lengths(self) -> NDArray[np.int32]:
+        return self.sides[0].lengths
+
+    @property
+    def target_lengths(self) -> NDArray[np.int32]:
+        return self.sides[1].lengths
+
+
+def write_store(
+    folder: Path, chunks: Iterable[list[Example]], vocabulary: int, target_vocabulary: int = 0, fingerprint: str = ""
+) -> TokenStore:
+    """Writes a store in one pass and opens it; until it is whole it stands under a temporary name."""
+    partial = folder.with_name(f".{folder.name}.partial")
+    if folder.exists() and not (folder / "store.json").exists():
+        raise UserError(f"{folder} exists and is no token store: delete it or choose another folder")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)  # what a killed run has left
+        partial.mkdir(parents=True)
+        about = _write(partial, chunks, (vocabulary, target_vocabulary or vocabulary))
+        about = {"version": VERSION, "fingerprint": fingerprint, **about}
+        with (partial / "store.json").open("wb") as file:
+            file.write(json.dumps(about, indent=1).encode())
+            _sync(file)
+        _sync_folder(partial)
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+        _sync_folder(folder.parent)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(f"the disk of {folder} is full: free space there or choose another folder") from None
+        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from None
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    return TokenStore(folder)
+
+
+def _write(folder: Path, chunks: Iterable[list[Example]], vocabularies: tuple[int, int]) -> dict[str, Any]:
+    with ExitStack() as stack:
+        writers: list[_SideWriter] = []
+        pairs = 0
+        for chunk in filter(None, chunks):
+            if not writers:
+                names = ("source",) if chunk[0].target is None else ("source", "target")
+                writers = [_SideWriter(folder, *named, stack) for named in zip(names, vocabularies)]
+            pairs += len(chunk)
+            for side, writer in enumerate(writers, 1):  # an example is (pair, source, target)
+                writer.write([example[side] for example in chunk])
+        if not pairs:
+            raise UserError(f"there is no sentence pair to write to {folder.parent}: the corpus is empty")
+        for writer in writers:
+            for file in writer.files:
+                _sync(file)
+    sides = {writer.name: {"dtype": writer.dtype.name, "tokens": writer.tokens} for writer in writers}
+    return {"pairs": pairs, "longest": max(writer.longest for writer in writers), "sides": sides}
+
+
+class _SideWriter:
+    def __init__(self, folder: Path, name: str, vocabulary: int, stack: ExitStack) -> None:
+        self.name = name
+        self.dtype = np.dtype(np.uint16 if vocabulary <= 2**16 else np.uint32)
+        self.tokens = self.longest = 0
+        paths = [folder / f"{name}.{kind}" for kind in ("tokens", "lengths", "offsets")]
+        self.files: list[BinaryIO] = [stack.enter_context(path.open("wb")) for path in paths]
+
+    def write(self, rows: list[list[int]]) -> None:
+        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+        ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
+        tokens = np.fromiter(chain.from_iterable(rows), self.dtype, int(ends[-1]) - self.tokens)
+        for file, array in zip(self.files, (tokens, lengths, ends - lengths)):
+            file.write(array.data)
+        self.tokens = int(ends[-1])
+        self.longest = max(self.longest, int(lengths.max()))
+
+
+def _about(folder: Path) -> dict[str, Any]:
+    try:
+        about = json.loads((folder / "store.json").read_bytes())
+    except FileNotFoundError:
+        raise UserError(f"{folder} holds no token store: prepare the corpus first") from None
+    except (OSError, ValueError):
+        raise _broken(folder) from None
+    if not isinstance(about, dict):
+        raise _broken(folder)
+    if about.get("version") != VERSION:
+        raise UserError(
+            f"{folder} is a token store of version {about.get('version')}, but this program reads version {VERSION}: "
+            f"delete {folder} and it will be made again"
+        )
+    return about
+
+
+def _map(path: Path, dtype: np.dtype[Any], count: int) -> tuple[NDArray[Any], mmap.mmap | None]:
+    with path.open("rb") as file:
+        if os.fstat(file.fileno()).st_size != count * dtype.itemsize:
+            raise ValueError
+        if not count:  # an empty file cannot be mapped
+            return np.empty(0, dtype), None
+        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(mapped, dtype), mapped
+
+
+def _broken(folder: Path) -> UserError:
+    return UserError(f"the token store {folder} is damaged or incomplete: delete {folder} and it will be made again")
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def _sync_folder(folder: Path) -> None:
+    with suppress(OSError):  # some file systems cannot
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

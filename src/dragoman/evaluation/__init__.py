@@ -1,0 +1,51 @@
+"""How good it is: BLEU, chrF, TER, perplexity, error rates, alignment error, and the tables that compare them."""
+
+from dragoman.evaluation.alignment import (
+    Link,
+    alignment_error_rate,
+    format_pharaoh,
+    parse_pharaoh,
+    parse_sure_and_possible,
+)
+from dragoman.evaluation.comparison import Comparison, LengthBand, by_length, compare
+from dragoman.evaluation.error_rates import (
+    edit_distance,
+    exact_match,
+    item_error_rate,
+    phoneme_error_rate,
+    token_accuracy,
+    word_error_rate,
+)
+from dragoman.evaluation.likelihood import perplexity
+from dragoman.evaluation.measures import MEASURES, Measure, evaluate
+from dragoman.evaluation.score import References, Score
+from dragoman.evaluation.table import table
+from dragoman.evaluation.translation import bleu, chrf, ter
+
+__all__ = [
+    "MEASURES",
+    "Comparison",
+    "LengthBand",
+    "Link",
+    "Measure",
+    "References",
+    "Score",
+    "alignment_error_rate",
+    "bleu",
+    "by_length",
+    "chrf",
+    "compare",
+    "edit_distance",
+    "evaluate",
+    "exact_match",
+    "format_pharaoh",
+    "item_error_rate",
+    "parse_pharaoh",
+    "parse_sure_and_possible",
+    "perplexity",
+    "phoneme_error_rate",
+    "table",
+    "ter",
+    "token_accuracy",
+    "word_error_rate",
+]

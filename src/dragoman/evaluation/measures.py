@@ -1,0 +1,38 @@
+"""The measures by the names they have on the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from dragoman.errors import unknown
+from dragoman.evaluation.error_rates import (
+    exact_match,
+    item_error_rate,
+    phoneme_error_rate,
+    token_accuracy,
+    word_error_rate,
+)
+from dragoman.evaluation.score import References, Score
+from dragoman.evaluation.translation import bleu, chrf, ter
+
+Measure = Callable[[Sequence[str], References], Score]
+
+MEASURES: Mapping[str, Measure] = {
+    "bleu": bleu,
+    "chrf": chrf,
+    "ter": ter,
+    "exact": exact_match,
+    "accuracy": token_accuracy,
+    "wer": word_error_rate,
+    "per": phoneme_error_rate,
+    "ier": item_error_rate,
+}
+
+
+def evaluate(names: Iterable[str], hypotheses: Sequence[str], references: References) -> dict[str, Score]:
+    """The named measures of the same hypotheses, in the order they were asked for."""
+    names = list(names)
+    for name in names:  # before the first is computed: a misspelt last one should not cost a minute
+        if name not in MEASURES:
+            raise unknown("measure", name, MEASURES)
+    return {name: MEASURES[name](hypotheses, references) for name in names}

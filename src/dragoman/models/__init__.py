@@ -1,0 +1,20 @@
+"""Models: parts wired into p(y|x)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel, Start
+from dragoman.parts.catalog import PARTS
+from dragoman.parts.spec import Spec, from_dict, to_dict
+
+__all__ = ["EncoderDecoder", "EncoderDecoderModel", "Start", "model_from_dict", "model_to_dict"]
+
+MODELS: dict[str, type[Spec]] = {"EncoderDecoder": EncoderDecoder}
+
+model_to_dict = to_dict
+
+
+def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> EncoderDecoder:
+    """The model's spec from plain values; `parts` adds a user's own parts to the known ones."""
+    return from_dict(data, PARTS | MODELS | (parts or {}))

@@ -1,0 +1,238 @@
+"""Attention: softmax of scores, a weighted sum of values. All of it goes through `attend`, which picks the kernel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
+from dragoman.parts.positions import NoPosition, Position
+from dragoman.parts.score import Score
+from dragoman.parts.spec import Spec
+from dragoman.parts.visibility import Causal, Visibility
+
+
+@dataclass(frozen=True)
+class Look:
+    """How one attention looks: what may be seen, where things stand, how a key answers a query."""
+
+    visibility: Visibility | None = None  # None: everything
+    positions: tuple[Position, ...] = ()
+    score: Score | None = None  # None: scaled dot product
+    dropout: float = 0.0
+    path: str = ""
+
+
+def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, ctx: Ctx, look: Look) -> Tensor:
+    """softmax(score(Q, K) + bias) V over what may be seen.
+
+    query B H T E, key and value B G S E with G heads shared by H/G queries each → B H T E. A fused kernel wherever
+    nobody needs the weights themselves; all ways agree.
+    """
+    bias = _bias(query, queries, keys, look)
+    needs_weights = ctx.recorder is not None or look.score is not None or _adds_to_values(look)
+    whole = queries is keys and queries.segments is None and bias is None
+    if (
+        whole and look.visibility is not None and look.visibility.causal and not needs_weights
+    ):  # padding on the right is hidden by causality itself
+        return F.scaled_dot_product_attention(
+            query, key, value, dropout_p=look.dropout, is_causal=True, enable_gqa=key.shape[1] != query.shape[1]
+        )
+    visible = _visible(queries, keys, ctx, look.visibility)
+    if needs_weights:
+        return _explicit(query, key, value, visible, bias, queries, keys, ctx, look)
+    if bias is not None and visible is not None:
+        mask: Tensor | None = bias.masked_fill(~visible[:, None], -torch.inf)
+    else:
+        mask = bias if visible is None else visible[:, None]  # B 1 T S
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, dropout_p=look.dropout, enable_gqa=key.shape[1] != query.shape[1]
+    )
+
+
+def _explicit(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    visible: Tensor | None,
+    bias: Tensor | None,
+    queries: Layout,
+    keys: Layout,
+    ctx: Ctx,
+    look: Look,
+) -> Tensor:
+    """The same with the weights written out: for the lens, and for scores that no kernel knows."""
+    shared = query.shape[1] // key.shape[1]
+    if shared > 1:
+        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
+    if look.score is not None:
+        scores = look.score(query, key)  # B H T S
+    else:
+        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+    if bias is not None:
+        scores = scores + bias
+    if visible is not None:
+        scores = scores.masked_fill(~visible[:, None], -torch.inf)
+    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+    ctx.record(look.path, weights)
+    weights = F.dropout(weights, look.dropout)
+    y = weights @ value
+    for position in look.positions:
+        extra = position.value(weights, queries.positions, keys.positions)
+        y = y if extra is None else y + extra
+    return y
+
+
+def _bias(query: Tensor, queries: Layout, keys: Layout, look: Look) -> Tensor | None:
+    """What the position parts add to the scores, to be broadcast to B H T S."""
+    total: Tensor | None = None
+    for position in look.positions:
+        bias = position.bias(query, queries.positions, keys.positions)
+        if bias is not None:
+            total = bias if total is None else total + bias
+    return total
+
+
+def _adds_to_values(look: Look) -> bool:
+    return any(type(position).value is not Position.value for position in look.positions)
+
+
+def _visible(queries: Layout, keys: Layout, ctx: Ctx, visibility: Visibility | None) -> Tensor | None:
+    """B T S, True where a query may see a key: visibility, padding and borders of packed sequences; None: all of it."""
+    masks = [] if visibility is None or visibility.full else [visibility.see(queries.positions, keys.positions, ctx)]
+    if keys.real is not None:
+        masks.append(keys.real[:, None, :])
+    if keys.segments is not None and queries.segments is not None:
+        masks.append(queries.segments[:, :, None] == keys.segments[:, None, :])
+    visible = None
+    for mask in masks:
+        visible = mask if visible is None else visible & mask
+    return visible
+
+
+def split_heads(x: Tensor, heads: int) -> Tensor:
+    """B T (H·E) → B H T E."""
+    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
+
+
+def join_heads(x: Tensor) -> Tensor:
+    """B H T E → B T (H·E)."""
+    return x.transpose(1, 2).flatten(2)
+
+
+def head_width(dim: int, heads: int, kv_heads: int | None, width: int | None) -> int:
+    """The width of a head, or an error that says which numbers do not fit."""
+    if width is None and dim % heads:
+        raise UserError(f"a width of {dim} cannot be split into {heads} heads: choose a divisor of {dim}")
+    if heads % (kv_heads or heads):
+        raise UserError(f"{heads} query heads cannot share {kv_heads} key heads: choose a divisor of {heads}")
+    return width or dim // heads
+
+
+@dataclass(frozen=True)
+class SelfAttention(Spec):
+    """Multi-head self-attention (Vaswani et al. 2017, §3.2.2): softmax(QKᵀ/√E) V in every head, then W_O.
+
+    `kv_heads` fewer than `heads`: grouped queries (Ainslie et al. 2023), one: multi-query (Shazeer 2019).
+    """
+
+    heads: int = 8
+    kv_heads: int | None = None
+    width: int | None = None  # of one head; D / heads unless told
+    visibility: Spec = field(default_factory=Causal)
+    position: Spec = field(default_factory=NoPosition)
+    bias: bool = True
+    dropout: float = 0.0
+
+    def build(self, dim: int) -> SelfAttentionMixer:
+        return SelfAttentionMixer(self, dim)
+
+
+class SelfAttentionMixer(Mixer):
+    def __init__(self, spec: SelfAttention, dim: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
+        self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
+        self.project = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.width, bias=spec.bias)
+        self.output = nn.Linear(self.heads * self.width, dim, bias=spec.bias)
+        position, visibility = spec.position.build(self.width), spec.visibility.build(dim)
+        assert isinstance(position, Position)
+        assert isinstance(visibility, Visibility)
+        self.position, self.visibility = position, visibility
+        self.dropout = spec.dropout
+
+    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+        shape = (batch, longest, self.kv_heads, self.width)
+        return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        groups = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E
+        query, key, value = groups.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        positions = ctx.layout.positions
+        query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
+        key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
+        keys = ctx.layout
+        if state is not None:
+            rows = torch.arange(x.shape[0], device=x.device)[:, None]
+            key = state["key"].index_put_((rows, positions), key.to(state["key"].dtype))  # B S G E
+            value = state["value"].index_put_((rows, positions), value.to(state["value"].dtype))
+            keys = Layout(torch.arange(key.shape[1], device=x.device).expand(x.shape[0], -1))
+        shared = (ctx.shared,) if isinstance(ctx.shared, Position) else ()
+        look = Look(
+            self.visibility,
+            (self.position, *shared),
+            dropout=self.dropout if self.training else 0.0,
+            path=self.path,
+        )
+        y = attend(query, key.transpose(1, 2), value.transpose(1, 2), ctx.layout, keys, ctx, look)
+        return self.output(join_heads(y)), state
+
+
+@dataclass(frozen=True)
+class CrossAttention(Spec):
+    """Multi-head attention from the decoder to the encoder's output (Vaswani et al. 2017, §3.2.3)."""
+
+    heads: int = 8
+    kv_heads: int | None = None
+    width: int | None = None
+    bias: bool = True
+    dropout: float = 0.0
+
+    def build(self, dim: int) -> CrossAttentionMixer:
+        return CrossAttentionMixer(self, dim)
+
+
+class CrossAttentionMixer(Mixer):
+    """Keys and values are projected once for a source; the rows of a beam ask as so many more queries."""
+
+    def __init__(self, spec: CrossAttention, dim: int) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
+        self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
+        self.query = nn.Linear(dim, self.heads * self.width, bias=spec.bias)
+        self.project = nn.Linear(dim, 2 * self.kv_heads * self.width, bias=spec.bias)
+        self.output = nn.Linear(self.heads * self.width, dim, bias=spec.bias)
+        self.dropout = spec.dropout
+
+    def remember(self, memory: Memory) -> dict[str, Tensor]:
+        key, value = self.project(memory.states).chunk(2, dim=-1)
+        return {"key": split_heads(key, self.kv_heads), "value": split_heads(value, self.kv_heads)}  # B G S E
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        assert ctx.memory is not None
+        kept = ctx.memory.projected[self.path]
+        folded = fold_beams(x, ctx.memory)  # B K·T D
+        look = Look(dropout=self.dropout if self.training else 0.0, path=self.path)
+        query = split_heads(self.query(folded), self.heads)  # B H K·T E
+        y = attend(query, kept["key"], kept["value"], ctx.layout, ctx.memory.layout, ctx, look)
+        return self.output(join_heads(y)).reshape(x.shape), state
+
+
+def fold_beams(x: Tensor, memory: Memory) -> Tensor:
+    """R T D → B K·T D: the hypotheses of a source side by side, so that its memory is never repeated."""
+    return x.reshape(memory.states.shape[0], beams(x.shape[0], memory) * x.shape[1], x.shape[2])

@@ -1,0 +1,39 @@
+"""Every part by name: what a model's description may name, and nothing else."""
+
+from __future__ import annotations
+
+from dragoman.parts import (
+    attention,
+    embedding,
+    feedforward,
+    initial,
+    norm,
+    positions,
+    recurrence,
+    recurrent_decoder,
+    score,
+    stack,
+    visibility,
+)
+from dragoman.parts.spec import Spec
+
+_MODULES = (
+    attention,
+    embedding,
+    feedforward,
+    initial,
+    norm,
+    positions,
+    recurrence,
+    recurrent_decoder,
+    score,
+    stack,
+    visibility,
+)
+
+PARTS: dict[str, type[Spec]] = {
+    name: part
+    for module in _MODULES
+    for name, part in vars(module).items()
+    if isinstance(part, type) and issubclass(part, Spec) and part.__module__ == module.__name__
+}

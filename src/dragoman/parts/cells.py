@@ -1,0 +1,140 @@
+"""Recurrent cells: plain RNN, LSTM and GRU, over whole sequences at once or one step at a time.
+
+Whole sequences are read by the kernels of `torch.nn.RNN/LSTM/GRU`; `step` writes the same equations out over the same
+weights, for loops that feed something back and for graphs that are compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal, Self
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.parts.mixer import State
+
+CellKind = Literal["rnn", "lstm", "gru"]
+
+
+class Cells(nn.Module):
+    """`layers` cells on top of one another. State: hidden (and cell, for the LSTM), B L D."""
+
+    kind: CellKind = "rnn"
+
+    def __init__(self, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool = False) -> None:
+        super().__init__()
+        kinds = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+        self.layers, self.dim, self.dropout = layers, dim, dropout
+        whole = kinds[self.kind](
+            inputs,
+            dim,
+            layers,
+            batch_first=True,
+            dropout=dropout if layers > 1 else 0.0,
+            bidirectional=bidirectional,
+        )
+        for name, weight in whole.named_parameters():
+            self.register_parameter(name, weight)
+        #: torch's own module over the same weights, in a tuple so that it is no submodule: the compiler refuses those
+        self.whole = (whole,)
+
+    def train(self, mode: bool = True) -> Self:
+        self.whole[0].train(mode)
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        moved = super()._apply(fn, recurse)
+        self.whole[0].flatten_parameters()  # cuDNN wants the weights side by side wherever they have moved to
+        return moved
+
+    def init_state(self, batch: int, like: Tensor) -> State:
+        return {"hidden": like.new_zeros(batch, self.layers, self.dim)}
+
+    def run(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Whole sequences: x B T I → top layer's states B T D, and the last state."""
+        if x.shape[1] == 1:  # a step of a search: plain operations, which compile into one graph
+            hidden, state = self.step(self.project(x[:, 0]), state)
+            return hidden[:, None], state
+        y, last = self.whole[0](x, self.pack(state))
+        return y, self.unpack(last)
+
+    def project(self, x: Tensor, start: int = 0) -> Tensor:
+        """What x, at column `start` of the bottom layer's input, adds to its gates; the bias comes with the first."""
+        weight, bias = self.weight("ih", 0)
+        return F.linear(x, weight[:, start : start + x.shape[-1]], bias if start == 0 else None)
+
+    def weight(self, side: str, layer: int) -> tuple[Tensor, Tensor]:
+        """Matrix and bias of a layer, from below (“ih”) or from its own last state (“hh”)."""
+        return getattr(self, f"weight_{side}_l{layer}"), getattr(self, f"bias_{side}_l{layer}")
+
+    def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from the bottom layer's projected input, B G: the top layer's state B D, and all of them."""
+        below: list[State] = []
+        for layer in range(self.layers):
+            if layer > 0:
+                x = F.dropout(below[-1]["hidden"], self.dropout, self.training)
+                gates = F.linear(x, *self.weight("ih", layer))
+            before = {name: value[:, layer] for name, value in state.items()}
+            below.append(self.cell(gates, F.linear(before["hidden"], *self.weight("hh", layer)), before))
+        after = {name: torch.stack([one[name] for one in below], dim=1) for name in state}  # B L D
+        return below[-1]["hidden"], after
+
+    def cell(self, gates: Tensor, recurrent: Tensor, before: State) -> State:
+        """h = tanh(W x + U h)."""
+        return {"hidden": torch.tanh(gates + recurrent)}
+
+    def pack(self, state: State) -> Tensor | tuple[Tensor, Tensor]:
+        return state["hidden"].transpose(0, 1).contiguous()  # L B D
+
+    def unpack(self, last: Tensor | tuple[Tensor, Tensor]) -> State:
+        assert isinstance(last, Tensor)
+        return {"hidden": self._batch_first(last)}
+
+    def _batch_first(self, last: Tensor) -> Tensor:
+        """L·2 B D/2 or L B D → B L D, the two directions side by side."""
+        return last.unflatten(0, (self.layers, -1)).permute(2, 0, 1, 3).flatten(2)
+
+
+class RNNCells(Cells):
+    kind = "rnn"
+
+
+class LSTMCells(Cells):
+    """i, f, o = σ(…), g = tanh(…); c = f ⊙ c + i ⊙ g; h = o ⊙ tanh(c) (Hochreiter & Schmidhuber 1997)."""
+
+    kind = "lstm"
+
+    def init_state(self, batch: int, like: Tensor) -> State:
+        return super().init_state(batch, like) | {"cell": like.new_zeros(batch, self.layers, self.dim)}
+
+    def cell(self, gates: Tensor, recurrent: Tensor, before: State) -> State:
+        enter, forget, new, leave = (gates + recurrent).chunk(4, dim=-1)
+        cell = forget.sigmoid() * before["cell"] + enter.sigmoid() * new.tanh()
+        return {"hidden": leave.sigmoid() * cell.tanh(), "cell": cell}
+
+    def pack(self, state: State) -> tuple[Tensor, Tensor]:
+        return state["hidden"].transpose(0, 1).contiguous(), state["cell"].transpose(0, 1).contiguous()
+
+    def unpack(self, last: Tensor | tuple[Tensor, Tensor]) -> State:
+        return {"hidden": self._batch_first(last[0]), "cell": self._batch_first(last[1])}
+
+
+class GRUCells(Cells):
+    """r, z = σ(…); n = tanh(W x + r ⊙ (U h + b)); h = (1 − z) ⊙ n + z ⊙ h (Cho et al. 2014).
+
+    As in cuDNN the reset gate acts after the multiplication by U, where the paper's acts before it.
+    """
+
+    kind = "gru"
+
+    def cell(self, gates: Tensor, recurrent: Tensor, before: State) -> State:
+        reset, update, new = gates.chunk(3, dim=-1)
+        reset_recurrent, update_recurrent, new_recurrent = recurrent.chunk(3, dim=-1)
+        update = (update + update_recurrent).sigmoid()
+        new = torch.tanh(new + (reset + reset_recurrent).sigmoid() * new_recurrent)
+        return {"hidden": new + update * (before["hidden"] - new)}
+
+
+CELLS: dict[str, type[Cells]] = {"rnn": RNNCells, "lstm": LSTMCells, "gru": GRUCells}

@@ -1,0 +1,54 @@
+"""The position-wise feed-forward network."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from dragoman.parts.mixer import Ctx, Mixer, State
+from dragoman.parts.spec import Spec
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+    "tanh": F.tanh,
+}
+
+
+@dataclass(frozen=True)
+class FeedForward(Spec):
+    """FFN(x) = W₂ f(W₁ x + b₁) + b₂, four times as wide inside unless told (Vaswani et al. 2017, §3.3).
+
+    Gated: W₂ (f(W₁ x) ⊙ V x), which with silu is SwiGLU (Shazeer 2020).
+    """
+
+    inner: int | None = None
+    activation: Literal["relu", "gelu", "silu", "tanh"] = "relu"
+    gated: bool = False
+    bias: bool = True
+    dropout: float = 0.0
+
+    def build(self, dim: int) -> FeedForwardMixer:
+        return FeedForwardMixer(self, dim)
+
+
+class FeedForwardMixer(Mixer):
+    def __init__(self, spec: FeedForward, dim: int) -> None:
+        super().__init__()
+        inner = spec.inner or 4 * dim
+        self.widen = nn.Linear(dim, inner, bias=spec.bias)
+        self.gate = nn.Linear(dim, inner, bias=spec.bias) if spec.gated else None
+        self.narrow = nn.Linear(inner, dim, bias=spec.bias)
+        self.activation = ACTIVATIONS[spec.activation]
+        self.dropout = nn.Dropout(spec.dropout)
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        inner = self.activation(self.widen(x))
+        if self.gate is not None:
+            inner = inner * self.gate(x)
+        return self.narrow(self.dropout(inner)), state

@@ -1,0 +1,125 @@
+"""The protocol of every part between embedding and output: mixers, what they share in a call, and what they remember.
+
+Letters for shapes, in the whole project: B batch, T target or query positions, S source or key positions, D width,
+H heads, E width of a head, V vocabulary, K beam, R rows of a search (B·K).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+#: A nested dict of tensors, batch first, fixed in shape, dtype and stride: key–value caches and recurrent states alike.
+State = dict[str, Any]
+
+
+def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
+    """The state with `function` done to every tensor in it."""
+    return {
+        name: map_state(function, value) if isinstance(value, dict) else function(value)
+        for name, value in state.items()
+    }
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the tokens of one call lie.
+
+    Padded: a row is one sequence, filled up on the right (`lengths`). Packed: a row holds several sequences one after
+    another, told apart by `segments`; token t of a sequence has position t in either.
+    """
+
+    positions: Tensor  # B T: each token's place in its own sequence
+    lengths: Tensor | None = None  # B: real tokens of each row; None where nothing is padded
+    segments: Tensor | None = None  # B T: which sequence of a packed row; None where a row is one sequence
+    longest: int | None = None  # no sequence is longer than this; None where `init_state` has seen to it
+
+    @staticmethod
+    def padded(width: int, lengths: Tensor) -> Layout:
+        """Rows of one sequence each, `lengths` tokens of `width`."""
+        positions = torch.arange(width, device=lengths.device).expand(lengths.shape[0], width)  # B T
+        return Layout(positions, lengths=lengths, longest=width)
+
+    @staticmethod
+    def packed(segments: Tensor) -> Layout:
+        """Rows of several sequences; `segments` (B T) counts them up from 0 from left to right."""
+        places = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)  # B T
+        new = torch.ones_like(segments, dtype=torch.bool)
+        new[:, 1:] = segments[:, 1:] != segments[:, :-1]
+        start = torch.where(new, places, 0).cummax(1).values  # B T: where the token's sequence began
+        return Layout(places - start, segments=segments, longest=segments.shape[1])
+
+    @staticmethod
+    def steps(first: Tensor, count: int = 1) -> Layout:
+        """`count` tokens that continue each row from position `first` (R)."""
+        return Layout(first[:, None] + torch.arange(count, device=first.device))
+
+    @property
+    def real(self) -> Tensor | None:
+        """B T: which tokens are not padding; None where all are real."""
+        return None if self.lengths is None else self.positions < self.lengths[:, None]
+
+
+@dataclass
+class Memory:
+    """What is constant for a source: computed once, never reordered, never repeated for a beam."""
+
+    states: Tensor  # B S D: the encoder's output
+    layout: Layout
+    final: State | None = None  # the last recurrent state of the encoder: hidden (and cell), B L D
+    projected: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by the path of the part that keeps it
+
+
+@dataclass
+class Ctx:
+    """What one call shares among all its parts."""
+
+    layout: Layout
+    memory: Memory | None = None
+    shared: nn.Module | None = None  # the stack's position part, where its layers share one
+    prefix: Tensor | None = None  # R: how much of each row may be seen from everywhere
+    final: State | None = None  # left here by a recurrent part that has read to the end
+    losses: list[Tensor] = field(default_factory=list)  # auxiliary losses
+    recorder: dict[str, list[Tensor]] | None = None  # attention weights by path, while somebody is looking
+
+    def record(self, path: str, weights: Tensor) -> None:
+        if self.recorder is not None:
+            self.recorder.setdefault(path, []).append(weights.detach())
+
+
+class Mixer(nn.Module):
+    """(x: B T D, ctx, state) → (y: B T D, state).
+
+    Without a state, x is whole sequences. With one, x continues what the state has seen; a call may write into the
+    state that it is given, and what goes on is the one it returns.
+    """
+
+    path: str = ""  # its place in the model, under which it keeps its memory and records its weights
+    packs: bool = True  # can it read packed rows?
+
+    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+        """What this part needs to go on step by step up to `longest` tokens; `like` gives dtype and device."""
+        return {}
+
+    def remember(self, memory: Memory) -> dict[str, Tensor]:
+        """What this part computes once from the memory: projected keys and values, a first state."""
+        return {}
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        raise NotImplementedError
+
+
+def name_parts(root: nn.Module) -> None:
+    """Tell every mixer below `root` its path."""
+    for path, module in root.named_modules():
+        if isinstance(module, Mixer):
+            module.path = path
+
+
+def beams(rows: int, memory: Memory) -> int:
+    """How many rows of a search stand for each source."""
+    return rows // memory.states.shape[0]

@@ -1,0 +1,99 @@
+"""Positions: how a part that is blind to order is told where each token stands."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.mixer import Layout
+from dragoman.parts.spec import Spec
+
+
+class Position(nn.Module):
+    """The identity of every way in which a position can enter; a position part overrides those that it uses."""
+
+    limit: int | None = None  # the longest sequence it can place
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        """Positions added to embeddings, B T D."""
+        return x
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        """Positions turned into queries or keys, B H T E."""
+        return x
+
+    def bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
+        """Positions added to scores, to be broadcast to B H T S."""
+        return None
+
+    def value(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
+        """Positions added to what was attended to, B H T E."""
+        return None
+
+
+@dataclass(frozen=True)
+class NoPosition(Spec):
+    """No position at all: for recurrent and convolutional parts, which know order by themselves."""
+
+    def build(self, dim: int) -> Position:
+        return Position()
+
+
+@dataclass(frozen=True)
+class Sinusoidal(Spec):
+    """PE(pos, 2i) = sin(pos / base^{2i/d}), PE(pos, 2i+1) = cos of the same (Vaswani et al. 2017, §3.5).
+
+    Computed, not looked up, so that it extends past every trained length.
+    """
+
+    base: float = 10000.0
+
+    def build(self, dim: int) -> SinusoidalPosition:
+        return SinusoidalPosition(dim, self.base)
+
+
+class SinusoidalPosition(Position):
+    frequency: Tensor
+
+    def __init__(self, dim: int, base: float) -> None:
+        super().__init__()
+        self.dim = dim
+        exponent = torch.arange(0, dim, 2, dtype=torch.float64) / dim
+        self.register_buffer("frequency", torch.exp(-math.log(base) * exponent).float(), persistent=False)
+
+    def encoding(self, positions: Tensor) -> Tensor:
+        """positions … → … D."""
+        angle = positions[..., None].float() * self.frequency
+        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., : self.dim]
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        return x + self.encoding(layout.positions).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Learned(Spec):
+    """A vector for every position up to `longest`, learned like a word's (Gehring et al. 2017); refuses past it."""
+
+    longest: int = 1024
+
+    def build(self, dim: int) -> LearnedPosition:
+        return LearnedPosition(dim, self.longest)
+
+
+class LearnedPosition(Position):
+    def __init__(self, dim: int, longest: int) -> None:
+        super().__init__()
+        self.limit = longest
+        self.table = nn.Embedding(longest, dim)
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        if layout.longest is not None and layout.longest > self.table.num_embeddings:
+            raise UserError(
+                f"a sequence of {layout.longest} tokens does not fit the {self.table.num_embeddings} learned positions "
+                "of this model: shorten it, or train with more positions or with sinusoidal ones"
+            )
+        return x + self.table(layout.positions).to(x.dtype)

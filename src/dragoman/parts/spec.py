@@ -1,0 +1,122 @@
+"""Specs: frozen descriptions of parts that build them, round-trip through JSON exactly, and can be compared."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import Field, fields, replace
+from typing import Any, TypeVar
+
+from torch import nn
+
+from dragoman.errors import UserError, unknown
+
+AnySpec = TypeVar("AnySpec", bound="Spec")
+
+
+class Spec:
+    """Description of a part: a frozen dataclass of plain values and other specs.
+
+    `build(dim)` makes the module; the width flows down at build time, so a spec never repeats it. Specs have no
+    run-time methods: what a part does lives in the module that it builds.
+    """
+
+    def build(self, dim: int) -> nn.Module:
+        raise NotImplementedError
+
+
+def to_dict(value: Any) -> Any:
+    """Plain JSON values for a spec, its kind beside its fields."""
+    if isinstance(value, Spec):
+        return {"kind": type(value).__name__} | {f.name: to_dict(getattr(value, f.name)) for f in _fields(value)}
+    if isinstance(value, tuple):
+        return [to_dict(item) for item in value]
+    return value
+
+
+def from_dict(data: Any, known: Mapping[str, type[Spec]]) -> Any:
+    """The spec that `to_dict` wrote; an unknown part, a missing or surplus field, a value of another type is an error.
+
+    Only the parts in `known` can be built, so that reading a stranger's file executes nothing of his.
+    """
+    if isinstance(data, list):
+        return tuple(from_dict(item, known) for item in data)
+    if not isinstance(data, dict):
+        return data
+    kind = data.get("kind")
+    if not isinstance(kind, str):
+        raise UserError(f"a part's description must name its kind, but this one has {sorted(data)}")
+    if kind not in known:
+        raise unknown("part", kind, known)
+    cls = known[kind]
+    hints = typing.get_type_hints(cls)
+    names = {f.name for f in _fields(cls)}
+    values = {name: from_dict(value, known) for name, value in data.items() if name != "kind"}
+    for name, value in values.items():
+        if name not in names:
+            raise unknown(f"field of {kind}", name, names)
+        if not _fits(value, hints[name]):
+            raise UserError(f"{kind}.{name} must be {_readable(hints[name])}, but is {value!r}")
+    try:
+        return cls(**values)
+    except TypeError:
+        raise UserError(f"{kind} lacks its field {', '.join(sorted(names - values.keys()))}") from None
+
+
+def _fields(spec: Spec | type[Spec]) -> tuple[Field[Any], ...]:
+    return fields(spec)  # type: ignore[arg-type]  # every spec is a dataclass
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin = typing.get_origin(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, option) for option in typing.get_args(hint))
+    if origin is typing.Literal:
+        return value in typing.get_args(hint)
+    if origin is tuple:
+        item = typing.get_args(hint)[0]
+        return isinstance(value, tuple) and all(_fits(v, item) for v in value)
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return hint is typing.Any or isinstance(value, hint)
+
+
+def _readable(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
+    """The same spec with `changes` made to every part of `kind` in it: a system as a variant of another."""
+    if isinstance(spec, tuple):
+        return tuple(replace_everywhere(item, kind, **changes) for item in spec)
+    if not isinstance(spec, Spec):
+        return spec
+    inner = {f.name: replace_everywhere(getattr(spec, f.name), kind, **changes) for f in _fields(spec)}
+    return replace(spec, **(inner | (changes if isinstance(spec, kind) else {})))  # type: ignore[type-var]
+
+
+def find(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
+    """Every part of `kind` in a spec, outermost first."""
+    if isinstance(spec, kind):
+        yield spec
+    if isinstance(spec, tuple):
+        for item in spec:
+            yield from find(item, kind)
+    elif isinstance(spec, Spec):
+        for f in _fields(spec):
+            yield from find(getattr(spec, f.name), kind)
+
+
+def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
+    """Where two specs differ: (path, value before, value after)."""
+    if isinstance(before, Spec) and type(before) is type(after):
+        for f in _fields(before):
+            yield from differences(getattr(before, f.name), getattr(after, f.name), f"{path}.{f.name}".lstrip("."))
+    elif isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
+        for i, (left, right) in enumerate(zip(before, after)):
+            yield from differences(left, right, f"{path}[{i}]")
+    elif before != after:
+        yield path, before, after

@@ -1,0 +1,116 @@
+"""Wiring: residual connections around a part, and parts on top of one another."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import cast
+
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.mixer import Ctx, Mixer, State
+from dragoman.parts.norm import LayerNorm
+from dragoman.parts.positions import NoPosition, Position
+from dragoman.parts.spec import Spec
+
+
+@dataclass(frozen=True)
+class Residual(Spec):
+    """x + f(x) (He et al. 2016)."""
+
+    body: Spec
+    dropout: float = 0.0
+
+    def build(self, dim: int) -> Mixer:
+        return ResidualMixer(self.body.build(dim), nn.Identity(), nn.Identity(), self.dropout)
+
+
+@dataclass(frozen=True)
+class PreNorm(Spec):
+    """x + f(norm(x)): normalisation inside the branch, the residual path left free (Xiong et al. 2020)."""
+
+    body: Spec
+    norm: Spec = field(default_factory=LayerNorm)
+    dropout: float = 0.0
+
+    def build(self, dim: int) -> Mixer:
+        return ResidualMixer(self.body.build(dim), self.norm.build(dim), nn.Identity(), self.dropout)
+
+
+@dataclass(frozen=True)
+class PostNorm(Spec):
+    """norm(x + f(x)), as in the first Transformer (Vaswani et al. 2017, §3.1)."""
+
+    body: Spec
+    norm: Spec = field(default_factory=LayerNorm)
+    dropout: float = 0.0
+
+    def build(self, dim: int) -> Mixer:
+        return ResidualMixer(self.body.build(dim), nn.Identity(), self.norm.build(dim), self.dropout)
+
+
+class ResidualMixer(Mixer):
+    def __init__(self, body: nn.Module, before: nn.Module, after: nn.Module, dropout: float) -> None:
+        super().__init__()
+        assert isinstance(body, Mixer)
+        self.body = body
+        self.before = before
+        self.after = after
+        self.dropout = nn.Dropout(dropout)
+
+    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+        return self.body.init_state(batch, longest, like)
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        y, state = self.body(self.before(x), ctx, state)
+        return self.after(x + self.dropout(y)), state
+
+
+@dataclass(frozen=True)
+class Stack(Spec):
+    """A block of parts, `depth` times on top of itself, positions put in at the bottom.
+
+    `position` is also shared by the layers through ctx, for position parts that enter at every layer.
+    """
+
+    block: tuple[Spec, ...]
+    depth: int = 1
+    position: Spec = field(default_factory=NoPosition)
+    dropout: float = 0.0
+    norm: Spec | None = None
+
+    def build(self, dim: int) -> StackMixer:
+        return StackMixer(self, dim)
+
+
+class StackMixer(Mixer):
+    position: Position
+
+    def __init__(self, spec: Stack, dim: int) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.ModuleList(part.build(dim) for part in spec.block) for _ in range(spec.depth))
+        position = spec.position.build(dim)
+        assert isinstance(position, Position)
+        self.position = position
+        self.dropout = nn.Dropout(spec.dropout)
+        self.norm = spec.norm.build(dim) if spec.norm else nn.Identity()
+
+    def parts(self) -> list[tuple[str, Mixer]]:
+        blocks = enumerate(self.layers.children())
+        return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
+
+    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+        limit = self.position.limit
+        if limit is not None and longest > limit:
+            raise UserError(
+                f"{longest} tokens were asked for, but this model has {limit} learned positions: ask for less"
+            )
+        return {name: part.init_state(batch, longest, like) for name, part in self.parts()}
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        ctx.shared = self.position
+        x = self.dropout(self.position.embed(x, ctx.layout))
+        after: State = {}
+        for name, part in self.parts():
+            x, after[name] = part(x, ctx, None if state is None else state[name])
+        return self.norm(x), None if state is None else after

@@ -1,0 +1,130 @@
+"""The recurrent encoder–decoders: Sutskever's, Cho's, Bahdanau's and Luong's."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dragoman.errors import unknown
+from dragoman.models import EncoderDecoder
+from dragoman.parts.initial import Orthogonal, Uniform
+from dragoman.parts.recurrence import Recurrent
+from dragoman.parts.recurrent_decoder import (
+    Attention,
+    Attentional,
+    BackwardState,
+    Fixed,
+    FromLast,
+    FromSummary,
+    LastState,
+    Maxout,
+    NoContext,
+    Plain,
+    RecurrentDecoder,
+)
+from dragoman.parts.score import Additive, Concat, Dot, General, ScaledDot
+from dragoman.parts.spec import Spec
+from dragoman.parts.stack import Stack
+from dragoman.systems.vocabulary import Vocabulary
+
+SCORES: dict[str, Spec] = {
+    "dot": Dot(),
+    "scaled-dot": ScaledDot(),
+    "general": General(),
+    "concat": Concat(),
+    "additive": Additive(),
+}
+
+
+def _score(name: str) -> Spec:
+    if name not in SCORES:
+        raise unknown("score", name, SCORES)
+    return SCORES[name]
+
+
+def sutskever(
+    vocabulary: Vocabulary, *, width: int = 1000, layers: int = 4, dropout: float = 0.2, tied: bool = False
+) -> EncoderDecoder:
+    """Deep LSTMs; the encoder reads the source reversed, its last state starts the decoder (Sutskever et al. 2014)."""
+    decoder = RecurrentDecoder("lstm", layers, NoContext(), "after", "nothing", FromLast(), Plain(), dropout)
+    return EncoderDecoder(
+        width,
+        vocabulary.source,
+        vocabulary.target,
+        encoder=Stack((Recurrent("lstm", layers, "backward", dropout),), dropout=dropout),
+        decoder=Stack((decoder,), dropout=dropout),
+        shared=vocabulary.joint,
+        tied=tied,
+        initial=Uniform(0.08),
+    )
+
+
+def cho(
+    vocabulary: Vocabulary, *, width: int = 1000, layers: int = 1, dropout: float = 0.2, tied: bool = False
+) -> EncoderDecoder:
+    """GRUs; one vector c sums the source up and enters every step and the maxout output (Cho et al. 2014)."""
+    decoder = RecurrentDecoder(
+        "gru", layers, Fixed(LastState()), "after", "context", FromSummary(LastState()), Maxout(), dropout
+    )
+    return EncoderDecoder(
+        width,
+        vocabulary.source,
+        vocabulary.target,
+        encoder=Stack((Recurrent("gru", layers, "forward", dropout),), dropout=dropout),
+        decoder=Stack((decoder,), dropout=dropout),
+        shared=vocabulary.joint,
+        tied=tied,
+        initial=Orthogonal(),
+    )
+
+
+def bahdanau(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 1000,
+    layers: int = 1,
+    score: str = "additive",
+    dropout: float = 0.2,
+    tied: bool = False,
+) -> EncoderDecoder:
+    """GRUs, a bidirectional encoder, additive attention asked by the previous state (Bahdanau et al. 2015)."""
+    decoder = RecurrentDecoder(
+        "gru", layers, Attention(_score(score)), "before", "context", FromSummary(BackwardState()), Maxout(), dropout
+    )
+    return EncoderDecoder(
+        width,
+        vocabulary.source,
+        vocabulary.target,
+        encoder=Stack((Recurrent("gru", layers, "both", dropout),), dropout=dropout),
+        decoder=Stack((decoder,), dropout=dropout),
+        shared=vocabulary.joint,
+        tied=tied,
+        initial=Orthogonal(),
+    )
+
+
+def luong(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 1000,
+    layers: int = 4,
+    score: str = "general",
+    input_feeding: bool = True,
+    direction: Literal["forward", "backward", "both"] = "backward",
+    dropout: float = 0.2,
+    tied: bool = False,
+) -> EncoderDecoder:
+    """LSTMs, the source reversed, attention asked by the current state, input feeding (Luong et al. 2015)."""
+    feeds: Literal["output", "nothing"] = "output" if input_feeding else "nothing"
+    decoder = RecurrentDecoder(
+        "lstm", layers, Attention(_score(score)), "after", feeds, FromLast(), Attentional(), dropout
+    )
+    return EncoderDecoder(
+        width,
+        vocabulary.source,
+        vocabulary.target,
+        encoder=Stack((Recurrent("lstm", layers, direction, dropout),), dropout=dropout),
+        decoder=Stack((decoder,), dropout=dropout),
+        shared=vocabulary.joint,
+        tied=tied,
+        initial=Uniform(0.1),
+    )

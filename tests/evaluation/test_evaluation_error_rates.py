@@ -1,0 +1,139 @@
+"""Edit distance against its textbook recurrence and its laws; error rates worked by hand."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import UserError
+from dragoman.evaluation import (
+    edit_distance,
+    exact_match,
+    item_error_rate,
+    phoneme_error_rate,
+    token_accuracy,
+    word_error_rate,
+)
+
+words = st.lists(st.sampled_from("abc"), max_size=12)
+sentences = words.map(" ".join)
+
+
+def textbook_distance(a: Sequence[str], b: Sequence[str]) -> int:
+    """The recurrence as Wagner and Fischer (1974) write it down, the whole table at once."""
+    table = [[i + j for j in range(len(b) + 1)] for i in range(len(a) + 1)]
+    for i, left in enumerate(a, 1):
+        for j, right in enumerate(b, 1):
+            table[i][j] = min(table[i - 1][j] + 1, table[i][j - 1] + 1, table[i - 1][j - 1] + (left != right))
+    return table[len(a)][len(b)]
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "distance"),
+    [
+        ("kitten", "sitting", 3),  # k→s, e→i, +g
+        ("Saturday", "Sunday", 3),  # −a, −t, r→n
+        ("", "abc", 3),
+        ("abc", "", 3),
+        ("abc", "abc", 0),
+        ("ab", "ba", 2),  # a transposition is two edits
+    ],
+)
+def test_edit_distance_by_hand(a: str, b: str, distance: int) -> None:
+    assert edit_distance(a, b) == distance
+
+
+@given(words, words)
+def test_edit_distance_equals_the_textbook_recurrence(a: list[str], b: list[str]) -> None:
+    assert edit_distance(a, b) == textbook_distance(a, b)
+
+
+def test_edit_distance_equals_the_recurrence_beyond_a_machine_word() -> None:
+    chance = random.Random(1)
+    for length in (63, 64, 65, 128, 200):
+        a, b = chance.choices("abcd", k=length), chance.choices("abcd", k=length - 5)
+        assert edit_distance(a, b) == textbook_distance(a, b)
+
+
+@given(words, words, words)
+def test_edit_distance_is_a_metric(a: list[str], b: list[str], c: list[str]) -> None:
+    assert (edit_distance(a, b) == 0) == (a == b)
+    assert edit_distance(a, b) == edit_distance(b, a)
+    assert edit_distance(a, c) <= edit_distance(a, b) + edit_distance(b, c)
+    assert abs(len(a) - len(b)) <= edit_distance(a, b) <= max(len(a), len(b))
+
+
+@given(st.lists(st.tuples(sentences, sentences.filter(bool)), min_size=1, max_size=4))
+def test_an_error_rate_is_zero_exactly_for_equal_sentences(pairs: list[tuple[str, str]]) -> None:
+    hypotheses, references = map(list, zip(*pairs))
+    equal = hypotheses == references
+    assert (word_error_rate(hypotheses, references).value == 0) == equal
+    assert (phoneme_error_rate(hypotheses, references).value == 0) == equal
+    assert (item_error_rate(hypotheses, references).value == 0) == equal
+    assert (token_accuracy(hypotheses, references).value == 100) == equal
+    assert exact_match(hypotheses, references).value == pytest.approx(
+        100 - item_error_rate(hypotheses, references).value
+    )
+
+
+def test_word_error_rate_by_hand() -> None:
+    # One substitution in four words, one insertion to three: 2 of 7.
+    score = word_error_rate(["a cat sat down", "it is not raining"], ["the cat sat down", "it is raining"])
+    assert score.value == pytest.approx(100 * 2 / 7)
+    assert score.detail == {"errors": 2, "words": 7}
+    assert (score.better, score.unit) == ("lower", "%")
+
+
+def test_word_error_rate_can_exceed_one_hundred() -> None:
+    assert word_error_rate(["one two three"], ["four"]).value == 300
+
+
+def test_the_nearest_of_several_references_counts() -> None:
+    score = phoneme_error_rate(["T AH M EY T OW"], [["T AA M AA T OW", "T AH M EY DX OW", "T M EY T OW Z"]])
+    assert score.detail == {"errors": 1, "phonemes": 6}
+    assert score.name == "phoneme error rate"
+
+
+def test_of_equally_near_references_the_longest_counts() -> None:
+    for references in (["K AE T S", "K AE"], ["K AE", "K AE T S"]):
+        assert phoneme_error_rate(["K AE T"], [references]).value == 25
+
+
+def test_the_two_word_error_rates_of_two_communities_differ() -> None:
+    hypotheses = ["K AE T", "D AO G Z", "F IH SH", "B ER D"]
+    references = [["K AE T"], ["D AO G", "D AA G"], ["F IH S", "F IH SH"], ["B ER D Z"]]
+    assert item_error_rate(hypotheses, references).value == 50  # 2 of 4 words are wrong …
+    assert phoneme_error_rate(hypotheses, references).value == pytest.approx(100 * 2 / 13)  # … by a phoneme each
+    assert exact_match(hypotheses, references).detail == {"right": 2, "items": 4}
+
+
+def test_token_accuracy_counts_places() -> None:
+    assert token_accuracy(["DET NOUN VERB", "PRON VERB"], ["DET NOUN NOUN", "PRON VERB"]).value == 80
+    # A word lost at the front puts all that follow out of place: 0 of 3.
+    assert token_accuracy(["b c"], ["a b c"]).value == 0
+    # A surplus word is one wrong place more: 2 of 3.
+    assert token_accuracy(["a b x"], ["a b"]).value == pytest.approx(100 * 2 / 3)
+
+
+def test_an_empty_hypothesis_is_all_wrong_and_an_empty_line_harms_nothing() -> None:
+    assert word_error_rate([""], ["two words"]).value == 100
+    assert word_error_rate(["", "two words"], ["", "two words"]).value == 0
+
+
+def test_references_without_a_word_are_refused() -> None:
+    with pytest.raises(UserError, match="no words"):
+        word_error_rate(["something"], [" "])
+
+
+def test_twelve_thousand_short_items_take_about_a_second() -> None:
+    chance = random.Random(1)
+    hypotheses = [" ".join(chance.choices("abcdefgh", k=7)) for _ in range(12_000)]
+    references = [" ".join(chance.choices("abcdefgh", k=7)) for _ in range(12_000)]
+    start = time.process_time()
+    phoneme_error_rate(hypotheses, references)
+    assert time.process_time() - start < 2

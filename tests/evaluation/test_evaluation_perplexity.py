@@ -1,0 +1,32 @@
+"""Perplexity is the size of the uniform choice that is as hard."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.evaluation import perplexity
+
+
+@pytest.mark.parametrize("vocabulary", [1, 2, 50, 32_000])
+def test_a_uniform_distribution_has_the_perplexity_of_its_size(vocabulary: int) -> None:
+    score = perplexity(-17 * math.log(vocabulary), 17)
+    assert score.value == pytest.approx(vocabulary)
+    assert score.detail["cross_entropy"] == pytest.approx(math.log(vocabulary))
+
+
+def test_perplexity_is_the_geometric_mean_of_inverse_probabilities() -> None:
+    # 1/2 and 1/8: the root of 2 · 8 is 4.
+    assert perplexity(math.log(1 / 2) + math.log(1 / 8), 2).value == pytest.approx(4)
+
+
+def test_an_impossible_token_makes_perplexity_infinite() -> None:
+    assert perplexity(-math.inf, 3).value == math.inf
+    assert perplexity(-1e6, 3).value == math.inf
+
+
+def test_perplexity_of_nothing_is_refused() -> None:
+    with pytest.raises(UserError, match="at least one token"):
+        perplexity(0.0, 0)

@@ -1,0 +1,62 @@
+"""Tables that can be read in a terminal and pasted into Markdown."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dragoman.evaluation import Score, table
+
+ROWS = [
+    {"system": "bahdanau", "BLEU": Score("BLEU", 38.1, "higher"), "parameters": 1_234_567},
+    {"system": "transformer", "BLEU": Score("BLEU", 4, "higher"), "perplexity": 5.678},
+]
+
+
+def test_a_table_for_a_terminal() -> None:
+    assert table(ROWS).splitlines() == [
+        "system        BLEU  parameters  perplexity",
+        "-----------  -----  ----------  ----------",
+        "bahdanau     38.10   1,234,567           -",
+        "transformer   4.00           -        5.68",
+    ]
+
+
+def test_a_table_for_markdown() -> None:
+    assert table([{"a|b": "x\ny", "n": 1}, {"a|b": "p|q", "n": 20}], markdown=True).splitlines() == [
+        r"| a\|b |   n |",
+        "| ---- | --: |",
+        "| x y  |   1 |",
+        r"| p\|q |  20 |",
+    ]
+
+
+def test_wide_characters_keep_columns_straight() -> None:
+    lines = table([{"word": "猫", "n": 1}, {"word": "chat", "n": 2}]).splitlines()
+    assert lines[2:] == ["猫    1", "chat  2"]  # the character is two columns wide
+
+
+@pytest.mark.parametrize(
+    ("values", "shown"),
+    [
+        ([35.2, 0.04], ["35.20", "0.04"]),
+        ([0.000999, 1.0], ["0.0010", "1.0000"]),
+        ([0.000999], ["0.0010"]),
+        ([3.3e18, 2e17], ["3.30e+18", "2.00e+17"]),
+        ([3e-4, 1e-5], ["3.00e-04", "1.00e-05"]),
+        ([math.inf, 4.0], ["inf", "4.00"]),
+        ([True, None], ["yes", "-"]),
+        ([0.0, 0.0], ["0.00", "0.00"]),
+    ],
+)
+def test_the_largest_number_decides_how_a_column_is_shown(values: list[object], shown: list[str]) -> None:
+    assert [line.strip() for line in table([{"value": value} for value in values]).splitlines()[2:]] == shown
+
+
+def test_all_rows_of_a_markdown_table_are_equally_long() -> None:
+    assert len({len(line) for line in table(ROWS, markdown=True).splitlines()}) == 1
+
+
+def test_no_rows_are_no_table() -> None:
+    assert table([]) == table([{}]) == ""
