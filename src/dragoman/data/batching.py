@@ -74,10 +74,10 @@ class Batch:
 class Batches:
     """The batches of a store, epoch after epoch.
 
-    An epoch is a permutation of the pairs, cut into windows of `window` pairs. The pairs of a window are sorted by
-    target and source length (chance decides between equals), cut where rows × longest row would exceed `tokens`, and
-    the batches of the window are shuffled. `source_noise` and `target_noise` change the ids of a sentence, afresh in
-    every epoch; the budget counts the lengths in the store.
+    An epoch is a permutation of the pairs, cut into windows of `window` pairs. The pairs of a window are sorted by the
+    length of their longer side, then by how much longer it is (chance decides between equals), cut where rows × longest
+    side would exceed `tokens`, and the batches of the window are shuffled. `source_noise` and `target_noise` change the
+    ids of a sentence, afresh in every epoch; the budget counts the lengths in the store.
     """
 
     def __init__(
@@ -141,9 +141,10 @@ class Batches:
         """The pair numbers of every batch of a window, in order."""
         pairs = self._order(epoch)[window * self.window : (window + 1) * self.window]
         source, target = self.store.source_lengths[pairs], self.store.target_lengths[pairs]
-        by_length = np.lexsort((source, target))  # stable: the permutation has already settled ties by chance
-        widths = np.maximum(source + 1, target + 2)[by_length]
-        batches = _cut(pairs[by_length], widths, self.tokens)
+        widths, lean = np.maximum(source + 1, target + 2), source - target
+        snake = np.where(widths % 2, lean, -lean)  # there and back again: neighbours stay alike where widths change
+        by_length = np.lexsort((snake, widths))  # stable: the permutation has already settled ties by chance
+        batches = _cut(pairs[by_length], widths[by_length], self.tokens)
         if not self.shuffle:
             return batches
         return [batches[number] for number in self._shuffled(len(batches), SHUFFLE, epoch, window)]

@@ -22,7 +22,7 @@ from dragoman.data.examples import Example
 from dragoman.errors import UserError
 
 VERSION = 1
-
+LARGE = 2**29  # bytes of a side that may stay resident
 
 def fingerprint(files: Iterable[Path], *settings: str) -> str:
     """A digest of what a store is made from: the files' bytes, and the tokenizer and limits as strings."""
@@ -39,9 +39,11 @@ class Side:
     """One side of a store: row i is `tokens[offsets[i] : offsets[i] + lengths[i]]`, without start and end."""
 
     def __init__(self, folder: Path, name: str, rows: int, tokens: int, dtype: str) -> None:
-        self.tokens, self._map = _map(folder / f"{name}.tokens", np.dtype(dtype), tokens)
-        self.lengths, _ = _map(folder / f"{name}.lengths", np.dtype(np.int32), rows)
-        self.offsets, _ = _map(folder / f"{name}.offsets", np.dtype(np.int64), rows)
+        self._maps: list[mmap.mmap] = []
+        self._unreleased = 0
+        self.tokens = self._map(folder / f"{name}.tokens", np.dtype(dtype), tokens)
+        self.lengths: NDArray[np.int32] = self._map(folder / f"{name}.lengths", np.dtype(np.int32), rows)
+        self.offsets: NDArray[np.int64] = self._map(folder / f"{name}.offsets", np.dtype(np.int64), rows)
 
     def row(self, index: int) -> NDArray[Any]:
         start = self.offsets[index]
@@ -52,12 +54,27 @@ class Side:
         lengths = self.lengths[indices]
         ends = np.cumsum(lengths, dtype=np.int64)
         starts = self.offsets[indices] - (ends - lengths)  # minus the row's place in the answer
-        return self.tokens[np.repeat(starts, lengths) + np.arange(ends[-1])]
+        tokens = self.tokens[np.repeat(starts, lengths) + np.arange(ends[-1])]
+        self._release(len(indices))
+        return tokens
 
-    def release(self) -> None:
-        """Gives the pages that were read back to the system, which keeps them cached as long as it has room."""
-        if self._map is not None and hasattr(mmap, "MADV_DONTNEED"):
-            self._map.madvise(mmap.MADV_DONTNEED)
+    def _release(self, rows: int) -> None:
+        # Pages that were read count as this process's memory until they are given back (the system keeps them cached).
+        # A row brings up to 64 KiB with it, so a large side is bounded to about 256 MiB however large it is.
+        self._unreleased += rows
+        if self._unreleased > 4096 and sum(map(len, self._maps)) > LARGE and hasattr(mmap, "MADV_DONTNEED"):
+            self._unreleased = 0
+            for mapped in self._maps:
+                mapped.madvise(mmap.MADV_DONTNEED)
+
+    def _map(self, path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
+        with path.open("rb") as file:
+            if os.fstat(file.fileno()).st_size != count * dtype.itemsize:
+                raise ValueError(f"{path} has the wrong size")
+            if not count:  # an empty file cannot be mapped
+                return np.empty(0, dtype)
+            self._maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        return np.frombuffer(self._maps[-1], dtype)
 
 
 class TokenStore:
@@ -179,16 +196,6 @@ def _about(folder: Path) -> dict[str, Any]:
             f"delete {folder} and it will be made again"
         )
     return about
-
-
-def _map(path: Path, dtype: np.dtype[Any], count: int) -> tuple[NDArray[Any], mmap.mmap | None]:
-    with path.open("rb") as file:
-        if os.fstat(file.fileno()).st_size != count * dtype.itemsize:
-            raise ValueError
-        if not count:  # an empty file cannot be mapped
-            return np.empty(0, dtype), None
-        mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    return np.frombuffer(mapped, dtype), mapped
 
 
 def _broken(folder: Path) -> UserError:

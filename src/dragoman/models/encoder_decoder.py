@@ -56,6 +56,10 @@ class EncoderDecoderModel(nn.Module):
         self.output = OutputLayer(spec.target_vocabulary, spec.dim, tied, spec.output_bias)
         spec.initial.initializer().apply(self)
         name_parts(self)
+        #: the parts of the decoder that look at the source, in order
+        self.memory_paths = [
+            p.path for p in self.decoder.modules() if isinstance(p, Mixer) and type(p).remember is not Mixer.remember
+        ]
 
     @property
     def limits(self) -> tuple[int | None, int | None]:

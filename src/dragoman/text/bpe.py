@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import heapq
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, pairwise
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from operator import add
 
 Pair = tuple[str, str]
 
@@ -31,40 +32,48 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
     heap may promise too much, since counts fall as neighbours are merged, so it is worked out again when it reaches
     the top; it never promises too little, since a pair that can have gained is entered anew.
     """
-    words: list[Sequence[str]] = [tuple(word) for word in counts]
+    codes = _Codes()
+    words = [codes.encode(word) for word in counts]
     frequency = list(counts.values())
-    count: dict[Pair, int] = defaultdict(int)
-    where: dict[Pair, set[int]] = defaultdict(set)  # the words that contain the pair
+    count: dict[str, int] = defaultdict(int)
+    where: dict[str, set[int]] = defaultdict(set)  # the words that contain the pair
     for index, word in enumerate(words):
-        for pair in pairwise(word):
+        for pair in _pairs(word):
             count[pair] += frequency[index]
             where[pair].add(index)
 
-    def entry(pair: Pair) -> tuple[int, int, int, Pair]:
+    def entry(pair: str) -> tuple[int, int, int, str]:
         first = min(where[pair])
-        return -count[pair], first, _offset(words[first], pair), pair
+        # The place is counted in characters: unlike an index, no merge elsewhere in the word moves it.
+        place = sum(len(codes.symbols[ord(code)]) for code in words[first].partition(pair)[0])
+        return -count[pair], first, place, pair
 
     heap = [entry(pair) for pair in where]
     heapq.heapify(heap)
     while heap:
         pair = heap[0][-1]
-        if not where.get(pair):
+        if not where[pair]:
             heapq.heappop(heap)
             continue
         if (now := entry(pair)) != heap[0]:
             heapq.heapreplace(heap, now)
             continue
-        yield pair, count[pair]
+        left, right = (codes.symbols[ord(code)] for code in pair)
+        yield (left, right), count[pair]
 
-        symbol = "".join(pair)
+        symbol = codes.encode([left + right])
         gained = set()
-        for index in where.pop(pair):
+        for index in where[pair].copy():
             before = words[index]
-            after = words[index] = _merge(before, pair, symbol)
-            for old in pairwise(before):
+            after = words[index] = before.replace(pair, symbol)
+            # Only what lies between the neighbours of the first and of the last occurrence has changed.
+            start = max(0, before.find(pair) - 1)
+            rest = len(before) - before.rfind(pair) - 3
+            for old in _pairs(before[start : len(before) - rest]):
                 count[old] -= frequency[index]
-                where[old].discard(index)
-            for new in pairwise(after):
+                if old not in after:
+                    where[old].discard(index)
+            for new in _pairs(after[start : len(after) - rest]):
                 count[new] += frequency[index]
                 where[new].add(index)
                 if symbol in new:
@@ -73,24 +82,20 @@ def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) ->
             heapq.heappush(heap, entry(new))
 
 
-def _offset(word: Sequence[str], pair: Pair) -> int:
-    """Where the pair first stands in the word, in characters: unlike an index, no merge elsewhere in the word moves it."""
-    offset = 0
-    for neighbours in pairwise(word):
-        if neighbours == pair:
-            break
-        offset += len(neighbours[0])
-    return offset
+class _Codes:
+    """Writes every symbol as one character, so that a word is a string and a merge is ``str.replace``."""
+
+    def __init__(self) -> None:
+        self.symbols: list[str] = []
+        self.code: dict[str, str] = {}
+
+    def encode(self, word: Iterable[str]) -> str:
+        for symbol in word:
+            if symbol not in self.code:
+                self.code[symbol] = chr(len(self.symbols))
+                self.symbols.append(symbol)
+        return "".join(map(self.code.__getitem__, word))
 
 
-def _merge(word: Sequence[str], pair: Pair, symbol: str) -> list[str]:
-    merged: list[str] = []
-    waiting = False  # whether the last symbol is the left half of the pair
-    for part in word:
-        if waiting and part == pair[1]:
-            merged[-1] = symbol
-            waiting = False
-        else:
-            merged.append(part)
-            waiting = part == pair[0]
-    return merged
+def _pairs(word: str) -> Iterator[str]:
+    return map(add, word, word[1:])

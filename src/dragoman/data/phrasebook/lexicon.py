@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, eq=False)
 class Noun:
-    """A noun with its gender and the German forms that cannot be derived; `weak` is the singular outside the nominative."""
+    """A noun with its gender and forms; `weak` is the German singular outside the nominative, where it has its own."""
 
     singular: str
     plural: str  # empty for mass nouns (milk), which have none
@@ -41,7 +41,7 @@ class Verb:
     base: str
     third: str
     participle: str
-    particle: str  # the "up" of "stand up"
+    particle: str  # the "up" of "stand up", the "to" of "belong to"
     infinitive: str
     finite: tuple[str, str, str, str]  # ich, du, er, plural; without the separable prefix
     german_participle: str
@@ -72,9 +72,11 @@ class Adverb:
     german: str
 
 
-_OF_THINGS = "old new big small red blue green black white beautiful"
+_OF_THINGS = "old new big small red blue black white beautiful"
 _ADJECTIVES_OF = {
     "person": "old young tired happy friendly sick clever sad hungry",
+    "young": "young tired happy friendly sick clever sad hungry",
+    "aged": "old tired happy friendly sick clever sad hungry",
     "animal": "old young big small black white hungry tired",
     "food": "fresh good warm cold",
     "drink": "cold warm hot good",
@@ -93,7 +95,7 @@ ADJECTIVES = {
     for english, german in (
         line.split()
         for line in """
-        old alt; young jung; new neu; big groß; small klein; good gut; beautiful schön; red rot; blue blau; green grün
+        old alt; young jung; new neu; big groß; small klein; good gut; beautiful schön; red rot; blue blau
         black schwarz; white weiß; warm warm; cold kalt; hot heiß; fresh frisch; tired müde; happy glücklich
         friendly freundlich; sick krank; clever klug; sad traurig; hungry hungrig; quiet ruhig
         """.replace("\n", ";").split(";")
@@ -105,21 +107,21 @@ ADJECTIVES = {
 _NOUNS = """
 man, men: der Mann, Männer | person
 woman, women: die Frau, Frauen | person
-child, children: das Kind, Kinder | person
-boy, boys: der Junge, Jungen, Jungen | person
-girl, girls: das Mädchen, Mädchen | person
+child, children: das Kind, Kinder | young person
+boy, boys: der Junge, Jungen, Jungen | young person
+girl, girls: das Mädchen, Mädchen | young person
 doctor, doctors: der Arzt, Ärzte | person
 teacher, teachers: der Lehrer, Lehrer | person
 student, students: der Student, Studenten, Studenten | person
 friend, friends: der Freund, Freunde | person
 guest, guests: der Gast, Gäste | person
-mother, mothers: die Mutter, Mütter | person kin
-father, fathers: der Vater, Väter | person kin
+mother, mothers: die Mutter, Mütter | person kin single
+father, fathers: der Vater, Väter | person kin single
 sister, sisters: die Schwester, Schwestern | person kin
 brother, brothers: der Bruder, Brüder | person kin
 aunt, aunts: die Tante, Tanten | person kin
-grandmother, grandmothers: die Großmutter, Großmütter | person kin
-grandfather, grandfathers: der Großvater, Großväter | person kin
+grandmother, grandmothers: die Großmutter, Großmütter | aged person kin
+grandfather, grandfathers: der Großvater, Großväter | aged person kin
 dog, dogs: der Hund, Hunde | animal washable
 cat, cats: die Katze, Katzen | animal
 horse, horses: das Pferd, Pferde | animal washable
@@ -139,10 +141,10 @@ water: das Wasser | drink
 milk: die Milch | drink
 coffee: der Kaffee | drink
 tea: der Tee | drink
-book, books: das Buch, Bücher | readable written portable
+book, books: das Buch, Bücher | readable printed written portable
 letter, letters: der Brief, Briefe | readable written portable
-newspaper, newspapers: die Zeitung, Zeitungen | readable portable
-picture book, picture books: das Bilderbuch, Bilderbücher | readable portable
+newspaper, newspapers: die Zeitung, Zeitungen | readable printed portable
+picture book, picture books: das Bilderbuch, Bilderbücher | readable printed portable
 key, keys: der Schlüssel, Schlüssel | thing portable
 house key, house keys: der Hausschlüssel, Hausschlüssel | thing portable
 bag, bags: die Tasche, Taschen | thing portable
@@ -161,24 +163,24 @@ car, cars: das Auto, Autos | vehicle washable repairable
 bicycle, bicycles: das Fahrrad, Fahrräder | vehicle washable repairable
 door, doors: die Tür, Türen | opening repairable
 window, windows: das Fenster, Fenster | opening repairable
-house, houses: das Haus, Häuser | building tidy
-garden house, garden houses: das Gartenhaus, Gartenhäuser | building tidy
+house, houses: das Haus, Häuser | building
+garden house, garden houses: das Gartenhaus, Gartenhäuser | building
 school, schools: die Schule, Schulen | building
 church, churches: die Kirche, Kirchen | building
 hospital, hospitals: das Krankenhaus, Krankenhäuser | building
-library, libraries: die Bibliothek, Bibliotheken | building tidy
-garden, gardens: der Garten, Gärten | area tidy
-kitchen, kitchens: die Küche, Küchen | area tidy
-room, rooms: das Zimmer, Zimmer | area tidy
-city, cities: die Stadt, Städte | area
-village, villages: das Dorf, Dörfer | area
-park, parks: der Park, Parks | area
-forest, forests: der Wald, Wälder | area
-tree, trees: der Baum, Bäume | plant
-apple tree, apple trees: der Apfelbaum, Apfelbäume | plant
+library, libraries: die Bibliothek, Bibliotheken | building
+garden, gardens: der Garten, Gärten | area outdoors single
+kitchen, kitchens: die Küche, Küchen | area single
+room, rooms: das Zimmer, Zimmer | area single
+city, cities: die Stadt, Städte | area single
+village, villages: das Dorf, Dörfer | area outdoors single
+park, parks: der Park, Parks | area outdoors single
+forest, forests: der Wald, Wälder | area outdoors single
+tree, trees: der Baum, Bäume | plant single
+apple tree, apple trees: der Apfelbaum, Apfelbäume | plant single
 """
 
-# English | German infinitive, ich, du, er, perfect; "|" after a separable prefix | subject | objects | adjuncts
+# English / German infinitive, ich, du, er, perfect; "|" after a separable prefix / subject / objects / adjuncts
 _VERBS = """
 sleep sleeps slept / schlafen schlafe schläfst schläft hat geschlafen / person animal / / place here well
 work works worked / arbeiten arbeite arbeitest arbeitet hat gearbeitet / person / / place here company slowly well alone
@@ -187,46 +189,41 @@ sing sings sung / singen singe singst singt hat gesungen / person / / place here
 dance dances danced / tanzen tanze tanzt tanzt hat getanzt / person / / place here company slowly well alone
 wait waits waited / warten warte wartest wartet hat gewartet / person animal / / place here alone
 play plays played / spielen spiele spielst spielt hat gespielt / person animal / / place here company loudly alone
-swim swims swum / schwimmen schwimme schwimmst schwimmt ist geschwommen / person animal / / here slowly quickly well alone
+swim swims swum / schwimmen schwimme schwimmst schwimmt ist geschwommen / person animal / / here slowly well alone
 go goes gone / gehen gehe gehst geht ist gegangen / person / / goal company slowly alone
 come comes come / kommen komme kommst kommt ist gekommen / person / / goal origin alone
 run runs run / laufen laufe läufst läuft ist gelaufen / person animal / / goal origin quickly
 arrive arrives arrived / an|kommen komme kommst kommt ist an|gekommen / person / / company alone
 stand stands stood up / auf|stehen stehe stehst steht ist auf|gestanden / person / / slowly quickly
 see sees seen / sehen sehe siehst sieht hat gesehen / person animal / acc person animal building thing / place
-know knows known / kennen kenne kennst kennt hat gekannt / person / acc person building area / stative well
+know knows known / kennen kenne kennst kennt hat gekannt / person / acc person area / stative
 love loves loved / lieben liebe liebst liebt hat geliebt / person / acc person animal area / stative
-find finds found / finden finde findest findet hat gefunden / person animal / acc portable animal food / place quickly
-need needs needed / brauchen brauche brauchst braucht hat gebraucht / person / acc thing vehicle furniture readable / stative
-buy buys bought / kaufen kaufe kaufst kauft hat gekauft / person / acc thing food vehicle furniture readable / beneficiary
+find finds found / finden finde findest findet hat gefunden / person / acc portable animal / place quickly
+need needs needed / brauchen brauche brauchst braucht hat gebraucht / person / acc thing vehicle furniture / stative
+buy buys bought / kaufen kaufe kaufst kauft hat gekauft / person / acc thing food vehicle printed / beneficiary
 sell sells sold / verkaufen verkaufe verkaufst verkauft hat verkauft / person / acc thing food vehicle furniture / here
 eat eats eaten / essen esse isst isst hat gegessen / person / acc food / place slowly quickly
 drink drinks drunk / trinken trinke trinkst trinkt hat getrunken / person / acc drink / place slowly quickly
 read reads read / lesen lese liest liest hat gelesen / person / acc readable / place here slowly
-write writes written / schreiben schreibe schreibst schreibt hat geschrieben / person / acc written / place slowly quickly
+write writes written / schreiben schreibe schreibst schreibt hat geschrieben / person / acc written / place slowly
 cook cooks cooked / kochen koche kochst kocht hat gekocht / person / acc dish / here beneficiary
 wash washes washed / waschen wasche wäschst wäscht hat gewaschen / person / acc washable / place slowly
 repair repairs repaired / reparieren repariere reparierst repariert hat repariert / person / acc repairable / quickly
 carry carries carried / tragen trage trägst trägt hat getragen / person / acc portable furniture / goal slowly
 visit visits visited / besuchen besuche besuchst besucht hat besucht / person / acc person building area / alone
-hear hears heard / hören höre hörst hört hat gehört / person animal / acc person animal / place well
 ask asks asked / fragen frage fragst fragt hat gefragt / person / acc person /
-forget forgets forgotten / vergessen vergesse vergisst vergisst hat vergessen / person / acc portable / place
 call calls called / an|rufen rufe rufst ruft hat an|gerufen / person / acc person / quickly
 invite invites invited / ein|laden lade lädst lädt hat ein|geladen / person / acc person /
-fetch fetches fetched / ab|holen hole holst holt hat ab|geholt / person / acc person / quickly
 open opens opened / auf|machen mache machst macht hat auf|gemacht / person / acc opening / slowly quickly quietly
 close closes closed / zu|machen mache machst macht hat zu|gemacht / person / acc opening / slowly quickly quietly
-tidy tidies tidied / auf|räumen räume räumst räumt hat auf|geräumt / person / acc tidy / slowly quickly
-help helps helped / helfen helfe hilfst hilft hat geholfen / person / dat person animal / place
+help helps helped / helfen helfe hilfst hilft hat geholfen / person / dat person / place
 thank thanks thanked / danken danke dankst dankt hat gedankt / person / dat person /
-answer answers answered / antworten antworte antwortest antwortet hat geantwortet / person / dat person / slowly quickly
-follow follows followed / folgen folge folgst folgt ist gefolgt / person animal / dat person animal / goal slowly quickly
+follow follows followed / folgen folge folgst folgt ist gefolgt / person animal / dat person / goal slowly quickly
 believe believes believed / glauben glaube glaubst glaubt hat geglaubt / person / dat person / stative
+belong belongs belonged to / gehören gehöre gehörst gehört hat gehört / thing vehicle readable furniture / dat person / stative
 give gives given / geben gebe gibst gibt hat gegeben / person / dat person, acc portable food /
 show shows shown / zeigen zeige zeigst zeigt hat gezeigt / person / dat person, acc portable vehicle building /
 bring brings brought / bringen bringe bringst bringt hat gebracht / person / dat person, acc portable food drink /
-send sends sent / schicken schicke schickst schickt hat geschickt / person / dat person, acc portable /
 """
 
 # Verbs whose object is a clause. "know" and "believe" stand here and above: what follows decides between them.
@@ -326,12 +323,10 @@ PREPOSITIONS = {
 CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins", ("zu", "dem"): "zum", ("zu", "der"): "zur"}
 
 NAMES = ("Anna", "Peter", "Maria", "Paul", "Julia", "Thomas", "Sophie", "Max", "Emma", "Karl")
-NUMBERS = dict(
-    zip(
-        "two three four five six seven eight nine ten".split(),
-        "zwei drei vier fünf sechs sieben acht neun zehn".split(),
-    )
-)
+NUMBERS = {
+    "two": "zwei", "three": "drei", "four": "vier", "five": "fünf", "six": "sechs", "seven": "sieben",
+    "eight": "acht", "nine": "neun", "ten": "zehn",
+}  # fmt: skip
 POSSESSIVES = {"my": "mein", "your": "dein", "his": "sein", "her": "ihr", "our": "unser", "their": "ihr"}
 
 # English subject and object form; German nominative, accusative, dative; agreement as in Verb.finite

@@ -1,0 +1,89 @@
+"""Search settings: small values that say how to look for a translation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from dragoman.errors import UserError
+
+
+@dataclass(frozen=True)
+class Length:
+    """How long a target may get: `ratio` times the source plus `extra` tokens, never more than `most`."""
+
+    ratio: float = 2.0
+    extra: int = 20
+    most: int = 512
+
+    def __post_init__(self) -> None:
+        if self.ratio < 0 or self.extra < 0 or self.most < 1:
+            raise UserError("a length limit needs a ratio and an extra of at least 0 and at most of at least 1")
+
+    def limits(self, source: Tensor, positions: int | None) -> Tensor:
+        """B source lengths → B: how long each target may get, END counted in; never longer than `positions`."""
+        most = self.most if positions is None else min(self.most, positions)
+        return ((source * self.ratio).long() + self.extra).clamp(1, most)
+
+
+@dataclass(frozen=True)
+class Beam:
+    """Beam search: keep the `size` best hypotheses, set those aside that reach END, choose by log p(y|x) / |y|^α.
+
+    Stops when `complete` hypotheses are set aside (as many as the beam is wide unless told), or, with `stop` “steps”,
+    only at the length limit. `size` 1 is greedy search.
+    """
+
+    size: int = 5
+    length_penalty: float = 1.0  # α
+    stop: Literal["complete", "steps"] = "complete"
+    complete: int | None = None
+    best: int = 1  # how many hypotheses to give back
+    length: Length = Length()
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise UserError(f"a beam must be at least 1 wide, but is {self.size}")
+        if self.best > self.size:
+            raise UserError(f"a beam of {self.size} cannot give the {self.best} best: widen it, or ask for fewer")
+        if self.complete is not None and not self.best <= self.complete:
+            raise UserError(f"stopping after {self.complete} complete hypotheses cannot give the {self.best} best")
+        if self.stop not in ("complete", "steps"):
+            raise UserError(f"a beam stops by 'complete' or by 'steps', not by {self.stop!r}")
+
+    @property
+    def greedy(self) -> bool:
+        return self.size == 1 and self.stop == "complete" and self.enough == 1
+
+    @property
+    def enough(self) -> int:
+        return self.complete or self.size
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Draw from p(y|x): softened by `temperature`, from the `top_k` likeliest tokens or those of `top_p` of the mass."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+    best: int = 1  # how many samples of each source
+    seed: int = 0
+    length: Length = Length()
+
+    def __post_init__(self) -> None:
+        if self.temperature <= 0:
+            raise UserError(
+                f"a temperature must be above 0, but is {self.temperature}: for the likeliest word use a beam"
+            )
+        if self.top_k is not None and self.top_k < 1:
+            raise UserError(f"top-k must be at least 1, but is {self.top_k}")
+        if self.top_p is not None and not 0 < self.top_p <= 1:
+            raise UserError(f"top-p must lie between 0 and 1, but is {self.top_p}")
+        if self.best < 1:
+            raise UserError(f"at least 1 sample must be drawn, but {self.best} were asked for")
+
+
+Search = Beam | Sample

@@ -1,0 +1,257 @@
+"""Tokenizers: text to numbers and back, exactly.
+
+A text is any string; it is not normalised, and tabs, newlines and further spaces are characters like others, so that
+``decode(encode(text)) == text``. Two exceptions: a lone surrogate, which no encoding of Unicode can write, becomes U+FFFD, and a
+tokenizer of whole words gives ``<unk>`` for a word that it does not know. Every other kind writes the characters it does not
+know in bytes. Special symbols are never found in a text: a literal ``</s>`` is four characters.
+
+Before it is cut into pieces, a text is cut into words, in the sense of ``words``, each with the space before it
+(marker ``initial``: ▁house) or after it (marker ``final``: house▁), and no piece is longer than such a word. Combining marks stay
+with their letters. So that the first word looks like the others, one space is put before the text (or after it), and
+``decode`` takes it away. The space itself is the marker; ▁ is only how ``pieces`` shows it, so that a literal ▁ is safe.
+"""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import tokenizers
+from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+
+from dragoman.errors import UserError, unknown
+from dragoman.text import vocabulary
+from dragoman.text.symbols import BYTES, END, PAD, START, SYMBOLS, UNKNOWN
+from dragoman.text.words import word_spans
+
+VERSION = 1
+
+KINDS = {
+    "bpe": vocabulary.byte_pair,
+    "unigram": vocabulary.unigram,
+    "word": vocabulary.word,
+    "character": vocabulary.character,
+    "byte": vocabulary.byte,
+}
+UNMARKED = ("character", "byte")  # the kinds in which a space is a piece of its own
+
+_LETTER = r"\p{L}\p{M}\p{N}_"
+MARKERS = {
+    "initial": rf" ?[{_LETTER}]+| ?[^\s{_LETTER}]|\s",
+    "final": rf"[{_LETTER}]+ ?|[^\s{_LETTER}] ?|\s",
+}
+
+
+class Tokenizer:
+    """Cuts texts into pieces and numbers them; ``learn`` makes one, ``load`` reads one."""
+
+    def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str) -> None:
+        self.kind, self.marker = kind, marker
+        self.pad, self.unknown, self.start, self.end = PAD, UNKNOWN, START, END
+        self._library = library
+        library.encode_special_tokens = True  # the library's way to say: do not look for special symbols in a text
+        numbers = library.get_vocab()
+        self._pieces = sorted(numbers, key=numbers.__getitem__)
+        self._bytes = [piece.encode() for piece in self._pieces]
+        for number in map(numbers.get, SYMBOLS):
+            if number is not None:
+                self._bytes[number] = b""
+        for byte, piece in enumerate(BYTES):
+            if piece in numbers:
+                self._bytes[numbers[piece]] = bytes([byte])
+        # An unknown word stands for itself and its space.
+        self._bytes[self.unknown] = {"initial": b" <unk>", "final": b"<unk> "}[marker]
+
+    @property
+    def size(self) -> int:
+        """How many pieces there are, special symbols and bytes included."""
+        return len(self._pieces)
+
+    def __repr__(self) -> str:
+        return f"Tokenizer(kind={self.kind!r}, size={self.size}, marker={self.marker!r})"
+
+    def encode(self, text: str) -> list[int]:
+        """The numbers of the text's pieces, without start and end."""
+        return self.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` for many texts at once, on all cores."""
+        try:
+            encodings = self._library.encode_batch_fast(texts, add_special_tokens=False)
+        except TypeError:  # a lone surrogate somewhere
+            encodings = self._library.encode_batch_fast([_sound(text) for text in texts], add_special_tokens=False)
+        return [encoding.ids for encoding in encodings]
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the pieces make up, special symbols left out: the inverse of ``encode``.
+
+        Bytes that are no character, as a model may put them together, become U+FFFD.
+        """
+        text = b"".join([self._bytes[number] for number in ids]).decode(errors="replace")
+        if self.kind in UNMARKED:
+            return text
+        return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as people read them, with ▁ where there is a space."""
+        return [self._pieces[number].replace(" ", "▁") for number in ids]
+
+    def word_of_piece(self, ids: Iterable[int]) -> list[int]:
+        """For each piece the index in ``words(decode(ids))`` of the word it belongs to, −1 for white space and special symbols.
+
+        A piece belongs to the word in which its first character lies that is not its space.
+        """
+        decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        text, places = "", []
+        for part in (self._bytes[number] for number in ids):
+            # The first byte of several adds nothing to the text yet, so that the others find the same place.
+            places.append(len(text) + (len(part) > 1 and part.startswith(b" ")) if part else None)
+            text += decoder.decode(part)
+        text += decoder.decode(b"", True)
+        word_at = [-1] * len(text)
+        for index, (begin, end) in enumerate(word_spans(text)):
+            word_at[begin:end] = [index] * (end - begin)
+        return [-1 if place is None else word_at[place] for place in places]
+
+    def to_json(self) -> str:
+        """One JSON document, which the ``tokenizers`` library can read as well."""
+        document = json.loads(self._library.to_str())
+        # The library refuses a field of ours at the top, and passes over it in here.
+        document["model"]["dragoman"] = {"version": VERSION, "kind": self.kind, "marker": self.marker}
+        return json.dumps(document, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, text: str, origin: str = "the tokenizer") -> Tokenizer:
+        """The tokenizer of a document that ``to_json`` wrote; errors call it ``origin``."""
+        try:
+            document = json.loads(text)
+        except ValueError as error:
+            raise UserError(f"{origin} is damaged, it is not JSON: {error}") from None
+        try:
+            ours = document["model"].pop("dragoman")
+            version, kind, marker = (ours[field] for field in ("version", "kind", "marker"))
+        except (KeyError, TypeError, AttributeError):
+            raise UserError(f"{origin} was not written by dragoman: its model has no field 'dragoman'") from None
+        if version != VERSION:
+            raise UserError(f"{origin} has format version {version}, but only {VERSION} is known here: update dragoman")
+        _check(kind, marker)
+        try:
+            library = tokenizers.Tokenizer.from_str(json.dumps(document))
+        except Exception as error:  # the library raises nothing more precise
+            raise UserError(f"{origin} is damaged: {error}") from None
+        if [library.id_to_token(number) for number in range(len(SYMBOLS))] != list(SYMBOLS):
+            raise UserError(f"{origin} is damaged: its first pieces are not the special symbols {' '.join(SYMBOLS)}")
+        return cls(library, kind, marker)
+
+    def save(self, path: str | Path) -> None:
+        Path(path).write_text(self.to_json(), encoding="utf-8")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Tokenizer:
+        try:
+            text = Path(path).read_text(encoding="utf-8")
+        except OSError as error:
+            raise UserError(f"cannot read the tokenizer {path}: {error.strerror}") from None
+        except UnicodeDecodeError:
+            raise UserError(f"{path} is damaged, it is not UTF-8") from None
+        return cls.from_json(text, str(path))
+
+
+def learn(
+    texts: Iterable[str],
+    kind: str = "bpe",
+    size: int = 8000,
+    marker: str = "initial",
+    min_count: int = 1,
+    coverage: float = 0.9995,
+) -> Tokenizer:
+    """A tokenizer with the vocabulary of the texts.
+
+    Args:
+        kind: ``bpe``, ``unigram``, ``word``, ``character`` or ``byte``.
+        size: the most pieces there may be; the 7 special symbols and (but for ``word``) the 256 bytes count. A small text
+            may not fill it, and ``byte`` has always 263.
+        marker: ``initial`` (▁house) or ``final`` (house▁, like the textbook's ``</w>``): on which side a piece shows its space.
+        min_count: how often a word (``word``) or a pair that is merged (``bpe``, never under 2) must have been seen.
+        coverage: the share of the text whose characters are in the vocabulary; rarer characters are written in bytes.
+    """
+    _check(kind, marker)
+    if not 0 < coverage <= 1:
+        raise UserError(f"the coverage of characters must be above 0 and at most 1, not {coverage}")
+    words = {} if kind == "byte" else _count_words(texts, marker)
+    if not words and kind != "byte":
+        raise UserError(f"there is no text to learn a tokenizer of kind {kind!r} from")
+    model = KINDS[kind](words, vocabulary.Limits(size, min_count, coverage))
+    return Tokenizer(_assemble(model, kind, marker), kind, marker)
+
+
+def _assemble(model: models.Model, kind: str, marker: str) -> tokenizers.Tokenizer:
+    library = tokenizers.Tokenizer(model)
+    if kind in UNMARKED:
+        # One character after the other: whole lines would only fill the library's cache.
+        library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
+        library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
+    else:
+        initial = marker == "initial"
+        library.normalizer = normalizers.Prepend(" ") if initial else normalizers.Replace(Regex(r"\z"), " ")
+        library.pre_tokenizer = _splitter(marker)
+        strip = decoders.Strip(" ", int(initial), int(not initial))
+        library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), strip])
+    library.add_special_tokens([AddedToken(symbol, normalized=False, special=True) for symbol in SYMBOLS])
+    return library
+
+
+def _splitter(marker: str) -> pre_tokenizers.PreTokenizer:
+    return pre_tokenizers.Split(Regex(MARKERS[marker]), "isolated")
+
+
+def _count_words(texts: Iterable[str], marker: str) -> Counter[str]:
+    """How often each word was seen, with its marker, in the order in which they were first seen."""
+    chunks: Counter[str] = Counter()
+    for text in texts:
+        if text:
+            chunks.update(text.split(" "))
+    splitter = _splitter(marker)
+    words: Counter[str] = Counter()
+    # What lies between two spaces is cut once however often it was seen: that is several times faster.
+    for chunk, count in chunks.items():
+        marked = f" {_sound(chunk)}" if marker == "initial" else f"{_sound(chunk)} "
+        for word, _ in splitter.pre_tokenize_str(marked):
+            words[word] += count
+    return words
+
+
+def _check(kind: str, marker: str) -> None:
+    if kind not in KINDS:
+        raise unknown("kind of tokenizer", str(kind), KINDS)
+    if marker not in MARKERS:
+        raise unknown("marker", str(marker), MARKERS)
+
+
+def _sound(text: str) -> str:
+    return re.sub("[\ud800-\udfff]", "\ufffd", text)
+
+
+def _quiet_forks() -> None:
+    """Forked processes do without the library's threads, which cannot be forked, instead of being warned about them."""
+    variable, ours = "TOKENIZERS_PARALLELISM", []
+
+    def before() -> None:
+        if variable not in os.environ:
+            os.environ[variable] = "false"
+            ours.append(variable)
+
+    def after_in_parent() -> None:
+        while ours:
+            os.environ.pop(ours.pop(), None)
+
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=before, after_in_parent=after_in_parent)
+
+
+_quiet_forks()

@@ -1,0 +1,126 @@
+"""From words and their counts to the library's models: which pieces there are, and how a word is cut into them.
+
+Every vocabulary begins with the special symbols and, but for whole words, the 256 bytes; both count in its size.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import chain, repeat
+
+import tokenizers
+from tokenizers import models, trainers
+
+from dragoman.errors import UserError
+from dragoman.text.bpe import iterate_merges
+from dragoman.text.symbols import BYTES, SYMBOLS, UNKNOWN
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds a vocabulary: its size, how often a piece must have been seen, and the share of characters it covers."""
+
+    size: int
+    min_count: int
+    coverage: float
+
+
+def byte(words: Mapping[str, int], limits: Limits) -> models.Model:
+    """Nothing but the 256 bytes: every text can be written, at the price of length (Xue et al. 2022, ByT5)."""
+    return _pair_model([])
+
+
+def character(words: Mapping[str, int], limits: Limits) -> models.Model:
+    """The most frequent characters; the others are written in bytes."""
+    return _pair_model(_alphabet(words, limits.coverage)[: _room(limits)])
+
+
+def byte_pair(words: Mapping[str, int], limits: Limits) -> models.Model:
+    """The characters, and pairs of pieces merged in the order of their frequency (Sennrich et al. 2016)."""
+    alphabet = _alphabet(words, limits.coverage)
+    room = _room(limits, alphabet)
+    pieces = dict.fromkeys(alphabet)
+    merges: list[tuple[str, str]] = []
+    for pair, count in iterate_merges(_within(alphabet, words)):
+        # A pair seen once teaches nothing. Two merges can make the same piece, so pieces are counted and not merges.
+        if count < max(2, limits.min_count) or len(pieces) == room:
+            break
+        merges.append(pair)
+        pieces["".join(pair)] = None
+    return _pair_model(pieces, merges)
+
+
+def unigram(words: Mapping[str, int], limits: Limits) -> models.Model:
+    """The pieces under which the words are most probable, p(word) = max over cuts of ∏ p(piece) (Kudo 2018).
+
+    The library learns them; its sums differ in the last digits from one time to the next, so scores are rounded.
+    """
+    alphabet = _alphabet(words, limits.coverage)
+    learner = tokenizers.Tokenizer(models.Unigram())
+    trainer = trainers.UnigramTrainer(vocab_size=_room(limits, alphabet), show_progress=False)
+    learner.train_from_iterator(
+        chain.from_iterable(repeat(word, count) for word, count in _within(alphabet, words).items()), trainer
+    )
+    learned = [(piece, round(score, 6)) for piece, score in json.loads(learner.to_str())["model"]["vocab"]]
+    learned.sort(key=lambda scored: (-scored[1], scored[0]))
+    return models.Unigram([*((piece, 0.0) for piece in SYMBOLS + BYTES), *learned], UNKNOWN, byte_fallback=True)
+
+
+def word(words: Mapping[str, int], limits: Limits) -> models.Model:
+    """The most frequent words whole; the others are unknown."""
+    room = limits.size - len(SYMBOLS) - 1
+    if room < 1:
+        raise UserError(f"a vocabulary of words needs a size of at least {len(SYMBOLS) + 2}, not {limits.size}")
+    frequent = [word for word, count in Counter(words).most_common() if count >= limits.min_count and word != " "]
+    return models.WordLevel(_numbered([*SYMBOLS, " ", *frequent[:room]]), unk_token=SYMBOLS[UNKNOWN])
+
+
+def _alphabet(words: Mapping[str, int], coverage: float) -> list[str]:
+    """The most frequent characters that together make up the wanted share of the text."""
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for letter in word:
+            counts[letter] += count
+    missing = counts.total() * (1 - coverage)
+    alphabet = []
+    left = counts.total()
+    for letter, count in counts.most_common():
+        if left <= missing:
+            break
+        alphabet.append(letter)
+        left -= count
+    return alphabet
+
+
+def _within(alphabet: Iterable[str], words: Mapping[str, int]) -> Mapping[str, int]:
+    """The words cut at the characters outside the alphabet, which are written in bytes and join no piece."""
+    run = re.compile(f"[{re.escape(''.join(alphabet))}]+")
+    counts: Counter[str] = Counter()
+    for word, count in words.items():
+        for part in run.findall(word):
+            counts[part] += count
+    return counts
+
+
+def _room(limits: Limits, alphabet: Iterable[str] = ()) -> int:
+    """How many pieces may be learned, characters included."""
+    fixed, letters = len(SYMBOLS) + len(BYTES), len(list(alphabet))
+    if limits.size < fixed + letters:
+        raise UserError(
+            f"a vocabulary of size {limits.size} is too small: {len(SYMBOLS)} special symbols, {len(BYTES)} bytes and "
+            f"{letters} characters need {fixed + letters}; take a larger size or a smaller coverage"
+        )
+    return limits.size - fixed
+
+
+def _pair_model(pieces: Iterable[str], merges: Iterable[tuple[str, str]] = ()) -> models.Model:
+    vocabulary = _numbered([*SYMBOLS, *BYTES, *pieces])
+    return models.BPE(vocabulary, list(merges), unk_token=SYMBOLS[UNKNOWN], byte_fallback=True)
+
+
+def _numbered(pieces: Iterable[str]) -> dict[str, int]:
+    return {piece: number for number, piece in enumerate(pieces)}

@@ -1,0 +1,234 @@
+"""The laws of the design, for every system. A new system is tested the day it is added."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from small import SYMBOLS, VARIANTS, VOCABULARY, pairs, small_model, small_spec
+
+from dragoman.models import EncoderDecoderModel, model_from_dict, model_to_dict
+from dragoman.parts.mixer import Ctx, Layout, State, map_state
+from dragoman.search import Beam, Length, exhaustive_search, search
+from dragoman.search.beam import beam_search
+from dragoman.search.scoring import token_scores
+
+TOLERANCE = {"atol": 2e-5, "rtol": 2e-5}
+every_system = pytest.mark.parametrize("variant", VARIANTS)
+
+
+def close(a: torch.Tensor, b: torch.Tensor) -> None:
+    torch.testing.assert_close(a, b, **TOLERANCE)
+
+
+@every_system
+@torch.no_grad()
+@pytest.mark.parametrize("chunks", [[1] * 6, [3, 1, 2], [2, 4]])
+def test_whole_equals_steps(variant: str, chunks: list[int]) -> None:
+    model, p = small_model(variant), pairs()
+    whole = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
+    begin = model.start(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.start)
+    state, at, parts = begin.state, 0, []
+    for count in chunks:
+        layout = Layout.steps(torch.full((3,), at), count)
+        logits, state = model.decode(p.target[:, at : at + count], Ctx(layout, begin.memory), state)
+        parts.append(logits)
+        at += count
+    close(torch.cat(parts, 1), whole)
+
+
+@every_system
+@torch.no_grad()
+def test_rows_may_stand_at_different_positions(variant: str) -> None:
+    model, p = small_model(variant), pairs()
+    whole = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
+    begin = model.start(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.start)
+    state, at = begin.state, torch.tensor([0, 0, 0])
+    pace = [torch.tensor([1, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1, 1, 0]), torch.tensor([1, 1, 1])]
+    for moves in pace:
+        tokens = p.target.gather(1, at[:, None])
+        logits, after = model.decode(tokens, Ctx(Layout.steps(at), begin.memory), map_state(torch.clone, state))
+        for row in range(3):
+            close(logits[row, 0], whole[row, at[row]])
+        state = merge(state, after, moves.bool())  # rows that did not move keep their old state
+        at = at + moves
+
+
+def merge(old: State, new: State, moved: torch.Tensor) -> State:
+    return {
+        name: merge(value, new[name], moved)
+        if isinstance(value, dict)
+        else torch.where(moved.view(-1, *[1] * (value.dim() - 1)), new[name], value)
+        for name, value in old.items()
+    }
+
+
+@every_system
+@torch.no_grad()
+def test_no_peeking(variant: str) -> None:
+    model, p = small_model(variant), pairs()
+    before = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
+    changed = p.target.clone()
+    changed[:, 3] = (changed[:, 3] - 4 + 1) % (VOCABULARY - 4) + 4
+    after = model(p.source, p.source_lengths, changed, torch.full((3,), 6))
+    torch.testing.assert_close(before[:, :3], after[:, :3], atol=1e-6, rtol=0)
+    assert (before[:, 3] - after[:, 3]).abs().amax() > 1e-3
+    other = p.source.clone()
+    other[:, 1] = (other[:, 1] - 4 + 1) % (VOCABULARY - 4) + 4
+    assert (before[:, 0] - model(other, p.source_lengths, p.target, torch.full((3,), 6))[:, 0]).abs().amax() > 1e-4
+
+
+@every_system
+@torch.no_grad()
+def test_padding_is_invisible(variant: str) -> None:
+    model, p = small_model(variant), pairs()
+    together = model(p.source, p.source_lengths, p.target, p.target_lengths)
+    for row in range(3):
+        s, t = int(p.source_lengths[row]), int(p.target_lengths[row])
+        alone = model(p.source[row : row + 1, :s], torch.tensor([s]), p.target[row : row + 1, :t], torch.tensor([t]))
+        close(together[row, :t], alone[0])
+    garbage = p.source.masked_fill(torch.arange(7) >= p.source_lengths[:, None], 9)
+    close(model(garbage, p.source_lengths, p.target, p.target_lengths)[:, :3], together[:, :3])
+
+
+def packing_systems() -> list[str]:
+    return [variant for variant in VARIANTS if small_spec(variant).build().packs]
+
+
+@pytest.mark.parametrize("variant", packing_systems())
+@torch.no_grad()
+def test_packing_is_invisible(variant: str) -> None:
+    model, p = small_model(variant), pairs()
+    together = model(p.source, p.source_lengths, p.target, p.target_lengths)
+    source = torch.cat([row[:n] for row, n in zip(p.source, p.source_lengths)])[None]
+    target = torch.cat([row[:n] for row, n in zip(p.target, p.target_lengths)])[None]
+    segments = [torch.repeat_interleave(torch.arange(3), n)[None] for n in (p.source_lengths, p.target_lengths)]
+    memory = model.encode(source, Layout.packed(segments[0]))
+    packed = model.decode(target, Ctx(Layout.packed(segments[1]), memory))[0][0]
+    close(packed, torch.cat([row[:n] for row, n in zip(together, p.target_lengths)]))
+
+
+def leaves(state: State, path: str = "") -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for name, value in state.items():
+        found |= leaves(value, f"{path}.{name}") if isinstance(value, dict) else {f"{path}.{name}": value}
+    return found
+
+
+@every_system
+@torch.no_grad()
+def test_state_keeps_its_shape_and_a_step_compiles_to_one_graph(variant: str) -> None:
+    model, p = small_model(variant), pairs()
+    begin = model.start(p.source, p.source_lengths, beam=2, longest=9, first=SYMBOLS.start)
+    form = {path: (t.shape, t.dtype, t.stride()) for path, t in leaves(begin.state).items()}
+
+    def step(tokens: torch.Tensor, positions: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
+        return model.decode(tokens[:, None], Ctx(Layout.steps(positions), begin.memory), state)
+
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()
+    compiled = torch.compile(step, fullgraph=True, dynamic=False, backend="aot_eager")
+    eager_state, state = map_state(torch.clone, begin.state), map_state(torch.clone, begin.state)
+    tokens, positions = begin.tokens, begin.positions
+    for _ in range(5):
+        expected, eager_state = step(tokens, positions, eager_state)
+        logits, state = compiled(tokens, positions, state)
+        close(logits, expected)
+        assert {path: (t.shape, t.dtype, t.stride()) for path, t in leaves(state).items()} == form
+        tokens, positions = logits[:, 0].argmax(-1), positions + 1
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+
+
+def naive_greedy(model: EncoderDecoderModel, source: torch.Tensor, longest: int) -> list[int]:
+    """arg-max over the whole prefix, fed again at every step."""
+    prefix = [SYMBOLS.start]
+    for _ in range(longest):
+        lengths = torch.tensor([len(prefix)])
+        logits = model(source, torch.tensor([source.shape[1]]), torch.tensor([prefix]), lengths)[0, -1]
+        logits[list(SYMBOLS.banned)] = -torch.inf
+        prefix.append(int(logits.argmax()))
+        if prefix[-1] == SYMBOLS.end:
+            break
+    return [token for token in prefix[1:] if token != SYMBOLS.end]
+
+
+@every_system
+@torch.no_grad()
+def test_beam_of_one_equals_greedy_equals_naive_argmax(variant: str) -> None:
+    model, p = small_model(variant), pairs()
+    length = Length(ratio=0, extra=12)
+    greedy = search(model, p.source, p.source_lengths, SYMBOLS, Beam(1, length=length), torch.arange(3))
+    beam = beam_search(model, p.source, p.source_lengths, SYMBOLS, torch.full((3,), 12), Beam(1))
+    for row in range(3):
+        expected = naive_greedy(model, p.source[row : row + 1, : p.source_lengths[row]], 12)
+        assert greedy[row][0].tokens == expected
+        assert beam[row][0].tokens == expected
+        assert beam[row][0].score == pytest.approx(greedy[row][0].score, abs=1e-5)
+
+
+@every_system
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_a_hypothesis_scores_what_teacher_forcing_gives_it(variant: str, alpha: float) -> None:
+    model, p = small_model(variant), pairs()
+    settings = Beam(4, alpha, best=4, length=Length(ratio=0, extra=8))
+    for row, hypotheses in enumerate(search(model, p.source, p.source_lengths, SYMBOLS, settings, torch.arange(3))):
+        assert [h.normalized for h in hypotheses if h.finished] == sorted(
+            (h.normalized for h in hypotheses if h.finished), reverse=True
+        )
+        for h in hypotheses:
+            framed = torch.tensor([[SYMBOLS.start, *h.tokens, *([SYMBOLS.end] if h.finished else [])]])
+            source = p.source[row : row + 1, : p.source_lengths[row]]
+            scores = token_scores(
+                model, source, torch.tensor([source.shape[1]]), framed, torch.tensor([framed.shape[1]])
+            )
+            assert h.score == pytest.approx(float(scores.sum()), abs=1e-4)
+            assert h.normalized == pytest.approx(h.score / (framed.shape[1] - 1) ** alpha, abs=1e-5)
+
+
+@every_system
+@pytest.mark.parametrize("alpha", [0.0, 0.7])
+def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, alpha: float) -> None:
+    model = small_model(variant, vocabulary=7)  # 3 words and END: 1 + 3 + 9 + 27 targets of up to 4 tokens
+    source = torch.tensor([[4, 6, 5, 4]])
+    wide = Beam(128, alpha, stop="steps", best=40)
+    found = beam_search(model, source, torch.tensor([4]), SYMBOLS, torch.tensor([4]), wide)[0]
+    oracle = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=alpha, best=40)
+    assert len(oracle) == 40
+    assert [h.tokens for h in found if h.finished] == [h.tokens for h in oracle]
+    for one, other in zip(found, oracle):
+        assert one.score == pytest.approx(other.score, abs=1e-4)
+
+
+@every_system
+def test_batch_and_order_never_change_a_result(variant: str) -> None:
+    model, p = small_model(variant), pairs()
+    settings = Beam(3, best=2, length=Length(ratio=1, extra=3))
+    together = search(model, p.source, p.source_lengths, SYMBOLS, settings, torch.arange(3))
+    for row in range(3):
+        source = p.source[row : row + 1, : p.source_lengths[row]]
+        alone = search(model, source, p.source_lengths[row : row + 1], SYMBOLS, settings, torch.tensor([row]))[0]
+        assert [h.tokens for h in alone] == [h.tokens for h in together[row]]
+        assert [h.score for h in alone] == pytest.approx([h.score for h in together[row]], abs=1e-4)
+
+
+@every_system
+def test_a_spec_is_a_model(variant: str) -> None:
+    spec = small_spec(variant)
+    written = json.dumps(model_to_dict(spec))
+    assert model_from_dict(json.loads(written)) == spec
+    assert json.dumps(model_to_dict(model_from_dict(json.loads(written)))) == written
+    weights = []
+    for _ in range(2):
+        torch.manual_seed(5)
+        weights.append(spec.build().state_dict())
+    assert all(torch.equal(weights[0][name], weights[1][name]) for name in weights[0])
+
+
+@every_system
+def test_every_weight_learns(variant: str) -> None:
+    model, p = small_model(variant).train(), pairs()
+    logits = model(p.source, p.source_lengths, p.target, p.target_lengths)
+    logits.log_softmax(-1)[..., 5].sum().backward()
+    idle = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert idle == []
