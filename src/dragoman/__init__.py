@@ -1,0 +1,18 @@
+"""Dragoman: sequence-to-sequence learning, from two text files to a translator."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dragoman.run import Run
+
+__version__ = "0.1.0"
+__all__ = ["load"]
+
+
+def load(folder: str, checkpoint: str = "best", device: str | None = None, **options: Any) -> Run:
+    """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`."""
+    from dragoman.run import load as load_run
+
+    return load_run(folder, checkpoint, device, **options)

@@ -1,0 +1,55 @@
+"""The command line: one module a command, each thin; what is heavy is imported when a command runs."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+
+import typer
+
+from dragoman.cli import evaluate, phrasebook, quickstart, score, show, systems, train, translate
+from dragoman.errors import UserError
+
+app = typer.Typer(
+    name="dragoman",
+    help="Sequence-to-sequence learning: train, translate, evaluate and look inside.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for command in (
+    quickstart.quickstart,
+    phrasebook.phrasebook,
+    train.train,
+    translate.translate,
+    evaluate.evaluate,
+    score.score,
+    systems.systems,
+    show.show,
+):
+    app.command()(command)
+
+
+def main() -> None:
+    """Exit 0 done, 2 the user's mistake in one sentence, 1 our fault."""
+    try:
+        app()
+    except UserError as error:
+        print(f"dragoman: {error}", file=sys.stderr)
+        sys.exit(2)
+    except BrokenPipeError:  # whoever read our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)
+    except KeyboardInterrupt:
+        print("dragoman: stopped", file=sys.stderr)
+        sys.exit(130)
+    except Exception:
+        traceback.print_exc()
+        print(
+            "dragoman: this is a fault of the program, not yours; please report it with the lines above",
+            file=sys.stderr,
+        )
+        sys.exit(1)

@@ -1,11 +1,12 @@
-"""From text files to batches: reading, preflight, token store, batching. Nothing here imports torch until a batch is made."""
+"""From text files to batches: reading, preflight, token store, batching; torch is imported when a batch is made."""
 
 from dragoman.data.batching import Batch, Batches, Framing, Position, sorted_batches
 from dragoman.data.corpus import Corpus, Pair, read, read_monolingual
 from dragoman.data.examples import Example, encode
 from dragoman.data.holdout import HoldOut, hold_out
+from dragoman.data.inspection import Inspector, Limits, inspect
 from dragoman.data.prefetch import prefetch
-from dragoman.data.preflight import Inspector, Limits, Memory, Preflight, inspect
+from dragoman.data.preflight import Memory, Preflight
 from dragoman.data.store import TokenStore, fingerprint, write_store
 
 __all__ = [

@@ -44,7 +44,7 @@ class Position:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentence pairs as padded ids; the lengths count the framing, and `indices` are the pairs' numbers in the store."""
+    """Sentence pairs as padded ids; the lengths count the framing, `indices` are the pairs' numbers in the store."""
 
     source: Tensor  # B S
     source_lengths: Tensor  # B
@@ -96,8 +96,8 @@ class Batches:
         longest = store.longest + 2
         if longest > tokens:
             raise UserError(
-                f"the longest sentence has {longest:,} tokens with start and end, but a batch may hold {tokens:,} tokens: "
-                f"raise the tokens of a batch or lower the longest sentence that is kept"
+                f"the longest sentence has {longest:,} tokens with start and end, but a batch may hold {tokens:,} "
+                f"tokens: raise the tokens of a batch or lower the longest sentence that is kept"
             )
         self.store, self.tokens, self.seed, self.window, self.shuffle = store, tokens, seed, window, shuffle
         self.framing = framing or Framing()

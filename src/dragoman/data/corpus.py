@@ -1,4 +1,4 @@
-"""Corpora on disk: parallel text files, tab-separated columns and JSON lines, each plain or gzipped, read as a stream."""
+"""Corpora on disk, read as a stream: parallel text files, tab-separated columns and JSON lines, plain or gzipped."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import gzip
 import io
 import json
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -66,7 +66,7 @@ def read_monolingual(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     """The source sentences of all corpora, with target None."""
     for corpus in corpora:
         if _format(corpus) == "text":
-            for line, sentence in _sentences(corpus.source):
+            for line, sentence in sentences(corpus.source):
                 yield Pair(sentence, None, corpus.name, line)
         else:
             yield from _read_fields(corpus, sides=1)
@@ -104,12 +104,12 @@ def _read_fields(corpus: Corpus, sides: int) -> Iterator[Pair]:
     format, name = _format(corpus), corpus.name
     split, defaults = FIELDS[format]
     given = (corpus.source_key, corpus.target_key)
-    keys = [default if key is None else key for key, default in zip(given, defaults)][:sides]
+    keys: list[Key] = [default if key is None else key for key, default in zip(given, defaults)][:sides]
     if format == "tsv":
         if wrong := [key for key in keys if not str(key).isdecimal()]:
             raise UserError(f"{corpus.source}: a key of tsv must be a column number from 0, not {wrong[0]!r}")
         keys = [int(key) for key in keys]
-    for line, text in _sentences(corpus.source):
+    for line, text in sentences(corpus.source):
         fields = split(text, keys, corpus.source, line)
         yield Pair(fields[0], fields[1] if sides == 2 else None, name, line)
 
@@ -129,7 +129,8 @@ def _split_record(text: str, keys: Sequence[Key], path: Path, line: int) -> list
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}, line {line:,} is not JSON ({error}): one object a line is expected") from None
+        reason = getattr(error, "msg", error)
+        raise UserError(f"{path}, line {line:,} is not JSON ({reason}): one object a line is expected") from None
     if not isinstance(record, dict):
         raise UserError(f"{path}, line {line:,} is a JSON {type(record).__name__}: one object a line is expected")
     fields = []
@@ -146,10 +147,14 @@ def _split_record(text: str, keys: Sequence[Key], path: Path, line: int) -> list
     return fields
 
 
-FIELDS = {"tsv": (_split_columns, (0, 1)), "jsonl": (_split_record, ("source", "target"))}
+FIELDS: dict[str, tuple[Callable[[str, Sequence[Key], Path, int], list[str]], tuple[Key, Key]]] = {
+    "tsv": (_split_columns, (0, 1)),
+    "jsonl": (_split_record, ("source", "target")),
+}
 
 
-def _sentences(path: Path) -> Iterator[tuple[int, str]]:
+def sentences(path: Path) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers, from 1."""
     for line, raw in enumerate(_lines(path), 1):
         yield line, _decode(raw, path, line)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from dragoman.data.corpus import Pair
 
 if TYPE_CHECKING:
-    from dragoman.text import Tokenizer
+    from dragoman.text.tokenizer import Tokenizer
 
 CHUNK_PAIRS = 10_000
 CHUNK_CHARACTERS = 2**22  # bounds a chunk of long documents, as CHUNK_PAIRS bounds one of sentences

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import TypeVar
@@ -10,7 +10,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def prefetch(items: Iterator[T], depth: int = 2) -> Iterator[T]:
+def prefetch(items: Iterator[T], depth: int = 2) -> Generator[T, None, None]:
     """The same items in the same order, at most `depth` of them made ahead in a background thread.
 
     An exception of `items` is raised here, after the items before it. Closing this generator ends the thread.

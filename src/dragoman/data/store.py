@@ -24,6 +24,7 @@ from dragoman.errors import UserError
 VERSION = 1
 LARGE = 2**29  # bytes of a side that may stay resident
 
+
 def fingerprint(files: Iterable[Path], *settings: str) -> str:
     """A digest of what a store is made from: the files' bytes, and the tokenizer and limits as strings."""
     digest = hashlib.blake2b(digest_size=16)
@@ -46,6 +47,7 @@ class Side:
         self.offsets: NDArray[np.int64] = self._map(folder / f"{name}.offsets", np.dtype(np.int64), rows)
 
     def row(self, index: int) -> NDArray[Any]:
+        self._release(1)
         start = self.offsets[index]
         return self.tokens[start : start + self.lengths[index]]
 
@@ -152,8 +154,8 @@ def _write(folder: Path, chunks: Iterable[list[Example]], vocabularies: tuple[in
                 names = ("source",) if chunk[0].target is None else ("source", "target")
                 writers = [_SideWriter(folder, *named, stack) for named in zip(names, vocabularies)]
             pairs += len(chunk)
-            for side, writer in enumerate(writers, 1):  # an example is (pair, source, target)
-                writer.write([example[side] for example in chunk])
+            for writer in writers:
+                writer.write([getattr(example, writer.name) for example in chunk])
         if not pairs:
             raise UserError(f"there is no sentence pair to write to {folder.parent}: the corpus is empty")
         for writer in writers:

@@ -17,7 +17,7 @@ from dragoman.evaluation.error_rates import (
     word_error_rate,
 )
 from dragoman.evaluation.likelihood import perplexity
-from dragoman.evaluation.measures import MEASURES, Measure, evaluate
+from dragoman.evaluation.measures import MEASURES, Measure, check, evaluate
 from dragoman.evaluation.score import References, Score
 from dragoman.evaluation.table import table
 from dragoman.evaluation.translation import bleu, chrf, ter
@@ -33,6 +33,7 @@ __all__ = [
     "alignment_error_rate",
     "bleu",
     "by_length",
+    "check",
     "chrf",
     "compare",
     "edit_distance",

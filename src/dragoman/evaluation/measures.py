@@ -29,10 +29,15 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
+def check(names: Iterable[str]) -> None:
+    """A misspelt measure is an error before anything is computed."""
+    for name in names:
+        if name not in MEASURES:
+            raise unknown("measure", name, MEASURES)
+
+
 def evaluate(names: Iterable[str], hypotheses: Sequence[str], references: References) -> dict[str, Score]:
     """The named measures of the same hypotheses, in the order they were asked for."""
     names = list(names)
-    for name in names:  # before the first is computed: a misspelt last one should not cost a minute
-        if name not in MEASURES:
-            raise unknown("measure", name, MEASURES)
+    check(names)
     return {name: MEASURES[name](hypotheses, references) for name in names}

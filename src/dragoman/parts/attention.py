@@ -13,7 +13,7 @@ from dragoman.errors import UserError
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.score import Score
-from dragoman.parts.spec import Spec
+from dragoman.parts.spec import Spec, built
 from dragoman.parts.visibility import Causal, Visibility
 
 
@@ -79,6 +79,8 @@ def _explicit(
     if visible is not None:
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
     weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+    if visible is not None and look.visibility is not None:  # padding that sees nothing gets 0, as from the kernels
+        weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
     ctx.record(look.path, weights)
     weights = F.dropout(weights, look.dropout)
     y = weights @ value
@@ -160,10 +162,8 @@ class SelfAttentionMixer(Mixer):
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
         self.project = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.width, bias=spec.bias)
         self.output = nn.Linear(self.heads * self.width, dim, bias=spec.bias)
-        position, visibility = spec.position.build(self.width), spec.visibility.build(dim)
-        assert isinstance(position, Position)
-        assert isinstance(visibility, Visibility)
-        self.position, self.visibility = position, visibility
+        self.position = built(spec.position, self.width, Position)
+        self.visibility = built(spec.visibility, dim, Visibility)
         self.dropout = spec.dropout
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:

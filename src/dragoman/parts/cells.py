@@ -7,11 +7,12 @@ weights, for loops that feed something back and for graphs that are compiled.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence
 
 from dragoman.parts.mixer import State
 
@@ -52,12 +53,22 @@ class Cells(nn.Module):
     def init_state(self, batch: int, like: Tensor) -> State:
         return {"hidden": like.new_zeros(batch, self.layers, self.dim)}
 
+    def read(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, Any]:
+        """Whole sequences through torch's kernels: what torch's own module returns."""
+        whole = self.whole[0]
+        strangers = [name for name, weight in self.named_parameters() if getattr(whole, name) is not weight]
+        if strangers:  # loading and moving may have put other weights in the place of those that the two shared
+            for name in strangers:
+                setattr(whole, name, getattr(self, name))
+            whole.flatten_parameters()
+        return whole(x, None if state is None else self.pack(state))
+
     def run(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Whole sequences: x B T I → top layer's states B T D, and the last state."""
         if x.shape[1] == 1:  # a step of a search: plain operations, which compile into one graph
             hidden, state = self.step(self.project(x[:, 0]), state)
             return hidden[:, None], state
-        y, last = self.whole[0](x, self.pack(state))
+        y, last = self.read(x, state)
         return y, self.unpack(last)
 
     def project(self, x: Tensor, start: int = 0) -> Tensor:

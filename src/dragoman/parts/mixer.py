@@ -45,13 +45,17 @@ class Layout:
         return Layout(positions, lengths=lengths, longest=width)
 
     @staticmethod
-    def packed(segments: Tensor) -> Layout:
-        """Rows of several sequences; `segments` (B T) counts them up from 0 from left to right."""
+    def packed(segments: Tensor, longest: int | None = None) -> Layout:
+        """Rows of several sequences; `segments` (B T) counts them up from 0 from left to right.
+
+        Who packed them knows the `longest`; unless told it is looked up, for which a GPU must be waited for.
+        """
         places = torch.arange(segments.shape[1], device=segments.device).expand_as(segments)  # B T
         new = torch.ones_like(segments, dtype=torch.bool)
         new[:, 1:] = segments[:, 1:] != segments[:, :-1]
         start = torch.where(new, places, 0).cummax(1).values  # B T: where the token's sequence began
-        return Layout(places - start, segments=segments, longest=segments.shape[1])
+        positions = places - start
+        return Layout(positions, segments=segments, longest=longest or int(positions.max()) + 1)
 
     @staticmethod
     def steps(first: Tensor, count: int = 1) -> Layout:

@@ -52,10 +52,10 @@ class RecurrentMixer(Mixer):
         if self.backward:
             x = flip(x, ctx.layout)
         if lengths is None:
-            y, last = self.cells.whole[0](x)
+            y, last = self.cells.read(x)
         else:  # packing keeps padding out of the last state and out of the backward direction's first
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            packed, last = self.cells.whole[0](packed)
+            packed, last = self.cells.read(packed)
             y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
         ctx.final = self.cells.unpack(last)
         return flip(y, ctx.layout) if self.backward else y, None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal, TypeVar
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -14,9 +14,7 @@ from dragoman.parts.attention import Look, attend, fold_beams
 from dragoman.parts.cells import CELLS, CellKind
 from dragoman.parts.mixer import Ctx, Memory, Mixer, State, beams
 from dragoman.parts.score import Additive, Score
-from dragoman.parts.spec import Spec
-
-Part = TypeVar("Part", bound=nn.Module)
+from dragoman.parts.spec import Spec, built
 
 # ---- how a decoder sums the source up, and how it starts
 
@@ -78,12 +76,13 @@ class MeanState(Spec):
 class Start(nn.Module):
     """The decoder's first state: zero."""
 
-    def forward(self, memory: Memory, zero: State) -> State:
+    def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
+        """`kept` is what the context remembers of the source."""
         return zero
 
 
 class CopyStart(Start):
-    def forward(self, memory: Memory, zero: State) -> State:
+    def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
         last = last_state(memory)
         if {name: value.shape for name, value in last.items()} != {name: value.shape for name, value in zero.items()}:
             raise UserError("a decoder that starts from the encoder's last state needs its cell, layers and width")
@@ -96,8 +95,20 @@ class SummaryStart(Start):
         self.summary = summary
         self.hidden = nn.Linear(summary.width, layers * dim)
 
-    def forward(self, memory: Memory, zero: State) -> State:
+    def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
         hidden = torch.tanh(self.hidden(self.summary(memory)))
+        return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
+
+
+class ContextStart(Start):
+    def __init__(self, layers: int, dim: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(dim, layers * dim)
+
+    def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
+        if "context" not in kept:
+            raise UserError("this decoder starts from its context: give it one that is the same at every step")
+        hidden = torch.tanh(self.hidden(kept["context"]))
         return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
 
 
@@ -124,7 +135,15 @@ class FromSummary(Spec):
     summary: Spec = field(default_factory=BackwardState)
 
     def start(self, layers: int, dim: int) -> Start:
-        return SummaryStart(_module(self.summary.build(dim), Summary), layers, dim)
+        return SummaryStart(built(self.summary, dim, Summary), layers, dim)
+
+
+@dataclass(frozen=True)
+class FromContext(Spec):
+    """s_0 = tanh(W c), c the context that is the same at every step (Cho et al. 2014, §A.1.2)."""
+
+    def start(self, layers: int, dim: int) -> Start:
+        return ContextStart(layers, dim)
 
 
 # ---- what a decoder knows of the source at each step
@@ -191,7 +210,7 @@ class Fixed(Spec):
     summary: Spec = field(default_factory=LastState)
 
     def build(self, dim: int) -> Context:
-        return FixedContext(_module(self.summary.build(dim), Summary), dim)
+        return FixedContext(built(self.summary, dim, Summary), dim)
 
 
 @dataclass(frozen=True)
@@ -201,7 +220,7 @@ class Attention(Spec):
     score: Spec = field(default_factory=Additive)
 
     def build(self, dim: int) -> Context:
-        return AttentionContext(_module(self.score.build(dim), Score))
+        return AttentionContext(built(self.score, dim, Score))
 
 
 # ---- what a decoder shows to the output layer
@@ -276,7 +295,7 @@ class RecurrentDecoder(Spec):
     context: Spec = field(default_factory=Attention)
     asks: Literal["before", "after"] = "before"
     feeds: Literal["nothing", "context", "output"] = "context"
-    start: FromZero | FromLast | FromSummary = field(default_factory=FromSummary)
+    start: FromZero | FromLast | FromSummary | FromContext = field(default_factory=FromSummary)
     readout: Spec = field(default_factory=Plain)
     dropout: float = 0.0
 
@@ -290,8 +309,8 @@ class RecurrentDecoderMixer(Mixer):
     def __init__(self, spec: RecurrentDecoder, dim: int) -> None:
         super().__init__()
         self.dim, self.dropout = dim, spec.dropout
-        self.context = _module(spec.context.build(dim), Context)
-        self.readout = _module(spec.readout.build(dim), Readout)
+        self.context = built(spec.context, dim, Context)
+        self.readout = built(spec.readout, dim, Readout)
         self.start = spec.start.start(spec.layers, dim)
         self.asks_before = spec.asks == "before"
         self.feeds_context, self.feeds_output = spec.feeds == "context", spec.feeds == "output"
@@ -304,8 +323,9 @@ class RecurrentDecoderMixer(Mixer):
         return {"cells": self.cells.init_state(batch, like), "fed": like.new_zeros(batch, self.dim)}
 
     def remember(self, memory: Memory) -> dict[str, Tensor]:
-        start = self.start(memory, self.cells.init_state(memory.states.shape[0], memory.states))
-        return {f"start {name}": value for name, value in start.items()} | self.context.remember(memory)
+        kept = self.context.remember(memory)
+        start = self.start(memory, kept, self.cells.init_state(memory.states.shape[0], memory.states))
+        return kept | {f"start {name}": value for name, value in start.items()}
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         assert ctx.memory is not None
@@ -363,10 +383,3 @@ class RecurrentDecoderMixer(Mixer):
         if self.feeds_output:
             return torch.stack(outputs, 1), cells, fed
         return self.readout(x, torch.stack(states, 1), torch.stack(contexts, 1)), cells, fed
-
-
-def _module(module: nn.Module, kind: type[Part]) -> Part:
-    """The module, if it is of the kind that its place needs."""
-    if not isinstance(module, kind):
-        raise UserError(f"a {kind.__name__.lower()} was expected, but {type(module).__name__} was given")
-    return module

@@ -5,7 +5,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, fields, replace
+from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar
 
 from torch import nn
@@ -13,6 +13,7 @@ from torch import nn
 from dragoman.errors import UserError, unknown
 
 AnySpec = TypeVar("AnySpec", bound="Spec")
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Spec:
@@ -24,6 +25,14 @@ class Spec:
 
     def build(self, dim: int) -> nn.Module:
         raise NotImplementedError
+
+
+def built(spec: Spec, dim: int, kind: type[Module]) -> Module:
+    """The module that a spec builds, if it is of the kind that its place needs."""
+    module = spec.build(dim) if type(spec).build is not Spec.build else None
+    if not isinstance(module, kind):
+        raise UserError(f"a {kind.__name__.lower()} was expected, but {type(spec).__name__} was given")
+    return module
 
 
 def to_dict(value: Any) -> Any:
@@ -58,10 +67,10 @@ def from_dict(data: Any, known: Mapping[str, type[Spec]]) -> Any:
             raise unknown(f"field of {kind}", name, names)
         if not _fits(value, hints[name]):
             raise UserError(f"{kind}.{name} must be {_readable(hints[name])}, but is {value!r}")
-    try:
-        return cls(**values)
-    except TypeError:
-        raise UserError(f"{kind} lacks its field {', '.join(sorted(names - values.keys()))}") from None
+    required = {f.name for f in _fields(cls) if f.default is MISSING and f.default_factory is MISSING}
+    if missing := required - values.keys():
+        raise UserError(f"{kind} lacks its field {', '.join(sorted(missing))}")
+    return cls(**values)
 
 
 def _fields(spec: Spec | type[Spec]) -> tuple[Field[Any], ...]:
@@ -120,3 +129,20 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, 
             yield from differences(left, right, f"{path}[{i}]")
     elif before != after:
         yield path, before, after
+
+
+def outline(value: Any, name: str = "") -> Iterator[str]:
+    """A spec as an indented list that people read: one part a line with its plain values, its own parts below it."""
+    label = f"{name}: " if name else ""
+    if isinstance(value, tuple):
+        for i, item in enumerate(value):
+            yield from outline(item, f"{name}[{i}]")
+    elif isinstance(value, Spec):
+        plain = {f.name: getattr(value, f.name) for f in _fields(value)}
+        inner = {key: item for key, item in plain.items() if isinstance(item, (Spec, tuple))}
+        values = ", ".join(f"{key}={item}" for key, item in plain.items() if key not in inner)
+        yield f"{label}{type(value).__name__}({values})"
+        for key, item in inner.items():
+            yield from (f"  {line}" for line in outline(item, key))
+    else:
+        yield f"{label}{value}"

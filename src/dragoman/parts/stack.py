@@ -11,7 +11,7 @@ from dragoman.errors import UserError
 from dragoman.parts.mixer import Ctx, Mixer, State
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import NoPosition, Position
-from dragoman.parts.spec import Spec
+from dragoman.parts.spec import Spec, built
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Residual(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(self.body.build(dim), nn.Identity(), nn.Identity(), self.dropout)
+        return ResidualMixer(built(self.body, dim, Mixer), nn.Identity(), nn.Identity(), self.dropout)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PreNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(self.body.build(dim), self.norm.build(dim), nn.Identity(), self.dropout)
+        return ResidualMixer(built(self.body, dim, Mixer), self.norm.build(dim), nn.Identity(), self.dropout)
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,12 @@ class PostNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(self.body.build(dim), nn.Identity(), self.norm.build(dim), self.dropout)
+        return ResidualMixer(built(self.body, dim, Mixer), nn.Identity(), self.norm.build(dim), self.dropout)
 
 
 class ResidualMixer(Mixer):
-    def __init__(self, body: nn.Module, before: nn.Module, after: nn.Module, dropout: float) -> None:
+    def __init__(self, body: Mixer, before: nn.Module, after: nn.Module, dropout: float) -> None:
         super().__init__()
-        assert isinstance(body, Mixer)
         self.body = body
         self.before = before
         self.after = after
@@ -84,14 +83,12 @@ class Stack(Spec):
 
 
 class StackMixer(Mixer):
-    position: Position
-
     def __init__(self, spec: Stack, dim: int) -> None:
         super().__init__()
-        self.layers = nn.ModuleList(nn.ModuleList(part.build(dim) for part in spec.block) for _ in range(spec.depth))
-        position = spec.position.build(dim)
-        assert isinstance(position, Position)
-        self.position = position
+        self.layers = nn.ModuleList(
+            nn.ModuleList(built(part, dim, Mixer) for part in spec.block) for _ in range(spec.depth)
+        )
+        self.position = built(spec.position, dim, Position)
         self.dropout = nn.Dropout(spec.dropout)
         self.norm = spec.norm.build(dim) if spec.norm else nn.Identity()
 

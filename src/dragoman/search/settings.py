@@ -46,12 +46,16 @@ class Beam:
     def __post_init__(self) -> None:
         if self.size < 1:
             raise UserError(f"a beam must be at least 1 wide, but is {self.size}")
+        if self.best < 1:
+            raise UserError(f"at least 1 hypothesis must be given back, but {self.best} were asked for")
         if self.best > self.size:
             raise UserError(f"a beam of {self.size} cannot give the {self.best} best: widen it, or ask for fewer")
         if self.complete is not None and not self.best <= self.complete:
             raise UserError(f"stopping after {self.complete} complete hypotheses cannot give the {self.best} best")
         if self.stop not in ("complete", "steps"):
             raise UserError(f"a beam stops by 'complete' or by 'steps', not by {self.stop!r}")
+        if self.complete is not None and self.stop == "steps":
+            raise UserError(f"a beam that stops by 'steps' cannot stop after {self.complete} complete hypotheses")
 
     @property
     def greedy(self) -> bool:
@@ -64,7 +68,7 @@ class Beam:
 
 @dataclass(frozen=True)
 class Sample:
-    """Draw from p(y|x): softened by `temperature`, from the `top_k` likeliest tokens or those of `top_p` of the mass."""
+    """Draw from p(y|x): softened by `temperature`, from the `top_k` likeliest tokens or the `top_p` of the mass."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -84,6 +88,8 @@ class Sample:
             raise UserError(f"top-p must lie between 0 and 1, but is {self.top_p}")
         if self.best < 1:
             raise UserError(f"at least 1 sample must be drawn, but {self.best} were asked for")
+        if not 0 <= self.seed < 2**63:
+            raise UserError(f"a seed must be at least 0 and below 2^63, but is {self.seed}")
 
 
 Search = Beam | Sample

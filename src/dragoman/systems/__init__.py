@@ -59,6 +59,10 @@ def _check(name: str, value: Any, kind: Any) -> None:
     if not fits:
         names = " or ".join("nothing" if o is type(None) else getattr(o, "__name__", repr(o)) for o in options)
         raise UserError(f"{name} must be {names}, but is {value!r}")
+    if int in accepted and value is not None and value < 1:
+        raise UserError(f"{name} must be at least 1, but is {value}")
+    if name.endswith("dropout") and not 0 <= value < 1:
+        raise UserError(f"{name} must be at least 0 and below 1, but is {value}")
 
 
 _RECURRENT_SIZES = {

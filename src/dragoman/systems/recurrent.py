@@ -13,6 +13,7 @@ from dragoman.parts.recurrent_decoder import (
     Attentional,
     BackwardState,
     Fixed,
+    FromContext,
     FromLast,
     FromSummary,
     LastState,
@@ -62,9 +63,7 @@ def cho(
     vocabulary: Vocabulary, *, width: int = 1000, layers: int = 1, dropout: float = 0.2, tied: bool = False
 ) -> EncoderDecoder:
     """GRUs; one vector c sums the source up and enters every step and the maxout output (Cho et al. 2014)."""
-    decoder = RecurrentDecoder(
-        "gru", layers, Fixed(LastState()), "after", "context", FromSummary(LastState()), Maxout(), dropout
-    )
+    decoder = RecurrentDecoder("gru", layers, Fixed(LastState()), "after", "context", FromContext(), Maxout(), dropout)
     return EncoderDecoder(
         width,
         vocabulary.source,

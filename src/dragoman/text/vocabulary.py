@@ -20,6 +20,10 @@ from dragoman.text.bpe import iterate_merges
 from dragoman.text.symbols import BYTES, SYMBOLS, UNKNOWN
 
 
+# For the unigram learner: how many characters a word is shown before, and in which share of its count.
+_ENDS, _SHARE = 100, 5
+
+
 @dataclass(frozen=True)
 class Limits:
     """What bounds a vocabulary: its size, how often a piece must have been seen, and the share of characters it covers."""
@@ -60,12 +64,21 @@ def unigram(words: Mapping[str, int], limits: Limits) -> models.Model:
     The library learns them; its sums differ in the last digits from one time to the next, so scores are rounded.
     """
     alphabet = _alphabet(words, limits.coverage)
+    room = _room(limits, alphabet)
+    counts = _within(alphabet, words)
+    # The library only considers what it sees before different characters, and weighs it by how many different words it
+    # is in: it overlooks a whole word that begins no other one. Hence words are also shown, the more frequent the more
+    # often, before characters that are in no text.
+    ends = [chr(code) for code in range(0xF0000, 0xF0000 + _ENDS)]
+    shown = [word + end for word, count in counts.items() for end in ends[: count // _SHARE]]
     learner = tokenizers.Tokenizer(models.Unigram())
-    trainer = trainers.UnigramTrainer(vocab_size=_room(limits, alphabet), show_progress=False)
-    learner.train_from_iterator(
-        chain.from_iterable(repeat(word, count) for word, count in _within(alphabet, words).items()), trainer
-    )
-    learned = [(piece, round(score, 6)) for piece, score in json.loads(learner.to_str())["model"]["vocab"]]
+    trainer = trainers.UnigramTrainer(vocab_size=room + len({word[-1] for word in shown}), show_progress=False)
+    learner.train_from_iterator(chain(shown, *(repeat(word, count) for word, count in counts.items())), trainer)
+    learned = [
+        (piece, round(score, 6))
+        for piece, score in json.loads(learner.to_str())["model"]["vocab"]
+        if piece[-1] not in ends
+    ]
     learned.sort(key=lambda scored: (-scored[1], scored[0]))
     return models.Unigram([*((piece, 0.0) for piece in SYMBOLS + BYTES), *learned], UNKNOWN, byte_fallback=True)
 
@@ -80,14 +93,15 @@ def word(words: Mapping[str, int], limits: Limits) -> models.Model:
 
 
 def _alphabet(words: Mapping[str, int], coverage: float) -> list[str]:
-    """The most frequent characters that together make up the wanted share of the text."""
+    """The space, and the most frequent characters that together make up the wanted share of the text."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
-    missing = counts.total() * (1 - coverage)
-    alphabet = []
+    del counts[" "]
     left = counts.total()
+    missing = left * (1 - coverage)
+    alphabet = [" "]
     for letter, count in counts.most_common():
         if left <= missing:
             break

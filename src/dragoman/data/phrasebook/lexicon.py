@@ -74,12 +74,12 @@ class Adverb:
 
 _OF_THINGS = "old new big small red blue black white beautiful"
 _ADJECTIVES_OF = {
-    "person": "old young tired happy friendly sick clever sad hungry",
-    "young": "young tired happy friendly sick clever sad hungry",
-    "aged": "old tired happy friendly sick clever sad hungry",
+    "person": "old young tired happy friendly sick clever sad hungry quiet",
+    "young": "young tired happy friendly sick clever sad hungry quiet",
+    "aged": "old tired happy friendly sick clever sad hungry quiet",
     "animal": "old young big small black white hungry tired",
     "food": "fresh good warm cold",
-    "drink": "cold warm hot good",
+    "drink": "cold warm good",
     "readable": "old new good beautiful",
     "thing": _OF_THINGS,
     "furniture": _OF_THINGS,
@@ -96,7 +96,7 @@ ADJECTIVES = {
         line.split()
         for line in """
         old alt; young jung; new neu; big groß; small klein; good gut; beautiful schön; red rot; blue blau
-        black schwarz; white weiß; warm warm; cold kalt; hot heiß; fresh frisch; tired müde; happy glücklich
+        black schwarz; white weiß; warm warm; cold kalt; fresh frisch; tired müde; happy glücklich
         friendly freundlich; sick krank; clever klug; sad traurig; hungry hungrig; quiet ruhig
         """.replace("\n", ";").split(";")
         if line.strip()
@@ -105,11 +105,11 @@ ADJECTIVES = {
 
 # English singular, plural: German with article, plural[, weak singular] | kinds
 _NOUNS = """
-man, men: der Mann, Männer | person
-woman, women: die Frau, Frauen | person
+man, men: der Mann, Männer | person unowned
+woman, women: die Frau, Frauen | person unowned
 child, children: das Kind, Kinder | young person
-boy, boys: der Junge, Jungen, Jungen | young person
-girl, girls: das Mädchen, Mädchen | young person
+boy, boys: der Junge, Jungen, Jungen | young person unowned
+girl, girls: das Mädchen, Mädchen | young person unowned
 doctor, doctors: der Arzt, Ärzte | person
 teacher, teachers: der Lehrer, Lehrer | person
 student, students: der Student, Studenten, Studenten | person
@@ -166,16 +166,16 @@ window, windows: das Fenster, Fenster | opening repairable
 house, houses: das Haus, Häuser | building
 garden house, garden houses: das Gartenhaus, Gartenhäuser | building
 school, schools: die Schule, Schulen | building
-church, churches: die Kirche, Kirchen | building
-hospital, hospitals: das Krankenhaus, Krankenhäuser | building
-library, libraries: die Bibliothek, Bibliotheken | building
+church, churches: die Kirche, Kirchen | building unowned sight
+hospital, hospitals: das Krankenhaus, Krankenhäuser | building unowned
+library, libraries: die Bibliothek, Bibliotheken | building unowned
 garden, gardens: der Garten, Gärten | area outdoors single
 kitchen, kitchens: die Küche, Küchen | area single
 room, rooms: das Zimmer, Zimmer | area single
-city, cities: die Stadt, Städte | area single
-village, villages: das Dorf, Dörfer | area outdoors single
-park, parks: der Park, Parks | area outdoors single
-forest, forests: der Wald, Wälder | area outdoors single
+city, cities: die Stadt, Städte | area single unowned sight
+village, villages: das Dorf, Dörfer | area outdoors single unowned sight
+park, parks: der Park, Parks | area outdoors single unowned sight
+forest, forests: der Wald, Wälder | area outdoors single unowned sight
 tree, trees: der Baum, Bäume | plant single
 apple tree, apple trees: der Apfelbaum, Apfelbäume | plant single
 """
@@ -196,8 +196,8 @@ run runs run / laufen laufe läufst läuft ist gelaufen / person animal / / goal
 arrive arrives arrived / an|kommen komme kommst kommt ist an|gekommen / person / / company alone
 stand stands stood up / auf|stehen stehe stehst steht ist auf|gestanden / person / / slowly quickly
 see sees seen / sehen sehe siehst sieht hat gesehen / person animal / acc person animal building thing / place
-know knows known / kennen kenne kennst kennt hat gekannt / person / acc person area / stative
-love loves loved / lieben liebe liebst liebt hat geliebt / person / acc person animal area / stative
+know knows known / kennen kenne kennst kennt hat gekannt / person / acc person sight / stative
+love loves loved / lieben liebe liebst liebt hat geliebt / person / acc person animal sight / stative
 find finds found / finden finde findest findet hat gefunden / person / acc portable animal / place quickly
 need needs needed / brauchen brauche brauchst braucht hat gebraucht / person / acc thing vehicle furniture / stative
 buy buys bought / kaufen kaufe kaufst kauft hat gekauft / person / acc thing food vehicle printed / beneficiary
@@ -210,7 +210,7 @@ cook cooks cooked / kochen koche kochst kocht hat gekocht / person / acc dish / 
 wash washes washed / waschen wasche wäschst wäscht hat gewaschen / person / acc washable / place slowly
 repair repairs repaired / reparieren repariere reparierst repariert hat repariert / person / acc repairable / quickly
 carry carries carried / tragen trage trägst trägt hat getragen / person / acc portable furniture / goal slowly
-visit visits visited / besuchen besuche besuchst besucht hat besucht / person / acc person building area / alone
+visit visits visited / besuchen besuche besuchst besucht hat besucht / person / acc person sight / alone
 ask asks asked / fragen frage fragst fragt hat gefragt / person / acc person /
 call calls called / an|rufen rufe rufst ruft hat an|gerufen / person / acc person / quickly
 invite invites invited / ein|laden lade lädst lädt hat ein|geladen / person / acc person /
@@ -220,7 +220,7 @@ help helps helped / helfen helfe hilfst hilft hat geholfen / person / dat person
 thank thanks thanked / danken danke dankst dankt hat gedankt / person / dat person /
 follow follows followed / folgen folge folgst folgt ist gefolgt / person animal / dat person / goal slowly quickly
 believe believes believed / glauben glaube glaubst glaubt hat geglaubt / person / dat person / stative
-belong belongs belonged to / gehören gehöre gehörst gehört hat gehört / thing vehicle readable furniture / dat person / stative
+belong belongs belonged to / gehören gehöre gehörst gehört hat gehört / thing food furniture / dat person / stative
 give gives given / geben gebe gibst gibt hat gegeben / person / dat person, acc portable food /
 show shows shown / zeigen zeige zeigst zeigt hat gezeigt / person / dat person, acc portable vehicle building /
 bring brings brought / bringen bringe bringst bringt hat gebracht / person / dat person, acc portable food drink /

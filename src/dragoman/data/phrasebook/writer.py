@@ -44,8 +44,7 @@ _NUMBERS = tuple(lexicon.NUMBERS)
 _POINTING = ("the",) * 8 + ("this",) * 3
 _KNOWN = _POINTING + _POSSESSIVES
 _OWN = ("the",) * 6 + _POSSESSIVES * 2
-_UNOWNED = ("man", "woman", "boy", "girl")  # "my man" is a husband
-_PRONOUNS = ("I", "I", "you", "you", "he", "she", "we", "they")
+_PRONOUNS = ("I", "I", "I", "you", "you", "you", "he", "she", "we", "they")
 _OTHER_PRONOUNS = {  # an object of the subject's own person would be reflexive
     "I": ("you", "he", "she", "they"),
     "we": ("you", "he", "she", "they"),
@@ -60,9 +59,9 @@ _TIMES = {
 }
 
 # Adjectives: states that come and go, those that cannot be "very", and those of which a thing has only one.
-_PASSING = frozenset(("tired", "happy", "sick", "sad", "hungry"))
-_UNGRADABLE = frozenset(("new", "red", "blue", "black", "white"))
-_DIMENSIONS = ("old young new", "big small", "red blue black white", "warm cold hot fresh", "happy sad")
+_PASSING = ("tired", "happy", "sick", "sad", "hungry")
+_UNGRADABLE = ("new", "red", "blue", "black", "white")
+_DIMENSIONS = ("old young new", "big small", "red blue black white", "warm cold fresh", "happy sad")
 
 # Nouns and verbs by what goes with them
 _KINDS = sorted({kind for noun in NOUNS.values() for kind in noun.kinds})
@@ -74,8 +73,10 @@ _OBJECT_VERBS = {kind: tuple(verb for verb in _OF_ONE_OBJECT if kind in verb.obj
 _THING_VERBS = tuple(verb for verb in _OF_ONE_OBJECT if not {"person", "animal"}.intersection(verb.objects[0][1]))
 _SEPARABLE = tuple(verb for verb in VERBS.values() if verb.prefix)
 # Separable verbs have more forms to be seen, and one verb alone has things for its subject.
-_EVENTS = (*VERBS.values(), *_SEPARABLE, VERBS["belong"], VERBS["belong"])
-_CLAUSES = (*_EVENTS, *(BE,) * 6)
+_EVENTS = (*VERBS.values(), *_SEPARABLE, *(VERBS["belong"],) * 3)
+_HAPPENINGS = tuple(verb for verb in _EVENTS if "stative" not in verb.adjuncts)
+_CLAUSES = (*_EVENTS, *(BE,) * 7)
+_REASONS = (*_EVENTS, *(BE,) * 3)
 _MODALS = tuple(MODALS.values())
 _PLACED = (*(verb for verb in VERBS.values() if "place" in verb.adjuncts), *(VERBS["go"], VERBS["run"]) * 2)
 _REPORTING = tuple(CLAUSE_VERBS.values())
@@ -121,7 +122,7 @@ class Writer:
         if self.chance(0.15):
             return Sentence(self.description(), question=True)
         verb = VERBS[self.pick(_ASKED)]
-        tense = self.tense(verb)
+        tense = "present" if self.chance(0.3) else self.tense(verb)
         subject = self.nominal(verb.subject, calm=True)
         if self.chance(0.3) or (isinstance(subject, Pronoun) and subject.name == "I"):
             subject = Pronoun("you")  # and nobody asks whether he sleeps himself
@@ -134,11 +135,11 @@ class Writer:
         """A main clause with an adverbial clause before or after it."""
         conjunction = self.pick(_CONJUNCTIONS)
         present = conjunction in ("if", "while", "before")
-        without = ("time", "negation") if conjunction in ("while", "before") else ()
-        verbs = _EVENTS if present else (*_EVENTS, BE, BE, BE)
+        without = ("things", "time", "negation") if conjunction in ("while", "before") else ("things",)
+        verbs = _HAPPENINGS if present else _REASONS
         tense = "present" if present else ""
-        adjunct = Subordinate(conjunction, self.clause(verb=self.pick(verbs), tense=tense, without=without))
-        verb = self.pick(verbs)
+        adjunct = Subordinate(conjunction, self.clause(verb=self.fresh(verbs), tense=tense, without=without))
+        verb = self.fresh(verbs)
         if self.chance(0.4):
             return Sentence(self.clause(verb=verb, tense=tense, front=adjunct, without=without))
         return Sentence(self.clause(verb=verb, tense=tense, after=adjunct, without=(*without, "relative")))
@@ -154,7 +155,7 @@ class Writer:
 
     def report(self, nested: bool = False) -> Clause:
         """A clause whose verb takes a clause: says that, asks whether, knows where."""
-        verb = self.pick(_REPORTING)
+        verb = self.fresh(_REPORTING)
         without = ["relative", "time"]
         if "that" in verb.adjuncts and ("whether" not in verb.adjuncts or self.chance(0.4)):
             inner = self.report(nested=True) if not nested and self.chance(0.12) else self.clause()
@@ -172,19 +173,21 @@ class Writer:
         """A clause that is opened by one of these question words."""
         word = self.pick(words)
         if word == "who":
-            verb = self.pick(_SUBJECT_VERBS["person"])
+            verb = self.fresh(_SUBJECT_VERBS["person"])
             return self.clause(subject=Asked(), verb=verb, without=("relative", "negation"))
         if word == "whom":
-            return self.clause(verb=self.pick(_OBJECT_VERBS["person"]), asked=Asked(), without=("relative", "negation"))
+            return self.clause(
+                verb=self.fresh(_OBJECT_VERBS["person"]), asked=Asked(), without=("relative", "negation")
+            )
         if word == "what":
-            return self.clause(verb=self.pick(_THING_VERBS), asked=Asked(thing=True), without=("relative", "negation"))
+            return self.clause(verb=self.fresh(_THING_VERBS), asked=Asked(thing=True), without=("relative", "negation"))
         if word == "where":
-            verb = self.pick(_PLACED)
+            verb = self.fresh(_PLACED)
             where = Adverbial(lexicon.WHERE_TO if "goal" in verb.adjuncts else lexicon.QUESTIONS["where"])
             return self.clause(verb=verb, front=where, without=("relative", "negation", "place"))
         opened = Adverbial(lexicon.QUESTIONS[word])
         without = ("relative",) if word == "why" else ("relative", "negation", "time")
-        return self.clause(verb=self.pick(_EVENTS), front=opened, without=without)
+        return self.clause(verb=self.fresh(_HAPPENINGS), front=opened, without=without)
 
     def clause(
         self,
@@ -201,18 +204,21 @@ class Writer:
 
         `asked` takes the place of the one object; `front` opens the clause: a given adverbial, or "any" that fits.
         """
-        verb = verb or self.pick(_EVENTS if after else _CLAUSES)
+        verb = verb or self.fresh(_EVENTS if after else _CLAUSES)
         if verb is BE:
             return self.description(subject, front=front, after=after, without=without)
         tense = tense or self.tense(verb)
         modal = self.pick(_MODALS) if tense == "modal" else None
         negated = "negation" not in without and self.chance(0.16) and modal is not MODALS["must"]
+        timeless = "time" in without or "stative" in verb.adjuncts
         if negated and not subject and self.chance(0.15):
             subject = self.noun_phrase(self.pick(verb.subject), calm=True, single=True)
-            subject.determiner, negated = "no", False
+            if "kin" not in subject.noun.kinds:
+                subject.determiner, negated, timeless = "no", False, True
         frequency = None
-        if not negated and not subject and "time" not in without and self.chance(0.12):
-            frequency = self.frequency(verb, tense, modal)
+        if not (negated or timeless) and len(verb.objects) < 2 and self.chance(0.14):
+            frequency = self.frequency(tense, modal)
+            timeless = True
 
         calm = negated or frequency is not None  # "every" and "no" would leave open what is negated
         relative = "relative" not in without
@@ -221,7 +227,6 @@ class Writer:
         objects = (asked,) if asked else self.objects(verb, subject, calm, negated, relative)
 
         times = _TIMES["negated" if negated else tense]
-        timeless = "time" in without or frequency is not None or "stative" in verb.adjuncts
         placeless = "place" in without
         if front == "any":
             front, timeless, placeless = self.opening(verb, times, timeless, negated)
@@ -253,23 +258,23 @@ class Writer:
         after: Subordinate | None = None,
         without: Sequence[str] = (),
     ) -> Clause:
-        """A clause with "be" and an adjective: a passing state where a reason or a consequence is told."""
-        reasoned = after is not None or isinstance(front, Subordinate)
+        """A clause with "be" and an adjective; `without` "things" it is about a person's passing state."""
+        reasoned = "things" in without
         if isinstance(subject, Relative):
             noun = subject.noun
         elif reasoned or self.chance(0.45):
-            noun = NOUNS["man"]
             subject = self.nominal(("person",), calm=True, plain=True)
+            noun = subject.noun if isinstance(subject, NounPhrase) else NOUNS["man"]
         else:
             noun = self.fresh(_THINGS)
             plural = self.chance(0.3) and self.countable(noun)
-            subject = NounPhrase(noun, self.pick(_OWN), self.pick((None, *noun.adjectives)), plural)
+            subject = NounPhrase(noun, self.pick(_known(noun)), self.pick((None, *noun.adjectives)), plural)
         adjectives = noun.adjectives
         if isinstance(subject, NounPhrase) and subject.adjective:
             adjectives = tuple(other for other in adjectives if not _alike(other, subject.adjective))
         adjective = self.pick(adjectives)
         if reasoned:
-            adjective = lexicon.ADJECTIVES[self.pick(("tired", "happy", "sick", "sad", "hungry"))]
+            adjective = lexicon.ADJECTIVES[self.pick(_PASSING)]
         predicate = (
             (lexicon.VERY, adjective) if adjective.english not in _UNGRADABLE and self.chance(0.25) else (adjective,)
         )
@@ -341,7 +346,7 @@ class Writer:
         """A noun of a kind with a determiner; a `calm` one is known to the hearer, a `negated` one may take "kein"."""
         noun = self.fresh(_NOUNS_OF[kind])
         plural = not single and self.chance(0.3) and self.countable(noun)
-        determiners = _OWN if "kin" in noun.kinds else _POINTING if noun.singular in _UNOWNED else _KNOWN
+        determiners = _known(noun)
         unnamed: tuple[str, ...] = ("a",)
         if plural or not noun.plural:
             unnamed = () if "person" in noun.kinds or subject else ("",)  # "weil wir Mädchen sehen" would be ambiguous
@@ -370,10 +375,10 @@ class Writer:
         as_subject = [verb for kind in noun.kinds for verb in _SUBJECT_VERBS[kind]]
         as_object = [verb for kind in noun.kinds for verb in _OBJECT_VERBS[kind]]
         if as_subject and (not as_object or self.chance(0.5)):
-            return self.clause(subject=pronoun, verb=self.pick(as_subject), without=without)
+            return self.clause(subject=pronoun, verb=self.fresh(as_subject), without=without)
         if not as_object or self.chance(0.2):
             return self.description(pronoun, without=without)
-        return self.clause(verb=self.pick(as_object), asked=pronoun, without=without)
+        return self.clause(verb=self.fresh(as_object), asked=pronoun, without=without)
 
     def objects(self, verb: Verb, subject: Nominal, calm: bool, negated: bool, relative: bool) -> tuple[Nominal, ...]:
         nominals: list[Nominal] = []
@@ -405,11 +410,9 @@ class Writer:
             return Adverbial(lexicon.TIMES[self.pick(times)]), True, False
         return Adverbial(lexicon.PERHAPS), timeless, False
 
-    def frequency(self, verb: Verb, tense: str, modal: Modal | None) -> Adverb:
+    def frequency(self, tense: str, modal: Modal | None) -> Adverb:
         if tense == "modal":
             name = self.pick(("always", "often") if modal is MODALS["must"] else ("always", "often", "never"))
-        elif "stative" in verb.adjuncts:
-            name = self.pick(("always", "never"))
         else:
             name = self.pick(("often", "always", "sometimes", "never", "already" if tense == "perfect" else "often"))
         return lexicon.FREQUENCIES[name]
@@ -451,7 +454,7 @@ class Writer:
 
     def somewhere(self, kind: str) -> NounPhrase:
         noun = self.fresh(_NOUNS_OF[kind])
-        return NounPhrase(noun, self.pick(("the", "the", "the", "a", self.pick(_KNOWN))), self.adjective(noun))
+        return NounPhrase(noun, self.pick(("the", "the", "the", "a", self.pick(_known(noun)))), self.adjective(noun))
 
     def place(self, outdoors: bool) -> Prepositional:
         draw = self.random()
@@ -460,6 +463,11 @@ class Writer:
         if draw < 0.85:
             return Prepositional("behind", self.building())
         return Prepositional("under", self.somewhere("plant"))
+
+
+def _known(noun: Noun) -> tuple[str, ...]:
+    """The determiners of a noun that is known to the hearer: "my man" would be a husband, and no forest is mine."""
+    return _OWN if "kin" in noun.kinds else _POINTING if "unowned" in noun.kinds else _KNOWN
 
 
 def _alike(one: Adjective, other: Adjective) -> bool:

@@ -1,0 +1,89 @@
+"""Checkpoints: a folder of tensors and plain values, with a digest of each file, so that damage is noticed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.storage import new_folder
+
+VERSION = 1
+MANIFEST = "checkpoint.json"
+
+
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    """Every weight once, by its first name: tied ones are written under one name and tied again by the model."""
+    return {name: weight.detach() for name, weight in model.named_parameters()}
+
+
+def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], values: Mapping[str, Any]) -> None:
+    """Write `{file: tensors}` and the values as one checkpoint that is whole or not there."""
+    with new_folder(folder) as partial:
+        digests = {}
+        for name, content in tensors.items():
+            path = partial / f"{name}.safetensors"
+            save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
+            digests[path.name] = _digest(path)
+        manifest = {"version": VERSION, "files": digests, "values": dict(values)}
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+
+
+def values(folder: Path) -> dict[str, Any]:
+    """The plain values of a checkpoint."""
+    return _manifest(folder)["values"]
+
+
+def tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+    """One file of tensors, checked against its digest."""
+    path = folder / f"{name}.safetensors"
+    expected = _manifest(folder)["files"].get(path.name)
+    if expected is None or not path.exists():
+        raise UserError(f"the checkpoint {folder} has no {path.name}: use another checkpoint")
+    if _digest(path) != expected:
+        raise UserError(f"{path} is truncated or was altered after it was written: use another checkpoint")
+    try:
+        return load_file(path, device=str(device))
+    except (SafetensorError, OSError) as error:
+        raise UserError(f"{path} cannot be read: {error}") from None
+
+
+def load_weights(model: nn.Module, folder: Path) -> None:
+    """Set the model's weights; one that is missing, left over or of another shape is an error that names it."""
+    found = tensors(folder, "model")
+    wanted = weights_of(model)
+    for name, weight in wanted.items():
+        if name not in found:
+            raise UserError(f"the checkpoint {folder} lacks the weight {name}: it belongs to another model")
+        if found[name].shape != weight.shape:
+            shapes = f"{list(found[name].shape)} where the model has {list(weight.shape)}"
+            raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: it belongs to another model")
+    if surplus := found.keys() - wanted.keys():
+        raise UserError(f"the checkpoint {folder} has a weight {min(surplus)} that the model does not know")
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(found[name])
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        version = manifest["version"]
+        if version == VERSION and isinstance(manifest["files"], dict) and isinstance(manifest["values"], dict):
+            return manifest
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(f"{folder} is no checkpoint, or a damaged one: use another checkpoint") from None
+    raise UserError(f"{folder} has checkpoint format {version!r}, but only {VERSION} is known here: update dragoman")
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,82 @@
+"""What several commands share."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import sys
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.search import Search
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
+Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
+Checkpoint = Annotated[str, typer.Option(help="best, last, averaged or a step such as 000500.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+
+
+def say(text: str) -> None:
+    """Progress and remarks, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    json.dump(value, sys.stdout, ensure_ascii=False, indent=1)
+    print()
+
+
+def print_json_list(values: Iterable[Any]) -> None:
+    """One JSON document, written as its parts become ready."""
+    first = True
+    for value in values:
+        print(
+            "[" if first else ",",
+            json.dumps(value, ensure_ascii=False),
+            sep="\n" if first else "\n",
+            end="",
+            flush=True,
+        )
+        first = False
+    print("[]" if first else "\n]")
+
+
+def lines_of(file: Path | None) -> Iterator[str]:
+    """The lines of a file, plain or gzipped, or of standard input; only a line feed ends a line."""
+    from dragoman.data.corpus import sentences
+
+    if file is not None:
+        yield from (text for _, text in sentences(file))
+        return
+    for number, raw in enumerate(sys.stdin.buffer, 1):
+        raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        try:
+            yield raw.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"standard input, line {number:,} is not UTF-8 (byte {error.start + 1} of the line)"
+            ) from None
+
+
+def parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
+    """Two files of the same number of lines."""
+    sources, targets = list(lines_of(source)), list(lines_of(target))
+    if len(sources) != len(targets):
+        raise UserError(
+            f"{source} has {len(sources):,} lines but {target} has {len(targets):,}: line counts must match"
+        )
+    return sources, targets
+
+
+def beam_settings(run_beam: int, run_penalty: float, beam: int | None, penalty: float | None, best: int = 1) -> Search:
+    """The run's own search with the command line's changes; a beam is as wide as the n-best list that is asked for."""
+    from dragoman.search import Beam
+
+    size = beam if beam is not None else max(run_beam, best)
+    return Beam(size, run_penalty if penalty is None else penalty, best=best)

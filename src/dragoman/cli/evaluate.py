@@ -1,0 +1,77 @@
+"""`dragoman evaluate`: the scores of a test set."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, lines_of, parallel, print_json, say
+from dragoman.errors import UserError
+
+
+def evaluate(
+    run: RunFolder,
+    source: Annotated[Path, typer.Option(help="Source text of the test set.", show_default=False)],
+    reference: Annotated[Path, typer.Option(help="Its translations.", show_default=False)],
+    measures: Annotated[
+        str, typer.Option(help="Of bleu, chrf, ter, exact, accuracy, wer, per, ier: comma-separated.")
+    ] = "bleu,chrf,ter,exact",
+    alignments: Annotated[
+        Path | None,
+        typer.Option(help="Gold word alignments (0-0 1-2): adds the alignment error rate of forced translations."),
+    ] = None,
+    by_length: Annotated[bool, typer.Option("--by-length", help="Add a table of quality by source length.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
+    beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")] = None,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """Translate a test set and score it, with signatures; perplexity of the references too."""
+    from dragoman import evaluation
+    from dragoman.run import load
+    from dragoman.storage import write_file
+
+    names = [name.strip() for name in measures.split(",") if name.strip()]
+    evaluation.check(names)
+    sources, references = parallel(source, reference)
+    loaded = load(run, checkpoint, device)
+    search = loaded.config.search
+    settings = beam_settings(search.beam, search.length_penalty, beam, length_penalty)
+    say(f"translating {len(sources):,} sentences with the {loaded.checkpoint} checkpoint")
+    texts = [t.text for t in loaded.translate(sources, search=settings, alignment=False)]
+    if output:
+        write_file(output, "".join(f"{text}\n" for text in texts))
+    scores = list(evaluation.evaluate(names, texts, references).values())
+    scored = loaded.score(sources, references)
+    total, tokens = sum(s.score for s in scored), sum(len(s.tokens) for s in scored)
+    scores.append(evaluation.perplexity(total, tokens))
+    if alignments:
+        gold = [
+            evaluation.parse_sure_and_possible(line, f"{alignments}, line {n}")
+            for n, line in enumerate(lines_of(alignments), 1)
+        ]
+        if len(gold) != len(sources):
+            raise UserError(
+                f"{alignments} has {len(gold):,} lines but {source} has {len(sources):,}: line counts must match"
+            )
+        found = loaded.align(sources, references)
+        if found is None:
+            say("this system has no attention, and so no alignments")
+        else:
+            scores.append(
+                evaluation.alignment_error_rate(found, [sure for sure, _ in gold], [possible for _, possible in gold])
+            )
+    bands = evaluation.by_length(sources, texts, references) if by_length else []
+    if as_json:
+        print_json({"scores": [asdict(score) for score in scores], "by_length": [band._asdict() for band in bands]})
+        return
+    for score in scores:
+        print(score)
+    if bands:
+        print()
+        print(evaluation.table([band._asdict() for band in bands]))

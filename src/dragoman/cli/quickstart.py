@@ -1,0 +1,84 @@
+"""`dragoman quickstart`: a translator in two minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.common import parallel, say
+
+STEPS = 1500
+PAIRS = 20_000
+
+
+def quickstart(
+    folder: Annotated[Path, typer.Argument(help="Where to put it.")] = Path("runs/quickstart"),
+    system: Annotated[str, typer.Option(help="Which system to train.")] = "transformer",
+) -> None:
+    """Train, evaluate and show a small translator on the phrasebook.
+
+    The phrasebook is a grammar that makes English sentences with their German translations; the sentences on which the
+    translator is tested are none that it has seen.
+    """
+    from dragoman import config as configuration
+    from dragoman import evaluation
+    from dragoman.cli.train import continue_run, start_run
+    from dragoman.data import phrasebook
+    from dragoman.lens.alignment import alignment_lines
+    from dragoman.run import is_run, load
+
+    corpus = folder.with_name(f"{folder.name}-phrasebook")
+    if not (corpus / "train.en").exists():
+        say(f"writing {PAIRS:,} sentence pairs of the phrasebook to {corpus}")
+        phrasebook.write(corpus, pairs=PAIRS)
+    if is_run(folder):
+        outcome = continue_run(folder, [])
+    else:
+        values = {
+            "data": {
+                "source": [str(corpus / "train.en")],
+                "target": [str(corpus / "train.de")],
+                "valid_source": [str(corpus / "valid.en")],
+                "valid_target": [str(corpus / "valid.de")],
+                "longest": 64,
+            },
+            "text": {"size": 1000},
+            "system": {"name": system, "size": "tiny", "settings": {"dropout": 0.05}},
+            "training": {
+                "steps": STEPS,
+                "schedule": "cosine",
+                "tokens": 2048,
+                "learning_rate": 3e-3,
+                "warmup": 150,
+                "validate_every": 300,
+                "patience": None,
+                "average": False,
+            },
+        }
+        outcome = start_run(folder, configuration.from_dict(values))
+    if outcome["interrupted"]:
+        say(f"stopped; go on with: dragoman quickstart {folder}")
+        raise typer.Exit(130)
+    run = load(folder, device="cpu")
+    sources, references = parallel(corpus / "test.en", corpus / "test.de")
+    translations = run.translate(sources)
+    texts = [t.text for t in translations]
+    right = sum(text == reference for text, reference in zip(texts, references))
+    print()
+    print(
+        f"{right} of {len(sources)} sentences that it had never seen are translated exactly right ({100 * right / len(sources):.1f} %)"
+    )
+    print(evaluation.bleu(texts, references))
+    print()
+    for n in range(0, len(sources), max(1, len(sources) // 4)):
+        for line in alignment_lines(sources[n], texts[n], translations[n].alignment or []):
+            print(f"  {line}")
+        print()
+    print(f"""What to do next:
+  look at it             open {folder}/report.html
+  translate              echo 'The old man reads the book.' | dragoman translate {folder}
+  see what it looks at   dragoman show {folder} 'The old man reads the book.'
+  use your own text      dragoman train runs/mine --source my.en --target my.de
+  another system         dragoman quickstart runs/bahdanau --system bahdanau; dragoman systems""")

@@ -1,0 +1,107 @@
+"""`dragoman show`: what is in a run, and how it translates a sentence."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say
+
+if TYPE_CHECKING:
+    from dragoman.run import Run
+
+
+def show(
+    run: RunFolder,
+    sentence: Annotated[
+        str | None, typer.Argument(help="A sentence to translate and look into.", show_default=False)
+    ] = None,
+    target: Annotated[
+        str | None, typer.Option(help="Look into this translation instead of the one that is found.")
+    ] = None,
+    svg: Annotated[Path | None, typer.Option(help="Write the attention as a picture.")] = None,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """Show what is in a run, or translate a sentence and show its attention, alignment and n-best list."""
+    from dragoman.run import load
+
+    loaded = load(run, checkpoint, device)
+    if sentence is None:
+        _show_run(loaded, as_json)
+    else:
+        _show_sentence(loaded, sentence, target, svg, as_json)
+
+
+def _show_run(run: Run, as_json: bool) -> None:
+    from dragoman.models import count_parameters, model_to_dict
+
+    valid = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
+    about = {
+        "run": str(run.folder),
+        "system": run.config.system.name,
+        "size": run.config.system.size,
+        "parameters": count_parameters(run.spec),
+        "source vocabulary": run.source_tokenizer.size,
+        "target vocabulary": run.target_tokenizer.size,
+        "tokenizer": f"{run.source_tokenizer.kind}{', joint' if run.config.text.joint else ''}",
+        "checkpoints": run.checkpoints(),
+        "best": run.checkpoint,
+        "last validation": valid[-1] if valid else None,
+    }
+    if as_json:
+        print_json(about | {"spec": model_to_dict(run.spec)})
+        return
+    for name, value in about.items():
+        if isinstance(value, list):
+            value = ", ".join(value)
+        elif isinstance(value, dict):
+            value = ", ".join(
+                f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
+            )
+        print(f"{name:18}{value:,}" if isinstance(value, int) else f"{name:18}{value}")
+    say(f"look at {run.folder}/report.html, or into a sentence: dragoman show {run.folder} 'A sentence.'")
+
+
+def _show_sentence(run: Run, sentence: str, target: str | None, svg: Path | None, as_json: bool) -> None:
+    from dragoman.lens.alignment import alignment_lines, heat_lines
+    from dragoman.lens.pictures import attention_picture
+    from dragoman.search import Beam
+    from dragoman.storage import write_file
+
+    width = max(run.config.search.beam, 3)
+    best = run.translate([sentence], search=Beam(width, run.config.search.length_penalty, best=3))[0]
+    text = best.text if target is None else target
+    attention = run.attention(sentence, text)
+    if svg:
+        write_file(svg, attention_picture(attention))
+        say(f"wrote {svg}")
+    ranked = [(one.score, one.text) for one in (best, *best.alternatives)]
+    if as_json:
+        print_json(
+            {
+                "source": sentence,
+                "target": text,
+                "n_best": [{"score": score, "text": one} for score, one in ranked],
+                "source_pieces": attention.source,
+                "target_pieces": attention.target,
+                "alignment": attention.alignment,
+                "cross": None if attention.cross is None else attention.cross.tolist(),
+                "attention": {path: weights.tolist() for path, weights in attention.weights.items()},
+            }
+        )
+        return
+    for score, one in ranked:
+        print(f"{score:9.3f}  {one}")
+    print()
+    if attention.cross is None:
+        print("this system has no attention: all that it knows of the source is one state")
+        return
+    for line in alignment_lines(sentence, text, attention.alignment):
+        print(line)
+    print()
+    for line in heat_lines(attention):
+        print(line)

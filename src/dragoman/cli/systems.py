@@ -1,0 +1,83 @@
+"""`dragoman systems`: what there is, and what changed between two."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.common import Json, print_json
+
+if TYPE_CHECKING:
+    from dragoman.systems import System
+
+VOCABULARY = 8000  # joint, for counting parameters
+
+
+def systems(
+    name: Annotated[str | None, typer.Argument(help="A system to describe.", show_default=False)] = None,
+    diff: Annotated[str | None, typer.Option(help="Another system: show what changed from it.")] = None,
+    size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
+    as_json: Json = False,
+) -> None:
+    """List the systems, describe one, or compare two by their specs."""
+    from dragoman.errors import UserError
+    from dragoman.evaluation import table
+    from dragoman.systems import SYSTEMS, system
+
+    if name is None:
+        if diff:
+            raise UserError("--diff compares two systems: dragoman systems NAME --diff OTHER")
+        rows = [_row(key, known, size) for key, known in SYSTEMS.items()]
+        print_json(rows) if as_json else print(table(rows))
+    elif diff:
+        rows = _differences(system(diff), system(name), size, (diff, name))
+        print_json(rows) if as_json else print(table(rows) if rows else "no difference")
+    else:
+        _describe(name, system(name), size, as_json)
+
+
+def _row(name: str, known: System, size: str) -> dict[str, Any]:
+    return {"system": name, "year": known.year, "parameters": _parameters(known, size), "what it is": known.summary}
+
+
+def _parameters(known: System, size: str) -> int:
+    from dragoman.models import count_parameters
+    from dragoman.systems import Vocabulary
+
+    return count_parameters(known.spec(Vocabulary(VOCABULARY, VOCABULARY, joint=True), size))
+
+
+def _differences(before: System, after: System, size: str, names: tuple[str, str]) -> list[dict[str, str]]:
+    from dragoman.parts.spec import differences
+    from dragoman.systems import Vocabulary
+
+    vocabulary = Vocabulary(VOCABULARY, VOCABULARY, joint=True)
+    found = differences(before.spec(vocabulary, size), after.spec(vocabulary, size))
+    return [{"where": path, names[0]: str(left), names[1]: str(right)} for path, left, right in found]
+
+
+def _describe(name: str, known: System, size: str, as_json: bool) -> None:
+    import inspect
+
+    from dragoman.models import model_to_dict
+    from dragoman.parts.spec import outline
+    from dragoman.systems import Vocabulary
+
+    spec = known.spec(Vocabulary(VOCABULARY, VOCABULARY, joint=True), size)
+    sizes = {key: _parameters(known, key) for key in known.sizes}
+    settings = {key: setting.default for key, setting in known.settings().items()}
+    if as_json:
+        about = _row(name, known, size) | {"paper": known.paper, "sizes": sizes, "settings": settings}
+        print_json(about | {"spec": model_to_dict(spec)})
+        return
+    print(f"{name}: {inspect.getdoc(known.make)}")
+    print(f"\npaper     {known.paper}, {known.year}")
+    print(
+        f"sizes     {', '.join(f'{key} {count / 1e6:.1f} M' for key, count in sizes.items())} (vocabulary {VOCABULARY:,}, joint)"
+    )
+    print(f"settings  {', '.join(f'{key}={value}' for key, value in settings.items())}")
+    print("          change one with --set system.settings.NAME=VALUE")
+    print(f"\n{size}:")
+    for line in outline(spec):
+        print(f"  {line}")

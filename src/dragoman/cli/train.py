@@ -1,0 +1,157 @@
+"""`dragoman train`: from text files to a trained model."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.common import Json, print_json, say
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.config import Config
+
+Files = list[str] | None
+
+
+def train(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder to make.", show_default=False)],
+    source: Annotated[
+        Files,
+        typer.Option(help="Source text, one sentence a line; or TSV or JSON lines with both sides. May be repeated."),
+    ] = None,
+    target: Annotated[Files, typer.Option(help="Target text, line by line with the source. May be repeated.")] = None,
+    valid_source: Annotated[
+        Files, typer.Option(help="Validation source; some training pairs are held out if not given.")
+    ] = None,
+    valid_target: Annotated[Files, typer.Option(help="Validation target.")] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings as YAML; a run's config.yaml is one.")] = None,
+    system: Annotated[str | None, typer.Option(help="Which system: see 'dragoman systems'.")] = None,
+    size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Stop after so many passes over the data.", min=1)] = None,
+    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.", min=0)] = None,
+    seed: Annotated[int | None, typer.Option(help="Another seed gives another run.")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set", metavar="NAME=VALUE", help="Any setting, such as training.learning_rate=1e-3. May be repeated."
+        ),
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on exactly where the run stopped.")] = False,
+    as_json: Json = False,
+) -> None:
+    """From two text files to a trained model.
+
+    Everything that is not given is chosen by the amount of data and the device, and said. Ctrl-C stops after the step at hand,
+    saves, and prints the command that goes on.
+    """
+    from dragoman import config as configuration
+
+    given = [
+        f"{name}={value}"
+        for name, value in {
+            "system.name": system,
+            "system.size": size,
+            "training.steps": steps,
+            "training.epochs": epochs,
+            "training.minutes": minutes,
+            "training.seed": seed,
+            "training.device": device,
+        }.items()
+        if value is not None
+    ]
+    files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+    if resume:
+        if config or any(files.values()):
+            raise UserError("--resume goes on with the run's own data and settings: leave --config and the files out")
+        outcome = continue_run(run, given + (settings or []))
+    else:
+        base = configuration.from_yaml(config) if config else configuration.Config()
+        values = {name: tuple(value) for name, value in files.items() if value}
+        base = configuration.with_settings(configuration.with_data(base, values), given + (settings or []))
+        outcome = start_run(run, base)
+    finish(run, outcome, as_json)
+
+
+def start_run(run: Path, config: Config) -> dict[str, object]:
+    """Prepare and train a new run."""
+    from dragoman.training.display import display
+    from dragoman.training.prepare import prepare
+    from dragoman.training.trainer import Trainer
+
+    prepared = prepare(run, config, say)
+    say("")
+    for line in prepared.preflight.lines():
+        say(line)
+    say("")
+    say(
+        f"{prepared.config.system.name} ({prepared.config.system.size}), {prepared.parameters:,} parameters, chosen for you:"
+    )
+    for choice in prepared.choices:
+        say(f"  {choice}")
+    say("choose otherwise with --set NAME=VALUE; 'dragoman systems' lists the systems")
+    say("")
+    return report(run, Trainer(run, display()).train())
+
+
+def continue_run(run: Path, settings: list[str]) -> dict[str, object]:
+    """Go on with a run where it stopped."""
+    from dragoman import config as configuration
+    from dragoman.run import CONFIG, read_spec
+    from dragoman.training.display import display
+    from dragoman.training.trainer import Trainer, change_stops
+
+    read_spec(run)  # says so if it is no run
+    saved = configuration.from_yaml(run / CONFIG)
+    changed = change_stops(run, configuration.with_settings(saved, settings)) if settings else saved
+    trainer = Trainer(run, display(), changed)
+    say(f"going on from step {trainer.progress.step:,}")
+    return report(run, trainer.train())
+
+
+def report(run: Path, outcome: object) -> dict[str, object]:
+    """Write report.html, and say what came out."""
+    from dragoman.run import load, read_metrics
+    from dragoman.training.trainer import Outcome
+
+    assert isinstance(outcome, Outcome)
+    pass
+    progress = outcome.progress
+    valid = [record for record in read_metrics(run) if record["kind"] in ("valid", "averaged")]
+    best = max(valid, key=lambda record: record["bleu"], default={})
+    return {
+        "run": str(run),
+        "interrupted": outcome.interrupted,
+        "reason": outcome.reason,
+        "step": progress.step,
+        "epoch": progress.position.epoch,
+        "target_tokens": progress.tokens,
+        "seconds": round(progress.seconds, 1),
+        "averaged": outcome.averaged,
+        "best": best,
+    }
+
+
+def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
+    name = shlex.quote(str(run))
+    say(f"training ended at step {outcome['step']:,}: {outcome['reason']}")
+    if outcome["interrupted"]:
+        say(f"nothing is lost; go on with:  dragoman train {name} --resume")
+    else:
+        best = outcome["best"]
+        if isinstance(best, dict) and best:
+            kind = (
+                f"the mean of {best['checkpoints']} checkpoints"
+                if best["kind"] == "averaged"
+                else f"step {best['step']:,}"
+            )
+            say(f"best: {kind}, validation BLEU {best['bleu']:.1f}, perplexity {best['perplexity']:.2f}")
+        say(f"look at:    {run}/report.html")
+        say(f"translate:  echo 'A sentence.' | dragoman translate {name}")
+    if as_json:
+        print_json(outcome)

@@ -1,0 +1,81 @@
+"""`dragoman translate`: text to text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, lines_of, print_json_list, say
+
+if TYPE_CHECKING:
+    from dragoman.run import Translation
+
+
+def translate(
+    run: RunFolder,
+    file: Annotated[
+        Path | None,
+        typer.Argument(
+            help="Text, one sentence a line, plain or gzipped; standard input if not given.", show_default=False
+        ),
+    ] = None,
+    beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")] = None,
+    length_penalty: Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")] = None,
+    best: Annotated[int, typer.Option(help="Print the N best, each with its score before it.", min=1)] = 1,
+    sample: Annotated[bool, typer.Option("--sample", help="Draw from p(y|x) instead of searching.")] = False,
+    temperature: Annotated[float, typer.Option(help="Of sampling.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sample from the likeliest tokens that make up p of the mass.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
+    alignment: Annotated[
+        bool, typer.Option("--alignment", help="Print word alignments (0-0 1-2) after a tab.")
+    ] = False,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """Translate a file or standard input, line by line, order kept. An empty line stays empty."""
+    from dragoman.run import load
+    from dragoman.search import Sample
+
+    loaded = load(run, checkpoint, device)
+    search = loaded.config.search
+    settings = (
+        Sample(temperature, top_k, top_p, best, seed)
+        if sample
+        else beam_settings(search.beam, search.length_penalty, beam, length_penalty, best)
+    )
+    translations = loaded.translate_stream(lines_of(file), settings, alignment=alignment)
+    translations = _warn(translations)
+    if as_json:
+        print_json_list(asdict(translation) for translation in translations)
+        return
+    for translation in translations:
+        for line in _lines(translation, best, alignment):
+            print(line, flush=True)
+
+
+def _lines(translation: Translation, best: int, alignment: bool) -> Iterator[str]:
+    links = "\t" + " ".join(f"{s}-{t}" for s, t in translation.alignment or []) if alignment else ""
+    if best == 1:
+        yield translation.text + links
+        return
+    for one in (translation, *translation.alternatives):
+        yield f"{one.score:.4f}\t{one.text}{links if one is translation else ''}"
+    yield ""
+
+
+def _warn(translations: Iterable[Translation]) -> Iterator[Translation]:
+    """Say at the end how many were cut off at the length limit."""
+    cut = 0
+    for translation in translations:
+        cut += not translation.finished
+        yield translation
+    if cut:
+        say(f"{cut:,} translations reached the length limit before they ended")

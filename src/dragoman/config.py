@@ -1,0 +1,197 @@
+"""The configuration of a run: a typed tree, read from YAML and the command line, written back with everything resolved."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+import typing
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, TypeVar
+
+import yaml
+
+from dragoman.errors import UserError, unknown
+
+Section = TypeVar("Section")
+
+
+@dataclass(frozen=True)
+class DataConfig:
+    """Where the sentences stand. A TSV or JSON-lines file holds both sides; several files of a kind are all read."""
+
+    source: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
+    valid_source: tuple[str, ...] = ()
+    valid_target: tuple[str, ...] = ()
+    format: str = ""  # text, tsv or jsonl; told by the file's name if empty
+    source_key: str | None = None  # column of a TSV file (from 0), key of a JSON line
+    target_key: str | None = None
+    longest: int = 256  # tokens a side; longer sentences are dropped and counted
+    hold_out: int | None = None  # validation pairs taken from the training pairs if no validation files are given
+
+
+@dataclass(frozen=True)
+class TextConfig:
+    """How text becomes tokens."""
+
+    kind: str = "bpe"  # bpe, unigram, word, character, byte
+    size: int | None = None  # of the vocabulary; by the amount of text if not given
+    joint: bool = True  # one tokenizer for both sides
+    marker: str = "initial"  # where a piece shows its space: initial (▁house) or final (house▁)
+    dropout: float = 0.0  # BPE dropout in training
+
+
+@dataclass(frozen=True)
+class SystemConfig:
+    """Which system, in which size; `settings` are the system's own (`dragoman systems NAME` lists them)."""
+
+    name: str = "transformer"
+    size: str | None = None  # tiny, small, base, big; by the amount of data and the device if not given
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """How it is trained, and when it stops: at whichever of steps, epochs, minutes and patience comes first."""
+
+    tokens: int | None = None  # padded tokens a batch on the longer side
+    accumulate: int = 1  # batches a step
+    steps: int | None = None
+    epochs: int | None = None
+    minutes: float | None = None
+    patience: int | None = 8  # validations without a better one
+    learning_rate: float | None = None  # at its peak; by the model's width if not given
+    warmup: int | None = None  # steps up to the peak
+    schedule: Literal["inverse-sqrt", "cosine", "constant"] = "inverse-sqrt"
+    beta1: float = 0.9
+    beta2: float = 0.98
+    epsilon: float = 1e-9
+    weight_decay: float = 0.01
+    clip: float = 1.0
+    label_smoothing: float = 0.1
+    validate_every: int | None = None  # steps; about once an epoch if not given
+    validate_sentences: int = 500  # decoded at each validation
+    best_by: Literal["bleu", "loss"] = "bleu"
+    keep: int = 5  # checkpoints, beside the best
+    average: bool = True  # at the end, the mean of the kept checkpoints, if it is better
+    seed: int = 1
+    device: str = "auto"  # auto, cpu, cuda
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+@dataclass(frozen=True)
+class SearchConfig:
+    """How the run translates unless told otherwise."""
+
+    beam: int = 5
+    length_penalty: float = 1.0
+    tokens: int = 8192  # source tokens of the sentences translated together
+    longest_source: int = 1024  # tokens; a longer line is cut there, and it is said
+
+
+@dataclass(frozen=True)
+class Config:
+    data: DataConfig = field(default_factory=DataConfig)
+    text: TextConfig = field(default_factory=TextConfig)
+    system: SystemConfig = field(default_factory=SystemConfig)
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    search: SearchConfig = field(default_factory=SearchConfig)
+
+
+def from_dict(values: Any, where: str = "the configuration") -> Config:
+    """The configuration in plain values; a misspelt name is answered with the nearest known one."""
+    return _section(Config, values, where, "")
+
+
+def with_data(config: Config, files: dict[str, tuple[str, ...]]) -> Config:
+    """The configuration with these files (source, target, valid_source, valid_target)."""
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **files))  # type: ignore[arg-type]
+
+
+def to_yaml(config: Config) -> str:
+    return yaml.safe_dump(_plain(dataclasses.asdict(config)), sort_keys=False, allow_unicode=True)
+
+
+def from_yaml(path: Path) -> Config:
+    try:
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UserError(f"{path} does not exist: name a configuration file") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror}") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no YAML: {str(error).splitlines()[0]}") from None
+    return from_dict({} if values is None else values, str(path))
+
+
+def with_settings(config: Config, settings: list[str]) -> Config:
+    """The configuration with `a.b=c` settings of the command line done to it."""
+    values = dataclasses.asdict(config)
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set wants NAME=VALUE, such as training.steps=1000, but got {setting!r}")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            value = text
+        place, keys = values, name.split(".")
+        for depth, key in enumerate(keys[:-1]):
+            if not isinstance(place.get(key), dict):
+                raise unknown("section", ".".join(keys[: depth + 1]), _names(Config))
+            place = place[key]
+        place[keys[-1]] = value
+    return from_dict(values, "--set")
+
+
+def _names(cls: type) -> list[str]:
+    return [f.name for f in dataclasses.fields(cls)]
+
+
+def _section(cls: type[Section], values: Any, where: str, path: str) -> Section:
+    if not isinstance(values, dict):
+        raise UserError(f"{where}: {path or 'it'} must hold names and values, but holds {values!r}")
+    hints = typing.get_type_hints(cls)
+    read = {}
+    for name, value in values.items():
+        full = f"{path}.{name}".lstrip(".")
+        if name not in hints:
+            raise unknown(f"setting in {where}:", full, [f"{path}.{known}".lstrip(".") for known in hints])
+        hint = hints[name]
+        inner = isinstance(hint, type) and dataclasses.is_dataclass(hint)
+        read[name] = _section(hint, value, where, full) if inner else _value(hint, value, full)
+    return cls(**read)
+
+
+def _value(hint: Any, value: Any, path: str) -> Any:
+    """The value as the hint wants it: numbers from text such as 1e-3 (which YAML reads as text), tuples from lists."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        if value is None:
+            return None
+        return _value(next(o for o in options if o is not type(None)), value, path)
+    if origin is Literal:
+        if value not in options:
+            raise unknown(f"{path}:", str(value), [str(o) for o in options])
+        return value
+    if origin is tuple:
+        return tuple(str(v) for v in (value if isinstance(value, (list, tuple)) else [value]))
+    if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if hint is str and isinstance(value, (int, str)) and not isinstance(value, bool):
+        return str(value)
+    kind = dict if origin is dict else hint
+    if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
+        return value
+    names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "names and values"}
+    raise UserError(f"{path} must be {names[kind]}, but is {value!r}")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

@@ -1,0 +1,103 @@
+"""What a person sees while training: a live line on a terminal, plain lines elsewhere, all on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from types import TracebackType
+from typing import Any, Self
+
+from dragoman.training.validation import Validation
+
+
+class Display:
+    """Plain lines, for logs and pipes."""
+
+    EVERY = 30.0  # seconds between lines
+
+    def __init__(self) -> None:
+        self.last = 0.0
+        self.total: int | None = None
+        self.began = time.monotonic()
+        self.first = 0
+        self.bleu: float | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+    def start(self, step: int, total: int | None) -> None:
+        self.first, self.total, self.began = step, total, time.monotonic()
+
+    def note(self, text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    def logged(self, record: dict[str, Any]) -> None:
+        if time.monotonic() - self.last >= self.EVERY:
+            self.last = time.monotonic()
+            self.note(self.line(record))
+
+    def validated(self, step: int, result: Validation, best: bool) -> None:
+        self.bleu = result.bleu
+        self.note(
+            f"step {step:,}  validation loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
+            f"BLEU {result.bleu:.1f}  exact {result.exact_match:.1f} %{'  best so far' if best else ''}"
+        )
+
+    def line(self, record: dict[str, Any]) -> str:
+        parts = [
+            f"step {record['step']:,}" + (f" of {self.total:,}" if self.total else ""),
+            f"epoch {record['epoch'] + 1}",
+            f"loss {record['loss']:.3f}",
+            f"{record['tokens_per_second']:,.0f} tokens/s",
+        ]
+        if self.bleu is not None:
+            parts.append(f"last BLEU {self.bleu:.1f}")
+        if left := self.time_left(record["step"]):
+            parts.append(left)
+        return "  ".join(parts)
+
+    def time_left(self, step: int) -> str:
+        done = step - self.first
+        if not self.total or done < 1:
+            return ""
+        seconds = int((time.monotonic() - self.began) / done * (self.total - step))
+        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+
+
+class LiveDisplay(Display):
+    """A bar with the last figures, on a terminal."""
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        self.console = Console(stderr=True)
+        columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
+        self.bar = Progress(*columns, console=self.console, transient=True)
+        self.task = self.bar.add_task("starting", total=None)
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def start(self, step: int, total: int | None) -> None:
+        super().start(step, total)
+        self.bar.update(self.task, total=total, completed=step)
+
+    def note(self, text: str) -> None:
+        self.bar.console.print(text, highlight=False, markup=False)
+
+    def logged(self, record: dict[str, Any]) -> None:
+        self.bar.update(self.task, completed=record["step"], description=self.line(record))
+
+
+def display() -> Display:
+    return LiveDisplay() if sys.stderr.isatty() else Display()

@@ -1,0 +1,191 @@
+"""Every pair once an epoch, within the budget, in an order that seed and epoch decide and that resumes anywhere."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from itertools import islice
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dragoman.data import Batches, Framing, Position, TokenStore, prefetch, sorted_batches
+from dragoman.errors import UserError
+
+StoreOf = Callable[..., TokenStore]
+LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+LENGTHS = st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), min_size=1, max_size=60)
+
+
+def of_lengths(store_of: StoreOf, lengths: list[tuple[int, int]]) -> TokenStore:
+    """Row i is made of its own number, so that a batch can be checked without the store."""
+    return store_of(*([[10 + i] * pair[side] for i, pair in enumerate(lengths)] for side in (0, 1)), vocabulary=1000)
+
+
+def many(store_of: StoreOf, pairs: int = 500) -> TokenStore:
+    random = np.random.default_rng(0)
+    return of_lengths(store_of, random.integers(1, 12, (pairs, 2)).tolist())
+
+
+def numbers(batches: Batches, epoch: int) -> list[list[int]]:
+    return [indices.tolist() for window in range(batches.windows) for indices in batches.plan(epoch, window)]
+
+
+def test_a_batch_is_framed_and_padded(store_of: StoreOf) -> None:
+    batches = Batches(store_of([[5, 6, 7], [8]], [[9], [10, 11]]), tokens=100, seed=0, shuffle=False)
+    batch = batches.build(np.array([1, 0]), epoch=0)
+    assert batch.source.tolist() == [[8, 3, 0, 0], [5, 6, 7, 3]]
+    assert batch.target.tolist() == [[2, 10, 11, 3], [2, 9, 3, 0]]
+    assert batch.source_lengths.tolist() == [2, 4]
+    assert batch.target_lengths.tolist() == [4, 3]
+    assert batch.source.dtype == batch.target.dtype == batch.source_lengths.dtype == torch.int64
+    assert (len(batch), batch.source_tokens, batch.target_tokens) == (2, 6, 5)  # START is not predicted
+    assert batch.padding == 3 / 16
+    assert batch.to("cpu").source.tolist() == batch.source.tolist()
+
+
+def test_the_framing_is_the_tokenizers(store_of: StoreOf) -> None:
+    batches = Batches(store_of([[5], [6, 7]], [[8], [9]]), 100, 0, framing=Framing(pad=99, start=98, end=97))
+    batch = batches.build(np.array([0, 1]), epoch=0)
+    assert batch.source.tolist() == [[5, 97, 99], [6, 7, 97]]
+    assert batch.target.tolist() == [[98, 8, 97], [98, 9, 97]]
+
+
+def test_monolingual_text_is_source_and_target(store_of: StoreOf) -> None:
+    batch = Batches(store_of([[5, 6]]), 100, 0).build(np.array([0]), epoch=0)
+    assert batch.source.tolist() == [[5, 6, 3]]
+    assert batch.target.tolist() == [[2, 5, 6, 3]]
+
+
+@given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 2**70), st.booleans())
+@LAW
+def test_every_pair_once_an_epoch_within_the_budget(store_of, lengths, tokens, window, seed, shuffle) -> None:
+    batches = Batches(of_lengths(store_of, lengths), tokens, seed, window, shuffle)
+    seen = []
+    for batch in batches.epoch(0):
+        assert max(batch.source.numel(), batch.target.numel()) <= tokens
+        for index, source, target in zip(batch.indices.tolist(), batch.source.tolist(), batch.target.tolist()):
+            ids = [10 + index]
+            assert source == ids * lengths[index][0] + [3] + [0] * (batch.source.shape[1] - lengths[index][0] - 1)
+            assert target == [2] + ids * lengths[index][1] + [3] + [0] * (batch.target.shape[1] - lengths[index][1] - 2)
+        seen += batch.indices.tolist()
+    assert sorted(seen) == list(range(len(lengths)))
+    assert batches.epoch_batches(0) == len(numbers(batches, 0))
+
+
+@given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 30))
+@LAW
+def test_resuming_gives_exactly_the_rest(store_of, lengths, tokens, window, stop) -> None:
+    store = of_lengths(store_of, lengths)
+    whole = list(islice(Batches(store, tokens, 1, window).start(), stop + 30))
+    here = whole[stop - 1][1] if stop else Position()
+    rest = list(islice(Batches(store, tokens, 1, window).start(here), 30))
+    assert [after for _, after in rest] == [after for _, after in whole[stop:]]
+    for (batch, _), (expected, _) in zip(rest, whole[stop:]):
+        assert torch.equal(batch.source, expected.source)
+        assert torch.equal(batch.target, expected.target)
+        assert batch.indices.tolist() == expected.indices.tolist()
+
+
+def test_positions_count_batches_then_windows_then_epochs(store_of: StoreOf) -> None:
+    batches = Batches(of_lengths(store_of, [(1, 1)] * 6), tokens=6, seed=0, window=4)  # two rows a batch
+    positions = [after for _, after in islice(batches.start(), 4)]
+    assert positions == [Position(0, 0, 1), Position(0, 1, 0), Position(1, 0, 0), Position(1, 0, 1)]
+
+
+def test_the_order_follows_from_seed_and_epoch(store_of: StoreOf) -> None:
+    store = many(store_of)
+    first = Batches(store, 50, seed=1, window=100)
+    assert numbers(first, 0) == numbers(Batches(store, 50, seed=1, window=100), 0)
+    assert numbers(first, 0) != numbers(first, 1)
+    assert numbers(first, 0) != numbers(Batches(store, 50, seed=2, window=100), 0)
+    assert numbers(first, 1) == numbers(Batches(store, 50, seed=1, window=100), 1)
+
+
+def test_the_order_is_that_of_philox_bits(store_of: StoreOf) -> None:
+    """The order is a sort of the counter-based generator's raw bits, whose values are fixed by its paper."""
+    batches = Batches(many(store_of), 50, seed=7, window=1)  # a window a pair: batches in the epoch's own order
+    raw = np.random.Philox(key=[7, 0], counter=[0, 0, 3, 0]).random_raw(500).tolist()
+    assert [indices for [indices] in numbers(batches, 3)] == sorted(range(500), key=raw.__getitem__)
+
+
+def test_batches_of_a_window_are_shuffled(store_of: StoreOf) -> None:
+    store = many(store_of)
+    widths = [
+        max(max(store.source_lengths[i] + 1, store.target_lengths[i] + 2) for i in batch)
+        for batch in numbers(Batches(store, 50, 0), 0)
+    ]
+    assert widths != sorted(widths)
+
+
+def test_equal_pairs_change_their_company_between_epochs(store_of: StoreOf) -> None:
+    batches = Batches(of_lengths(store_of, [(1, 1)] * 60), tokens=12, seed=0)
+    company = [{frozenset(batch) for batch in numbers(batches, epoch)} for epoch in (0, 1)]
+    assert len(company[0] & company[1]) < 3
+
+
+def test_sorting_keeps_padding_low(store_of: StoreOf) -> None:
+    random = np.random.default_rng(0)
+    lengths = np.clip(random.poisson(8, 4000)[:, None] + random.integers(0, 3, (4000, 2)), 1, 30)
+    store = store_of(*([[5] * length for length in column] for column in lengths.T.tolist()))
+    padding = [batch.padding for batch in Batches(store, 500, 0).epoch(0)]
+    assert np.mean(padding) < 0.05
+
+
+def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> None:
+    def drop(ids: np.ndarray, random: np.random.Generator) -> np.ndarray:
+        return ids[random.random(len(ids)) < 0.5]
+
+    store = store_of([range(10, 60), range(60, 99)], [range(10, 60), range(60, 99)])
+    batches = Batches(store, 200, seed=0, source_noise=drop)
+    one, again, later = (batches.build(np.array([0, 1]), epoch) for epoch in (0, 0, 1))
+    assert torch.equal(one.source, again.source)
+    assert one.source.tolist() != later.source.tolist()
+    assert torch.equal(one.target, later.target)
+    alone = batches.build(np.array([1]), 0)  # the company of a pair does not change its noise
+    length = int(alone.source_lengths[0])
+    assert one.source[1, :length].tolist() == alone.source[0].tolist()
+    assert one.source_lengths.tolist() == [(row != 0).sum() for row in one.source]
+    both = Batches(store, 200, seed=0, source_noise=drop, target_noise=drop).build(np.array([0]), 0)
+    assert both.source[0, :-1].tolist() != both.target[0, 1:-1].tolist()  # the sides have their own chance
+
+
+def test_a_pair_beyond_the_budget_is_told_at_once(store_of: StoreOf) -> None:
+    with pytest.raises(UserError, match="has 12 tokens with start and end, but a batch may hold 11 tokens: raise"):
+        Batches(of_lengths(store_of, [(3, 10)]), tokens=11, seed=0)
+    with pytest.raises(UserError, match="must be at least 1"):
+        Batches(of_lengths(store_of, [(3, 3)]), tokens=11, seed=0, window=0)
+
+
+@pytest.mark.parametrize("position", [Position(0, 1, 0), Position(0, 0, 5)])
+def test_a_position_of_other_data_is_refused(store_of: StoreOf, position: Position) -> None:
+    batches = Batches(of_lengths(store_of, [(1, 1)] * 6), tokens=6, seed=0)
+    with pytest.raises(UserError, match="the data has no Position"):
+        next(batches.start(position))
+
+
+def test_prefetched_batches_carry_the_position_of_the_one_in_use(store_of: StoreOf) -> None:
+    store = many(store_of)
+    plain = [after for _, after in islice(Batches(store, 50, 3).start(), 20)]
+    ahead = prefetch(Batches(store, 50, 3).start())
+    assert [after for _, after in islice(ahead, 20)] == plain
+    ahead.close()
+
+
+@given(st.lists(st.integers(0, 30)), st.integers(1, 50))
+def test_sorted_batches_hold_every_sentence_once(lengths: list[int], tokens: int) -> None:
+    batches = sorted_batches(lengths, tokens)
+    assert sorted(np.concatenate([[], *batches]).tolist()) == list(range(len(lengths)))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= tokens
+    flat = [lengths[i] for batch in batches for i in batch]
+    assert flat == sorted(lengths, reverse=True)
+
+
+def test_data_is_imported_without_torch() -> None:
+    code = "import sys, dragoman.data; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

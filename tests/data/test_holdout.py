@@ -1,0 +1,54 @@
+"""Held-out pairs are chosen by their source text alone, the same way every time, and never leak into train."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.data import Pair, hold_out
+from dragoman.data.holdout import holdout_size
+
+
+def corpus(sources: list[str]) -> list[Pair]:
+    return [Pair(source, f"t{number}", "c", number) for number, source in enumerate(sources, 1)]
+
+
+@given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2), st.integers(-5, 2**70), st.integers(1, 20))
+def test_train_and_valid_part_the_corpus_and_share_no_source(sources: list[str], seed: int, size: int) -> None:
+    pairs = corpus(sources)
+    held = hold_out(pairs, seed, size)
+    train, valid = list(held.train(pairs)), list(held.valid(pairs))
+    assert sorted(train + valid, key=lambda pair: pair.line) == pairs
+    assert not {pair.source for pair in train} & {pair.source for pair in valid}
+    assert len(valid) == held.pairs
+    assert train
+    assert bool(valid) == (len(set(sources)) > 1)
+
+
+def test_the_choice_depends_on_text_and_seed_but_not_on_order() -> None:
+    pairs = corpus([f"sentence {number}" for number in range(1000)])
+    first, again, other = hold_out(pairs, 1), hold_out(pairs[::-1], 1), hold_out(pairs, 2)
+    assert first == again
+    assert set(first.valid(pairs)) != set(other.valid(pairs))
+    assert len(list(first.valid(pairs))) == 50
+
+
+def test_distinct_sources_give_exactly_the_size_asked_for() -> None:
+    pairs = corpus([f"sentence {number}" for number in range(300)])
+    assert len(list(hold_out(pairs, 7, 123).valid(pairs))) == 123
+    assert len(list(hold_out(pairs, 7, 10_000).valid(pairs))) == 299
+
+
+def test_empty_pairs_are_not_chosen_for_validation() -> None:
+    pairs = [Pair("", "x", "c", 1), Pair("a", " ", "c", 2), Pair("b", "x", "c", 3)]
+    assert hold_out(pairs, 0).pairs == 0
+    assert list(hold_out(pairs, 0).valid(pairs)) == []
+
+
+@pytest.mark.parametrize(
+    ("total", "size"),
+    [(2, 1), (10, 1), (50, 5), (100, 10), (500, 50), (1_000, 50), (10_000, 500), (40_000, 2_000), (5_000_000, 2_000)],
+)
+def test_the_size_grows_with_the_corpus(total: int, size: int) -> None:
+    assert holdout_size(total) == size

@@ -1,0 +1,133 @@
+"""The preflight counts what is there, drops what cannot be trained on, and says what looks wrong."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.data import Inspector, Limits, Memory, Pair, encode, inspect
+from dragoman.data.preflight import Lengths, Overlap
+from dragoman.errors import UserError
+
+
+def corpus(*texts: tuple[str, str | None]) -> list[Pair]:
+    return [Pair(source, target, "train", line) for line, (source, target) in enumerate(texts, 1)]
+
+
+def test_lengths_are_counted_by_words_characters_and_tokens(tokenizer) -> None:
+    report = inspect(corpus(("a bc", "ü"), ("abcdef", "xy z  w"), ("a b c", "é")), tokenizer)
+    assert (report.read, report.pairs) == (3, 3)
+    assert report.source.words == Lengths(total=6, mean=2.0, median=2, p95=3, max=3)
+    assert report.source.characters == Lengths(total=15, mean=5.0, median=5, p95=6, max=6)
+    assert report.target.characters == Lengths(total=9, mean=3.0, median=1, p95=7, max=7)
+    assert report.target.tokens == Lengths(total=11, mean=11 / 3, median=2, p95=7, max=7)  # two bytes a letter ü
+    assert report.ratio == 11 / 15
+
+
+@given(st.lists(st.integers(0, 30), min_size=1))
+def test_quantiles_are_those_of_the_inverted_distribution(values: list[int]) -> None:
+    counts = {value: values.count(value) for value in values}
+    lengths = Lengths.of(counts)
+    expected = np.quantile(values, [0.5, 0.95], method="inverted_cdf")
+    assert [lengths.median, lengths.p95] == expected.tolist()
+    assert lengths.mean == pytest.approx(np.mean(values))
+    assert (lengths.total, lengths.max) == (sum(values), max(values))
+
+
+def test_empty_and_overlong_pairs_are_dropped_with_reason_and_place(tokenizer) -> None:
+    pairs = corpus(("a", "b"), ("", "b"), ("a", " \t"), ("abcde", "b"), ("a", "bcdef"), ("", ""), ("abcd", "bcde"))
+    inspector = Inspector(tokenizer, limits=Limits(longest=4))
+    kept = [example.pair.line for chunk in inspector.keep(encode(pairs, tokenizer)) for example in chunk]
+    report = inspector.report()
+    assert kept == [1, 7]
+    assert {reason: (found.pairs, found.first) for reason, found in report.dropped.items()} == {
+        "source empty": (2, ["train:2", "train:6"]),
+        "target empty": (1, ["train:3"]),
+        "source longer than 4 tokens": (1, ["train:4"]),
+        "target longer than 4 tokens": (1, ["train:5"]),
+    }
+    assert (report.read, report.pairs) == (7, 2)
+    assert "71 % of train was dropped" in report.warnings
+
+
+def test_only_the_first_places_are_kept(tokenizer) -> None:
+    report = inspect(corpus(("a", "b"), *[("", "x")] * 10), tokenizer)
+    assert report.dropped["source empty"].pairs == 10
+    assert report.dropped["source empty"].first == ["train:2", "train:3", "train:4"]
+
+
+def test_nothing_left_is_an_error_that_says_why(tokenizer) -> None:
+    with pytest.raises(UserError, match=r"no pair of 2 is left to train on \(1 source empty, 1 target empty\)"):
+        inspect(corpus(("", "b"), ("a", "")), tokenizer)
+    with pytest.raises(UserError, match="nothing was read"):
+        inspect([], tokenizer)
+
+
+def test_duplicates_identical_and_lopsided_pairs_are_counted_but_kept(tokenizer) -> None:
+    report = inspect(
+        corpus(("a", "b"), ("b", "a"), ("a", "b"), ("a", "b"), ("a", "c"), ("same", "same"), ("x", "y" * 8)), tokenizer
+    )
+    assert report.pairs == 7
+    assert report.duplicates == 2
+    assert (report.identical.pairs, report.identical.first) == (1, ["train:6"])
+    assert (report.lopsided.pairs, report.lopsided.first) == (1, ["train:7"])  # 9 > 4 · 2, with the end counted
+    assert "29 % of train repeats an earlier pair" in report.warnings
+    assert "14 % of train has the same text on both sides, which teaches copying" in report.warnings
+
+
+def test_overlap_with_other_corpora(tokenizer) -> None:
+    train = corpus(("a", "b"), ("a", "b"), ("c", "d"), ("e", "f"))
+    valid = corpus(("a", "b"), ("c", "other"), ("new", "x"), ("b", "a"))
+    report = inspect(train, tokenizer, others={"valid": valid, "test": corpus(("new", "y"), ("c", "z"))})
+    assert report.overlaps == [
+        Overlap("valid", 4, pairs_in_train=1, sources_in_train=2, train_pairs=2, train_sources=3),
+        Overlap("test", 2, pairs_in_train=0, sources_in_train=1, train_pairs=0, train_sources=1),
+    ]
+    assert "25 % of valid also stands in train: scores will flatter the model" in report.warnings
+    assert "50 % of test also has its source in train: scores will flatter the model" in report.warnings
+
+
+def test_unknown_tokens_are_told(tokenizer) -> None:
+    report = inspect(corpus(("ab~d", "efgh")), tokenizer)
+    assert (report.source.unknown, report.target.unknown) == (0.25, 0)
+    assert any(warning.startswith("25 % of the source tokens are unknown") for warning in report.warnings)
+
+
+def test_a_clean_corpus_gives_no_warning(tokenizer) -> None:
+    report = inspect(corpus(*[(f"s {number}", f"t {number}") for number in range(1000)]), tokenizer)
+    assert report.warnings == []
+
+
+def test_samples_show_what_the_model_will_see(tokenizer) -> None:
+    report = inspect(corpus(("", "x"), ("ab", "c"), *[("d", "e")] * 9), tokenizer)
+    assert len(report.samples) == 3
+    first = report.samples[0]
+    assert (first.source_pieces, first.source_decoded, first.target_pieces) == (["a", "b"], "ab", ["c"])
+
+
+def test_monolingual_text_has_no_target(tokenizer) -> None:
+    report = inspect(corpus(("abc", None), ("", None), ("abc", None)), tokenizer)
+    assert (report.pairs, report.target, report.ratio, report.duplicates) == (2, None, None, 1)
+    assert report.dropped["source empty"].pairs == 1
+    assert any("a b c" in line for line in report.lines())
+
+
+def test_memory_is_sixteen_bytes_a_parameter_and_the_activations(tokenizer) -> None:
+    memory = Memory.of(parameters=64 * 2**20, activations=3 * 2**29)
+    assert memory.total == 2**30 + 3 * 2**29
+    inspector = Inspector(tokenizer)
+    list(inspector.keep(encode(corpus(("a", "b")), tokenizer)))
+    assert any("about 2.5 GiB of memory: 1.0 GiB model" in line for line in inspector.report(memory).lines())
+
+
+def test_the_report_is_json_and_readable(tokenizer) -> None:
+    report = inspect(corpus(("a b", "b"), ("", "b")), tokenizer, others={"valid": corpus(("a b", "b"))})
+    assert json.loads(json.dumps(report.to_dict()))["dropped"]["source empty"] == {"pairs": 1, "first": ["train:2"]}
+    text = "\n".join(report.lines())
+    assert "1 pairs are kept of 2 read" in text
+    assert "dropped 1: source empty (train:2)" in text
+    assert "warning: 100 % of valid also stands in train" in text

@@ -1,0 +1,260 @@
+"""Attention: the textbook's worked examples, and every way through `attend` against a loop over queries and keys."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.attention import CrossAttention, Look, SelfAttention, attend
+from dragoman.parts.mixer import Ctx, Layout, Memory, name_parts
+from dragoman.parts.positions import Position
+from dragoman.parts.score import ScaledDot, ScaledDotScore
+from dragoman.parts.stack import PreNorm, Stack
+from dragoman.parts.visibility import Causal, CausalVisibility, Full, Visibility, Window, WindowVisibility
+
+
+def weights_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """One query over all keys: the recorded weights and what comes out."""
+    recorder: dict[str, list[Tensor]] = {}
+    queries, keys = Layout(torch.zeros(1, 1, dtype=torch.long)), Layout(torch.arange(len(key))[None])
+    y = attend(
+        query[None, None], key[None, None], value[None, None], queries, keys, Ctx(queries, recorder=recorder), Look()
+    )
+    return recorder[""][0][0, 0, 0], y[0, 0, 0]
+
+
+# ---- worked examples
+
+
+def test_scores_112_and_96_become_14_and_12_and_weights_88_and_12() -> None:
+    """d_k = 64: 112/8 = 14, 96/8 = 12; softmax = 1/(1 + e^−2) = 0.88 and 0.12."""
+    query = torch.ones(1, 64)
+    key = torch.stack((torch.full((64,), 112 / 64), torch.full((64,), 96 / 64)))
+    assert (query @ key.T).tolist() == [[112.0, 96.0]]
+    weights, y = weights_of(query, key, torch.eye(2, 64))
+    assert weights.tolist() == pytest.approx([1 / (1 + math.exp(-2)), 1 / (1 + math.exp(2))], abs=1e-6)
+    assert [round(w, 2) for w in weights.tolist()] == [0.88, 0.12]
+    assert y[:2].tolist() == pytest.approx(weights.tolist())
+
+
+def test_cat_looks_at_dog() -> None:
+    """cat·dog = 1.05, over √3 0.606; with 0.2 and −0.8 beside it the softmax is (0.523, 0.348, 0.128)."""
+    cat, dog = torch.tensor([0.6, 0.3, 0.8]), torch.tensor([0.5, 0.1, 0.9])
+    assert float(cat @ dog) == pytest.approx(1.05)
+    assert float(cat @ dog) / math.sqrt(3) == pytest.approx(0.606, abs=5e-4)
+    others = [scaled * math.sqrt(3) * cat / float(cat @ cat) for scaled in (0.2, -0.8)]  # keys with those very scores
+    key = torch.stack((dog, *others))
+    weights, _ = weights_of(cat[None], key, key)
+    assert weights.tolist() == pytest.approx([0.523, 0.348, 0.128], abs=1e-3)
+    only_dog = torch.stack((dog, torch.zeros(3), torch.zeros(3)))
+    assert weights_of(cat[None], key, only_dog)[1].tolist() == pytest.approx([0.262, 0.052, 0.471], abs=1e-3)
+
+
+def test_a_query_like_one_key_alone_looks_its_value_up() -> None:
+    """Soft look-up: scores far apart make it a hard one."""
+    key, value = 40 * torch.eye(3), torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
+    assert weights_of(key[1:2], key, value)[1].tolist() == pytest.approx([4, 5, 6])
+
+
+# ---- who may see whom
+
+
+def test_a_position_sees_itself_and_what_is_before_it() -> None:
+    positions = torch.arange(4)[None]
+    seen = CausalVisibility().see(positions, positions, Ctx(Layout(positions)))[0].int()
+    assert seen.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
+
+
+def test_a_window_sees_its_last_positions() -> None:
+    positions = torch.arange(5)[None]
+    seen = WindowVisibility(2).see(positions, positions, Ctx(Layout(positions)))[0].int()
+    assert seen.tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
+
+
+def test_the_mask_goes_in_before_the_softmax() -> None:
+    """What is hidden has weight 0 exactly, and what is seen still sums to 1."""
+    recorder: dict[str, list[Tensor]] = {}
+    layout = Layout(torch.arange(6).expand(2, 6))
+    part = SelfAttention(heads=2, visibility=Causal()).build(8)
+    part(torch.randn(2, 6, 8), Ctx(layout, recorder=recorder))
+    weights = recorder[""][0]
+    assert weights.shape == (2, 2, 6, 6)
+    assert (weights.triu(1) == 0).all()
+    assert (weights.tril() > 0).sum() == 2 * 2 * 21
+    torch.testing.assert_close(weights.sum(-1), torch.ones(2, 2, 6))
+
+
+# ---- all ways agree
+
+
+class Ramp(Position):
+    """A bias by distance, for the way in which positions enter the scores."""
+
+    def bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
+        return -0.3 * (positions[:, None, :, None] - key_positions[:, None, None, :]).abs().float()
+
+
+def brute_force(query: Tensor, key: Tensor, value: Tensor, see: list[list[list[bool]]], ramp: bool) -> Tensor:
+    """Query by query, key by key; queries that see nothing get 0."""
+    batch, heads, length, width = query.shape
+    y = torch.zeros_like(query)
+    for b in range(batch):
+        for h in range(heads):
+            g = h * key.shape[1] // heads  # consecutive query heads share a key head
+            for t in range(length):
+                seen = [s for s in range(key.shape[2]) if see[b][t][s]]
+                scores = [
+                    float(query[b, h, t] @ key[b, g, s]) / math.sqrt(width) - 0.3 * ramp * abs(t - s) for s in seen
+                ]
+                total = sum(math.exp(score) for score in scores)
+                for s, score in zip(seen, scores):
+                    y[b, h, t] += math.exp(score) / total * value[b, g, s]
+    return y
+
+
+SEGMENTS = torch.tensor([[0, 0, 0, 1, 1, 2], [0, 1, 1, 1, 1, 1]])
+LENGTHS = [6, 3]
+LAYOUTS = {
+    "whole": Layout(torch.arange(6).expand(2, 6)),
+    "padded": Layout.padded(6, torch.tensor(LENGTHS)),
+    "packed": Layout.packed(SEGMENTS),
+}
+VISIBILITIES = {"full": Visibility(), "causal": CausalVisibility(), "window": WindowVisibility(2)}
+
+
+def allowed(layout: str, visibility: str, b: int, t: int, s: int) -> bool:
+    """The rules in words: a real key, of the same sequence, not after me, not too far before me."""
+    real = layout != "padded" or s < LENGTHS[b]
+    same = layout != "packed" or bool(SEGMENTS[b, t] == SEGMENTS[b, s])
+    near = {"full": True, "causal": s <= t, "window": t - 2 < s <= t}[visibility]
+    return real and same and near
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("ramp", [False, True], ids=["plain", "biased"])
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_fused_and_explicit_attention_equal_a_loop(layout: str, visibility: str, ramp: bool, kv_heads: int) -> None:
+    query, key, value = torch.randn(2, 4, 6, 3), torch.randn(2, kv_heads, 6, 3), torch.randn(2, kv_heads, 6, 3)
+    see = [[[allowed(layout, visibility, b, t, s) for s in range(6)] for t in range(6)] for b in range(2)]
+    expected = brute_force(query, key, value, see, ramp)
+    lay, positions = LAYOUTS[layout], (Ramp(),) if ramp else ()
+    real = lay.real if lay.real is not None else torch.ones(2, 6, dtype=torch.bool)  # nobody asks what padding sees
+
+    def agrees(ctx: Ctx, look: Look) -> None:
+        y = attend(query, key, value, lay, lay, ctx, look)
+        assert y.isfinite().all()
+        torch.testing.assert_close(y.transpose(1, 2)[real], expected.transpose(1, 2)[real], atol=1e-5, rtol=1e-5)
+
+    look = Look(VISIBILITIES[visibility], positions)
+    recorder: dict[str, list[Tensor]] = {}
+    agrees(Ctx(lay), look)  # a fused kernel
+    agrees(Ctx(lay, recorder=recorder), look)  # weights written out
+    agrees(Ctx(lay), Look(VISIBILITIES[visibility], positions, score=ScaledDotScore()))  # a score that no kernel knows
+    assert recorder[""][0].shape == (2, 4, 6, 6)
+
+
+@pytest.mark.parametrize("visibility", [Window(2), Causal(), Full()])
+def test_padding_of_any_length_never_spoils_what_is_real(visibility: Window | Causal | Full) -> None:
+    """A query in the padding may see nothing at all: neither output nor gradient may become nan, watched or not."""
+    block = PreNorm(SelfAttention(heads=2, visibility=visibility))
+    stack = Stack((block,), depth=2).build(8)
+    name_parts(stack)
+    x = torch.randn(2, 9, 8)
+    layout = Layout.padded(9, torch.tensor([9, 2]))
+    alone, _ = stack(x[1:, :2], Ctx(Layout.padded(2, torch.tensor([2]))))
+    for recorder in (None, {}):
+        stack.zero_grad()
+        y, _ = stack(x, Ctx(layout, recorder=recorder))
+        torch.testing.assert_close(y[1, :2], alone[0], atol=1e-5, rtol=1e-5)
+        y[1, :2].square().sum().backward()
+        assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in stack.parameters())
+
+
+def test_one_head_of_keys_equals_many_that_are_the_same() -> None:
+    """Multi-query attention is multi-head attention whose key heads have the same weights."""
+    many, one = SelfAttention(heads=4).build(8), SelfAttention(heads=4, kv_heads=1).build(8)
+    with torch.no_grad():
+        query, key, value = one.project.weight.split((8, 2, 2))
+        many.project.weight.copy_(torch.cat((query, key.repeat(4, 1), value.repeat(4, 1))))
+        query, key, value = one.project.bias.split((8, 2, 2))
+        many.project.bias.copy_(torch.cat((query, key.repeat(4), value.repeat(4))))
+        many.output.load_state_dict(one.output.state_dict())
+    x, ctx = torch.randn(2, 5, 8), Ctx(Layout.padded(5, torch.tensor([5, 3])))
+    torch.testing.assert_close(many(x, ctx)[0], one(x, ctx)[0], atol=1e-5, rtol=1e-5)
+
+
+def test_self_attention_equals_torchs_multi_head_attention() -> None:
+    ours = SelfAttention(heads=4, visibility=Full()).build(8)
+    torchs = nn.MultiheadAttention(8, 4, batch_first=True)
+    torchs.load_state_dict(
+        {
+            "in_proj_weight": ours.project.weight.detach(),
+            "in_proj_bias": ours.project.bias.detach(),
+            "out_proj.weight": ours.output.weight.detach(),
+            "out_proj.bias": ours.output.bias.detach(),
+        }
+    )
+    x, lengths = torch.randn(2, 5, 8), torch.tensor([5, 3])
+    pads = torch.arange(5) >= lengths[:, None]
+    expected, weights = torchs(x, x, x, key_padding_mask=pads, average_attn_weights=False)
+    recorder: dict[str, list[Tensor]] = {}
+    for ctx in (Ctx(Layout.padded(5, lengths)), Ctx(Layout.padded(5, lengths), recorder=recorder)):
+        torch.testing.assert_close(ours(x, ctx)[0][~pads], expected[~pads], atol=1e-6, rtol=1e-5)
+    torch.testing.assert_close(recorder[""][0], weights, atol=1e-6, rtol=1e-5)
+
+
+def test_rows_of_a_beam_ask_one_memory() -> None:
+    part = CrossAttention(heads=2).build(8)
+    states, lengths = torch.randn(2, 4, 8), torch.tensor([4, 2])
+    x = torch.randn(6, 3, 8)  # three hypotheses a source
+    memory = Memory(states, Layout.padded(4, lengths))
+    memory.projected[""] = part.remember(memory)
+    together, _ = part(x, Ctx(Layout(torch.arange(3).expand(6, 3)), memory))
+    repeated = Memory(states.repeat_interleave(3, 0), Layout.padded(4, lengths.repeat_interleave(3)))
+    repeated.projected[""] = part.remember(repeated)
+    apart, _ = part(x, Ctx(Layout(torch.arange(3).expand(6, 3)), repeated))
+    torch.testing.assert_close(together, apart, atol=1e-6, rtol=1e-5)
+
+
+# ---- dropout
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_weights_are_dropped_only_in_training(watched: bool) -> None:
+    x, layout = torch.randn(2, 5, 8), Layout.padded(5, torch.tensor([5, 5]))
+    with_dropout, without = SelfAttention(heads=2, dropout=0.5).build(8), SelfAttention(heads=2).build(8)
+    without.load_state_dict(with_dropout.state_dict())
+
+    def out(part: nn.Module) -> Tensor:
+        return part(x, Ctx(layout, recorder={} if watched else None))[0]
+
+    expected = out(without)
+    torch.testing.assert_close(out(with_dropout.eval()), expected, atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(out(with_dropout.train()), expected, atol=1e-3)
+    mean = torch.stack([out(with_dropout) for _ in range(3000)]).mean(0)  # it keeps the expectation
+    assert (mean - expected).abs().max() < 0.08
+
+
+# ---- what does not fit
+
+
+def test_heads_must_divide_the_width() -> None:
+    with pytest.raises(UserError, match="a width of 10 cannot be split into 4 heads"):
+        SelfAttention(heads=4).build(10)
+    with pytest.raises(UserError, match="4 query heads cannot share 3 key heads"):
+        SelfAttention(heads=4, kv_heads=3).build(8)
+    assert SelfAttention(heads=4, width=5).build(10).output.weight.shape == (10, 20)
+
+
+def test_a_part_in_the_wrong_place_is_named() -> None:
+    with pytest.raises(UserError, match="a visibility was expected, but ScaledDot was given"):
+        SelfAttention(visibility=ScaledDot()).build(8)
+    with pytest.raises(UserError, match="a position was expected, but Causal was given"):
+        SelfAttention(position=Causal()).build(8)
+    with pytest.raises(UserError, match="a mixer was expected, but Causal was given"):
+        Stack((Causal(),)).build(8)

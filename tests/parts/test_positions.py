@@ -1,0 +1,144 @@
+"""Positions: the sinusoids of the formula, which extend, and learned ones, which refuse."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dragoman.errors import UserError
+from dragoman.models import EncoderDecoderModel
+from dragoman.parts.attention import SelfAttention
+from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.positions import Learned, NoPosition, Sinusoidal, SinusoidalPosition
+from dragoman.parts.stack import Stack
+from dragoman.parts.visibility import Full
+from dragoman.search import Beam, Length, Symbols, search
+from dragoman.systems import SYSTEMS, Vocabulary
+
+#: PE(pos, ·) for d = 4: the frequencies are 10000^0 = 1 and 10000^(−2/4) = 0.01
+FIVE_BY_FOUR = [[math.sin(p), math.cos(p), math.sin(p / 100), math.cos(p / 100)] for p in range(5)]
+
+
+def encoding(n: int, d: int) -> torch.Tensor:
+    part = Sinusoidal().build(d)
+    assert isinstance(part, SinusoidalPosition)
+    return part.encoding(torch.arange(n))
+
+
+def test_sinusoids_of_five_positions_and_four_columns() -> None:
+    torch.testing.assert_close(encoding(5, 4), torch.tensor(FIVE_BY_FOUR), atol=1e-6, rtol=0)
+    rounded = [[round(x, 4) for x in row] for row in encoding(5, 4).tolist()]
+    assert [row[2] for row in rounded] == [0.0, 0.01, 0.02, 0.03, 0.04]
+    assert rounded[1] == [0.8415, 0.5403, 0.01, 1.0]
+
+
+def test_self_similarity_depends_on_the_distance_alone() -> None:
+    """PE(p)·PE(q) = Σ_i cos((p − q) ω_i), by sin·sin + cos·cos; largest, d/2, where p = q."""
+    similarity = encoding(5, 4) @ encoding(5, 4).T
+    expected = torch.tensor([[math.cos(p - q) + math.cos((p - q) / 100) for q in range(5)] for p in range(5)])
+    torch.testing.assert_close(similarity, expected, atol=1e-6, rtol=0)
+    assert similarity.diagonal().tolist() == pytest.approx([2.0] * 5)
+
+
+def test_an_odd_width_ends_with_a_sine() -> None:
+    expected = [[math.sin(p), math.cos(p), math.sin(p / 10000 ** (2 / 3))] for p in range(4)]
+    torch.testing.assert_close(encoding(4, 3), torch.tensor(expected), atol=1e-6, rtol=0)
+
+
+def test_sinusoids_are_added_by_position_not_by_place() -> None:
+    part = Sinusoidal().build(4)
+    layout = Layout.packed(torch.tensor([[0, 0, 0, 1, 1]]))
+    added = part.embed(torch.zeros(1, 5, 4), layout)
+    expected = torch.tensor([FIVE_BY_FOUR[p] for p in (0, 1, 2, 0, 1)])
+    torch.testing.assert_close(added[0], expected, atol=1e-6, rtol=0)
+
+
+def test_no_position_leaves_everything_as_it_is() -> None:
+    part, x = NoPosition().build(4), torch.randn(1, 3, 4)
+    positions = torch.arange(3)[None]
+    assert part.embed(x, Layout(positions)) is x
+    assert part.rotate(x, positions) is x
+    assert part.bias(x, positions, positions) is None
+    assert part.value(x, positions, positions) is None
+
+
+def model_with(position: Learned | Sinusoidal) -> EncoderDecoderModel:
+    spec = SYSTEMS["transformer"].spec(Vocabulary(9, 9, joint=True), width=8, heads=2, layers=1, dropout=0.0)
+    stacks = {"encoder": replace(spec.encoder, position=position), "decoder": replace(spec.decoder, position=position)}
+    return replace(spec, **stacks).build().eval()
+
+
+def run(model: EncoderDecoderModel, source: int, target: int) -> torch.Tensor:
+    sizes = (torch.full((1,), n) for n in (source, target))
+    source_lengths, target_lengths = sizes
+    ones = torch.ones(1, max(source, target), dtype=torch.long)
+    return model(ones[:, :source], source_lengths, ones[:, :target], target_lengths)
+
+
+def test_learned_positions_refuse_past_their_length_in_whole_sequences() -> None:
+    model = model_with(Learned(longest=5))
+    assert model.limits == (5, 5)
+    assert run(model, 5, 5).isfinite().all()
+    for source, target in ((6, 5), (5, 6)):
+        with pytest.raises(UserError, match="a sequence of 6 tokens does not fit the 5 learned positions"):
+            run(model, source, target)
+
+
+def test_learned_positions_refuse_past_their_length_in_steps() -> None:
+    model = model_with(Learned(longest=5))
+    source, lengths = torch.ones(1, 3, dtype=torch.long), torch.tensor([3])
+    begin = model.start(source, lengths, beam=1, longest=5, first=2)
+    state = begin.state
+    for position in range(5):
+        logits, after = model.decode(
+            torch.tensor([[4]]), Ctx(Layout.steps(torch.tensor([position])), begin.memory), state
+        )
+        assert after is not None
+        state = after
+    torch.testing.assert_close(logits[0, 0], _whole(model, source, lengths), atol=1e-5, rtol=1e-5)
+    with pytest.raises(UserError, match="6 tokens were asked for, but this model has 5 learned positions"):
+        model.start(source, lengths, beam=1, longest=6, first=2)
+
+
+def _whole(model: EncoderDecoderModel, source: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    return model(source, lengths, torch.full((1, 5), 4), torch.tensor([5]))[0, -1]
+
+
+def test_a_search_stays_within_learned_positions() -> None:
+    model = model_with(Learned(longest=5))
+    never_ends = Symbols(start=2, end=3, banned=(0, 1, 2, 3))  # END is banned: it writes to its limit
+    settings = Beam(2, length=Length(ratio=10, extra=10))
+    found = search(
+        model, torch.ones(1, 3, dtype=torch.long), torch.tensor([3]), never_ends, settings, torch.tensor([0])
+    )
+    assert len(found[0][0].tokens) == 5
+    assert not found[0][0].finished
+
+
+def test_packed_sequences_need_positions_for_the_longest_only() -> None:
+    part = Learned(longest=3).build(4)
+    fits = Layout.packed(torch.tensor([[0, 0, 0, 1, 1, 1, 2]]))
+    assert torch.equal(part.embed(torch.zeros(1, 7, 4), fits)[0, 3:6], part.table.weight)
+    with pytest.raises(UserError, match="a sequence of 4 tokens does not fit the 3 learned positions"):
+        part.embed(torch.zeros(1, 5, 4), Layout.packed(torch.tensor([[0, 0, 0, 0, 1]])))
+
+
+def test_sinusoids_extend_past_every_length() -> None:
+    model = model_with(Sinusoidal())
+    assert model.limits == (None, None)
+    assert run(model, 40, 70).shape == (1, 70, 9)
+    assert encoding(5001, 4)[5000].tolist() == pytest.approx(
+        [math.sin(5000), math.cos(5000), math.sin(50), math.cos(50)], abs=1e-3
+    )
+
+
+def test_without_positions_order_is_invisible_and_with_them_it_is_not() -> None:
+    """Self-attention that sees everything is blind to order: turn the words and the outputs turn with them."""
+    x, ctx = torch.randn(1, 5, 8), Ctx(Layout.padded(5, torch.tensor([5])))
+    blind = Stack((SelfAttention(heads=2, visibility=Full()),)).build(8)
+    sighted = Stack((SelfAttention(heads=2, visibility=Full()),), position=Sinusoidal()).build(8)
+    torch.testing.assert_close(blind(x.flip(1), ctx)[0], blind(x, ctx)[0].flip(1), atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(sighted(x.flip(1), ctx)[0], sighted(x, ctx)[0].flip(1), atol=1e-3)

@@ -1,0 +1,188 @@
+"""Recurrent parts against torch.nn.RNN, LSTM and GRU with the same weights."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.cells import CELLS, CellKind
+from dragoman.parts.mixer import Ctx, Layout, State
+from dragoman.parts.recurrence import Recurrent, RecurrentMixer, flip
+
+WIDTH, LAYERS = 6, 3
+LENGTHS = torch.tensor([5, 2, 1, 4])
+TORCHS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
+TORCHS_CELLS: dict[str, Any] = {"rnn": nn.RNNCell, "lstm": nn.LSTMCell, "gru": nn.GRUCell}
+every_cell = pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+
+
+def close(a: Tensor | None, b: Tensor | None) -> None:
+    torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+
+
+def pair(cell: CellKind, direction: Any) -> tuple[RecurrentMixer, nn.RNNBase]:
+    """Ours and torch's, with the same weights."""
+    ours = Recurrent(cell, LAYERS, direction).build(WIDTH)
+    both = direction == "both"
+    torchs = TORCHS[cell](WIDTH, WIDTH // 2 if both else WIDTH, LAYERS, batch_first=True, bidirectional=both)
+    torchs.load_state_dict(ours.cells.state_dict())
+    return ours, torchs
+
+
+def hidden_of(last: Any) -> Tensor:
+    return last[0] if isinstance(last, tuple) else last
+
+
+@every_cell
+@pytest.mark.parametrize("direction", ["forward", "backward", "both"])
+def test_a_padded_batch_equals_torch_on_each_row_alone(cell: CellKind, direction: str) -> None:
+    ours, torchs = pair(cell, direction)
+    x = torch.randn(4, 5, WIDTH)
+    ctx = Ctx(Layout.padded(5, LENGTHS))
+    y, _ = ours(x, ctx)
+    assert ctx.final is not None
+    for row, length in enumerate(LENGTHS.tolist()):
+        alone = x[row : row + 1, :length]
+        if direction == "backward":
+            states, last = torchs(alone.flip(1))
+            states = states.flip(1)
+        else:
+            states, last = torchs(alone)
+        close(y[row, :length], states[0])
+        finals = {"hidden": last[0], "cell": last[1]} if cell == "lstm" else {"hidden": last}
+        assert ctx.final.keys() == finals.keys()
+        for name, final in finals.items():
+            for layer in range(LAYERS):
+                if direction == "both":  # torch: forward and backward of each layer one after the other
+                    expected = torch.cat((final[2 * layer, 0], final[2 * layer + 1, 0]))
+                else:
+                    expected = final[layer, 0]
+                close(ctx.final[name][row, layer], expected)
+
+
+@every_cell
+@pytest.mark.parametrize("direction", ["forward", "both"])
+def test_whole_rows_and_their_gradients_equal_torchs(cell: CellKind, direction: str) -> None:
+    ours, torchs = pair(cell, direction)
+    x = torch.randn(2, 4, WIDTH)
+    y, _ = ours(x, Ctx(Layout.padded(4, torch.tensor([4, 4]))))
+    unpadded, _ = ours(x, Ctx(Layout(torch.arange(4).expand(2, 4))))
+    expected, _ = torchs(x)
+    close(y, expected)
+    close(unpadded, expected)
+    answer = torch.randn_like(y)
+    (y * answer).sum().backward()
+    (expected * answer).sum().backward()
+    gradients = dict(torchs.named_parameters())
+    for name, weight in ours.cells.named_parameters():
+        close(weight.grad, gradients[name].grad)
+
+
+@every_cell
+def test_a_step_equals_torchs_cells_on_top_of_one_another(cell: CellKind) -> None:
+    ours = CELLS[cell](WIDTH + 1, WIDTH, LAYERS, dropout=0.0)
+    cells = []
+    for layer in range(LAYERS):
+        torchs = TORCHS_CELLS[cell](WIDTH + 1 if layer == 0 else WIDTH, WIDTH)
+        weights = ours.state_dict()
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        torchs.load_state_dict({name: weights[f"{name}_l{layer}"] for name in names})
+        cells.append(torchs)
+    state = {name: torch.randn(2, LAYERS, WIDTH) for name in ours.init_state(2, torch.zeros(1))}
+    for x in torch.randn(3, 2, WIDTH + 1):
+        below = x
+        expected: State = {name: [] for name in state}
+        for layer, torchs in enumerate(cells):
+            before = tuple(state[name][:, layer] for name in ("hidden", "cell") if name in state)
+            after = torchs(below, before if cell == "lstm" else before[0])
+            below = hidden_of(after)
+            for name, value in zip(("hidden", "cell"), after if cell == "lstm" else (after,)):
+                expected[name].append(value)
+        top, state = ours.step(ours.project(x), state)
+        close(top, below)
+        for name, values in expected.items():
+            close(state[name], torch.stack(values, 1))
+
+
+@every_cell
+def test_the_bottom_layers_input_may_be_projected_in_pieces(cell: CellKind) -> None:
+    """W [x; c] + b = (W_x x + b) + W_c c."""
+    ours = CELLS[cell](2 * WIDTH, WIDTH, 1, dropout=0.0)
+    x, c = torch.randn(2, WIDTH), torch.randn(2, WIDTH)
+    close(ours.project(x) + ours.project(c, start=WIDTH), ours.project(torch.cat((x, c), -1)))
+
+
+@every_cell
+@pytest.mark.parametrize("chunks", [[1, 1, 1, 1], [2, 1, 1], [3, 1], [4]])
+def test_reading_in_chunks_equals_torch_on_the_whole(cell: CellKind, chunks: list[int]) -> None:
+    ours, torchs = pair(cell, "forward")
+    x = torch.randn(2, 4, WIDTH)
+    expected, last = torchs(x)
+    state: State | None = ours.init_state(2, 4, x)
+    read = []
+    for chunk in x.split(chunks, dim=1):
+        y, state = ours(chunk, Ctx(Layout(torch.zeros(0))), state)
+        read.append(y)
+    assert state is not None
+    close(torch.cat(read, 1), expected)
+    close(state["hidden"].transpose(0, 1), hidden_of(last))
+
+
+def test_flip_turns_each_row_within_its_own_length() -> None:
+    x = torch.arange(10.0).view(2, 5, 1)
+    assert flip(x, Layout.padded(5, torch.tensor([5, 3])))[..., 0].tolist() == [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]]
+    assert flip(x, Layout(torch.arange(5).expand(2, 5)))[..., 0].tolist() == [[4, 3, 2, 1, 0], [9, 8, 7, 6, 5]]
+
+
+@every_cell
+def test_dropout_between_layers_only_in_training(cell: CellKind) -> None:
+    part = Recurrent(cell, 2, dropout=0.5).build(WIDTH)
+    x, ctx = torch.randn(1, 4, WIDTH), Ctx(Layout.padded(4, torch.tensor([4])))
+    part.eval()
+    assert torch.equal(part(x, ctx)[0], part(x, ctx)[0])
+    part.train()
+    assert not torch.equal(part(x, ctx)[0], part(x, ctx)[0])
+    one_layer = Recurrent(cell, 1, dropout=0.5).build(WIDTH).train()
+    assert torch.equal(one_layer(x, ctx)[0], one_layer(x, ctx)[0])
+
+
+def _load(part: RecurrentMixer, other: RecurrentMixer) -> RecurrentMixer:
+    part.load_state_dict(other.state_dict())
+    return part
+
+
+def _load_in_place_of(part: RecurrentMixer, other: RecurrentMixer) -> RecurrentMixer:
+    part.load_state_dict({name: weight.clone() for name, weight in other.state_dict().items()}, assign=True)
+    return part
+
+
+def _load_onto_nothing(part: RecurrentMixer, other: RecurrentMixer) -> RecurrentMixer:
+    with torch.device("meta"):
+        empty = Recurrent("lstm", LAYERS).build(WIDTH)
+    return _load(empty.to_empty(device="cpu"), other)
+
+
+def _copy(part: RecurrentMixer, other: RecurrentMixer) -> RecurrentMixer:
+    copied = copy.deepcopy(other)
+    with torch.no_grad():
+        for weight in other.parameters():  # what happens to the original is nothing to the copy
+            weight.zero_()
+    return copied
+
+
+@pytest.mark.parametrize("way", [_load, _load_in_place_of, _load_onto_nothing, _copy])
+def test_whole_sequences_are_read_with_the_weights_that_were_put_in(way: Any) -> None:
+    other, torchs = pair("lstm", "forward")
+    ours = way(Recurrent("lstm", LAYERS).build(WIDTH), other)
+    x = torch.randn(2, 4, WIDTH)
+    close(ours(x, Ctx(Layout.padded(4, torch.tensor([4, 4]))))[0], torchs(x)[0])
+
+
+def test_two_directions_need_an_even_width() -> None:
+    with pytest.raises(UserError, match="a width of 7 cannot be halved for two directions"):
+        Recurrent("gru", direction="both").build(7)

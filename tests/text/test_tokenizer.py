@@ -1,0 +1,274 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import UserError
+from dragoman.text import END, KINDS, MARKERS, PAD, START, SYMBOLS, UNKNOWN, Tokenizer, learn, words
+
+TEXTS = [
+    "The old lighthouse keeper counts the ships, one by one, and writes them down (in blue ink).",
+    "Nobody has counted the keeper's lighthouses; nobody writes down an old ship!",
+    "Der alte Wärter zählt die Schiffe: 1, 2, 3 ... 40. Größere Schiffe zählt er zweimal.",
+    "Смотритель считает корабли. 守灯人数船。 दीपक जलता है, שומר המגדלור",
+    "down  by the \tharbour 👩‍👩‍👧 – naïve cafe\u0301 ▁ x_1",
+] * 3
+FIXED = len(SYMBOLS) + 256
+
+KIND_AND_MARKER = [(kind, marker) for kind in KINDS for marker in MARKERS]
+LEARNED = {(kind, marker): learn(TEXTS, kind, 500, marker, coverage=0.99) for kind, marker in KIND_AND_MARKER}
+OPEN = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind != "word"]
+PIECED = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind in ("bpe", "unigram")]
+
+AWKWARD = [" ", "  ", "\t", "\n", "\x00", "\x1c", "\u3000", "\u00a0", "▁", "<s>", "</s>", "<unk>", "<0x41>", "e\u0301", "न्दी"]
+awkward_text = st.lists(st.sampled_from([*AWKWARD, "👩‍👩‍👧", "שלום", "守灯", "ship", "s.", "'"])).map("".join)
+any_text = st.text() | awkward_text
+
+
+@pytest.mark.parametrize("tokenizer", OPEN, ids=repr)
+def test_decode_is_the_inverse_of_encode(tokenizer: Tokenizer) -> None:
+    @given(any_text)
+    def check(text: str) -> None:
+        assert tokenizer.decode(tokenizer.encode(text)) == text
+
+    check()
+
+
+@pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
+def test_the_library_reads_the_same_file_and_gives_the_same_numbers(tokenizer: Tokenizer) -> None:
+    library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
+    library.encode_special_tokens = True
+
+    @given(any_text)
+    def check(text: str) -> None:
+        ids = tokenizer.encode(text)
+        assert library.encode(text).ids == ids
+        if UNKNOWN not in ids:
+            assert library.decode(ids) == tokenizer.decode(ids)
+
+    check()
+
+
+@pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
+def test_special_symbols_are_never_found_in_a_text(tokenizer: Tokenizer) -> None:
+    for text in (*SYMBOLS, "".join(SYMBOLS), "a </s> b"):
+        assert all(number > UNKNOWN or number == UNKNOWN for number in tokenizer.encode(text))
+        assert not {*range(len(SYMBOLS))} - {UNKNOWN} & {*tokenizer.encode(text)}
+
+
+@pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
+def test_special_symbols_are_left_out_of_the_text(tokenizer: Tokenizer) -> None:
+    ids = [START, *tokenizer.encode("the ships"), END, PAD, PAD]
+    assert tokenizer.decode(ids) == "the ships"
+    assert (tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end) == (PAD, UNKNOWN, START, END)
+
+
+@pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
+def test_nothing_is_nothing(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode("") == tokenizer.encode_batch([]) == tokenizer.pieces([]) == tokenizer.word_of_piece([]) == []
+    assert tokenizer.decode([]) == ""
+
+
+@pytest.mark.parametrize("tokenizer", OPEN, ids=repr)
+def test_a_lone_surrogate_becomes_the_replacement_character(tokenizer: Tokenizer) -> None:
+    assert tokenizer.encode_batch(["a", "x\ud800 y"]) == [tokenizer.encode("a"), tokenizer.encode("x\ufffd y")]
+
+
+@pytest.mark.parametrize("tokenizer", OPEN, ids=repr)
+def test_bytes_that_are_no_character_are_replaced(tokenizer: Tokenizer) -> None:
+    ids = [len(SYMBOLS) + 0xE4, *tokenizer.encode("ship"), len(SYMBOLS) + 0xFF]
+    assert tokenizer.decode(ids).split() in (["\ufffdship\ufffd"], ["\ufffd", "ship\ufffd"], ["\ufffdship", "\ufffd"])
+    assert len(tokenizer.word_of_piece(ids)) == len(ids)
+
+
+def test_byte_pairs_cut_a_new_word_as_in_the_textbook() -> None:
+    text = " ".join(["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3)
+    letters, merges = len(set("low lower newest widest")), 5
+    tokenizer = learn([text], size=FIXED + letters + merges, marker="final", coverage=1.0)
+    assert tokenizer.size == FIXED + letters + merges
+    assert tokenizer.pieces(tokenizer.encode("lowest")) == ["low", "est▁"]
+
+
+def test_bytes_are_numbered_after_the_symbols() -> None:
+    tokenizer = learn([], "byte")
+    assert tokenizer.size == FIXED
+    assert tokenizer.encode("é A") == [len(SYMBOLS) + byte for byte in "é A".encode()]
+
+
+def test_characters_are_single() -> None:
+    tokenizer = learn(["abc é"], "character", coverage=1.0)
+    assert tokenizer.pieces(tokenizer.encode("é cab")) == ["é", "▁", "c", "a", "b"]
+    assert tokenizer.size == FIXED + 5
+
+
+def test_rare_characters_are_written_in_bytes() -> None:
+    texts = ["a" * 9999 + "é"]
+    in_bytes = [len(SYMBOLS) + byte for byte in "é".encode()]
+    assert learn(texts, "character", coverage=0.9995).encode("é") == in_bytes
+    assert len(learn(texts, "character", coverage=0.99999).encode("é")) == 1
+
+
+def test_known_words_round_trip_and_others_are_unknown() -> None:
+    for marker in MARKERS:
+        tokenizer = learn(["The ship, the (blue) harbour.", "blue ship", "the  ship ."], "word", marker=marker)
+        assert tokenizer.decode(tokenizer.encode("the (blue) harbour.")) == "the (blue) harbour."
+        assert tokenizer.decode(tokenizer.encode("the  ship .")) == "the  ship ."
+        ids = tokenizer.encode("the green ship .")
+        assert ids[1] == UNKNOWN
+        assert tokenizer.decode(ids) == "the <unk> ship ."
+
+
+def test_words_seen_too_seldom_are_unknown() -> None:
+    tokenizer = learn(["red red red blue blue green"], "word", min_count=2)
+    assert [number == UNKNOWN for number in tokenizer.encode("red blue green")] == [False, False, True]
+    smaller = learn(["red red red blue blue green"], "word", size=len(SYMBOLS) + 2)  # room for the space and one word
+    assert [number == UNKNOWN for number in smaller.encode("red blue green")] == [False, True, True]
+
+
+@pytest.mark.parametrize(("kind", "marker"), KIND_AND_MARKER)
+def test_a_vocabulary_is_never_larger_than_asked(kind: str, marker: str) -> None:
+    for size in (FIXED + 100, FIXED + 130, 1000):
+        assert learn(TEXTS, kind, size, marker).size <= size
+
+
+def test_two_unigram_vocabularies_of_one_text_are_the_same() -> None:
+    assert learn(TEXTS, "unigram", 500, coverage=0.99).to_json() == LEARNED["unigram", "initial"].to_json()
+
+
+def test_unigram_keeps_a_frequent_word_whole_even_if_it_begins_no_other() -> None:
+    tokenizer = learn(["ships sail und und und und und boats"] * 30, "unigram", 400)
+    assert tokenizer.pieces(tokenizer.encode("und")) == ["▁und"]
+
+
+@pytest.mark.parametrize("tokenizer", PIECED, ids=repr)
+def test_no_piece_reaches_over_two_words(tokenizer: Tokenizer) -> None:
+    learned = tokenizer.pieces(range(FIXED, tokenizer.size))
+    spoken = (piece.replace("▁", " ") for piece in learned if not any("\u0900" <= letter <= "\u097f" for letter in piece))
+    assert all(len(words(piece)) <= 1 for piece in spoken)
+
+
+def test_word_of_piece_by_hand() -> None:
+    tokenizer = LEARNED["character", "initial"]
+    assert tokenizer.word_of_piece([START, *tokenizer.encode("an ox."), END]) == [-1, 0, 0, -1, 1, 1, 2, -1]
+    byte = LEARNED["byte", "initial"]
+    assert byte.word_of_piece(byte.encode("é 守!")) == [0, 0, -1, 1, 1, 1, 2]
+
+
+@pytest.mark.parametrize("tokenizer", OPEN, ids=repr)
+def test_the_pieces_of_a_word_make_up_the_word(tokenizer: Tokenizer) -> None:
+    # Marks stay with their letters in a piece but are words of their own; unassigned ones may be marks to the library.
+    plain = st.text(st.characters(exclude_categories=("Cs", "Cn", "Mn", "Mc", "Me"))) | st.sampled_from(TEXTS[:3])
+
+    @given(plain)
+    def check(text: str) -> None:
+        ids = tokenizer.encode(text)
+        owners = tokenizer.word_of_piece(ids)
+        for index, word in enumerate(words(text)):
+            own = [number for number, owner in zip(ids, owners) if owner == index]
+            assert tokenizer.decode(own).strip(" ") == word
+        rest = [number for number, owner in zip(ids, owners) if owner == -1]
+        assert tokenizer.decode(rest).strip() == ""
+
+    check()
+
+
+@pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
+def test_a_saved_tokenizer_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    tokenizer.save(tmp_path / "tokenizer.json")
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (loaded.kind, loaded.marker, loaded.size) == (tokenizer.kind, tokenizer.marker, tokenizer.size)
+    assert loaded.to_json() == tokenizer.to_json()
+    assert loaded.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
+
+
+def test_damaged_and_foreign_files_are_the_users_mistake(tmp_path: Path) -> None:
+    whole = LEARNED["bpe", "initial"].to_json()
+    document = json.loads(whole)
+
+    def changed(**fields: object) -> str:
+        return json.dumps({**document, "model": {**document["model"], **fields}})
+
+    gap = {**document["model"]["vocab"], "extra": 99_999}
+    damaged = {
+        "not JSON": whole[: len(whole) // 2],
+        "not written by dragoman": "[]",
+        "no field 'dragoman'": tokenizers.Tokenizer.from_str(whole).to_str(),
+        "version 99": changed(dragoman={"version": 99, "kind": "bpe", "marker": "initial"}),
+        "unknown kind of tokenizer": changed(dragoman={"version": 1, "kind": "bpee", "marker": "initial"}),
+        "unknown marker": changed(dragoman={"version": 1, "kind": "bpe", "marker": "middle"}),
+        "is damaged: ": changed(merges=[["no", "such"]]),
+        "begin with": changed(vocab={"a": 0}, merges=[]),
+        "one after the other": changed(vocab=gap),
+    }
+    for message, text in damaged.items():
+        (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
+        with pytest.raises(UserError, match=message) as caught:
+            Tokenizer.load(tmp_path / "tokenizer.json")
+        assert "tokenizer.json" in str(caught.value) or "unknown" in message
+    (tmp_path / "tokenizer.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="UTF-8"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+    with pytest.raises(UserError, match="No such file"):
+        Tokenizer.load(tmp_path / "missing.json")
+
+
+def test_mistakes_in_learning_are_answered_plainly() -> None:
+    with pytest.raises(UserError, match="did you mean 'unigram'"):
+        learn(TEXTS, "unigramm")
+    with pytest.raises(UserError, match="did you mean 'final'"):
+        learn(TEXTS, marker="finale")
+    with pytest.raises(UserError, match=f"3 characters need {FIXED + 3}"):  # the space, a, b
+        learn(["ab ab"], size=FIXED + 2)
+    with pytest.raises(UserError, match="at least 9"):
+        learn(["ab ab"], "word", size=8)
+    with pytest.raises(UserError, match="no text"):
+        learn(["", ""])
+    with pytest.raises(UserError, match="coverage"):
+        learn(TEXTS, coverage=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_smallest_texts_can_be_learned_from(kind: str) -> None:
+    for texts in (["a"], [" "], ["\x00"], ["a\x00b \x00"] * 20, ["\ud800"], ["…"], ["a" * 50]):
+        tokenizer = learn(texts, kind)
+        assert kind == "word" or tokenizer.decode(tokenizer.encode("ab \x00…")) == "ab \x00…"
+
+
+def test_threads_share_a_tokenizer() -> None:
+    tokenizer = Tokenizer.from_json(LEARNED["bpe", "initial"].to_json())
+    expected = LEARNED["bpe", "initial"].encode_batch(TEXTS)
+    with ThreadPoolExecutor(8) as threads:
+        assert all(ids == expected for ids in threads.map(tokenizer.encode_batch, [TEXTS] * 50))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_forked_processes_are_not_warned_and_can_encode() -> None:
+    program = """
+import os
+from dragoman.text import learn
+tokenizer = learn(["a ship", "two ships"])
+tokenizer.encode_batch([str(number) for number in range(1000)])
+child = os.fork()
+if child == 0:
+    tokenizer.encode_batch([str(number) for number in range(1000, 2000)])
+    os._exit(7)
+print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.environ.get("TOKENIZERS_PARALLELISM"))
+"""
+    environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    assert done.stdout.split() == ["7", "None"]
+    assert "tokenizers" not in done.stderr
+
+
+def test_text_needs_no_torch() -> None:
+    program = "import sys, dragoman.text; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
