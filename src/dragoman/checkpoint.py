@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 from collections.abc import Mapping
@@ -31,7 +32,7 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], values: Mapp
         digests = {}
         for name, content in tensors.items():
             path = partial / f"{name}.safetensors"
-            save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
+            _save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
             digests[path.name] = _digest(path)
         manifest = {"version": VERSION, "files": digests, "values": dict(values)}
         (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
@@ -71,6 +72,14 @@ def load_weights(model: nn.Module, folder: Path) -> None:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             weight.copy_(found[name])
+
+
+def _save_file(content: dict[str, Tensor], path: Path) -> None:
+    try:
+        save_file(content, path)
+    except SafetensorError as error:  # the library's own kind, whatever the system said
+        full = "No space left" in str(error)
+        raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
 
 
 def _manifest(folder: Path) -> dict[str, Any]:

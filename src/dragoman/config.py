@@ -1,4 +1,4 @@
-"""The configuration of a run: a typed tree, read from YAML and the command line, written back with everything resolved."""
+"""The configuration of a run: a typed tree, read from YAML and the command line, written with everything resolved."""
 
 from __future__ import annotations
 

@@ -57,6 +57,16 @@ def new_folder(path: Path) -> Iterator[Path]:
             shutil.rmtree(partial, ignore_errors=True)
 
 
+def remove_folder(path: Path) -> None:
+    """Remove a folder, if it is there, so that it is never seen half removed."""
+    partial = path.with_name(f".{path.name}.partial")
+    with plain_errors(path):
+        shutil.rmtree(partial, ignore_errors=True)
+        if path.exists():
+            path.rename(partial)
+            shutil.rmtree(partial, ignore_errors=True)
+
+
 def point(link: Path, name: str) -> None:
     """Make `link` a symbolic link to its neighbour `name`, in one move."""
     partial = link.with_name(f".{link.name}.partial")

@@ -167,7 +167,8 @@ def test_padding_of_any_length_never_spoils_what_is_real(visibility: Window | Ca
     x = torch.randn(2, 9, 8)
     layout = Layout.padded(9, torch.tensor([9, 2]))
     alone, _ = stack(x[1:, :2], Ctx(Layout.padded(2, torch.tensor([2]))))
-    for recorder in (None, {}):
+    recorders: tuple[dict[str, list[Tensor]] | None, ...] = (None, {})
+    for recorder in recorders:
         stack.zero_grad()
         y, _ = stack(x, Ctx(layout, recorder=recorder))
         torch.testing.assert_close(y[1, :2], alone[0], atol=1e-5, rtol=1e-5)
@@ -225,8 +226,9 @@ def test_rows_of_a_beam_ask_one_memory() -> None:
 
 
 @pytest.mark.parametrize("watched", [False, True])
+@torch.no_grad()
 def test_weights_are_dropped_only_in_training(watched: bool) -> None:
-    x, layout = torch.randn(2, 5, 8), Layout.padded(5, torch.tensor([5, 5]))
+    x, layout = torch.randn(1, 5, 8).expand(4000, 5, 8), Layout.padded(5, torch.full((4000,), 5))
     with_dropout, without = SelfAttention(heads=2, dropout=0.5).build(8), SelfAttention(heads=2).build(8)
     without.load_state_dict(with_dropout.state_dict())
 
@@ -235,9 +237,9 @@ def test_weights_are_dropped_only_in_training(watched: bool) -> None:
 
     expected = out(without)
     torch.testing.assert_close(out(with_dropout.eval()), expected, atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(out(with_dropout.train()), expected, atol=1e-3)
-    mean = torch.stack([out(with_dropout) for _ in range(3000)]).mean(0)  # it keeps the expectation
-    assert (mean - expected).abs().max() < 0.08
+    dropped = out(with_dropout.train())
+    assert not torch.allclose(dropped, expected, atol=1e-3)
+    assert (dropped.mean(0) - expected[0]).abs().max() < 0.05  # it keeps the expectation
 
 
 # ---- what does not fit

@@ -10,9 +10,14 @@ from hypothesis import strategies as st
 from dragoman.errors import UserError
 from dragoman.text import END, MARKERS, START, Dropout, Tokenizer, learn
 
-TEXTS = ["the miller's daughters, the smaller mills; naïve millers (all) smile, cafe\u0301", "миля мельник 2000 mills"] * 4
+TEXTS = [
+    "the miller's daughters, the smaller mills; naïve millers (all) smile, cafe\u0301",
+    "миля мельник 2000 mills",
+] * 4
 TOKENIZERS = [learn(TEXTS, size=400, marker=marker, coverage=0.97) for marker in MARKERS]
-some_text = st.text() | st.lists(st.sampled_from([*" ,('é", "mill", "small", "the ", "cafe\u0301", "2000"])).map("".join)
+some_text = st.text() | st.lists(st.sampled_from([*" ,('é", "mill", "small", "the ", "cafe\u0301", "2000"])).map(
+    "".join
+)
 
 
 def rng() -> np.random.Generator:
@@ -51,19 +56,29 @@ def test_with_all_merges_dropped_characters_remain(tokenizer: Tokenizer) -> None
     assert sorted(pieces) == sorted("▁the▁smaller▁mills")
 
 
-def test_a_merge_is_dropped_with_the_rate() -> None:
-    # "xy" with one merge stays whole with probability 1 − p; "xyz" = (x y) z needs two, (1 − p)². With y z merged only
-    # after x y, "x yz" comes about when (x, y) is dropped while (y, z) is kept: p (1 − p), and then x yz cannot go on.
-    texts = ["xyz xyz xyz xy xy"]
-    tokenizer = learn(texts, marker="final", coverage=1.0)
-    assert tokenizer.pieces(tokenizer.encode("xy xyz"))[0] == "xy▁"
-    rate, pool = 0.3, 20_000
-    bare = learn(["(xy)(xy)"], coverage=1.0)
-    assert bare.pieces(bare.encode("(xy)")) == ["▁", "(", "xy", ")"] or "xy" in bare.pieces(bare.encode("(xy)"))
-    dropout = Dropout(bare, rate, pool)
-    seen = Counter(tuple(bare.pieces(dropout(bare.encode("(xy)"), np.random.default_rng(i)))) for i in range(4000))
-    whole = sum(count for pieces, count in seen.items() if "xy" in pieces) / 4000
-    assert whole == pytest.approx(1 - rate, abs=4 * (rate * (1 - rate) / 4000) ** 0.5)
+def frequencies(tokenizer: Tokenizer, text: str, rate: float, draws: int) -> dict[tuple[str, ...], float]:
+    dropout, ids, generator = Dropout(tokenizer, rate, pool=draws), tokenizer.encode(text), rng()
+    seen = Counter(tuple(tokenizer.pieces(dropout(ids, generator))) for _ in range(draws))
+    return {pieces: count / draws for pieces, count in seen.items()}
+
+
+def test_segmentations_are_as_frequent_as_the_algorithm_says() -> None:
+    # With p dropped and q = 1 − p kept: one merge happens with probability q, two in a row with q².
+    one = learn(["(xy)(xy)"], marker="final", coverage=1.0)
+    assert frequencies(one, "xy", 0.3, 20_000) == pytest.approx({("xy", "▁"): 0.7, ("x", "y", "▁"): 0.3}, abs=0.02)
+    # Merges (x, y), then (y, z), then (xy, z). If the first is kept, xy is merged, and then xyz with q: q² and q p. If
+    # only the second is kept it is x yz, where nothing goes on: p q. If none is, p².
+    two = learn(["(xy)(xy)(xy)(yz)(yz)(xyz)(xyz)"], marker="final", coverage=1.0)
+    assert [two.pieces(two.encode(text))[0] for text in ("xy", "yz", "xyz")] == ["xy", "yz", "xyz"]
+    assert frequencies(two, "xyz", 0.3, 20_000) == pytest.approx(
+        {
+            ("xyz", "▁"): 0.7 * 0.7,
+            ("xy", "z", "▁"): 0.7 * 0.3,
+            ("x", "yz", "▁"): 0.3 * 0.7,
+            ("x", "y", "z", "▁"): 0.3 * 0.3,
+        },
+        abs=0.02,
+    )
 
 
 def test_the_same_generator_gives_the_same_segmentations() -> None:

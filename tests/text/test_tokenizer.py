@@ -29,7 +29,23 @@ LEARNED = {(kind, marker): learn(TEXTS, kind, 500, marker, coverage=0.99) for ki
 OPEN = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind != "word"]
 PIECED = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind in ("bpe", "unigram")]
 
-AWKWARD = [" ", "  ", "\t", "\n", "\x00", "\x1c", "\u3000", "\u00a0", "▁", "<s>", "</s>", "<unk>", "<0x41>", "e\u0301", "न्दी"]
+AWKWARD = [
+    " ",
+    "  ",
+    "\t",
+    "\n",
+    "\x00",
+    "\x1c",
+    "\u3000",
+    "\u00a0",
+    "▁",
+    "<s>",
+    "</s>",
+    "<unk>",
+    "<0x41>",
+    "e\u0301",
+    "न्दी",
+]
 awkward_text = st.lists(st.sampled_from([*AWKWARD, "👩‍👩‍👧", "שלום", "守灯", "ship", "s.", "'"])).map("".join)
 any_text = st.text() | awkward_text
 
@@ -61,20 +77,21 @@ def test_the_library_reads_the_same_file_and_gives_the_same_numbers(tokenizer: T
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
 def test_special_symbols_are_never_found_in_a_text(tokenizer: Tokenizer) -> None:
     for text in (*SYMBOLS, "".join(SYMBOLS), "a </s> b"):
-        assert all(number > UNKNOWN or number == UNKNOWN for number in tokenizer.encode(text))
-        assert not {*range(len(SYMBOLS))} - {UNKNOWN} & {*tokenizer.encode(text)}
+        assert not ({*range(len(SYMBOLS))} - {UNKNOWN}) & {*tokenizer.encode(text)}
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
 def test_special_symbols_are_left_out_of_the_text(tokenizer: Tokenizer) -> None:
-    ids = [START, *tokenizer.encode("the ships"), END, PAD, PAD]
-    assert tokenizer.decode(ids) == "the ships"
+    ids = [START, *tokenizer.encode("Nobody writes down"), END, PAD, PAD]
+    assert tokenizer.decode(ids) == "Nobody writes down"
     assert (tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end) == (PAD, UNKNOWN, START, END)
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
 def test_nothing_is_nothing(tokenizer: Tokenizer) -> None:
-    assert tokenizer.encode("") == tokenizer.encode_batch([]) == tokenizer.pieces([]) == tokenizer.word_of_piece([]) == []
+    assert (
+        tokenizer.encode("") == tokenizer.encode_batch([]) == tokenizer.pieces([]) == tokenizer.word_of_piece([]) == []
+    )
     assert tokenizer.decode([]) == ""
 
 
@@ -152,7 +169,9 @@ def test_unigram_keeps_a_frequent_word_whole_even_if_it_begins_no_other() -> Non
 @pytest.mark.parametrize("tokenizer", PIECED, ids=repr)
 def test_no_piece_reaches_over_two_words(tokenizer: Tokenizer) -> None:
     learned = tokenizer.pieces(range(FIXED, tokenizer.size))
-    spoken = (piece.replace("▁", " ") for piece in learned if not any("\u0900" <= letter <= "\u097f" for letter in piece))
+    spoken = (
+        piece.replace("▁", " ") for piece in learned if not any("\u0900" <= letter <= "\u097f" for letter in piece)
+    )
     assert all(len(words(piece)) <= 1 for piece in spoken)
 
 

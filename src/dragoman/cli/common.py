@@ -34,17 +34,11 @@ def print_json(value: Any) -> None:
 
 def print_json_list(values: Iterable[Any]) -> None:
     """One JSON document, written as its parts become ready."""
-    first = True
+    separator = "["
     for value in values:
-        print(
-            "[" if first else ",",
-            json.dumps(value, ensure_ascii=False),
-            sep="\n" if first else "\n",
-            end="",
-            flush=True,
-        )
-        first = False
-    print("[]" if first else "\n]")
+        print(f"{separator}\n{json.dumps(value, ensure_ascii=False)}", end="", flush=True)
+        separator = ","
+    print("[]" if separator == "[" else "\n]")
 
 
 def lines_of(file: Path | None) -> Iterator[str]:

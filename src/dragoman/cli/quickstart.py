@@ -68,7 +68,8 @@ def quickstart(
     right = sum(text == reference for text, reference in zip(texts, references))
     print()
     print(
-        f"{right} of {len(sources)} sentences that it had never seen are translated exactly right ({100 * right / len(sources):.1f} %)"
+        f"{right} of {len(sources)} sentences that it had never seen are translated exactly right "
+        f"({100 * right / len(sources):.1f} %)"
     )
     print(evaluation.bleu(texts, references))
     print()

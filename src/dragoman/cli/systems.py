@@ -38,7 +38,8 @@ def systems(
 
 
 def _row(name: str, known: System, size: str) -> dict[str, Any]:
-    return {"system": name, "year": known.year, "parameters": _parameters(known, size), "what it is": known.summary}
+    parameters = _parameters(known, size)
+    return {"system": name, "year": str(known.year), "parameters": parameters, "what it is": known.summary}
 
 
 def _parameters(known: System, size: str) -> int:
@@ -73,9 +74,8 @@ def _describe(name: str, known: System, size: str, as_json: bool) -> None:
         return
     print(f"{name}: {inspect.getdoc(known.make)}")
     print(f"\npaper     {known.paper}, {known.year}")
-    print(
-        f"sizes     {', '.join(f'{key} {count / 1e6:.1f} M' for key, count in sizes.items())} (vocabulary {VOCABULARY:,}, joint)"
-    )
+    counts = ", ".join(f"{key} {count / 1e6:.1f} M" for key, count in sizes.items())
+    print(f"sizes     {counts} parameters (joint vocabulary of {VOCABULARY:,})")
     print(f"settings  {', '.join(f'{key}={value}' for key, value in settings.items())}")
     print("          change one with --set system.settings.NAME=VALUE")
     print(f"\n{size}:")

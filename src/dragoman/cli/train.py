@@ -47,8 +47,8 @@ def train(
 ) -> None:
     """From two text files to a trained model.
 
-    Everything that is not given is chosen by the amount of data and the device, and said. Ctrl-C stops after the step at hand,
-    saves, and prints the command that goes on.
+    Everything that is not given is chosen by the amount of data and the device, and said. Ctrl-C stops after the step
+    at hand, saves, and prints the command that goes on.
     """
     from dragoman import config as configuration
 
@@ -89,9 +89,8 @@ def start_run(run: Path, config: Config) -> dict[str, object]:
     for line in prepared.preflight.lines():
         say(line)
     say("")
-    say(
-        f"{prepared.config.system.name} ({prepared.config.system.size}), {prepared.parameters:,} parameters, chosen for you:"
-    )
+    chosen = prepared.config.system
+    say(f"{chosen.name} ({chosen.size}), {prepared.parameters:,} parameters; chosen for you:")
     for choice in prepared.choices:
         say(f"  {choice}")
     say("choose otherwise with --set NAME=VALUE; 'dragoman systems' lists the systems")

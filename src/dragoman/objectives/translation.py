@@ -1,4 +1,4 @@
-"""Translation by teacher forcing: −Σ log p(y_t | y_<t, x), the right words fed in whatever the model would have said."""
+"""Translation by teacher forcing: −Σ log p(y_t | y_<t, x), fed the right words whatever the model would have said."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import types
 import typing
 from collections.abc import Iterator, Mapping
@@ -94,7 +95,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _readable(hint: Any) -> str:
-    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+    return hint.__name__ if type(hint) is type else re.sub(r"\b(\w+\.)+", "", str(hint))  # without module names
 
 
 def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:

@@ -14,22 +14,23 @@ Pair = tuple[str, str]
 def learn_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int], merges: int) -> list[Pair]:
     """The first ``merges`` merges of byte-pair encoding, or fewer when every word has become one symbol.
 
-    ``counts`` says how often each word was seen; a word is a string (its symbols are the characters) or a tuple of symbols,
-    such as ``("l", "o", "w", "</w>")``.
+    ``counts`` says how often each word was seen; a word is a string, whose symbols are its characters, or a tuple of
+    symbols, such as ``("l", "o", "w", "</w>")``.
     """
     return [pair for pair, _ in islice(iterate_merges(counts), merges)]
 
 
 def iterate_merges(counts: Mapping[str, int] | Mapping[tuple[str, ...], int]) -> Iterator[tuple[Pair, int]]:
-    """One merge after the other, each with its count: again and again the most frequent pair of neighbours becomes a symbol.
+    """One merge after the other, each with its count: again and again the most frequent pair becomes one symbol.
 
         merge_k = argmax over (a, b) of Σ_word count(word) · occurrences of a b in word
 
     Sennrich et al. 2016, “Neural machine translation of rare words with subword units”, algorithm 1. Of pairs that are
-    equally frequent the one wins that comes first when the words are read in the order given, as in the paper's program.
+    equally frequent the one wins that comes first when the words are read in the order given, as in the paper's
+    program.
 
-    Counts are kept up to date only where a merge changes a word, and the best pair is the top of a heap. An entry of the
-    heap may promise too much, since counts fall as neighbours are merged, so it is worked out again when it reaches
+    Counts are kept up to date only where a merge changes a word, and the best pair is the top of a heap. An entry of
+    the heap may promise too much, since counts fall as neighbours are merged, so it is worked out again when it reaches
     the top; it never promises too little, since a pair that can have gained is entered anew.
     """
     codes = _Codes()

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from dragoman.errors import UserError
 from dragoman.text.symbols import BYTES, SYMBOLS
@@ -19,17 +20,19 @@ _WORDS_REMEMBERED = 1 << 17
 
 
 class Dropout:
-    """Segments words anew with merges left out at random: in every step each possible merge is dropped with probability ``rate``.
+    """Segments words anew, and in every step drops each possible merge with probability ``rate``.
 
     Provilkov et al. 2020, “BPE-dropout: simple and effective subword regularization”, algorithm 1.
 
-    It works on numbers, between the token store and the batch: ``dropout(ids, rng)`` decodes to the same text as ``ids``. For
-    speed each word gets a pool of segmentations, the same in every process, from which ``rng`` picks one each time.
+    It works on numbers: ``dropout(ids, rng)`` decodes to the same text as ``ids``. For speed each word gets a pool of
+    segmentations, the same in every process, from which ``rng`` picks one each time.
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float, pool: int = 32) -> None:
         if tokenizer.kind != "bpe":
-            raise UserError(f"dropout leaves out merges, and a tokenizer of kind {tokenizer.kind!r} has none: learn 'bpe'")
+            raise UserError(
+                f"dropout leaves out merges, and a tokenizer of kind {tokenizer.kind!r} has none: learn 'bpe'"
+            )
         if not 0 <= rate <= 1:
             raise UserError(f"the rate of dropout must be from 0 to 1, not {rate}")
         if pool < 1:
@@ -57,7 +60,7 @@ class Dropout:
             self._ends[id_] = last and not (initial and piece == " ")
         self._segmentations = functools.lru_cache(_WORDS_REMEMBERED)(self._make_pool)
 
-    def __call__(self, ids: Sequence[int], rng: np.random.Generator) -> list[int]:
+    def __call__(self, ids: Sequence[int] | npt.NDArray[np.integer], rng: np.random.Generator) -> list[int]:
         ids = ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
         if not self.rate or not ids:
             return ids
@@ -94,5 +97,5 @@ class Dropout:
 
 
 def _inside(letter: str) -> bool:
-    """Whether words are made of such characters: letters, digits, _, combining marks, and what this Python does not know yet."""
+    """Whether words are made of it: a letter, digit, combining mark, ``_``, or what this Python does not know yet."""
     return letter.isalnum() or letter == "_" or unicodedata.category(letter) in ("Mn", "Mc", "Me", "Cn")

@@ -1,14 +1,14 @@
 """Tokenizers: text to numbers and back, exactly.
 
-A text is any string; it is not normalised, and tabs, newlines and further spaces are characters like others, so that
-``decode(encode(text)) == text``. Two exceptions: a lone surrogate, which no encoding of Unicode can write, becomes U+FFFD, and a
-tokenizer of whole words gives ``<unk>`` for a word that it does not know. Every other kind writes the characters it does not
-know in bytes. Special symbols are never found in a text: a literal ``</s>`` is four characters.
+A text is any string; it is not normalised, and tabs, newlines and repeated spaces are characters like others, so that
+``decode(encode(text)) == text``. Two exceptions: a lone surrogate, which no encoding of Unicode can write, becomes
+U+FFFD, and a tokenizer of whole words gives ``<unk>`` for a word that it does not know. Every other kind writes the
+characters it does not know in bytes. Special symbols are never found in a text: a literal ``</s>`` is four characters.
 
-Before it is cut into pieces, a text is cut into words, in the sense of ``words``, each with the space before it
-(marker ``initial``: ▁house) or after it (marker ``final``: house▁), and no piece is longer than such a word. Combining marks stay
-with their letters. So that the first word looks like the others, one space is put before the text (or after it), and
-``decode`` takes it away. The space itself is the marker; ▁ is only how ``pieces`` shows it, so that a literal ▁ is safe.
+Before it is cut into pieces, a text is cut into words, in the sense of ``words``, each with the space before it (marker
+``initial``: ▁house) or after it (marker ``final``: house▁), and no piece is longer than such a word. Combining marks
+stay with their letters. So that the first word looks like the others, one space is put before the text (or after it),
+and ``decode`` takes it away. The space itself is the marker; ▁ is only how ``pieces`` shows it, so a literal ▁ is safe.
 """
 
 from __future__ import annotations
@@ -87,8 +87,8 @@ class Tokenizer:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode`` for many texts at once.
 
-        No piece reaches over a space, so what lies between two spaces is encoded once and remembered: on ordinary text that
-        is far faster than the library, which is left what is new and works on all cores.
+        No piece reaches over a space, so what lies between two spaces is encoded once and remembered: on ordinary text
+        that is far faster than the library, which is left what is new and works on all cores.
         """
         known = self._known
         cut = [text.split(" ") if text else [] for text in texts]
@@ -113,7 +113,7 @@ class Tokenizer:
     def decode(self, ids: Iterable[int]) -> str:
         """The text that the pieces make up, special symbols left out: the inverse of ``encode``.
 
-        Bytes that are no character, as a model may put them together, become U+FFFD; what was unknown becomes a word ``<unk>``.
+        Bytes that are no character, as a model may put them together, become U+FFFD; an unknown word becomes ``<unk>``.
         """
         text = b"".join([self._bytes[number] for number in ids]).decode(errors="replace")
         if self.kind in UNMARKED:
@@ -125,9 +125,9 @@ class Tokenizer:
         return [self._pieces[number].replace(" ", "▁") for number in ids]
 
     def word_of_piece(self, ids: Iterable[int]) -> list[int]:
-        """For each piece the index in ``words(decode(ids))`` of the word it belongs to, −1 for white space and special symbols.
+        """For each piece the index in ``words(decode(ids))`` of its word, −1 for white space and special symbols.
 
-        A piece belongs to the word in which its first character lies that is not its space.
+        Its word is the one in which its first character lies that is not its space.
         """
         decoder = codecs.getincrementaldecoder("utf-8")("replace")
         text = ""
@@ -172,7 +172,9 @@ class Tokenizer:
             raise UserError(f"{origin} is damaged: {error}") from None
         first = SYMBOLS if kind == "word" else SYMBOLS + BYTES
         if any(library.id_to_token(number) != piece for number, piece in enumerate(first)):
-            raise UserError(f"{origin} is damaged: it does not begin with the special symbols{' and bytes' * (kind != 'word')}")
+            raise UserError(
+                f"{origin} is damaged: it does not begin with the special symbols{' and bytes' * (kind != 'word')}"
+            )
         if library.id_to_token(library.get_vocab_size() - 1) is None:
             raise UserError(f"{origin} is damaged: its pieces are not numbered one after the other")
         return cls(library, kind, marker)
@@ -203,9 +205,10 @@ def learn(
 
     Args:
         kind: ``bpe``, ``unigram``, ``word``, ``character`` or ``byte``.
-        size: the most pieces there may be; the 7 special symbols and (but for ``word``) the 256 bytes count. A small text
-            may not fill it, and ``byte`` has always 263.
-        marker: ``initial`` (▁house) or ``final`` (house▁, like the textbook's ``</w>``): on which side a piece shows its space.
+        size: the most pieces there may be; the 7 special symbols and (but for ``word``) the 256 bytes count. A small
+            text may not fill it, and ``byte`` has always 263.
+        marker: on which side of a word its space is: ``initial`` (▁house) or ``final`` (house▁, the textbook's
+            ``</w>``).
         min_count: how often a word (``word``) or a pair that is merged (``bpe``, never under 2) must have been seen.
         coverage: the share of the text whose characters are in the vocabulary; rarer characters are written in bytes.
     """
@@ -229,7 +232,7 @@ def _assemble(model: models.Model, kind: str, marker: str) -> tokenizers.Tokeniz
         initial = marker == "initial"
         library.normalizer = normalizers.Prepend(" ") if initial else normalizers.Replace(Regex(r"\z"), " ")
         library.pre_tokenizer = _splitter(marker)
-        strip = decoders.Strip(" ", int(initial), int(not initial))
+        strip = decoders.Replace(Regex(r"\A " if initial else r" \z"), "")
         library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), strip])
     library.add_special_tokens([AddedToken(symbol, normalized=False, special=True) for symbol in SYMBOLS])
     return library

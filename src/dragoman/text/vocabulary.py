@@ -19,14 +19,13 @@ from dragoman.errors import UserError
 from dragoman.text.bpe import iterate_merges
 from dragoman.text.symbols import BYTES, SYMBOLS, UNKNOWN
 
-
 # For the unigram learner: how many characters a word is shown before, and in which share of its count.
-_ENDS, _SHARE = 100, 5
+_ENDS, _SHARE = 30, 5
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds a vocabulary: its size, how often a piece must have been seen, and the share of characters it covers."""
+    """What bounds a vocabulary: its size, how often a piece must have been seen, the share of characters it covers."""
 
     size: int
     min_count: int
@@ -74,13 +73,17 @@ def unigram(words: Mapping[str, int], limits: Limits) -> models.Model:
     learner = tokenizers.Tokenizer(models.Unigram())
     trainer = trainers.UnigramTrainer(vocab_size=room + len({word[-1] for word in shown}), show_progress=False)
     learner.train_from_iterator(chain(shown, *(repeat(word, count) for word, count in counts.items())), trainer)
-    learned = [
-        (piece, round(score, 6))
-        for piece, score in json.loads(learner.to_str())["model"]["vocab"]
+    learned = json.loads(learner.to_str())["model"]["vocab"]
+    # Characters without a probability of their own got the lowest score and a little more each, in no certain order.
+    lowest = min(score for _, score in learned)
+    little = 1e-4 * (len(alphabet) + len(ends))
+    scored = [
+        (piece, round(lowest if len(piece) == 1 and score < lowest + little else score, 6))
+        for piece, score in learned
         if piece[-1] not in ends
     ]
-    learned.sort(key=lambda scored: (-scored[1], scored[0]))
-    return models.Unigram([*((piece, 0.0) for piece in SYMBOLS + BYTES), *learned], UNKNOWN, byte_fallback=True)
+    scored.sort(key=lambda one: (-one[1], one[0]))
+    return models.Unigram([*((piece, 0.0) for piece in SYMBOLS + BYTES), *scored], UNKNOWN, byte_fallback=True)
 
 
 def word(words: Mapping[str, int], limits: Limits) -> models.Model:

@@ -39,22 +39,20 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     system(config.system.name)
     device = str(pick_device(config.training.device))
     train, valid = corpora(config.data)
-    say("reading the corpus")
-    count = _Count()
-    split = None
-    if valid:
-        for _ in count.watch(data.read(train)):
-            pass
-        for _ in data.read(valid):  # all of it, so that a flaw in it shows before anything is made
-            pass
-    else:
-        split = data.hold_out(count.watch(data.read(train)), config.training.seed, config.data.hold_out)
-        if not split.pairs:
-            raise UserError(f"{train[0].source} has too few sentence pairs to hold one out: give validation files")
-    config, choices = choose_vocabulary(config, count.words)
-    say(f"learning a vocabulary of {config.text.kind} pieces from {count.pairs:,} pairs")
-    tokenizers = _learn(config, lambda: _train(train, split), count.pairs)
     with new_folder(folder) as partial:
+        say("reading the corpus")
+        count = _Count()
+        split = None
+        if valid:
+            _exhaust(count.watch(data.read(train)))
+            _exhaust(data.read(valid))  # all of it, so that a flaw in it shows before anything is made
+        else:
+            split = data.hold_out(count.watch(data.read(train)), config.training.seed, config.data.hold_out)
+            if not split.pairs:
+                raise UserError(f"{train[0].source} has too few sentence pairs to hold one out: give validation files")
+        config, choices = choose_vocabulary(config, count.words)
+        say(f"learning a vocabulary of {config.text.kind} pieces from {count.pairs:,} pairs")
+        tokenizers = _learn(config, lambda: _train(train, split), count.pairs)
         say("writing the token store")
         held_out = None if split else {"valid": data.read(valid)}
         inspector = Inspector(*tokenizers, Limits(config.data.longest), held_out)
@@ -72,6 +70,11 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         preflight = inspector.report(memory)
         _write(partial, config, spec, tokenizers, preflight)
     return Prepared(config, preflight, choices + more, parameters)
+
+
+def _exhaust(pairs: Iterable[Pair]) -> None:
+    for _ in pairs:
+        pass
 
 
 def check_free(folder: Path) -> None:
@@ -168,4 +171,5 @@ def _write(
 def _absolute(config: DataConfig) -> DataConfig:
     """Files by their full names, so that the run knows them from wherever it is looked at."""
     names = ("source", "target", "valid_source", "valid_target")
-    return replace(config, **{name: tuple(str(Path(f).resolve()) for f in getattr(config, name)) for name in names})
+    files = {name: tuple(str(Path(file).resolve()) for file in getattr(config, name)) for name in names}
+    return replace(config, **files)  # type: ignore[arg-type]

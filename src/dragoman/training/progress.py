@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from dragoman import checkpoint
 from dragoman.data import Position
 from dragoman.run import CHECKPOINTS
-from dragoman.storage import plain_errors, point
+from dragoman.storage import plain_errors, point, remove_folder
 from dragoman.training.optimizer import load_state_tensors, state_tensors
 
 
@@ -51,17 +51,14 @@ class Keeper:
     ) -> None:
         """One checkpoint, named by its step; `last` and, if it is the best, `best` point to it."""
         name = f"{progress.step:06d}"
-        if (self.folder / name).exists():  # validated at the step at which it was also interrupted
-            shutil.rmtree(self.folder / name)
+        remove_folder(self.folder / name)  # a process that was killed may have got so far before
         checkpoint.save(
             self.folder / name,
             {"model": checkpoint.weights_of(model), "trainer": state_tensors(model, optimizer)},
             {"validated": validated, "progress": progress.to_dict()},
         )
         point(self.folder / "last", name)
-        if best:
-            point(self.folder / "best", name)
-        elif not (self.folder / "best").exists():  # cut short before the first validation: better than nothing
+        if best or not (self.folder / "best").exists():  # before the first validation, better than nothing
             point(self.folder / "best", name)
         self._prune()
 
@@ -93,7 +90,7 @@ class Keeper:
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:
         """Keep the averaged weights as the best."""
-        shutil.rmtree(self.folder / "averaged", ignore_errors=True)
+        remove_folder(self.folder / "averaged")
         checkpoint.save(self.folder / "averaged", {"model": checkpoint.weights_of(model)}, values)
         point(self.folder / "best", "averaged")
 
@@ -103,7 +100,7 @@ class Keeper:
         stay = {path.name for path in self.validated()[-self.keep :]} | {best, last}
         for path in steps:
             if path.name not in stay:
-                shutil.rmtree(path, ignore_errors=True)
+                remove_folder(path)
 
 
 def _mean(many: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -109,7 +109,7 @@ class Trainer:
             elif watch.seconds - saved_at > SAVE_EVERY:
                 self.keeper.save(self.model, self.optimizer, progress, validated=False, best=False)
                 saved_at = watch.seconds
-        stream.close()  # type: ignore[attr-defined]
+        stream.close()
         last = self.keeper.folder / "last"
         if not last.exists() or last.resolve().name != f"{progress.step:06d}":
             if self.interrupted:
@@ -191,8 +191,8 @@ class Trainer:
         self._record({"kind": "averaged", "step": self.progress.step, "checkpoints": count, **result.record()})
         return count
 
-    def _log(self, record: dict[str, float]) -> None:
-        record = {"kind": "train", "epoch": self.progress.position.epoch, **record}
+    def _log(self, measured: dict[str, float]) -> None:
+        record: dict[str, Any] = {"kind": "train", "epoch": self.progress.position.epoch, **measured}
         record["seconds"] = round(self.progress.seconds, 2)
         if not math.isfinite(record["loss"]):
             raise UserError(

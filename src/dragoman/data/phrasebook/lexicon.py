@@ -72,12 +72,12 @@ class Adverb:
     german: str
 
 
-_OF_THINGS = "old new big small red blue black white beautiful"
+_OF_THINGS = "old new big small red blue black beautiful"
 _ADJECTIVES_OF = {
     "person": "old young tired happy friendly sick clever sad hungry quiet",
     "young": "young tired happy friendly sick clever sad hungry quiet",
     "aged": "old tired happy friendly sick clever sad hungry quiet",
-    "animal": "old young big small black white hungry tired",
+    "animal": "old young big small black hungry tired",
     "food": "fresh good warm cold",
     "drink": "cold warm good",
     "readable": "old new good beautiful",
@@ -96,7 +96,7 @@ ADJECTIVES = {
         line.split()
         for line in """
         old alt; young jung; new neu; big groß; small klein; good gut; beautiful schön; red rot; blue blau
-        black schwarz; white weiß; warm warm; cold kalt; fresh frisch; tired müde; happy glücklich
+        black schwarz; warm warm; cold kalt; fresh frisch; tired müde; happy glücklich
         friendly freundlich; sick krank; clever klug; sad traurig; hungry hungrig; quiet ruhig
         """.replace("\n", ";").split(";")
         if line.strip()
@@ -164,11 +164,11 @@ bicycle, bicycles: das Fahrrad, Fahrräder | vehicle washable repairable
 door, doors: die Tür, Türen | opening repairable
 window, windows: das Fenster, Fenster | opening repairable
 house, houses: das Haus, Häuser | building
-garden house, garden houses: das Gartenhaus, Gartenhäuser | building
+garden house, garden houses: das Gartenhaus, Gartenhäuser | building single
 school, schools: die Schule, Schulen | building
 church, churches: die Kirche, Kirchen | building unowned sight
-hospital, hospitals: das Krankenhaus, Krankenhäuser | building unowned
-library, libraries: die Bibliothek, Bibliotheken | building unowned
+hospital, hospitals: das Krankenhaus, Krankenhäuser | building unowned single
+library, libraries: die Bibliothek, Bibliotheken | building unowned single
 garden, gardens: der Garten, Gärten | area outdoors single
 kitchen, kitchens: die Küche, Küchen | area single
 room, rooms: das Zimmer, Zimmer | area single

@@ -1,0 +1,5 @@
+"""`python -m dragoman`: the command line."""
+
+from dragoman.cli import main
+
+main()

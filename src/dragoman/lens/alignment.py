@@ -1,0 +1,86 @@
+"""Alignment and attention as text, for the terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.cells import cell_len, set_cell_size
+
+from dragoman.evaluation import Link
+from dragoman.lens.markup import printable
+from dragoman.run import Attention
+from dragoman.text import words
+
+WIDTH = 100  # cells of a line
+LONGEST = 20  # cells of a word
+SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"), (0.0, "·"))
+LEGEND = "share of its look:  · under 5 %  ░ from 5 %  ▒ from 25 %  ▓ from 50 %  █ from 75 %"
+
+
+def alignment_lines(source: str, target: str, links: Iterable[Link], width: int = WIDTH) -> list[str]:
+    """The source, and below it each target word over the source words it comes from and their places in the source.
+
+    source     I have seen the dog.
+    target     Ich  habe  den  Hund  gesehen  .
+    from       I    have  the  dog   seen     .
+    word       1    2     4    5     3        6
+    """
+    source_words, target_words = words(source), words(target)
+    origins: list[list[int]] = [[] for _ in target_words]
+    for i, j in sorted(set(links)):
+        if i < len(source_words) and j < len(target_words):
+            origins[j].append(i)
+    lines = [f"source     {_line(source)}"]
+    if not any(origins):
+        return [*lines, f"target     {_line(target)}"]
+    names = [" ".join(source_words[i] for i in origin) or "–" for origin in origins]
+    places = [" ".join(str(i + 1) for i in origin) or "–" for origin in origins]
+    for block in _fold([target_words, names, places], width - 11):
+        lines += [f"{heading:11}{line}" for heading, line in zip(("target", "from", "word"), block)]
+    return lines
+
+
+def heat_lines(attention: Attention, width: int = WIDTH) -> list[str]:
+    """Who looked at what as a picture of blocks: a row for each target piece, a column for each source piece."""
+    if attention.cross is None:
+        return ["this system has no attention"]
+    names = [_short(piece) for piece in attention.target]
+    margin = max(map(cell_len, names), default=0) + 2
+    columns = [
+        [piece, *(_shade(weight) * max(2, cell_len(_short(piece))) for weight in column)]
+        for piece, column in zip(attention.source, attention.cross.T.tolist())
+    ]
+    rows = [list(row) for row in zip(*columns)]
+    lines = []
+    for block in _fold(rows, width - margin):
+        lines += [set_cell_size(name, margin) + line for name, line in zip(["", *names], block)]
+        lines.append("")
+    return [line.rstrip() for line in lines] + [LEGEND]
+
+
+def _fold(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]:
+    """Rows of cells as lines in aligned columns, in as many blocks as the width makes necessary."""
+    cells = [[_short(cell) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) + 2 for column in zip(*cells)]
+    begin = 0
+    while begin < len(widths):
+        end, used = begin + 1, widths[begin]
+        while end < len(widths) and used + widths[end] - 2 <= width:
+            used += widths[end]
+            end += 1
+        yield ["".join(map(set_cell_size, row[begin:end], widths[begin:end])).rstrip() for row in cells]
+        begin = end
+
+
+def _shade(weight: float) -> str:
+    return next((shade for least, shade in SHADES if weight >= least), SHADES[-1][1])
+
+
+def _short(text: str, longest: int = LONGEST) -> str:
+    """A text that takes no more than so many cells, wide characters counted as two, combining marks as none."""
+    text = _line(text)
+    return text if cell_len(text) <= longest else set_cell_size(text, longest - 1).rstrip() + "…"
+
+
+def _line(text: str) -> str:
+    return printable(" ".join(text.split()))

@@ -1,0 +1,66 @@
+"""Numbers for people: round ticks, short figures, no more points than can be told apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+Points = Sequence[tuple[float, float]]
+
+MOST_POINTS = 400  # of a curve: there are not many more pixels
+
+
+def ticks(low: float, high: float, most: int = 5) -> list[float]:
+    """Round numbers around a range, in at most so many steps of 1, 2 or 5 times a power of ten; 0 with them if it is near."""
+    if low == high or 0 < low < high / 2:
+        low, high = min(0.0, low), max(0.0, high)
+    if low == high:
+        high = 1.0
+    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    for step in (factor * power for factor in (1, 2, 5, 10, 20)):
+        first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+        if last - first <= most:
+            break
+    return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float) -> list[float]:
+    """Numbers around a range of positive ones: powers of ten, and 2 and 5 times them where those are few."""
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    factors = (1, 2, 5) if last - first <= 2 else (1,)
+    every = max(1, (last - first) // 5)
+    found = [factor * 10.0**power for power in range(first, last + every + 1, every) for factor in factors]
+    begin = max(i for i, tick in enumerate(found) if tick <= low)
+    end = min(i for i, tick in enumerate(found) if tick >= high and i > begin)
+    return found[begin : end + 1]
+
+
+def tick_label(value: float) -> str:
+    """A tick in few letters: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁵."""
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if abs(value) >= max(size, 1e5):
+            return f"{value / size:g}{letter}"
+    return plain_number(value)
+
+
+def plain_number(value: float) -> str:
+    """A number to four figures: 12,345, 27.31, 0.000125, 3.2·10⁻⁵."""
+    if not math.isfinite(value):
+        return "–"
+    if value == int(value):
+        return f"{int(value):,}"
+    if abs(value) < 1e-4:
+        mantissa, exponent = f"{value:.3e}".split("e")
+        raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        return f"{float(mantissa):g}·10{raised}"
+    digits = 3 - math.floor(math.log10(abs(value)))
+    return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits > 0 else f"{value:,.0f}"
+
+
+def thin(points: Points, most: int = MOST_POINTS) -> Points:
+    """No more points than so many: the means of neighbours where there are more."""
+    group = -(-len(points) // most)
+    if group <= 1:
+        return points
+    groups = [points[i : i + group] for i in range(0, len(points), group)]
+    return [(sum(x for x, _ in some) / len(some), sum(y for _, y in some) / len(some)) for some in groups]

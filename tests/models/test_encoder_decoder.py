@@ -1,0 +1,78 @@
+"""The encoder–decoder: what it shares, what it begins a search with, what cannot be put together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from dragoman.errors import UserError
+from dragoman.models import EncoderDecoder
+from dragoman.systems import SYSTEMS, Vocabulary
+
+
+def spec_of(name: str, vocabulary: Vocabulary, tied: bool = True) -> EncoderDecoder:
+    return SYSTEMS[name].spec(vocabulary, "tiny", width=8, tied=tied)
+
+
+def test_a_joint_vocabulary_has_one_table_of_embeddings() -> None:
+    model = spec_of("transformer", Vocabulary(9, 9, joint=True)).build()
+    assert model.source_embedding is model.target_embedding
+    assert model.output.weight is model.target_embedding.weight
+    apart = spec_of("transformer", Vocabulary(9, 12), tied=False).build()
+    assert apart.source_embedding.weight.shape == (9, 8)
+    assert apart.target_embedding.weight.shape == apart.output.weight.shape == (12, 8)
+    assert apart.output.weight is not apart.target_embedding.weight
+
+
+def test_one_table_cannot_serve_two_vocabularies() -> None:
+    with pytest.raises(UserError, match="cannot serve 9 source and 12 target tokens: learn a joint tokenizer"):
+        spec_of("transformer", Vocabulary(9, 12, joint=True)).build()
+
+
+def test_a_decoder_that_starts_from_the_last_state_needs_a_recurrent_encoder() -> None:
+    transformer, sutskever = (spec_of(name, Vocabulary(9, 9)) for name in ("transformer", "sutskever"))
+    model = replace(sutskever, encoder=transformer.encoder).build()
+    with pytest.raises(UserError, match="give it a recurrent encoder"):
+        model.start(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
+
+
+def test_a_decoder_that_starts_from_the_last_state_needs_its_shape() -> None:
+    sutskever, luong = spec_of("sutskever", Vocabulary(9, 9)), spec_of("luong", Vocabulary(9, 9))
+    model = replace(sutskever, encoder=luong.encoder).build()  # two layers and one
+    with pytest.raises(UserError, match="needs its cell, layers and width"):
+        model.start(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
+
+
+def test_a_start_from_the_context_needs_one_that_is_the_same_at_every_step() -> None:
+    cho, bahdanau = spec_of("cho", Vocabulary(9, 9)), spec_of("bahdanau", Vocabulary(9, 9))
+    decoder = replace(cho.decoder.block[0], context=bahdanau.decoder.block[0].context)  # type: ignore[attr-defined,type-var]
+    model = replace(cho, decoder=replace(cho.decoder, block=(decoder,))).build()
+    with pytest.raises(UserError, match="give it one that is the same at every step"):
+        model.start(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
+
+
+@pytest.mark.parametrize(("name", "packs"), [("transformer", True), ("sutskever", False), ("bahdanau", False)])
+def test_recurrence_cannot_read_packed_rows(name: str, packs: bool) -> None:
+    assert spec_of(name, Vocabulary(9, 9)).build().packs == packs
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name: str) -> None:
+    model = spec_of(name, Vocabulary(9, 9)).build().eval()
+    begin = model.start(torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, longest=5, first=2)
+    assert begin.memory is not None
+    assert begin.memory.states.shape == (2, 4, 8)
+    assert begin.tokens.tolist() == [2] * 6
+    assert begin.positions.tolist() == [0] * 6
+
+
+def test_dropout_only_in_training() -> None:
+    tokens, lengths = torch.tensor([[4, 5, 6]]), torch.tensor([3])
+    for name in SYSTEMS:
+        model = SYSTEMS[name].spec(Vocabulary(9, 9), "tiny", width=8, dropout=0.5).build()
+        model.eval()
+        assert torch.equal(model(tokens, lengths, tokens, lengths), model(tokens, lengths, tokens, lengths)), name
+        model.train()
+        assert not torch.equal(model(tokens, lengths, tokens, lengths), model(tokens, lengths, tokens, lengths)), name

@@ -1,0 +1,61 @@
+"""Layouts: where the tokens of padded and packed rows stand."""
+
+from __future__ import annotations
+
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dragoman.parts.mixer import Layout, map_state
+
+lengths_of_a_row = st.lists(st.integers(1, 9), min_size=1, max_size=8)
+
+
+def row_of(lengths: list[int], width: int) -> list[int]:
+    """The number of each token's sequence; what is left over at the end is one more sequence."""
+    segments = [number for number, length in enumerate(lengths) for _ in range(length)]
+    return segments + [len(lengths)] * (width - len(segments))
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(lengths_of_a_row, min_size=1, max_size=4))
+def test_packed_positions_count_from_zero_in_every_sequence(rows: list[list[int]]) -> None:
+    width = max(sum(lengths) for lengths in rows)
+    layout = Layout.packed(torch.tensor([row_of(lengths, width) for lengths in rows]))
+    for lengths, positions in zip(rows, layout.positions.tolist()):
+        left_over = [width - sum(lengths)] if width > sum(lengths) else []
+        assert positions == [place for length in lengths + left_over for place in range(length)]
+    assert layout.longest == int(layout.positions.max()) + 1
+    assert layout.lengths is None
+    assert layout.real is None
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 3))
+def test_padded_rows_are_real_up_to_their_lengths(lengths: list[int], spare: int) -> None:
+    width = max(lengths) + spare
+    layout = Layout.padded(width, torch.tensor(lengths))
+    assert layout.positions.tolist() == [list(range(width))] * len(lengths)
+    assert layout.real is not None
+    assert layout.real.tolist() == [[place < length for place in range(width)] for length in lengths]
+    assert layout.longest == width
+    assert layout.segments is None
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.integers(1, 4))
+def test_steps_go_on_from_where_each_row_stands(first: list[int], count: int) -> None:
+    layout = Layout.steps(torch.tensor(first), count)
+    assert layout.positions.tolist() == [[start + step for step in range(count)] for start in first]
+    assert layout.real is None
+
+
+def test_who_packed_the_rows_may_say_how_long_the_longest_is() -> None:
+    assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]])).longest == 3
+    assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]]), longest=4).longest == 4
+
+
+def test_a_function_reaches_every_tensor_of_a_state() -> None:
+    state = {"a": torch.tensor([1]), "b": {"c": torch.tensor([2]), "d": {"e": torch.tensor([3])}}, "f": {}}
+    doubled = map_state(lambda leaf: leaf * 2, state)
+    assert doubled == {"a": torch.tensor([2]), "b": {"c": torch.tensor([4]), "d": {"e": torch.tensor([6])}}, "f": {}}

@@ -1,0 +1,75 @@
+"""A model that reads its conditional probabilities off a table, so that every search over it can be done by hand."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import torch
+from torch import Tensor
+
+from dragoman.models import Start
+from dragoman.parts.mixer import Ctx, State
+from dragoman.search import Symbols
+
+FILLERS = 2000  # words that nobody wants: what the table leaves of the probability is spread over them
+Prefix = tuple[str, ...]
+
+
+class TableModel:
+    """log p(next | prefix) from a table of hypotheses with their total scores, as the textbook draws its trees.
+
+    The table names hypotheses by their words, "</s>" for END, and gives log p of the whole hypothesis; what a row of
+    the search has written lies in its state, so that a hypothesis with another's state shows at once.
+    """
+
+    limits = (None, None)
+
+    def __init__(self, totals: dict[str, float]) -> None:
+        table = {tuple(hypothesis.split()): total for hypothesis, total in totals.items()}
+        self.words = ["<s>", "</s>", *sorted({word for prefix in table for word in prefix} - {"</s>"})]
+        self.ids = {word: i for i, word in enumerate(self.words)}
+        self.spec = SimpleNamespace(target_vocabulary=len(self.words) + FILLERS)
+        self.symbols = Symbols(start=0, end=1, banned=(0,))
+        self.steps: list[list[Prefix]] = []  # what was fed at each step, row by row
+        self.nothing = self._row({})
+        self.conditional: dict[Prefix, Tensor] = {}
+        for parent in {prefix[:-1] for prefix in table}:
+            before = table.get(parent, 0.0)
+            children = {prefix[-1]: total - before for prefix, total in table.items() if prefix[:-1] == parent}
+            self.conditional[parent] = self._row(children)
+
+    def _row(self, children: dict[str, float]) -> Tensor:
+        left = 1 - sum(math.exp(log_p) for log_p in children.values())
+        assert left >= -1e-9, f"the continuations {children} have more than all of the probability"
+        row = torch.full((self.spec.target_vocabulary,), -torch.inf)
+        row[len(self.words) :] = math.log(max(left, 1e-30) / FILLERS)
+        for word, log_p in children.items():
+            row[self.ids[word]] = log_p
+        return row
+
+    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int) -> Start:
+        rows = source.shape[0] * beam
+        state: State = {"written": torch.full((rows, longest + 1), -1)}
+        return Start(None, state, torch.full((rows,), first), torch.zeros(rows, dtype=torch.long))
+
+    def decode(self, tokens: Tensor, ctx: Ctx, state: State) -> tuple[Tensor, State]:
+        written = state["written"].scatter(1, ctx.layout.positions, tokens)
+        fed = [self.text([token for token in row[1:].tolist() if token >= 0]) for row in written]
+        self.steps.append(fed)
+        return torch.stack([self.after(prefix) for prefix in fed])[:, None], {"written": written}
+
+    def __call__(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
+        """Teacher forcing: every prefix of every row."""
+        rows = [[self.after(self.text(row[1 : t + 1])) for t in range(len(row))] for row in target.tolist()]
+        return torch.stack([torch.stack(row) for row in rows])
+
+    def after(self, prefix: Prefix) -> Tensor:
+        """V: log p of every next token."""
+        return self.conditional.get(prefix, self.nothing)
+
+    def text(self, tokens: list[int]) -> Prefix:
+        return tuple(self.words[token] if token < len(self.words) else "…" for token in tokens)
+
+    def sentence(self, tokens: list[int]) -> str:
+        return " ".join(self.text(tokens))

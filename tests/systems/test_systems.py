@@ -1,0 +1,192 @@
+"""The named systems: their sizes, what can be set, and their weights counted by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from dragoman.errors import UserError
+from dragoman.models import EncoderDecoder
+from dragoman.parts.attention import CrossAttention, SelfAttention
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.spec import find
+from dragoman.systems import SYSTEMS, Vocabulary, system
+
+SEPARATE, JOINT = Vocabulary(30, 20), Vocabulary(37000, 37000, joint=True)
+SIZES = [(name, size) for name, one in SYSTEMS.items() for size in one.sizes]
+
+
+def count(spec: EncoderDecoder) -> int:
+    with torch.device("meta"):  # shapes without memory
+        return sum(weight.numel() for weight in spec.build().parameters())
+
+
+# ---- weights counted by hand
+
+
+def transformer_weights(d: int, layers: int, inner: int, tables: int, vocabulary: int) -> int:
+    """Attention: four d × d with biases. Feed-forward: d × inner and back, with biases. A norm: 2d."""
+    attention = 4 * (d * d + d)
+    feed_forward = (d * inner + inner) + (inner * d + d)
+    encoder_layer = attention + feed_forward + 2 * 2 * d
+    decoder_layer = 2 * attention + feed_forward + 3 * 2 * d
+    return layers * (encoder_layer + decoder_layer) + tables * vocabulary * d
+
+
+def test_transformer_base_has_63_million_weights() -> None:
+    """6 · (3,152,384 + 4,204,032) + 37,000 · 512; the paper's table 3 rounds to 65 million."""
+    assert count(SYSTEMS["transformer"].spec(JOINT)) == 63_082_496 == transformer_weights(512, 6, 2048, 1, 37000)
+
+
+def test_transformer_big_has_214_million_weights() -> None:
+    """6 · (12,596,224 + 16,796,672) + 37,000 · 1024; 213 million in the paper's table 3."""
+    big = SYSTEMS["transformer"].spec(JOINT, "big")
+    assert count(big) == 214_245_376 == transformer_weights(1024, 6, 4096, 1, 37000)
+    assert [part.heads for part in find(big, SelfAttention)] == [16, 16]
+
+
+def test_pre_norm_adds_a_norm_at_the_end_of_either_stack() -> None:
+    settings: dict[str, Any] = {"width": 16, "heads": 2, "layers": 2, "inner": 8}
+    post = count(SYSTEMS["transformer"].spec(JOINT, **settings))
+    assert post == transformer_weights(16, 2, 8, 1, 37000)
+    assert count(SYSTEMS["transformer"].spec(JOINT, **settings, pre_norm=True)) == post + 2 * 2 * 16
+
+
+def test_tables_are_shared_and_tied_as_told() -> None:
+    settings: dict[str, Any] = {"width": 16, "heads": 2, "layers": 1, "inner": 8}
+    body = transformer_weights(16, 1, 8, 0, 0)
+    assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings)) == body + (30 + 20) * 16
+    assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings, tied=False)) == body + (30 + 20 + 20) * 16
+    joint = Vocabulary(30, 30, joint=True)
+    assert count(SYSTEMS["transformer"].spec(joint, **settings)) == body + 30 * 16
+    assert count(SYSTEMS["transformer"].spec(joint, **settings, tied=False)) == body + 2 * 30 * 16
+
+
+def lstm(inputs: int, d: int) -> int:
+    """Four gates, each from the input and from the last state; torch has two biases for each."""
+    return 4 * (inputs * d + d * d + 2 * d)
+
+
+def gru(inputs: int, d: int) -> int:
+    return lstm(inputs, d) // 4 * 3
+
+
+def test_sutskevers_model_has_the_384_million_weights_of_the_paper() -> None:
+    """384M, of which 64M are recurrent connections (§3.4): 4 layers of 1000, 160,000 and 80,000 words."""
+    recurrent = 2 * 4 * lstm(1000, 1000)
+    assert round(recurrent, -6) == 64_000_000
+    weights = count(SYSTEMS["sutskever"].spec(Vocabulary(160_000, 80_000), "big"))
+    assert weights == recurrent + (160_000 + 80_000 + 80_000) * 1000 + 80_000
+    assert round(weights, -6) == 384_000_000
+
+
+def test_recurrent_systems_have_the_weights_of_their_formulas() -> None:
+    d, tables = 10, (30 + 20 + 20) * 10 + 20  # source, target and output, with the output's bias
+    maxout = 2 * d * 3 * d + 2 * d
+    one: dict[str, Any] = {"width": d, "layers": 1, "tied": False}
+    cho = gru(d, d) + gru(2 * d, d) + 2 * (d * d + d) + maxout  # c = tanh(V h), s_0 = tanh(V' c)
+    assert count(SYSTEMS["cho"].spec(SEPARATE, **one)) == cho + tables
+    additive = 2 * d * d + d
+    start = d // 2 * d + d  # from ←h_1, half as wide
+    bahdanau = 2 * gru(d, d // 2) + gru(2 * d, d) + additive + start + maxout
+    assert count(SYSTEMS["bahdanau"].spec(SEPARATE, **one)) == bahdanau + tables
+    luong = lstm(d, d) + lstm(2 * d, d) + d * d + 2 * d * d  # general score, W_c
+    assert count(SYSTEMS["luong"].spec(SEPARATE, **one)) == luong + tables
+    assert count(SYSTEMS["luong"].spec(SEPARATE, **one | {"tied": True})) == luong + tables - 20 * d
+    assert count(SYSTEMS["luong"].spec(SEPARATE, **one, input_feeding=False)) == luong - 4 * d * d + tables
+
+
+# ---- sizes and settings
+
+
+@pytest.mark.parametrize(("name", "size"), SIZES)
+def test_every_size_builds(name: str, size: str) -> None:
+    assert count(SYSTEMS[name].spec(SEPARATE, size)) > 0
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_has_the_same_sizes_each_larger_than_the_last(name: str) -> None:
+    assert list(SYSTEMS[name].sizes) == ["tiny", "small", "base", "big"]
+    counts = [count(SYSTEMS[name].spec(SEPARATE, size)) for size in SYSTEMS[name].sizes]
+    assert counts == sorted(counts)
+
+
+@pytest.mark.parametrize("name", SYSTEMS)
+def test_every_system_says_what_it_is(name: str) -> None:
+    one = system(name)
+    assert one is SYSTEMS[name]
+    assert len(one.summary) > 20
+    assert "(" not in one.summary
+    assert 2013 < one.year < 2030
+    assert all(set(settings) <= set(one.settings()) for settings in one.sizes.values())
+    assert {"width", "layers", "dropout"} <= set(one.settings())
+
+
+def test_the_users_settings_come_after_the_sizes() -> None:
+    spec = SYSTEMS["transformer"].spec(SEPARATE, "tiny", heads=2)
+    assert spec.dim == 128
+    assert (
+        {part.heads for part in find(spec, SelfAttention)} == {part.heads for part in find(spec, CrossAttention)} == {2}
+    )
+
+
+def test_dropouts_go_where_they_are_named() -> None:
+    settings = {"dropout": 0.1, "attention_dropout": 0.2, "inner_dropout": 0.3}
+    spec = SYSTEMS["transformer"].spec(SEPARATE, "tiny", **settings)
+    assert {part.dropout for part in find(spec, SelfAttention)} == {0.2}
+    assert {part.dropout for part in find(spec, CrossAttention)} == {0.2}
+    assert {part.dropout for part in find(spec, FeedForward)} == {0.3}
+    assert spec.encoder.dropout == spec.decoder.dropout == 0.1
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "settings", "message"),
+    [
+        ("transformer", "bsae", {}, "unknown size 'bsae': did you mean 'base'?"),
+        ("transformer", "xxl", {}, "unknown size 'xxl': known: base, big, small, tiny"),
+        ("transformer", "base", {"head": 4}, "unknown setting of transformer 'head': did you mean 'heads'?"),
+        ("transformer", "base", {"heads": "8"}, "transformer.heads must be int, but is '8'"),
+        ("transformer", "base", {"heads": 8.0}, "transformer.heads must be int, but is 8.0"),
+        ("transformer", "base", {"heads": True}, "transformer.heads must be int, but is True"),
+        ("transformer", "base", {"heads": None}, "transformer.heads must be int, but is None"),
+        ("transformer", "base", {"heads": 0}, "transformer.heads must be at least 1, but is 0"),
+        ("transformer", "base", {"layers": -2}, "transformer.layers must be at least 1, but is -2"),
+        ("transformer", "base", {"inner": 0}, "transformer.inner must be at least 1, but is 0"),
+        ("transformer", "base", {"inner": "4d"}, "transformer.inner must be int or nothing, but is '4d'"),
+        ("transformer", "base", {"pre_norm": 1}, "transformer.pre_norm must be bool, but is 1"),
+        ("transformer", "base", {"dropout": "0.1"}, "transformer.dropout must be float, but is '0.1'"),
+        ("transformer", "base", {"dropout": True}, "transformer.dropout must be float, but is True"),
+        ("transformer", "base", {"dropout": 1.5}, "transformer.dropout must be at least 0 and below 1, but is 1.5"),
+        ("luong", "base", {"dropout": -0.1}, "luong.dropout must be at least 0 and below 1, but is -0.1"),
+        (
+            "luong",
+            "base",
+            {"direction": "left"},
+            "luong.direction must be 'forward' or 'backward' or 'both', but is 'left'",
+        ),
+    ],
+)
+def test_a_wrong_setting_is_named(name: str, size: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        SYSTEMS[name].spec(SEPARATE, size, **settings)
+    assert str(error.value) == message
+
+
+def test_right_settings_of_every_type_are_taken() -> None:
+    SYSTEMS["transformer"].spec(SEPARATE, dropout=0, inner=None, decoder_layers=1, pre_norm=True)
+    SYSTEMS["luong"].spec(SEPARATE, direction="both", score="dot")
+
+
+def test_an_unknown_system_is_answered_with_the_nearest() -> None:
+    with pytest.raises(UserError) as error:
+        system("tranformer")
+    assert str(error.value) == "unknown system 'tranformer': did you mean 'transformer'?"
+    with pytest.raises(UserError, match="unknown system 'moses': known: bahdanau, "):
+        system("moses")
+
+
+def test_heads_that_do_not_fit_the_width_are_told_when_it_is_built() -> None:
+    with pytest.raises(UserError, match="a width of 512 cannot be split into 7 heads"):
+        SYSTEMS["transformer"].spec(SEPARATE, heads=7).build()
