@@ -14,7 +14,7 @@ from dragoman.text import words
 WIDTH = 100  # cells of a line
 LONGEST = 20  # cells of a word
 SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"), (0.0, "·"))
-LEGEND = "share of its look:  · under 5 %  ░ from 5 %  ▒ from 25 %  ▓ from 50 %  █ from 75 %"
+LEGEND = "share of its attention:  · under 5 %  ░ from 5 %  ▒ from 25 %  ▓ from 50 %  █ from 75 %"
 
 
 def alignment_lines(source: str, target: str, links: Iterable[Link], width: int = WIDTH) -> list[str]:
@@ -35,7 +35,8 @@ def alignment_lines(source: str, target: str, links: Iterable[Link], width: int 
         return [*lines, f"target     {_line(target)}"]
     names = [" ".join(source_words[i] for i in origin) or "–" for origin in origins]
     places = [" ".join(str(i + 1) for i in origin) or "–" for origin in origins]
-    for block in _fold([target_words, names, places], width - 11):
+    for number, block in enumerate(_fold([target_words, names, places], width - 11)):
+        lines += [""] * (number > 0)
         lines += [f"{heading:11}{line}" for heading, line in zip(("target", "from", "word"), block)]
     return lines
 

@@ -11,7 +11,10 @@ MOST_POINTS = 400  # of a curve: there are not many more pixels
 
 
 def ticks(low: float, high: float, most: int = 5) -> list[float]:
-    """Round numbers around a range, in at most so many steps of 1, 2 or 5 times a power of ten; 0 with them if it is near."""
+    """Round numbers around a range, at most so many steps of 1, 2 or 5 times a power of ten apart.
+
+    Zero is among them if it is near, or if the range is a single number.
+    """
     if low == high or 0 < low < high / 2:
         low, high = min(0.0, low), max(0.0, high)
     if low == high:
@@ -26,8 +29,11 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
 def log_ticks(low: float, high: float) -> list[float]:
     """Numbers around a range of positive ones: powers of ten, and 2 and 5 times them where those are few."""
-    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
-    factors = (1, 2, 5) if last - first <= 2 else (1,)
+    first, last = (
+        math.floor(math.log10(low) - 1e-9),
+        math.ceil(math.log10(high) + 1e-9),
+    )  # rounding must not lose an end
+    factors = (1, 2, 5) if last - first <= 3 else (1,)
     every = max(1, (last - first) // 5)
     found = [factor * 10.0**power for power in range(first, last + every + 1, every) for factor in factors]
     begin = max(i for i, tick in enumerate(found) if tick <= low)
@@ -36,7 +42,7 @@ def log_ticks(low: float, high: float) -> list[float]:
 
 
 def tick_label(value: float) -> str:
-    """A tick in few letters: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁵."""
+    """A tick in few letters: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁶."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(size, 1e5):
             return f"{value / size:g}{letter}"
@@ -44,12 +50,12 @@ def tick_label(value: float) -> str:
 
 
 def plain_number(value: float) -> str:
-    """A number to four figures: 12,345, 27.31, 0.000125, 3.2·10⁻⁵."""
+    """A number to four figures: 12,345, 27.31, 0.000125, 3.2·10⁻⁶."""
     if not math.isfinite(value):
         return "–"
     if value == int(value):
         return f"{int(value):,}"
-    if abs(value) < 1e-4:
+    if abs(value) < 1e-5:
         mantissa, exponent = f"{value:.3e}".split("e")
         raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
         return f"{float(mantissa):g}·10{raised}"

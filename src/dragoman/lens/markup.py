@@ -16,7 +16,7 @@ class Markup(str):
     __slots__ = ()
 
 
-def tag(name: str, *content: str, **attributes: object) -> Markup:
+def tag(name: str, /, *content: str, **attributes: object) -> Markup:
     """`<name attributes>content</name>`; an underscore in an attribute's name is a hyphen, at its end nothing.
 
     An attribute that is None is left out.

@@ -28,7 +28,7 @@ STYLE = """
 @media (prefers-color-scheme: dark) { .lens {
   --paper: #101318; --heat: #8db4ff; --c0: #8db4ff; --c1: #ffa066; --c2: #6ddc8f; --c3: #d0a5ff; --c4: #e8c547 } }
 .lens .title { font-weight: 600; font-size: 15px }
-.lens .faint { opacity: .75; font-size: 12px }
+.lens .faint { opacity: .85; font-size: 12px }
 .lens .grid { stroke: currentColor; stroke-opacity: .16 }
 .lens .axis { stroke: currentColor; stroke-opacity: .55 }
 .lens .heat { fill: var(--heat) }
@@ -53,7 +53,7 @@ def heatmap(
 ) -> str:
     """T S weights from 0 to 1 as squares: a row for each target word, a column for each source word."""
     table = [[min(1.0, max(0.0, float(weight))) for weight in row] for row in weights]
-    left = 16 + LETTER * max([cell_len(_short(row)) for row in rows], default=0)
+    left = 20 + LETTER * max([cell_len(_short(row)) for row in rows], default=0)
     slant = LETTER * max([cell_len(_short(column)) for column in columns], default=0) * math.sqrt(0.5)
     top = 52 + slant
     width = max(left + CELL * len(columns) + slant + 8, 380, LETTER * 1.15 * cell_len(title))
@@ -67,20 +67,25 @@ def heatmap(
         label = {"x": f"{left - 8:.1f}", "y": f"{y + CELL / 2 + 4.5:.1f}", "text_anchor": "end"}
         parts.append(tag("text", tag("title", name), _short(name), **label))
         for j, (column, weight) in enumerate(zip(columns, row, strict=True)):
-            parts.append(_square(left + CELL * j, y, weight, f"“{name}” looked at “{column}”: {weight:.1%}"))
+            parts.append(
+                _square(left + CELL * j, y, weight, f"“{name}” ← “{column}”: {100 * weight:.1f} % of its attention")
+            )
     frame = {"x": f"{left:.1f}", "y": f"{top:.1f}", "width": CELL * len(columns), "height": CELL * len(rows)}
     parts += [tag("rect", class_="frame", **frame), _heat_legend(4, bottom + 14)]
     seen = [f"{name}: mostly {columns[row.index(max(row))]} ({max(row):.0%})" for name, row in zip(rows, table) if row]
-    return _svg(width, bottom + 66, title, "Each row is a target word. " + "; ".join(seen), parts)
+    return _svg(width, bottom + 56, title, "Each row is a target word. " + "; ".join(seen), parts)
 
 
 def curves(
     series: Mapping[str, Points], title: str, x_label: str = "step", y_label: str = "", *, log: bool = False
 ) -> str:
-    """Lines of (x, y) points over one pair of axes; what is not finite, or not positive where y is logarithmic, is left out."""
+    """Lines of (x, y) points over one pair of axes, y logarithmic if so asked for.
+
+    Points that are not finite, or not positive on a logarithmic axis, are left out.
+    """
     drawn = {name: thin([p for p in points if _drawable(p, log)]) for name, points in series.items()}
     drawn = {name: points for name, points in drawn.items() if points}
-    width, height, left, right, top, bottom = 480, 300, 58, 466, 58, 252
+    width, height, left, right, top, bottom = 480, 300, 58, 450, 58, 252
     parts = [tag("text", title, x=4, y=20, class_="title")]
     if not drawn:
         nothing = tag("text", "nothing has been measured yet", x=width / 2, y=height / 2, text_anchor="middle")
@@ -104,7 +109,7 @@ def curves(
     parts.append(tag("line", x1=left, x2=right, y1=bottom, y2=bottom, class_="axis"))
     parts.append(tag("text", x_label, x=right, y=bottom + 38, text_anchor="end", class_="faint"))
     parts.append(tag("text", y_label + (", logarithmic" if log else ""), x=4, y=42, class_="faint"))
-    after = right
+    after = float(right)
     for n, name in reversed(list(enumerate(drawn))) if len(drawn) > 1 else ():
         after -= LETTER * cell_len(name) + 40
         parts.append(tag("line", x1=_px(after), x2=_px(after + 24), y1=38, y2=38, **_stroke(n)))
@@ -112,7 +117,7 @@ def curves(
     for n, (name, points) in enumerate(drawn.items()):
         path = " ".join(f"{_px(across(x))},{_px(up(y))}" for x, y in points)
         parts.append(tag("polyline", points=path, **_stroke(n)))
-        for x, y in points if len(points) <= 50 else points[-1:]:
+        for x, y in points if len(points) <= 25 else points[-1:]:
             tip = tag("title", f"{name}: {plain_number(y)} at {x_label} {plain_number(x)}")
             parts.append(tag("circle", tip, cx=_px(across(x)), cy=_px(up(y)), r=3, class_=f"fill{n % COLOURS}"))
     told = [f"{name} from {plain_number(p[0][1])} to {plain_number(p[-1][1])}" for name, p in drawn.items()]
@@ -149,18 +154,20 @@ def _svg(width: float, height: float, title: str, description: str, parts: Seque
     )
 
 
-def _square(x: float, y: float, weight: float, tip: str) -> Markup:
+def _square(x: float, y: float, weight: float, tip: str, least: float = 0.095) -> Markup:
+    """A square as strong as its weight, with the figure in it if that is not too small to matter."""
     place = {"x": f"{x + 1:.1f}", "y": f"{y + 1:.1f}", "width": CELL - 2, "height": CELL - 2, "rx": 3}
     square = tag("rect", tag("title", tip), class_="heat", fill_opacity=f"{0.04 + 0.96 * weight:.3f}", **place)
-    if weight < 0.095:
+    if weight < least:
         return square
     middle = {"x": f"{x + CELL / 2:.1f}", "y": f"{y + CELL / 2 + 4:.1f}", "text_anchor": "middle"}
-    return join(square, tag("text", f"{100 * weight:.0f}", class_=f"figure{' strong' * (weight > 0.5)}", **middle))
+    kind = "figure strong" if weight > 0.68 else "figure"  # where light letters become easier to read than dark ones
+    return join(square, tag("text", f"{100 * weight:.0f}", class_=kind, **middle))
 
 
 def _heat_legend(x: float, y: float) -> Markup:
-    squares = [_square(x + (CELL + 18) * n, y, n / 4, f"{n / 4:.0%}") for n in range(5)]
-    return join(*squares, tag("text", "% of its look", x=x, y=y + 46))
+    squares = [_square(x + CELL * n, y, n / 4, f"{n / 4:.0%}", least=0) for n in range(5)]
+    return join(*squares, tag("text", "% of its attention", x=x + 5 * CELL + 8, y=y + CELL / 2 + 4.5))
 
 
 def _stroke(n: int) -> dict[str, object]:

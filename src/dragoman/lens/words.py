@@ -17,7 +17,8 @@ END = "(end)"
 def word_attention(run: Run, source: str, target: str | None = None) -> Attention:
     """The attention of a sentence pair with words in the place of pieces; without a target, of the run's translation.
 
-    The last column is what was looked at outside of words: the end of the sentence, mostly. Heads and layers are not kept.
+    The last column is what was looked at outside of words, mostly the end of the sentence. Heads and layers are not
+    kept.
     """
     if target is None:
         target = run.translate([source], alignment=False)[0].text
@@ -37,8 +38,8 @@ def word_attention(run: Run, source: str, target: str | None = None) -> Attentio
 def over_words(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Tensor:
     """T S weights over pieces → over words: the sum over a source word's pieces, the mean over a target word's.
 
-    The words of pieces are as in `word_alignment`. Rows are the words that have pieces; columns too, and one more for the
-    source pieces of no word, so that rows still sum to 1.
+    The words of pieces are as in `word_alignment`. Rows are the words that have pieces, columns too, with one more for
+    the source pieces of no word, so that rows still sum to 1.
     """
     columns = [*sorted({word for word in source_words if word >= 0}), -1]
     rows = sorted({word for word in target_words if word >= 0})

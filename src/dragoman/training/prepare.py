@@ -36,7 +36,7 @@ class Prepared:
 def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     """Make the run folder: tokenizers, token stores, the model's spec. Nothing is left behind if it fails."""
     check_free(folder)
-    system(config.system.name)
+    try_spec(config)
     device = str(pick_device(config.training.device))
     train, valid = corpora(config.data)
     with new_folder(folder) as partial:
@@ -102,6 +102,12 @@ def _corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, .
         Corpus(Path(source), Path(target) if target else None, config.format, *keys)
         for source, target in zip(sources, targets or [None] * len(sources))
     ]
+
+
+def try_spec(config: Config) -> None:
+    """Build the system small, so that a setting that cannot be is refused before anything is read."""
+    named, settings = system(config.system.name), config.system.settings
+    count_parameters(named.spec(Vocabulary(100, 100, config.text.joint), config.system.size or "tiny", **settings))
 
 
 def make_spec(config: Config, vocabulary: Vocabulary) -> EncoderDecoder:

@@ -57,9 +57,9 @@ class Keeper:
             {"model": checkpoint.weights_of(model), "trainer": state_tensors(model, optimizer)},
             {"validated": validated, "progress": progress.to_dict()},
         )
-        point(self.folder / "last", name)
         if best or not (self.folder / "best").exists():  # before the first validation, better than nothing
             point(self.folder / "best", name)
+        point(self.folder / "last", name)  # last of all: from here training goes on
         self._prune()
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:

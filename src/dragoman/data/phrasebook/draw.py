@@ -96,7 +96,7 @@ class Draw:
         if negated:
             determiners += unnamed * 9
         elif not calm and "kin" not in noun.kinds:
-            determiners += unnamed * 7
+            determiners += unnamed * (12 if plural else 7)
             if plural:
                 determiners += _NUMBERS
             elif noun.plural:

@@ -66,7 +66,7 @@ class Writer(Draw):
         return Sentence(self.clause(front="any"))
 
     def with_relative(self) -> Sentence:
-        return Sentence(self.clause(verb=self.fresh(_EVENTS), relative=True, front="any" if self.chance(0.2) else None))
+        return Sentence(self.clause(verb=self.fresh(_EVENTS), relative=True))
 
     def yes_no_question(self) -> Sentence:
         if self.chance(0.15):
@@ -108,7 +108,7 @@ class Writer(Draw):
         verb = self.fresh(_REPORTING)
         without = ["time"]
         if "that" in verb.adjuncts and ("whether" not in verb.adjuncts or self.chance(0.4)):
-            inner = self.report(nested=True) if not nested and self.chance(0.12) else self.statement()
+            inner = self.report(nested=True) if not nested and self.chance(0.08) else self.statement()
             after = Subordinate("that", inner)
             if verb.base in ("know", "hope"):
                 without.append("negation")  # nobody can say that he does not know that
@@ -164,7 +164,7 @@ class Writer(Draw):
             return self.description(subject, front=front, after=after, without=without)
         tense = tense or self.tense(verb)
         modal = self.pick(_MODALS) if tense == "modal" else None
-        on_object = relative and bool(verb.objects) and self.chance(0.5)
+        on_object = relative and bool(verb.objects) and self.chance(0.6)
         negated = not ("negation" in without or on_object or modal is MODALS["must"]) and self.chance(0.16)
         timeless = "time" in without or on_object or "stative" in verb.adjuncts
         if negated and not (subject or relative) and self.chance(0.15):
@@ -172,7 +172,7 @@ class Writer(Draw):
             if "kin" not in subject.noun.kinds:
                 subject.determiner, negated, timeless = "no", False, True
         frequency = None
-        if not (negated or timeless) and len(verb.objects) < 2 and self.chance(0.14):
+        if not (negated or timeless or relative) and len(verb.objects) < 2 and self.chance(0.14):
             frequency = self.frequency(tense, modal)
             timeless = True
 

@@ -1,0 +1,386 @@
+"""The report of a run: one page that says what was trained, how well it went, what it says and what it looks at."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from dragoman import checkpoint, config
+from dragoman.lens.axes import Points, plain_number
+from dragoman.lens.markup import Markup, join, tag
+from dragoman.lens.page import bullets, cut, document, figure, folded, marked, paragraph, section, table, terms, text
+from dragoman.lens.pictures import attention_picture, bars, curves
+from dragoman.lens.words import word_attention
+from dragoman.models import count_parameters, model_to_dict
+from dragoman.run import CHECKPOINTS, Run
+from dragoman.storage import write_file
+from dragoman.systems import SYSTEMS
+from dragoman.text import words
+from dragoman.training.validation import Sample
+
+NAME = "report.html"
+SHOWN, LOOKS, STAGES = 5, 3, 10  # samples, attention pictures, stages of a translation
+
+Record = dict[str, Any]
+
+
+def write_report(run: Run) -> Path:
+    """Write the report into the run's folder."""
+    path = run.folder / NAME
+    write_file(path, report(run))
+    return path
+
+
+def report(run: Run) -> str:
+    """The report as HTML."""
+    name = run.folder.resolve().name
+    metrics, samples = run.metrics(), _samples(run.folder)
+    preflight = _preflight(run.folder)
+    last = samples[max(samples)] if samples else []
+    sections = {
+        "scores": ("Scores", _scores(run, metrics)),
+        "curves": ("Curves", _curves(metrics)),
+        "says": ("What it says", _says(samples)),
+        "looks": ("What it looks at", _looks(run, last)),
+        "data": ("The data", _data(preflight)),
+        "settings": ("Settings", _settings(run)),
+        "next": ("What to do next", _next(run, last)),
+    }
+    links = [tag("a", title, href=f"#{key}") for key, (title, _) in sections.items()]
+    return document(
+        f"{name}: a run of Dragoman",
+        tag("header", tag("h1", name), paragraph(_summary(run, metrics, preflight), kind="lead"), tag("nav", *links)),
+        *(section(key, title, content) for key, (title, content) in sections.items()),
+    )
+
+
+# ---- what the folder holds
+
+
+def _samples(folder: Path) -> dict[int, list[Sample]]:
+    """What was said at each validation, by its step."""
+    return {
+        # A line ends at a line feed alone: the sentences may hold other separators.
+        int(path.stem): [Sample(**json.loads(line)) for line in path.read_text(encoding="utf-8").split("\n") if line]
+        for path in sorted((folder / "samples").glob("*.jsonl"))
+        if path.stem.isdecimal()
+    }
+
+
+def _preflight(folder: Path) -> Record | None:
+    path = folder / "preflight.json"
+    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def _progress(run: Run, metrics: list[Record]) -> Record:
+    """How far training has come: what the last checkpoint says, or else the last measurement."""
+    last = run.folder / CHECKPOINTS / "last"
+    known = checkpoint.values(last).get("progress", {}) if last.exists() else {}
+    return known or next((record for record in reversed(metrics) if "seconds" in record), {})
+
+
+def _best(run: Run, metrics: list[Record]) -> Record | None:
+    """The validation that training held for the best: the first of the best ones, or that of the averaged weights."""
+    averaged = [record for record in metrics if record["kind"] == "averaged"]
+    valid = [record for record in metrics if record["kind"] == "valid"]
+    if averaged or not valid:
+        return averaged[-1] if averaged else None
+    training = run.config.training
+    if training.best_by == "bleu" and training.validate_sentences:
+        return max(valid, key=lambda record: record["bleu"])
+    return min(valid, key=lambda record: record["loss"])
+
+
+# ---- the sections
+
+
+def _summary(run: Run, metrics: list[Record], preflight: Record | None) -> str:
+    settings = run.config.system
+    system, progress = SYSTEMS.get(settings.name), _progress(run, metrics)
+    paper = f" (“{system.paper}”, {system.year})" if system else ""
+    size = f" in size {settings.size}" if settings.size else ""
+    out = [f"This is the system {settings.name}{paper}{size}, with {count_parameters(run.spec):,} parameters."]
+    pairs = f" from {preflight['pairs']:,} sentence pairs" if preflight else ""
+    if progress.get("step"):
+        tokens = f" and {progress['tokens']:,} target tokens" if "tokens" in progress else ""
+        out.append(f"It has learned{pairs} for {_duration(progress['seconds'])}: {progress['step']:,} steps{tokens}.")
+    else:
+        out.append(f"It is to learn{pairs}, and has not done a step yet.")
+    best, count = _best(run, metrics), sum(record["kind"] == "valid" for record in metrics)
+    if best is None:
+        return " ".join([*out, "It was stopped before its first validation, so nobody knows yet how good it is."])
+    which = {
+        "averaged": f"The mean of the last {best.get('checkpoints')} checkpoints, better than any one of them,",
+        "valid": f"The best of its {count:,} validations, at step {best['step']:,}," if count > 1 else "Its validation",
+    }[best["kind"]]
+    out.append(
+        f"{which} found BLEU {best['bleu']:.1f} (of 100), {best['exact_match']:.1f}\u00a0% of the sentences exactly as "
+        f"in the reference, and perplexity {_figure(best['perplexity'])}."
+    )
+    return " ".join(out)
+
+
+def _scores(run: Run, metrics: list[Record]) -> Markup:
+    best, valid = _best(run, metrics), [record for record in metrics if record["kind"] == "valid"]
+    if best is None:
+        return paragraph("There are no scores before the first validation.")
+    named = {"mean of checkpoints" if best["kind"] == "averaged" else "best validation": best}
+    if valid and valid[-1] is not best:
+        named["last validation"] = valid[-1]
+    rows = [
+        (
+            name,
+            f"{r['step']:,}",
+            f"{r['bleu']:.2f}",
+            f"{r['exact_match']:.1f} %",
+            _figure(r["perplexity"]),
+            f"{r['loss']:.3f}",
+        )
+        for name, r in named.items()
+    ]
+    meanings = (
+        "BLEU measures from 0 to 100 how many sequences of words are shared with the reference; “exactly right” is the "
+        "share of sentences that equal it. Both are of the simplest search, over the first "
+        f"{run.config.training.validate_sentences:,} validation sentences at most; beam search is mostly better. "
+        "Perplexity is among how many pieces the model hesitates when it is given the reference so far: 1 is best. "
+        "Loss is its logarithm."
+    )
+    heading = ("", "step", "BLEU", "exactly right", "perplexity", "loss")
+    return join(table(heading, rows), paragraph(meanings, kind="faint"))
+
+
+def _curves(metrics: list[Record]) -> Markup:
+    def points(kind: str, name: str) -> Points:
+        return [(record["step"], record[name]) for record in metrics if record["kind"] == kind and name in record]
+
+    # The training loss has label smoothing in it; its perplexity has not, and so compares with the validation's.
+    training = [(step, math.log(perplexity)) for step, perplexity in points("train", "perplexity") if perplexity > 0]
+    pictures = [
+        figure(
+            curves(
+                {"training": training, "validation": points("valid", "loss")},
+                "Loss",
+                y_label="−log p of a target piece",
+            ),
+            "Lower is better. Where validation turns up while training goes on down, it learns by heart. Training is "
+            "measured with dropout, and so may lie above validation.",
+        ),
+        figure(
+            curves(
+                {"BLEU": points("valid", "bleu"), "exactly right, %": points("valid", "exact_match")},
+                "Translation quality",
+            ),
+            "Higher is better: validation sentences, translated without a look at the reference.",
+        ),
+        figure(
+            curves({"learning rate": points("train", "learning_rate")}, "Learning rate"),
+            "How large a step it takes: it warms up to the peak, then slows down.",
+        ),
+        figure(
+            curves({"speed": points("train", "tokens_per_second")}, "Speed", y_label="target pieces a second"),
+            "Higher is faster. Dips are validations, or other work of the machine.",
+        ),
+    ]
+    return tag("div", *pictures, class_="wide")
+
+
+def _says(samples: dict[int, list[Sample]]) -> Markup:
+    if not samples or not samples[max(samples)]:
+        return paragraph("Nothing yet: samples are written at each validation.")
+    last = max(samples)
+    cards = [_card(sample) for sample in samples[last]]
+    more = [folded(f"{len(cards) - SHOWN} more", *cards[SHOWN:])] if len(cards) > SHOWN else []
+    return join(
+        paragraph(
+            f"Validation sentences at step {last:,}, as the model translates them on its own. ",
+            tag("mark", "Marked"),
+            " words are not in the reference; ",
+            tag("mark", "underlined", class_="missed"),
+            " words of the reference are missing.",
+        ),
+        *cards[:SHOWN],
+        *more,
+        _stages({step: said[0] for step, said in samples.items() if said}),
+    )
+
+
+def _card(sample: Sample) -> Markup:
+    right = sample.translation == sample.reference
+    translation = marked(sample.translation, sample.reference) if sample.translation else text("(nothing)", "faint")
+    return terms(
+        {
+            "source": text(cut(sample.source)),
+            "reference": marked(sample.reference, sample.translation, "missed"),
+            "translation": join(translation, tag("span", " ✓ exactly right", class_="good")) if right else translation,
+        }
+    )
+
+
+def _stages(firsts: dict[int, Sample]) -> Markup:
+    """How the translation of the first sample changed."""
+    changed: list[tuple[int, Sample]] = []
+    for step, sample in firsts.items():
+        if not changed or sample.translation != changed[-1][1].translation:
+            changed.append((step, sample))
+    if len(changed) < 2:
+        return Markup()
+    chosen = _spread(changed, STAGES)
+    first = chosen[0][1]
+    rows = [(f"{step:,}", marked(sample.translation, sample.reference)) for step, sample in chosen]
+    rows.append(("reference", text(cut(first.reference))))
+    fewer = f", {len(chosen)} of {len(changed)} changes" if len(chosen) < len(changed) else ""
+    return join(
+        tag("h3", "How it came to say that"),
+        paragraph("“", text(cut(first.source)), f"” at the step from which it was translated so{fewer}:"),
+        table(("step", "translation"), rows, numeric=False),
+    )
+
+
+def _looks(run: Run, samples: list[Sample]) -> Markup:
+    pictures = []
+    for number, source in enumerate(_short_sources(samples), 1):
+        translation = run.translate([source], alignment=False)[0].text
+        attention = word_attention(run, source, translation)
+        if attention.cross is None:
+            return paragraph(
+                "This system has no attention: it reads the whole source into a state of fixed size and writes "
+                "from that alone, so there is no look to show."
+            )
+        if attention.target:
+            picture = attention_picture(attention, f"Sentence {number}")
+            pictures.append(figure(picture, text(source), " → ", text(translation), scroll=True))
+    if not pictures:
+        return paragraph("Nothing yet: it is shown for samples of a validation.")
+    return join(
+        paragraph(
+            "Each row is a word that the model wrote, each column a word of the source. The stronger the colour of a "
+            "square, the more the model looked at that source word when it wrote the word of the row; a row adds up "
+            "to 100 %. “(end)” is the mark after the last source word."
+        ),
+        tag("div", *pictures, class_="wide"),
+        paragraph(
+            "This is the mean over all heads and layers, and over the pieces that a word is written in; the "
+            f"translations are by the checkpoint {run.checkpoint}, with beam search.",
+            kind="faint",
+        ),
+    )
+
+
+def _short_sources(samples: list[Sample]) -> list[str]:
+    """A few sentences of a length that is worth looking at, or else the shortest."""
+    sources = list(dict.fromkeys(sample.source for sample in samples if words(sample.source)))
+    handy = [source for source in sources if 4 <= len(words(source)) <= 10]
+    shortest = sorted((source for source in sources if len(words(source)) <= 25), key=lambda source: len(words(source)))
+    return (handy or shortest)[:LOOKS]
+
+
+def _data(preflight: Record | None) -> Markup:
+    if preflight is None:
+        return paragraph("The run does not hold what was found in its data.")
+    remarks = [
+        f"{preflight['pairs']:,} sentence pairs are kept of {preflight['read']:,} read.",
+        f"{preflight['duplicates']:,} repeat an earlier pair.",
+        f"{preflight['identical']['pairs']:,} have the same text on both sides.",
+        f"{preflight['lopsided']['pairs']:,} differ very much in length between the sides.",
+    ]
+    if preflight["ratio"] is not None:
+        remarks.append(f"There are {preflight['ratio']:.2f} target pieces to a source piece.")
+    for other in preflight["overlaps"]:
+        remarks.append(
+            f"{other['pairs_in_train']:,} of the {other['pairs']:,} pairs of {other['name']} also stand in train."
+        )
+    return join(
+        *(paragraph(f"Careful: {warning}.", kind="card warning") for warning in preflight["warnings"]),
+        bullets(remarks),
+        _dropped(preflight),
+        _lengths(preflight),
+        _pieces(preflight),
+    )
+
+
+def _dropped(preflight: Record) -> Markup:
+    dropped = {reason: found["pairs"] for reason, found in preflight["dropped"].items()}
+    if not dropped:
+        return Markup()
+    places = [f"{reason}: for instance {', '.join(found['first'])}" for reason, found in preflight["dropped"].items()]
+    return join(figure(bars(dropped, "Dropped pairs, by reason", "pairs"), scroll=True), bullets(places))
+
+
+def _lengths(preflight: Record) -> Markup:
+    names = {"words": "words", "characters": "characters", "tokens": "pieces"}
+    rows = []
+    for side in ("source", "target"):
+        for unit, name in names.items() if preflight[side] else ():
+            of = preflight[side][unit]
+            figures = (f"{of['mean']:.1f}", f"{of['median']:,}", f"{of['p95']:,}", f"{of['max']:,}", f"{of['total']:,}")
+            rows.append((f"{side} {name}", *figures))
+    return join(
+        tag("h3", "How long the sentences are"),
+        table(("", "mean", "median", "95 % have at most", "longest", "in all"), rows),
+    )
+
+
+def _pieces(preflight: Record) -> Markup:
+    if not preflight["samples"]:
+        return Markup()
+
+    def pieces(some: Sequence[str]) -> Markup:
+        shown = [tag("span", piece, class_="piece", dir="auto") for piece in some[:200]]
+        return tag("div", *shown, *([" …"] if len(some) > 200 else []), dir="auto")
+
+    cards = []
+    for sample in preflight["samples"]:
+        target = {} if sample["target"] is None else {"target": pieces(sample["target_pieces"])}
+        cards.append(terms({"source": pieces(sample["source_pieces"])} | target))
+    return join(
+        tag("h3", "What the model sees of it"),
+        paragraph("Text is cut into pieces that are frequent enough to be learned; ▁ stands for a space."),
+        *cards,
+    )
+
+
+def _settings(run: Run) -> Markup:
+    spec = yaml.safe_dump(model_to_dict(run.spec), sort_keys=False, allow_unicode=True)
+    return join(
+        folded("The configuration, with everything that was chosen", tag("pre", config.to_yaml(run.config))),
+        folded("The model, part by part", tag("pre", spec)),
+    )
+
+
+def _next(run: Run, samples: list[Sample]) -> Markup:
+    folder = shlex.quote(str(run.folder))
+    source = shlex.quote(next(iter(_short_sources(samples)), "A sentence."))
+    commands = {
+        "translate a file": f"dragoman translate {folder} INPUT > OUTPUT",
+        "score a test set": f"dragoman evaluate {folder} --source SOURCE --reference REFERENCE",
+        "look into a sentence": f"dragoman show {folder} {source}",
+        "train on": f"dragoman train {folder} --resume",
+    }
+    return table(("to", "say"), [(name, tag("code", command)) for name, command in commands.items()], numeric=False)
+
+
+# ---- figures and words
+
+
+def _figure(perplexity: float) -> str:
+    return f"{perplexity:.2f}" if perplexity < 1000 else plain_number(perplexity)
+
+
+def _duration(seconds: float) -> str:
+    minutes, hours = round(seconds / 60), round(seconds / 3600, 1)
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{minutes} minutes" if minutes < 100 else f"{hours:g} hours"
+
+
+def _spread(items: list[tuple[int, Sample]], most: int) -> list[tuple[int, Sample]]:
+    """So many of the items at most, evenly spread, first and last among them."""
+    if len(items) <= most:
+        return items
+    return [items[round(n * (len(items) - 1) / (most - 1))] for n in range(most)]

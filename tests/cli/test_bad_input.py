@@ -1,0 +1,313 @@
+"""Every mistake a user can make: one plain sentence, exit 2, nothing half-written."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dragoman import checkpoint
+from dragoman.cli import main
+from dragoman.data import phrasebook
+from dragoman.storage import plain_errors, write_file
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Dragoman = Callable[..., Answer]
+
+
+@pytest.fixture
+def dragoman(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Dragoman:
+    """The command line, called in this process."""
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return Answer(int(ended.value.code or 0), out, err)
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
+    phrasebook.write(folder, pairs=300, valid=10, test=10)
+    return folder
+
+
+SMALL = [
+    *("--set", "system.settings.width=16", "--set", "system.settings.layers=1", "--set", "system.settings.heads=2"),
+    *("--set", "training.tokens=400", "--set", "text.size=400", "--set", "data.longest=60", "--device", "cpu"),
+]
+
+
+@pytest.fixture(scope="module")
+def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps, made by the command line itself."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
+        patch.setattr("sys.argv", ["dragoman", *map(str, ["train", folder, *files, "--steps", 3, *SMALL])])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+    return folder
+
+
+def sentence(answer: Answer) -> str:
+    """The one plain sentence of a refusal; progress may stand before it, a traceback may not."""
+    assert answer.code == 2, answer.err
+    assert "Traceback" not in answer.err
+    last = answer.err.strip().splitlines()[-1]
+    assert last.startswith("dragoman: ")
+    return last
+
+
+def train(dragoman: Dragoman, run: Path, source: Path, target: Path, *more: object) -> str:
+    """The sentence that refuses the training, which leaves nothing behind."""
+    said = sentence(dragoman("train", run, "--source", source, "--target", target, *SMALL, *more))
+    assert not run.exists()
+    assert list(run.parent.glob(f".{run.name}*")) == []
+    return said
+
+
+def file(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+def test_files_of_different_length(dragoman: Dragoman, tmp_path: Path) -> None:
+    source, target = file(tmp_path / "a.en", b"one\ntwo\nthree\n"), file(tmp_path / "a.de", b"eins\nzwei\n")
+    said = train(dragoman, tmp_path / "run", source, target)
+    assert "a.en has 3 lines" in said
+    assert "a.de has 2 lines" in said
+
+
+def test_an_empty_file(dragoman: Dragoman, tmp_path: Path) -> None:
+    source, target = file(tmp_path / "a.en", b""), file(tmp_path / "a.de", b"eins\n")
+    assert "a.en is empty" in train(dragoman, tmp_path / "run", source, target)
+
+
+def test_a_missing_file_and_the_nearest_one(dragoman: Dragoman, corpus: Path, tmp_path: Path) -> None:
+    said = train(dragoman, tmp_path / "run", corpus / "trein.en", corpus / "train.de")
+    assert "trein.en does not exist" in said
+    assert "train.en" in said
+
+
+def test_bytes_that_are_not_utf_8(dragoman: Dragoman, tmp_path: Path) -> None:
+    source, target = file(tmp_path / "a.en", b"one\ntw\xff\n"), file(tmp_path / "a.de", b"eins\nzwei\n")
+    assert "a.en, line 2 is not UTF-8" in train(dragoman, tmp_path / "run", source, target)
+
+
+def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
+    dragoman: Dragoman, corpus: Path, tmp_path: Path
+) -> None:
+    source = file(tmp_path / "a.en", (corpus / "train.en").read_bytes() + b"very " * 300 + b"long.\n")
+    target = file(tmp_path / "a.de", (corpus / "train.de").read_bytes() + b"kurz.\n")
+    more = ["--steps", 1, *SMALL, "--set", "data.longest=200"]
+    answer = dragoman("train", tmp_path / "run", "--source", source, "--target", target, *more)
+    assert answer.code == 0, answer.err
+    assert "dropped 1: source longer than 200 tokens" in answer.err
+    dropped = json.loads((tmp_path / "run" / "preflight.json").read_text())["dropped"]
+    assert [found["pairs"] for found in dropped.values()] == [1]
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["--set", "training.step=5"], "did you mean 'training.steps'"),
+        (["--set", "trainig.steps=5"], "did you mean 'training'"),
+        (["--set", "training.steps=many"], "training.steps must be a whole number"),
+        (["--set", "training.schedule=linear"], "training.schedule"),
+        (["--set", "nothing"], "--set wants NAME=VALUE"),
+        (["--set", "system.settings.widht=3"], "did you mean 'width'"),
+        (["--set", "system.settings.width=wide"], "width must be int"),
+        (["--set", "system.settings.heads=3"], "16 cannot be split into 3 heads"),
+        (["--set", "text.size=10"], "10"),
+        (["--set", "text.kind=bpee"], "did you mean 'bpe'"),
+        (["--system", "transfomer"], "did you mean 'transformer'"),
+        (["--size", "huge"], "unknown size 'huge'"),
+        (["--device", "abacus"], "unknown device"),
+        (["--device", "cuda"], "no GPU can be used here"),
+        (["--valid-source", "nowhere.en", "--valid-target", "nowhere.de"], "nowhere.en does not exist"),
+    ],
+)
+def test_a_misspelt_or_impossible_setting(
+    dragoman: Dragoman, corpus: Path, tmp_path: Path, more: list[str], expected: str
+) -> None:
+    if "cuda" in more and os.path.exists("/dev/nvidia0"):  # noqa: PTH110
+        pytest.skip("there is a GPU here")
+    assert expected in train(dragoman, tmp_path / "run", corpus / "train.en", corpus / "train.de", *more)
+
+
+def test_a_broken_configuration_file(dragoman: Dragoman, tmp_path: Path) -> None:
+    assert "is no YAML" in sentence(
+        dragoman("train", tmp_path / "run", "--config", file(tmp_path / "c.yaml", b"a: [1"))
+    )
+    assert "did you mean 'training'" in sentence(
+        dragoman("train", tmp_path / "run", "--config", file(tmp_path / "d.yaml", b"trainin: {}"))
+    )
+
+
+def test_no_files_at_all(dragoman: Dragoman, tmp_path: Path) -> None:
+    assert "no training text was given" in sentence(dragoman("train", tmp_path / "run"))
+
+
+def test_a_run_is_never_overwritten(dragoman: Dragoman, trained: Path, corpus: Path, tmp_path: Path) -> None:
+    files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
+    before = sorted(path.name for path in trained.iterdir())
+    assert "already holds a run" in sentence(dragoman("train", trained, *files))
+    assert sorted(path.name for path in trained.iterdir()) == before
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "mine.txt").write_text("precious")
+    assert "is no run" in sentence(dragoman("train", tmp_path / "notes", *files))
+    assert (tmp_path / "notes" / "mine.txt").read_text() == "precious"
+
+
+def test_resuming_with_other_settings(dragoman: Dragoman, trained: Path) -> None:
+    said = sentence(dragoman("train", trained, "--resume", "--set", "training.learning_rate=1"))
+    assert "can change only training.steps" in said
+    assert "is not a run folder" in sentence(dragoman("train", trained.parent, "--resume"))
+
+
+@pytest.mark.parametrize("command", ["translate", "show", "score", "evaluate"])
+def test_a_folder_that_is_no_run(dragoman: Dragoman, corpus: Path, tmp_path: Path, command: str) -> None:
+    files = {
+        "score": ["--source", corpus / "test.en", "--target", corpus / "test.de"],
+        "evaluate": ["--source", corpus / "test.en", "--reference", corpus / "test.de"],
+    }.get(command, [])
+    assert "is not a run folder" in sentence(dragoman(command, tmp_path, *files))
+    assert "does not exist" in sentence(dragoman(command, tmp_path / "nowhere", *files))
+
+
+@pytest.fixture
+def copy(trained: Path, tmp_path: Path) -> Path:
+    folder = tmp_path / "copy"
+    shutil.copytree(trained, folder, symlinks=True)
+    return folder
+
+
+def test_a_truncated_checkpoint(dragoman: Dragoman, copy: Path) -> None:
+    weights = copy / "checkpoints" / "best" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert "truncated or was altered" in sentence(dragoman("translate", copy, "--device", "cpu"))
+
+
+def test_an_altered_checkpoint(dragoman: Dragoman, copy: Path) -> None:
+    weights = copy / "checkpoints" / "best" / "model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-5] ^= 1
+    weights.write_bytes(content)
+    assert "truncated or was altered" in sentence(dragoman("translate", copy, "--device", "cpu"))
+    assert "truncated or was altered" in sentence(dragoman("train", copy, "--resume", "--steps", 9))
+
+
+def test_a_checkpoint_of_another_model(dragoman: Dragoman, copy: Path) -> None:
+    best = copy / "checkpoints" / "best"
+    weights = checkpoint.tensors(best, "model")
+    name = next(iter(weights))
+    for number, (change, expected) in enumerate(
+        [
+            ({name: None}, f"lacks the weight {name}"),
+            ({"extra": weights[name].clone()}, "has a weight extra"),
+            ({name: weights[name][..., :1].clone()}, f"has {name} of shape"),
+        ]
+    ):
+        changed = {key: value for key, value in (weights | change).items() if value is not None}
+        checkpoint.save(copy / "checkpoints" / f"{number}", {"model": changed}, {})
+        assert expected in sentence(dragoman("translate", copy, "--checkpoint", number, "--device", "cpu"))
+
+
+def test_a_checkpoint_that_is_not_there(dragoman: Dragoman, trained: Path) -> None:
+    said = sentence(dragoman("translate", trained, "--checkpoint", "999999", "--device", "cpu"))
+    assert "no checkpoint '999999'" in said
+    assert "best" in said
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        ("{", "is damaged"),
+        ('{"version": 2, "spec": {}}', "only 1 is known"),
+        ('{"version": 1, "spec": {"kind": "EncoderDecodr"}}', "did you mean 'EncoderDecoder'"),
+    ],
+)
+def test_a_damaged_model_description(dragoman: Dragoman, copy: Path, content: str, expected: str) -> None:
+    (copy / "model.json").write_text(content)
+    assert expected in sentence(dragoman("translate", copy, "--device", "cpu"))
+
+
+def test_a_damaged_tokenizer(dragoman: Dragoman, copy: Path) -> None:
+    (copy / "tokenizer.json").write_text("{}")
+    assert "tokenizer.json" in sentence(dragoman("translate", copy, "--device", "cpu"))
+
+
+def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus: Path) -> None:
+    for more, expected in [
+        (["--beam", 2, "--best", 3], "cannot give the 3 best"),
+        (["--beam", 0], "at least 1 wide"),
+        (["--beam", 100000], "wider than"),
+        (["--sample", "--temperature", 0], "temperature must be above 0"),
+        (["--sample", "--top-p", 1.5], "top-p"),
+    ]:
+        answer = dragoman("translate", trained, corpus / "test.en", "--device", "cpu", *more)
+        assert expected in sentence(answer)
+
+
+def test_an_unknown_measure(dragoman: Dragoman, trained: Path, corpus: Path) -> None:
+    files = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
+    assert "did you mean 'bleu'" in sentence(dragoman("evaluate", trained, *files, "--measures", "blue"))
+
+
+def test_a_full_disk_and_a_forbidden_folder_are_said_plainly(tmp_path: Path) -> None:
+    for number, expected in [(errno.ENOSPC, "is full"), (errno.EACCES, "may not be written")]:
+        with pytest.raises(Exception, match=expected), plain_errors(tmp_path / "run"):
+            raise OSError(number, os.strerror(number))
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_write_permission(dragoman: Dragoman, corpus: Path, tmp_path: Path) -> None:
+    (tmp_path / "locked").mkdir(mode=0o500)
+    said = train(dragoman, tmp_path / "locked" / "run", corpus / "train.en", corpus / "train.de")
+    assert "may not be written" in said
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "file"
+    write_file(path, "old")
+
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(Exception, match="is full"):
+        write_file(path, "new")
+    assert path.read_text() == "old"
+    assert [p.name for p in tmp_path.iterdir()] == ["file"]
+
+
+def test_empty_lines_translate_to_empty_lines_in_place(dragoman: Dragoman, trained: Path, tmp_path: Path) -> None:
+    text = file(tmp_path / "text", b"\nThe man sleeps.\n\n  \nAnna reads.\n")
+    answer = dragoman("translate", trained, text, "--device", "cpu", "--beam", 1)
+    assert answer.code == 0, answer.err
+    lines = answer.out.split("\n")
+    assert len(lines) == 6
+    assert [not line for line in lines] == [True, False, True, True, False, True]
+
+
+def test_input_that_is_not_utf_8_names_the_line(dragoman: Dragoman, trained: Path, tmp_path: Path) -> None:
+    text = file(tmp_path / "text", b"fine\nbad \xff\n")
+    assert "line 2 is not UTF-8" in sentence(dragoman("translate", trained, text, "--device", "cpu", "--beam", 1))

@@ -1,0 +1,95 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dragoman.lens.alignment import alignment_lines, heat_lines
+from dragoman.lens.words import labels, over_words, word_attention
+from dragoman.run import Attention, Run
+
+
+def test_each_target_word_stands_over_its_source_word_and_place() -> None:
+    links = [(0, 0), (1, 1), (3, 2), (4, 3), (2, 4), (5, 5)]
+    assert alignment_lines("I have seen the dog.", "Ich habe den Hund gesehen.", links) == [
+        "source     I have seen the dog.",
+        "target     Ich  habe  den  Hund  gesehen  .",
+        "from       I    have  the  dog   seen     .",
+        "word       1    2     4    5     3        6",
+    ]
+
+
+def test_a_word_of_several_or_of_none_is_shown_as_such() -> None:
+    assert alignment_lines("do not go", "gehe nicht ja", [(2, 0), (0, 0), (1, 1)])[1:] == [
+        "target     gehe   nicht  ja",
+        "from       do go  not    –",
+        "word       1 3    2      –",
+    ]
+
+
+def test_without_links_both_sentences_are_shown() -> None:
+    assert alignment_lines("a b", "c d", []) == ["source     a b", "target     c d"]
+    assert alignment_lines("", "", []) == ["source     ", "target     "]
+
+
+def test_wide_characters_take_two_cells() -> None:
+    assert alignment_lines("man sees", "人間 見る", [(0, 0), (1, 1)])[1:] == [
+        "target     人間  見る",
+        "from       man   sees",
+        "word       1     2",
+    ]
+
+
+def test_long_sentences_are_folded() -> None:
+    links = [(i, i) for i in range(30)]
+    lines = alignment_lines("source " * 30, "target " * 30, links, width=60)
+    assert all(len(line) <= 60 for line in lines[1:])
+    assert [place for line in lines if line.startswith("word") for place in line.split()[1:]] == [
+        str(n) for n in range(1, 31)
+    ]
+
+
+def test_control_characters_do_not_reach_the_terminal() -> None:
+    lines = alignment_lines("a\x1b[31m\nb", "c\x1b]0;x\x07", [(0, 0)])
+    assert not any(ord(letter) < 32 or ord(letter) == 127 for line in lines for letter in line)
+
+
+def test_the_heat_map_of_blocks_has_a_row_a_target_piece_and_a_column_a_source_piece() -> None:
+    cross = torch.tensor([[0.9, 0.06, 0.04], [0.3, 0.6, 0.1]])
+    assert heat_lines(Attention(["▁the", "人間", "x"], ["▁der", "e\u0301"], {}, cross, []))[:-1] == [
+        "      ▁the  人間  x",
+        "▁der  ████  ░░░░  ··",
+        "e\u0301     ▒▒▒▒  ▓▓▓▓  ░░",
+        "",
+    ]
+
+
+def test_a_wide_heat_map_is_folded() -> None:
+    attention = Attention(["piece"] * 40, ["a", "b"], {}, torch.full((2, 40), 1 / 40), [])
+    lines = heat_lines(attention, width=50)
+    assert all(len(line) <= 50 for line in lines[:-1])
+    assert sum(line.split().count("piece") for line in lines) == 40
+    assert heat_lines(Attention(["a"], ["b"], {}, None, [])) == ["this system has no attention"]
+
+
+def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces() -> None:
+    weights = torch.tensor([[0.1, 0.2, 0.6, 0.1], [0.3, 0.4, 0.1, 0.2], [0.5, 0.1, 0.2, 0.2]])
+    merged = over_words(weights, source_words=[0, 0, 1, -1], target_words=[0, 1, 1])
+    assert merged.tolist() == [
+        [pytest.approx(0.3), pytest.approx(0.6), pytest.approx(0.1)],
+        [pytest.approx(0.65), pytest.approx(0.15), pytest.approx(0.2)],
+    ]
+
+
+def test_a_word_is_labelled_with_all_that_its_pieces_cover() -> None:
+    assert labels("a <unk> b.", [0, 1, 4, 5, -1]) == ["a", "<unk>", "b", "."]
+    assert labels("हिन्दी है", [0, 0, 6]) == ["हिन्दी", "है"]
+    assert labels("", [-1]) == []
+
+
+def test_the_attention_of_words_still_sums_to_one(run: Run) -> None:
+    attention = word_attention(run, "The man sees the dog.", "DER man SIEHT DEN dog.")
+    assert attention.source == ["The", "man", "sees", "the", "dog", ".", "(end)"]
+    assert attention.target == ["DER", "man", "SIEHT", "DEN", "dog", "."]
+    assert attention.cross is not None
+    assert attention.cross.sum(1).tolist() == pytest.approx([1.0] * 6, abs=1e-4)
+    assert word_attention(run, "The dog.", "").target == []

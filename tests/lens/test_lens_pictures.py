@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import math
+from xml.etree import ElementTree
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.errors import UserError
+from dragoman.lens.pictures import attention_picture, bars, curves, heatmap
+from dragoman.run import Attention
+
+SVG = "{http://www.w3.org/2000/svg}"
+MALICE = "</title><script>alert('x')</script> & \"quotes\" \x00\x1b[31m \ud800"
+
+
+def texts(picture: str, kind: str) -> list[str]:
+    """The text of every element of a kind, without that of its children."""
+    return [element.text or "" for element in ElementTree.fromstring(picture).iter(f"{SVG}{kind}")]
+
+
+def labels(picture: str) -> list[str]:
+    return ["".join([element.text or "", *(child.tail or "" for child in element)]) for element in _texts(picture)]
+
+
+def _texts(picture: str) -> list[ElementTree.Element]:
+    return list(ElementTree.fromstring(picture).iter(f"{SVG}text"))
+
+
+def test_every_square_says_its_words_and_its_weight() -> None:
+    picture = heatmap([[0.25, 0.75], [1.0, 0.0]], ["der", "Mann"], ["the", "man"], "Attention")
+    tips = texts(picture, "title")
+    assert "“der” ← “man”: 75.0 % of its attention" in tips
+    assert "“Mann” ← “man”: 0.0 % of its attention" in tips
+    assert {"der", "Mann", "the", "man", "25", "75", "100"} <= set(labels(picture))
+
+
+def test_the_stronger_square_has_the_stronger_colour() -> None:
+    tree = ElementTree.fromstring(heatmap([[0.1, 0.9]], ["a"], ["b", "c"], "t"))
+    weak, strong, *_ = (
+        float(r.get("fill-opacity", "nan")) for r in tree.iter(f"{SVG}rect") if r.get("class") == "heat"
+    )
+    assert weak < 0.2 < 0.85 < strong
+
+
+def test_a_tensor_and_nested_lists_give_the_same_picture() -> None:
+    weights = torch.tensor([[0.5, 0.25, 0.25]])
+    assert heatmap(weights, ["x"], list("abc"), "t") == heatmap(weights.tolist(), ["x"], list("abc"), "t")
+
+
+def test_weights_must_fit_their_labels() -> None:
+    with pytest.raises(ValueError, match="zip"):
+        heatmap([[0.5, 0.5]], ["a"], ["b"], "t")
+
+
+def test_pictures_tell_in_words_what_they_show() -> None:
+    root = ElementTree.fromstring(heatmap([[0.2, 0.8]], ["Mann"], ["the", "man"], "Attention"))
+    assert root.get("role") == "img"
+    assert root.get("aria-label") == "Attention"
+    assert "Mann: mostly man (80%)" in (root.findtext(f"{SVG}desc") or "")
+    root = ElementTree.fromstring(curves({"loss": [(1, 5.0), (2, 2.5)]}, "Loss", "step", "nats"))
+    assert root.findtext(f"{SVG}desc") == "nats by step: loss from 5 to 2.5"
+
+
+@pytest.mark.parametrize(
+    "picture",
+    [
+        heatmap([[0.5, 0.5], [0.1, 0.9]], [MALICE, "b"], [MALICE, "שלום"], MALICE),
+        curves({MALICE: [(1, 2), (3, 4)], "人間": [(1, 1)]}, MALICE, MALICE, MALICE),
+        bars({MALICE: 3.0, "b": 0.0}, MALICE, MALICE),
+    ],
+    ids=["heatmap", "curves", "bars"],
+)
+def test_no_text_becomes_markup(picture: str) -> None:
+    kinds = {element.tag.removeprefix(SVG) for element in ElementTree.fromstring(picture).iter()}
+    assert kinds <= {"svg", "title", "desc", "style", "text", "rect", "line", "polyline", "circle"}
+    assert "<script" not in picture
+    assert picture.count("http") == 1  # the name space
+
+
+@given(st.text(max_size=30), st.text(max_size=30))
+def test_any_text_gives_well_formed_pictures(one: str, other: str) -> None:
+    for picture in (heatmap([[0.5]], [one], [other], one), curves({one: [(1, 1)]}, other, one), bars({one: 1}, other)):
+        ElementTree.fromstring(picture)
+
+
+@pytest.mark.parametrize("log", [False, True])
+def test_curves_work_with_one_point_with_none_and_with_what_cannot_be_drawn(log: bool) -> None:
+    assert len(list(ElementTree.fromstring(curves({"a": [(10, 3.0)]}, "t", log=log)).iter(f"{SVG}circle"))) == 1
+    for nothing in ({}, {"a": []}, {"a": [(1, math.nan), (2, math.inf)]}):
+        assert "nothing has been measured yet" in labels(curves(nothing, "t", log=log))
+    ElementTree.fromstring(curves({"a": [(0, 0.0), (0, 0.0)]}, "t", log=log))
+
+
+def test_points_lie_where_the_axes_say() -> None:
+    root = ElementTree.fromstring(curves({"a": [(0, 0), (5, 5), (10, 10)]}, "t"))
+    line = next(root.iter(f"{SVG}polyline"))
+    first, middle, last = ([float(v) for v in point.split(",")] for point in line.get("points", "").split())
+    assert middle == [pytest.approx((a + b) / 2, abs=0.1) for a, b in zip(first, last)]
+    places = {
+        t.text: float(t.get("x", "nan")) for t in _texts(curves({"a": [(0, 0), (10, 7)]}, "t")) if t.get("y") == "270"
+    }
+    assert places["0"] == first[0]
+    assert places["10"] == last[0]
+
+
+def test_a_logarithmic_axis_gives_equal_room_to_equal_factors() -> None:
+    line = next(
+        ElementTree.fromstring(curves({"a": [(0, 1), (1, 10), (2, 100)]}, "t", log=True)).iter(f"{SVG}polyline")
+    )
+    ys = [float(point.split(",")[1]) for point in line.get("points", "").split()]
+    assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
+
+
+def test_several_curves_have_a_legend_and_differ_in_more_than_colour() -> None:
+    picture = curves({"training": [(1, 1), (2, 2)], "validation": [(1, 2), (2, 3)]}, "t")
+    assert {"training", "validation"} <= set(labels(picture))
+    lines = list(ElementTree.fromstring(picture).iter(f"{SVG}polyline"))
+    assert len({line.get("stroke-dasharray") for line in lines}) == 2
+
+
+def test_a_hundred_thousand_points_make_a_small_picture() -> None:
+    assert len(curves({"a": [(i, i % 7) for i in range(100_000)]}, "t")) < 30_000
+
+
+def test_bars_are_as_long_as_their_values() -> None:
+    root = ElementTree.fromstring(bars({"a": 50.0, "b": 200.0, "c": 0.0}, "t", "pairs"))
+    a, b, c = (float(bar.get("width", "nan")) for bar in root.iter(f"{SVG}rect"))
+    assert a == pytest.approx(b / 4, abs=0.1)
+    assert c <= 1
+    assert "200 pairs" in labels(bars({"b": 200.0}, "t", "pairs"))
+    ElementTree.fromstring(bars({}, "t"))
+
+
+def test_attention_is_drawn_from_target_to_source_and_its_absence_is_said() -> None:
+    attention = Attention(["▁the", "</s>"], ["▁der"], {}, torch.tensor([[0.9, 0.1]]), [])
+    assert "“▁der” ← “▁the”: 90.0 % of its attention" in texts(attention_picture(attention), "title")
+    with pytest.raises(UserError, match="no attention"):
+        attention_picture(Attention(["a"], ["b"], {}, None, []))

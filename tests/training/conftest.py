@@ -1,0 +1,1 @@
+from conftest_training import corpus  # noqa: F401
