@@ -25,7 +25,7 @@ format: $(VENV)/dev
 	$(BIN)/ruff format .
 
 bench: $(VENV)/dev
-	$(BIN)/python benchmarks/data.py
+	$(BIN)/python benchmarks/scale.py --pairs 100000
 
 clean:
 	rm -rf $(VENV) runs build

@@ -208,7 +208,7 @@ class Run:
 
     @torch.inference_mode()
     def logits(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
-        """Logits at every target position, B T V, from padded ids, B S and B T; padding is the pad id, left or right."""
+        """Logits at every target position, B T V, from padded ids, B S and B T; the pad id may stand left or right."""
         source, source_lengths, _ = _to_the_left(source_ids.to(self.device), self.source_tokenizer.pad)
         target, target_lengths, order = _to_the_left(target_ids.to(self.device), self.target_tokenizer.pad)
         logits = self.model(source, source_lengths, target, target_lengths)

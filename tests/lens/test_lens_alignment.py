@@ -82,7 +82,7 @@ def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces() 
 
 def test_a_word_is_labelled_with_all_that_its_pieces_cover() -> None:
     assert labels("a <unk> b.", [0, 1, 4, 5, -1]) == ["a", "<unk>", "b", "."]
-    assert labels("हिन्दी है", [0, 0, 6]) == ["हिन्दी", "है"]
+    assert labels("हिन्दी है", [0, 0, 1]) == ["हिन्दी", "है"]
     assert labels("", [-1]) == []
 
 

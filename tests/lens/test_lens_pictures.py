@@ -89,7 +89,8 @@ def test_any_text_gives_well_formed_pictures(one: str, other: str) -> None:
 @pytest.mark.parametrize("log", [False, True])
 def test_curves_work_with_one_point_with_none_and_with_what_cannot_be_drawn(log: bool) -> None:
     assert len(list(ElementTree.fromstring(curves({"a": [(10, 3.0)]}, "t", log=log)).iter(f"{SVG}circle"))) == 1
-    for nothing in ({}, {"a": []}, {"a": [(1, math.nan), (2, math.inf)]}):
+    empty: list[dict[str, list[tuple[float, float]]]] = [{}, {"a": []}, {"a": [(1, math.nan), (2, math.inf)]}]
+    for nothing in empty:
         assert "nothing has been measured yet" in labels(curves(nothing, "t", log=log))
     ElementTree.fromstring(curves({"a": [(0, 0.0), (0, 0.0)]}, "t", log=log))
 

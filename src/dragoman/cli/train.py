@@ -115,11 +115,12 @@ def continue_run(run: Path, settings: list[str]) -> dict[str, object]:
 
 def report(run: Path, outcome: object) -> dict[str, object]:
     """Write report.html, and say what came out."""
+    from dragoman.lens.report import write_report
     from dragoman.run import load, read_metrics
     from dragoman.training.trainer import Outcome
 
     assert isinstance(outcome, Outcome)
-    pass
+    write_report(load(run, device="cpu"))
     progress = outcome.progress
     valid = [record for record in read_metrics(run) if record["kind"] in ("valid", "averaged")]
     best = max(valid, key=lambda record: record["bleu"], default={})

@@ -15,9 +15,9 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
 
     Zero is among them if it is near, or if the range is a single number.
     """
-    if low == high or 0 < low < high / 2:
+    if math.isclose(low, high, rel_tol=1e-6) or 0 < low < high / 2:
         low, high = min(0.0, low), max(0.0, high)
-    if low == high:
+    if high - low < 1e-300:
         high = 1.0
     power = 10.0 ** math.floor(math.log10((high - low) / most))
     for step in (factor * power for factor in (1, 2, 5, 10, 20)):

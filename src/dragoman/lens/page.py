@@ -45,7 +45,7 @@ mark { background: var(--mark); color: inherit; border-radius: .2rem; padding: 0
 code, pre { font: .875rem/1.5 ui-monospace, monospace } pre { white-space: pre-wrap; margin: .5rem 0 0 }
 details { background: var(--card); max-width: 60rem; border-radius: .6rem; padding: .6rem 1rem; margin: .75rem 0 }
 summary { cursor: pointer }
-details .card { padding: 0 }
+details .card { border-top: 1px solid var(--line); border-radius: 0; padding: .75rem 0 0 }
 @media (max-width: 34rem) { dl { grid-template-columns: 1fr } dd { margin-bottom: .4rem }
   th, td { padding-right: .8rem } }
 @media print { nav { display: none } .card, figure { break-inside: avoid } }

@@ -52,10 +52,7 @@ def over_words(weights: Tensor, source_words: Sequence[int], target_words: Seque
 
 
 def labels(text: str, word_of_piece: Sequence[int]) -> list[str]:
-    """The words that have pieces, each with the ones after it that have none.
-
-    Those are combining marks, which belong to the piece of their letter, and the rest of `<unk>`.
-    """
+    """The words that have pieces, each with the ones after it that have none: the rest of `<unk>`."""
     spans = word_spans(text)
     known = sorted({word for word in word_of_piece if word >= 0})
     lasts = [following - 1 for following in known[1:]] + [len(spans) - 1]
