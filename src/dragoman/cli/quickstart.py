@@ -9,13 +9,14 @@ import typer
 
 from dragoman.cli.common import parallel, say
 
-STEPS = 1500
-PAIRS = 20_000
+PAIRS = 40_000
+#: what each kind of system asks of training to learn the phrasebook in about a minute and a half on two cores
+RECIPE = {"tokens": 512, "steps": 1500, "schedule": "cosine", "warmup": 100, "label_smoothing": 0.0}
 
 
 def quickstart(
     folder: Annotated[Path, typer.Argument(help="Where to put it.")] = Path("runs/quickstart"),
-    system: Annotated[str, typer.Option(help="Which system to train.")] = "transformer",
+    system: Annotated[str, typer.Option(help="Which system to train.")] = "bahdanau",
 ) -> None:
     """Train, evaluate and show a small translator on the phrasebook.
 
@@ -44,18 +45,8 @@ def quickstart(
                 "valid_target": [str(corpus / "valid.de")],
                 "longest": 64,
             },
-            "text": {"size": 1000},
-            "system": {"name": system, "size": "tiny", "settings": {"dropout": 0.05}},
-            "training": {
-                "steps": STEPS,
-                "schedule": "cosine",
-                "tokens": 2048,
-                "learning_rate": 3e-3,
-                "warmup": 150,
-                "validate_every": 300,
-                "patience": None,
-                "average": False,
-            },
+            "system": {"name": system, "size": "tiny", "settings": {"dropout": 0.0}},
+            "training": RECIPE | {"validate_every": 500, "validate_sentences": 200, "patience": None, "average": False},
         }
         outcome = start_run(folder, configuration.from_dict(values))
     if outcome["interrupted"]:
@@ -82,4 +73,5 @@ def quickstart(
   translate              echo 'The old man reads the book.' | dragoman translate {folder}
   see what it looks at   dragoman show {folder} 'The old man reads the book.'
   use your own text      dragoman train runs/mine --source my.en --target my.de
-  another system         dragoman quickstart runs/bahdanau --system bahdanau; dragoman systems""")
+  another system         dragoman quickstart runs/transformer --system transformer
+  every system           dragoman systems""")

@@ -74,7 +74,8 @@ class Batch:
 class Batches:
     """The batches of a store, epoch after epoch.
 
-    An epoch is a permutation of the pairs, cut into windows of `window` pairs. The pairs of a window are sorted by the
+    An epoch is a permutation of the pairs, cut into windows of `window` pairs: as many as fill about a hundred batches
+    unless told, so that batches of a window are tight and yet hold sentences of some variety. The pairs of a window are sorted by the
     length of their longer side, then by how much longer it is (chance decides between equals), cut where rows × longest
     side would exceed `tokens`, and the batches of the window are shuffled. `source_noise` and `target_noise` change the
     ids of a sentence, afresh in every epoch; the budget counts the lengths in the store.
@@ -85,12 +86,14 @@ class Batches:
         store: TokenStore,
         tokens: int,
         seed: int,
-        window: int = 2**16,
+        window: int | None = None,
         shuffle: bool = True,
         framing: Framing | None = None,
         source_noise: Noise | None = None,
         target_noise: Noise | None = None,
     ) -> None:
+        if window is None:
+            window = max(1000, min(2**16, 100 * tokens * len(store) // max(1, store.tokens)))
         if window < 1:
             raise UserError(f"the window of pairs that are sorted together must be at least 1, not {window}")
         longest = store.longest + 2

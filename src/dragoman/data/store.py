@@ -102,6 +102,11 @@ class TokenStore:
     def __len__(self) -> int:
         return self.pairs
 
+    @property
+    def tokens(self) -> int:
+        """How many there are on the longer side."""
+        return max(len(side.tokens) for side in self.sides)
+
     def source(self, index: int) -> NDArray[Any]:
         return self.sides[0].row(index)
 

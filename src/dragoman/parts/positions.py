@@ -43,6 +43,12 @@ class NoPosition(Spec):
         return Position()
 
 
+def _frequencies(dim: int, base: float) -> Tensor:
+    """1 / base^{2i/d}, D/2 of them."""
+    exponent = torch.arange(0, dim, 2, dtype=torch.float64) / dim
+    return torch.exp(-math.log(base) * exponent).float()
+
+
 @dataclass(frozen=True)
 class Sinusoidal(Spec):
     """PE(pos, 2i) = sin(pos / base^{2i/d}), PE(pos, 2i+1) = cos of the same (Vaswani et al. 2017, §3.5).
@@ -62,8 +68,7 @@ class SinusoidalPosition(Position):
     def __init__(self, dim: int, base: float) -> None:
         super().__init__()
         self.dim = dim
-        exponent = torch.arange(0, dim, 2, dtype=torch.float64) / dim
-        self.register_buffer("frequency", torch.exp(-math.log(base) * exponent).float(), persistent=False)
+        self.register_buffer("frequency", _frequencies(dim, base), persistent=False)
 
     def encoding(self, positions: Tensor) -> Tensor:
         """positions … → … D."""
@@ -71,7 +76,10 @@ class SinusoidalPosition(Position):
         return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., : self.dim]
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        return x + self.encoding(layout.positions).to(x.dtype)
+        if layout.longest is None:
+            return x + self.encoding(layout.positions).to(x.dtype)
+        table = self.encoding(torch.arange(layout.longest, device=x.device))  # sines once a place, not once a token
+        return x + nn.functional.embedding(layout.positions, table.to(x.dtype))
 
 
 @dataclass(frozen=True)
@@ -97,3 +105,33 @@ class LearnedPosition(Position):
                 "of this model: shorten it, or train with more positions or with sinusoidal ones"
             )
         return x + self.table(layout.positions).to(x.dtype)
+
+
+@dataclass(frozen=True)
+class Rotary(Spec):
+    """Queries and keys turned by angles that grow with their position, so that q·k depends on the distance alone.
+
+    Pairs (x_i, x_{i+E/2}) are turned by pos / base^{2i/E} (Su et al. 2021, §3.2), which pairs neighbours instead; the
+    two differ only in the order of the weights.
+    """
+
+    base: float = 10000.0
+
+    def build(self, dim: int) -> RotaryPosition:
+        return RotaryPosition(dim, self.base)
+
+
+class RotaryPosition(Position):
+    frequency: Tensor
+
+    def __init__(self, dim: int, base: float) -> None:
+        super().__init__()
+        if dim % 2:
+            raise UserError(f"rotary positions turn pairs, but a head is {dim} wide: choose an even width")
+        self.register_buffer("frequency", _frequencies(dim, base), persistent=False)
+
+    def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
+        angle = positions[:, None, :, None].float() * self.frequency  # B 1 T E/2
+        sine, cosine = angle.sin().to(x.dtype), angle.cos().to(x.dtype)
+        left, right = x.chunk(2, dim=-1)
+        return torch.cat((left * cosine - right * sine, right * cosine + left * sine), dim=-1)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from dragoman.errors import unknown
 from dragoman.models import EncoderDecoder
-from dragoman.parts.initial import Orthogonal, Uniform
+from dragoman.parts.initial import Glorot, Orthogonal
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.recurrent_decoder import (
     Attention,
@@ -55,7 +55,7 @@ def sutskever(
         decoder=Stack((decoder,), dropout=dropout),
         shared=vocabulary.joint,
         tied=tied,
-        initial=Uniform(0.08),
+        initial=Glorot(),
     )
 
 
@@ -125,5 +125,5 @@ def luong(
         decoder=Stack((decoder,), dropout=dropout),
         shared=vocabulary.joint,
         tied=tied,
-        initial=Uniform(0.1),
+        initial=Glorot(),
     )

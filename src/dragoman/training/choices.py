@@ -50,7 +50,6 @@ def choose(config: Config, pairs: int, target_tokens: int, device: str) -> tuple
     if "pre_norm" in named.settings() and "pre_norm" not in settings:
         settings["pre_norm"] = True
         choose_one("system.settings.pre_norm", True, "trains without a long warm-up; false is the paper's post-norm")
-    width = settings.get("width", named.sizes[size].get("width", 512)) if size in named.sizes else 512
     training = config.training
     tokens = training.tokens
     if tokens is None:
@@ -64,8 +63,9 @@ def choose(config: Config, pairs: int, target_tokens: int, device: str) -> tuple
     an_epoch = max(1, math.ceil(target_tokens / (0.85 * tokens * training.accumulate)))
     learning_rate = training.learning_rate
     if learning_rate is None:
-        learning_rate = float(f"{0.02 / math.sqrt(width):.2g}")
-        choose_one("training.learning_rate", learning_rate, f"0.02/√width for a width of {width}")
+        width = named.width(size, settings)
+        learning_rate = float(f"{named.rate / width:.2g}")
+        choose_one("training.learning_rate", learning_rate, f"{named.rate:g} over the width of {width}")
     warmup = training.warmup
     if warmup is None:
         warmup = max(100, min(4000, 4 * an_epoch))
