@@ -108,7 +108,7 @@ def test_n_best_lists_and_samples(run: Path, corpus: Path, output: Command) -> N
 def test_evaluation_prints_scores_with_signatures(run: Path, corpus: Path, output: Command) -> None:
     files = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
     text = output("evaluate", run, *files, "--alignments", corpus / "test.align", "--by-length")
-    for name in ("BLEU", "chrF", "TER", "exact match", "perplexity", "alignment error rate"):
+    for name in ("BLEU", "chrF", "TER", "exact match", "perplexity", "AER"):
         assert name in text
     assert "nrefs:1|case:mixed" in text
     scores = json.loads(output("evaluate", run, *files, "--measures", "bleu", "--json"))["scores"]
