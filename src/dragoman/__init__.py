@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dragoman.parts.spec import Spec
     from dragoman.run import Run
 
 __version__ = "0.1.0"
 __all__ = ["load"]
 
 
-def load(folder: str, checkpoint: str = "best", device: str | None = None, **options: Any) -> Run:
-    """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`."""
+def load(folder: str, checkpoint: str = "best", device: str | None = None, parts: Sequence[type[Spec]] = ()) -> Run:
+    """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`; `parts` are those of your own."""
     from dragoman.run import load as load_run
 
-    return load_run(folder, checkpoint, device, **options)
+    return load_run(folder, checkpoint, device, parts)

@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.storage import new_folder
+from dragoman.storage import new_folder, write_file
 
 VERSION = 1
 MANIFEST = "checkpoint.json"
@@ -34,8 +34,16 @@ def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], values: Mapp
             path = partial / f"{name}.safetensors"
             _save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
             digests[path.name] = _digest(path)
-        manifest = {"version": VERSION, "files": digests, "values": dict(values)}
-        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+        (partial / MANIFEST).write_text(_written(digests, values), encoding="utf-8")
+
+
+def amend(folder: Path, values: Mapping[str, Any]) -> None:
+    """Write other plain values into a checkpoint whose tensors stay, in one move."""
+    write_file(folder / MANIFEST, _written(_manifest(folder)["files"], values))
+
+
+def is_whole(folder: Path) -> bool:
+    return (folder / MANIFEST).is_file()
 
 
 def values(folder: Path) -> dict[str, Any]:
@@ -50,7 +58,10 @@ def tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict
     if expected is None or not path.exists():
         raise UserError(f"the checkpoint {folder} has no {path.name}: use another checkpoint")
     if _digest(path) != expected:
-        raise UserError(f"{path} is truncated or was altered after it was written: use another checkpoint")
+        raise UserError(
+            f"{path} is truncated or was altered after it was written: use another checkpoint, or remove its folder "
+            "and go on from the one before"
+        )
     try:
         return load_file(path, device=str(device))
     except (SafetensorError, OSError) as error:
@@ -86,11 +97,22 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
         version = manifest["version"]
-        if version == VERSION and isinstance(manifest["files"], dict) and isinstance(manifest["values"], dict):
+        if version == VERSION and manifest["digest"] == _digest_of(manifest["files"], manifest["values"]):
             return manifest
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{folder} is no checkpoint, or a damaged one: use another checkpoint") from None
+    if version == VERSION:
+        raise UserError(f"{folder / MANIFEST} was altered after it was written: use another checkpoint")
     raise UserError(f"{folder} has checkpoint format {version!r}, but only {VERSION} is known here: update dragoman")
+
+
+def _written(digests: Mapping[str, str], values: Mapping[str, Any]) -> str:
+    content = {"version": VERSION, "files": dict(digests), "values": dict(values)}
+    return json.dumps(content | {"digest": _digest_of(content["files"], content["values"])}, indent=1)
+
+
+def _digest_of(files: Any, values: Any) -> str:
+    return hashlib.sha256(json.dumps([files, values], sort_keys=True).encode()).hexdigest()
 
 
 def _digest(path: Path) -> str:

@@ -24,11 +24,16 @@ class DataConfig:
     target: tuple[str, ...] = ()
     valid_source: tuple[str, ...] = ()
     valid_target: tuple[str, ...] = ()
+    test_source: tuple[str, ...] = ()  # only looked at by the preflight, which counts what of it stands in train
+    test_target: tuple[str, ...] = ()
     format: str = ""  # text, tsv or jsonl; told by the file's name if empty
     source_key: str | None = None  # column of a TSV file (from 0), key of a JSON line
     target_key: str | None = None
     longest: int = 256  # tokens a side; longer sentences are dropped and counted
     hold_out: int | None = None  # validation pairs taken from the training pairs if no validation files are given
+
+    def __post_init__(self) -> None:
+        _check("data", self, longest=(1, 100_000), hold_out=(1, 10**9))
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,11 @@ class TextConfig:
     joint: bool = True  # one tokenizer for both sides
     marker: str = "initial"  # where a piece shows its space: initial (▁house) or final (house▁)
     dropout: float = 0.0  # BPE dropout in training
+
+    def __post_init__(self) -> None:
+        _check("text", self, size=(1, 10**7), dropout=(0, 1))
+        if self.dropout and self.kind != "bpe":
+            raise UserError(f"text.dropout leaves out merges of byte pairs, which text.kind {self.kind} does not have")
 
 
 @dataclass(frozen=True)
@@ -79,6 +89,14 @@ class TrainingConfig:
     device: str = "auto"  # auto, cpu, cuda
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
 
+    def __post_init__(self) -> None:
+        most = 10**12
+        _check("training", self, tokens=(1, most), accumulate=(1, most), steps=(1, most), epochs=(1, most))
+        _check("training", self, minutes=(0, most), patience=(1, most), learning_rate=(0, 1e3), warmup=(0, most))
+        _check("training", self, beta1=(0, 0.99999), beta2=(0, 0.9999999), epsilon=(0, 1), weight_decay=(0, 10))
+        _check("training", self, clip=(0, most), label_smoothing=(0, 0.999), validate_every=(1, most))
+        _check("training", self, validate_sentences=(0, most), keep=(1, most), seed=(0, 2**31 - 1))
+
 
 @dataclass(frozen=True)
 class SearchConfig:
@@ -88,6 +106,14 @@ class SearchConfig:
     length_penalty: float = 1.0
     tokens: int = 8192  # source tokens of the sentences translated together
     longest_source: int = 1024  # tokens; a longer line is cut there, and it is said
+    length_ratio: float = 2.0  # a target may have so many tokens for each of its source
+    length_extra: int = 20  # and so many more
+    longest_target: int = 1024  # but never more than so many
+
+    def __post_init__(self) -> None:
+        _check("search", self, beam=(1, 10_000), length_penalty=(-10, 10), tokens=(1, 10**9))
+        _check("search", self, longest_source=(2, 100_000), length_ratio=(0, 100), length_extra=(1, 100_000))
+        _check("search", self, longest_target=(1, 100_000))
 
 
 @dataclass(frozen=True)
@@ -97,6 +123,14 @@ class Config:
     system: SystemConfig = field(default_factory=SystemConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
+
+
+def _check(section: str, config: Any, **ranges: tuple[float, float]) -> None:
+    """Every value that is given lies within its range, ends counted in."""
+    for name, (least, most) in ranges.items():
+        value = getattr(config, name)
+        if value is not None and not least <= value <= most:
+            raise UserError(f"{section}.{name} must lie between {least:g} and {most:g}, but is {value}")
 
 
 def from_dict(values: Any, where: str = "the configuration") -> Config:

@@ -19,12 +19,13 @@ from dragoman.data.batching import sorted_batches
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoder, EncoderDecoderModel, model_from_dict
 from dragoman.parts.spec import Spec
-from dragoman.search import Beam, Hypothesis, Search, Symbols, search
+from dragoman.search import Beam, Hypothesis, Length, Search, Symbols, search
 from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
 from dragoman.search.scoring import token_scores
-from dragoman.text import Tokenizer
+from dragoman.text import SYMBOLS, Tokenizer
 
 CONFIG, MODEL, METRICS, CHECKPOINTS = "config.yaml", "model.json", "metrics.jsonl", "checkpoints"
+Links = list[tuple[int, int]]  # (source word, target word)
 WINDOW = 4096  # lines that are sorted and translated together
 
 
@@ -35,9 +36,10 @@ class Translation:
     text: str
     score: float
     tokens: list[str] = field(default_factory=list)
-    alignment: list[tuple[int, int]] | None = None  # (source word, target word)
+    alignment: Links | None = None
     alternatives: list[Translation] = field(default_factory=list)
     finished: bool = True  # False: cut off at the length limit
+    whole: bool = True  # False: the source was longer than the run reads, and only its beginning was translated
 
 
 @dataclass(frozen=True)
@@ -57,7 +59,7 @@ class Attention:
     target: list[str]  # row t was looked at to choose this piece
     weights: dict[str, Tensor]
     cross: Tensor | None  # T S: the looks at the source, mean over heads and layers
-    alignment: list[tuple[int, int]]
+    alignment: Links
 
 
 class Run:
@@ -76,8 +78,10 @@ class Run:
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.checkpoint = checkpoint_name
         target = target_tokenizer
-        specials = [i for i in range(min(target.size, 7)) if i not in (target.end, target.unknown)]
+        specials = [i for i in range(len(SYMBOLS)) if i not in (target.end, target.unknown)]
         self.symbols = Symbols(target.start, target.end, tuple(specials))
+        #: how many tokens of a source are read, END counted in
+        self.longest_source = min(settings.search.longest_source, model.limits[0] or settings.search.longest_source)
 
     @property
     def device(self) -> torch.device:
@@ -107,32 +111,43 @@ class Run:
     def _search(self, beam: int | None, settings: Search | None) -> Search:
         if settings is not None:
             return settings
-        return Beam(beam or self.config.search.beam, self.config.search.length_penalty)
+        room = self.spec.target_vocabulary - len(self.symbols.banned) - 1
+        size = min(self.config.search.beam, room) if beam is None else beam  # a toy vocabulary has no room for a beam
+        return Beam(size, self.config.search.length_penalty, length=self.length)
+
+    @property
+    def length(self) -> Length:
+        """How long targets may get, as the run's configuration says."""
+        search = self.config.search
+        return Length(search.length_ratio, search.length_extra, search.longest_target)
 
     def _translate_window(self, texts: list[str], settings: Search, alignment: bool, first: int) -> list[Translation]:
-        sources = self.encode_sources(texts)
+        full = self.source_tokenizer.encode_batch(texts)
+        sources = [self._cut(ids) for ids in full]
         results = [Translation("", 0.0, alignment=[] if alignment else None)] * len(texts)
         written = np.array([i for i, text in enumerate(texts) if text.strip()], dtype=np.int64)
         lengths = np.array([len(sources[i]) for i in written])
-        width = settings.size if isinstance(settings, Beam) else settings.best
-        budget = max(1, self.config.search.tokens // width)
+        budget = max(1, self.config.search.tokens // settings.rows)
         for batch in sorted_batches(lengths, budget) if len(written) else []:
             rows = written[batch]
             source, source_lengths = self.pad([sources[i] for i in rows], self.source_tokenizer.pad)
             keys = torch.from_numpy(rows + first)
             found = search(self.model, source, source_lengths, self.symbols, settings, keys)
-            links = self._align(source, source_lengths, found) if alignment else [None] * len(rows)
-            for i, hypotheses, link in zip(rows, found, links):
-                results[i] = self._translation(hypotheses, link)
+            targets = [hypotheses[0].tokens for hypotheses in found]
+            links = self._align(source, source_lengths, targets) if alignment else None
+            for n, (i, hypotheses) in enumerate(zip(rows, found)):
+                whole = len(full[i]) < self.longest_source
+                results[i] = self._translation(hypotheses, links[n] if links else None, whole)
         return results
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
         """Token ids with END, cut at the longest source that the run reads."""
-        limits = [self.config.search.longest_source, self.model.limits[0]]
-        longest = min(limit for limit in limits if limit is not None) - 1
-        return [[*ids[:longest], self.source_tokenizer.end] for ids in self.source_tokenizer.encode_batch(list(texts))]
+        return [self._cut(ids) for ids in self.source_tokenizer.encode_batch(list(texts))]
 
-    def _translation(self, hypotheses: list[Hypothesis], links: list[tuple[int, int]] | None) -> Translation:
+    def _cut(self, ids: list[int]) -> list[int]:
+        return [*ids[: self.longest_source - 1], self.source_tokenizer.end]
+
+    def _translation(self, hypotheses: list[Hypothesis], links: Links | None, whole: bool) -> Translation:
         best, *others = (
             Translation(
                 self.target_tokenizer.decode(h.tokens),
@@ -142,50 +157,65 @@ class Run:
             )
             for h in hypotheses
         )
-        return Translation(best.text, best.score, best.tokens, links, others, best.finished)
+        return Translation(best.text, best.score, best.tokens, links, others, best.finished, whole)
 
-    def _align(
-        self, source: Tensor, source_lengths: Tensor, found: list[list[Hypothesis]]
-    ) -> list[list[tuple[int, int]] | None]:
-        targets = [[self.symbols.start, *hypotheses[0].tokens] for hypotheses in found]
-        target, target_lengths = self.pad(targets, self.target_tokenizer.pad)
+    def _align(self, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> list[Links] | None:
+        """The word alignments of some targets, ids without START and END; None for systems without attention."""
+        framed = [[self.symbols.start, *ids] for ids in targets]
+        target, target_lengths = self.pad(framed, self.target_tokenizer.pad)
         cross = cross_attention(
             self.model, attention_weights(self.model, source, source_lengths, target, target_lengths)
         )
         if cross is None:
-            return [None] * len(found)
+            return None
         return [
             word_alignment(
                 weights,
                 self.source_tokenizer.word_of_piece(ids[:length].tolist()),
-                self.target_tokenizer.word_of_piece(hypotheses[0].tokens),
+                self.target_tokenizer.word_of_piece(written),
             )
-            for weights, ids, length, hypotheses in zip(cross, source, source_lengths.tolist(), found)
+            for weights, ids, length, written in zip(cross, source, source_lengths.tolist(), targets)
         ]
 
     # ---- scores and looks
 
     def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
         """log p(y|x) of given translations."""
-        if len(sources) != len(targets):
-            raise UserError(f"{len(sources):,} sources cannot be scored with {len(targets):,} targets: one each")
-        results: list[Scored | None] = [None] * len(sources)
-        source_ids = self.encode_sources(sources)
-        target_ids = [self._framed(ids) for ids in self.target_tokenizer.encode_batch(list(targets))]
-        lengths = np.array([max(len(s), len(t)) for s, t in zip(source_ids, target_ids)])
-        for rows in sorted_batches(lengths, self.config.search.tokens) if len(sources) else []:
-            source, source_lengths = self.pad([source_ids[i] for i in rows], self.source_tokenizer.pad)
-            target, target_lengths = self.pad([target_ids[i] for i in rows], self.target_tokenizer.pad)
+        results = [Scored(0.0, [], [])] * len(sources)
+        for rows, source_ids, target_ids in self._pairs(sources, targets):
+            source, source_lengths = self.pad(source_ids, self.source_tokenizer.pad)
+            framed = [self._framed(ids) for ids in target_ids]
+            target, target_lengths = self.pad(framed, self.target_tokenizer.pad)
             scores = token_scores(self.model, source, source_lengths, target, target_lengths).tolist()
-            for i, row in zip(rows, scores):
-                pieces = self.target_tokenizer.pieces(target_ids[i][1:])
+            for i, ids, row in zip(rows, framed, scores):
+                pieces = self.target_tokenizer.pieces(ids[1:])
                 results[i] = Scored(sum(row), pieces, row[: len(pieces)])
-        return [scored for scored in results if scored is not None]
+        return results
 
-    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[list[tuple[int, int]]] | None:
+    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
         """Word alignments of given translations: (source word, target word); None for systems without attention."""
-        links = [self.attention(source, target) for source, target in zip(sources, targets)]
-        return None if any(one.cross is None for one in links) else [one.alignment for one in links]
+        results: list[Links] = [[] for _ in sources]
+        for rows, source_ids, target_ids in self._pairs(sources, targets):
+            source, source_lengths = self.pad(source_ids, self.source_tokenizer.pad)
+            links = self._align(source, source_lengths, target_ids)
+            if links is None:
+                return None
+            for i, found in zip(rows, links):
+                results[i] = found
+        return results
+
+    def _pairs(
+        self, sources: Sequence[str], targets: Sequence[str]
+    ) -> Iterator[tuple[list[int], list[list[int]], list[list[int]]]]:
+        """Pairs in batches of like length: their numbers, source ids with END, target ids bare."""
+        if len(sources) != len(targets):
+            raise UserError(f"{len(sources):,} sources cannot go with {len(targets):,} targets: one each is needed")
+        if not sources:
+            return
+        source_ids, target_ids = self.encode_sources(sources), self.target_tokenizer.encode_batch(list(targets))
+        lengths = np.array([max(len(s), len(t) + 2) for s, t in zip(source_ids, target_ids)])
+        for rows in sorted_batches(lengths, self.config.search.tokens):
+            yield rows.tolist(), [source_ids[i] for i in rows], [target_ids[i] for i in rows]
 
     def attention(self, source: str, target: str | None = None) -> Attention:
         """Everything that was looked at, for a given translation or for the one that the run finds."""
@@ -292,10 +322,7 @@ def read_spec(folder: Path, parts: Sequence[type[Spec]] = ()) -> EncoderDecoder:
         raise UserError(f"{folder / MODEL} is damaged: it must hold a version and a spec") from None
     if version != 1:
         raise UserError(f"{folder / MODEL} has format {version!r}, but only 1 is known here: update dragoman")
-    model = model_from_dict(spec, {part.__name__: part for part in parts})
-    if not isinstance(model, EncoderDecoder):
-        raise UserError(f"{folder / MODEL} describes a {type(model).__name__}, which is no model")
-    return model
+    return model_from_dict(spec, {part.__name__: part for part in parts})
 
 
 def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
@@ -307,8 +334,15 @@ def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl; a last one that a full disk or a kill has cut short is left out."""
     path = folder / METRICS
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    records = []
+    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            break
+    return records
 
 
 def checkpoint_names(folder: Path) -> list[str]:

@@ -6,10 +6,15 @@ import errno
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 
 from dragoman.errors import UserError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
 
 
 @contextmanager
@@ -59,17 +64,29 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 def remove_folder(path: Path) -> None:
     """Remove a folder, if it is there, so that it is never seen half removed."""
-    partial = path.with_name(f".{path.name}.partial")
+    removed = path.with_name(f".{path.name}.removed")
     with plain_errors(path):
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(removed, ignore_errors=True)
         if path.exists():
-            path.rename(partial)
-            shutil.rmtree(partial, ignore_errors=True)
+            path.rename(removed)
+            shutil.rmtree(removed, ignore_errors=True)
+
+
+def clear_remains(folder: Path) -> None:
+    """Remove what a killed process was writing or removing in a folder."""
+    with plain_errors(folder):
+        for remains in [*folder.glob(".*.partial"), *folder.glob(".*.removed")]:
+            if remains.is_dir() and not remains.is_symlink():
+                shutil.rmtree(remains)
+            else:
+                remains.unlink()
 
 
 def point(link: Path, name: str) -> None:
     """Make `link` a symbolic link to its neighbour `name`, in one move."""
     partial = link.with_name(f".{link.name}.partial")
+    if link.is_dir() and not link.is_symlink():  # a copy of the run that followed its links
+        remove_folder(link)
     with plain_errors(link):
         partial.unlink(missing_ok=True)
         partial.symlink_to(name)
@@ -77,11 +94,27 @@ def point(link: Path, name: str) -> None:
         sync(link.parent)
 
 
+@contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Refuse a second process that would write into the same run."""
+    with plain_errors(folder):
+        lock = (folder / ".lock").open("w")
+    with lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise UserError(f"{folder} is being trained by another process: wait for it, or stop it") from None
+        yield
+
+
 def sync(path: Path) -> None:
     """Flush a file or folder to the disk."""
-    with suppress(OSError):  # some file systems cannot
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+            raise
+    finally:
+        os.close(descriptor)

@@ -141,6 +141,16 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--system", "transfomer"], "did you mean 'transformer'"),
         (["--size", "huge"], "unknown size 'huge'"),
         (["--device", "abacus"], "unknown device"),
+        (["--set", "training.clip=-1"], "training.clip must lie between"),
+        (["--set", "training.learning_rate=-0.01"], "training.learning_rate must lie between"),
+        (["--set", "training.label_smoothing=1.5"], "training.label_smoothing must lie between"),
+        (["--set", "training.accumulate=0"], "training.accumulate must lie between"),
+        (["--set", "training.tokens=30"], "training.tokens is 30"),
+        (["--set", "training.keep=0"], "training.keep must lie between"),
+        (["--set", "text.dropout=1.5"], "text.dropout must lie between"),
+        (["--set", "text.kind=character", "--set", "text.dropout=0.1"], "text.dropout leaves out merges"),
+        (["--set", "search.beam=0"], "search.beam must lie between"),
+        (["--set", "system.settings={1: 2}"], "system.settings must be named"),
         (["--device", "cuda"], "no GPU can be used here"),
         (["--valid-source", "nowhere.en", "--valid-target", "nowhere.de"], "nowhere.en does not exist"),
     ],
@@ -180,6 +190,9 @@ def test_a_run_is_never_overwritten(dragoman: Dragoman, trained: Path, corpus: P
 def test_resuming_with_other_settings(dragoman: Dragoman, trained: Path) -> None:
     said = sentence(dragoman("train", trained, "--resume", "--set", "training.learning_rate=1"))
     assert "can change only training.steps" in said
+    if not os.path.exists("/dev/nvidia0"):  # noqa: PTH110
+        assert "no GPU" in sentence(dragoman("train", trained, "--resume", "--device", "cuda"))
+        assert dragoman("train", trained, "--resume").code == 0  # the mistake was not written down
     assert "is not a run folder" in sentence(dragoman("train", trained.parent, "--resume"))
 
 

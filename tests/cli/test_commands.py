@@ -174,3 +174,45 @@ def test_logits_do_not_mind_on_which_side_padding_stands(run: Path) -> None:
     left = loaded.logits(left_source, left_target)
     torch.testing.assert_close(left[0], right[0])
     torch.testing.assert_close(left[1, 1:], right[1, :2])
+
+
+@pytest.mark.parametrize("kind", ["unigram", "word", "character", "byte"])
+@pytest.mark.parametrize("joint", ["true", "false"])
+def test_every_kind_of_tokenizer_trains_and_translates(
+    corpus: Path, tmp_path: Path, output: Command, kind: str, joint: str
+) -> None:
+    settings = {
+        "text.kind": kind,
+        "text.joint": joint,
+        "text.size": 500,
+        "system.settings.width": 8,
+        "training.tokens": 600,
+        "data.longest": 300,
+        "training.validate_sentences": 2,
+    }
+    options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
+    files = ["--source", corpus / "train.en", "--target", corpus / "train.de", "--system", "cho", "--steps", 1]
+    call("train", tmp_path / "run", *files, *options)
+    (tmp_path / "text").write_text("Anna reads.\n")
+    assert output("translate", tmp_path / "run", tmp_path / "text", "--beam", 1).count("\n") == 1
+
+
+@pytest.mark.parametrize("form", ["tsv", "jsonl"])
+def test_one_file_may_hold_both_sides(corpus: Path, tmp_path: Path, form: str) -> None:
+    sides = zip(*((corpus / f"train.{end}").read_text().splitlines() for end in ("en", "de")))
+    lines = [f"{s}\t{t}" if form == "tsv" else json.dumps({"source": s, "target": t}) for s, t in sides]
+    both = tmp_path / f"train.{form}.gz"
+    both.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    options = ["--set", "system.settings.width=8", "--set", "training.tokens=400", "--set", "data.longest=100"]
+    call("train", tmp_path / "run", "--source", both, "--system", "cho", "--steps", 1, *options)
+    assert json.loads((tmp_path / "run" / "preflight.json").read_text())["pairs"] > 200
+
+
+def test_a_line_longer_than_the_run_reads_is_cut_and_it_is_said(
+    run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text").write_text("very " * 2000 + "\nAnna reads.\n")
+    call("translate", run, tmp_path / "text", "--beam", 1)
+    out, err = capfd.readouterr()
+    assert len(out.splitlines()) == 2
+    assert "1 lines were longer than the run reads" in err

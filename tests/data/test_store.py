@@ -83,7 +83,7 @@ def test_large_sides_give_pages_back_and_read_the_same(store_of, monkeypatch: py
 def test_a_truncated_store_is_refused(store_of: Callable[..., TokenStore], name: str) -> None:
     folder = store_of([[5, 6], [7]], [[8], [9]]).folder
     os.truncate(folder / name, (folder / name).stat().st_size - 1)
-    with pytest.raises(UserError, match=r"damaged or incomplete: delete .*store and it will be made again"):
+    with pytest.raises(UserError, match=r"damaged or incomplete: train a new run"):
         TokenStore(folder)
 
 
@@ -121,7 +121,7 @@ def test_missing_parts_and_other_versions_are_refused(store_of: Callable[..., To
 
 
 @pytest.mark.parametrize(
-    ("code", "said"), [(errno.ENOSPC, r"the disk of .*store is full"), (errno.EROFS, r"store cannot be written")]
+    ("code", "said"), [(errno.ENOSPC, r"the disk of .*store is full"), (errno.EROFS, r"store may not be written")]
 )
 def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, tokenizer, monkeypatch, code: int, said: str) -> None:
     def full(descriptor: int) -> None:

@@ -17,7 +17,9 @@ VOCABULARY = 13
 #: each system in its own words, and every choice that a system offers
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in SYSTEMS} | {
     "transformer pre-norm": ("transformer", {"pre_norm": True, "decoder_layers": 1}),
-    "transformer rotary": ("transformer", {"rotary": True, "pre_norm": True}),
+    "transformer rotary": ("transformer", {"positions": "rotary", "pre_norm": True}),
+    "transformer learned": ("transformer", {"positions": "learned", "longest": 40}),
+    "transformer rms": ("transformer", {"norm": "rms", "pre_norm": True}),
     "transformer untied": ("transformer", {"tied": False}),
     "luong without input feeding": ("luong", {"input_feeding": False}),
     "luong both ways": ("luong", {"direction": "both"}),

@@ -32,8 +32,8 @@ def small_config(corpus: Path, system: str = "transformer", **training: object) 
             "system": {"name": system, "size": "tiny", "settings": {"width": 16, "layers": 1, **heads}},
             "training": {
                 "tokens": 300,
-                "steps": 7,
-                "validate_every": 3,
+                "steps": 23,
+                "validate_every": 9,
                 "validate_sentences": 4,
                 "keep": 2,
                 "learning_rate": 0.01,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import traceback
@@ -35,6 +36,9 @@ for command in (
 
 def main() -> None:
     """Exit 0 done, 2 the user's mistake in one sentence, 1 our fault."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8")
     try:
         app()
     except UserError as error:

@@ -7,14 +7,15 @@ import json
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.search import Search
+    from dragoman.run import Run
+    from dragoman.search import Beam
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
@@ -48,6 +49,8 @@ def lines_of(file: Path | None) -> Iterator[str]:
     if file is not None:
         yield from (text for _, text in sentences(file))
         return
+    if sys.stdin is None:
+        raise UserError("standard input is closed: name a file, or pipe text in")
     for number, raw in enumerate(sys.stdin.buffer, 1):
         raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
         try:
@@ -68,9 +71,12 @@ def parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
     return sources, targets
 
 
-def beam_settings(run_beam: int, run_penalty: float, beam: int | None, penalty: float | None, best: int = 1) -> Search:
+def beam_settings(
+    run: Run, beam: int | None, penalty: float | None, best: int = 1, stop: Literal["complete", "steps"] = "complete"
+) -> Beam:
     """The run's own search with the command line's changes; a beam is as wide as the n-best list that is asked for."""
     from dragoman.search import Beam
 
-    size = beam if beam is not None else max(run_beam, best)
-    return Beam(size, run_penalty if penalty is None else penalty, best=best)
+    search = run.config.search
+    size = beam if beam is not None else max(search.beam, best)
+    return Beam(size, search.length_penalty if penalty is None else penalty, stop, best=best, length=run.length)

@@ -40,8 +40,7 @@ def evaluate(
     evaluation.check(names)
     sources, references = parallel(source, reference)
     loaded = load(run, checkpoint, device)
-    search = loaded.config.search
-    settings = beam_settings(search.beam, search.length_penalty, beam, length_penalty)
+    settings = beam_settings(loaded, beam, length_penalty)
     say(f"translating {len(sources):,} sentences with the {loaded.checkpoint} checkpoint")
     texts = [t.text for t in loaded.translate(sources, search=settings, alignment=False)]
     if output:

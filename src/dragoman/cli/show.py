@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json, say
 
 if TYPE_CHECKING:
     from dragoman.run import Run
@@ -69,11 +69,9 @@ def _show_run(run: Run, as_json: bool) -> None:
 def _show_sentence(run: Run, sentence: str, target: str | None, svg: Path | None, as_json: bool) -> None:
     from dragoman.lens.alignment import alignment_lines, heat_lines
     from dragoman.lens.pictures import attention_picture
-    from dragoman.search import Beam
     from dragoman.storage import write_file
 
-    width = max(run.config.search.beam, 3)
-    best = run.translate([sentence], search=Beam(width, run.config.search.length_penalty, best=3))[0]
+    best = run.translate([sentence], search=beam_settings(run, None, None, best=3))[0]
     text = best.text if target is None else target
     attention = run.attention(sentence, text)
     if svg:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -28,6 +28,8 @@ def train(
         Files, typer.Option(help="Validation source; some training pairs are held out if not given.")
     ] = None,
     valid_target: Annotated[Files, typer.Option(help="Validation target.")] = None,
+    test_source: Annotated[Files, typer.Option(help="Test source, to be told how much of it stands in train.")] = None,
+    test_target: Annotated[Files, typer.Option(help="Test target.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as YAML; a run's config.yaml is one.")] = None,
     system: Annotated[str | None, typer.Option(help="Which system: see 'dragoman systems'.")] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
@@ -66,6 +68,7 @@ def train(
         if value is not None
     ]
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+    files |= {"test_source": test_source, "test_target": test_target}
     if resume:
         if config or any(files.values()):
             raise UserError("--resume goes on with the run's own data and settings: leave --config and the files out")
@@ -123,7 +126,10 @@ def report(run: Path, outcome: object) -> dict[str, object]:
     write_report(load(run, device="cpu"))
     progress = outcome.progress
     valid = [record for record in read_metrics(run) if record["kind"] in ("valid", "averaged")]
-    best = max(valid, key=lambda record: record["bleu"], default={})
+    kind, step = ("averaged", progress.step) if outcome.averaged else ("valid", progress.best_step)
+    best: dict[str, Any] = next(
+        (record for record in reversed(valid) if (record["kind"], record["step"]) == (kind, step)), {}
+    )
     return {
         "run": str(run),
         "interrupted": outcome.interrupted,

@@ -25,6 +25,9 @@ def translate(
     ] = None,
     beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")] = None,
+    all_steps: Annotated[
+        bool, typer.Option("--all-steps", help="Search up to the length limit, not only until enough are complete.")
+    ] = False,
     best: Annotated[int, typer.Option(help="Print the N best, each with its score before it.", min=1)] = 1,
     sample: Annotated[bool, typer.Option("--sample", help="Draw from p(y|x) instead of searching.")] = False,
     temperature: Annotated[float, typer.Option(help="Of sampling.")] = 1.0,
@@ -42,14 +45,13 @@ def translate(
 ) -> None:
     """Translate a file or standard input, line by line, order kept. An empty line stays empty."""
     from dragoman.run import load
-    from dragoman.search import Sample
+    from dragoman.search import Sample, Search
 
     loaded = load(run, checkpoint, device)
-    search = loaded.config.search
-    settings = (
-        Sample(temperature, top_k, top_p, best, seed)
+    settings: Search = (
+        Sample(temperature, top_k, top_p, best, seed, loaded.length)
         if sample
-        else beam_settings(search.beam, search.length_penalty, beam, length_penalty, best)
+        else beam_settings(loaded, beam, length_penalty, best, "steps" if all_steps else "complete")
     )
     translations = loaded.translate_stream(lines_of(file), settings, alignment=alignment)
     translations = _warn(translations)
@@ -64,18 +66,26 @@ def translate(
 def _lines(translation: Translation, best: int, alignment: bool) -> Iterator[str]:
     links = "\t" + " ".join(f"{s}-{t}" for s, t in translation.alignment or []) if alignment else ""
     if best == 1:
-        yield translation.text + links
+        yield _one_line(translation.text) + links
         return
     for one in (translation, *translation.alternatives):
-        yield f"{one.score:.4f}\t{one.text}{links if one is translation else ''}"
+        yield f"{one.score:.4f}\t{_one_line(one.text)}{links if one is translation else ''}"
     yield ""
 
 
+def _one_line(text: str) -> str:
+    """A line for a line: a model of bytes may write line feeds."""
+    return text.replace("\n", " ").replace("\r", " ")
+
+
 def _warn(translations: Iterable[Translation]) -> Iterator[Translation]:
-    """Say at the end how many were cut off at the length limit."""
-    cut = 0
+    """Say at the end how many were cut off at a length limit."""
+    unfinished = partial = 0
     for translation in translations:
-        cut += not translation.finished
+        unfinished += not translation.finished
+        partial += not translation.whole
         yield translation
-    if cut:
-        say(f"{cut:,} translations reached the length limit before they ended")
+    if unfinished:
+        say(f"{unfinished:,} translations reached the length limit before they ended")
+    if partial:
+        say(f"{partial:,} lines were longer than the run reads (search.longest_source) and were cut there")

@@ -75,10 +75,10 @@ class Batches:
     """The batches of a store, epoch after epoch.
 
     An epoch is a permutation of the pairs, cut into windows of `window` pairs: as many as fill about a hundred batches
-    unless told, so that batches of a window are tight and yet hold sentences of some variety. The pairs of a window are sorted by the
-    length of their longer side, then by how much longer it is (chance decides between equals), cut where rows × longest
-    side would exceed `tokens`, and the batches of the window are shuffled. `source_noise` and `target_noise` change the
-    ids of a sentence, afresh in every epoch; the budget counts the lengths in the store.
+    unless told, so that batches are tight and yet hold sentences of some variety. The pairs of a window are sorted by
+    the length of their longer side, then by how much longer it is (chance decides between equals), cut where rows ×
+    longest side would exceed `tokens`, and the batches of the window are shuffled. `source_noise` and `target_noise`
+    change the ids of a sentence, afresh in every epoch; the budget counts the lengths in the store.
     """
 
     def __init__(

@@ -59,7 +59,9 @@ class Inspector:
         target_tokenizer: Tokenizer | None = None,
         limits: Limits | None = None,
         others: Mapping[str, Iterable[Pair]] | None = None,
+        what: str = "train on",
     ) -> None:
+        self.what = what
         self.tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
         self.limits = limits or Limits()
         self.others = {name: _hashes(pairs) for name, pairs in (others or {}).items()}
@@ -79,7 +81,7 @@ class Inspector:
                 yield kept
         if not self.pairs:
             reasons = ", ".join(f"{found.pairs:,} {reason}" for reason, found in self.dropped.items())
-            raise UserError(f"no pair of {self.read:,} is left to train on ({reasons or 'nothing was read'})")
+            raise UserError(f"no pair of {self.read:,} is left to {self.what} ({reasons or 'nothing was read'})")
 
     def _fits(self, example: Example) -> bool:
         reason = self._flaw("source", example.pair.source, example.source)

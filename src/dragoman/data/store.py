@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import mmap
 import os
-import shutil
 from collections.abc import Iterable
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -20,6 +18,7 @@ from numpy.typing import NDArray
 from dragoman.data.corpus import reading
 from dragoman.data.examples import Example
 from dragoman.errors import UserError
+from dragoman.storage import new_folder, remove_folder
 
 VERSION = 1
 LARGE = 2**29  # bytes of a side that may stay resident
@@ -126,27 +125,13 @@ def write_store(
     folder: Path, chunks: Iterable[list[Example]], vocabulary: int, target_vocabulary: int = 0, fingerprint: str = ""
 ) -> TokenStore:
     """Writes a store in one pass and opens it; until it is whole it stands under a temporary name."""
-    partial = folder.with_name(f".{folder.name}.partial")
     if folder.exists() and not (folder / "store.json").exists():
         raise UserError(f"{folder} exists and is no token store: delete it or choose another folder")
-    try:
-        shutil.rmtree(partial, ignore_errors=True)  # what a killed run has left
-        partial.mkdir(parents=True)
+    with new_folder(folder) as partial:
         about = _write(partial, chunks, (vocabulary, target_vocabulary or vocabulary))
         about = {"version": VERSION, "fingerprint": fingerprint, **about}
-        with (partial / "store.json").open("wb") as file:
-            file.write(json.dumps(about, indent=1).encode())
-            _sync(file)
-        _sync_folder(partial)
-        shutil.rmtree(folder, ignore_errors=True)
-        partial.rename(folder)
-        _sync_folder(folder.parent)
-    except OSError as error:
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"the disk of {folder} is full: free space there or choose another folder") from None
-        raise UserError(f"{folder} cannot be written: {error.strerror or error}") from None
-    finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        (partial / "store.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
+        remove_folder(folder)
     return TokenStore(folder)
 
 
@@ -163,9 +148,6 @@ def _write(folder: Path, chunks: Iterable[list[Example]], vocabularies: tuple[in
                 writer.write([getattr(example, writer.name) for example in chunk])
         if not pairs:
             raise UserError(f"there is no sentence pair to write to {folder.parent}: the corpus is empty")
-        for writer in writers:
-            for file in writer.files:
-                _sync(file)
     sides = {writer.name: {"dtype": writer.dtype.name, "tokens": writer.tokens} for writer in writers}
     return {"pairs": pairs, "longest": max(writer.longest for writer in writers), "sides": sides}
 
@@ -192,7 +174,7 @@ def _about(folder: Path) -> dict[str, Any]:
     try:
         about = json.loads((folder / "store.json").read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{folder} holds no token store: prepare the corpus first") from None
+        raise UserError(f"{folder} holds no token store: train a new run from its files") from None
     except (OSError, ValueError):
         raise _broken(folder) from None
     if not isinstance(about, dict):
@@ -200,24 +182,10 @@ def _about(folder: Path) -> dict[str, Any]:
     if about.get("version") != VERSION:
         raise UserError(
             f"{folder} is a token store of version {about.get('version')}, but this program reads version {VERSION}: "
-            f"delete {folder} and it will be made again"
+            f"train a new run from the same files"
         )
     return about
 
 
 def _broken(folder: Path) -> UserError:
-    return UserError(f"the token store {folder} is damaged or incomplete: delete {folder} and it will be made again")
-
-
-def _sync(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    with suppress(OSError):  # some file systems cannot
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    return UserError(f"the token store {folder} is damaged or incomplete: train a new run from the same files")

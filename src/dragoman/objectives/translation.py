@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from dragoman.data.batching import Batch
 from dragoman.models import EncoderDecoderModel
 from dragoman.parts.mixer import Ctx, Layout
+
+CHUNK = 2**25  # logits
 
 
 @dataclass(frozen=True)
@@ -31,14 +35,32 @@ class Translation:
     def __call__(self, model: EncoderDecoderModel, batch: Batch) -> Loss:
         memory = model.encode(batch.source, Layout.padded(batch.source.shape[1], batch.source_lengths))
         ctx = Ctx(Layout.padded(batch.target.shape[1] - 1, batch.target_lengths - 1), memory)
-        logits, _ = model.decode(batch.target[:, :-1], ctx)
-        log_p = logits.flatten(0, 1).float().log_softmax(-1)  # B·T V
-        answers = batch.target[:, 1:].flatten()
-        likelihood = F.nll_loss(log_p, answers, ignore_index=self.pad, reduction="sum")
-        total = likelihood
-        if self.label_smoothing:
-            spread = -log_p.mean(-1).masked_fill(answers == self.pad, 0.0).sum()
-            total = (1 - self.label_smoothing) * likelihood + self.label_smoothing * spread
+        features, _ = model.features(batch.target[:, :-1], ctx)
+        likelihood, spread = self._sums(model, features.flatten(0, 1), batch.target[:, 1:].flatten())
+        total = (1 - self.label_smoothing) * likelihood + self.label_smoothing * spread
         for auxiliary in ctx.losses:
             total = total + auxiliary * batch.target_tokens
         return Loss(total, batch.target_tokens, {"likelihood": likelihood.detach()})
+
+    def _sums(self, model: EncoderDecoderModel, features: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+        """−Σ log p of the answers (N), and −Σ of the mean log p of all words.
+
+        A large vocabulary is dealt with in chunks of tokens, whose logits are computed again for the backward pass, so
+        that no more than CHUNK of them exist at a time.
+        """
+
+        def sums(some: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+            log_p = model.output(some).float().log_softmax(-1)  # N V
+            likelihood = F.nll_loss(log_p, answers, ignore_index=self.pad, reduction="sum")
+            if not self.label_smoothing:
+                return likelihood, torch.zeros_like(likelihood)
+            return likelihood, -log_p.mean(-1).masked_fill(answers == self.pad, 0.0).sum()
+
+        size = max(1, CHUNK // model.spec.target_vocabulary)
+        if len(features) <= size:
+            return sums(features, answers)
+        parts = [
+            checkpoint(sums, some, right, use_reentrant=False)
+            for some, right in zip(features.split(size), answers.split(size))
+        ]
+        return torch.stack([one for one, _ in parts]).sum(), torch.stack([other for _, other in parts]).sum()

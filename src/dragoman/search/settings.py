@@ -44,6 +44,8 @@ class Beam:
     length: Length = Length()
 
     def __post_init__(self) -> None:
+        if not -10 <= self.length_penalty <= 10:
+            raise UserError(f"a length penalty must lie between -10 and 10, but is {self.length_penalty}")
         if self.size < 1:
             raise UserError(f"a beam must be at least 1 wide, but is {self.size}")
         if self.best < 1:
@@ -56,6 +58,11 @@ class Beam:
             raise UserError(f"a beam stops by 'complete' or by 'steps', not by {self.stop!r}")
         if self.complete is not None and self.stop == "steps":
             raise UserError(f"a beam that stops by 'steps' cannot stop after {self.complete} complete hypotheses")
+
+    @property
+    def rows(self) -> int:
+        """How many rows a source takes up in a batch."""
+        return self.size
 
     @property
     def greedy(self) -> bool:
@@ -90,6 +97,10 @@ class Sample:
             raise UserError(f"at least 1 sample must be drawn, but {self.best} were asked for")
         if not 0 <= self.seed < 2**63:
             raise UserError(f"a seed must be at least 0 and below 2^63, but is {self.seed}")
+
+    @property
+    def rows(self) -> int:
+        return self.best
 
 
 Search = Beam | Sample

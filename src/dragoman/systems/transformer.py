@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.embedding import Embedding
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.norm import LayerNorm
-from dragoman.parts.positions import NoPosition, Rotary, Sinusoidal
+from dragoman.parts.norm import LayerNorm, RMSNorm
+from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
@@ -26,32 +28,38 @@ def transformer(
     attention_dropout: float = 0.0,
     inner_dropout: float = 0.0,
     pre_norm: bool = False,
-    rotary: bool = False,
+    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal",
+    longest: int = 1024,
+    norm: Literal["layer", "rms"] = "layer",
     tied: bool = True,
 ) -> EncoderDecoder:
     """Self-attention and feed-forward layers alone, sinusoidal positions (Vaswani et al. 2017, table 3).
 
     `pre_norm` moves the normalisation into the branches (Xiong et al. 2020), which trains without a long warm-up;
-    `rotary` puts positions into queries and keys instead of the embeddings (Su et al. 2021).
+    `positions` may be learned, for up to `longest` tokens (Gehring et al. 2017), or rotary, in queries and keys instead
+    of the embeddings (Su et al. 2021); `norm` may be RMSNorm (Zhang & Sennrich 2019).
     """
-    wrap = PreNorm if pre_norm else PostNorm
-    norm = LayerNorm() if pre_norm else None
+    normal: Spec = {"layer": LayerNorm(), "rms": RMSNorm()}[norm]
+    final = normal if pre_norm else None
 
-    inside = Rotary() if rotary else NoPosition()
-    outside = NoPosition() if rotary else Sinusoidal()
+    def wrap(body: Spec) -> Spec:
+        return PreNorm(body, normal, dropout) if pre_norm else PostNorm(body, normal, dropout)
+
+    inside = Rotary() if positions == "rotary" else NoPosition()
+    outside = {"sinusoidal": Sinusoidal(), "learned": Learned(longest), "rotary": NoPosition()}[positions]
 
     def attention(visibility: Spec) -> Spec:
         part = SelfAttention(heads, visibility=visibility, position=inside, dropout=attention_dropout)
-        return wrap(part, dropout=dropout)
+        return wrap(part)
 
-    cross = wrap(CrossAttention(heads, dropout=attention_dropout), dropout=dropout)
-    feed_forward = wrap(FeedForward(inner, dropout=inner_dropout), dropout=dropout)
+    cross = wrap(CrossAttention(heads, dropout=attention_dropout))
+    feed_forward = wrap(FeedForward(inner, dropout=inner_dropout))
     return EncoderDecoder(
         width,
         vocabulary.source,
         vocabulary.target,
-        encoder=Stack((attention(Full()), feed_forward), layers, outside, dropout, norm),
-        decoder=Stack((attention(Causal()), cross, feed_forward), decoder_layers or layers, outside, dropout, norm),
+        encoder=Stack((attention(Full()), feed_forward), layers, outside, dropout, final),
+        decoder=Stack((attention(Causal()), cross, feed_forward), decoder_layers or layers, outside, dropout, final),
         embedding=Embedding(scaled=True),
         shared=vocabulary.joint,
         tied=tied,

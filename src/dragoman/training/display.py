@@ -19,7 +19,7 @@ class Display:
         self.last = 0.0
         self.total: int | None = None
         self.began = time.monotonic()
-        self.first = 0
+        self.before = 0.0
         self.bleu: float | None = None
 
     def __enter__(self) -> Self:
@@ -30,16 +30,17 @@ class Display:
     ) -> None:
         return None
 
-    def start(self, step: int, total: int | None) -> None:
-        self.first, self.total, self.began = step, total, time.monotonic()
+    def start(self, done: float | None, total: int | None) -> None:
+        """`done` is the share of the training that is behind it; `total` the number of steps, where one was set."""
+        self.before, self.total, self.began = done or 0.0, total, time.monotonic()
 
     def note(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def logged(self, record: dict[str, Any]) -> None:
+    def logged(self, record: dict[str, Any], done: float | None) -> None:
         if time.monotonic() - self.last >= self.EVERY:
             self.last = time.monotonic()
-            self.note(self.line(record))
+            self.note(self.line(record, done))
 
     def validated(self, step: int, result: Validation, best: bool) -> None:
         self.bleu = result.bleu
@@ -48,7 +49,7 @@ class Display:
             f"BLEU {result.bleu:.1f}  exact {result.exact_match:.1f} %{'  best so far' if best else ''}"
         )
 
-    def line(self, record: dict[str, Any]) -> str:
+    def line(self, record: dict[str, Any], done: float | None) -> str:
         parts = [
             f"step {record['step']:,}" + (f" of {self.total:,}" if self.total else ""),
             f"epoch {record['epoch'] + 1}",
@@ -57,15 +58,13 @@ class Display:
         ]
         if self.bleu is not None:
             parts.append(f"last BLEU {self.bleu:.1f}")
-        if left := self.time_left(record["step"]):
-            parts.append(left)
+        if done is not None and done > self.before:
+            parts.append(self.time_left(done))
         return "  ".join(parts)
 
-    def time_left(self, step: int) -> str:
-        done = step - self.first
-        if not self.total or done < 1:
-            return ""
-        seconds = int((time.monotonic() - self.began) / done * (self.total - step))
+    def time_left(self, done: float) -> str:
+        rate = (time.monotonic() - self.began) / (done - self.before)
+        seconds = int(rate * max(0.0, 1 - done))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
@@ -88,15 +87,15 @@ class LiveDisplay(Display):
     ) -> None:
         self.bar.stop()
 
-    def start(self, step: int, total: int | None) -> None:
-        super().start(step, total)
-        self.bar.update(self.task, total=total, completed=step)
+    def start(self, done: float | None, total: int | None) -> None:
+        super().start(done, total)
+        self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0)
 
     def note(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False)
 
-    def logged(self, record: dict[str, Any]) -> None:
-        self.bar.update(self.task, completed=record["step"], description=self.line(record))
+    def logged(self, record: dict[str, Any], done: float | None) -> None:
+        self.bar.update(self.task, completed=done or 0.0, description=self.line(record, done))
 
 
 def display() -> Display:

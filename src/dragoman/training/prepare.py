@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from dragoman.systems import Vocabulary, system
 from dragoman.text import Tokenizer, learn
 from dragoman.training.choices import Choice, choose, choose_vocabulary
 
+TELL_EVERY = 10.0  # seconds
 LEARN_FROM = 1_000_000  # pairs, evenly spread, that a tokenizer is learned from
 
 Say = Callable[[str], None]
@@ -44,25 +46,31 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         count = _Count()
         split = None
         if valid:
-            _exhaust(count.watch(data.read(train)))
+            _exhaust(count.watch(tell(data.read(train), "read", say)))
             _exhaust(data.read(valid))  # all of it, so that a flaw in it shows before anything is made
         else:
-            split = data.hold_out(count.watch(data.read(train)), config.training.seed, config.data.hold_out)
+            pairs = count.watch(tell(data.read(train), "read", say))
+            split = data.hold_out(pairs, config.training.seed, config.data.hold_out)
             if not split.pairs:
                 raise UserError(f"{train[0].source} has too few sentence pairs to hold one out: give validation files")
         config, choices = choose_vocabulary(config, count.words)
         say(f"learning a vocabulary of {config.text.kind} pieces from {count.pairs:,} pairs")
         tokenizers = _learn(config, lambda: _train(train, split), count.pairs)
         say("writing the token store")
-        held_out = None if split else {"valid": data.read(valid)}
-        inspector = Inspector(*tokenizers, Limits(config.data.longest), held_out)
+        others = {} if split else {"valid": data.read(valid)}
+        if config.data.test_source:
+            others["test"] = data.read(_corpora(config.data, config.data.test_source, config.data.test_target))
+        inspector = Inspector(*tokenizers, Limits(config.data.longest), others)
         vocabulary = Vocabulary(tokenizers[0].size, tokenizers[1].size, config.text.joint)
         sizes = (vocabulary.source, vocabulary.target)
-        encoded = data.encode(_train(train, split), *tokenizers)
+        encoded = data.encode(tell(_train(train, split), "written", say, count.pairs), *tokenizers)
         store = data.write_store(partial / "data" / "train", inspector.keep(encoded), *sizes)
-        watch = Inspector(*tokenizers, Limits(config.data.longest))
+        watch = Inspector(*tokenizers, Limits(config.data.longest), what="validate on")
         encoded = data.encode(split.valid(data.read(train)) if split else data.read(valid), *tokenizers)
         data.write_store(partial / "data" / "valid", watch.keep(encoded), *sizes)
+        if watch.dropped:
+            lost = f"{watch.read - watch.pairs:,} of {watch.read:,} validation pairs"
+            say(f"  {lost} are dropped: {', '.join(watch.dropped)}")
         config, more = choose(config, len(store), int(store.target_lengths.sum()), device)
         spec = make_spec(config, vocabulary)
         parameters = count_parameters(spec)
@@ -70,6 +78,17 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         preflight = inspector.report(memory)
         _write(partial, config, spec, tokenizers, preflight)
     return Prepared(config, preflight, choices + more, parameters)
+
+
+def tell(pairs: Iterable[Pair], done: str, say: Say, total: int | None = None) -> Iterator[Pair]:
+    """The same pairs; now and then it is said how far one is, how fast, and how long it will still take."""
+    began = last = time.monotonic()
+    for number, pair in enumerate(pairs):
+        if number % 10_000 == 0 and (now := time.monotonic()) - last >= TELL_EVERY:
+            last, speed = now, number / (now - began)
+            left = f", {(total - number) / speed:,.0f} s left" if total else ""
+            say(f"  {number:,} pairs {done}, {speed:,.0f} a second{left}")
+        yield pair
 
 
 def _exhaust(pairs: Iterable[Pair]) -> None:
@@ -81,10 +100,8 @@ def check_free(folder: Path) -> None:
     """A run is never written over another, nor over anything else."""
     if is_run(folder):
         raise UserError(f"{folder} already holds a run: go on with --resume, or choose another name")
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if folder.exists() or folder.is_symlink():
         raise UserError(f"{folder} exists and is no run: choose another name, or remove it")
-    if folder.exists():
-        folder.rmdir()
 
 
 def corpora(config: DataConfig) -> tuple[list[Corpus], list[Corpus]]:
@@ -107,6 +124,8 @@ def _corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, .
 def try_spec(config: Config) -> None:
     """Build the system small, so that a setting that cannot be is refused before anything is read."""
     named, settings = system(config.system.name), config.system.settings
+    if not all(isinstance(name, str) for name in settings):
+        raise UserError(f"system.settings must be named, but holds {settings}")
     count_parameters(named.spec(Vocabulary(100, 100, config.text.joint), config.system.size or "tiny", **settings))
 
 
@@ -176,6 +195,6 @@ def _write(
 
 def _absolute(config: DataConfig) -> DataConfig:
     """Files by their full names, so that the run knows them from wherever it is looked at."""
-    names = ("source", "target", "valid_source", "valid_target")
+    names = ("source", "target", "valid_source", "valid_target", "test_source", "test_target")
     files = {name: tuple(str(Path(file).resolve()) for file in getattr(config, name)) for name in names}
     return replace(config, **files)  # type: ignore[arg-type]

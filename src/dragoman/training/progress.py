@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -13,8 +12,9 @@ from torch import Tensor, nn
 
 from dragoman import checkpoint
 from dragoman.data import Position
+from dragoman.errors import UserError
 from dragoman.run import CHECKPOINTS
-from dragoman.storage import plain_errors, point, remove_folder
+from dragoman.storage import clear_remains, plain_errors, point, remove_folder
 from dragoman.training.optimizer import load_state_tensors, state_tensors
 
 
@@ -29,13 +29,17 @@ class Progress:
     waited: int = 0  # validations since then
     tokens: int = 0  # target tokens trained on
     seconds: float = 0.0
+    unread: dict[str, float] = field(default_factory=dict)  # what was measured since the last line of the log
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Progress:
-        return Progress(**(values | {"position": Position(**values["position"])}))
+        try:
+            return Progress(**(values | {"position": Position(**values["position"])}))
+        except (KeyError, TypeError):
+            raise UserError("the checkpoint says nothing of the progress of a training: use another one") from None
 
 
 class Keeper:
@@ -51,32 +55,55 @@ class Keeper:
     ) -> None:
         """One checkpoint, named by its step; `last` and, if it is the best, `best` point to it."""
         name = f"{progress.step:06d}"
-        remove_folder(self.folder / name)  # a process that was killed may have got so far before
-        checkpoint.save(
-            self.folder / name,
-            {"model": checkpoint.weights_of(model), "trainer": state_tensors(model, optimizer)},
-            {"validated": validated, "progress": progress.to_dict()},
-        )
+        values = {"validated": validated, "progress": progress.to_dict()}
+        if self.last_step() == progress.step:  # saved before it was validated: the weights are the same
+            checkpoint.amend(self.folder / name, values)
+        else:
+            remove_folder(self.folder / name)  # a process that was killed may have got so far before
+            weights = {"model": checkpoint.weights_of(model), "trainer": state_tensors(model, optimizer)}
+            checkpoint.save(self.folder / name, weights, values)
         if best or not (self.folder / "best").exists():  # before the first validation, better than nothing
             point(self.folder / "best", name)
         point(self.folder / "last", name)  # last of all: from here training goes on
-        self._prune()
+        self._prune(progress)
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
-        """Take up the last checkpoint, if there is one."""
-        for partial in self.folder.glob(".*.partial"):  # what a killed process was writing
-            shutil.rmtree(partial) if partial.is_dir() and not partial.is_symlink() else partial.unlink()
-        last = self.folder / "last"
-        if not last.exists():
+        """Take up the last checkpoint, if there is one; the newest whole one if `last` has been lost."""
+        clear_remains(self.folder)
+        steps = [path for path in self.steps() if checkpoint.is_whole(path)]
+        step = self.last_step()
+        if step is None and steps:
+            step = int(steps[-1].name)
+        if step is None:
             return None
+        last = self.folder / f"{step:06d}"
         checkpoint.load_weights(model, last)
         load_state_tensors(model, optimizer, checkpoint.tensors(last, "trainer"))
-        return Progress.from_dict(checkpoint.values(last)["progress"])
+        progress = Progress.from_dict(checkpoint.values(last)["progress"])
+        best = f"{progress.best_step:06d}"
+        if progress.best is not None and (self.folder / best).exists():  # an average is made anew at the end
+            point(self.folder / "best", best)
+        point(self.folder / "last", last.name)
+        return progress
+
+    def last_step(self) -> int | None:
+        """The step that `last` points to."""
+        last = self.folder / "last"
+        if not checkpoint.is_whole(last):
+            return None
+        step = int(checkpoint.values(last)["progress"]["step"])
+        return step if checkpoint.is_whole(self.folder / f"{step:06d}") else None
+
+    def steps(self) -> list[Path]:
+        """The checkpoints that are named by a step, oldest first."""
+        return sorted((p for p in self.folder.iterdir() if p.name.isdecimal()), key=lambda path: int(path.name))
+
+    def is_validated(self, step: int) -> bool:
+        return self.last_step() == step and checkpoint.values(self.folder / "last")["validated"]
 
     def validated(self) -> list[Path]:
         """The kept checkpoints that were validated, oldest first."""
-        steps = sorted(path for path in self.folder.iterdir() if path.name.isdecimal())
-        return [path for path in steps if checkpoint.values(path)["validated"]]
+        return [path for path in self.steps() if checkpoint.values(path)["validated"]]
 
     def average(self, model: nn.Module) -> int:
         """Set the model to the mean of the kept checkpoints (Vaswani et al. 2017, §6.1); how many there were."""
@@ -90,15 +117,15 @@ class Keeper:
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:
         """Keep the averaged weights as the best."""
+        point(self.folder / "best", "last")  # never dangling, whatever happens in between
         remove_folder(self.folder / "averaged")
         checkpoint.save(self.folder / "averaged", {"model": checkpoint.weights_of(model)}, values)
         point(self.folder / "best", "averaged")
 
-    def _prune(self) -> None:
-        best, last = ((self.folder / name).resolve().name for name in ("best", "last"))
-        steps = sorted(path for path in self.folder.iterdir() if path.name.isdecimal())
-        stay = {path.name for path in self.validated()[-self.keep :]} | {best, last}
-        for path in steps:
+    def _prune(self, progress: Progress) -> None:
+        stay = {path.name for path in self.validated()[-self.keep :]}
+        stay |= {f"{progress.step:06d}", f"{progress.best_step:06d}", (self.folder / "best").resolve().name}
+        for path in self.steps():
             if path.name not in stay:
                 remove_folder(path)
 

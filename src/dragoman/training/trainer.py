@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from dragoman.data.batching import Noise
 from dragoman.errors import UserError
 from dragoman.objectives import Translation
 from dragoman.run import CONFIG, METRICS, Run, pick_device, read_metrics, read_spec, read_tokenizers
-from dragoman.storage import plain_errors, write_file
+from dragoman.storage import alone, plain_errors, write_file
 from dragoman.text import Dropout, Tokenizer
 from dragoman.training.display import Display
 from dragoman.training.optimizer import adamw
@@ -75,25 +76,27 @@ class Trainer:
         self.progress = self.keeper.resume(model, self.optimizer) or Progress()
         self._forget_later_metrics()
         self.interrupted = False
-        self.board = _board(folder)
+        self.board = _board(folder, self.progress.step)
 
     def train(self) -> Outcome:
         """Train until something says stop; what was learned is saved whatever it was."""
-        with _interrupts(self), self.display:
+        with alone(self.folder), _interrupts(self), self.display:
             reason = self._loop()
-        averaged = 0
-        if not self.interrupted and self.config.training.average:
-            averaged = self._average()
+            averaged = 0
+            if not self.interrupted and self.config.training.average:
+                averaged = self._average()
+        if self.board is not None:
+            self.board.close()
         return Outcome(reason, self.interrupted, self.progress, averaged)
 
     def _loop(self) -> str:
         training, progress = self.config.training, self.progress
         self.model.train()
         watch = Stopwatch(progress.seconds)
-        meter = Meter(self.device)
+        self.meter = meter = Meter(self.device, progress.unread)
         saved_at = watch.seconds
         stream = prefetch(self.batches.start(progress.position))
-        self.display.start(progress.step, training.steps)
+        self.display.start(self._done(), training.steps)
         while (reason := self._reason_to_stop(watch)) is None:
             group = [next(stream) for _ in range(training.accumulate)]
             self._step([batch for batch, _ in group], meter)
@@ -107,15 +110,13 @@ class Trainer:
                 self._validate(watch)
                 saved_at = watch.seconds
             elif watch.seconds - saved_at > SAVE_EVERY:
-                self.keeper.save(self.model, self.optimizer, progress, validated=False, best=False)
+                self._save()
                 saved_at = watch.seconds
         stream.close()
-        last = self.keeper.folder / "last"
-        if not last.exists() or last.resolve().name != f"{progress.step:06d}":
-            if self.interrupted:
-                self.keeper.save(self.model, self.optimizer, progress, validated=False, best=False)
-            else:
-                self._validate(watch)
+        if self.interrupted and self.keeper.last_step() != progress.step:
+            self._save()
+        elif not self.interrupted and not self.keeper.is_validated(progress.step):
+            self._validate(watch)
         return reason
 
     def _step(self, group: list[Batch], meter: Meter) -> None:
@@ -156,8 +157,10 @@ class Trainer:
         return None
 
     def _validate(self, watch: Stopwatch) -> None:
-        progress, training = self.progress, self.config.training
+        progress = self.progress
         result = self.validator.validate()
+        if not math.isfinite(result.loss):
+            raise self._diverged("validation", result.loss)
         score = self._score(result)
         best = progress.best is None or score > progress.best
         if best:
@@ -168,12 +171,11 @@ class Trainer:
         self._record({"kind": "valid", "step": progress.step, **result.record(), "seconds": round(watch.seconds, 2)})
         self._write_samples(result)
         self.display.validated(progress.step, result, best)
-        self.keeper.save(self.model, self.optimizer, progress, validated=True, best=best)
-        if not math.isfinite(result.loss):
-            raise UserError(
-                f"the validation loss is {result.loss} at step {progress.step:,}: train anew with a lower "
-                f"training.learning_rate than {training.learning_rate}"
-            )
+        self._save(validated=True, best=best)
+
+    def _save(self, validated: bool = False, best: bool = False) -> None:
+        self.progress.unread = self.meter.unread()
+        self.keeper.save(self.model, self.optimizer, self.progress, validated, best)
 
     def _score(self, result: Validation) -> float:
         """Higher is better; the loss decides where BLEU cannot."""
@@ -195,16 +197,37 @@ class Trainer:
         record: dict[str, Any] = {"kind": "train", "epoch": self.progress.position.epoch, **measured}
         record["seconds"] = round(self.progress.seconds, 2)
         if not math.isfinite(record["loss"]):
-            raise UserError(
-                f"the training loss is {record['loss']} at step {self.progress.step:,}: train anew with a lower "
-                f"training.learning_rate than {self.config.training.learning_rate}"
-            )
+            raise self._diverged("training", record["loss"])
         self._record(record)
-        self.display.logged(record)
+        self.display.logged(record, self._done())
+
+    def _diverged(self, which: str, loss: float) -> UserError:
+        """Nothing of a diverged model is kept: the last checkpoint is from before."""
+        return UserError(
+            f"the {which} loss is {loss} at step {self.progress.step:,}: train anew with a lower "
+            f"training.learning_rate than {self.config.training.learning_rate}"
+        )
+
+    def _done(self) -> float | None:
+        """The share of the training that is done, by the stopping rule that will come first; None if only patience."""
+        training, progress = self.config.training, self.progress
+        shares = [
+            done / limit
+            for done, limit in (
+                (progress.step, training.steps),
+                (progress.position.epoch, training.epochs),
+                (progress.seconds, training.minutes and 60 * training.minutes),
+            )
+            if limit
+        ]
+        return max(shares, default=None)
 
     def _record(self, record: dict[str, Any]) -> None:
         with plain_errors(self.folder / METRICS), (self.folder / METRICS).open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
+            if record["kind"] != "train":  # a checkpoint follows, and must not know of more than is on the disk
+                file.flush()
+                os.fsync(file.fileno())
         if self.board is not None:
             kind = record["kind"]
             for name, value in record.items():
@@ -221,28 +244,37 @@ class Trainer:
         """What was measured after the last checkpoint will be measured again."""
         known = read_metrics(self.folder)
         kept = [record for record in known if record["step"] <= self.progress.step and record["kind"] != "averaged"]
-        if len(kept) < len(known):
-            write_file(self.folder / METRICS, "".join(json.dumps(record) + "\n" for record in kept))
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        if known and text != (self.folder / METRICS).read_text(encoding="utf-8"):
+            write_file(self.folder / METRICS, text)
 
 
 class Meter:
     """Adds up on the device, and is read now and then, so that no step waits for its own loss."""
 
-    def __init__(self, device: torch.device) -> None:
+    def __init__(self, device: torch.device, unread: dict[str, float]) -> None:
         self.device = device
-        self._reset()
+        self._reset(**unread)
 
-    def _reset(self) -> None:
-        self.total = torch.zeros((), device=self.device)
-        self.likelihood = torch.zeros((), device=self.device)
+    def _reset(
+        self, total: float = 0.0, likelihood: float = 0.0, tokens: float = 0, padding: float = 0.0, batches: float = 0
+    ) -> None:
+        self.total = torch.tensor(total, device=self.device)
+        self.likelihood = torch.tensor(likelihood, device=self.device)
         self.norm = torch.zeros((), device=self.device)
-        self.rate, self.tokens, self.padding, self.batches = 0.0, 0, 0.0, 0
-        self.since = time.perf_counter()
+        self.rate, self.tokens, self.padding, self.batches = 0.0, tokens, padding, batches
+        self.since, self.fresh = time.perf_counter(), 0
+
+    def unread(self) -> dict[str, float]:
+        """What was added since it was last read."""
+        sums = {"total": float(self.total), "likelihood": float(self.likelihood)}
+        return sums | {"tokens": self.tokens, "padding": self.padding, "batches": self.batches}
 
     def add(self, total: Tensor, likelihood: Tensor, batch: Batch) -> None:
         self.total += total.detach()
         self.likelihood += likelihood
         self.tokens += batch.target_tokens
+        self.fresh += batch.target_tokens
         self.padding += batch.padding
         self.batches += 1
 
@@ -259,7 +291,7 @@ class Meter:
             "perplexity": math.exp(min(likelihood, 700.0)),
             "learning_rate": self.rate,
             "gradient_norm": norm,
-            "tokens_per_second": round(self.tokens / (time.perf_counter() - self.since), 1),
+            "tokens_per_second": round(self.fresh / (time.perf_counter() - self.since), 1),
             "padding": round(self.padding / self.batches, 4),
         }
         self._reset()
@@ -307,24 +339,25 @@ def _noise(tokenizer: Tokenizer, rate: float) -> Noise | None:
     return lambda ids, random: np.asarray(dropout(ids.tolist(), random))
 
 
-def _board(folder: Path) -> Any:
+def _board(folder: Path, step: int) -> Any:
     """TensorBoard's writer, where it is installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:
         return None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
 
 def change_stops(folder: Path, changed: Config) -> Config:
-    """The run's configuration with new stopping rules; anything else must stay, for a run is its inputs."""
+    """The run's configuration with new stopping rules or device; anything else must stay, for a run is its inputs."""
     saved = configuration.from_yaml(folder / CONFIG)
-    stops = {name: getattr(changed.training, name) for name in ("steps", "epochs", "minutes", "patience")}
+    stops = {name: getattr(changed.training, name) for name in ("steps", "epochs", "minutes", "patience", "device")}
     merged = replace(saved, training=replace(saved.training, **stops))
     if changed != merged:
         raise UserError(
-            "a run that is resumed can change only training.steps, epochs, minutes and patience: "
+            "a run that is resumed can change only training.steps, epochs, minutes, patience and device: "
             "for other settings train a new run"
         )
+    pick_device(merged.training.device)
     write_file(folder / CONFIG, configuration.to_yaml(merged))
     return merged

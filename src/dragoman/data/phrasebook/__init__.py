@@ -13,6 +13,7 @@ from pathlib import Path
 from dragoman.data.phrasebook.grammar import Pair
 from dragoman.data.phrasebook.writer import Writer
 from dragoman.errors import UserError
+from dragoman.storage import new_folder
 from dragoman.text.words import words
 
 __all__ = ["Pair", "sentences", "splits", "write"]
@@ -76,18 +77,15 @@ def vocabulary(pair: Pair) -> set[str]:
 
 def write(folder: Path, pairs: int = 20000, seed: int = 0, valid: int = 500, test: int = 500) -> None:
     """Write train, valid and test, one sentence a line, as .en, .de, and .align (Pharaoh format: 0-0 1-2)."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        occupied = any(folder.iterdir())
-    except OSError as error:
-        raise UserError(f"cannot make the folder {folder}: {error.strerror}") from error
-    if occupied:
-        raise UserError(f"the folder {folder} is not empty: name a new one")
-    for name, split in splits(pairs, valid, test, seed).items():
-        columns = {
-            "en": [pair.source for pair in split],
-            "de": [pair.target for pair in split],
-            "align": [" ".join(f"{source}-{target}" for source, target in pair.alignment) for pair in split],
-        }
-        for ending, lines in columns.items():
-            (folder / f"{name}.{ending}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    if folder.exists():
+        raise UserError(f"{folder} exists already: name a new folder")
+    made = splits(pairs, valid, test, seed)
+    with new_folder(folder) as partial:
+        for name, split in made.items():
+            columns = {
+                "en": [pair.source for pair in split],
+                "de": [pair.target for pair in split],
+                "align": [" ".join(f"{source}-{target}" for source, target in pair.alignment) for pair in split],
+            }
+            for ending, lines in columns.items():
+                (partial / f"{name}.{ending}").write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")

@@ -1,0 +1,96 @@
+"""What goes wrong with a run folder from outside, and training that goes on all the same."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from conftest_training import small_config
+from test_resume import assert_equal, contents, train
+
+from dragoman import checkpoint
+from dragoman.errors import UserError
+from dragoman.run import load, read_metrics
+from dragoman.storage import alone
+from dragoman.training.prepare import prepare
+from dragoman.training.progress import Keeper
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("recovery") / "prepared"
+    prepare(folder, small_config(corpus), lambda text: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(prepared: Path) -> Path:
+    folder = prepared.with_name("trained")
+    shutil.copytree(prepared, folder)
+    train(folder)
+    return folder
+
+
+def test_interrupted_at_the_very_last_step(prepared: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path / "run")
+    train(tmp_path / "run", stop_after=23)
+    train(tmp_path / "run")
+    assert_equal(contents(tmp_path / "run"), contents(trained))
+
+
+def test_a_lost_link_goes_on_from_the_newest_checkpoint(prepared: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path / "run")
+    train(tmp_path / "run", stop_after=20)
+    (tmp_path / "run" / "checkpoints" / "last").unlink()
+    train(tmp_path / "run")
+    assert_equal(contents(tmp_path / "run"), contents(trained))
+
+
+def test_a_copy_without_links_goes_on(prepared: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path / "run")
+    train(tmp_path / "run", stop_after=12)
+    shutil.copytree(tmp_path / "run", tmp_path / "copy", symlinks=False)
+    train(tmp_path / "copy")
+    assert_equal(contents(tmp_path / "copy"), contents(trained))
+
+
+def test_a_torn_line_of_metrics_is_left_out(prepared: Path, trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(prepared, tmp_path / "run")
+    train(tmp_path / "run", stop_after=12)
+    with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
+        file.write('{"kind": "tra')
+    assert read_metrics(tmp_path / "run")
+    train(tmp_path / "run")
+    assert_equal(contents(tmp_path / "run"), contents(trained))
+
+
+def test_the_best_checkpoint_is_kept(trained: Path) -> None:
+    checkpoints = trained / "checkpoints"
+    progress = checkpoint.values(checkpoints / "last")["progress"]
+    assert (checkpoints / f"{progress['best_step']:06d}").is_dir()
+
+
+def test_altered_values_are_noticed(trained: Path, tmp_path: Path) -> None:
+    shutil.copytree(trained, tmp_path / "run", symlinks=True)
+    manifest = tmp_path / "run" / "checkpoints" / "last" / "checkpoint.json"
+    document = json.loads(manifest.read_text())
+    document["values"]["progress"]["position"]["batch"] += 1
+    manifest.write_text(json.dumps(document))
+    with pytest.raises(UserError, match="was altered"):
+        train(tmp_path / "run")
+
+
+def test_two_processes_do_not_train_one_run(trained: Path) -> None:
+    with alone(trained), pytest.raises(UserError, match="another process"), alone(trained):
+        pass
+
+
+def test_the_average_is_a_mean_of_checkpoints(trained: Path) -> None:
+    keeper = Keeper(trained, keep=2)
+    kept = [checkpoint.tensors(path, "model") for path in keeper.validated()[-2:]]
+    model = load(trained, device="cpu").model
+    assert keeper.average(model) == 2
+    for name, weight in model.named_parameters():
+        assert weight.allclose((kept[0][name] + kept[1][name]) / 2, atol=1e-7)
