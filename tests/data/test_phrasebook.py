@@ -443,7 +443,7 @@ def test_refuses_a_folder_that_is_in_use(tmp_path: Path) -> None:
         phrasebook.write(tmp_path)
     with pytest.raises(UserError, match="exists already"):
         phrasebook.write(tmp_path / "mine")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="cannot be written"):
         phrasebook.write(tmp_path / "mine" / "inside")
 
 

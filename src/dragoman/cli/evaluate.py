@@ -31,7 +31,10 @@ def evaluate(
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Translate a test set and score it, with signatures; perplexity of the references too."""
+    """Translate a test set and score it.
+
+    Every score comes with its signature, and the perplexity of the references beside them.
+    """
     from dragoman import evaluation
     from dragoman.run import load
     from dragoman.storage import write_file

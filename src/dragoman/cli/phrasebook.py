@@ -15,7 +15,7 @@ def phrasebook(
     pairs: Annotated[int, typer.Option(help="Training pairs.", min=1)] = 20_000,
     seed: Annotated[int, typer.Option(help="Another seed gives other sentences.")] = 0,
 ) -> None:
-    """Write sentence pairs of the phrasebook with gold alignments as files.
+    """Write phrasebook pairs with gold alignments as files.
 
     The phrasebook is a grammar of English and German that makes grammatical sentence pairs: train, valid and test, each
     as .en, .de and .align (“0-0 1-2”: source word-target word, counted from 0).

@@ -20,7 +20,10 @@ def score(
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Say how likely given translations are: log p(y|x), per sentence and, if asked, per token."""
+    """Say how likely given translations are.
+
+    One log p(y|x) a line, natural logarithm, END counted in; with --tokens every token's too.
+    """
     from dragoman.run import load
 
     sources, targets = parallel(source, target)

@@ -26,7 +26,10 @@ def show(
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Show what is in a run, or translate a sentence and show its attention, alignment and n-best list."""
+    """Show what is in a run, or look into a sentence.
+
+    A sentence is translated, and its n-best list, word alignment and attention are shown.
+    """
     from dragoman.run import load
 
     loaded = load(run, checkpoint, device)

@@ -20,7 +20,7 @@ def systems(
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
     as_json: Json = False,
 ) -> None:
-    """List the systems, describe one, or compare two by their specs."""
+    """List the systems, describe one, or compare two."""
     from dragoman.errors import UserError
     from dragoman.evaluation import table
     from dragoman.systems import SYSTEMS, system

@@ -21,15 +21,22 @@ def train(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder to make.", show_default=False)],
     source: Annotated[
         Files,
-        typer.Option(help="Source text, one sentence a line; or TSV or JSON lines with both sides. May be repeated."),
+        typer.Option(
+            metavar="FILE",
+            help="Source text, one sentence a line; or TSV or JSON lines with both sides. May be repeated.",
+        ),
     ] = None,
-    target: Annotated[Files, typer.Option(help="Target text, line by line with the source. May be repeated.")] = None,
+    target: Annotated[
+        Files, typer.Option(metavar="FILE", help="Target text, line by line with the source. May be repeated.")
+    ] = None,
     valid_source: Annotated[
-        Files, typer.Option(help="Validation source; some training pairs are held out if not given.")
+        Files, typer.Option(metavar="FILE", help="Validation source; some training pairs are held out if not given.")
     ] = None,
-    valid_target: Annotated[Files, typer.Option(help="Validation target.")] = None,
-    test_source: Annotated[Files, typer.Option(help="Test source, to be told how much of it stands in train.")] = None,
-    test_target: Annotated[Files, typer.Option(help="Test target.")] = None,
+    valid_target: Annotated[Files, typer.Option(metavar="FILE", help="Validation target.")] = None,
+    test_source: Annotated[
+        Files, typer.Option(metavar="FILE", help="Test source, to be told how much of it stands in train.")
+    ] = None,
+    test_target: Annotated[Files, typer.Option(metavar="FILE", help="Test target.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as YAML; a run's config.yaml is one.")] = None,
     system: Annotated[str | None, typer.Option(help="Which system: see 'dragoman systems'.")] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,

@@ -43,7 +43,10 @@ def translate(
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Translate a file or standard input, line by line, order kept. An empty line stays empty."""
+    """Translate a file or standard input, line by line.
+
+    The order is kept, and an empty line stays empty.
+    """
     from dragoman.run import load
     from dragoman.search import Sample, Search
 

@@ -43,7 +43,13 @@ def _score(name: str) -> Spec:
 
 
 def sutskever(
-    vocabulary: Vocabulary, *, width: int = 1000, layers: int = 4, dropout: float = 0.2, tied: bool = False
+    vocabulary: Vocabulary,
+    *,
+    width: int = 1000,
+    layers: int = 4,
+    dropout: float = 0.2,
+    shared: bool = True,
+    tied: bool = False,
 ) -> EncoderDecoder:
     """Deep LSTMs; the encoder reads the source reversed, its last state starts the decoder (Sutskever et al. 2014)."""
     decoder = RecurrentDecoder("lstm", layers, NoContext(), "after", "nothing", FromLast(), Plain(), dropout)
@@ -53,14 +59,20 @@ def sutskever(
         vocabulary.target,
         encoder=Stack((Recurrent("lstm", layers, "backward", dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
-        shared=vocabulary.joint,
+        shared=vocabulary.joint and shared,
         tied=tied,
         initial=Glorot(),
     )
 
 
 def cho(
-    vocabulary: Vocabulary, *, width: int = 1000, layers: int = 1, dropout: float = 0.2, tied: bool = False
+    vocabulary: Vocabulary,
+    *,
+    width: int = 1000,
+    layers: int = 1,
+    dropout: float = 0.2,
+    shared: bool = True,
+    tied: bool = False,
 ) -> EncoderDecoder:
     """GRUs; one vector c sums the source up and enters every step and the maxout output (Cho et al. 2014)."""
     decoder = RecurrentDecoder("gru", layers, Fixed(LastState()), "after", "context", FromContext(), Maxout(), dropout)
@@ -70,7 +82,7 @@ def cho(
         vocabulary.target,
         encoder=Stack((Recurrent("gru", layers, "forward", dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
-        shared=vocabulary.joint,
+        shared=vocabulary.joint and shared,
         tied=tied,
         initial=Orthogonal(),
     )
@@ -83,6 +95,7 @@ def bahdanau(
     layers: int = 1,
     score: str = "additive",
     dropout: float = 0.2,
+    shared: bool = True,
     tied: bool = False,
 ) -> EncoderDecoder:
     """GRUs, a bidirectional encoder, additive attention asked by the previous state (Bahdanau et al. 2015)."""
@@ -95,7 +108,7 @@ def bahdanau(
         vocabulary.target,
         encoder=Stack((Recurrent("gru", layers, "both", dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
-        shared=vocabulary.joint,
+        shared=vocabulary.joint and shared,
         tied=tied,
         initial=Orthogonal(),
     )
@@ -110,6 +123,7 @@ def luong(
     input_feeding: bool = True,
     direction: Literal["forward", "backward", "both"] = "backward",
     dropout: float = 0.2,
+    shared: bool = True,
     tied: bool = False,
 ) -> EncoderDecoder:
     """LSTMs, the source reversed, attention asked by the current state, input feeding (Luong et al. 2015)."""
@@ -123,7 +137,7 @@ def luong(
         vocabulary.target,
         encoder=Stack((Recurrent("lstm", layers, direction, dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
-        shared=vocabulary.joint,
+        shared=vocabulary.joint and shared,
         tied=tied,
         initial=Glorot(),
     )

@@ -31,6 +31,7 @@ def transformer(
     positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal",
     longest: int = 1024,
     norm: Literal["layer", "rms"] = "layer",
+    shared: bool = True,
     tied: bool = True,
 ) -> EncoderDecoder:
     """Self-attention and feed-forward layers alone, sinusoidal positions (Vaswani et al. 2017, table 3).
@@ -61,7 +62,7 @@ def transformer(
         encoder=Stack((attention(Full()), feed_forward), layers, outside, dropout, final),
         decoder=Stack((attention(Causal()), cross, feed_forward), decoder_layers or layers, outside, dropout, final),
         embedding=Embedding(scaled=True),
-        shared=vocabulary.joint,
+        shared=vocabulary.joint and shared,
         tied=tied,
         output_bias=False,
     )
