@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import codecs
 import json
+import os
+import shutil
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,6 +28,14 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 def say(text: str) -> None:
     """Progress and remarks, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+def program() -> str:
+    """What to type to run this program again: its name where the shell finds it, else its path."""
+    if shutil.which("dragoman"):
+        return "dragoman"
+    path = Path(sys.argv[0])
+    return os.path.relpath(path) if path.name == "dragoman" else "python -m dragoman"
 
 
 def print_json(value: Any) -> None:

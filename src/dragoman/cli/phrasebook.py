@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import say
+from dragoman.cli.common import program, say
 
 
 def phrasebook(
@@ -24,4 +24,4 @@ def phrasebook(
 
     write(out, pairs=pairs, seed=seed)
     say(f"wrote {pairs:,} training pairs, and validation and test pairs with unseen sentences, to {out}")
-    say(f"next: dragoman train runs/phrasebook --source {out}/train.en --target {out}/train.de")
+    say(f"next: {program()} train runs/phrasebook --source {out}/train.en --target {out}/train.de")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.common import Json, print_json, say
+from dragoman.cli.common import Json, print_json, program, say
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
     name = shlex.quote(str(run))
     say(f"training ended at step {outcome['step']:,}: {outcome['reason']}")
     if outcome["interrupted"]:
-        say(f"nothing is lost; go on with:  dragoman train {name} --resume")
+        say(f"nothing is lost; go on with:  {program()} train {name} --resume")
     else:
         best = outcome["best"]
         if isinstance(best, dict) and best:
@@ -165,6 +165,6 @@ def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
             )
             say(f"best: {kind}, validation BLEU {best['bleu']:.1f}, perplexity {best['perplexity']:.2f}")
         say(f"look at:    {run}/report.html")
-        say(f"translate:  echo 'A sentence.' | dragoman translate {name}")
+        say(f"translate:  echo 'A sentence.' | {program()} translate {name}")
     if as_json:
         print_json(outcome)
