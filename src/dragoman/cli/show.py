@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json, say
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json, program, say
 
 if TYPE_CHECKING:
     from dragoman.run import Run
@@ -66,7 +66,7 @@ def _show_run(run: Run, as_json: bool) -> None:
                 f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
             )
         print(f"{name:18}{value:,}" if isinstance(value, int) else f"{name:18}{value}")
-    say(f"look at {run.folder}/report.html, or into a sentence: dragoman show {run.folder} 'A sentence.'")
+    say(f"look at {run.folder}/report.html, or into a sentence: {program()} show {run.folder} 'A sentence.'")
 
 
 def _show_sentence(run: Run, sentence: str, target: str | None, svg: Path | None, as_json: bool) -> None:

@@ -6,7 +6,6 @@ import json
 import math
 import os
 import signal
-import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from dragoman import config as configuration
 from dragoman.config import Config
@@ -28,6 +26,7 @@ from dragoman.run import CONFIG, METRICS, Run, pick_device, read_metrics, read_s
 from dragoman.storage import alone, plain_errors, write_file
 from dragoman.text import Dropout, Tokenizer
 from dragoman.training.display import Display
+from dragoman.training.meter import Meter, Stopwatch
 from dragoman.training.optimizer import adamw
 from dragoman.training.progress import Keeper, Progress
 from dragoman.training.schedule import learning_rate
@@ -247,66 +246,6 @@ class Trainer:
         text = "".join(json.dumps(record) + "\n" for record in kept)
         if known and text != (self.folder / METRICS).read_text(encoding="utf-8"):
             write_file(self.folder / METRICS, text)
-
-
-class Meter:
-    """Adds up on the device, and is read now and then, so that no step waits for its own loss."""
-
-    def __init__(self, device: torch.device, unread: dict[str, float]) -> None:
-        self.device = device
-        self._reset(**unread)
-
-    def _reset(
-        self, total: float = 0.0, likelihood: float = 0.0, tokens: float = 0, padding: float = 0.0, batches: float = 0
-    ) -> None:
-        self.total = torch.tensor(total, device=self.device)
-        self.likelihood = torch.tensor(likelihood, device=self.device)
-        self.norm = torch.zeros((), device=self.device)
-        self.rate, self.tokens, self.padding, self.batches = 0.0, tokens, padding, batches
-        self.since, self.fresh = time.perf_counter(), 0
-
-    def unread(self) -> dict[str, float]:
-        """What was added since it was last read."""
-        sums = {"total": float(self.total), "likelihood": float(self.likelihood)}
-        return sums | {"tokens": self.tokens, "padding": self.padding, "batches": self.batches}
-
-    def add(self, total: Tensor, likelihood: Tensor, batch: Batch) -> None:
-        self.total += total.detach()
-        self.likelihood += likelihood
-        self.tokens += batch.target_tokens
-        self.fresh += batch.target_tokens
-        self.padding += batch.padding
-        self.batches += 1
-
-    def stepped(self, norm: Tensor, rate: float) -> None:
-        self.norm, self.rate = norm, rate
-
-    def read(self, step: int) -> dict[str, float]:
-        loss, likelihood, norm = (
-            float(x) for x in (self.total / self.tokens, self.likelihood / self.tokens, self.norm)
-        )
-        record = {
-            "step": step,
-            "loss": loss,
-            "perplexity": math.exp(min(likelihood, 700.0)),
-            "learning_rate": self.rate,
-            "gradient_norm": norm,
-            "tokens_per_second": round(self.fresh / (time.perf_counter() - self.since), 1),
-            "padding": round(self.padding / self.batches, 4),
-        }
-        self._reset()
-        return record
-
-
-class Stopwatch:
-    """Seconds of training, those before a resumption counted in."""
-
-    def __init__(self, before: float) -> None:
-        self.before, self.start = before, time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        return self.before + time.monotonic() - self.start
 
 
 @contextmanager
