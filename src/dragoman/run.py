@@ -17,7 +17,7 @@ from dragoman import checkpoint, config
 from dragoman.config import Config
 from dragoman.data.batching import sorted_batches
 from dragoman.errors import UserError
-from dragoman.models import EncoderDecoder, EncoderDecoderModel, model_from_dict
+from dragoman.models import Model, ModelSpec, model_from_dict
 from dragoman.parts.spec import Spec
 from dragoman.search import Beam, Hypothesis, Length, Search, Symbols, search
 from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
@@ -69,7 +69,7 @@ class Run:
         self,
         folder: Path,
         settings: Config,
-        model: EncoderDecoderModel,
+        model: Model,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
         checkpoint_name: str,
@@ -81,15 +81,17 @@ class Run:
         specials = [i for i in range(len(SYMBOLS)) if i not in (target.end, target.unknown)]
         self.symbols = Symbols(target.start, target.end, tuple(specials))
         #: how many tokens of a source are read, END counted in
-        self.longest_source = min(settings.search.longest_source, model.limits[0] or settings.search.longest_source)
+        self.longest_source = min(
+            settings.search.longest_source, model.longest_source or settings.search.longest_source
+        )
 
     @property
     def device(self) -> torch.device:
         return next(self.model.parameters()).device
 
     @property
-    def spec(self) -> EncoderDecoder:
-        return self.model.spec
+    def spec(self) -> ModelSpec:
+        return self.model.spec  # type: ignore[return-value]
 
     # ---- translation
 
@@ -111,7 +113,7 @@ class Run:
     def _search(self, beam: int | None, settings: Search | None) -> Search:
         if settings is not None:
             return settings
-        room = self.spec.target_vocabulary - len(self.symbols.banned) - 1
+        room = self.model.vocabulary - len(self.symbols.banned) - 1
         size = min(self.config.search.beam, room) if beam is None else beam  # a toy vocabulary has no room for a beam
         return Beam(size, self.config.search.length_penalty, length=self.length)
 
@@ -310,7 +312,7 @@ def is_run(folder: Path) -> bool:
     return (folder / MODEL).exists()
 
 
-def read_spec(folder: Path, parts: Sequence[type[Spec]] = ()) -> EncoderDecoder:
+def read_spec(folder: Path, parts: Sequence[type[Spec]] = ()) -> ModelSpec:
     if not folder.exists():
         raise UserError(f"{folder} does not exist: name a run folder, which 'dragoman train' makes")
     if not is_run(folder):

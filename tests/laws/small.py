@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dragoman.models import EncoderDecoder, EncoderDecoderModel
+from dragoman.models import Model, ModelSpec
 from dragoman.search import Symbols
 from dragoman.systems import SYSTEMS, Vocabulary
 
@@ -31,13 +31,14 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
 }
 
 
-def small_spec(variant: str, vocabulary: int = VOCABULARY) -> EncoderDecoder:
+def small_spec(variant: str, vocabulary: int = VOCABULARY) -> ModelSpec:
     name, settings = VARIANTS[variant]
-    small = {"width": 16, "layers": 2} | ({"heads": 4} if "heads" in SYSTEMS[name].settings() else {})
+    known = SYSTEMS[name].settings()
+    small = {key: value for key, value in {"width": 16, "layers": 2, "heads": 4}.items() if key in known}
     return SYSTEMS[name].spec(Vocabulary(vocabulary, vocabulary, joint=True), "tiny", **(small | settings))
 
 
-def small_model(variant: str, vocabulary: int = VOCABULARY) -> EncoderDecoderModel:
+def small_model(variant: str, vocabulary: int = VOCABULARY) -> Model:
     """Weights larger than usual, so that the model has opinions and mistakes show."""
     torch.manual_seed(0)
     model = small_spec(variant, vocabulary).build().eval()

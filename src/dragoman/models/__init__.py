@@ -1,4 +1,4 @@
-"""Models: parts wired into p(y|x)."""
+"""Models: parts wired into p(y|x), p(y), and one label a word."""
 
 from __future__ import annotations
 
@@ -7,26 +7,54 @@ from typing import Any
 import torch
 
 from dragoman.errors import UserError
-from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel, Start
+from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel
+from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
+from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
+from dragoman.models.model import Model, Start
+from dragoman.models.replaced_tokens import ReplacedTokens, ReplacedTokensModel
 from dragoman.parts.catalog import PARTS
 from dragoman.parts.spec import Spec, from_dict, to_dict
 
-__all__ = ["EncoderDecoder", "EncoderDecoderModel", "Start", "count_parameters", "model_from_dict", "model_to_dict"]
+__all__ = [
+    "MODELS",
+    "DecoderOnly",
+    "DecoderOnlyModel",
+    "EncoderDecoder",
+    "EncoderDecoderModel",
+    "EncoderOnly",
+    "EncoderOnlyModel",
+    "Model",
+    "ModelSpec",
+    "ReplacedTokens",
+    "ReplacedTokensModel",
+    "Start",
+    "blueprint",
+    "count_parameters",
+    "model_from_dict",
+    "model_to_dict",
+]
 
-MODELS: dict[str, type[Spec]] = {"EncoderDecoder": EncoderDecoder}
+ModelSpec = EncoderDecoder | DecoderOnly | EncoderOnly | ReplacedTokens
+MODELS: dict[str, type[Spec]] = {
+    kind.__name__: kind for kind in (EncoderDecoder, DecoderOnly, EncoderOnly, ReplacedTokens)
+}
 
 model_to_dict = to_dict
 
 
-def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> EncoderDecoder:
+def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> ModelSpec:
     """The model's spec from plain values; `parts` adds a user's own parts to the known ones."""
     model = from_dict(data, PARTS | MODELS | (parts or {}))
-    if not isinstance(model, EncoderDecoder):
+    if not isinstance(model, ModelSpec):
         raise UserError(f"a model's description must be one of {', '.join(MODELS)}, but is {type(model).__name__}")
     return model
 
 
-def count_parameters(spec: EncoderDecoder) -> int:
-    """Counted on the model built without memory."""
+def blueprint(spec: ModelSpec) -> Model:
+    """The model with shapes and no memory."""
     with torch.device("meta"):
-        return sum(weight.numel() for weight in spec.build().parameters())
+        return spec.build()
+
+
+def count_parameters(spec: ModelSpec) -> int:
+    return sum(weight.numel() for weight in blueprint(spec).parameters())

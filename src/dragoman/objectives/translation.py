@@ -10,8 +10,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from dragoman.data.batching import Batch
-from dragoman.models import EncoderDecoderModel
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.models import Model
 
 CHUNK = 2**25  # logits
 
@@ -32,17 +31,17 @@ class Translation:
     label_smoothing: float = 0.0
     pad: int = 0
 
-    def __call__(self, model: EncoderDecoderModel, batch: Batch) -> Loss:
-        memory = model.encode(batch.source, Layout.padded(batch.source.shape[1], batch.source_lengths))
-        ctx = Ctx(Layout.padded(batch.target.shape[1] - 1, batch.target_lengths - 1), memory)
-        features, _ = model.features(batch.target[:, :-1], ctx)
+    def __call__(self, model: Model, batch: Batch) -> Loss:
+        features, ctx = model.features(
+            batch.source, batch.source_lengths, batch.target[:, :-1], batch.target_lengths - 1
+        )
         likelihood, spread = self._sums(model, features.flatten(0, 1), batch.target[:, 1:].flatten())
         total = (1 - self.label_smoothing) * likelihood + self.label_smoothing * spread
         for auxiliary in ctx.losses:
             total = total + auxiliary * batch.target_tokens
         return Loss(total, batch.target_tokens, {"likelihood": likelihood.detach()})
 
-    def _sums(self, model: EncoderDecoderModel, features: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
+    def _sums(self, model: Model, features: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
         """−Σ log p of the answers (N), and −Σ of the mean log p of all words.
 
         A large vocabulary is dealt with in chunks of tokens, whose logits are computed again for the backward pass, so
@@ -56,7 +55,7 @@ class Translation:
                 return likelihood, torch.zeros_like(likelihood)
             return likelihood, -log_p.mean(-1).masked_fill(answers == self.pad, 0.0).sum()
 
-        size = max(1, CHUNK // model.spec.target_vocabulary)
+        size = max(1, CHUNK // model.vocabulary)
         if len(features) <= size:
             return sums(features, answers)
         parts = [

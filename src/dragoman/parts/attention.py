@@ -24,6 +24,7 @@ class Look:
     visibility: Visibility | None = None  # None: everything
     positions: tuple[Position, ...] = ()
     score: Score | None = None  # None: scaled dot product
+    scale: float | None = None  # of the dot product; 1/√E unless told
     dropout: float = 0.0
     path: str = ""
 
@@ -41,7 +42,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
         whole and look.visibility is not None and look.visibility.causal and not needs_weights
     ):  # padding on the right is hidden by causality itself
         return F.scaled_dot_product_attention(
-            query, key, value, dropout_p=look.dropout, is_causal=True, enable_gqa=key.shape[1] != query.shape[1]
+            query,
+            key,
+            value,
+            dropout_p=look.dropout,
+            is_causal=True,
+            scale=look.scale,
+            enable_gqa=key.shape[1] != query.shape[1],
         )
     visible = _visible(queries, keys, ctx, look.visibility)
     if needs_weights:
@@ -51,7 +58,13 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
     else:
         mask = bias if visible is None else visible[:, None]  # B 1 T S
     return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=look.dropout, enable_gqa=key.shape[1] != query.shape[1]
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        dropout_p=look.dropout,
+        scale=look.scale,
+        enable_gqa=key.shape[1] != query.shape[1],
     )
 
 
@@ -73,7 +86,7 @@ def _explicit(
     if look.score is not None:
         scores = look.score(query, key)  # B H T S
     else:
-        scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])
+        scores = query @ key.transpose(-1, -2) * (look.scale or 1 / math.sqrt(query.shape[-1]))
     if bias is not None:
         scores = scores + bias
     if visible is not None:
@@ -140,7 +153,8 @@ def head_width(dim: int, heads: int, kv_heads: int | None, width: int | None) ->
 class SelfAttention(Spec):
     """Multi-head self-attention (Vaswani et al. 2017, §3.2.2): softmax(QKᵀ/√E) V in every head, then W_O.
 
-    `kv_heads` fewer than `heads`: grouped queries (Ainslie et al. 2023), one: multi-query (Shazeer 2019).
+    `kv_heads` fewer than `heads`: grouped queries (Ainslie et al. 2023), one: multi-query (Shazeer 2019). `scale` takes
+    the place of 1/√E.
     """
 
     heads: int = 8
@@ -150,6 +164,8 @@ class SelfAttention(Spec):
     position: Spec = field(default_factory=NoPosition)
     bias: bool = True
     dropout: float = 0.0
+    scale: float | None = None
+    output_bias: bool | None = None  # of W_O; as `bias` unless told
 
     def build(self, dim: int) -> SelfAttentionMixer:
         return SelfAttentionMixer(self, dim)
@@ -161,10 +177,11 @@ class SelfAttentionMixer(Mixer):
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
         self.project = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.width, bias=spec.bias)
-        self.output = nn.Linear(self.heads * self.width, dim, bias=spec.bias)
+        output_bias = spec.bias if spec.output_bias is None else spec.output_bias
+        self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
         self.position = built(spec.position, self.width, Position)
         self.visibility = built(spec.visibility, dim, Visibility)
-        self.dropout = spec.dropout
+        self.dropout, self.scale = spec.dropout, spec.scale
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         shape = (batch, longest, self.kv_heads, self.width)
@@ -186,6 +203,7 @@ class SelfAttentionMixer(Mixer):
         look = Look(
             self.visibility,
             (self.position, *shared),
+            scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
             path=self.path,
         )
@@ -202,6 +220,8 @@ class CrossAttention(Spec):
     width: int | None = None
     bias: bool = True
     dropout: float = 0.0
+    scale: float | None = None
+    output_bias: bool | None = None
 
     def build(self, dim: int) -> CrossAttentionMixer:
         return CrossAttentionMixer(self, dim)
@@ -216,8 +236,9 @@ class CrossAttentionMixer(Mixer):
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
         self.query = nn.Linear(dim, self.heads * self.width, bias=spec.bias)
         self.project = nn.Linear(dim, 2 * self.kv_heads * self.width, bias=spec.bias)
-        self.output = nn.Linear(self.heads * self.width, dim, bias=spec.bias)
-        self.dropout = spec.dropout
+        output_bias = spec.bias if spec.output_bias is None else spec.output_bias
+        self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
+        self.dropout, self.scale = spec.dropout, spec.scale
 
     def remember(self, memory: Memory) -> dict[str, Tensor]:
         key, value = self.project(memory.states).chunk(2, dim=-1)
@@ -227,7 +248,7 @@ class CrossAttentionMixer(Mixer):
         assert ctx.memory is not None
         kept = ctx.memory.projected[self.path]
         folded = fold_beams(x, ctx.memory)  # B K·T D
-        look = Look(dropout=self.dropout if self.training else 0.0, path=self.path)
+        look = Look(scale=self.scale, dropout=self.dropout if self.training else 0.0, path=self.path)
         query = split_heads(self.query(folded), self.heads)  # B H K·T E
         y = attend(query, kept["key"], kept["value"], ctx.layout, ctx.memory.layout, ctx, look)
         return self.output(join_heads(y)).reshape(x.shape), state

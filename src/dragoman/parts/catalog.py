@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from dragoman.parts import (
     attention,
+    compressed,
+    convolution,
     embedding,
+    experts,
+    fast_forward,
     feedforward,
     initial,
     norm,
     positions,
     recurrence,
     recurrent_decoder,
+    relative,
     score,
+    sensory,
     stack,
     visibility,
 )
@@ -19,14 +25,20 @@ from dragoman.parts.spec import Spec
 
 _MODULES = (
     attention,
+    compressed,
+    convolution,
     embedding,
+    experts,
+    fast_forward,
     feedforward,
     initial,
     norm,
     positions,
     recurrence,
     recurrent_decoder,
+    relative,
     score,
+    sensory,
     stack,
     visibility,
 )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dragoman.parts.feedforward import ACTIVATIONS, Activation
 from dragoman.parts.spec import Spec
 
 
@@ -15,8 +16,8 @@ from dragoman.parts.spec import Spec
 class Embedding(Spec):
     """A learned vector a token, times √D where `scaled` (Vaswani et al. 2017, §3.4).
 
-    `width` other than the model's: the vectors are narrower and projected (Lan et al. 2020). `word_dropout` leaves out
-    whole tokens (Gal & Ghahramani 2016).
+    `width` other than the model's: the vectors are narrower, and the stack that reads them projects them (Lan et al.
+    2020). `word_dropout` leaves out whole tokens (Gal & Ghahramani 2016).
     """
 
     scaled: bool = False
@@ -30,10 +31,9 @@ class Embedding(Spec):
 class TokenEmbedding(nn.Module):
     def __init__(self, spec: Embedding, vocabulary: int, dim: int) -> None:
         super().__init__()
-        width = spec.width or dim
-        self.weight = nn.Parameter(torch.empty(vocabulary, width))
-        self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
-        self.scale = math.sqrt(dim) if spec.scaled else 1.0
+        self.width = spec.width or dim
+        self.weight = nn.Parameter(torch.empty(vocabulary, self.width))
+        self.scale = math.sqrt(self.width) if spec.scaled else 1.0
         self.word_dropout = spec.word_dropout
 
     def forward(self, tokens: Tensor) -> Tensor:
@@ -42,19 +42,57 @@ class TokenEmbedding(nn.Module):
         if self.training and self.word_dropout > 0:
             kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
             x = x * (kept / (1 - self.word_dropout))[..., None].to(x.dtype)
-        return self.project(x) * self.scale
+        return x * self.scale
+
+
+@dataclass(frozen=True)
+class Transform(Spec):
+    """One more layer before the output: norm(f(W h + b)) (Devlin et al. 2019)."""
+
+    activation: Activation = "gelu"
+    norm: Spec | None = None
+
+    def layer(self, dim: int, width: int) -> TransformLayer:
+        return TransformLayer(self, dim, width)
+
+
+class TransformLayer(nn.Module):
+    def __init__(self, spec: Transform, dim: int, width: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, width)
+        self.activation = ACTIVATIONS[spec.activation]
+        self.norm = spec.norm.build(width) if spec.norm else nn.Identity()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.norm(self.activation(self.dense(x)))
 
 
 class OutputLayer(nn.Module):
-    """Logits of the next token: W h + b, with W the embedding's own where the two are tied (Press & Wolf 2017)."""
+    """Logits of the next token: W h + b, with W the embedding's own where the two are tied (Press & Wolf 2017).
 
-    def __init__(self, vocabulary: int, dim: int, tied: TokenEmbedding | None, bias: bool) -> None:
+    `transform` is a layer of its own before it; `scaled` multiplies h by 1/√D (Raffel et al. 2020).
+    """
+
+    def __init__(
+        self,
+        outputs: int,
+        dim: int,
+        tied: TokenEmbedding | None,
+        bias: bool,
+        transform: Transform | None = None,
+        scaled: bool = False,
+    ) -> None:
         super().__init__()
-        width = dim if tied is None else tied.weight.shape[1]
-        self.project = nn.Identity() if width == dim else nn.Linear(dim, width)
-        self.weight = nn.Parameter(torch.empty(vocabulary, width)) if tied is None else tied.weight
-        self.bias = nn.Parameter(torch.zeros(vocabulary)) if bias else None
+        width = dim if tied is None else tied.width
+        self.scale = 1 / math.sqrt(dim) if scaled else 1.0
+        self.transform: nn.Module
+        if transform is not None:
+            self.transform = transform.layer(dim, width)
+        else:
+            self.transform = nn.Identity() if width == dim else nn.Linear(dim, width)
+        self.weight = nn.Parameter(torch.empty(outputs, width)) if tied is None else tied.weight
+        self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def forward(self, x: Tensor) -> Tensor:
         """B T D → B T V."""
-        return nn.functional.linear(self.project(x), self.weight, self.bias)
+        return nn.functional.linear(self.transform(x) * self.scale, self.weight, self.bias)

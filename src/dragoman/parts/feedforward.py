@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.parts.mixer import Ctx, Mixer, State
 from dragoman.parts.spec import Spec
 
+Activation = Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "identity"]
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
+    "gelu-tanh": partial(F.gelu, approximate="tanh"),
+    "quick-gelu": lambda x: x * torch.sigmoid(1.702 * x),
     "silu": F.silu,
     "tanh": F.tanh,
+    "identity": lambda x: x,
 }
 
 
@@ -28,7 +34,7 @@ class FeedForward(Spec):
     """
 
     inner: int | None = None
-    activation: Literal["relu", "gelu", "silu", "tanh"] = "relu"
+    activation: Activation = "relu"
     gated: bool = False
     bias: bool = True
     dropout: float = 0.0

@@ -28,7 +28,7 @@ class Initializer:
     def apply(self, model: nn.Module) -> None:
         done: set[int] = set()
         for module in model.modules():
-            if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+            if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d)):
                 continue
             for name, weight in module.named_parameters(recurse=False):
                 if id(weight) in done:  # tied to one that is set already
@@ -50,6 +50,17 @@ class UniformInitializer(Initializer):
 
     def matrix(self, weight: nn.Parameter) -> None:
         nn.init.uniform_(weight, -self.bound, self.bound)
+
+    def table(self, weight: nn.Parameter) -> None:
+        self.matrix(weight)
+
+
+class NormalInitializer(Initializer):
+    def __init__(self, deviation: float) -> None:
+        self.deviation = deviation
+
+    def matrix(self, weight: nn.Parameter) -> None:
+        nn.init.normal_(weight, std=self.deviation)
 
     def table(self, weight: nn.Parameter) -> None:
         self.matrix(weight)
@@ -85,3 +96,13 @@ class Orthogonal(Spec):
 
     def initializer(self) -> Initializer:
         return OrthogonalInitializer()
+
+
+@dataclass(frozen=True)
+class Normal(Spec):
+    """Every weight normal around zero (Radford et al. 2018; Devlin et al. 2019: a deviation of 0.02)."""
+
+    deviation: float = 0.02
+
+    def initializer(self) -> Initializer:
+        return NormalInitializer(self.deviation)

@@ -74,7 +74,9 @@ class Memory:
 
     states: Tensor  # B S D: the encoder's output
     layout: Layout
+    inputs: Tensor | None = None  # B S D: what entered the encoder's first layer, positions counted in
     final: State | None = None  # the last recurrent state of the encoder: hidden (and cell), B L D
+    losses: list[Tensor] = field(default_factory=list)  # the encoder's auxiliary losses
     projected: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by the path of the part that keeps it
 
 
@@ -86,6 +88,8 @@ class Ctx:
     memory: Memory | None = None
     shared: nn.Module | None = None  # the stack's position part, where its layers share one
     prefix: Tensor | None = None  # R: how much of each row may be seen from everywhere
+    inputs: Tensor | None = None  # B T D: what entered the stack's first layer, positions counted in
+    context: Tensor | None = None  # B T D: what an attending layer of this stack saw of the source, for those above it
     final: State | None = None  # left here by a recurrent part that has read to the end
     losses: list[Tensor] = field(default_factory=list)  # auxiliary losses
     recorder: dict[str, list[Tensor]] | None = None  # attention weights by path, while somebody is looking

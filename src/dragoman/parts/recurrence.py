@@ -46,17 +46,19 @@ class RecurrentMixer(Mixer):
         return self.cells.init_state(batch, like)
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        if state is not None:
-            return self.cells.run(x, state)
         lengths = ctx.layout.lengths
+        if state is not None and lengths is None:
+            return self.cells.run(x, state)
         if self.backward:
             x = flip(x, ctx.layout)
         if lengths is None:
             y, last = self.cells.read(x)
         else:  # packing keeps padding out of the last state and out of the backward direction's first
             packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            packed, last = self.cells.read(packed)
+            packed, last = self.cells.read(packed, state)
             y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
+        if state is not None:
+            return y, self.cells.unpack(last)
         ctx.final = self.cells.unpack(last)
         return flip(y, ctx.layout) if self.backward else y, None
 

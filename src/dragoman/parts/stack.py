@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.mixer import Ctx, Mixer, State
-from dragoman.parts.norm import LayerNorm
+from dragoman.parts.norm import LayerNorm, Unnormalised
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.spec import Spec, built
 
@@ -22,7 +22,7 @@ class Residual(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(built(self.body, dim, Mixer), nn.Identity(), nn.Identity(), self.dropout)
+        return ResidualMixer(built(self.body, dim, Mixer), Unnormalised(), Unnormalised(), self.dropout)
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PreNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(built(self.body, dim, Mixer), self.norm.build(dim), nn.Identity(), self.dropout)
+        return ResidualMixer(built(self.body, dim, Mixer), self.norm.build(dim), Unnormalised(), self.dropout)
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class PostNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(built(self.body, dim, Mixer), nn.Identity(), self.norm.build(dim), self.dropout)
+        return ResidualMixer(built(self.body, dim, Mixer), Unnormalised(), self.norm.build(dim), self.dropout)
 
 
 class ResidualMixer(Mixer):
@@ -61,15 +61,17 @@ class ResidualMixer(Mixer):
         return self.body.init_state(batch, longest, like)
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        y, state = self.body(self.before(x), ctx, state)
-        return self.after(x + self.dropout(y)), state
+        y, state = self.body(self.before(x, ctx.layout), ctx, state)
+        return self.after(x + self.dropout(y), ctx.layout), state
 
 
 @dataclass(frozen=True)
 class Stack(Spec):
     """A block of parts, `depth` times on top of itself, positions put in at the bottom.
 
-    `position` is also shared by the layers through ctx, for position parts that enter at every layer.
+    `position` is also shared by the layers through ctx, for position parts that enter at every layer. What comes in is
+    normalised by `input_norm` (Devlin et al. 2019) and, where it has another width than the model, `input_width`,
+    projected after that (Lan et al. 2020).
     """
 
     block: tuple[Spec, ...]
@@ -77,6 +79,8 @@ class Stack(Spec):
     position: Spec = field(default_factory=NoPosition)
     dropout: float = 0.0
     norm: Spec | None = None
+    input_norm: Spec | None = None
+    input_width: int | None = None
 
     def build(self, dim: int) -> StackMixer:
         return StackMixer(self, dim)
@@ -88,9 +92,12 @@ class StackMixer(Mixer):
         self.layers = nn.ModuleList(
             nn.ModuleList(built(part, dim, Mixer) for part in spec.block) for _ in range(spec.depth)
         )
-        self.position = built(spec.position, dim, Position)
+        width = spec.input_width or dim
+        self.position = built(spec.position, width, Position)
+        self.input_norm = spec.input_norm.build(width) if spec.input_norm else Unnormalised()
         self.dropout = nn.Dropout(spec.dropout)
-        self.norm = spec.norm.build(dim) if spec.norm else nn.Identity()
+        self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
+        self.norm = spec.norm.build(dim) if spec.norm else Unnormalised()
 
     def parts(self) -> list[tuple[str, Mixer]]:
         blocks = enumerate(self.layers.children())
@@ -106,8 +113,9 @@ class StackMixer(Mixer):
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         ctx.shared = self.position
-        x = self.dropout(self.position.embed(x, ctx.layout))
+        x = self.input_norm(self.position.embed(x, ctx.layout), ctx.layout)
+        x = ctx.inputs = self.project(self.dropout(x))
         after: State = {}
         for name, part in self.parts():
             x, after[name] = part(x, ctx, None if state is None else state[name])
-        return self.norm(x), None if state is None else after
+        return self.norm(x, ctx.layout), None if state is None else after

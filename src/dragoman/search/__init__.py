@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.models import EncoderDecoderModel
+from dragoman.models import Model
 from dragoman.search.beam import beam_search
 from dragoman.search.engine import Hypothesis, Symbols
 from dragoman.search.exhaustive import exhaustive_search
@@ -17,13 +17,13 @@ __all__ = ["Beam", "Hypothesis", "Length", "Sample", "Search", "Symbols", "exhau
 
 
 def search(
-    model: EncoderDecoderModel, source: Tensor, lengths: Tensor, symbols: Symbols, settings: Search, keys: Tensor
+    model: Model, source: Tensor, lengths: Tensor, symbols: Symbols, settings: Search, keys: Tensor
 ) -> list[list[Hypothesis]]:
     """B S padded sources → the hypotheses of each, best first; `keys` (B) number the sources, for sampling."""
-    limits = settings.length.limits(lengths, model.limits[1])
+    limits = settings.length.limits(lengths, model.room(lengths))
     if isinstance(settings, Sample):
         return sample(model, source, lengths, symbols, limits, settings, keys)
-    room = model.spec.target_vocabulary - len(symbols.banned) - 1
+    room = model.vocabulary - len(symbols.banned) - 1
     if settings.size > room:
         raise UserError(f"a beam of {settings.size} is wider than the {room} words of the vocabulary: narrow it")
     if settings.greedy:

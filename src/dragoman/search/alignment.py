@@ -5,25 +5,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.models import EncoderDecoderModel
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.models import Model
 
 
 @torch.inference_mode()
 def attention_weights(
-    model: EncoderDecoderModel, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
+    model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
 ) -> dict[str, Tensor]:
     """Every attention of a teacher-forced pass, by the path of its part: B H T S.
 
     Row t of the decoder's is what was looked at when the token after target[t] was chosen.
     """
     recorder: dict[str, list[Tensor]] = {}
-    memory = model.encode(source, Layout.padded(source.shape[1], source_lengths), recorder)
-    model.decode(target, Ctx(Layout.padded(target.shape[1], target_lengths), memory, recorder=recorder))
+    model.features(source, source_lengths, target, target_lengths, recorder)
     return {path: torch.cat(steps, dim=2) for path, steps in recorder.items()}
 
 
-def cross_attention(model: EncoderDecoderModel, weights: dict[str, Tensor]) -> Tensor | None:
+def cross_attention(model: Model, weights: dict[str, Tensor]) -> Tensor | None:
     """The decoder's looks at the source in one picture: the mean over heads and layers, B T S; None if it has none."""
     looks = [weights[path].mean(1) for path in model.memory_paths if path in weights]
     return torch.stack(looks).mean(0) if looks else None

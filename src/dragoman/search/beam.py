@@ -5,14 +5,14 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.models import EncoderDecoderModel
+from dragoman.models import Model
 from dragoman.search.engine import Hypothesis, Stepper, Symbols
 from dragoman.search.settings import Beam
 
 
 @torch.inference_mode()
 def beam_search(
-    model: EncoderDecoderModel, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, settings: Beam
+    model: Model, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, settings: Beam
 ) -> list[list[Hypothesis]]:
     """B S → the `settings.best` hypotheses of each source, best first, by log p(y|x) / |y|^α.
 

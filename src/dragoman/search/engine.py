@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dragoman.models import EncoderDecoderModel, Start
+from dragoman.models import Model, Start
 from dragoman.parts.mixer import Ctx, Layout, Memory, State, map_state
 
 
@@ -33,7 +33,7 @@ class Hypothesis:
 class Stepper:
     """A model in the middle of writing: feeds one token a row and gives the log-probabilities of the next."""
 
-    def __init__(self, model: EncoderDecoderModel, begin: Start, symbols: Symbols) -> None:
+    def __init__(self, model: Model, begin: Start, symbols: Symbols) -> None:
         self.model = model
         self.memory: Memory | None = begin.memory
         self.state: State = begin.state

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.models import EncoderDecoderModel
+from dragoman.models import Model
 from dragoman.search.engine import Hypothesis, Symbols
 from dragoman.search.scoring import token_scores
 
@@ -15,14 +15,14 @@ LIMIT = 200_000
 
 @torch.inference_mode()
 def exhaustive_search(
-    model: EncoderDecoderModel, source: Tensor, symbols: Symbols, longest: int, alpha: float, best: int = 1
+    model: Model, source: Tensor, symbols: Symbols, longest: int, alpha: float, best: int = 1
 ) -> list[Hypothesis]:
     """One source, 1 S → argmax over all y that END within `longest` tokens of log p(y|x) / |y|^α.
 
     Every target is scored as a whole by teacher forcing, so that nothing here can share a mistake with the stepping
     searches.
     """
-    vocabulary = model.spec.target_vocabulary
+    vocabulary = model.vocabulary
     words = [t for t in range(vocabulary) if t != symbols.end and t not in symbols.banned]
     count = sum(len(words) ** length for length in range(longest))
     if count > LIMIT:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.models import EncoderDecoderModel
+from dragoman.models import Model
 from dragoman.search.engine import PAST, Hypothesis, Stepper, Symbols, finish
 
 
 @torch.inference_mode()
 def greedy_search(
-    model: EncoderDecoderModel, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, alpha: float = 1.0
+    model: Model, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, alpha: float = 1.0
 ) -> list[list[Hypothesis]]:
     """B S → one hypothesis a source: y_t = argmax p(y | y_<t, x), until END or as many tokens as `limits` (B)."""
     longest = int(limits.max())

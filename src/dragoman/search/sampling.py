@@ -6,14 +6,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.models import EncoderDecoderModel
+from dragoman.models import Model
 from dragoman.search.engine import PAST, Hypothesis, Stepper, Symbols, finish
 from dragoman.search.settings import Sample
 
 
 @torch.inference_mode()
 def sample(
-    model: EncoderDecoderModel,
+    model: Model,
     source: Tensor,
     lengths: Tensor,
     symbols: Symbols,

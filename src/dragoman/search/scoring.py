@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.models import EncoderDecoderModel
+from dragoman.models import Model
 from dragoman.parts.mixer import Layout
 
 
 @torch.inference_mode()
 def token_scores(
-    model: EncoderDecoderModel, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
+    model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
 ) -> Tensor:
     """Framed targets, START … END (B T+1) → log p of each token after START (B T), 0 where there is padding."""
     logits = model(source, source_lengths, target[:, :-1], target_lengths - 1)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
@@ -22,10 +23,10 @@ class Length:
         if self.ratio < 0 or self.extra < 0 or self.most < 1:
             raise UserError("a length limit needs a ratio and an extra of at least 0 and at most of at least 1")
 
-    def limits(self, source: Tensor, positions: int | None) -> Tensor:
-        """B source lengths → B: how long each target may get, END counted in; never longer than `positions`."""
-        most = self.most if positions is None else min(self.most, positions)
-        return ((source * self.ratio).long() + self.extra).clamp(1, most)
+    def limits(self, source: Tensor, room: Tensor | None) -> Tensor:
+        """B source lengths → B: how long each target may get, END counted in; never longer than there is `room` (B)."""
+        wished = ((source * self.ratio).long() + self.extra).clamp(1, self.most)
+        return wished if room is None else torch.minimum(wished, room.clamp(min=1))
 
 
 @dataclass(frozen=True)

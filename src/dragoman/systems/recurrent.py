@@ -25,6 +25,7 @@ from dragoman.parts.recurrent_decoder import (
 from dragoman.parts.score import Additive, Concat, Dot, General, ScaledDot
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
+from dragoman.systems.system import System
 from dragoman.systems.vocabulary import Vocabulary
 
 SCORES: dict[str, Spec] = {
@@ -141,3 +142,42 @@ def luong(
         tied=tied,
         initial=Glorot(),
     )
+
+
+SIZES = {
+    "tiny": {"width": 128, "layers": 1, "tied": True},
+    "small": {"width": 256, "layers": 1, "tied": True},
+    "base": {"width": 512, "tied": True},
+    "big": {"width": 1000},
+}
+
+SYSTEMS: dict[str, System] = {
+    "sutskever": System(
+        sutskever,
+        "Sequence to Sequence Learning with Neural Networks",
+        2014,
+        SIZES | {"tiny": {"width": 128, "layers": 2, "tied": True}},
+        1.0,
+    ),
+    "cho": System(
+        cho,
+        "Learning Phrase Representations using RNN Encoder–Decoder for Statistical Machine Translation",
+        2014,
+        SIZES,
+        1.0,
+    ),
+    "bahdanau": System(
+        bahdanau,
+        "Neural Machine Translation by Jointly Learning to Align and Translate",
+        2015,
+        SIZES,
+        1.0,
+    ),
+    "luong": System(
+        luong,
+        "Effective Approaches to Attention-based Neural Machine Translation",
+        2015,
+        SIZES,
+        1.0,
+    ),
+}

@@ -13,6 +13,7 @@ from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
+from dragoman.systems.system import System
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -66,3 +67,19 @@ def transformer(
         tied=tied,
         output_bias=False,
     )
+
+
+SYSTEMS: dict[str, System] = {
+    "transformer": System(
+        transformer,
+        "Attention Is All You Need",
+        2017,
+        {
+            "tiny": {"width": 128, "layers": 2, "heads": 4},
+            "small": {"width": 256, "layers": 3, "heads": 4},
+            "base": {},
+            "big": {"width": 1024, "heads": 16, "dropout": 0.3},
+        },
+        0.4,
+    ),
+}

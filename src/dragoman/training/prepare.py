@@ -12,7 +12,9 @@ from dragoman import data
 from dragoman.config import Config, DataConfig, to_yaml
 from dragoman.data import Corpus, HoldOut, Inspector, Limits, Memory, Pair, Preflight
 from dragoman.errors import UserError
-from dragoman.models import EncoderDecoder, count_parameters, model_to_dict
+from dragoman.models import ModelSpec, blueprint, count_parameters, model_to_dict
+from dragoman.parts.spec import find
+from dragoman.parts.stack import Stack
 from dragoman.run import CONFIG, MODEL, is_run, pick_device
 from dragoman.storage import new_folder
 from dragoman.systems import Vocabulary, system
@@ -129,14 +131,14 @@ def try_spec(config: Config) -> None:
     count_parameters(named.spec(Vocabulary(100, 100, config.text.joint), config.system.size or "tiny", **settings))
 
 
-def make_spec(config: Config, vocabulary: Vocabulary) -> EncoderDecoder:
+def make_spec(config: Config, vocabulary: Vocabulary) -> ModelSpec:
     return system(config.system.name).spec(vocabulary, config.system.size or "base", **config.system.settings)
 
 
-def estimate_activations(spec: EncoderDecoder, tokens: int) -> int:
+def estimate_activations(spec: ModelSpec, tokens: int) -> int:
     """Bytes kept for the backward pass, roughly: logits three times over, and some forty vectors a token and layer."""
-    layers = spec.encoder.depth * len(spec.encoder.block) + spec.decoder.depth * len(spec.decoder.block)
-    return 4 * tokens * (3 * spec.target_vocabulary + 16 * spec.dim * layers)
+    layers = sum(stack.depth * len(stack.block) for stack in find(spec, Stack))
+    return 4 * tokens * (3 * blueprint(spec).vocabulary + 16 * spec.dim * layers)
 
 
 class _Count:
@@ -177,7 +179,7 @@ def _learn(config: Config, pairs: Callable[[], Iterator[Pair]], count: int) -> t
 
 
 def _write(
-    folder: Path, config: Config, spec: EncoderDecoder, tokenizers: tuple[Tokenizer, Tokenizer], preflight: Preflight
+    folder: Path, config: Config, spec: ModelSpec, tokenizers: tuple[Tokenizer, Tokenizer], preflight: Preflight
 ) -> None:
     if config.text.joint:
         tokenizers[0].save(folder / "tokenizer.json")

@@ -1,0 +1,108 @@
+"""The encoder alone: one label for every token, and, where it is asked for, one for the whole sequence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from dragoman.models.model import Model, position_limit
+from dragoman.parts.embedding import Embedding, OutputLayer, Transform
+from dragoman.parts.initial import Glorot, Normal, Orthogonal, Uniform
+from dragoman.parts.mixer import Ctx, Layout, name_parts
+from dragoman.parts.spec import Spec
+from dragoman.parts.stack import Stack
+
+
+@dataclass(frozen=True)
+class EncoderOnly(Spec):
+    """Embeddings, an encoder, and an output layer: the words that were masked, the tag of a word, was it replaced.
+
+    `outputs` labels, the vocabulary unless told. `types` of segments have a vector each (Devlin et al. 2019, §3.1).
+    `pooled` labels of the whole sequence are read off its first token: tanh(W h_1), then W.
+    """
+
+    dim: int
+    vocabulary: int
+    encoder: Stack
+    embedding: Embedding = field(default_factory=Embedding)
+    types: int = 0
+    outputs: int | None = None
+    tied: bool = True
+    output_bias: bool = True
+    transform: Transform | None = None
+    pooled: int = 0
+    initial: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
+
+    def build(self, dim: int = 0) -> EncoderOnlyModel:
+        return EncoderOnlyModel(self)
+
+
+class EncoderOnlyModel(Model):
+    writes = False
+
+    def __init__(self, spec: EncoderOnly, source_embedding: nn.Module | None = None) -> None:
+        """`source_embedding` is a table that is shared with another network."""
+        super().__init__()
+        self.spec: EncoderOnly = spec
+        self.vocabulary = spec.outputs or spec.vocabulary
+        self.encoder = spec.encoder.build(spec.dim)
+        table = spec.embedding.table(spec.vocabulary, spec.dim)
+        self.source_embedding = table if source_embedding is None else source_embedding
+        self.types = nn.Embedding(spec.types, table.width) if spec.types else None
+        tied = table if spec.tied and spec.outputs is None else None
+        self.output = OutputLayer(self.vocabulary, spec.dim, tied, spec.output_bias, spec.transform)
+        if tied is not None:
+            self.output.weight = self.source_embedding.weight  # type: ignore[assignment]
+        self.pooler = Pooler(spec.dim, spec.pooled) if spec.pooled else None
+        spec.initial.initializer().apply(self)
+        name_parts(self)
+
+    @property
+    def longest_source(self) -> int | None:
+        return position_limit(self.encoder)
+
+    def encode(self, source: Tensor, ctx: Ctx, types: Tensor | None = None) -> Tensor:
+        """B S tokens and their segments (the first where not told) → B S D."""
+        x = self.source_embedding(source)
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(source) if types is None else types)
+        return self.encoder(x, ctx)[0]
+
+    def features(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target: Tensor | None = None,
+        target_lengths: Tensor | None = None,
+        recorder: dict[str, list[Tensor]] | None = None,
+        types: Tensor | None = None,
+    ) -> tuple[Tensor, Ctx]:
+        """What the output layer reads at every source position, B S D; there is no target."""
+        ctx = Ctx(Layout.padded(source.shape[1], source_lengths), recorder=recorder)
+        return self.encode(source, ctx, types), ctx
+
+    def forward(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target: Tensor | None = None,
+        target_lengths: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        """B S → B S labels."""
+        return self.output(self.features(source, source_lengths, types=types)[0])
+
+
+class Pooler(nn.Module):
+    """W tanh(W' h_1), from the first token's state."""
+
+    def __init__(self, dim: int, labels: int) -> None:
+        super().__init__()
+        self.dense = nn.Linear(dim, dim)
+        self.output = nn.Linear(dim, labels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """B S D → B labels."""
+        return self.output(torch.tanh(self.dense(x[:, 0])))

@@ -1,0 +1,87 @@
+"""What every model can do, whatever it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor, nn
+
+from dragoman.errors import UserError
+from dragoman.parts.embedding import OutputLayer
+from dragoman.parts.mixer import Ctx, Memory, Mixer, State
+from dragoman.parts.positions import Position
+from dragoman.parts.spec import Spec
+
+
+@dataclass
+class Start:
+    """Where a search begins."""
+
+    memory: Memory | None
+    state: State
+    tokens: Tensor  # R: the token that is fed first
+    positions: Tensor  # R: its position
+
+
+class Model(nn.Module):
+    """Reads a source, writes or labels: p(y|x), p(y), or one label a token.
+
+    Whole sequences are given as padded ids with their lengths. A decoder alone reads its source as the beginning of
+    its own sequence, which may be empty (B 0); an encoder alone has no target.
+    """
+
+    spec: Spec
+    output: OutputLayer
+    vocabulary: int  # how many tokens the output layer tells apart
+    writes = True  # can it go on token by token?
+
+    def features(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target: Tensor,
+        target_lengths: Tensor,
+        recorder: dict[str, list[Tensor]] | None = None,
+    ) -> tuple[Tensor, Ctx]:
+        """What the output layer reads at every target position, B T D, and what the call has left in its ctx."""
+        raise NotImplementedError
+
+    def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
+        """Teacher forcing: padded tokens, B S and B T → B T V logits of the token after each."""
+        return self.output(self.features(source, source_lengths, target, target_lengths)[0])
+
+    def decode(self, target: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        """B T tokens → B T V logits of the token after each, and the state to go on from."""
+        raise NotImplementedError
+
+    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
+        """Everything that a search begins with: `beam` rows a source, room for `longest` tokens after the source.
+
+        `first` is the token that is fed first, the same for all or one a source (B).
+        """
+        raise UserError("this model labels its source and writes no text: use a system with a decoder")
+
+    def room(self, source_lengths: Tensor) -> Tensor | None:
+        """B: how many target tokens can be placed after such sources; None where there is no limit."""
+        return None
+
+    @property
+    def longest_source(self) -> int | None:
+        """How many source tokens can be placed."""
+        return None
+
+    @property
+    def packs(self) -> bool:
+        """Can it read packed rows?"""
+        return all(part.packs for part in self.modules() if isinstance(part, Mixer))
+
+    @property
+    def memory_paths(self) -> list[str]:
+        """The parts that look at the source, in order."""
+        return []
+
+
+def position_limit(stack: nn.Module) -> int | None:
+    """The longest sequence that a stack's positions can place."""
+    limits = [part.limit for part in stack.modules() if isinstance(part, Position) and part.limit is not None]
+    return min(limits, default=None)

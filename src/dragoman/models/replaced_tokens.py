@@ -1,0 +1,76 @@
+"""Generator and discriminator: one network puts likely words in, the other finds them out (Clark et al. 2020)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
+from dragoman.models.model import Model
+from dragoman.parts.mixer import Ctx
+from dragoman.parts.spec import Spec
+
+
+@dataclass(frozen=True)
+class ReplacedTokens(Spec):
+    """Two encoders over one table of embeddings; the discriminator, one label a token, is the model that is kept."""
+
+    generator: EncoderOnly
+    discriminator: EncoderOnly
+    shared: bool = True
+
+    @property
+    def dim(self) -> int:
+        return self.discriminator.dim
+
+    @property
+    def vocabulary(self) -> int:
+        return self.discriminator.vocabulary
+
+    def build(self, dim: int = 0) -> ReplacedTokensModel:
+        return ReplacedTokensModel(self)
+
+
+class ReplacedTokensModel(Model):
+    writes = False
+
+    def __init__(self, spec: ReplacedTokens) -> None:
+        super().__init__()
+        self.spec: ReplacedTokens = spec
+        self.vocabulary = 1
+        self.discriminator = EncoderOnlyModel(spec.discriminator)
+        table = self.discriminator.source_embedding
+        widths = [one.embedding.width or one.dim for one in (spec.generator, spec.discriminator)]
+        if spec.shared and widths[0] != widths[1]:
+            raise UserError(f"embeddings {widths[0]} and {widths[1]} wide cannot be shared: give both one width")
+        self.generator = EncoderOnlyModel(spec.generator, table if spec.shared else None)
+        self.output = self.discriminator.output
+
+    @property
+    def longest_source(self) -> int | None:
+        limits = (self.generator.longest_source, self.discriminator.longest_source)
+        return min((limit for limit in limits if limit is not None), default=None)
+
+    def features(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target: Tensor | None = None,
+        target_lengths: Tensor | None = None,
+        recorder: dict[str, list[Tensor]] | None = None,
+        types: Tensor | None = None,
+    ) -> tuple[Tensor, Ctx]:
+        return self.discriminator.features(source, source_lengths, recorder=recorder, types=types)
+
+    def forward(
+        self,
+        source: Tensor,
+        source_lengths: Tensor,
+        target: Tensor | None = None,
+        target_lengths: Tensor | None = None,
+        types: Tensor | None = None,
+    ) -> Tensor:
+        """B S → B S 1: how likely each token is not the one that stood there."""
+        return self.output(self.features(source, source_lengths, types=types)[0])

@@ -1,0 +1,3 @@
+"""Images and sound as sequences of vectors."""
+
+from __future__ import annotations

@@ -1,0 +1,115 @@
+"""Decoders alone: language models, and source and target as one sequence."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from dragoman.models import DecoderOnly
+from dragoman.parts.attention import SelfAttention
+from dragoman.parts.embedding import Embedding
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.initial import Normal
+from dragoman.parts.norm import LayerNorm
+from dragoman.parts.positions import Learned, Sinusoidal
+from dragoman.parts.recurrence import Recurrent
+from dragoman.parts.stack import PostNorm, PreNorm, Stack
+from dragoman.parts.visibility import Causal
+from dragoman.systems.system import System
+from dragoman.systems.vocabulary import Vocabulary
+
+
+def rnn_lm(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 512,
+    layers: int = 1,
+    cell: Literal["rnn", "lstm", "gru"] = "lstm",
+    dropout: float = 0.2,
+    tied: bool = True,
+) -> DecoderOnly:
+    """Recurrent language model, plain, LSTM or GRU: every state predicts the next word (Mikolov et al. 2010).
+
+    Given pairs, it reads the source, a separator and the target as one sequence: the simplest of all translators.
+    """
+    stack = Stack((Recurrent(cell, layers, "forward", dropout),), dropout=dropout)
+    return DecoderOnly(width, vocabulary.target, stack, tied=tied, output_bias=True)
+
+
+def gpt(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    inner: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    longest: int = 1024,
+    tied: bool = True,
+) -> DecoderOnly:
+    """Decoder-only Transformer, pre-norm, learned positions, GELU (Radford et al. 2019)."""
+    block = (
+        PreNorm(SelfAttention(heads, visibility=Causal(), dropout=attention_dropout), LayerNorm(), dropout),
+        PreNorm(FeedForward(inner, "gelu-tanh"), LayerNorm(), dropout),
+    )
+    stack = Stack(block, layers, Learned(longest), dropout, norm=LayerNorm())
+    return DecoderOnly(width, vocabulary.target, stack, tied=tied, initial=Normal(0.02))
+
+
+def transformer_d(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 512,
+    layers: int = 6,
+    heads: int = 8,
+    inner: int | None = None,
+    dropout: float = 0.1,
+    tied: bool = True,
+) -> DecoderOnly:
+    """Source and target as one sequence in the Transformer's decoder (Liu et al. 2018, §4.2.3)."""
+    block = (
+        PostNorm(SelfAttention(heads, visibility=Causal()), LayerNorm(), dropout),
+        PostNorm(FeedForward(inner), LayerNorm(), dropout),
+    )
+    stack = Stack(block, layers, Sinusoidal(), dropout)
+    return DecoderOnly(width, vocabulary.target, stack, Embedding(scaled=True), tied)
+
+
+SYSTEMS: dict[str, System] = {
+    "rnn-lm": System(
+        rnn_lm,
+        "Recurrent neural network based language model",
+        2010,
+        {
+            "tiny": {"width": 128},
+            "small": {"width": 256},
+            "base": {},
+            "big": {"width": 1024, "layers": 2},
+        },
+        1.0,
+    ),
+    "transformer-d": System(
+        transformer_d,
+        "Generating Wikipedia by Summarizing Long Sequences",
+        2018,
+        {
+            "tiny": {"width": 128, "layers": 3, "heads": 4},
+            "small": {"width": 256, "layers": 4, "heads": 4},
+            "base": {},
+            "big": {"width": 1024, "heads": 16},
+        },
+        0.4,
+    ),
+    "gpt": System(
+        gpt,
+        "Language Models are Unsupervised Multitask Learners",
+        2019,
+        {
+            "tiny": {"width": 128, "layers": 3, "heads": 4},
+            "small": {"width": 256, "layers": 4, "heads": 4},
+            "base": {},
+            "big": {"width": 1600, "layers": 48, "heads": 25},
+        },
+        0.4,
+    ),
+}

@@ -1,0 +1,7 @@
+"""Encoders alone: BERT, RoBERTa, ELECTRA, and the tagger."""
+
+from __future__ import annotations
+
+from dragoman.systems.system import System
+
+SYSTEMS: dict[str, System] = {}

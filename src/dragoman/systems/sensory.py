@@ -1,0 +1,7 @@
+"""Images and speech as sources."""
+
+from __future__ import annotations
+
+from dragoman.systems.system import System
+
+SYSTEMS: dict[str, System] = {}
