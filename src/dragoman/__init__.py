@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,7 +14,9 @@ __version__ = "0.1.0"
 __all__ = ["load"]
 
 
-def load(folder: str, checkpoint: str = "best", device: str | None = None, parts: Sequence[type[Spec]] = ()) -> Run:
+def load(
+    folder: str | Path, checkpoint: str = "best", device: str | None = None, parts: Sequence[type[Spec]] = ()
+) -> Run:
     """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`; `parts` are those of your own."""
     from dragoman.run import load as load_run
 

@@ -22,8 +22,13 @@ MANIFEST = "checkpoint.json"
 
 
 def weights_of(model: nn.Module) -> dict[str, Tensor]:
-    """Every weight once, by its first name: tied ones are written under one name and tied again by the model."""
-    return {name: weight.detach() for name, weight in model.named_parameters()}
+    """Every weight once, by its first name: tied ones are written under one name and tied again by the model.
+
+    With them the running statistics of norms, which are no parameters but stay.
+    """
+    kept = model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    return {name: weight.detach() for name, weight in (dict(model.named_parameters()) | buffers).items()}
 
 
 def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], values: Mapping[str, Any]) -> None:
@@ -80,9 +85,8 @@ def load_weights(model: nn.Module, folder: Path) -> None:
             raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: it belongs to another model")
     if surplus := found.keys() - wanted.keys():
         raise UserError(f"the checkpoint {folder} has a weight {min(surplus)} that the model does not know")
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            weight.copy_(found[name])
+    for name, weight in wanted.items():
+        weight.copy_(found[name])
 
 
 def _save_file(content: dict[str, Tensor], path: Path) -> None:

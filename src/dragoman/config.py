@@ -45,6 +45,8 @@ class TextConfig:
     joint: bool = True  # one tokenizer for both sides
     marker: str = "initial"  # where a piece shows its space: initial (▁house) or final (house▁)
     dropout: float = 0.0  # BPE dropout in training
+    source_vectors: str | None = None  # a file of word vectors to begin with: word2vec, GloVe or fastText
+    target_vectors: str | None = None
 
     def __post_init__(self) -> None:
         _check("text", self, size=(1, 10**7), dropout=(0, 1))
@@ -56,8 +58,16 @@ class TextConfig:
 class SystemConfig:
     """Which system, in which size; `settings` are the system's own (`dragoman systems NAME` lists them)."""
 
-    name: str = "transformer"
+    name: str | None = None  # transformer if nothing else is said
     size: str | None = None  # tiny, small, base, big; by the amount of data and the device if not given
+    settings: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class ObjectiveConfig:
+    """What is to be learned from the text: the system's own objective for such data if not given."""
+
+    name: str | None = None  # translation, one-sequence, language, dialogue, masked, replaced, denoising, spans, …
     settings: dict[str, Any] = field(default_factory=dict)
 
 
@@ -79,12 +89,13 @@ class TrainingConfig:
     epsilon: float = 1e-9
     weight_decay: float = 0.01
     clip: float = 1.0
-    label_smoothing: float = 0.1
+    label_smoothing: float | None = None  # 0.1 for translation, else 0
     validate_every: int | None = None  # steps; about once an epoch if not given
     validate_sentences: int = 500  # decoded at each validation
-    best_by: Literal["bleu", "loss"] = "bleu"
+    best_by: Literal["auto", "bleu", "accuracy", "loss"] = "auto"  # auto: what the objective is about
     keep: int = 5  # checkpoints, beside the best
     average: bool = True  # at the end, the mean of the kept checkpoints, if it is better
+    start_from: str | None = None  # a run whose weights and tokenizers to begin with
     seed: int = 1
     device: str = "auto"  # auto, cpu, cuda
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
@@ -121,6 +132,7 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     text: TextConfig = field(default_factory=TextConfig)
     system: SystemConfig = field(default_factory=SystemConfig)
+    objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     search: SearchConfig = field(default_factory=SearchConfig)
 

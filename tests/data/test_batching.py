@@ -13,7 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import Batches, Framing, Position, TokenStore, prefetch, sorted_batches
+from dragoman.data import Batches, Position, Row, TokenStore, prefetch, sorted_batches
+from dragoman.text import Framing
 from dragoman.errors import UserError
 
 StoreOf = Callable[..., TokenStore]
@@ -49,9 +50,9 @@ def test_a_batch_is_framed_and_padded(store_of: StoreOf) -> None:
 
 
 def test_the_framing_is_the_tokenizers(store_of: StoreOf) -> None:
-    batches = Batches(store_of([[5], [6, 7]], [[8], [9]]), 100, 0, framing=Framing(pad=99, start=98, end=97))
+    batches = Batches(store_of([[5], [6, 7]], [[8], [9]]), 100, 0, framing=Framing(99, 98, 97, before=(96,), after=(97, 95)))
     batch = batches.build(np.array([0, 1]), epoch=0)
-    assert batch.source.tolist() == [[5, 97, 99], [6, 7, 97]]
+    assert batch.source.tolist() == [[96, 5, 97, 95, 99], [96, 6, 7, 97, 95]]
     assert batch.target.tolist() == [[98, 8, 97], [98, 9, 97]]
 
 
@@ -74,7 +75,6 @@ def test_every_pair_once_an_epoch_within_the_budget(store_of, lengths, tokens, w
             assert target == [2] + ids * lengths[index][1] + [3] + [0] * (batch.target.shape[1] - lengths[index][1] - 2)
         seen += batch.indices.tolist()
     assert sorted(seen) == list(range(len(lengths)))
-    assert batches.epoch_batches(0) == len(numbers(batches, 0))
 
 
 @given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 30))
@@ -137,11 +137,12 @@ def test_sorting_keeps_padding_low(store_of: StoreOf) -> None:
 
 
 def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> None:
-    def drop(ids: np.ndarray, random: np.random.Generator) -> np.ndarray:
-        return ids[random.random(len(ids)) < 0.5]
+    def drop(store: TokenStore, index: int, random: np.random.Generator) -> Row:
+        ids = store.source(index)
+        return Row(ids[random.random(len(ids)) < 0.5], ids, label=index)
 
     store = store_of([range(10, 60), range(60, 99)], [range(10, 60), range(60, 99)])
-    batches = Batches(store, 200, seed=0, source_noise=drop)
+    batches = Batches(store, 200, seed=0, rows=drop)
     one, again, later = (batches.build(np.array([0, 1]), epoch) for epoch in (0, 0, 1))
     assert torch.equal(one.source, again.source)
     assert one.source.tolist() != later.source.tolist()
@@ -150,8 +151,23 @@ def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> 
     length = int(alone.source_lengths[0])
     assert one.source[1, :length].tolist() == alone.source[0].tolist()
     assert one.source_lengths.tolist() == [(row != 0).sum() for row in one.source]
-    both = Batches(store, 200, seed=0, source_noise=drop, target_noise=drop).build(np.array([0]), 0)
-    assert both.source[0, :-1].tolist() != both.target[0, 1:-1].tolist()  # the sides have their own chance
+    assert one.labels is not None
+    assert one.labels.tolist() == [0, 1]
+    copies = Batches(store, 200, seed=0, rows=drop, copies=3)
+    assert torch.equal(copies.build(np.array([0]), 3).source, copies.build(np.array([0]), 0).source)
+    assert copies.build(np.array([0]), 2).source.tolist() != copies.build(np.array([0]), 0).source.tolist()
+
+
+def test_answers_that_are_aligned_are_counted_where_they_are_asked(store_of: StoreOf) -> None:
+    def answers(store: TokenStore, index: int, random: np.random.Generator) -> Row:
+        ids = store.source(index)
+        return Row(ids, np.where(ids % 2, ids, 0), types=ids % 3)
+
+    batch = Batches(store_of([[5, 6, 7], [9]]), 200, 0, rows=answers, aligned=True).build(np.array([0, 1]), 0)
+    assert batch.target.tolist() == [[5, 0, 7], [9, 0, 0]]
+    assert batch.target_tokens == 3
+    assert batch.types is not None
+    assert batch.types.tolist() == [[2, 0, 1], [0, 0, 0]]
 
 
 def test_a_pair_beyond_the_budget_is_told_at_once(store_of: StoreOf) -> None:

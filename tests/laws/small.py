@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from dragoman import checkpoint
 from dragoman.models import Model, ModelSpec
 from dragoman.search import Symbols
 from dragoman.systems import SYSTEMS, Vocabulary
@@ -28,6 +29,35 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "luong concat": ("luong", {"score": "concat"}),
     "bahdanau general": ("bahdanau", {"score": "general"}),
     "bahdanau deep": ("bahdanau", {"layers": 2}),
+    "transformer-dmca short blocks": ("transformer-dmca", {"block": 4}),
+    "transformer-dmca overlapping": ("transformer-dmca", {"block": 3, "stride": 2, "kernel": 3}),
+    "transformer-dmca with gaps": ("transformer-dmca", {"block": 5, "stride": 3, "kernel": 1}),
+    "gnmt residual": ("gnmt", {"layers": 4}),
+    "gnmt shallow": ("gnmt", {"layers": 1}),
+    "deep-att deep": ("deep-att", {"layers": 3, "decoder_layers": 4}),
+    "deep-att shallow": ("deep-att", {"layers": 1, "decoder_layers": 1}),
+    "transformer batch norm": ("transformer", {"norm": "batch", "pre_norm": True}),
+    "transformer alibi": ("transformer", {"positions": "alibi"}),
+    "shaw clipped": ("shaw", {"clip": 2}),
+    "shaw keys alone": ("shaw", {"clip": 3, "values": False, "pre_norm": True}),
+    "roformer pre-norm": ("roformer", {"pre_norm": True, "base": 100.0}),
+    "moe": ("moe", {"inner": 40}),  # of these weights every expert gets a token, and they round no worse than others
+    "moe one of three": ("moe", {"inner": 32, "experts": 3, "chosen": 1, "pre_norm": True}),
+    "gpt3 narrow": ("gpt3", {"window": 3, "layers": 4}),
+    "palm narrow heads": ("palm", {"head_width": 6, "tied": False}),
+    "llama one key head": ("llama", {"kv_heads": 1, "tied": True}),
+    "unilm untied": ("unilm", {"tied": False}),
+    "convs2s wide kernel": ("convs2s", {"kernel": 4, "decoder_layers": 1, "longest": 40, "tied": False}),
+    "bytenet short sets": ("bytenet", {"blocks": 2, "kernel": 2, "tied": False}),
+    "t5": ("t5", {"sentinels": None}),  # so that what it may write can be counted
+    "t5 gated": (
+        "t5",
+        {"sentinels": None, "gated": True, "tied": False, "buckets": 6, "farthest": 5, "decoder_layers": 1},
+    ),
+    "bart untied": ("bart", {"tied": False, "shared": False, "longest": 40}),
+    "bert narrow embeddings": ("bert", {"embedding": 6, "types": 3}),
+    "bert untied": ("bert", {"tied": False}),
+    "electra apart": ("electra", {"embedding": None, "generator": 2, "shared": False}),
 }
 
 
@@ -45,7 +75,18 @@ def small_model(variant: str, vocabulary: int = VOCABULARY) -> Model:
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(2.0).add_(torch.randn_like(weight) * 0.1)
+        if checkpoint.weights_of(model).keys() - dict(model.named_parameters()).keys():
+            see_much(model, vocabulary)
     return model
+
+
+def see_much(model: Model, vocabulary: int) -> None:
+    """Running statistics as after training: without them nothing would be normalised."""
+    some = pairs(vocabulary)
+    model.train()
+    for _ in range(50):
+        model(some.source, some.source_lengths, some.target, some.target_lengths)
+    model.eval()
 
 
 @dataclass

@@ -135,10 +135,11 @@ def test_padding_is_invisible_to_an_encoder(variant: str) -> None:
     close(model(garbage, p.source_lengths)[:, :2], together[:, :2])
 
 
-@pytest.mark.parametrize("variant", [v for v in packing_systems(ENCODERS) if v != "electra"])
+@pytest.mark.parametrize("variant", packing_systems(ENCODERS))
 @torch.no_grad()
 def test_packing_is_invisible_to_an_encoder(variant: str) -> None:
     model, p = small_model(variant), pairs()
+    model = getattr(model, "discriminator", model)
     assert isinstance(model, EncoderOnlyModel)
     together = model(p.source, p.source_lengths)
     source, layout = packed(p.source, p.source_lengths)
@@ -279,4 +280,5 @@ def test_every_weight_learns(variant: str) -> None:
     logits = model(p.source, p.source_lengths, p.target, p.target_lengths)
     (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))).sum().backward()
     idle = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
-    assert idle == []
+    elsewhere = ("pooler.", "generator.")  # take part in what is learned, but not in these logits
+    assert [name for name in idle if not name.startswith(elsewhere)] == []

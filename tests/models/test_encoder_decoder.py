@@ -58,7 +58,11 @@ def test_recurrence_cannot_read_packed_rows(name: str, packs: bool) -> None:
     assert spec_of(name, Vocabulary(9, 9)).build().packs == packs
 
 
-@pytest.mark.parametrize("name", SYSTEMS)
+def kind(name: str) -> str:
+    return type(SYSTEMS[name].spec(Vocabulary(9, 9), "tiny")).__name__
+
+
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) == "EncoderDecoder"])
 def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name: str) -> None:
     model = spec_of(name, Vocabulary(9, 9)).build().eval()
     begin = model.start(torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, longest=5, first=2)
@@ -66,6 +70,22 @@ def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name:
     assert begin.memory.states.shape == (2, 4, 8)
     assert begin.tokens.tolist() == [2] * 6
     assert begin.positions.tolist() == [0] * 6
+
+
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) == "DecoderOnly"])
+def test_a_decoder_alone_begins_after_the_source(name: str) -> None:
+    model = spec_of(name, Vocabulary(9, 9)).build().eval()
+    begin = model.start(torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, longest=5, first=2)
+    assert begin.memory is None
+    assert begin.tokens.tolist() == [2] * 6
+    assert begin.positions.tolist() == [4, 4, 4, 3, 3, 3]
+
+
+@pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) in ("EncoderOnly", "ReplacedTokens")])
+def test_an_encoder_alone_begins_no_search(name: str) -> None:
+    model = SYSTEMS[name].spec(Vocabulary(9, 9, True), "tiny", width=8).build()
+    with pytest.raises(UserError, match="labels its source and writes no text"):
+        model.start(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
 def test_dropout_only_in_training() -> None:

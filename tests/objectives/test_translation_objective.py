@@ -1,13 +1,24 @@
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
+
 from dragoman.data import Batch
-from dragoman.objectives import Translation, translation
+from dragoman.models import Model
+from dragoman.objectives import Material, Translation
+from dragoman.objectives.translation import teacher_share
 from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.text import ENCODER_DECODER, learn
+
+
+def material(model: Model, smoothing: float = 0.0) -> Material:
+    tokenizer = learn(["a b"], "byte")
+    return Material(model, tokenizer, tokenizer, ENCODER_DECODER, smoothing)
 
 
 @pytest.fixture
@@ -24,10 +35,11 @@ def batch() -> Batch:
 def test_the_loss_is_torchs_cross_entropy(
     batch: Batch, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(translation, "CHUNK", chunk)  # 60: three tokens at a time
+    module = importlib.import_module("dragoman.objectives.objective")
+    monkeypatch.setattr(module, "CHUNK", chunk)  # 60: three tokens at a time
     settings = {"width": 16, "layers": 1, "heads": 2}
     model = SYSTEMS["transformer"].spec(Vocabulary(20, 20, True), "tiny", **settings).build().eval()
-    loss = Translation(smoothing, pad=0)(model, batch)
+    loss = Translation(material(model, smoothing))(model, batch)
     loss.total.backward()
     gradients = [weight.grad.clone() for weight in model.parameters()]
     model.zero_grad()
@@ -48,5 +60,62 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(batch: 
     with torch.no_grad():
         for weight in model.parameters():
             weight.zero_()
-    loss = Translation()(model, batch)
+    loss = Translation(material(model))(model, batch)
     assert loss.total.item() / loss.count == pytest.approx(np.log(20), rel=1e-6)
+
+
+# ---- scheduled sampling
+
+
+def tiny() -> Model:
+    torch.manual_seed(0)
+    return SYSTEMS["transformer"].spec(Vocabulary(20, 20, True), "tiny", width=16, layers=1, heads=2).build()
+
+
+def test_the_share_of_right_words_falls_as_its_decay_says() -> None:
+    for decay in ("linear", "exponential", "inverse-sigmoid"):
+        shares = [teacher_share(done / 10, decay) for done in range(11)]
+        assert shares == sorted(shares, reverse=True)
+        assert shares[0] > 0.99
+        assert shares[-1] < 0.02
+    assert teacher_share(0.25, "linear") == 0.75
+    assert teacher_share(0.5, "exponential") == pytest.approx(0.1)
+    assert teacher_share(0.5, "inverse-sigmoid") == 0.5
+    assert teacher_share(7.0, "linear") == 0.0
+
+
+def test_without_a_share_of_its_own_words_it_is_teacher_forcing(batch: Batch) -> None:
+    model = tiny().eval()
+    forced = Translation(material(model))(model, batch, step=5)
+    sampled = Translation(material(model), sampling=1.0, sampling_steps=10)(model, batch, step=0)
+    torch.testing.assert_close(forced.total, sampled.total)
+
+
+def test_its_own_words_are_what_it_would_have_said(batch: Batch) -> None:
+    """A model that can say but one word is fed that word after START, and nothing else where all words are its own."""
+    model = tiny().eval()
+    model.output.weight = torch.nn.Parameter(torch.zeros(20, 16))
+    model.output.bias = torch.nn.Parameter(torch.full((20,), -30.0))
+    with torch.no_grad():
+        model.output.bias[7] = 30.0
+    fed: list[torch.Tensor] = []
+    features = model.features
+
+    def watch(source, source_lengths, target, target_lengths, recorder=None):  # type: ignore[no-untyped-def]
+        fed.append(target)
+        return features(source, source_lengths, target, target_lengths, recorder)
+
+    model.features = watch  # type: ignore[method-assign]
+    loss = Translation(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=1)
+    assert torch.equal(fed[0], batch.target[:, :-1])
+    assert fed[1][:, 0].tolist() == [2, 2, 2]
+    assert set(fed[1][:, 1:].flatten().tolist()) == {7}
+    loss.total.backward()
+
+
+def test_validation_is_never_sampled(batch: Batch) -> None:
+    model = tiny().eval()
+    with torch.no_grad():
+        forced = Translation(material(model))(model, batch)
+        sampled = Translation(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=9)
+    torch.testing.assert_close(forced.total, sampled.total)

@@ -124,11 +124,16 @@ def test_embeddings_are_scaled_by_the_root_of_the_width() -> None:
     torch.testing.assert_close(table(tokens)[0], 4 * table.weight[[3, 0]])
 
 
-def test_narrow_embeddings_are_projected_and_their_output_layer_back() -> None:
+def test_narrow_embeddings_are_projected_by_the_stack_and_their_output_layer_back() -> None:
     table = Embedding(width=4).table(5, 16)
     output = OutputLayer(5, 16, tied=table, bias=False)
     nn.init.normal_(table.weight)
-    assert table(torch.tensor([[1]])).shape == (1, 1, 16)
+    x = table(torch.tensor([[1]]))
+    assert x.shape == (1, 1, 4)
+    stack = Stack((), input_width=4, input_norm=LayerNorm(bias=False)).build(16)
+    ctx = Ctx(Layout.padded(1, torch.tensor([1])))
+    normal = (x - x.mean()) / (x.var(unbiased=False) + 1e-5).sqrt()
+    torch.testing.assert_close(stack(x, ctx)[0], stack.project(normal))
     assert output.weight is table.weight
     assert output(torch.randn(1, 1, 16)).shape == (1, 1, 5)
 

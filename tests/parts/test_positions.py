@@ -78,7 +78,8 @@ def run(model: EncoderDecoderModel, source: int, target: int) -> torch.Tensor:
 
 def test_learned_positions_refuse_past_their_length_in_whole_sequences() -> None:
     model = model_with(Learned(longest=5))
-    assert model.limits == (5, 5)
+    assert model.longest_source == 5
+    assert model.room(torch.tensor([1, 3])).tolist() == [5, 5]
     assert run(model, 5, 5).isfinite().all()
     for source, target in ((6, 5), (5, 6)):
         with pytest.raises(UserError, match="a sequence of 6 tokens does not fit the 5 learned positions"):
@@ -126,7 +127,8 @@ def test_packed_sequences_need_positions_for_the_longest_only() -> None:
 
 def test_sinusoids_extend_past_every_length() -> None:
     model = model_with(Sinusoidal())
-    assert model.limits == (None, None)
+    assert model.longest_source is None
+    assert model.room(torch.tensor([3])) is None
     assert run(model, 40, 70).shape == (1, 70, 9)
     assert encoding(5001, 4)[5000].tolist() == pytest.approx(
         [math.sin(5000), math.cos(5000), math.sin(50), math.cos(50)], abs=1e-3

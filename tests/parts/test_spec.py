@@ -86,7 +86,7 @@ def wrong(data: Any) -> str:
 
 def test_an_unknown_part_is_answered_with_the_nearest() -> None:
     assert wrong({"kind": "SelfAttentoin"}) == "unknown part 'SelfAttentoin': did you mean 'SelfAttention'?"
-    assert wrong({"kind": "os.system"}).startswith("unknown part 'os.system': known: Additive, ")
+    assert wrong({"kind": "os.system"}).startswith("unknown part 'os.system': known: ALiBi, Additive, ")
 
 
 def test_an_unknown_part_deep_inside_is_found() -> None:
@@ -124,7 +124,7 @@ def test_a_description_without_a_kind() -> None:
         ("SelfAttention", "dropout", "0.1", "float"),
         ("SelfAttention", "dropout", False, "float"),
         ("SelfAttention", "visibility", "Causal", "Spec"),
-        ("FeedForward", "activation", "sigmoid", "Literal['relu', 'gelu', 'silu', 'tanh']"),
+        ("FeedForward", "activation", "sigmoid", "Literal['relu', 'gelu', 'gelu-tanh', 'quick-gelu', 'silu', 'tanh', 'identity']"),
         ("Stack", "block", {"kind": "FeedForward"}, "tuple[Spec, ...]"),
         ("Stack", "block", [3], "tuple[Spec, ...]"),
     ],

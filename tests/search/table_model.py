@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import torch
 from torch import Tensor
@@ -29,7 +28,7 @@ class TableModel:
         table = {tuple(hypothesis.split()): total for hypothesis, total in totals.items()}
         self.words = ["<s>", "</s>", *sorted({word for prefix in table for word in prefix} - {"</s>"})]
         self.ids = {word: i for i, word in enumerate(self.words)}
-        self.spec = SimpleNamespace(target_vocabulary=len(self.words) + FILLERS)
+        self.vocabulary = len(self.words) + FILLERS
         self.symbols = Symbols(start=0, end=1, banned=(0,))
         self.steps: list[list[Prefix]] = []  # what was fed at each step, row by row
         self.nothing = self._row({})
@@ -42,7 +41,7 @@ class TableModel:
     def _row(self, children: dict[str, float]) -> Tensor:
         left = 1 - sum(math.exp(log_p) for log_p in children.values())
         assert left >= -1e-9, f"the continuations {children} have more than all of the probability"
-        row = torch.full((self.spec.target_vocabulary,), -torch.inf)
+        row = torch.full((self.vocabulary,), -torch.inf)
         row[len(self.words) :] = math.log(max(left, 1e-30) / FILLERS)
         for word, log_p in children.items():
             row[self.ids[word]] = log_p

@@ -127,7 +127,7 @@ def test_exhaustive_search_scores_every_sentence(alpha: float) -> None:
     """Three words, up to two of them: END can only follow where the table says so."""
     tree = {"a": -1.0, "b": -1.2, "a </s>": -1.5, "b </s>": -1.3, "a b": -2.0, "a b </s>": -2.1, "</s>": -2.5}
     model = TableModel(tree)
-    model.spec.target_vocabulary = len(model.words)  # no fillers to go through
+    model.vocabulary = len(model.words)  # no fillers to go through
     source = torch.zeros(1, 1, dtype=torch.long)
     found = exhaustive_search(cast(Any, model), source, model.symbols, longest=3, alpha=alpha, best=4)
     by_hand = {"a": -1.5 / 2**alpha, "b": -1.3 / 2**alpha, "a b": -2.1 / 3**alpha, "": -2.5}
@@ -194,19 +194,21 @@ def test_every_source_has_its_own_limit() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "source", "positions", "expected"),
+    ("length", "source", "room", "expected"),
     [
         (Length(), [1, 10, 400], None, [22, 40, 512]),
         (Length(ratio=1.5, extra=0), [1, 3, 4], None, [1, 4, 6]),
         (Length(ratio=0, extra=0), [7], None, [1]),
         (Length(most=30), [1, 10], None, [22, 30]),
-        (Length(), [1, 10], 25, [22, 25]),
+        (Length(), [1, 10], [25, 25], [22, 25]),
+        (Length(), [1, 10], [25, 0], [22, 1]),
     ],
 )
 def test_how_long_a_target_may_get(
-    length: Length, source: list[int], positions: int | None, expected: list[int]
+    length: Length, source: list[int], room: list[int] | None, expected: list[int]
 ) -> None:
-    assert length.limits(torch.tensor(source), positions).tolist() == expected
+    left = None if room is None else torch.tensor(room)
+    assert length.limits(torch.tensor(source), left).tolist() == expected
 
 
 # ---- n best

@@ -6,6 +6,7 @@ import pytest
 
 from dragoman.config import Config, from_dict
 from dragoman.data import phrasebook
+from dragoman.systems import SYSTEMS, Vocabulary
 
 
 @pytest.fixture(scope="session")
@@ -18,18 +19,24 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def small_config(corpus: Path, system: str = "transformer", **training: object) -> Config:
     """A model that trains in a moment."""
-    heads = {"heads": 2} if system == "transformer" else {}
+    known = SYSTEMS[system].settings()
+    heads = {name: value for name, value in {"heads": 2}.items() if name in known}
+    layers = 2 if system in ("gpt3", "moe") else 1
+    writes = SYSTEMS[system].spec(Vocabulary(300, 300, True), "tiny").build().writes
+    data = {"source": [str(corpus / "train.en")], "valid_source": [str(corpus / "valid.en")]}
+    if writes:
+        data |= {"target": [str(corpus / "train.de")], "valid_target": [str(corpus / "valid.de")]}
+    if system == "tagger":
+        data |= {"target": [str(corpus / "train.tags")], "valid_target": [str(corpus / "valid.tags")]}
+        for name in ("train", "valid"):
+            lines = (corpus / f"{name}.en").read_text(encoding="utf-8").splitlines()
+            tags = [" ".join(f"{len(word)}-long" for word in line.split()) for line in lines]
+            (corpus / f"{name}.tags").write_text("".join(f"{line}\n" for line in tags), encoding="utf-8")
     return from_dict(
         {
-            "data": {
-                "source": [str(corpus / "train.en")],
-                "target": [str(corpus / "train.de")],
-                "valid_source": [str(corpus / "valid.en")],
-                "valid_target": [str(corpus / "valid.de")],
-                "longest": 60,
-            },
+            "data": {**data, "longest": 60},
             "text": {"size": 400, "dropout": 0.1},
-            "system": {"name": system, "size": "tiny", "settings": {"width": 16, "layers": 1, **heads}},
+            "system": {"name": system, "size": "tiny", "settings": {"width": 16, "layers": layers, **heads}},
             "training": {
                 "tokens": 300,
                 "steps": 23,

@@ -9,7 +9,20 @@ import traceback
 
 import typer
 
-from dragoman.cli import evaluate, phrasebook, quickstart, score, show, systems, train, translate
+from dragoman.cli import (
+    compare,
+    evaluate,
+    fill,
+    generate,
+    phrasebook,
+    quickstart,
+    score,
+    show,
+    systems,
+    tag,
+    train,
+    translate,
+)
 from dragoman.errors import UserError
 
 app = typer.Typer(
@@ -26,9 +39,13 @@ for command in (
     phrasebook.phrasebook,
     train.train,
     translate.translate,
+    generate.generate,
+    tag.tag,
+    fill.fill,
     evaluate.evaluate,
     score.score,
     systems.systems,
+    compare.compare,
     show.show,
 ):
     app.command()(command)

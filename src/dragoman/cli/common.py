@@ -7,9 +7,10 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from dragoman.run import Run
     from dragoman.search import Beam
 
+Item = TypeVar("Item")
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Checkpoint = Annotated[str, typer.Option(help="best, last, averaged or a step such as 000500.")]
@@ -69,6 +71,13 @@ def lines_of(file: Path | None) -> Iterator[str]:
             raise UserError(
                 f"standard input, line {number:,} is not UTF-8 (byte {error.start + 1} of the line)"
             ) from None
+
+
+def in_windows(lines: Iterable[str], do: Callable[[list[str]], list[Item]], size: int = 4096) -> Iterator[Item]:
+    """What `do` makes of the lines, some at a time, in order."""
+    lines = iter(lines)
+    while window := list(islice(lines, size)):
+        yield from do(window)
 
 
 def parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:

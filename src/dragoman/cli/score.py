@@ -8,13 +8,15 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, parallel, print_json
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, lines_of, parallel, print_json
 
 
 def score(
     run: RunFolder,
-    source: Annotated[Path, typer.Option(help="Source text.", show_default=False)],
     target: Annotated[Path, typer.Option(help="Translations to score, line by line.", show_default=False)],
+    source: Annotated[
+        Path | None, typer.Option(help="Source text; a language model needs none.", show_default=False)
+    ] = None,
     tokens: Annotated[bool, typer.Option("--tokens", help="Print every token's log-probability too.")] = False,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
@@ -22,11 +24,11 @@ def score(
 ) -> None:
     """Say how likely given translations are.
 
-    One log p(y|x) a line, natural logarithm, END counted in; with --tokens every token's too.
+    One log p(y|x) a line (log p(y) without a source), natural logarithm, END counted in; with --tokens every token's.
     """
     from dragoman.run import load
 
-    sources, targets = parallel(source, target)
+    sources, targets = parallel(source, target) if source else (None, list(lines_of(target)))
     scored = load(run, checkpoint, device).score(sources, targets)
     if as_json:
         print_json([asdict(one) for one in scored])

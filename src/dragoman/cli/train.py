@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dragoman.config import Config
 
 Files = list[str] | None
+USES = {"language": "generate", "masks": "generate", "masked": "fill", "replaced": "fill", "tagging": "tag"}
 
 
 def train(
@@ -40,6 +41,17 @@ def train(
     config: Annotated[Path | None, typer.Option(help="Settings as YAML; a run's config.yaml is one.")] = None,
     system: Annotated[str | None, typer.Option(help="Which system: see 'dragoman systems'.")] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    objective: Annotated[
+        str | None,
+        typer.Option(help="What to learn: translation, language, masked, denoising …; by system and data."),
+    ] = None,
+    start_from: Annotated[
+        str | None, typer.Option(metavar="RUN", help="Begin with another run's weights, tokenizers and system.")
+    ] = None,
+    source_vectors: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Word vectors to begin with: word2vec, GloVe or fastText.")
+    ] = None,
+    target_vectors: Annotated[str | None, typer.Option(metavar="FILE", help="The same for the target.")] = None,
     steps: Annotated[int | None, typer.Option(help="Stop after so many steps.", min=1)] = None,
     epochs: Annotated[int | None, typer.Option(help="Stop after so many passes over the data.", min=1)] = None,
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.", min=0)] = None,
@@ -56,6 +68,9 @@ def train(
 ) -> None:
     """From two text files to a trained model.
 
+    With a source alone, a text, the system is pretrained on it: a language model, masked words, denoising. Words and
+    tags as source and target train a tagger, dialogues as JSON lines with "turns" a system that replies.
+
     Everything that is not given is chosen by the amount of data and the device, and said. Ctrl-C stops after the step
     at hand, saves, and prints the command that goes on.
     """
@@ -66,6 +81,10 @@ def train(
         for name, value in {
             "system.name": system,
             "system.size": size,
+            "objective.name": objective,
+            "training.start_from": start_from,
+            "text.source_vectors": source_vectors,
+            "text.target_vectors": target_vectors,
             "training.steps": steps,
             "training.epochs": epochs,
             "training.minutes": minutes,
@@ -100,7 +119,9 @@ def start_run(run: Path, config: Config) -> dict[str, object]:
         say(line)
     say("")
     chosen = prepared.config.system
-    say(f"{chosen.name} ({chosen.size}), {prepared.parameters:,} parameters; chosen for you:")
+    size = f" ({chosen.size})" if chosen.size else ""
+    say(f"{chosen.name}{size}, {prepared.parameters:,} parameters, objective {prepared.config.objective.name}")
+    say("chosen for you:")
     for choice in prepared.choices:
         say(f"  {choice}")
     say("choose otherwise with --set NAME=VALUE; 'dragoman systems' lists the systems")
@@ -130,7 +151,9 @@ def report(run: Path, outcome: object) -> dict[str, object]:
     from dragoman.training.trainer import Outcome
 
     assert isinstance(outcome, Outcome)
-    write_report(load(run, device="cpu"))
+    loaded = load(run, device="cpu")
+    write_report(loaded)
+    trained = loaded.config.objective.name or "translation"
     progress = outcome.progress
     valid = [record for record in read_metrics(run) if record["kind"] in ("valid", "averaged")]
     kind, step = ("averaged", progress.step) if outcome.averaged else ("valid", progress.best_step)
@@ -139,6 +162,7 @@ def report(run: Path, outcome: object) -> dict[str, object]:
     )
     return {
         "run": str(run),
+        "use": USES.get(trained, "translate"),
         "interrupted": outcome.interrupted,
         "reason": outcome.reason,
         "step": progress.step,
@@ -163,8 +187,10 @@ def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
                 if best["kind"] == "averaged"
                 else f"step {best['step']:,}"
             )
-            say(f"best: {kind}, validation BLEU {best['bleu']:.1f}, perplexity {best['perplexity']:.2f}")
+            from dragoman.training.display import measured
+
+            say(f"best: {kind}, validation {measured(best)}, perplexity {best['perplexity']:.2f}")
         say(f"look at:    {run}/report.html")
-        say(f"translate:  echo 'A sentence.' | {program()} translate {name}")
+        say(f"use it:     echo 'A sentence.' | {program()} {outcome['use']} {name}")
     if as_json:
         print_json(outcome)

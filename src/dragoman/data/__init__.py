@@ -1,20 +1,21 @@
 """From text files to batches: reading, preflight, token store, batching; torch is imported when a batch is made."""
 
-from dragoman.data.batching import Batch, Batches, Framing, Position, sorted_batches
-from dragoman.data.corpus import Corpus, Pair, read, read_monolingual
+from dragoman.data.batching import Batch, Batches, Position, Row, Rows, sorted_batches
+from dragoman.data.corpus import Corpus, Pair, kind_of, read
 from dragoman.data.examples import Example, encode
 from dragoman.data.holdout import HoldOut, hold_out
 from dragoman.data.inspection import Inspector, Limits, inspect
 from dragoman.data.prefetch import prefetch
 from dragoman.data.preflight import Memory, Preflight
+from dragoman.data.reading import READINGS, Reading
 from dragoman.data.store import TokenStore, fingerprint, write_store
 
 __all__ = [
+    "READINGS",
     "Batch",
     "Batches",
     "Corpus",
     "Example",
-    "Framing",
     "HoldOut",
     "Inspector",
     "Limits",
@@ -22,14 +23,17 @@ __all__ = [
     "Pair",
     "Position",
     "Preflight",
+    "Reading",
+    "Row",
+    "Rows",
     "TokenStore",
     "encode",
     "fingerprint",
     "hold_out",
     "inspect",
+    "kind_of",
     "prefetch",
     "read",
-    "read_monolingual",
     "sorted_batches",
     "write_store",
 ]

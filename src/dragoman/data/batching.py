@@ -4,33 +4,36 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dragoman.data.store import Side, TokenStore
 from dragoman.errors import UserError
-from dragoman.text.symbols import END, PAD, START
+from dragoman.text.framing import ENCODER_DECODER, Framing
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
 Indices = NDArray[np.int64]
-Noise = Callable[[NDArray[Any], np.random.Generator], NDArray[Any]]
+Lengths = NDArray[np.int32]
+
+
+class Row(NamedTuple):
+    """One row of a batch, symbols around it and all; `types` are the segments of its source, `label` its own label."""
+
+    source: NDArray[Any]
+    target: NDArray[Any]
+    types: NDArray[Any] | None = None
+    label: int = 0
+
+
+Rows = Callable[[TokenStore, int, np.random.Generator], Row]
 
 # What a random stream is for: streams of different purposes never meet.
-ORDER, SHUFFLE, SOURCE_NOISE, TARGET_NOISE = range(4)
-
-
-@dataclass(frozen=True)
-class Framing:
-    """The symbols around a sentence: the source is x END, the target START y END, the rest of a row is PAD."""
-
-    pad: int = PAD
-    start: int = START
-    end: int = END
+ORDER, SHUFFLE, NOISE = range(3)
 
 
 @dataclass(frozen=True)
@@ -44,15 +47,21 @@ class Position:
 
 @dataclass(frozen=True)
 class Batch:
-    """Sentence pairs as padded ids; the lengths count the framing, `indices` are the pairs' numbers in the store."""
+    """Sentence pairs as padded ids; the lengths count the framing, `indices` are the pairs' numbers in the store.
+
+    The target is either a sequence to be written, START y END, or `aligned`: the answer to every token of the source,
+    PAD where nothing is asked.
+    """
 
     source: Tensor  # B S
     source_lengths: Tensor  # B
     target: Tensor  # B T
     target_lengths: Tensor  # B
     indices: Indices
-    source_tokens: int  # with END
-    target_tokens: int  # with END and without START: the tokens that are predicted
+    source_tokens: int  # the symbols around them counted in
+    target_tokens: int  # the tokens that are predicted: with END and without START
+    types: Tensor | None = None  # B S: segments of the source
+    labels: Tensor | None = None  # B: a label a row
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -60,12 +69,13 @@ class Batch:
     @property
     def padding(self) -> float:
         """The share of the batch that is padding."""
-        return 1 - (self.source_tokens + self.target_tokens + len(self)) / (self.source.numel() + self.target.numel())
+        real = self.source_tokens + int(self.target_lengths.sum())
+        return 1 - real / max(1, self.source.numel() + self.target.numel())
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device; the copy to a GPU runs beside what is computed there."""
-        names = ("source", "source_lengths", "target", "target_lengths")
-        tensors = {name: getattr(self, name) for name in names}
+        names = ("source", "source_lengths", "target", "target_lengths", "types", "labels")
+        tensors = {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
         if str(device).startswith("cuda"):
             tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
         return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
@@ -77,8 +87,11 @@ class Batches:
     An epoch is a permutation of the pairs, cut into windows of `window` pairs: as many as fill about a hundred batches
     unless told, so that batches are tight and yet hold sentences of some variety. The pairs of a window are sorted by
     the length of their longer side, then by how much longer it is (chance decides between equals), cut where rows ×
-    longest side would exceed `tokens`, and the batches of the window are shuffled. `source_noise` and `target_noise`
-    change the ids of a sentence, afresh in every epoch; the budget counts the lengths in the store.
+    longest side would exceed `tokens`, and the batches of the window are shuffled.
+
+    `rows` makes each row of a batch from the store, afresh in every epoch (or in every one of `copies` epochs, after
+    which the same come again); without it a row is a pair with its framing. `width` estimates from the lengths of its
+    two sides in the store how wide a row will be.
     """
 
     def __init__(
@@ -88,23 +101,25 @@ class Batches:
         seed: int,
         window: int | None = None,
         shuffle: bool = True,
-        framing: Framing | None = None,
-        source_noise: Noise | None = None,
-        target_noise: Noise | None = None,
+        framing: Framing = ENCODER_DECODER,
+        rows: Rows | None = None,
+        aligned: bool = False,
+        width: Callable[[Lengths, Lengths], NDArray[Any]] | None = None,
+        copies: int | None = None,
     ) -> None:
         if window is None:
             window = max(1000, min(2**16, 100 * tokens * len(store) // max(1, store.tokens)))
         if window < 1:
             raise UserError(f"the window of pairs that are sorted together must be at least 1, not {window}")
-        longest = store.longest + 2
+        self.width = width or (lambda source, target: np.maximum(source + 1, target + 2))
+        longest = int(self.width(store.source_lengths, store.target_lengths).max())
         if longest > tokens:
             raise UserError(
-                f"the longest sentence has {longest:,} tokens with start and end, but a batch may hold {tokens:,} "
+                f"the longest row has {longest:,} tokens with start and end, but a batch may hold {tokens:,} "
                 f"tokens: raise the tokens of a batch or lower the longest sentence that is kept"
             )
         self.store, self.tokens, self.seed, self.window, self.shuffle = store, tokens, seed, window, shuffle
-        self.framing = framing or Framing()
-        self.noises = (source_noise, target_noise)
+        self.framing, self.rows, self.aligned, self.copies = framing, rows, aligned, copies
         self.windows = -(-len(store) // window)
         self._epoch: tuple[int, Indices] = (-1, np.empty(0, np.int64))
 
@@ -136,15 +151,11 @@ class Batches:
             for indices in self.plan(number, window):
                 yield self.build(indices, number)
 
-    def epoch_batches(self, epoch: int) -> int:
-        """How many batches an epoch has, found by planning it."""
-        return sum(len(self.plan(epoch, window)) for window in range(self.windows))
-
     def plan(self, epoch: int, window: int) -> list[Indices]:
         """The pair numbers of every batch of a window, in order."""
         pairs = self._order(epoch)[window * self.window : (window + 1) * self.window]
         source, target = self.store.source_lengths[pairs], self.store.target_lengths[pairs]
-        widths, lean = np.maximum(source + 1, target + 2), source - target
+        widths, lean = self.width(source, target), source - target
         snake = np.where(widths % 2, lean, -lean)  # there and back again: neighbours stay alike where widths change
         by_length = np.lexsort((snake, widths))  # stable: the permutation has already settled ties by chance
         batches = _cut(pairs[by_length], widths[by_length], self.tokens)
@@ -156,11 +167,22 @@ class Batches:
         """The padded tensors of some pairs; the epoch decides the noise."""
         import torch
 
-        sides = zip(self.store.sides, self.noises, (SOURCE_NOISE, TARGET_NOISE), (False, True))
-        (source, source_lengths), (target, target_lengths) = (
-            self._frame(indices, *self._rows(side, indices, noise, purpose, epoch), start)
-            for side, noise, purpose, start in sides
-        )
+        types: NDArray[np.int64] | None = None
+        labels: NDArray[np.int64] | None = None
+        if self.rows is None:
+            source, source_lengths = self._frame(self.store.sides[0], indices, self.framing.before, self.framing.after)
+            ends = (self.framing.start,), (self.framing.end,)
+            target, target_lengths = self._frame(self.store.sides[1], indices, *ends)
+        else:
+            number = epoch if self.copies is None else epoch % self.copies
+            streams = (np.random.Generator(self._random(NOISE, number, index)) for index in indices.tolist())
+            made = [self.rows(self.store, index, stream) for index, stream in zip(indices.tolist(), streams)]
+            source, source_lengths = self._pad([row.source for row in made], self.framing.pad)
+            target, target_lengths = self._pad([row.target for row in made], self.framing.pad)
+            if made[0].types is not None:
+                types, _ = self._pad([row.types for row in made if row.types is not None], 0)
+            labels = np.array([row.label for row in made])
+        predicted = (target != self.framing.pad).sum() if self.aligned else target_lengths.sum() - len(indices)
         return Batch(
             torch.from_numpy(source),
             torch.from_numpy(source_lengths),
@@ -168,31 +190,28 @@ class Batches:
             torch.from_numpy(target_lengths),
             indices,
             source_tokens=int(source_lengths.sum()),
-            target_tokens=int(target_lengths.sum()) - len(indices),
+            target_tokens=int(predicted),
+            types=None if types is None else torch.from_numpy(types),
+            labels=None if labels is None else torch.from_numpy(labels),
         )
 
-    def _rows(
-        self, side: Side, indices: Indices, noise: Noise | None, purpose: int, epoch: int
-    ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """The tokens of the rows one after the other, and the rows' lengths."""
-        if noise is None:
-            return side.rows(indices), side.lengths[indices]
-        rows = [
-            noise(side.row(index), np.random.Generator(self._random(purpose, epoch, index)))
-            for index in indices.tolist()
-        ]
-        return np.concatenate(rows), np.array([len(row) for row in rows])
+    def _pad(self, rows: list[NDArray[Any]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        lengths = np.array([len(row) for row in rows], np.int64)
+        ids = np.full((len(rows), lengths.max()), pad, np.int64)
+        ids[np.arange(ids.shape[1]) < lengths[:, None]] = np.concatenate(rows)
+        return ids, lengths
 
     def _frame(
-        self, indices: Indices, tokens: NDArray[Any], lengths: NDArray[Any], start: bool
+        self, side: Side, indices: Indices, before: tuple[int, ...], after: tuple[int, ...]
     ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        framing, first = self.framing, int(start)
-        framed = lengths.astype(np.int64) + first + 1
-        rows = np.full((len(indices), framed.max()), framing.pad, np.int64)
-        rows[:, first:][np.arange(rows.shape[1] - first) < lengths[:, None]] = tokens
-        rows[np.arange(len(rows)), framed - 1] = framing.end
-        if start:
-            rows[:, 0] = framing.start
+        """Plain rows, all at once: no loop over sentences."""
+        lengths, first = side.lengths[indices], len(before)
+        framed = lengths.astype(np.int64) + first + len(after)
+        rows = np.full((len(indices), framed.max()), self.framing.pad, np.int64)
+        rows[:, first:][np.arange(rows.shape[1] - first) < lengths[:, None]] = side.rows(indices)
+        rows[:, :first] = before
+        for place, symbol in enumerate(after):
+            rows[np.arange(len(rows)), first + lengths + place] = symbol
         return rows, framed
 
     def _order(self, epoch: int) -> Indices:

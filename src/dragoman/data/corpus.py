@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, NamedTuple, cast
+from typing import IO, Any, NamedTuple, cast
 
 from dragoman.errors import UserError, unknown
 
@@ -72,6 +72,53 @@ def read_monolingual(corpora: Iterable[Corpus]) -> Iterator[Pair]:
             yield from _read_fields(corpus, sides=1)
 
 
+def kind_of(corpus: Corpus) -> str:
+    """What a corpus holds, by its files and first line: `pairs`, `text` (one side alone) or `turns` of dialogues."""
+    format = _format(corpus)
+    if format == "jsonl" and corpus.source_key is None:
+        line, text = next(iter(sentences(corpus.source)))
+        return "turns" if _turns(text, corpus.source, line) is not None else "pairs"
+    return "pairs" if format == "tsv" or corpus.target is not None else "text"
+
+
+def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[Pair]:
+    """Dialogues, one a line, as sources whose turns are parted by tabs; target None.
+
+    A line is a JSON object with `turns`, a list of texts said by turns, or `messages`, a list of objects with `role`
+    (user or assistant, by turns) and `content`; or a text whose turns are parted by tabs already.
+    """
+    for corpus in corpora:
+        for line, text in sentences(corpus.source):
+            turns = text.split("\t")
+            if _format(corpus) == "jsonl":
+                found = _turns(text, corpus.source, line)
+                if found is None:
+                    raise UserError(f"{corpus.source}, line {line:,} has neither 'turns' nor 'messages'")
+                turns = [" ".join(turn.split("\t")) for turn in found]
+            if len(turns) < 2:
+                raise UserError(
+                    f"{corpus.source}, line {line:,} is no dialogue: it has {len(turns)} turn, not 2 or more"
+                )
+            yield Pair("\t".join(turns), None, corpus.name, line)
+
+
+def _turns(text: str, path: Path, line: int) -> list[str] | None:
+    """The turns of a dialogue in JSON, or None if it is something else."""
+    record = _record(text, path, line)
+    turns = record.get("turns")
+    if turns is None and isinstance(messages := record.get("messages"), list):
+        said = [message for message in messages if isinstance(message, dict) and message.get("role") != "system"]
+        roles = [message.get("role") for message in said]
+        if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
+            raise UserError(f"{path}, line {line:,}: user and assistant must speak by turns, user first, not {roles}")
+        turns = [message.get("content") for message in said]
+    if turns is None:
+        return None
+    if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
+        raise UserError(f"{path}, line {line:,}: the turns of a dialogue must be a list of texts")
+    return turns
+
+
 def _format(corpus: Corpus) -> str:
     name = corpus.source.name.lower().removesuffix(".gz")
     format = corpus.format or {".tsv": "tsv", ".jsonl": "jsonl"}.get(Path(name).suffix, "text")
@@ -125,7 +172,7 @@ def _split_columns(text: str, keys: Sequence[Key], path: Path, line: int) -> lis
         ) from None
 
 
-def _split_record(text: str, keys: Sequence[Key], path: Path, line: int) -> list[str]:
+def _record(text: str, path: Path, line: int) -> dict[str, Any]:
     try:
         record = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -133,6 +180,11 @@ def _split_record(text: str, keys: Sequence[Key], path: Path, line: int) -> list
         raise UserError(f"{path}, line {line:,} is not JSON ({reason}): one object a line is expected") from None
     if not isinstance(record, dict):
         raise UserError(f"{path}, line {line:,} is a JSON {type(record).__name__}: one object a line is expected")
+    return record
+
+
+def _split_record(text: str, keys: Sequence[Key], path: Path, line: int) -> list[str]:
+    record = _record(text, path, line)
     fields = []
     for key in cast(Sequence[str], keys):
         if key not in record:

@@ -27,7 +27,7 @@ def encode(
 ) -> Iterator[list[Example]]:
     """Tokenises a stream of pairs chunk by chunk; one joint tokenizer serves both sides if no other is given."""
     target_tokenizer = target_tokenizer or source_tokenizer
-    for chunk in _chunks(pairs):
+    for chunk in chunks(pairs):
         source = source_tokenizer.encode_batch([pair.source for pair in chunk])
         target: Iterable[list[int] | None] = [None] * len(chunk)
         if chunk[0].target is not None:
@@ -35,7 +35,8 @@ def encode(
         yield list(map(Example, chunk, source, target))
 
 
-def _chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+def chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+    """Some pairs at a time, no more than a bounded amount of text."""
     chunk: list[Pair] = []
     characters = 0
     for pair in pairs:

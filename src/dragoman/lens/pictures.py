@@ -124,6 +124,44 @@ def curves(
     return _svg(width, height, title, f"{y_label or 'value'} by {x_label}: {'; '.join(told)}", parts)
 
 
+def scatter(points: Mapping[str, tuple[float, float]], title: str, x_label: str, y_label: str) -> str:
+    """A named dot for each (x, y), x logarithmic; what is not finite or not positive is left out."""
+    drawn = {name: p for name, p in points.items() if p[0] > 0 and all(map(math.isfinite, p))}
+    width, height, left, right, top, bottom = 640, 420, 58, 560, 58, 372
+    parts = [tag("text", title, x=4, y=20, class_="title"), tag("text", y_label, x=4, y=42, class_="faint")]
+    if not drawn:
+        return _svg(width, height, title, "nothing has been measured yet", parts)
+    xs, ys = zip(*drawn.values())
+    x_ticks, y_ticks = log_ticks(min(xs), max(xs)), ticks(min(ys), max(ys))
+
+    def across(x: float) -> float:
+        low, high = math.log(x_ticks[0]), math.log(x_ticks[-1])
+        return left + (right - left) * (math.log(x) - low) / (high - low)
+
+    def up(y: float) -> float:
+        return bottom - (bottom - top) * (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
+
+    for x in x_ticks:
+        parts.append(tag("line", x1=_px(across(x)), x2=_px(across(x)), y1=top, y2=bottom, class_="grid"))
+        place = {"x": _px(across(x)), "y": bottom + 18}
+        parts.append(tag("text", f"{x:.0e}".replace("e+", "e"), **place, text_anchor="middle", class_="faint"))
+    for y, name in zip(y_ticks, map(tick_label, y_ticks)):
+        parts.append(tag("line", x1=left, x2=right, y1=_px(up(y)), y2=_px(up(y)), class_="grid"))
+        parts.append(tag("text", name, x=left - 8, y=_px(up(y) + 4), text_anchor="end", class_="faint"))
+    parts.append(tag("text", f"{x_label}, logarithmic", x=right, y=bottom + 38, text_anchor="end", class_="faint"))
+    lowest = -math.inf
+    for n, (name, (x, y)) in enumerate(sorted(drawn.items(), key=lambda item: up(item[1][1]))):
+        height_of_name = max(up(y) + 4, lowest + 13)  # names one below the other, never on top of each other
+        lowest = height_of_name
+        tip = tag("title", f"{name}: {plain_number(y)} for {x:.2e}")
+        parts.append(tag("circle", tip, cx=_px(across(x)), cy=_px(up(y)), r=5, class_=f"fill{n % COLOURS}"))
+        line = {"x1": _px(across(x) + 6), "y1": _px(up(y)), "x2": _px(across(x) + 16), "y2": _px(height_of_name - 4)}
+        parts.append(tag("line", **line, class_="grid"))
+        parts.append(tag("text", name, x=_px(across(x) + 18), y=_px(height_of_name), class_="faint"))
+    told = "; ".join(f"{name}: {plain_number(y)} for {x:.2e}" for name, (x, y) in drawn.items())
+    return _svg(width, height, title, f"{y_label} by {x_label}: {told}", parts)
+
+
 def bars(values: Mapping[str, float], title: str, unit: str = "") -> str:
     """A bar for each value, none of them negative, the largest as long as there is room."""
     most = max(values.values(), default=0.0) or 1.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shlex
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from dragoman.lens.pictures import attention_picture, curves
 from dragoman.lens.preflight import data_found
 from dragoman.lens.words import word_attention
 from dragoman.models import count_parameters, model_to_dict
+from dragoman.objectives import objective
 from dragoman.run import CHECKPOINTS, Run
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS
@@ -91,18 +93,28 @@ def _best(run: Run, metrics: list[Record]) -> Record | None:
     valid = [record for record in metrics if record["kind"] == "valid"]
     if averaged or not valid:
         return averaged[-1] if averaged else None
-    training = run.config.training
-    if training.best_by == "bleu" and training.validate_sentences:
-        return max(valid, key=lambda record: record["bleu"])
+    asked = run.config.training.best_by
+    measure = objective(run.config.objective.name or "translation").best if asked == "auto" else asked
+    if measure != "loss" and measure in valid[0]:
+        return max(valid, key=lambda record: record[measure])
     return min(valid, key=lambda record: record["loss"])
 
 
 # ---- the sections
 
+#: what a validation measures: its name in the metrics, in the report, and how it is written
+MEASURED: list[tuple[str, str, Callable[[float], str]]] = [
+    ("bleu", "BLEU", "{:.2f}".format),
+    ("exact_match", "exactly right", "{:.1f} %".format),
+    ("accuracy", "accuracy", "{:.1f} %".format),
+    ("perplexity", "perplexity", lambda value: _figure(value)),
+    ("loss", "loss", "{:.3f}".format),
+]
+
 
 def _summary(run: Run, metrics: list[Record], preflight: Record | None) -> str:
     settings = run.config.system
-    system, progress = SYSTEMS.get(settings.name), _progress(run, metrics)
+    system, progress = SYSTEMS.get(settings.name or ""), _progress(run, metrics)
     paper = f" (“{system.paper}”, {system.year})" if system else ""
     size = f" in size {settings.size}" if settings.size else ""
     out = [f"This is the system {settings.name}{paper}{size}, with {count_parameters(run.spec):,} parameters."]
@@ -119,10 +131,12 @@ def _summary(run: Run, metrics: list[Record], preflight: Record | None) -> str:
         "averaged": f"The mean of the last {best.get('checkpoints')} checkpoints, better than any one of them,",
         "valid": f"The best of its {count:,} validations, at step {best['step']:,}," if count > 1 else "Its validation",
     }[best["kind"]]
-    out.append(
-        f"{which} found BLEU {best['bleu']:.1f} (of 100), {best['exact_match']:.1f}\u00a0% of the sentences exactly as "
-        f"in the reference, and perplexity {_figure(best['perplexity'])}."
-    )
+    if "bleu" in best:
+        exact = f"{best['exact_match']:.1f}\u00a0% of the sentences exactly as in the reference"
+        found = f"BLEU {best['bleu']:.1f} (of 100), {exact},"
+    else:
+        found = f"{best.get('accuracy', 0.0):.1f}\u00a0% of the answers right"
+    out.append(f"{which} found {found} and perplexity {_figure(best['perplexity'])}.")
     return " ".join(out)
 
 
@@ -133,25 +147,19 @@ def _scores(run: Run, metrics: list[Record]) -> Markup:
     named = {"mean of checkpoints" if best["kind"] == "averaged" else "best validation": best}
     if valid and valid[-1] is not best:
         named["last validation"] = valid[-1]
-    rows = [
-        (
-            name,
-            f"{r['step']:,}",
-            f"{r['bleu']:.2f}",
-            f"{r['exact_match']:.1f} %",
-            _figure(r["perplexity"]),
-            f"{r['loss']:.3f}",
-        )
-        for name, r in named.items()
-    ]
+    columns = [(key, label, form) for key, label, form in MEASURED if key in best]
+    rows = [(name, f"{r['step']:,}", *(form(r[key]) for key, _, form in columns)) for name, r in named.items()]
     meanings = (
-        "BLEU measures from 0 to 100 how many sequences of words are shared with the reference; “exactly right” is the "
-        "share of sentences that equal it. Both are of the simplest search, over the first "
-        f"{run.config.training.validate_sentences:,} validation sentences at most; beam search is mostly better. "
         "Perplexity is among how many pieces the model hesitates when it is given the reference so far: 1 is best. "
-        "Loss is its logarithm."
+        "Loss is its logarithm. Accuracy is how often the likeliest piece was the right one."
     )
-    heading = ("", "step", "BLEU", "exactly right", "perplexity", "loss")
+    if "bleu" in best:
+        meanings = (
+            "BLEU measures from 0 to 100 how many sequences of words are shared with the reference; “exactly right” is "
+            "the share of sentences that equal it. Both are of the simplest search, over the first "
+            f"{run.config.training.validate_sentences:,} validation sentences at most; beam search is mostly better. "
+        ) + meanings
+    heading = ("", "step", *(label for _, label, _ in columns))
     return join(table(heading, rows), paragraph(meanings, kind="faint"))
 
 
@@ -161,6 +169,8 @@ def _curves(metrics: list[Record]) -> Markup:
 
     # The training loss has label smoothing in it; its perplexity has not, and so compares with the validation's.
     training = [(step, math.log(perplexity)) for step, perplexity in points("train", "perplexity") if perplexity > 0]
+    measured = {"BLEU": points("valid", "bleu"), "exactly right, %": points("valid", "exact_match")}
+    measured = measured if measured["BLEU"] else {"accuracy, %": points("valid", "accuracy")}
     pictures = [
         figure(
             curves(
@@ -172,11 +182,13 @@ def _curves(metrics: list[Record]) -> Markup:
             "measured with dropout, and so may lie above validation.",
         ),
         figure(
-            curves(
-                {"BLEU": points("valid", "bleu"), "exactly right, %": points("valid", "exact_match")},
-                "Translation quality",
+            curves(measured, "Translation quality" if "BLEU" in measured else "Accuracy"),
+            "Higher is better: validation sentences, "
+            + (
+                "translated without a look at the reference."
+                if "BLEU" in measured
+                else "how often the answer is right."
             ),
-            "Higher is better: validation sentences, translated without a look at the reference.",
         ),
         figure(
             curves({"learning rate": points("train", "learning_rate")}, "Learning rate"),

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.models.encoder_decoder import first_tokens
@@ -65,11 +67,22 @@ class DecoderOnlyModel(Model):
         recorder: dict[str, list[Tensor]] | None = None,
     ) -> tuple[Tensor, Ctx]:
         tokens, places = join(source, source_lengths, target, target_lengths)
-        ctx = Ctx(
-            Layout.padded(tokens.shape[1], source_lengths + target_lengths), prefix=source_lengths, recorder=recorder
-        )
-        x, _ = self.decoder(self.target_embedding(tokens), ctx)
+        x, ctx = self.read(tokens, source_lengths + target_lengths, source_lengths, recorder)
         return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1])), ctx
+
+    def read(
+        self,
+        tokens: Tensor,
+        lengths: Tensor,
+        prefix: Tensor | None = None,
+        recorder: dict[str, list[Tensor]] | None = None,
+    ) -> tuple[Tensor, Ctx]:
+        """Whole sequences, B T → B T D; `prefix` (B) is how much of each may be seen from everywhere."""
+        ctx = Ctx(Layout.padded(tokens.shape[1], lengths), prefix=prefix, recorder=recorder)
+        return self.decoder(self.target_embedding(tokens), ctx)[0], ctx
+
+    def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+        return source + target
 
     def decode(self, target: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         x, state = self.decoder(self.target_embedding(target), ctx, state)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.models.model import Model, position_limit
-from dragoman.parts.embedding import Embedding, OutputLayer, Transform
+from dragoman.parts.embedding import Embedding, NoOutput, OutputLayer, Transform
 from dragoman.parts.initial import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Ctx, Layout, name_parts
 from dragoman.parts.spec import Spec
@@ -19,8 +21,9 @@ from dragoman.parts.stack import Stack
 class EncoderOnly(Spec):
     """Embeddings, an encoder, and an output layer: the words that were masked, the tag of a word, was it replaced.
 
-    `outputs` labels, the vocabulary unless told. `types` of segments have a vector each (Devlin et al. 2019, §3.1).
-    `pooled` labels of the whole sequence are read off its first token: tanh(W h_1), then W.
+    `outputs` labels, the vocabulary unless told; with 0 there is no output layer, and the states themselves come out.
+    `types` of segments have a vector each (Devlin et al. 2019, §3.1). `pooled` labels of the whole sequence are read
+    off its first token: tanh(W h_1), then W.
     """
 
     dim: int
@@ -46,13 +49,15 @@ class EncoderOnlyModel(Model):
         """`source_embedding` is a table that is shared with another network."""
         super().__init__()
         self.spec: EncoderOnly = spec
-        self.vocabulary = spec.outputs or spec.vocabulary
+        labels = spec.vocabulary if spec.outputs is None else spec.outputs
+        self.vocabulary = labels or spec.dim
         self.encoder = spec.encoder.build(spec.dim)
         table = spec.embedding.table(spec.vocabulary, spec.dim)
         self.source_embedding = table if source_embedding is None else source_embedding
         self.types = nn.Embedding(spec.types, table.width) if spec.types else None
         tied = table if spec.tied and spec.outputs is None else None
-        self.output = OutputLayer(self.vocabulary, spec.dim, tied, spec.output_bias, spec.transform)
+        output = OutputLayer(labels, spec.dim, tied, spec.output_bias, spec.transform) if labels else NoOutput()
+        self.output: OutputLayer = output
         if tied is not None:
             self.output.weight = self.source_embedding.weight  # type: ignore[assignment]
         self.pooler = Pooler(spec.dim, spec.pooled) if spec.pooled else None
@@ -69,6 +74,9 @@ class EncoderOnlyModel(Model):
         if self.types is not None:
             x = x + self.types(torch.zeros_like(source) if types is None else types)
         return self.encoder(x, ctx)[0]
+
+    def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+        return source
 
     def features(
         self,

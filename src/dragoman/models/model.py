@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
@@ -64,6 +67,10 @@ class Model(nn.Module):
     def room(self, source_lengths: Tensor) -> Tensor | None:
         """B: how many target tokens can be placed after such sources; None where there is no limit."""
         return None
+
+    def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+        """How many places rows with sources and targets of such lengths take up: the longer of the two."""
+        return np.maximum(source, target)
 
     @property
     def longest_source(self) -> int | None:

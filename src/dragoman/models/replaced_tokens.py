@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.errors import UserError
@@ -15,7 +17,7 @@ from dragoman.parts.spec import Spec
 
 @dataclass(frozen=True)
 class ReplacedTokens(Spec):
-    """Two encoders over one table of embeddings; the discriminator, one label a token, is the model that is kept."""
+    """Two encoders over the same embeddings; the discriminator, one label a token, is the model that is kept."""
 
     generator: EncoderOnly
     discriminator: EncoderOnly
@@ -46,12 +48,25 @@ class ReplacedTokensModel(Model):
         if spec.shared and widths[0] != widths[1]:
             raise UserError(f"embeddings {widths[0]} and {widths[1]} wide cannot be shared: give both one width")
         self.generator = EncoderOnlyModel(spec.generator, table if spec.shared else None)
+        if spec.shared:
+            self._share_positions()
         self.output = self.discriminator.output
+
+    def _share_positions(self) -> None:
+        """Tables of positions and of segments are one as well, where both networks have the same (§3.2)."""
+        one, other = self.spec.discriminator, self.spec.generator
+        if one.encoder.position == other.encoder.position:
+            self.generator.encoder.position = self.discriminator.encoder.position
+        if one.types == other.types:
+            self.generator.types = self.discriminator.types
 
     @property
     def longest_source(self) -> int | None:
         limits = (self.generator.longest_source, self.discriminator.longest_source)
         return min((limit for limit in limits if limit is not None), default=None)
+
+    def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+        return source
 
     def features(
         self,

@@ -2,64 +2,86 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from typing import Any, Literal
 
+import numpy as np
 import torch
-import torch.nn.functional as F
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from dragoman.data.batching import Batch
-from dragoman.models import Model
+from dragoman.data import Batch, Row, TokenStore
+from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, Model
+from dragoman.objectives.objective import Loss, Material, Objective, row, smoothed, words_lost
+from dragoman.text import Dropout
 
-CHUNK = 2**25  # logits
-
-
-@dataclass(frozen=True)
-class Loss:
-    """A sum over `count` target tokens, and the sums that it is made of."""
-
-    total: Tensor
-    count: int
-    parts: dict[str, Tensor]
+Decay = Literal["linear", "exponential", "inverse-sigmoid"]
 
 
-@dataclass(frozen=True)
-class Translation:
-    """Cross-entropy with label smoothing ε: the right word is to get 1 − ε, all words ε/V (Szegedy et al. 2016)."""
+class Translation(Objective):
+    """The target's words, given the source's. `sampling`: scheduled sampling (Bengio et al. 2015).
 
-    label_smoothing: float = 0.0
-    pad: int = 0
+    The share of the target's words that the model is fed in its own words grows from 0 to `sampling` as the decay says
+    over `sampling_steps`. Its own words are drawn from a first pass over the right ones, and the loss is that of a
+    second pass (Mihaylova & Martins 2019): the same for recurrent and for parallel systems.
+    """
 
-    def __call__(self, model: Model, batch: Batch) -> Loss:
-        features, ctx = model.features(
-            batch.source, batch.source_lengths, batch.target[:, :-1], batch.target_lengths - 1
+    trains = (EncoderDecoderModel, DecoderOnlyModel)
+    decodes = True
+    best = "bleu"
+    smooths = 0.1
+
+    def __init__(
+        self, material: Material, *, sampling: float = 0.0, sampling_steps: int = 10_000, decay: Decay = "linear"
+    ) -> None:
+        super().__init__(material)
+        self.sampling, self.sampling_steps, self.decay = sampling, sampling_steps, decay
+        if material.dropout:
+            self.dropouts = [Dropout(side, material.dropout) for side in (material.source, material.target)]
+            self.rows = self._segmented_anew
+
+    def _segmented_anew(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
+        """Byte pairs merged with dropout, other ones in every epoch."""
+        framing, (source, target) = self.material.framing, self.dropouts
+        return Row(
+            row(framing.before, source(store.source(index).tolist(), random), framing.after),
+            row((framing.start,), target(store.target(index).tolist(), random), (framing.end,)),
         )
-        likelihood, spread = self._sums(model, features.flatten(0, 1), batch.target[:, 1:].flatten())
-        total = (1 - self.label_smoothing) * likelihood + self.label_smoothing * spread
+
+    def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
+        fed, pad, smoothing = batch.target[:, :-1], self.material.framing.pad, self.material.label_smoothing
+        if self.sampling and torch.is_grad_enabled():
+            fed = self._own_words(model, batch, fed, self.own_share(step))
+        features, ctx = model.features(batch.source, batch.source_lengths, fed, batch.target_lengths - 1)
+        sums = words_lost(model.output, features.flatten(0, 1), batch.target[:, 1:].flatten(), pad, smoothing)
+        total = smoothed(sums, smoothing)
         for auxiliary in ctx.losses:
             total = total + auxiliary * batch.target_tokens
-        return Loss(total, batch.target_tokens, {"likelihood": likelihood.detach()})
+        return Loss(total, batch.target_tokens, {name: part.detach() for name, part in sums.items()})
 
-    def _sums(self, model: Model, features: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
-        """−Σ log p of the answers (N), and −Σ of the mean log p of all words.
+    def own_share(self, step: int) -> float:
+        """How much of the target is fed in the model's own words at a step."""
+        return self.sampling * (1 - teacher_share(step / self.sampling_steps, self.decay))
 
-        A large vocabulary is dealt with in chunks of tokens, whose logits are computed again for the backward pass, so
-        that no more than CHUNK of them exist at a time.
-        """
+    @torch.no_grad()
+    def _own_words(self, model: Model, batch: Batch, fed: Tensor, share: float) -> Tensor:
+        features, _ = model.features(batch.source, batch.source_lengths, fed, batch.target_lengths - 1)
+        words = torch.stack([self._draw(model, some) for some in features.unbind(0)])  # row by row: logits are large
+        own = torch.rand(fed.shape, device=fed.device) < share
+        own[:, 0] = False  # START
+        return torch.where(own, words.roll(1, 1), fed)
 
-        def sums(some: Tensor, answers: Tensor) -> tuple[Tensor, Tensor]:
-            log_p = model.output(some).float().log_softmax(-1)  # N V
-            likelihood = F.nll_loss(log_p, answers, ignore_index=self.pad, reduction="sum")
-            if not self.label_smoothing:
-                return likelihood, torch.zeros_like(likelihood)
-            return likelihood, -log_p.mean(-1).masked_fill(answers == self.pad, 0.0).sum()
+    def _draw(self, model: Model, features: Tensor) -> Tensor:
+        """T D → T words drawn from what the model would say."""
+        logits = model.output(features).float()
+        return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
 
-        size = max(1, CHUNK // model.vocabulary)
-        if len(features) <= size:
-            return sums(features, answers)
-        parts = [
-            checkpoint(sums, some, right, use_reentrant=False)
-            for some, right in zip(features.split(size), answers.split(size))
-        ]
-        return torch.stack([one for one, _ in parts]).sum(), torch.stack([other for _, other in parts]).sum()
+
+def teacher_share(done: float, decay: Decay) -> float:
+    """The share of right words, falling from 1 to 0 as `done` grows from 0 to 1 (Bengio et al. 2015, §2.4)."""
+    done = min(1.0, done)
+    shares: dict[str, Any] = {
+        "linear": lambda: 1 - done,
+        "exponential": lambda: 0.01**done,
+        "inverse-sigmoid": lambda: 1 / (1 + math.exp(10 * (done - 0.5))),
+    }
+    return shares[decay]()

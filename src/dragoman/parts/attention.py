@@ -105,9 +105,11 @@ def _explicit(
 
 def _bias(query: Tensor, queries: Layout, keys: Layout, look: Look) -> Tensor | None:
     """What the position parts add to the scores, to be broadcast to B H T S."""
+    biased = [position for position in look.positions if type(position).bias is not Position.bias]
+    scaled = query * (look.scale or 1 / math.sqrt(query.shape[-1])) if biased else query
     total: Tensor | None = None
-    for position in look.positions:
-        bias = position.bias(query, queries.positions, keys.positions)
+    for position in biased:
+        bias = position.bias(scaled, queries.positions, keys.positions)
         if bias is not None:
             total = bias if total is None else total + bias
     return total
@@ -181,6 +183,7 @@ class SelfAttentionMixer(Mixer):
         self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
         self.position = built(spec.position, self.width, Position)
         self.visibility = built(spec.visibility, dim, Visibility)
+        self.packs = self.visibility.packs
         self.dropout, self.scale = spec.dropout, spec.scale
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:

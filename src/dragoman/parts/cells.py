@@ -104,8 +104,9 @@ class Cells(nn.Module):
         return {"hidden": self._batch_first(last)}
 
     def _batch_first(self, last: Tensor) -> Tensor:
-        """L·2 B D/2 or L B D → B L D, the two directions side by side."""
-        return last.unflatten(0, (self.layers, -1)).permute(2, 0, 1, 3).flatten(2)
+        """L·2 B D/2 or L B D → B L D, the two directions side by side, in the strides that a step leaves."""
+        rows = last.unflatten(0, (self.layers, -1)).permute(2, 0, 1, 3).flatten(2)
+        return rows.clone(memory_format=torch.contiguous_format)
 
 
 class RNNCells(Cells):

@@ -47,10 +47,15 @@ class TokenEmbedding(nn.Module):
 
 @dataclass(frozen=True)
 class Transform(Spec):
-    """One more layer before the output: norm(f(W h + b)) (Devlin et al. 2019)."""
+    """One more layer before the output: norm(f(W h + b)) (Devlin et al. 2019).
+
+    It is as wide as the table that the output layer is tied to; where it is tied to none, `width`, the model's unless
+    told.
+    """
 
     activation: Activation = "gelu"
     norm: Spec | None = None
+    width: int | None = None
 
     def layer(self, dim: int, width: int) -> TransformLayer:
         return TransformLayer(self, dim, width)
@@ -83,7 +88,8 @@ class OutputLayer(nn.Module):
         scaled: bool = False,
     ) -> None:
         super().__init__()
-        width = dim if tied is None else tied.width
+        free = (transform.width if transform else None) or dim
+        width = free if tied is None else tied.width
         self.scale = 1 / math.sqrt(dim) if scaled else 1.0
         self.transform: nn.Module
         if transform is not None:
@@ -96,3 +102,13 @@ class OutputLayer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """B T D → B T V."""
         return nn.functional.linear(self.transform(x) * self.scale, self.weight, self.bias)
+
+
+class NoOutput(OutputLayer):
+    """No labels: what comes out is what went in, B T D, for encoders whose states are all that is wanted of them."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x

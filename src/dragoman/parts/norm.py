@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, nn
 
 from dragoman.parts.mixer import Layout
@@ -28,6 +29,37 @@ class RMSNormalisation(nn.RMSNorm):
         return super().forward(x)
 
 
+class BatchNormalisation(nn.BatchNorm1d):
+    """torch's own over tokens in place of rows, with sums that leave padding out and wait for no GPU."""
+
+    running_mean: Tensor
+    running_var: Tensor
+    momentum: float
+
+    def __init__(self, dim: int, epsilon: float, momentum: float) -> None:
+        super().__init__(dim, eps=epsilon, momentum=momentum)
+        self.register_buffer("num_batches_tracked", None)  # needed for averages over all batches alone
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        mean, variance = self.running_mean, self.running_var
+        if self.training:
+            mean, variance = self._statistics(x, None if layout is None else layout.real)
+        return ((x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
+
+    def _statistics(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Mean and variance over the real tokens, each D, which the running ones follow."""
+        tokens = x.float().flatten(0, -2)  # B·T D
+        weight = torch.ones_like(tokens[:, :1]) if real is None else real.flatten()[:, None].float()
+        count = weight.sum()
+        mean = (tokens * weight).sum(0) / count
+        variance = ((tokens - mean).square() * weight).sum(0) / count
+        with torch.no_grad():
+            unbiased = variance * count / (count - 1).clamp(min=1)
+            self.running_mean.lerp_(mean, self.momentum)
+            self.running_var.lerp_(unbiased, self.momentum)
+        return mean, variance
+
+
 @dataclass(frozen=True)
 class LayerNorm(Spec):
     """y = (x − mean) / √(variance + ε) · g + b (Ba et al. 2016)."""
@@ -47,3 +79,18 @@ class RMSNorm(Spec):
 
     def build(self, dim: int) -> nn.Module:
         return RMSNormalisation(dim, eps=self.epsilon)
+
+
+@dataclass(frozen=True)
+class BatchNorm(Spec):
+    """y = (x − mean) / √(variance + ε) · g + b, over all real tokens of a batch (Ioffe & Szegedy 2015).
+
+    Outside training with running ones: running ← (1 − momentum) · running + momentum · the batch's. In training the
+    words of a batch know of each other through it, later ones of a target too.
+    """
+
+    epsilon: float = 1e-5
+    momentum: float = 0.1
+
+    def build(self, dim: int) -> nn.Module:
+        return BatchNormalisation(dim, self.epsilon, self.momentum)

@@ -27,7 +27,7 @@ class Position(nn.Module):
         return x
 
     def bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
-        """Positions added to scores, to be broadcast to B H T S."""
+        """Positions added to scores, to be broadcast to B H T S; the query is scaled already (by 1/√E)."""
         return None
 
     def value(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
@@ -49,31 +49,39 @@ def _frequencies(dim: int, base: float) -> Tensor:
     return torch.exp(-math.log(base) * exponent).float()
 
 
+def _in_turns(parts: tuple[Tensor, ...], dim: int) -> Tensor:
+    """a_1 b_1 a_2 b_2 …"""
+    return torch.stack(parts, dim=dim).flatten(dim - 1)
+
+
 @dataclass(frozen=True)
 class Sinusoidal(Spec):
     """PE(pos, 2i) = sin(pos / base^{2i/d}), PE(pos, 2i+1) = cos of the same (Vaswani et al. 2017, §3.5).
 
-    Computed, not looked up, so that it extends past every trained length.
+    Computed, not looked up, so that it extends past every trained length. `halves`: the sines first and the cosines
+    after them, as Marian has it (Junczys-Dowmunt et al. 2018), instead of in turns.
     """
 
     base: float = 10000.0
+    halves: bool = False
 
     def build(self, dim: int) -> SinusoidalPosition:
-        return SinusoidalPosition(dim, self.base)
+        return SinusoidalPosition(dim, self.base, self.halves)
 
 
 class SinusoidalPosition(Position):
     frequency: Tensor
 
-    def __init__(self, dim: int, base: float) -> None:
+    def __init__(self, dim: int, base: float, halves: bool = False) -> None:
         super().__init__()
         self.dim = dim
+        self.join = torch.cat if halves else _in_turns
         self.register_buffer("frequency", _frequencies(dim, base), persistent=False)
 
     def encoding(self, positions: Tensor) -> Tensor:
         """positions … → … D."""
         angle = positions[..., None].float() * self.frequency
-        return torch.stack((angle.sin(), angle.cos()), dim=-1).flatten(-2)[..., : self.dim]
+        return self.join((angle.sin(), angle.cos()), -1)[..., : self.dim]
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         if layout.longest is None:
@@ -118,17 +126,49 @@ class Rotary(Spec):
     base: float = 10000.0
 
     def build(self, dim: int) -> RotaryPosition:
-        return RotaryPosition(dim, self.base)
+        return RotaryPosition(dim, _frequencies(dim, self.base))
+
+
+@dataclass(frozen=True)
+class InterpolatedRotary(Spec):
+    """Rotary positions for texts `factor` times as long as those of the training: pos / factor (Chen et al. 2023)."""
+
+    base: float = 10000.0
+    factor: float = 1.0
+
+    def build(self, dim: int) -> RotaryPosition:
+        return RotaryPosition(dim, _frequencies(dim, self.base) / self.factor)
+
+
+@dataclass(frozen=True)
+class BandedRotary(Spec):
+    """Rotary positions of which only the slow turns are made slower, by `factor`, as in the code of Llama 3.1 (2024).
+
+    A pair that turns w times in the `trained` length is left alone where w ≥ `fast`, slowed down where w ≤ `slow`, and
+    in between moved from the one to the other: ω·(s + (1 − s)/factor) with s = (w − slow)/(fast − slow).
+    """
+
+    base: float = 500000.0
+    factor: float = 8.0
+    slow: float = 1.0
+    fast: float = 4.0
+    trained: int = 8192
+
+    def build(self, dim: int) -> RotaryPosition:
+        frequency = _frequencies(dim, self.base)
+        turns = self.trained * frequency / (2 * math.pi)
+        share = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        return RotaryPosition(dim, frequency * (share + (1 - share) / self.factor))
 
 
 class RotaryPosition(Position):
     frequency: Tensor
 
-    def __init__(self, dim: int, base: float) -> None:
+    def __init__(self, dim: int, frequency: Tensor) -> None:
         super().__init__()
         if dim % 2:
             raise UserError(f"rotary positions turn pairs, but a head is {dim} wide: choose an even width")
-        self.register_buffer("frequency", _frequencies(dim, base), persistent=False)
+        self.register_buffer("frequency", frequency, persistent=False)
 
     def rotate(self, x: Tensor, positions: Tensor) -> Tensor:
         angle = positions[:, None, :, None].float() * self.frequency  # B 1 T E/2

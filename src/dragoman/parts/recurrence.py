@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dragoman.errors import UserError
-from dragoman.parts.cells import CELLS, CellKind
+from dragoman.parts.cells import CELLS, CellKind, Cells
 from dragoman.parts.mixer import Ctx, Layout, Mixer, State
 from dragoman.parts.spec import Spec
 
@@ -20,13 +21,16 @@ class Recurrent(Spec):
     """h_t = g(x_t, h_{t−1}), in layers, read from left to right, from right to left, or both ways.
 
     Both ways (Schuster & Paliwal 1997) each direction has half of the width, so that what comes out has the width of
-    what went in. Dropout is between layers (Zaremba et al. 2014).
+    what went in. `context`: what an attending part below saw of the source enters as well, g([x_t; c_t], h_{t−1}) (Wu
+    et al. 2016, §3). Dropout is between layers, `input_dropout` is on what enters the first (Zaremba et al. 2014).
     """
 
     cell: CellKind = "lstm"
     layers: int = 1
     direction: Literal["forward", "backward", "both"] = "forward"
     dropout: float = 0.0
+    context: bool = False
+    input_dropout: float = 0.0
 
     def build(self, dim: int) -> RecurrentMixer:
         return RecurrentMixer(self, dim)
@@ -40,27 +44,60 @@ class RecurrentMixer(Mixer):
         self.both, self.backward = spec.direction == "both", spec.direction == "backward"
         if self.both and dim % 2:
             raise UserError(f"a width of {dim} cannot be halved for two directions: choose an even one")
-        self.cells = CELLS[spec.cell](dim, dim // 2 if self.both else dim, spec.layers, spec.dropout, self.both)
+        self.context, self.input_dropout = spec.context, spec.input_dropout
+        inputs, outputs = 2 * dim if spec.context else dim, dim // 2 if self.both else dim
+        self.cells = CELLS[spec.cell](inputs, outputs, spec.layers, spec.dropout, self.both)
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.cells.init_state(batch, like)
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        lengths = ctx.layout.lengths
-        if state is not None and lengths is None:
-            return self.cells.run(x, state)
-        if self.backward:
-            x = flip(x, ctx.layout)
-        if lengths is None:
-            y, last = self.cells.read(x)
-        else:  # packing keeps padding out of the last state and out of the backward direction's first
-            packed = pack_padded_sequence(x, lengths.cpu(), batch_first=True, enforce_sorted=False)
-            packed, last = self.cells.read(packed, state)
-            y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
+        x = F.dropout(self._with_context(x, ctx), self.input_dropout, self.training)
+        if self.both or self.backward:
+            return self._around(x, ctx, state), None
         if state is not None:
-            return y, self.cells.unpack(last)
-        ctx.final = self.cells.unpack(last)
-        return flip(y, ctx.layout) if self.backward else y, None
+            return go_on(self.cells, x, ctx.layout, state)
+        if ctx.memory is not None:  # in a decoder nobody asks where rows ended, and padding comes after all that counts
+            return self.cells.read(x)[0], None
+        y, ctx.final = read_rows(self.cells, x, ctx.layout)
+        return y, None
+
+    def _with_context(self, x: Tensor, ctx: Ctx) -> Tensor:
+        if not self.context:
+            return x
+        if ctx.context is None:
+            raise UserError("a recurrent part with context reads what an attending part saw: put one below it")
+        return torch.cat((x, ctx.context), -1)
+
+    def _around(self, x: Tensor, ctx: Ctx, state: State | None) -> Tensor:
+        if state is not None:
+            raise UserError("a part that goes on word by word must read forwards: give it the direction 'forward'")
+        y, ctx.final = read_rows(self.cells, flip(x, ctx.layout) if self.backward else x, ctx.layout)
+        return flip(y, ctx.layout) if self.backward else y
+
+
+def go_on(cells: Cells, x: Tensor, layout: Layout, state: State) -> tuple[Tensor, State]:
+    """Further tokens, B T I → B T D, and the state after each row's own last one."""
+    return cells.run(x, state) if layout.lengths is None else read_rows(cells, x, layout, state)
+
+
+def read_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None) -> tuple[Tensor, State]:
+    """Whole rows through torch's kernels, B T I → B T D, and the state after each row's own last token.
+
+    Packing keeps padding out of the last state and out of the backward direction's first.
+    """
+    real = layout.real
+    if real is None:
+        y, last = cells.read(x, state)
+        return y, cells.unpack(last)
+    count = real.sum(1)  # B
+    packed = pack_padded_sequence(x, count.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
+    packed, last = cells.read(packed, state)
+    y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
+    after = cells.unpack(last)
+    if state is not None:  # a row without a token stays where it was
+        after = {name: torch.where((count > 0)[:, None, None], after[name], state[name]) for name in state}
+    return y, after
 
 
 def flip(x: Tensor, layout: Layout) -> Tensor:

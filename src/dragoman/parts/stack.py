@@ -66,6 +66,39 @@ class ResidualMixer(Mixer):
 
 
 @dataclass(frozen=True)
+class Parallel(Spec):
+    """x + Σ_k f_k(norm(x)): parts side by side behind one norm (Wang & Komatsuzaki 2021; Chowdhery et al. 2022, §2)."""
+
+    bodies: tuple[Spec, ...]
+    norm: Spec = field(default_factory=LayerNorm)
+    dropout: float = 0.0
+
+    def build(self, dim: int) -> ParallelMixer:
+        return ParallelMixer([built(body, dim, Mixer) for body in self.bodies], self.norm.build(dim), self.dropout)
+
+
+class ParallelMixer(Mixer):
+    def __init__(self, bodies: list[Mixer], norm: nn.Module, dropout: float) -> None:
+        super().__init__()
+        self.bodies = nn.ModuleList(bodies)
+        self.norm = norm
+        self.dropout = nn.Dropout(dropout)
+
+    def parts(self) -> list[tuple[str, Mixer]]:
+        return [(name, cast(Mixer, body)) for name, body in self.bodies.named_children()]
+
+    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+        return {name: body.init_state(batch, longest, like) for name, body in self.parts()}
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        same, after = self.norm(x, ctx.layout), {}
+        for name, body in self.parts():
+            y, after[name] = body(same, ctx, None if state is None else state[name])
+            x = x + self.dropout(y)
+        return x, None if state is None else after
+
+
+@dataclass(frozen=True)
 class Stack(Spec):
     """A block of parts, `depth` times on top of itself, positions put in at the bottom.
 

@@ -18,6 +18,7 @@ class Visibility(nn.Module):
 
     causal = False  # exactly “j ≤ i”, which kernels know by name
     full = True  # nothing is hidden
+    packs = True  # is it the same for each sequence of a packed row?
 
     def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
         """query B T, key B S → B T S."""
@@ -44,6 +45,27 @@ class WindowVisibility(Visibility):
         return (distance >= 0) & (distance < self.size)
 
 
+class BlockVisibility(Visibility):
+    full = False
+
+    def __init__(self, size: int) -> None:
+        super().__init__()
+        self.size = size
+
+    def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
+        i, j = query[:, :, None], key[:, None, :]
+        return (j <= i) & (i // self.size == j // self.size)
+
+
+class PrefixVisibility(Visibility):
+    full = False
+    packs = False  # ctx tells one prefix a row
+
+    def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
+        before = key[:, None, :] <= query[:, :, None]
+        return before if ctx.prefix is None else before | (key < ctx.prefix[:, None])[:, None, :]
+
+
 @dataclass(frozen=True)
 class Full(Spec):
     """Every position sees every other: encoders and cross-attention."""
@@ -68,3 +90,25 @@ class Window(Spec):
 
     def build(self, dim: int) -> WindowVisibility:
         return WindowVisibility(self.size)
+
+
+@dataclass(frozen=True)
+class Block(Spec):
+    """Position i sees j ≤ i in its own block of `size` positions, itself included (Liu et al. 2018, §4.2.4)."""
+
+    size: int = 256
+
+    def build(self, dim: int) -> BlockVisibility:
+        return BlockVisibility(self.size)
+
+
+@dataclass(frozen=True)
+class Prefix(Spec):
+    """Position i sees j ≤ i and all of the row's prefix: the sequence-to-sequence mask of Dong et al. (2019, §2.2).
+
+    A prefix that covers the row makes it a mask for both ways, an empty one the causal mask, so that one stack has all
+    three. Steps after the prefix need not be told how long it was: they see what is before them in any case.
+    """
+
+    def build(self, dim: int) -> PrefixVisibility:
+        return PrefixVisibility()

@@ -27,5 +27,5 @@ def search(
     if settings.size > room:
         raise UserError(f"a beam of {settings.size} is wider than the {room} words of the vocabulary: narrow it")
     if settings.greedy:
-        return greedy_search(model, source, lengths, symbols, limits, settings.length_penalty)
+        return greedy_search(model, source, lengths, symbols, limits, settings.penalty)
     return beam_search(model, source, lengths, symbols, limits, settings)

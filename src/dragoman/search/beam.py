@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dragoman.models import Model
 from dragoman.search.engine import Hypothesis, Stepper, Symbols
+from dragoman.search.penalties import Coverage, SummedCoverage
 from dragoman.search.settings import Beam
 
 
@@ -18,31 +19,42 @@ def beam_search(
 
     Of the K·V continuations the 2K best are looked at: an END among the first K completes a hypothesis, which is set
     aside; the first K others go on. Every step keeps its tokens and parents, from which hypotheses are traced back.
+    Penalties act where hypotheses are set aside; which of them go on is a matter of log p(y|x) alone.
     """
-    batch, width, alpha = source.shape[0], settings.size, settings.length_penalty
-    device, longest = source.device, int(limits.max())
-    stepper = Stepper(model, model.start(source, lengths, width, longest, symbols.start), symbols)
+    batch, width, device = source.shape[0], settings.size, source.device
+    lasts = set(limits.tolist())  # the numbers of tokens at which something is cut off
+    longest = max(lasts)
+    coverage = SummedCoverage(lengths, width, source.shape[1], settings.coverage) if settings.coverage else Coverage()
+    begin = model.start(source, lengths, width, longest, symbols.start)
+    stepper = Stepper(model, begin, symbols, coverage.watches)
     first_row = torch.arange(batch, device=device)[:, None] * width  # B 1
     scores = torch.full((batch, width), -torch.inf, device=device)
-    cut = scores.clone()  # the hypotheses that the length limit cuts off
     scores[:, 0] = 0.0  # at first all hypotheses are the same: let one speak
-    aside = Aside(batch, settings.enough, device)
+    aside, cut = (
+        Aside(batch, settings.enough, device),
+        Aside(batch, width, device),
+    )  # complete, and cut off by the limit
     over = torch.zeros(batch, dtype=torch.bool, device=device)
     history: list[tuple[Tensor, Tensor]] = []  # of each step: tokens B K, parents B K
     for step in range(longest):
         log_p = stepper.step().unflatten(0, (batch, width))  # B K V
+        coverage.look(stepper.looks)
         vocabulary = log_p.shape[-1]
         total = (scores[..., None] + log_p).flatten(1)  # B K·V
         best, index = total.topk(min(2 * width, total.shape[1]), dim=-1)  # B 2K
         parent, token = index // vocabulary, index % vocabulary
         end = token == symbols.end
         complete = torch.where(end[:, :width], best[:, :width], -torch.inf)
-        aside.add(complete, step, parent[:, :width], alpha)
+        normalized = complete / settings.penalty(step + 1) + coverage.penalty(parent[:, :width])
+        aside.add(complete, normalized, step, parent[:, :width])
         alive = torch.where(end, -torch.inf, best)
         scores, kept = alive.topk(width, dim=-1)  # B K
         token, parent = token.gather(1, kept), parent.gather(1, kept)
         history.append((token, parent))
-        cut = torch.where((limits == step + 1)[:, None], scores, cut)
+        if step + 1 in lasts:
+            unfinished = torch.where((limits == step + 1)[:, None], scores, -torch.inf)
+            normalized = unfinished / settings.penalty(step + 1) + coverage.penalty(parent)
+            cut.add(unfinished, normalized, step + 1, torch.arange(width, device=device).expand(batch, -1))
         over = over | (limits <= step + 1)
         if settings.stop == "complete":
             over = over | (aside.count >= settings.enough)
@@ -50,63 +62,54 @@ def beam_search(
             break
         scores = scores.masked_fill(over[:, None], -torch.inf)  # nothing more comes of a source that is over
         stepper.choose(token.flatten(), (first_row + parent).flatten())
-    return _trace(history, aside, cut, limits.tolist(), settings)
+        coverage.choose(parent)
+    return _trace(history, aside, cut, settings.best)
 
 
 class Aside:
-    """The complete hypotheses of each source, best first: `room` of them, by their normalised scores."""
+    """Hypotheses of each source that go on no more, best first: `room` of them, by their normalised scores."""
 
     def __init__(self, batch: int, room: int, device: torch.device) -> None:
         self.normalized = torch.full((batch, room), -torch.inf, device=device)
         self.score = self.normalized.clone()
-        self.step = torch.zeros(batch, room, dtype=torch.long, device=device)  # when END came
-        self.parent = self.step.clone()  # which hypothesis it completed
+        self.step = torch.zeros(batch, room, dtype=torch.long, device=device)  # how many steps it went, END not counted
+        self.parent = self.step.clone()  # which hypothesis it was after them
         self.count = torch.zeros(batch, dtype=torch.long, device=device)
         self.room = room
 
-    def add(self, score: Tensor, step: int, parent: Tensor, alpha: float) -> None:
-        """score B K, −∞ where nothing was completed; a better one takes the place of the worst."""
-        normalized = torch.cat((self.normalized, score / (step + 1) ** alpha), 1)
-        self.normalized, order = normalized.topk(self.room, dim=-1)
+    def add(self, score: Tensor, normalized: Tensor, step: int, parent: Tensor) -> None:
+        """score B K, −∞ where there is nothing to set aside; a better one takes the place of the worst."""
+        self.normalized, order = torch.cat((self.normalized, normalized), 1).topk(self.room, dim=-1)
         self.score = torch.cat((self.score, score), 1).gather(1, order)
         self.step = torch.cat((self.step, torch.full_like(parent, step)), 1).gather(1, order)
         self.parent = torch.cat((self.parent, parent), 1).gather(1, order)
         self.count = self.count + (score > -torch.inf).sum(1)
 
+    def rows(self) -> list[list[tuple[float, float, int, int]]]:
+        """Of each source: (score, normalised score, steps, slot) of what was set aside."""
+        columns = zip(self.score.tolist(), self.normalized.tolist(), self.step.tolist(), self.parent.tolist())
+        return [[one for one in zip(*row) if one[0] > -torch.inf] for row in columns]
 
-def _trace(
-    history: list[tuple[Tensor, Tensor]], aside: Aside, cut: Tensor, limits: list[int], settings: Beam
-) -> list[list[Hypothesis]]:
+
+def _trace(history: list[tuple[Tensor, Tensor]], aside: Aside, cut: Aside, best: int) -> list[list[Hypothesis]]:
     """The hypotheses set aside, then, if they are too few, those that the length limit cut off."""
     tokens = torch.stack([token for token, _ in history], 1).tolist()  # B T K
     parents = torch.stack([parent for _, parent in history], 1).tolist()
-    found = []
-    for row, (token, parent) in enumerate(zip(tokens, parents)):
-        hypotheses = [
-            Hypothesis(_backtrack(token, parent, step - 1, slot), score, normalized, True)
-            for score, normalized, step, slot in zip(
-                aside.score[row].tolist(),
-                aside.normalized[row].tolist(),
-                aside.step[row].tolist(),
-                aside.parent[row].tolist(),
-            )
-            if score > -torch.inf
-        ]
-        for slot, score in enumerate(cut[row].tolist()):
-            if len(hypotheses) < settings.best and score > -torch.inf:
-                normalized = score / limits[row] ** settings.length_penalty
-                hypotheses.append(
-                    Hypothesis(_backtrack(token, parent, limits[row] - 1, slot), score, normalized, False)
-                )
-        found.append(hypotheses[: settings.best])
-    return found
+    finished, unfinished = aside.rows(), cut.rows()
+    return [
+        [
+            Hypothesis(_backtrack(token, parent, steps, slot), score, normalized, complete)
+            for complete, found in ((True, finished[row]), (False, unfinished[row]))
+            for score, normalized, steps, slot in found
+        ][:best]
+        for row, (token, parent) in enumerate(zip(tokens, parents))
+    ]
 
 
-def _backtrack(tokens: list[list[int]], parents: list[list[int]], step: int, slot: int) -> list[int]:
-    """The tokens of the hypothesis that stood in `slot` after `step`."""
+def _backtrack(tokens: list[list[int]], parents: list[list[int]], steps: int, slot: int) -> list[int]:
+    """The tokens of the hypothesis that stood in `slot` after so many steps."""
     path: list[int] = []
-    while step >= 0:
+    for step in reversed(range(steps)):
         path.append(tokens[step][slot])
         slot = parents[step][slot]
-        step -= 1
     return path[::-1]

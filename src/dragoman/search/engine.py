@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -9,15 +10,20 @@ from torch import Tensor
 
 from dragoman.models import Model, Start
 from dragoman.parts.mixer import Ctx, Layout, Memory, State, map_state
+from dragoman.search.alignment import cross_attention
 
 
 @dataclass(frozen=True)
 class Symbols:
-    """The token ids that a search must know; `banned` are never written."""
+    """The token ids that a search must know; `banned` are never written, what is `forced` is written first of all.
 
-    start: int
+    `start`, which is fed first, may be another for every source (B).
+    """
+
+    start: int | Tensor
     end: int
     banned: tuple[int, ...] = ()
+    forced: tuple[int, ...] = ()  # at no cost: its log p is 0
 
 
 @dataclass(frozen=True)
@@ -26,30 +32,39 @@ class Hypothesis:
 
     tokens: list[int]
     score: float
-    normalized: float  # score / |y|^α, by which it was chosen
+    normalized: float  # by which it was chosen: score / |y|^α, or with the penalties that were asked for
     finished: bool  # did it reach END within the length limit?
 
 
 class Stepper:
     """A model in the middle of writing: feeds one token a row and gives the log-probabilities of the next."""
 
-    def __init__(self, model: Model, begin: Start, symbols: Symbols) -> None:
+    def __init__(self, model: Model, begin: Start, symbols: Symbols, watches: bool = False) -> None:
+        """`watches`: after each step `looks` says where in the source every row has looked."""
         self.model = model
         self.memory: Memory | None = begin.memory
         self.state: State = begin.state
         self.tokens, self.positions = begin.tokens, begin.positions
-        self.symbols = symbols
+        self.symbols, self.written = symbols, 0
+        self.watches = watches
+        self.looks: Tensor | None = None  # B K S; None where nobody watches, and where there is no attention
 
     def step(self) -> Tensor:
         """R V: log p of every next token, −∞ for those that may not be written."""
-        ctx = Ctx(Layout.steps(self.positions), self.memory)
+        recorder: dict[str, list[Tensor]] | None = {} if self.watches else None
+        ctx = Ctx(Layout.steps(self.positions), self.memory, recorder=recorder)
         logits, state = self.model.decode(self.tokens[:, None], ctx, self.state)
         assert state is not None
+        if recorder is not None:  # the rows of a source ask side by side, as so many queries
+            self.looks = cross_attention(self.model, {path: weights[0] for path, weights in recorder.items()})
         self.state = state
         self.positions = self.positions + 1
         log_p = logits[:, 0].float().log_softmax(-1)
         if self.symbols.banned:
             log_p[:, list(self.symbols.banned)] = -torch.inf
+        if self.written < len(self.symbols.forced):
+            log_p.fill_(-torch.inf)[:, self.symbols.forced[self.written]] = 0.0
+        self.written += 1
         return log_p
 
     def choose(self, tokens: Tensor, rows: Tensor | None = None) -> None:
@@ -63,8 +78,8 @@ class Stepper:
 PAST = -1  # stands where a row that is over goes on only because others do
 
 
-def finish(row: list[int], score: float, end: int, alpha: float) -> Hypothesis:
-    """The hypothesis of a row that ends at END, or unfinished at its limit."""
+def finish(row: list[int], score: float, end: int, penalty: Callable[[int], float] = lambda length: 1.0) -> Hypothesis:
+    """The hypothesis of a row that ends at END, or unfinished at its limit; its score is divided by `penalty`(|y|)."""
     tokens = row[: row.index(PAST)] if PAST in row else row
     finished = tokens[-1] == end
-    return Hypothesis(tokens[:-1] if finished else tokens, score, score / len(tokens) ** alpha, finished)
+    return Hypothesis(tokens[:-1] if finished else tokens, score, score / penalty(len(tokens)), finished)

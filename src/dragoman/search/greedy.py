@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
@@ -11,9 +13,12 @@ from dragoman.search.engine import PAST, Hypothesis, Stepper, Symbols, finish
 
 @torch.inference_mode()
 def greedy_search(
-    model: Model, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, alpha: float = 1.0
+    model: Model, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, penalty: Callable[[int], float]
 ) -> list[list[Hypothesis]]:
-    """B S → one hypothesis a source: y_t = argmax p(y | y_<t, x), until END or as many tokens as `limits` (B)."""
+    """B S → one hypothesis a source: y_t = argmax p(y | y_<t, x), until END or as many tokens as `limits` (B).
+
+    `penalty` gives what the score of so many tokens is divided by.
+    """
     longest = int(limits.max())
     stepper = Stepper(model, model.start(source, lengths, 1, longest, symbols.start), symbols)
     batch = source.shape[0]
@@ -29,4 +34,4 @@ def greedy_search(
             break
         stepper.choose(tokens)
     rows = torch.stack(written, 1).tolist()
-    return [[finish(row, score, symbols.end, alpha)] for row, score in zip(rows, scores.tolist())]
+    return [[finish(row, score, symbols.end, penalty)] for row, score in zip(rows, scores.tolist())]

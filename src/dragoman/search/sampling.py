@@ -48,8 +48,7 @@ def sample(
             break
         stepper.choose(tokens)
     hypotheses = [
-        finish(row, score, symbols.end, alpha=0.0)
-        for row, score in zip(torch.stack(written, 1).tolist(), scores.tolist())
+        finish(row, score, symbols.end) for row, score in zip(torch.stack(written, 1).tolist(), scores.tolist())
     ]
     groups = [hypotheses[i : i + settings.best] for i in range(0, rows, settings.best)]
     return [sorted(group, key=lambda h: -h.score) for group in groups]

@@ -8,7 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from dragoman.errors import UserError
+from dragoman.errors import UserError, unknown
+from dragoman.search.penalties import NORMALISATIONS, Normalisation
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,8 @@ class Beam:
     """Beam search: keep the `size` best hypotheses, set those aside that reach END, choose by log p(y|x) / |y|^α.
 
     Stops when `complete` hypotheses are set aside (as many as the beam is wide unless told), or, with `stop` “steps”,
-    only at the length limit. `size` 1 is greedy search.
+    only at the length limit. `size` 1 is greedy search. With `normalisation` “gnmt” and a `coverage` of β the choice
+    is by log p(y|x) / lp(y) + cp(x, y) (Wu et al. 2016, §7).
     """
 
     size: int = 5
@@ -43,10 +45,16 @@ class Beam:
     complete: int | None = None
     best: int = 1  # how many hypotheses to give back
     length: Length = Length()
+    normalisation: Normalisation = "power"  # |y|^α, or GNMT's
+    coverage: float = 0.0  # β
 
     def __post_init__(self) -> None:
         if not -10 <= self.length_penalty <= 10:
             raise UserError(f"a length penalty must lie between -10 and 10, but is {self.length_penalty}")
+        if self.normalisation not in NORMALISATIONS:
+            raise unknown("length normalisation", self.normalisation, NORMALISATIONS)
+        if not 0 <= self.coverage <= 10:
+            raise UserError(f"a coverage penalty must lie between 0 and 10, but is {self.coverage}")
         if self.size < 1:
             raise UserError(f"a beam must be at least 1 wide, but is {self.size}")
         if self.best < 1:
@@ -67,7 +75,11 @@ class Beam:
 
     @property
     def greedy(self) -> bool:
-        return self.size == 1 and self.stop == "complete" and self.enough == 1
+        return self.size == 1 and self.stop == "complete" and self.enough == 1 and self.coverage == 0
+
+    def penalty(self, length: int) -> float:
+        """What log p(y|x) of so many tokens, END counted in, is divided by."""
+        return NORMALISATIONS[self.normalisation](length, self.length_penalty)
 
     @property
     def enough(self) -> int:

@@ -6,14 +6,14 @@ from typing import Literal
 
 from dragoman.models import DecoderOnly
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.embedding import Embedding
+from dragoman.parts.embedding import Embedding, Transform
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initial import Normal
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned, Sinusoidal
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
-from dragoman.parts.visibility import Causal
+from dragoman.parts.visibility import Causal, Prefix
 from dragoman.systems.system import System
 from dragoman.systems.vocabulary import Vocabulary
 
@@ -56,6 +56,62 @@ def gpt(
     return DecoderOnly(width, vocabulary.target, stack, tied=tied, initial=Normal(0.02))
 
 
+def chat(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 2048,
+    layers: int = 24,
+    heads: int = 16,
+    inner: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    longest: int = 2048,
+    tied: bool = True,
+) -> DecoderOnly:
+    """GPT's decoder, tuned on instructions and dialogues with the loss on the replies alone (Ouyang et al. 2022).
+
+    What makes it a partner in a dialogue is how it is trained: it is built as `gpt` is.
+    """
+    return gpt(
+        vocabulary,
+        width=width,
+        layers=layers,
+        heads=heads,
+        inner=inner,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+        longest=longest,
+        tied=tied,
+    )
+
+
+def unilm(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    inner: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    longest: int = 512,
+    tied: bool = True,
+) -> DecoderOnly:
+    """BERT's stack and one mask: the source is read both ways, the target from left to right (Dong et al. 2019).
+
+    The paper's vectors for the first and the second segment, which also tell its three masks apart, are left out.
+    """
+    block = (
+        PostNorm(SelfAttention(heads, visibility=Prefix(), dropout=attention_dropout), LayerNorm(), dropout),
+        PostNorm(FeedForward(inner, "gelu"), LayerNorm(), dropout),
+    )
+    stack = Stack(block, layers, Learned(longest), dropout, input_norm=LayerNorm())
+    transform = Transform("gelu", LayerNorm())
+    return DecoderOnly(
+        width, vocabulary.target, stack, tied=tied, output_bias=True, initial=Normal(0.02), transform=transform
+    )
+
+
 def transformer_d(
     vocabulary: Vocabulary,
     *,
@@ -87,6 +143,7 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1024, "layers": 2},
         },
         1.0,
+        {"pairs": ("one-sequence", {})},
     ),
     "transformer-d": System(
         transformer_d,
@@ -99,6 +156,7 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1024, "heads": 16},
         },
         0.4,
+        {"pairs": ("one-sequence", {})},
     ),
     "gpt": System(
         gpt,
@@ -111,5 +169,30 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1600, "layers": 48, "heads": 25},
         },
         0.4,
+    ),
+    "chat": System(
+        chat,
+        "Training language models to follow instructions with human feedback",
+        2022,
+        {
+            "tiny": {"width": 128, "layers": 3, "heads": 4},
+            "small": {"width": 256, "layers": 4, "heads": 4},
+            "base": {},
+            "big": {"width": 12288, "layers": 96, "heads": 96},
+        },
+        0.4,
+    ),
+    "unilm": System(
+        unilm,
+        "Unified Language Model Pre-training for Natural Language Understanding and Generation",
+        2019,
+        {
+            "tiny": {"width": 128, "layers": 3, "heads": 4},
+            "small": {"width": 256, "layers": 4, "heads": 4},
+            "base": {},
+            "big": {"width": 1024, "layers": 24, "heads": 16},
+        },
+        0.4,
+        {"text": ("masks", {})},
     ),
 }

@@ -2,6 +2,179 @@
 
 from __future__ import annotations
 
-from dragoman.systems.system import System
+from dataclasses import replace
+from typing import Any
 
-SYSTEMS: dict[str, System] = {}
+from dragoman.models import EncoderOnly, ReplacedTokens
+from dragoman.parts.attention import SelfAttention
+from dragoman.parts.embedding import Embedding, Transform
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.initial import Normal
+from dragoman.parts.norm import LayerNorm
+from dragoman.parts.positions import Learned, Sinusoidal
+from dragoman.parts.stack import PostNorm, PreNorm, Stack
+from dragoman.parts.visibility import Full
+from dragoman.systems.system import System
+from dragoman.systems.vocabulary import Vocabulary
+
+NORM = LayerNorm(1e-12)
+
+
+def bert(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    inner: int | None = None,
+    embedding: int | None = None,
+    types: int = 2,
+    longest: int = 512,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    tied: bool = True,
+) -> EncoderOnly:
+    """Transformer encoder that guesses masked words and whether two sentences belong together (Devlin et al. 2019).
+
+    Learned positions for up to `longest` tokens, a vector for either of two sentences, GELU; one more layer and norm
+    before the output. `embedding` is the width of the word vectors where it is not the model's (Lan et al. 2020).
+    """
+    narrow = None if embedding == width else embedding
+    block = (
+        PostNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), NORM, dropout),
+        PostNorm(FeedForward(inner, "gelu"), NORM, dropout),
+    )
+    stack = Stack(block, layers, Learned(longest), dropout, input_norm=NORM, input_width=narrow)
+    return EncoderOnly(
+        width,
+        vocabulary.source,
+        stack,
+        Embedding(width=narrow),
+        types=types,
+        tied=tied,
+        transform=Transform("gelu", NORM),
+        pooled=2,
+        initial=Normal(0.02),
+    )
+
+
+def roberta(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    inner: int | None = None,
+    longest: int = 512,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    tied: bool = True,
+) -> EncoderOnly:
+    """BERT without the question of the next sentence, its words masked anew in every epoch (Liu et al. 2019)."""
+    bigger = bert(
+        vocabulary,
+        width=width,
+        layers=layers,
+        heads=heads,
+        inner=inner,
+        longest=longest,
+        dropout=dropout,
+        attention_dropout=attention_dropout,
+        tied=tied,
+    )
+    return replace(bigger, types=0, pooled=0)
+
+
+def electra(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    inner: int | None = None,
+    embedding: int | None = None,
+    generator: int = 3,
+    longest: int = 512,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    shared: bool = True,
+) -> ReplacedTokens:
+    """A small generator puts likely words in, the encoder says which were put in (Clark et al. 2020).
+
+    The generator has as many layers, but `generator` times fewer heads, and is as much narrower. Both read the same
+    embeddings of words and positions, `embedding` wide, the model's width unless told (§3.2, table 6).
+    """
+    few = max(1, heads // generator)
+    narrow, table = width // heads * few, embedding or width
+    inside = {"layers": layers, "longest": longest, "dropout": dropout, "attention_dropout": attention_dropout}
+
+    def encoder(width: int, heads: int, inner: int | None) -> EncoderOnly:
+        whole = bert(vocabulary, width=width, heads=heads, inner=inner, embedding=table, **inside)  # type: ignore[arg-type]
+        return replace(whole, pooled=0)
+
+    guess = encoder(narrow, few, None if inner is None else max(1, inner // generator))
+    detect = replace(encoder(width, heads, inner), outputs=1, tied=False, transform=Transform("gelu"))
+    return ReplacedTokens(guess, detect, shared)
+
+
+def tagger(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 512,
+    layers: int = 6,
+    heads: int = 8,
+    inner: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+) -> EncoderOnly:
+    """Transformer encoder with one label for every word (Devlin et al. 2019, §3.2, without the pretraining)."""
+    block = (
+        PreNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), LayerNorm(), dropout),
+        PreNorm(FeedForward(inner, "gelu"), LayerNorm(), dropout),
+    )
+    stack = Stack(block, layers, Sinusoidal(), dropout, norm=LayerNorm())
+    return EncoderOnly(width, vocabulary.source, stack, Embedding(scaled=True), outputs=vocabulary.target, tied=False)
+
+
+SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"width": 128, "layers": 3, "heads": 4},
+    "small": {"width": 256, "layers": 4, "heads": 4},
+    "base": {},
+    "big": {"width": 1024, "layers": 24, "heads": 16},
+}
+
+SYSTEMS: dict[str, System] = {
+    "bert": System(
+        bert,
+        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+        2019,
+        SIZES,
+        0.4,
+        {"text": ("masked", {"copies": 10, "next_sentence": True})},
+    ),
+    "roberta": System(roberta, "RoBERTa: A Robustly Optimized BERT Pretraining Approach", 2019, SIZES, 0.4),
+    "electra": System(
+        electra,
+        "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
+        2020,
+        {
+            "tiny": {"width": 128, "layers": 3, "heads": 4, "embedding": 64, "generator": 2},
+            "small": {"width": 256, "layers": 12, "heads": 4, "embedding": 128, "generator": 4},
+            "base": {},
+            "big": {"width": 1024, "layers": 24, "heads": 16, "generator": 4},
+        },
+        0.4,
+    ),
+    "tagger": System(
+        tagger,
+        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+        2019,
+        {
+            "tiny": {"width": 128, "layers": 2, "heads": 4},
+            "small": {"width": 256, "layers": 3, "heads": 4},
+            "base": {},
+            "big": {"width": 1024, "heads": 16},
+        },
+        0.4,
+    ),
+}

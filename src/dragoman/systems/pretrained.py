@@ -2,6 +2,135 @@
 
 from __future__ import annotations
 
+from dragoman.models import EncoderDecoder
+from dragoman.parts.attention import CrossAttention, SelfAttention
+from dragoman.parts.embedding import Embedding
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.initial import Normal
+from dragoman.parts.norm import LayerNorm, RMSNorm
+from dragoman.parts.positions import Learned
+from dragoman.parts.relative import RelativeBias
+from dragoman.parts.spec import Spec
+from dragoman.parts.stack import PostNorm, PreNorm, Stack
+from dragoman.parts.visibility import Causal, Full
 from dragoman.systems.system import System
+from dragoman.systems.vocabulary import Vocabulary
 
-SYSTEMS: dict[str, System] = {}
+
+def t5(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 768,
+    layers: int = 12,
+    decoder_layers: int | None = None,
+    heads: int = 12,
+    inner: int | None = None,
+    buckets: int = 32,
+    farthest: int = 128,
+    gated: bool = False,
+    sentinels: int | None = 100,
+    dropout: float = 0.1,
+    shared: bool = True,
+    tied: bool = True,
+) -> EncoderDecoder:
+    """Transformer with a relative bias in place of positions, RMSNorm in the branches, no biases (Raffel et al. 2020).
+
+    Either stack has one table of biases for `buckets` of distances up to `farthest`. `gated`: a gated GELU in place of
+    ReLU, and `tied` false an output matrix of its own, as in version 1.1. `sentinels` are tokens past the vocabulary,
+    which stand for the spans that are cut out of a text (§3.1.4). What the paper puts into the first weights, queries
+    smaller by 1/√E and embeddings larger by √D with logits scaled back, is written out here as the scale of scores and
+    embeddings: the same functions, which learn better with Adam than with weights of such different sizes.
+    """
+    norm, more = RMSNorm(), sentinels or 0
+
+    def wrap(body: Spec) -> Spec:
+        return PreNorm(body, norm, dropout)
+
+    def bias(both_ways: bool) -> Spec:
+        return RelativeBias(heads, buckets, farthest, both_ways)
+
+    encoder = wrap(SelfAttention(heads, visibility=Full(), bias=False, dropout=dropout))
+    decoder = wrap(SelfAttention(heads, visibility=Causal(), bias=False, dropout=dropout))
+    cross = wrap(CrossAttention(heads, bias=False, dropout=dropout))
+    feed_forward = wrap(FeedForward(inner, "gelu-tanh" if gated else "relu", gated, bias=False, dropout=dropout))
+    return EncoderDecoder(
+        width,
+        vocabulary.source + more,
+        vocabulary.target + more,
+        encoder=Stack((encoder, feed_forward), layers, bias(True), dropout, norm),
+        decoder=Stack((decoder, cross, feed_forward), decoder_layers or layers, bias(False), dropout, norm),
+        embedding=Embedding(scaled=True),
+        shared=vocabulary.joint and shared,
+        tied=tied,
+        output_bias=False,
+    )
+
+
+def bart(
+    vocabulary: Vocabulary,
+    *,
+    width: int = 768,
+    layers: int = 6,
+    decoder_layers: int | None = None,
+    heads: int = 12,
+    inner: int | None = None,
+    longest: int = 1024,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    inner_dropout: float = 0.0,
+    shared: bool = True,
+    tied: bool = True,
+) -> EncoderDecoder:
+    """Transformer with GELU and learned positions, its embeddings normalised (Lewis et al. 2020, §2.1)."""
+
+    def wrap(body: Spec) -> Spec:
+        return PostNorm(body, LayerNorm(), dropout)
+
+    def stack(block: tuple[Spec, ...], depth: int) -> Stack:
+        return Stack(block, depth, Learned(longest), dropout, input_norm=LayerNorm())
+
+    encoder = wrap(SelfAttention(heads, visibility=Full(), dropout=attention_dropout))
+    decoder = wrap(SelfAttention(heads, visibility=Causal(), dropout=attention_dropout))
+    cross = wrap(CrossAttention(heads, dropout=attention_dropout))
+    feed_forward = wrap(FeedForward(inner, "gelu", dropout=inner_dropout))
+    return EncoderDecoder(
+        width,
+        vocabulary.source,
+        vocabulary.target,
+        encoder=stack((encoder, feed_forward), layers),
+        decoder=stack((decoder, cross, feed_forward), decoder_layers or layers),
+        shared=vocabulary.joint and shared,
+        tied=tied,
+        initial=Normal(0.02),
+    )
+
+
+SYSTEMS: dict[str, System] = {
+    "t5": System(
+        t5,
+        "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+        2020,
+        {
+            "tiny": {"width": 128, "layers": 2, "heads": 4},
+            "small": {"width": 256, "layers": 3, "heads": 4},
+            "base": {},
+            "big": {"width": 1024, "layers": 24, "heads": 16},
+        },
+        0.4,
+        {"text": ("spans", {})},
+    ),
+    "bart": System(
+        bart,
+        "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation, Translation, and "
+        "Comprehension",
+        2020,
+        {
+            "tiny": {"width": 128, "layers": 2, "heads": 4},
+            "small": {"width": 256, "layers": 3, "heads": 4},
+            "base": {},
+            "big": {"width": 1024, "layers": 12, "heads": 16},
+        },
+        0.4,
+        {"text": ("denoising", {})},
+    ),
+}

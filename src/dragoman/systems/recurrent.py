@@ -8,7 +8,7 @@ from dragoman.errors import unknown
 from dragoman.models import EncoderDecoder
 from dragoman.parts.initial import Glorot, Orthogonal
 from dragoman.parts.recurrence import Recurrent
-from dragoman.parts.recurrent_decoder import (
+from dragoman.parts.recurrent_context import (
     Attention,
     Attentional,
     BackwardState,
@@ -20,8 +20,8 @@ from dragoman.parts.recurrent_decoder import (
     Maxout,
     NoContext,
     Plain,
-    RecurrentDecoder,
 )
+from dragoman.parts.recurrent_decoder import RecurrentDecoder
 from dragoman.parts.score import Additive, Concat, Dot, General, ScaledDot
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack

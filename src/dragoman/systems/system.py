@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import typing
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.errors import UserError, unknown
@@ -25,6 +25,8 @@ class System:
     year: int
     sizes: Mapping[str, Mapping[str, Any]]
     rate: float
+    #: what it learns from pairs, text or turns, with settings, where that is not what all of its kind learn
+    objectives: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:
@@ -48,11 +50,11 @@ class System:
         for name, value in settings.items():
             if name not in known:
                 raise unknown(f"setting of {self.make.__name__}", name, known)
-            _check(f"{self.make.__name__}.{name}", value, known[name].annotation)
+            check_setting(f"{self.make.__name__}.{name}", value, known[name].annotation)
         return self.make(vocabulary, **(dict(self.sizes[size]) | settings))
 
 
-def _check(name: str, value: Any, kind: Any) -> None:
+def check_setting(name: str, value: Any, kind: Any) -> None:
     options = typing.get_args(kind) or (kind,)
     accepted = tuple(o for o in options if isinstance(o, type))
     wide = (*accepted, int) if float in accepted else accepted

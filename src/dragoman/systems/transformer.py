@@ -8,8 +8,9 @@ from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.embedding import Embedding
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.norm import LayerNorm, RMSNorm
+from dragoman.parts.norm import BatchNorm, LayerNorm, RMSNorm
 from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
+from dragoman.parts.relative import ALiBi
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
@@ -29,26 +30,32 @@ def transformer(
     attention_dropout: float = 0.0,
     inner_dropout: float = 0.0,
     pre_norm: bool = False,
-    positions: Literal["sinusoidal", "learned", "rotary"] = "sinusoidal",
+    positions: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
     longest: int = 1024,
-    norm: Literal["layer", "rms"] = "layer",
+    norm: Literal["layer", "rms", "batch"] = "layer",
     shared: bool = True,
     tied: bool = True,
 ) -> EncoderDecoder:
     """Self-attention and feed-forward layers alone, sinusoidal positions (Vaswani et al. 2017, table 3).
 
     `pre_norm` moves the normalisation into the branches (Xiong et al. 2020), which trains without a long warm-up;
-    `positions` may be learned, for up to `longest` tokens (Gehring et al. 2017), or rotary, in queries and keys instead
-    of the embeddings (Su et al. 2021); `norm` may be RMSNorm (Zhang & Sennrich 2019).
+    `positions` may be learned, for up to `longest` tokens (Gehring et al. 2017), rotary, in queries and keys instead of
+    the embeddings (Su et al. 2021), or alibi, in the scores (Press et al. 2022); `norm` may be RMSNorm (Zhang &
+    Sennrich 2019) or batch normalisation (Ioffe & Szegedy 2015).
     """
-    normal: Spec = {"layer": LayerNorm(), "rms": RMSNorm()}[norm]
+    normal: Spec = {"layer": LayerNorm(), "rms": RMSNorm(), "batch": BatchNorm()}[norm]
     final = normal if pre_norm else None
 
     def wrap(body: Spec) -> Spec:
         return PreNorm(body, normal, dropout) if pre_norm else PostNorm(body, normal, dropout)
 
     inside = Rotary() if positions == "rotary" else NoPosition()
-    outside = {"sinusoidal": Sinusoidal(), "learned": Learned(longest), "rotary": NoPosition()}[positions]
+    outside: Spec = {
+        "sinusoidal": Sinusoidal(),
+        "learned": Learned(longest),
+        "rotary": NoPosition(),
+        "alibi": ALiBi(heads),
+    }[positions]
 
     def attention(visibility: Spec) -> Spec:
         part = SelfAttention(heads, visibility=visibility, position=inside, dropout=attention_dropout)

@@ -2,12 +2,16 @@
 
 from dragoman.text.bpe import learn_merges
 from dragoman.text.dropout import Dropout
+from dragoman.text.framing import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, Framing
 from dragoman.text.symbols import CLASS, END, MASK, PAD, SEPARATOR, START, SYMBOLS, UNKNOWN
 from dragoman.text.tokenizer import KINDS, MARKERS, Tokenizer, learn
 from dragoman.text.words import word_spans, words
 
 __all__ = [
     "CLASS",
+    "DECODER_ONLY",
+    "ENCODER_DECODER",
+    "ENCODER_ONLY",
     "END",
     "KINDS",
     "MARKERS",
@@ -18,6 +22,7 @@ __all__ = [
     "SYMBOLS",
     "UNKNOWN",
     "Dropout",
+    "Framing",
     "Tokenizer",
     "learn",
     "learn_merges",

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.text.symbols import CLASS, END, PAD, SEPARATOR, START
+from dragoman.text.symbols import CLASS, END, MASK, PAD, SEPARATOR, START
 
 
 @dataclass(frozen=True)
 class Framing:
     """A source is `before` x `after`, a target `start` y `end`; what fills a row up is `pad`.
 
-    The systems learned here use the symbols of `symbols`; checkpoints from elsewhere bring their own numbers, and may
-    want their first written tokens `forced`.
+    A search never writes what is `banned`. The systems learned here use the symbols of `symbols`; checkpoints from
+    elsewhere bring their own numbers, and may want their first written tokens `forced`.
     """
 
     pad: int = PAD
@@ -21,11 +21,7 @@ class Framing:
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = (END,)
     forced: tuple[int, ...] = ()
-
-    @property
-    def around(self) -> int:
-        """How many symbols stand around a source."""
-        return len(self.before) + len(self.after)
+    banned: tuple[int, ...] = (PAD, START, MASK, SEPARATOR, CLASS)
 
 
 #: an encoder reads x END, its decoder writes START y END

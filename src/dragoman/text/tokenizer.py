@@ -27,7 +27,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from dragoman.errors import UserError, unknown
 from dragoman.text import vocabulary
-from dragoman.text.symbols import BYTES, END, PAD, START, SYMBOLS, UNKNOWN
+from dragoman.text.symbols import BYTES, CLASS, END, MASK, PAD, SEPARATOR, START, SYMBOLS, UNKNOWN
 from dragoman.text.words import word_spans
 
 VERSION = 1
@@ -39,6 +39,8 @@ KINDS = {
     "character": vocabulary.character,
     "byte": vocabulary.byte,
 }
+LABEL = "label"  # whatever stands between two spaces is one piece: for tags, not for text
+WHOLE = ("word", LABEL)  # the kinds whose pieces are whole words, so that there is nothing to spell others with
 UNMARKED = ("character", "byte")  # the kinds in which a space is a piece of its own
 
 # Chunks that are remembered in encoding: so many, and none longer (a sentence without spaces is seldom seen again).
@@ -54,9 +56,14 @@ MARKERS = {
 class Tokenizer:
     """Cuts texts into pieces and numbers them; ``learn`` makes one, ``load`` reads one."""
 
+    mask: int | None  # these three are None in a tokenizer from elsewhere that does not have them
+    separator: int | None
+    cls: int | None
+
     def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str) -> None:
         self.kind, self.marker = kind, marker
         self.pad, self.unknown, self.start, self.end = PAD, UNKNOWN, START, END
+        self.mask, self.separator, self.cls = MASK, SEPARATOR, CLASS
         self._library = library
         library.encode_special_tokens = True  # the library's way to say: do not look for special symbols in a text
         numbers = library.get_vocab()
@@ -102,6 +109,23 @@ class Tokenizer:
         if len(known) > _MEMORY_SIZE:
             self._known = {"": known[""]}  # a new one, because other threads may be reading the old one
         return ids
+
+    def encode_masked(self, text: str, mark: str) -> list[int]:
+        """``encode`` with a mask for every ``mark``, a control character that is no part of any word.
+
+        The mask takes the mark's space with it, as the piece that begins a word would.
+        """
+        if self.kind in WHOLE:  # the mark would be but one unknown word among others
+            parts = self.encode_batch([part.strip(" ") for part in text.split(mark)])
+            return list(chain.from_iterable([part if n == 0 else [MASK, *part] for n, part in enumerate(parts)]))
+        marked = self.encode(mark)
+        alone = marked[1:] if self.marker == "initial" and len(marked) > 1 else marked[:1]
+        ids, result, place = self.encode(text), [], 0
+        while place < len(ids):
+            found = next((m for m in (marked, alone) if ids[place : place + len(m)] == m), None)
+            result.append(MASK if found else ids[place])
+            place += len(found) if found else 1
+        return result
 
     def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, list[int]]:
         """The numbers of each chunk together with the one space that is before or after it."""
@@ -165,15 +189,19 @@ class Tokenizer:
             raise UserError(f"{origin} was not written by dragoman: its model has no field 'dragoman'") from None
         if version != VERSION:
             raise UserError(f"{origin} has format version {version}, but only {VERSION} is known here: update dragoman")
+        if kind == "foreign":
+            from dragoman.text.foreign import ForeignTokenizer  # which is a Tokenizer
+
+            return ForeignTokenizer.from_document(document, ours, origin)
         _check(kind, marker)
         try:
             library = tokenizers.Tokenizer.from_str(json.dumps(document))
         except Exception as error:  # the library raises nothing more precise
             raise UserError(f"{origin} is damaged: {error}") from None
-        first = SYMBOLS if kind == "word" else SYMBOLS + BYTES
+        first = SYMBOLS if kind in WHOLE else SYMBOLS + BYTES
         if any(library.id_to_token(number) != piece for number, piece in enumerate(first)):
             raise UserError(
-                f"{origin} is damaged: it does not begin with the special symbols{' and bytes' * (kind != 'word')}"
+                f"{origin} is damaged: it does not begin with the special symbols{' and bytes' * (kind not in WHOLE)}"
             )
         if library.id_to_token(library.get_vocab_size() - 1) is None:
             raise UserError(f"{origin} is damaged: its pieces are not numbered one after the other")
@@ -204,7 +232,7 @@ def learn(
     """A tokenizer with the vocabulary of the texts.
 
     Args:
-        kind: ``bpe``, ``unigram``, ``word``, ``character`` or ``byte``.
+        kind: ``bpe``, ``unigram``, ``word``, ``character`` or ``byte``; ``label`` for tags parted by spaces.
         size: the most pieces there may be; the 7 special symbols and (but for ``word``) the 256 bytes count. A small
             text may not fill it, and ``byte`` has always 263.
         marker: on which side of a word its space is: ``initial`` (▁house) or ``final`` (house▁, the textbook's
@@ -215,10 +243,10 @@ def learn(
     _check(kind, marker)
     if not 0 < coverage <= 1:
         raise UserError(f"the coverage of characters must be above 0 and at most 1, not {coverage}")
-    words = {} if kind == "byte" else _count_words(texts, marker)
+    words = {} if kind == "byte" else _count_words(texts, kind, marker)
     if not words and kind != "byte":
         raise UserError(f"there is no text to learn a tokenizer of kind {kind!r} from")
-    model = KINDS[kind](words, vocabulary.Limits(size, min_count, coverage))
+    model = (vocabulary.word if kind == LABEL else KINDS[kind])(words, vocabulary.Limits(size, min_count, coverage))
     return Tokenizer(_assemble(model, kind, marker), kind, marker)
 
 
@@ -231,24 +259,25 @@ def _assemble(model: models.Model, kind: str, marker: str) -> tokenizers.Tokeniz
     else:
         initial = marker == "initial"
         library.normalizer = normalizers.Prepend(" ") if initial else normalizers.Replace(Regex(r"\z"), " ")
-        library.pre_tokenizer = _splitter(marker)
+        library.pre_tokenizer = _splitter(kind, marker)
         strip = decoders.Replace(Regex(r"\A " if initial else r" \z"), "")
         library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), strip])
     library.add_special_tokens([AddedToken(symbol, normalized=False, special=True) for symbol in SYMBOLS])
     return library
 
 
-def _splitter(marker: str) -> pre_tokenizers.PreTokenizer:
-    return pre_tokenizers.Split(Regex(MARKERS[marker]), "isolated")
+def _splitter(kind: str, marker: str) -> pre_tokenizers.PreTokenizer:
+    pattern = r" ?\S+|\s" if kind == LABEL else MARKERS[marker]
+    return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
-def _count_words(texts: Iterable[str], marker: str) -> Counter[str]:
+def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
     """How often each word was seen, with its marker, in the order in which they were first seen."""
     chunks: Counter[str] = Counter()
     for text in texts:
         if text:
             chunks.update(text.split(" "))
-    splitter = _splitter(marker)
+    splitter = _splitter(kind, marker)
     words: Counter[str] = Counter()
     # What lies between two spaces is cut once however often it was seen: that is several times faster.
     for chunk, count in chunks.items():
@@ -259,7 +288,7 @@ def _count_words(texts: Iterable[str], marker: str) -> Counter[str]:
 
 
 def _check(kind: str, marker: str) -> None:
-    if kind not in KINDS:
+    if kind not in KINDS and kind != LABEL:
         raise unknown("kind of tokenizer", kind, KINDS)
     if marker not in MARKERS:
         raise unknown("marker", marker, MARKERS)

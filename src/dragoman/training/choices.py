@@ -6,8 +6,20 @@ import math
 from dataclasses import dataclass, replace
 
 from dragoman.config import Config
+from dragoman.data import TokenStore
 from dragoman.errors import UserError
-from dragoman.systems import system
+from dragoman.models import DecoderOnly, EncoderDecoder, EncoderOnly, ModelSpec, ReplacedTokens
+from dragoman.objectives import check, objective
+from dragoman.parts.spec import Spec
+from dragoman.systems import SYSTEMS
+
+#: what each kind of model learns from such data, unless its system says otherwise
+DEFAULTS: dict[type[Spec], dict[str, str]] = {
+    EncoderDecoder: {"pairs": "translation", "text": "denoising"},
+    DecoderOnly: {"pairs": "translation", "text": "language", "turns": "dialogue"},
+    EncoderOnly: {"pairs": "tagging", "text": "masked"},
+    ReplacedTokens: {"text": "replaced", "pairs": "tagging"},
+}
 
 
 @dataclass(frozen=True)
@@ -31,41 +43,65 @@ def choose_vocabulary(config: Config, words: int) -> tuple[Config, list[Choice]]
     return chosen, [Choice("text.size", int(size), f"8·√words for the {words:,} words of the corpus, at most 32,000")]
 
 
-def choose(config: Config, pairs: int, target_tokens: int, device: str) -> tuple[Config, list[Choice]]:
+def choose_objective(config: Config, spec: ModelSpec, holds: str) -> Config:
+    """What to learn from data that holds pairs, text alone or turns, unless it was said."""
+    name, settings = config.objective.name, config.objective.settings
+    if name is None:
+        own = SYSTEMS[config.system.name].objectives if config.system.name in SYSTEMS else {}
+        name, chosen = own.get(holds) or (DEFAULTS[type(spec)].get(holds), {})
+        if name is None:
+            wanted = " or ".join(DEFAULTS[type(spec)])
+            raise UserError(
+                f"{config.system.name} learns from {wanted}, but the data holds {holds}: give it other files"
+            )
+        settings = dict(chosen) | settings
+    check(name, settings)
+    smoothing = config.training.label_smoothing
+    training = replace(config.training, label_smoothing=objective(name).smooths if smoothing is None else smoothing)
+    return replace(config, objective=replace(config.objective, name=name, settings=settings), training=training)
+
+
+def choose(config: Config, spec: ModelSpec, store: TokenStore, device: str) -> tuple[Config, list[Choice]]:
     """System size, batch, learning rate and the rest."""
     choices: list[Choice] = []
-    named = system(config.system.name)  # a misspelt name is an error here, before anything is chosen
+    pairs, target_tokens = len(store), int(store.target_lengths.sum())
+    named = SYSTEMS.get(config.system.name or "")
     size, settings = config.system.size, dict(config.system.settings)
     gpu = device.startswith("cuda")
+    fresh = config.training.start_from is None
 
     def choose_one(setting: str, value: object, reason: str) -> None:
         choices.append(Choice(setting, value, reason))
 
-    if size is None:
+    if size is None and fresh:
         size = _size(pairs, gpu)
-        choose_one("system.size", size, f"for {pairs:,} pairs on {'a GPU' if gpu else 'a CPU'}")
-    if "dropout" not in settings and pairs < 100_000 and size != "tiny":
+        choose_one("system.size", size, f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}")
+    if fresh and "dropout" not in settings and pairs < 100_000 and size != "tiny":
         settings["dropout"] = 0.3
-        choose_one("system.settings.dropout", 0.3, f"{pairs:,} pairs are few, and are learned by heart without it")
-    if "pre_norm" in named.settings() and "pre_norm" not in settings:
+        choose_one("system.settings.dropout", 0.3, f"{pairs:,} rows are few, and are learned by heart without it")
+    if fresh and named and "pre_norm" in named.settings() and "pre_norm" not in settings:
         settings["pre_norm"] = True
         choose_one("system.settings.pre_norm", True, "trains without a long warm-up; false is the paper's post-norm")
     training = config.training
     tokens = training.tokens
     if tokens is None:
-        tokens = max(_batch(target_tokens, gpu), config.data.longest + 2)
+        tokens = max(_batch(target_tokens, gpu), 2 * config.data.longest + 4)
         choose_one("training.tokens", tokens, "padded tokens a batch, by the amount of data and the device")
-    elif tokens < config.data.longest + 2:
+    elif tokens < store.longest + 2:
         raise UserError(
-            f"training.tokens is {tokens:,}, but a sentence of data.longest {config.data.longest:,} tokens must fit a "
-            "batch: raise the one or lower the other"
+            f"training.tokens is {tokens:,}, but the longest sentence, of {store.longest:,} tokens, must fit a batch: "
+            "raise it, or lower data.longest"
         )
     an_epoch = max(1, math.ceil(target_tokens / (0.85 * tokens * training.accumulate)))
     learning_rate = training.learning_rate
     if learning_rate is None:
-        width = named.width(size, settings)
-        learning_rate = float(f"{named.rate / width:.2g}")
-        choose_one("training.learning_rate", learning_rate, f"{named.rate:g} over the width of {width}")
+        rate, width = named.rate if named else 0.4, spec.dim
+        if named and size and fresh:
+            width = named.width(size, settings)
+        if not fresh:
+            rate /= 2
+        learning_rate = float(f"{rate / width:.2g}")
+        choose_one("training.learning_rate", learning_rate, f"{rate:g} over the width of {width}")
     warmup = training.warmup
     if warmup is None:
         warmup = max(100, min(4000, 4 * an_epoch))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
@@ -20,7 +21,7 @@ class Display:
         self.total: int | None = None
         self.began = time.monotonic()
         self.before = 0.0
-        self.bleu: float | None = None
+        self.last_measures = ""
 
     def __enter__(self) -> Self:
         return self
@@ -43,10 +44,10 @@ class Display:
             self.note(self.line(record, done))
 
     def validated(self, step: int, result: Validation, best: bool) -> None:
-        self.bleu = result.bleu
+        self.last_measures = measured(result.measures)
         self.note(
             f"step {step:,}  validation loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
-            f"BLEU {result.bleu:.1f}  exact {result.exact_match:.1f} %{'  best so far' if best else ''}"
+            f"{self.last_measures}{'  best so far' if best else ''}"
         )
 
     def line(self, record: dict[str, Any], done: float | None) -> str:
@@ -56,8 +57,8 @@ class Display:
             f"loss {record['loss']:.3f}",
             f"{record['tokens_per_second']:,.0f} tokens/s",
         ]
-        if self.bleu is not None:
-            parts.append(f"last BLEU {self.bleu:.1f}")
+        if self.last_measures:
+            parts.append(f"last {self.last_measures}")
         if done is not None and done > self.before:
             parts.append(self.time_left(done))
         return "  ".join(parts)
@@ -100,3 +101,10 @@ class LiveDisplay(Display):
 
 def display() -> Display:
     return LiveDisplay() if sys.stderr.isatty() else Display()
+
+
+def measured(measures: Mapping[str, float]) -> str:
+    """What a validation measured, in a few words: BLEU where texts were written, else how many answers were right."""
+    if "bleu" in measures:
+        return f"BLEU {measures['bleu']:.1f}  exact {measures['exact_match']:.1f} %"
+    return f"accuracy {measures['accuracy']:.1f} %"

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.data import Batch
+from dragoman.objectives import Loss
 
 
 class Meter:
@@ -32,9 +33,9 @@ class Meter:
         sums = {"total": float(self.total), "likelihood": float(self.likelihood)}
         return sums | {"tokens": self.tokens, "padding": self.padding, "batches": self.batches}
 
-    def add(self, total: Tensor, likelihood: Tensor, batch: Batch) -> None:
-        self.total += total.detach()
-        self.likelihood += likelihood
+    def add(self, loss: Loss, batch: Batch) -> None:
+        self.total += loss.total.detach()
+        self.likelihood += loss.parts["likelihood"]
         self.tokens += batch.target_tokens
         self.fresh += batch.target_tokens
         self.padding += batch.padding

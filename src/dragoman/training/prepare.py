@@ -10,16 +10,18 @@ from pathlib import Path
 
 from dragoman import data
 from dragoman.config import Config, DataConfig, to_yaml
-from dragoman.data import Corpus, HoldOut, Inspector, Limits, Memory, Pair, Preflight
+from dragoman.data import Corpus, Example, HoldOut, Inspector, Limits, Memory, Pair, Preflight, Reading
 from dragoman.errors import UserError
-from dragoman.models import ModelSpec, blueprint, count_parameters, model_to_dict
+from dragoman.models import ModelSpec, blueprint, count_parameters
+from dragoman.objectives import Material, make, objective
 from dragoman.parts.spec import find
 from dragoman.parts.stack import Stack
-from dragoman.run import CONFIG, MODEL, is_run, pick_device
+from dragoman.run import CONFIG, FRAMINGS, is_run, pick_device, write_model, write_tokenizers
 from dragoman.storage import new_folder
 from dragoman.systems import Vocabulary, system
-from dragoman.text import Tokenizer, learn
-from dragoman.training.choices import Choice, choose, choose_vocabulary
+from dragoman.text import Framing, Tokenizer, learn
+from dragoman.training.beginning import Origin, begin, with_labels
+from dragoman.training.choices import Choice, choose, choose_objective, choose_vocabulary
 
 TELL_EVERY = 10.0  # seconds
 LEARN_FROM = 1_000_000  # pairs, evenly spread, that a tokenizer is learned from
@@ -40,46 +42,107 @@ class Prepared:
 def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     """Make the run folder: tokenizers, token stores, the model's spec. Nothing is left behind if it fails."""
     check_free(folder)
-    try_spec(config)
+    origin = Origin.open(config.training.start_from) if config.training.start_from else None
+    config = settle_system(config, origin)
     device = str(pick_device(config.training.device))
     train, valid = corpora(config.data)
+    config = choose_objective(config, origin.spec if origin else try_spec(config), data.kind_of(train[0]))
+    reading = data.READINGS[objective(config.objective.name or "").reads]
     with new_folder(folder) as partial:
         say("reading the corpus")
         count = _Count()
         split = None
         if valid:
-            _exhaust(count.watch(tell(data.read(train), "read", say)))
-            _exhaust(data.read(valid))  # all of it, so that a flaw in it shows before anything is made
+            _exhaust(count.watch(tell(reading.read(train), "read", say)))
+            _exhaust(reading.read(valid))  # all of it, so that a flaw in it shows before anything is made
         else:
-            pairs = count.watch(tell(data.read(train), "read", say))
+            pairs = count.watch(tell(reading.read(train), "read", say))
             split = data.hold_out(pairs, config.training.seed, config.data.hold_out)
             if not split.pairs:
-                raise UserError(f"{train[0].source} has too few sentence pairs to hold one out: give validation files")
-        config, choices = choose_vocabulary(config, count.words)
-        say(f"learning a vocabulary of {config.text.kind} pieces from {count.pairs:,} pairs")
-        tokenizers = _learn(config, lambda: _train(train, split), count.pairs)
+                raise UserError(f"{train[0].source} has too few sentences to hold one out: give validation files")
+        config, tokenizers, choices = _tokenizers(
+            config, reading, lambda: _train(reading, train, split), count, origin, say
+        )
+        vocabulary = Vocabulary(tokenizers[0].size, tokenizers[1].size, tokenizers[0] is tokenizers[1])
+        spec = origin.spec if origin and not _named(config, origin) else make_spec(config, vocabulary)
+        if reading.labels:
+            spec = with_labels(spec, vocabulary.target)
+        framing = origin.framing if origin else framing_of(spec, tokenizers[1])
         say("writing the token store")
-        others = {} if split else {"valid": data.read(valid)}
+        others = {} if split else {"valid": reading.read(valid)}
         if config.data.test_source:
-            others["test"] = data.read(_corpora(config.data, config.data.test_source, config.data.test_target))
+            others["test"] = reading.read(_corpora(config.data, config.data.test_source, config.data.test_target))
         inspector = Inspector(*tokenizers, Limits(config.data.longest), others)
-        vocabulary = Vocabulary(tokenizers[0].size, tokenizers[1].size, config.text.joint)
         sizes = (vocabulary.source, vocabulary.target)
-        encoded = data.encode(tell(_train(train, split), "written", say, count.pairs), *tokenizers)
-        store = data.write_store(partial / "data" / "train", inspector.keep(encoded), *sizes)
+
+        def encoded(pairs: Iterable[Pair]) -> Iterator[list[Example]]:
+            return reading.encode(pairs, *tokenizers, config.data.longest, framing)
+
+        written = tell(_train(reading, train, split), "written", say, count.pairs)
+        store = data.write_store(partial / "data" / "train", inspector.keep(encoded(written)), *sizes)
         watch = Inspector(*tokenizers, Limits(config.data.longest), what="validate on")
-        encoded = data.encode(split.valid(data.read(train)) if split else data.read(valid), *tokenizers)
-        data.write_store(partial / "data" / "valid", watch.keep(encoded), *sizes)
+        held = split.valid(reading.read(train)) if split else reading.read(valid)
+        data.write_store(partial / "data" / "valid", watch.keep(encoded(held)), *sizes)
         if watch.dropped:
             lost = f"{watch.read - watch.pairs:,} of {watch.read:,} validation pairs"
             say(f"  {lost} are dropped: {', '.join(watch.dropped)}")
-        config, more = choose(config, len(store), int(store.target_lengths.sum()), device)
-        spec = make_spec(config, vocabulary)
+        config, more = choose(config, spec, store, device)
+        if not origin or _named(config, origin):
+            spec = make_spec(config, vocabulary)  # what was chosen for the amount of data is in it now
+            spec = with_labels(spec, vocabulary.target) if reading.labels else spec
         parameters = count_parameters(spec)
         memory = Memory.of(parameters, estimate_activations(spec, config.training.tokens or 0))
         preflight = inspector.report(memory)
-        _write(partial, config, spec, tokenizers, preflight)
+        material = Material(blueprint(spec), *tokenizers, framing, config.training.label_smoothing or 0.0)
+        make(config.objective.name or "", material, config.objective.settings)  # what cannot be is refused here
+        begin(partial, spec, config, tokenizers, say)
+        _write(partial, config, spec, framing, tokenizers, preflight)
     return Prepared(config, preflight, choices + more, parameters)
+
+
+def settle_system(config: Config, origin: Origin | None) -> Config:
+    """The system that was named, that of the run to start from, or the Transformer."""
+    if config.system.name is not None:
+        return config
+    if origin is None:
+        return replace(config, system=replace(config.system, name="transformer"))
+    if config.system.settings or config.system.size:
+        raise UserError("the settings of the run to start from stay as they are: name a --system to choose others")
+    return replace(config, system=origin.config.system)
+
+
+def _named(config: Config, origin: Origin) -> bool:
+    """Is the system another one than that of the run to start from?"""
+    return config.system != origin.config.system
+
+
+def _tokenizers(
+    config: Config,
+    reading: Reading,
+    pairs: Callable[[], Iterator[Pair]],
+    count: _Count,
+    origin: Origin | None,
+    say: Say,
+) -> tuple[Config, tuple[Tokenizer, Tokenizer], list[Choice]]:
+    """Those of the run to start from, or learned ones; tags are always learned."""
+    choices: list[Choice] = []
+    if origin:
+        tokenizers = origin.tokenizers
+        config = replace(config, text=replace(origin.config.text, dropout=config.text.dropout))
+    else:
+        config, choices = choose_vocabulary(config, count.words)
+        say(f"learning a vocabulary of {config.text.kind} pieces from {count.pairs:,} {reading.name}")
+        tokenizers = _learn(config, reading, pairs, count.pairs)
+    if reading.labels:
+        tags = learn((pair.target or "" for pair in pairs()), "label", 100_000)
+        tokenizers = (tokenizers[0], tags)
+    return config, tokenizers, choices
+
+
+def framing_of(spec: ModelSpec, target: Tokenizer) -> Framing:
+    """The symbols around a text; tokens past the tokenizer's own (sentinels) are never written by a search."""
+    framing = FRAMINGS[type(spec)]
+    return replace(framing, banned=(*framing.banned, *range(target.size, blueprint(spec).vocabulary)))
 
 
 def tell(pairs: Iterable[Pair], done: str, say: Say, total: int | None = None) -> Iterator[Pair]:
@@ -123,16 +186,19 @@ def _corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, .
     ]
 
 
-def try_spec(config: Config) -> None:
+def try_spec(config: Config) -> ModelSpec:
     """Build the system small, so that a setting that cannot be is refused before anything is read."""
-    named, settings = system(config.system.name), config.system.settings
+    named, settings = system(config.system.name or ""), config.system.settings
     if not all(isinstance(name, str) for name in settings):
         raise UserError(f"system.settings must be named, but holds {settings}")
-    count_parameters(named.spec(Vocabulary(100, 100, config.text.joint), config.system.size or "tiny", **settings))
+    spec = named.spec(Vocabulary(100, 100, config.text.joint), config.system.size or "tiny", **settings)
+    count_parameters(spec)
+    return spec
 
 
 def make_spec(config: Config, vocabulary: Vocabulary) -> ModelSpec:
-    return system(config.system.name).spec(vocabulary, config.system.size or "base", **config.system.settings)
+    name, size = config.system.name or "", config.system.size or "base"
+    return system(name).spec(vocabulary, size, **config.system.settings)
 
 
 def estimate_activations(spec: ModelSpec, tokens: int) -> int:
@@ -154,11 +220,13 @@ class _Count:
             yield pair
 
 
-def _train(train: list[Corpus], split: HoldOut | None) -> Iterator[Pair]:
-    return split.train(data.read(train)) if split else data.read(train)
+def _train(reading: Reading, train: list[Corpus], split: HoldOut | None) -> Iterator[Pair]:
+    return split.train(reading.read(train)) if split else reading.read(train)
 
 
-def _learn(config: Config, pairs: Callable[[], Iterator[Pair]], count: int) -> tuple[Tokenizer, Tokenizer]:
+def _learn(
+    config: Config, reading: Reading, pairs: Callable[[], Iterator[Pair]], count: int
+) -> tuple[Tokenizer, Tokenizer]:
     every = -(-count // LEARN_FROM)
 
     def texts(sides: tuple[bool, bool]) -> Iterator[str]:
@@ -166,30 +234,30 @@ def _learn(config: Config, pairs: Callable[[], Iterator[Pair]], count: int) -> t
             if number % every == 0:
                 if sides[0]:
                     yield pair.source
-                if sides[1]:
-                    yield pair.target or ""
+                if sides[1] and pair.target is not None:
+                    yield pair.target
 
     def one(*sides: bool) -> Tokenizer:
         return learn(texts((sides[0], sides[1])), config.text.kind, config.text.size or 8000, config.text.marker)
 
-    if config.text.joint:
-        joint = one(True, True)
+    if config.text.joint or reading.sides == 1 or reading.labels:
+        joint = one(True, not reading.labels)
         return joint, joint
     return one(True, False), one(False, True)
 
 
 def _write(
-    folder: Path, config: Config, spec: ModelSpec, tokenizers: tuple[Tokenizer, Tokenizer], preflight: Preflight
+    folder: Path,
+    config: Config,
+    spec: ModelSpec,
+    framing: Framing,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    preflight: Preflight,
 ) -> None:
-    if config.text.joint:
-        tokenizers[0].save(folder / "tokenizer.json")
-    else:
-        tokenizers[0].save(folder / "tokenizer.source.json")
-        tokenizers[1].save(folder / "tokenizer.target.json")
+    write_tokenizers(folder, *tokenizers)
     absolute = replace(config, data=_absolute(config.data))
     (folder / CONFIG).write_text(to_yaml(absolute), encoding="utf-8")
-    document = {"version": 1, "system": config.system.name, "spec": model_to_dict(spec)}
-    (folder / MODEL).write_text(json.dumps(document, indent=1), encoding="utf-8")
+    write_model(folder, config.system.name or "", spec, framing)
     (folder / "preflight.json").write_text(
         json.dumps(preflight.to_dict(), indent=1, ensure_ascii=False), encoding="utf-8"
     )

@@ -110,9 +110,8 @@ class Keeper:
         kept = self.validated()[-self.keep :]
         if len(kept) > 1:
             mean = _mean(checkpoint.tensors(path, "model") for path in kept)
-            with torch.no_grad():
-                for name, weight in model.named_parameters():
-                    weight.copy_(mean[name])
+            for name, weight in checkpoint.weights_of(model).items():
+                weight.copy_(mean[name])
         return len(kept)
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:

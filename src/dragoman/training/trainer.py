@@ -13,18 +13,26 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import numpy as np
 import torch
 
+from dragoman import checkpoint
 from dragoman import config as configuration
 from dragoman.config import Config
-from dragoman.data import Batch, Batches, Framing, TokenStore, prefetch
-from dragoman.data.batching import Noise
+from dragoman.data import Batch, Batches, TokenStore, prefetch
 from dragoman.errors import UserError
-from dragoman.objectives import Translation
-from dragoman.run import CONFIG, METRICS, Run, pick_device, read_metrics, read_spec, read_tokenizers
+from dragoman.objectives import Material, make
+from dragoman.run import (
+    CONFIG,
+    INITIAL,
+    METRICS,
+    Run,
+    pick_device,
+    read_framing,
+    read_metrics,
+    read_spec,
+    read_tokenizers,
+)
 from dragoman.storage import alone, plain_errors, write_file
-from dragoman.text import Dropout, Tokenizer
 from dragoman.training.display import Display
 from dragoman.training.meter import Meter, Stopwatch
 from dragoman.training.optimizer import adamw
@@ -55,22 +63,33 @@ class Trainer:
         training = self.config.training
         self.device = pick_device(training.device)
         torch.manual_seed(training.seed)
-        model = read_spec(folder).build().to(self.device)
+        model = read_spec(folder).build()
+        if (folder / INITIAL).exists():
+            checkpoint.load_weights(model, folder / INITIAL)
+        model.to(self.device)
         source, target = read_tokenizers(folder)
-        self.run = Run(folder, self.config, model, source, target, "last")
+        framing = read_framing(folder)
+        self.run = Run(folder, self.config, model, source, target, framing, "last")
         self.model = model
         self.optimizer = adamw(model, training)
-        self.objective = Translation(training.label_smoothing, target.pad)
+        material = Material(
+            model, source, target, framing, training.label_smoothing or 0.0, dropout=self.config.text.dropout
+        )
+        self.objective = make(self.config.objective.name or "translation", material, self.config.objective.settings)
         self.batches = Batches(
             TokenStore(folder / "data" / "train"),
             training.tokens or 4096,
             training.seed,
-            framing=Framing(target.pad, target.start, target.end),
-            source_noise=_noise(source, self.config.text.dropout),
-            target_noise=_noise(target, self.config.text.dropout),
+            framing=framing,
+            rows=self.objective.rows,
+            aligned=self.objective.aligned,
+            width=self.objective.width,
+            copies=self.objective.copies,
         )
         valid = TokenStore(folder / "data" / "valid")
-        self.validator = Validator(self.run, valid, training.tokens or 4096, training.validate_sentences)
+        measured = replace(material, label_smoothing=0.0, dropout=0.0)
+        validated = make(self.config.objective.name or "translation", measured, self.config.objective.settings)
+        self.validator = Validator(self.run, validated, valid, training.tokens or 4096, training.validate_sentences)
         self.keeper = Keeper(folder, training.keep)
         self.progress = self.keeper.resume(model, self.optimizer) or Progress()
         self._forget_later_metrics()
@@ -128,9 +147,9 @@ class Trainer:
         count = sum(batch.target_tokens for batch in group)
         for batch in group:
             with self._precision():
-                loss = self.objective(self.model, batch.to(self.device))
+                loss = self.objective(self.model, batch.to(self.device), step)
             (loss.total / count).backward()
-            meter.add(loss.total, loss.parts["likelihood"], batch)
+            meter.add(loss, batch)
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip or math.inf)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -177,8 +196,10 @@ class Trainer:
         self.keeper.save(self.model, self.optimizer, self.progress, validated, best)
 
     def _score(self, result: Validation) -> float:
-        """Higher is better; the loss decides where BLEU cannot."""
-        return result.bleu if self.config.training.best_by == "bleu" and self.validator.sources else -result.loss
+        """Higher is better; the loss decides where nothing else was measured."""
+        asked = self.config.training.best_by
+        wanted = self.objective.best if asked == "auto" else asked
+        return result.measures.get(wanted, -result.loss)
 
     def _average(self) -> int:
         """The mean of the kept checkpoints becomes the best if it is."""
@@ -269,13 +290,6 @@ def _interrupts(trainer: Trainer) -> Iterator[None]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def _noise(tokenizer: Tokenizer, rate: float) -> Noise | None:
-    if not rate:
-        return None
-    dropout = Dropout(tokenizer, rate)
-    return lambda ids, random: np.asarray(dropout(ids.tolist(), random))
 
 
 def _board(folder: Path, step: int) -> Any:

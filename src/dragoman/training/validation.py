@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections import Counter
+from dataclasses import dataclass
 
 import torch
 
 from dragoman import evaluation
-from dragoman.data import Batches, Framing, TokenStore
-from dragoman.objectives import Translation
+from dragoman.data import Batches, TokenStore
+from dragoman.objectives import Objective
 from dragoman.run import Run
 from dragoman.search import Beam
 
@@ -22,46 +23,62 @@ class Sample:
 
 @dataclass(frozen=True)
 class Validation:
-    """What a validation found. BLEU is of greedy translations of the first sentences, the loss of all."""
+    """What a validation found.
+
+    The loss is of all sentences, and so is the accuracy, in percent of the answers; BLEU and exact match are of greedy
+    translations of the first sentences, for objectives that write whole targets.
+    """
 
     loss: float
     perplexity: float
-    bleu: float
-    exact_match: float
+    measures: dict[str, float]
     samples: list[Sample]
 
     def record(self) -> dict[str, float]:
-        return {name: value for name, value in asdict(self).items() if name != "samples"}
+        return {"loss": self.loss, "perplexity": self.perplexity, **self.measures}
 
 
 class Validator:
     """Validates a model on the run's validation store, always in the same way."""
 
-    def __init__(self, run: Run, store: TokenStore, tokens: int, sentences: int) -> None:
-        self.run, self.store = run, store
-        target = run.target_tokenizer
-        framing = Framing(target.pad, target.start, target.end)
-        self.batches = Batches(store, max(tokens, store.longest + 2), seed=0, shuffle=False, framing=framing)
-        self.objective = Translation(pad=target.pad)
-        shown = range(min(sentences, len(store)))
+    def __init__(self, run: Run, objective: Objective, store: TokenStore, tokens: int, sentences: int) -> None:
+        self.run, self.objective, self.store = run, objective, store
+        widest = int(objective.width(store.source_lengths, store.target_lengths).max())
+        self.batches = Batches(
+            store,
+            max(tokens, widest),
+            seed=0,
+            shuffle=False,
+            framing=run.framing,
+            rows=objective.rows,
+            aligned=objective.aligned,
+            width=objective.width,
+        )
+        shown = range(min(sentences, len(store)) if objective.decodes else 0)
         self.sources = [run.source_tokenizer.decode(store.source(i).tolist()) for i in shown]
-        self.references = [target.decode(store.target(i).tolist()) for i in shown]
+        self.references = [run.target_tokenizer.decode(store.target(i).tolist()) for i in shown]
 
     @torch.inference_mode()
     def validate(self) -> Validation:
         model, training = self.run.model, self.run.model.training
         model.eval()
-        total, count = 0.0, 0
+        torch.manual_seed(0)  # for objectives that draw words
+        sums: Counter[str] = Counter()
+        count = 0
         for batch in self.batches.epoch(0):
             loss = self.objective(model, batch.to(self.run.device))
-            total, count = total + float(loss.total), count + loss.count
-        greedy = Beam(1, length_penalty=self.run.config.search.length_penalty)
-        texts = [t.text for t in self.run.translate(self.sources, search=greedy, alignment=False)]
+            count += loss.count
+            sums.update({"total": float(loss.total)} | {name: float(part) for name, part in loss.parts.items()})
+        measures = {"accuracy": 100 * sums["correct"] / count}
+        others = [name for name in sums if name not in ("total", "likelihood", "spread", "correct")]
+        measures |= {name.replace(" ", "_"): sums[name] / count for name in others}
+        samples = []
+        if self.sources:
+            greedy = Beam(1, length_penalty=self.run.config.search.length_penalty)
+            texts = [t.text for t in self.run.translate(self.sources, search=greedy, alignment=False)]
+            measures["bleu"] = evaluation.bleu(texts, self.references).value
+            measures["exact_match"] = evaluation.exact_match(texts, self.references).value
+            samples = list(map(Sample, self.sources, self.references, texts))[:20]
         model.train(training)
-        perplexity = evaluation.perplexity(-total, count).value
-        bleu, exact = 0.0, 0.0
-        if texts:
-            bleu = evaluation.bleu(texts, self.references).value
-            exact = evaluation.exact_match(texts, self.references).value
-        shown = list(map(Sample, self.sources, self.references, texts))[:20]
-        return Validation(total / count, perplexity, bleu, exact, shown)
+        perplexity = evaluation.perplexity(-sums["likelihood"], count).value
+        return Validation(sums["total"] / count, perplexity, measures, samples)

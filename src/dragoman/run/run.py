@@ -1,10 +1,9 @@
-"""The run: the folder that a training leaves and everything else reads."""
+"""The run: a trained model with its tokenizers, ready to use."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -16,50 +15,28 @@ from torch import Tensor
 from dragoman import checkpoint, config
 from dragoman.config import Config
 from dragoman.data.batching import sorted_batches
+from dragoman.data.reading import dialogue
 from dragoman.errors import UserError
-from dragoman.models import Model, ModelSpec, model_from_dict
+from dragoman.models import DecoderOnlyModel, Model, ModelSpec
 from dragoman.parts.spec import Spec
-from dragoman.search import Beam, Hypothesis, Length, Search, Symbols, search
+from dragoman.run import labels
+from dragoman.run.folder import (
+    CHECKPOINTS,
+    CONFIG,
+    checkpoint_names,
+    pick_device,
+    read_framing,
+    read_metrics,
+    read_spec,
+    read_tokenizers,
+)
+from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Translation
+from dragoman.search import Beam, Hypothesis, Length, Sample, Search, Symbols, search
 from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
 from dragoman.search.scoring import token_scores
-from dragoman.text import SYMBOLS, Tokenizer
+from dragoman.text import Framing, Tokenizer
 
-CONFIG, MODEL, METRICS, CHECKPOINTS = "config.yaml", "model.json", "metrics.jsonl", "checkpoints"
-Links = list[tuple[int, int]]  # (source word, target word)
 WINDOW = 4096  # lines that are sorted and translated together
-
-
-@dataclass(frozen=True)
-class Translation:
-    """A translation: its text, log p(y|x), pieces, word alignment, and the next best ones if they were asked for."""
-
-    text: str
-    score: float
-    tokens: list[str] = field(default_factory=list)
-    alignment: Links | None = None
-    alternatives: list[Translation] = field(default_factory=list)
-    finished: bool = True  # False: cut off at the length limit
-    whole: bool = True  # False: the source was longer than the run reads, and only its beginning was translated
-
-
-@dataclass(frozen=True)
-class Scored:
-    """log p(y|x), in all and for every piece, END last."""
-
-    score: float
-    tokens: list[str]
-    token_scores: list[float]
-
-
-@dataclass(frozen=True)
-class Attention:
-    """Every attention of one sentence pair: by the path of its part, H T S, with the pieces on either side."""
-
-    source: list[str]
-    target: list[str]  # row t was looked at to choose this piece
-    weights: dict[str, Tensor]
-    cross: Tensor | None  # T S: the looks at the source, mean over heads and layers
-    alignment: Links
 
 
 class Run:
@@ -72,18 +49,16 @@ class Run:
         model: Model,
         source_tokenizer: Tokenizer,
         target_tokenizer: Tokenizer,
+        framing: Framing,
         checkpoint_name: str,
     ) -> None:
         self.folder, self.config, self.model = folder, settings, model
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
-        self.checkpoint = checkpoint_name
-        target = target_tokenizer
-        specials = [i for i in range(len(SYMBOLS)) if i not in (target.end, target.unknown)]
-        self.symbols = Symbols(target.start, target.end, tuple(specials))
-        #: how many tokens of a source are read, END counted in
-        self.longest_source = min(
-            settings.search.longest_source, model.longest_source or settings.search.longest_source
-        )
+        self.framing, self.checkpoint = framing, checkpoint_name
+        self.symbols = Symbols(framing.start, framing.end, framing.banned, framing.forced)
+        #: how many tokens of a source are read, the symbols around it counted in
+        longest = settings.search.longest_source
+        self.longest_source = min(longest, model.longest_source or longest)
 
     @property
     def device(self) -> torch.device:
@@ -99,6 +74,7 @@ class Run:
         self, texts: Sequence[str], beam: int | None = None, *, search: Search | None = None, alignment: bool = True
     ) -> list[Translation]:
         """The translations of some texts, in order; an empty text stays empty."""
+        self._needs_a_writer()
         return list(self.translate_stream(texts, self._search(beam, search), alignment=alignment))
 
     def translate_stream(
@@ -109,6 +85,10 @@ class Run:
         while window := list(islice(texts, WINDOW)):
             yield from self._translate_window(window, settings, alignment, first)
             first += len(window)
+
+    def _needs_a_writer(self) -> None:
+        if not self.model.writes:
+            raise UserError(f"{self.folder} holds an encoder alone, which writes no text: use 'tag' or 'fill'")
 
     def _search(self, beam: int | None, settings: Search | None) -> Search:
         if settings is not None:
@@ -124,30 +104,46 @@ class Run:
         return Length(search.length_ratio, search.length_extra, search.longest_target)
 
     def _translate_window(self, texts: list[str], settings: Search, alignment: bool, first: int) -> list[Translation]:
-        full = self.source_tokenizer.encode_batch(texts)
-        sources = [self._cut(ids) for ids in full]
+        full = self._source_ids(texts)
+        sources = [self._framed_source(ids) for ids in full]
         results = [Translation("", 0.0, alignment=[] if alignment else None)] * len(texts)
         written = np.array([i for i, text in enumerate(texts) if text.strip()], dtype=np.int64)
         lengths = np.array([len(sources[i]) for i in written])
         budget = max(1, self.config.search.tokens // settings.rows)
         for batch in sorted_batches(lengths, budget) if len(written) else []:
             rows = written[batch]
-            source, source_lengths = self.pad([sources[i] for i in rows], self.source_tokenizer.pad)
+            source, source_lengths = self.pad([sources[i] for i in rows], self.framing.pad)
             keys = torch.from_numpy(rows + first)
-            found = search(self.model, source, source_lengths, self.symbols, settings, keys)
+            found = self._run_search(source, source_lengths, settings, keys)
             targets = [hypotheses[0].tokens for hypotheses in found]
             links = self._align(source, source_lengths, targets) if alignment else None
             for n, (i, hypotheses) in enumerate(zip(rows, found)):
-                whole = len(full[i]) < self.longest_source
+                whole = len(full[i]) <= self._room_for_sources
                 results[i] = self._translation(hypotheses, links[n] if links else None, whole)
         return results
 
     def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with END, cut at the longest source that the run reads."""
-        return [self._cut(ids) for ids in self.source_tokenizer.encode_batch(list(texts))]
+        """Token ids with the symbols around them, cut at the longest source that the run reads."""
+        return [self._framed_source(ids) for ids in self._source_ids(texts)]
 
-    def _cut(self, ids: list[int]) -> list[int]:
-        return [*ids[: self.longest_source - 1], self.source_tokenizer.end]
+    def _source_ids(self, texts: Sequence[str]) -> list[list[int]]:
+        if self.config.objective.name != "dialogue":
+            return self.source_tokenizer.encode_batch(list(texts))
+        turns = (self.source_tokenizer.encode_batch(text.split("\t")) for text in texts)  # a dialogue so far
+        return [[*dialogue(some, self.framing)[0][len(self.framing.before) :]] for some in turns]
+
+    @property
+    def _room_for_sources(self) -> int:
+        return max(1, self.longest_source - len(self.framing.before) - len(self.framing.after))
+
+    def _framed_source(self, ids: list[int]) -> list[int]:
+        return labels.framed(ids[: self._room_for_sources], self.framing)
+
+    def _run_search(
+        self, source: Tensor, lengths: Tensor, settings: Search, keys: Tensor, first: Tensor | None = None
+    ) -> list[list[Hypothesis]]:
+        symbols = self.symbols if first is None else replace(self.symbols, start=first)
+        return search(self.model, source, lengths, symbols, settings, keys)
 
     def _translation(self, hypotheses: list[Hypothesis], links: Links | None, whole: bool) -> Translation:
         best, *others = (
@@ -163,8 +159,8 @@ class Run:
 
     def _align(self, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> list[Links] | None:
         """The word alignments of some targets, ids without START and END; None for systems without attention."""
-        framed = [[self.symbols.start, *ids] for ids in targets]
-        target, target_lengths = self.pad(framed, self.target_tokenizer.pad)
+        framed = [[self.framing.start, *ids] for ids in targets]
+        target, target_lengths = self.pad(framed, self.framing.pad)
         cross = cross_attention(
             self.model, attention_weights(self.model, source, source_lengths, target, target_lengths)
         )
@@ -179,15 +175,57 @@ class Run:
             for weights, ids, length, written in zip(cross, source, source_lengths.tolist(), targets)
         ]
 
+    # ---- continuation, tags, masks
+
+    def generate(self, prompts: Sequence[str], search: Search | None = None, tokens: int = 50) -> list[Translation]:
+        """Each prompt, which may be empty, with what the model goes on to say; drawn by chance unless told.
+
+        A text is the prompt and its continuation, a score log p(continuation | prompt).
+        """
+        if not isinstance(self.model, DecoderOnlyModel):
+            raise UserError(
+                f"{self.folder} cannot continue a text: it has no decoder that stands alone; try 'translate'"
+            )
+        settings = search or Sample(top_p=0.95, length=Length(0, tokens, tokens))
+        encoded = [[*self._begin, *ids] for ids in self.target_tokenizer.encode_batch(list(prompts))]
+        longest, most = max(map(len, encoded), default=0), self.model.longest_source
+        if most is not None and longest >= most:
+            raise UserError(f"a prompt has {longest:,} tokens, but the model places {most:,}: shorten it")
+        results = [Translation("", 0.0)] * len(prompts)
+        budget = max(1, self.config.search.tokens // settings.rows)
+        for batch in sorted_batches([len(ids) for ids in encoded], budget) if len(prompts) else []:
+            source, lengths = self.pad([encoded[i][:-1] for i in batch], self.framing.pad)
+            first = torch.tensor([encoded[i][-1] for i in batch], device=self.device)
+            keys = torch.from_numpy(batch)
+            for i, found in zip(batch, self._run_search(source, lengths, settings, keys, first)):
+                begun = encoded[i][len(self._begin) :]
+                continued = [Hypothesis([*begun, *h.tokens], h.score, h.normalized, h.finished) for h in found]
+                results[i] = self._translation(continued, None, True)
+        return results
+
+    @property
+    def _begin(self) -> tuple[int, ...]:
+        """What a text that is not a translation begins with."""
+        return self.framing.before or (self.framing.start,)
+
+    def tag(self, texts: Sequence[str]) -> list[Tagged]:
+        """The tag of every word; words are what is parted by spaces."""
+        return labels.tag(self, texts)
+
+    def fill(self, texts: Sequence[str], best: int = 5) -> list[Filled]:
+        """The texts with every <mask> filled in, and the `best` likeliest pieces for each."""
+        return labels.fill(self, texts, best)
+
     # ---- scores and looks
 
-    def score(self, sources: Sequence[str], targets: Sequence[str]) -> list[Scored]:
-        """log p(y|x) of given translations."""
-        results = [Scored(0.0, [], [])] * len(sources)
+    def score(self, sources: Sequence[str] | None, targets: Sequence[str]) -> list[Scored]:
+        """log p(y|x) of given translations, or log p(y) of texts where a decoder alone is given no sources."""
+        self._needs_a_writer()
+        results = [Scored(0.0, [], [])] * len(targets)
         for rows, source_ids, target_ids in self._pairs(sources, targets):
-            source, source_lengths = self.pad(source_ids, self.source_tokenizer.pad)
-            framed = [self._framed(ids) for ids in target_ids]
-            target, target_lengths = self.pad(framed, self.target_tokenizer.pad)
+            source, source_lengths = self.pad(source_ids, self.framing.pad)
+            framed = [self._framed_target(ids, alone=sources is None) for ids in target_ids]
+            target, target_lengths = self.pad(framed, self.framing.pad)
             scores = token_scores(self.model, source, source_lengths, target, target_lengths).tolist()
             for i, ids, row in zip(rows, framed, scores):
                 pieces = self.target_tokenizer.pieces(ids[1:])
@@ -198,7 +236,7 @@ class Run:
         """Word alignments of given translations: (source word, target word); None for systems without attention."""
         results: list[Links] = [[] for _ in sources]
         for rows, source_ids, target_ids in self._pairs(sources, targets):
-            source, source_lengths = self.pad(source_ids, self.source_tokenizer.pad)
+            source, source_lengths = self.pad(source_ids, self.framing.pad)
             links = self._align(source, source_lengths, target_ids)
             if links is None:
                 return None
@@ -207,14 +245,17 @@ class Run:
         return results
 
     def _pairs(
-        self, sources: Sequence[str], targets: Sequence[str]
+        self, sources: Sequence[str] | None, targets: Sequence[str]
     ) -> Iterator[tuple[list[int], list[list[int]], list[list[int]]]]:
-        """Pairs in batches of like length: their numbers, source ids with END, target ids bare."""
-        if len(sources) != len(targets):
+        """Pairs in batches of like length: their numbers, framed source ids, bare target ids."""
+        if sources is None and not isinstance(self.model, DecoderOnlyModel):
+            raise UserError(f"{self.folder} scores translations, so it must be given their sources")
+        if sources is not None and len(sources) != len(targets):
             raise UserError(f"{len(sources):,} sources cannot go with {len(targets):,} targets: one each is needed")
-        if not sources:
+        if not targets:
             return
-        source_ids, target_ids = self.encode_sources(sources), self.target_tokenizer.encode_batch(list(targets))
+        source_ids = self.encode_sources(sources) if sources is not None else [[] for _ in targets]
+        target_ids = self.target_tokenizer.encode_batch(list(targets))
         lengths = np.array([max(len(s), len(t) + 2) for s, t in zip(source_ids, target_ids)])
         for rows in sorted_batches(lengths, self.config.search.tokens):
             yield rows.tolist(), [source_ids[i] for i in rows], [target_ids[i] for i in rows]
@@ -224,7 +265,7 @@ class Run:
         ids = self.encode_sources([source])[0]
         if target is None:
             target = self.translate([source], alignment=False)[0].text
-        target_ids = self._framed(self.target_tokenizer.encode(target))
+        target_ids = self._framed_target(self.target_tokenizer.encode(target))
         sides = (*self.pad([ids], 0), *self.pad([target_ids[:-1]], 0))
         weights = attention_weights(self.model, *sides)
         cross = cross_attention(self.model, weights)
@@ -239,13 +280,26 @@ class Run:
         )
 
     @torch.inference_mode()
-    def logits(self, source_ids: Tensor, target_ids: Tensor) -> Tensor:
-        """Logits at every target position, B T V, from padded ids, B S and B T; the pad id may stand left or right."""
-        source, source_lengths, _ = _to_the_left(source_ids.to(self.device), self.source_tokenizer.pad)
-        target, target_lengths, order = _to_the_left(target_ids.to(self.device), self.target_tokenizer.pad)
-        logits = self.model(source, source_lengths, target, target_lengths)
-        back = order.argsort(1)
-        return logits.gather(1, back[..., None].expand_as(logits))
+    def logits(self, source_ids: Tensor | None, target_ids: Tensor | None) -> Tensor:
+        """Logits at every target position, B T V, from padded ids, B S and B T; the pad id may stand left or right.
+
+        A decoder alone may be given no source; an encoder alone is given no target and answers at every source token.
+        """
+        pad = self.framing.pad
+        if target_ids is None:
+            if source_ids is None or self.model.writes:
+                raise UserError("logits want target ids, and source ids too unless a decoder stands alone")
+            source, lengths, order = _to_the_left(source_ids.to(self.device), source_ids.to(self.device) != pad)
+            return _back(self.model(source, lengths), order)
+        target_ids = target_ids.to(self.device)
+        if source_ids is None:
+            source, source_lengths = target_ids[:, :0], torch.zeros_like(target_ids[:, 0])
+        else:
+            source_ids = source_ids.to(self.device)
+            source, source_lengths, _ = _to_the_left(source_ids, source_ids != pad)
+        real = _starts(target_ids, pad) if self.framing.start == pad else target_ids != pad
+        target, target_lengths, order = _to_the_left(target_ids, real)
+        return _back(self.model(source, source_lengths, target, target_lengths), order)
 
     def pad(self, rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
         """B T ids and B lengths on the model's device."""
@@ -255,8 +309,8 @@ class Run:
             row[: len(values)] = torch.tensor(values)
         return ids.to(self.device), lengths.to(self.device)
 
-    def _framed(self, ids: list[int]) -> list[int]:
-        return [self.target_tokenizer.start, *ids, self.target_tokenizer.end]
+    def _framed_target(self, ids: list[int], alone: bool = False) -> list[int]:
+        return [*(self._begin if alone else (self.framing.start,)), *ids, self.framing.end]
 
     # ---- what the folder holds
 
@@ -268,10 +322,24 @@ class Run:
         return checkpoint_names(self.folder)
 
 
-def _to_the_left(ids: Tensor, pad: int) -> tuple[Tensor, Tensor, Tensor]:
+def _to_the_left(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows with their real tokens first, the lengths, and the order that did it (B T)."""
-    order = (ids == pad).long().argsort(dim=1, stable=True)
-    return ids.gather(1, order), (ids != pad).sum(1), order
+    order = (~real).long().argsort(dim=1, stable=True)
+    return ids.gather(1, order), real.sum(1), order
+
+
+def _back(logits: Tensor, order: Tensor) -> Tensor:
+    return logits.gather(1, order.argsort(1)[..., None].expand_as(logits))
+
+
+def _starts(ids: Tensor, pad: int) -> Tensor:
+    """B T: which tokens are real where a target starts with the token that pads: the last pad before the others too."""
+    others = ids != pad
+    return others | (
+        ~others
+        & (others.roll(-1, 1) | (torch.arange(ids.shape[1], device=ids.device) == 0))
+        & (others.long().cumsum(1) == 0)
+    )
 
 
 def load(
@@ -292,62 +360,5 @@ def load(
         raise UserError(f"{folder} has no checkpoint {checkpoint_name!r}; it has {known}")
     checkpoint.load_weights(model, place)
     model.eval().to(pick_device(device or "auto"))
-    return Run(folder, settings, model, source_tokenizer, target_tokenizer, place.resolve().name)
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError:
-        raise UserError(f"unknown device {name!r}: use auto, cpu or cuda") from None
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda was asked for, but no GPU can be used here: use --device cpu")
-    return device
-
-
-def is_run(folder: Path) -> bool:
-    return (folder / MODEL).exists()
-
-
-def read_spec(folder: Path, parts: Sequence[type[Spec]] = ()) -> ModelSpec:
-    if not folder.exists():
-        raise UserError(f"{folder} does not exist: name a run folder, which 'dragoman train' makes")
-    if not is_run(folder):
-        raise UserError(f"{folder} is not a run folder: it has no {MODEL}")
-    try:
-        document = json.loads((folder / MODEL).read_text(encoding="utf-8"))
-        version, spec = document["version"], document["spec"]
-    except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / MODEL} is damaged: it must hold a version and a spec") from None
-    if version != 1:
-        raise UserError(f"{folder / MODEL} has format {version!r}, but only 1 is known here: update dragoman")
-    return model_from_dict(spec, {part.__name__: part for part in parts})
-
-
-def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The source's and the target's, which are one where the file is joint."""
-    if (folder / "tokenizer.json").exists():
-        joint = Tokenizer.load(folder / "tokenizer.json")
-        return joint, joint
-    return Tokenizer.load(folder / "tokenizer.source.json"), Tokenizer.load(folder / "tokenizer.target.json")
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a last one that a full disk or a kill has cut short is left out."""
-    path = folder / METRICS
-    records = []
-    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
-    return records
-
-
-def checkpoint_names(folder: Path) -> list[str]:
-    """The checkpoints by name, steps first, then best, last and averaged where they are."""
-    place = folder / CHECKPOINTS
-    return sorted(p.name for p in place.iterdir() if not p.name.startswith(".")) if place.is_dir() else []
+    framing = read_framing(folder)
+    return Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, place.resolve().name)

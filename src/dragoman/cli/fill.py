@@ -1,0 +1,39 @@
+"""`dragoman fill`: the words under masks."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, in_windows, lines_of, print_json_list
+
+
+def fill(
+    run: RunFolder,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Texts with <mask> in them, one a line; standard input if not given.", show_default=False),
+    ] = None,
+    best: Annotated[int, typer.Option(help="Show the N likeliest pieces for each mask.", min=1)] = 1,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """Fill every <mask> of a file or of standard input, line by line.
+
+    The run must hold an encoder that has learned masked words: bert, roberta or electra.
+    """
+    from dragoman import load
+
+    loaded = load(run, checkpoint, device)
+    texts = in_windows(lines_of(file), lambda lines: loaded.fill(lines, max(best, 1)))
+    if as_json:
+        print_json_list(asdict(text) for text in texts)
+        return
+    for text in texts:
+        print(text.text, flush=True)
+        for number, choices in enumerate(text.choices if best > 1 else [], 1):
+            print(f"  {number}: " + ", ".join(f"{piece} {probability:.2f}" for piece, probability in choices))

@@ -1,0 +1,43 @@
+"""`dragoman tag`: one label a word."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, lines_of, print_json_list
+
+
+def tag(
+    run: RunFolder,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Words parted by spaces, one sentence a line; standard input if not given."),
+    ] = None,
+    columns: Annotated[bool, typer.Option("--columns", help="One word a line: word, tag and probability.")] = False,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """Tag the words of a file or of standard input, line by line.
+
+    Prints the tags of each line, parted by spaces; the order is kept, and an empty line stays empty.
+    """
+    from dragoman import load
+    from dragoman.cli.common import in_windows
+
+    loaded = load(run, checkpoint, device)
+    sentences = in_windows(lines_of(file), loaded.tag)
+    if as_json:
+        print_json_list(asdict(sentence) for sentence in sentences)
+        return
+    for sentence in sentences:
+        if not columns:
+            print(" ".join(sentence.tags), flush=True)
+            continue
+        for word, label, probability in zip(sentence.words, sentence.tags, sentence.probabilities):
+            print(f"{word}\t{label}\t{probability:.3f}")
+        print(flush=True)

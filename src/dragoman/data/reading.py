@@ -1,0 +1,118 @@
+"""Readings: what a corpus is read as, and how it becomes token ids: pairs, text alone, tagged words, dialogues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from dragoman.data.corpus import Corpus, Pair, read, read_dialogues, read_monolingual
+from dragoman.data.examples import Example, chunks, encode
+from dragoman.errors import UserError
+from dragoman.text.framing import Framing
+
+if TYPE_CHECKING:
+    from dragoman.text.tokenizer import Tokenizer
+
+
+class Reading:
+    """Sentence pairs."""
+
+    name = "pairs"
+    sides = 2  # how many of them have text
+    labels = False  # is the target a label for every word?
+
+    def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+        return read(corpora)
+
+    def encode(
+        self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
+    ) -> Iterator[list[Example]]:
+        return encode(pairs, source, target)
+
+
+class Text(Reading):
+    """One side alone; a line of more than `longest` tokens is cut into several rows."""
+
+    name = "lines"
+    sides = 1
+
+    def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+        return read_monolingual(corpora)
+
+    def encode(
+        self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
+    ) -> Iterator[list[Example]]:
+        for examples in encode(pairs, source):
+            yield [
+                Example(pair, ids[start : start + longest], None)
+                for pair, ids, _ in examples
+                for start in range(0, max(1, len(ids)), longest)
+            ]
+
+
+class Tags(Reading):
+    """Words and tags, both parted by spaces, one tag a word; the tag stands at the word's first piece."""
+
+    name = "sentences"
+    labels = True
+
+    def encode(
+        self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
+    ) -> Iterator[list[Example]]:
+        for chunk in chunks(pairs):
+            words = [pair.source.split() for pair in chunk]
+            tags = target.encode_batch([" ".join((pair.target or "").split()) for pair in chunk])
+            for pair, some, of in zip(chunk, words, tags):
+                if len(some) != len(of):
+                    raise UserError(
+                        f"{pair.corpus}, line {pair.line:,} has {len(some)} words but {len(of)} tags: one tag a word, "
+                        "parted by spaces, is expected"
+                    )
+            yield [
+                Example(pair, *aligned(ids, of, framing.pad))
+                for pair, ids, of in zip(chunk, encode_words(words, source), tags)
+            ]
+
+
+def encode_words(sentences: list[list[str]], tokenizer: Tokenizer) -> list[list[list[int]]]:
+    """The pieces of each word of each sentence, as they are in the sentence."""
+    flat = tokenizer.encode_batch([word for words in sentences for word in words])
+    pieces = iter(flat)
+    return [[next(pieces) for _ in words] for words in sentences]
+
+
+def aligned(words: list[list[int]], tags: list[int], pad: int) -> tuple[list[int], list[int]]:
+    """The pieces of some words, and their tags: each at the first piece, `pad` at the others."""
+    ids = [piece for pieces in words for piece in pieces]
+    answers = [tag if n == 0 else pad for pieces, tag in zip(words, tags) for n in range(len(pieces))]
+    return ids, answers
+
+
+class Turns(Reading):
+    """Dialogues as one sequence each: START u₁ SEPARATOR r₁ END u₂ SEPARATOR r₂ END …, with answers to the replies."""
+
+    name = "dialogues"
+    sides = 1
+
+    def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+        return read_dialogues(corpora)
+
+    def encode(
+        self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
+    ) -> Iterator[list[Example]]:
+        for chunk in chunks(pairs):
+            turns = encode_words([pair.source.split("\t") for pair in chunk], source)
+            yield [Example(pair, *dialogue(some, framing)) for pair, some in zip(chunk, turns)]
+
+
+def dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int], list[int]]:
+    """The ids of a dialogue, and for each the next one where that is part of a reply, PAD elsewhere."""
+    ids, counts = [*framing.before], [False] * len(framing.before)
+    for number, turn in enumerate(turns):
+        reply = number % 2 == 1
+        ids += [*turn, framing.end if reply else framing.start]
+        counts += [reply] * (len(turn) + 1)
+    return ids[:-1], [token if count else framing.pad for token, count in zip(ids[1:], counts[1:])]
+
+
+READINGS: dict[str, Reading] = {"pairs": Reading(), "text": Text(), "tags": Tags(), "turns": Turns()}

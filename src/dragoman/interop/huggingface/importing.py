@@ -1,0 +1,136 @@
+"""A checkpoint of transformers as a run folder."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from tokenizers import models, pre_tokenizers
+
+from dragoman import checkpoint as checkpoints
+from dragoman import config
+from dragoman.errors import UserError
+from dragoman.interop.huggingface.checkpoint import Checkpoint, read_checkpoint
+from dragoman.interop.huggingface.framing import framed
+from dragoman.models import EncoderDecoder
+from dragoman.run import CHECKPOINTS, CONFIG, write_model, write_tokenizers
+from dragoman.storage import new_folder, point
+from dragoman.text import Tokenizer
+from dragoman.text.families import Parts
+from dragoman.text.foreign import FOREIGN, ForeignTokenizer, from_folder
+from dragoman.training.prepare import check_free
+from dragoman.training.progress import Progress
+
+#: what of the library's settings for generation our search has as well
+TAKEN = {"num_beams", "length_penalty", "max_new_tokens", "max_length"}
+#: what it has in the framing; a hypothesis that reaches the length limit is cut off, with no END put behind it
+FRAMED = {
+    "bad_words_ids",
+    "suppress_tokens",
+    "decoder_start_token_id",
+    "pad_token_id",
+    "bos_token_id",
+    "eos_token_id",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+}
+#: what changes nothing: the library's own defaults
+NEUTRAL: dict[str, Any] = {
+    "do_sample": False,
+    "early_stopping": False,
+    "temperature": 1.0,
+    "top_k": 50,
+    "top_p": 1.0,
+    "typical_p": 1.0,
+    "repetition_penalty": 1.0,
+    "encoder_repetition_penalty": 1.0,
+    "num_beam_groups": 1,
+    "num_return_sequences": 1,
+    "renormalize_logits": False,
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What became of a checkpoint."""
+
+    checkpoint: Checkpoint
+    parameters: int
+    vocabulary: tuple[int, int]  # pieces of the source's and of the target's tokenizer
+    left_out: dict[str, Any]  # settings for generation that our search does not have
+
+
+def import_checkpoint(folder: Path, run_folder: Path, say: Callable[[str], None]) -> Imported:
+    """Make a run of a checkpoint; nothing is left behind if it fails."""
+    check_free(run_folder)
+    say(f"reading {folder}")
+    found = read_checkpoint(folder)
+    pair = _tokenizers(folder, found)
+    found = replace(found, framing=framed(folder, found, pair[0]))
+    target = _labels(found.labels) if found.labels else pair[1]
+    say(f"writing {run_folder}")
+    with new_folder(run_folder) as partial:
+        (partial / CONFIG).write_text(config.to_yaml(_config(found, joint=pair[0] is target)), encoding="utf-8")
+        write_model(partial, found.system, found.spec, found.framing)
+        write_tokenizers(partial, pair[0], target)
+        place = partial / CHECKPOINTS
+        place.mkdir()
+        values = {"validated": False, "progress": Progress().to_dict(), "architecture": found.architecture}
+        checkpoints.save(place / "000000", {"model": found.weights}, values)
+        for link in ("best", "last"):
+            point(place / link, "000000")
+    numbers = sum(weight.numel() for weight in found.weights.values())
+    return Imported(found, numbers, (pair[0].size, target.size), _left_out(found.search))
+
+
+def _tokenizers(folder: Path, found: Checkpoint) -> tuple[ForeignTokenizer, ForeignTokenizer]:
+    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    source, target = from_folder(folder, values)
+    spec = found.spec
+    if isinstance(spec, EncoderDecoder):
+        rows = (spec.source_vocabulary, spec.target_vocabulary)
+    else:
+        rows = (spec.vocabulary, spec.vocabulary)
+    for tokenizer, most in zip((source, target), rows):
+        if tokenizer.size > most:
+            raise UserError(
+                f"the tokenizer in {folder} numbers {tokenizer.size:,} pieces, but the model has embeddings for "
+                f"{most:,} alone: they do not belong together"
+            )
+    return source, target
+
+
+def _labels(names: tuple[str, ...]) -> Tokenizer:
+    """A tokenizer whose pieces are the labels, with the numbers that they have in the checkpoint."""
+    library = tokenizers.Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, unk_token=names[0]))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    return ForeignTokenizer(Parts(library, dict(enumerate(names)), [], {}))
+
+
+def _config(found: Checkpoint, joint: bool) -> config.Config:
+    """The library counts the symbol that starts a target in, and has its own names."""
+    search = found.search
+    longest = search["max_length"] - 1 if isinstance(search.get("max_length"), int) else None
+    wanted = {
+        "beam": search.get("num_beams"),
+        "length_penalty": search.get("length_penalty"),
+        "longest_target": search.get("max_new_tokens", longest),
+    }
+    known = {name: value for name, value in wanted.items() if value is not None}
+    values = {"text": {"kind": FOREIGN, "joint": joint}, "system": {"name": found.system}, "search": known}
+    return config.from_dict(values, "the checkpoint's generation_config.json")
+
+
+def _left_out(search: Mapping[str, Any]) -> dict[str, Any]:
+    """What was asked for and is not done: the bad words of several tokens, and what our search does not have."""
+    several = [word for word in search.get("bad_words_ids") or [] if isinstance(word, list) and len(word) > 1]
+    others = {
+        name: value
+        for name, value in search.items()
+        if name not in TAKEN and name not in FRAMED and value != NEUTRAL.get(name) and value not in (0, None, [])
+    }
+    return others | ({"bad_words_ids": several} if several else {})

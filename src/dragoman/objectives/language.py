@@ -1,0 +1,76 @@
+"""Language modelling: −Σ log p(y_t | y_<t), over a text, over source and target as one, over a dialogue's replies."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from dragoman.data import Batch, Row, TokenStore
+from dragoman.models import DecoderOnlyModel
+from dragoman.objectives.objective import Loss, Material, Objective, Reads, answered, row
+from dragoman.objectives.translation import Translation
+from dragoman.text import START
+
+
+class Language(Objective):
+    """Every next word of a text (Bengio et al. 2003)."""
+
+    reads: ClassVar[Reads] = "text"
+    trains = (DecoderOnlyModel,)
+
+    def __init__(self, material: Material) -> None:
+        super().__init__(material)
+        self.rows = self._text
+        self.loss = Translation(material)
+
+    def _text(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
+        framing = self.material.framing
+        return Row(row(()), row(framing.before or (START,), store.target(index), (framing.end,)))
+
+    def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        return target + 2
+
+    def __call__(self, model: DecoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
+        return self.loss(model, batch, step)
+
+
+class OneSequence(Language):
+    """Source, separator and target as one text, all of whose words are to be foretold (Liu et al. 2018, §4.2.3)."""
+
+    reads = "pairs"
+    decodes = True
+    best = "bleu"
+
+    def _text(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
+        framing, source, target = self.material.framing, store.source(index), store.target(index)
+        return Row(row(()), row(framing.before, source, framing.after, (framing.start,), target, (framing.end,)))
+
+    def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        return source + target + len(self.material.framing.before) + len(self.material.framing.after) + 2
+
+
+class Dialogue(Objective):
+    """The replies of a dialogue, given all that was said before; what the other says is read, not learned.
+
+    A dialogue is one sequence, u₁ SEPARATOR r₁ END u₂ SEPARATOR r₂ END …, and only r and END count (as in supervised
+    instruction tuning, Ouyang et al. 2022, §3.5).
+    """
+
+    reads = "turns"
+    trains = (DecoderOnlyModel,)
+    aligned = True
+
+    def __init__(self, material: Material) -> None:
+        super().__init__(material)
+        self.rows = self._dialogue
+
+    def _dialogue(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
+        return Row(store.source(index), store.target(index))
+
+    def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
+        return source
+
+    def __call__(self, model: DecoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
+        x, ctx = model.read(batch.source, batch.source_lengths)
+        return answered(self.material, model.output, x, batch, ctx)

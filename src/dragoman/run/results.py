@@ -1,0 +1,59 @@
+"""What a run gives back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+Links = list[tuple[int, int]]  # (source word, target word)
+
+
+@dataclass(frozen=True)
+class Translation:
+    """A translation: its text, log p(y|x), pieces, word alignment, and the next best ones if they were asked for."""
+
+    text: str
+    score: float
+    tokens: list[str] = field(default_factory=list)
+    alignment: Links | None = None
+    alternatives: list[Translation] = field(default_factory=list)
+    finished: bool = True  # False: cut off at the length limit
+    whole: bool = True  # False: the source was longer than the run reads, and only its beginning was translated
+
+
+@dataclass(frozen=True)
+class Scored:
+    """log p(y|x), in all and for every piece, END last."""
+
+    score: float
+    tokens: list[str]
+    token_scores: list[float]
+
+
+@dataclass(frozen=True)
+class Attention:
+    """Every attention of one sentence pair: by the path of its part, H T S, with the pieces on either side."""
+
+    source: list[str]
+    target: list[str]  # row t was looked at to choose this piece
+    weights: dict[str, Tensor]
+    cross: Tensor | None  # T S: the looks at the source, mean over heads and layers
+    alignment: Links
+
+
+@dataclass(frozen=True)
+class Tagged:
+    """A sentence's words, the likeliest tag of each, and its probability; words past the longest source have none."""
+
+    words: list[str]
+    tags: list[str]
+    probabilities: list[float]
+
+
+@dataclass(frozen=True)
+class Filled:
+    """A text with its masks filled in, and for every mask the likeliest pieces with their probabilities."""
+
+    text: str
+    choices: list[list[tuple[str, float]]]

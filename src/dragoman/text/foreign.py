@@ -1,0 +1,207 @@
+"""Tokenizers that were learned elsewhere, and come with a checkpoint."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import UserError
+from dragoman.text import families
+from dragoman.text.cutting import HIDDEN, Cutter
+from dragoman.text.families import Parts, Symbol
+from dragoman.text.tokenizer import VERSION, Tokenizer
+from dragoman.text.words import word_spans
+
+FOREIGN = "foreign"
+NONE = -1  # the number of a symbol that there is not
+
+_WINDOW = 16  # pieces
+
+
+def from_folder(
+    folder: str | Path, config: Mapping[str, Any] | None = None
+) -> tuple[ForeignTokenizer, ForeignTokenizer]:
+    """The tokenizers of the source and the target from a checkpoint's folder; they are one where they do not differ.
+
+    `config` is what the checkpoint's ``config.json`` says.
+    """
+    source, target = families.read(Path(folder), config or {})
+    first = ForeignTokenizer(source)
+    return first, first if target is source else ForeignTokenizer(target)
+
+
+class ForeignTokenizer(Tokenizer):
+    """Cuts and numbers texts as the library that a checkpoint comes from does; ``from_folder`` makes one.
+
+    ``encode`` gives the pieces alone, without the symbols that stand around a text, and special symbols are found in a
+    text only where that is asked for. `roles` are the numbers of the symbols ``pad``, ``unk``, ``bos``, ``eos``,
+    ``cls``, ``sep``, ``mask`` and ``decoder_start``, as far as there are such; `symbols` are those of all special
+    symbols by name, languages included. ``decode`` leaves special symbols out, the unknown one among them.
+    """
+
+    def __init__(self, parts: Parts) -> None:
+        self.kind, self.marker = FOREIGN, "initial"
+        self._parts, self._library, self._names = parts, parts.library, parts.names
+        self._library.encode_special_tokens = True  # the library's way to say: do not look for special symbols
+        self.roles = parts.roles
+        self.pad, self.unknown = self._first("pad", "eos"), self._first("unk")
+        self.start, self.end = self._first("decoder_start", "bos", "cls", "eos"), self._first("eos", "sep")
+        self.mask, self.separator, self.cls = (self.roles.get(role) for role in ("mask", "sep", "cls"))
+        self.symbols = {symbol.name: symbol.number for symbol in parts.symbols}
+        self.specials = frozenset(self.symbols.values())
+        self._symbol = re.compile(f"({'|'.join(map(_pattern, sorted(parts.symbols, key=_longest_first)))})")
+        self._decoder = self._library.decoder
+        self._in_letters = self._join(["Ġa"]) == " a"  # GPT-2's way to write bytes
+
+    def _first(self, *roles: str) -> int:
+        return next((self.roles[role] for role in roles if role in self.roles), NONE)
+
+    @property
+    def size(self) -> int:
+        """The highest number and one more."""
+        return max(self._names) + 1
+
+    def __repr__(self) -> str:
+        return f"ForeignTokenizer(size={self.size})"
+
+    def encode(self, text: str, symbols: bool = False) -> list[int]:
+        """The numbers of the text's pieces; special symbols that are written out are found if `symbols` says so."""
+        if not symbols or not self.symbols:
+            return self.encode_batch([text])[0]
+        parts = self._symbol.split(text)
+        numbers = [self.symbols.get(name, self.symbols.get(name.strip(), NONE)) for name in parts[1::2]]
+        return self._encode_around(parts[::2], numbers)
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode`` for many texts at once."""
+        begun = [self._begin(_sound(text)) for text in texts]
+        rest = [text for _, text in begun]
+        if self._parts.cutter:
+            rows = self._parts.cutter.encode_batch(rest)
+        else:
+            rows = [encoding.ids for encoding in self._library.encode_batch_fast(rest, add_special_tokens=False)]
+        return [[*code, *ids] for (code, _), ids in zip(begun, rows)]
+
+    def encode_masked(self, text: str, mark: str) -> list[int]:
+        """``encode`` with a mask for every ``mark``."""
+        if self.mask is None:
+            raise UserError("this tokenizer has no symbol for a mask")
+        flags = next((symbol for symbol in self._parts.symbols if symbol.number == self.mask), Symbol("", self.mask))
+        texts = re.split(_pattern(replace(flags, name=mark)), text)
+        return self._encode_around(texts, [self.mask] * (len(texts) - 1))
+
+    def _encode_around(self, texts: Sequence[str], numbers: Sequence[int]) -> list[int]:
+        """The numbers of some texts, with one of `numbers` between each two."""
+        first, *others = self.encode_batch(texts)
+        return [*first, *chain.from_iterable([number, *ids] for number, ids in zip(numbers, others))]
+
+    def _begin(self, text: str) -> tuple[list[int], str]:
+        """A code such as >>deu<< at the beginning of a text, by which Marian is told what to translate into."""
+        if self._parts.codes and text.startswith(">>"):
+            code, mark, rest = text.partition("<<")
+            if (number := self._parts.codes.get(code + mark)) is not None:
+                return [number], rest
+        return [], text
+
+    def decode(self, ids: Iterable[int]) -> str:
+        """The text that the pieces make up, special symbols and numbers without a piece left out."""
+        return self._join([self._names[n] for n in ids if n in self._names and n not in self.specials])
+
+    def _join(self, pieces: list[str]) -> str:
+        return self._decoder.decode(pieces) if self._decoder else " ".join(pieces)
+
+    def pieces(self, ids: Iterable[int]) -> list[str]:
+        """The pieces as people read them, with ▁ where there is a space."""
+        return [self._shown(self._names.get(number, f"<{number}>")) for number in ids]
+
+    def _shown(self, piece: str) -> str:
+        if not self._in_letters or piece in self.symbols or "\ufffd" in (text := self._join([piece])):
+            return piece
+        return text.replace(" ", "▁")
+
+    def word_of_piece(self, ids: Iterable[int]) -> list[int]:
+        """For each piece the index in ``words(decode(ids))`` of its word, −1 for white space and special symbols.
+
+        Its word is the one in which its first character lies that is not white space. A piece begins where the text of
+        the pieces before it ends; one that is but a part of a character belongs to that character.
+        """
+        ids = list(ids)
+        text = self.decode(ids)
+        word_at = [-1] * (len(text) + 1)
+        for index, (begin, end) in enumerate(word_spans(text)):
+            word_at[begin:end] = [index] * (end - begin)
+        words, place = [], 0
+        window: list[str] = []  # the last pieces; the text of all of them, joined again and again, would take too long
+        start = 0  # where the text of the window begins
+        for number in ids:
+            if number in self.specials or number not in self._names:
+                words.append(-1)
+                continue
+            window.append(self._names[number])
+            joined, alone = self._join(window), self._join(window[-1:])
+            end = max(place, start + _shared(joined, text[start : start + len(joined)]))
+            spaces = end - place - len(text[place:end].lstrip())
+            words.append(word_at[place + spaces] if alone.strip() else -1)
+            place = end
+            whole = alone.strip() and "\ufffd" not in alone and joined.endswith(alone)
+            if len(window) > _WINDOW and whole and text[start:end] == joined:
+                window, start = window[-1:], end - len(alone)
+        return words
+
+    def to_json(self) -> str:
+        """One JSON document: the ``tokenizers`` library's, and what it cannot hold in a field of ours."""
+        document, parts = json.loads(self._library.to_str()), self._parts
+        document["model"]["dragoman"] = {
+            "version": VERSION,
+            "kind": self.kind,
+            "marker": self.marker,
+            "names": {n: name for n, name in self._names.items() if self._library.id_to_token(n) != name},
+            "symbols": [asdict(symbol) for symbol in parts.symbols],
+            "roles": parts.roles,
+            "codes": parts.codes,
+            "cutter": parts.cutter.to_dict() if parts.cutter else None,
+        }
+        return json.dumps(document, ensure_ascii=False)
+
+    @classmethod
+    def from_document(cls, document: Mapping[str, Any], ours: Mapping[str, Any], origin: str) -> ForeignTokenizer:
+        """The tokenizer of a document that ``to_json`` wrote, and of the field in it that is ours."""
+        library = families.load_library(document, origin)
+        try:
+            cutter = Cutter.from_dict(library, ours["cutter"]) if ours["cutter"] else None
+            names = {n: name for name, n in library.get_vocab().items() if not name.startswith(HIDDEN)}
+            names = {n: name for n, name in names.items() if not cutter or n < cutter.size}
+            names |= {int(n): str(name) for n, name in ours["names"].items()}
+            if not names:
+                raise ValueError("it has no pieces")
+            symbols = [
+                Symbol(str(one["name"]), int(one["number"]), bool(one["left"]), bool(one["right"]))
+                for one in ours["symbols"]
+            ]
+            roles, codes = ({str(k): int(n) for k, n in ours[key].items()} for key in ("roles", "codes"))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise UserError(f"{origin} is damaged: {error!r}") from None
+        return cls(Parts(library, names, symbols, roles, cutter, codes))
+
+
+def _shared(left: str, right: str) -> int:
+    """How many characters two texts have in common at their beginning."""
+    return next((n for n, (one, other) in enumerate(zip(left, right)) if one != other), min(len(left), len(right)))
+
+
+def _pattern(symbol: Symbol) -> str:
+    return (r"\s*" * symbol.left) + re.escape(symbol.name) + (r"\s*" * symbol.right)
+
+
+def _longest_first(symbol: Symbol) -> int:
+    return -len(symbol.name)
+
+
+def _sound(text: str) -> str:
+    """Without lone surrogates, which no encoding can write, and without what hidden names begin with."""
+    return re.sub(f"[\ud800-\udfff{HIDDEN}]", "\ufffd", text)

@@ -1,0 +1,126 @@
+"""The beginning: the weights that a training starts from, where they are not drawn by chance."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from dragoman import checkpoint, config
+from dragoman.config import Config
+from dragoman.data.vectors import match
+from dragoman.errors import UserError
+from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, EncoderOnly, Model, ModelSpec, ReplacedTokens
+from dragoman.parts.embedding import TokenEmbedding
+from dragoman.run import CHECKPOINTS, CONFIG, INITIAL, read_framing, read_spec, read_tokenizers
+from dragoman.text import Framing, Tokenizer
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The run that another starts from."""
+
+    folder: Path
+    config: Config
+    spec: ModelSpec
+    framing: Framing
+    tokenizers: tuple[Tokenizer, Tokenizer]
+
+    @staticmethod
+    def open(name: str) -> Origin:
+        folder = Path(name)
+        spec = read_spec(folder)
+        if not checkpoint.is_whole(folder / CHECKPOINTS / "best"):
+            raise UserError(f"{folder} has no checkpoint to start from: train it first")
+        settings = config.from_yaml(folder / CONFIG)
+        return Origin(folder, settings, spec, read_framing(folder), read_tokenizers(folder))
+
+    def weights(self) -> dict[str, Tensor]:
+        return checkpoint.tensors(self.folder / CHECKPOINTS / "best", "model")
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What of the weights of another run was taken over."""
+
+    loaded: list[str]
+    left_out: list[str]  # found there, but not wanted here or of another shape
+    new: list[str]  # wanted here, but not found there
+
+    def lines(self) -> list[str]:
+        lines = [f"  {len(self.loaded):,} weights are loaded"]
+        if self.left_out:
+            lines.append(f"  {len(self.left_out):,} are left out: {summary(self.left_out)}")
+        if self.new:
+            lines.append(f"  {len(self.new):,} are new, drawn by chance: {summary(self.new)}")
+        return lines
+
+
+def summary(names: list[str]) -> str:
+    """Names of weights with the numbers of layers put together: encoder.layers.*.0.body.project.weight."""
+    return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name, count=1) for name in sorted(names)))
+
+
+def take_over(model: Model, weights: dict[str, Tensor]) -> Taken:
+    """Set the weights of the same name and shape; a discriminator's count as its encoder's own."""
+    found = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
+    loaded = []
+    with torch.no_grad():
+        for name, weight in checkpoint.weights_of(model).items():
+            if name in found and found[name].shape == weight.shape:
+                weight.copy_(found[name])
+                loaded.append(name)
+    wanted = checkpoint.weights_of(model)
+    used = {*loaded, *(f"discriminator.{name}" for name in loaded)}
+    return Taken(loaded, [n for n in weights if n not in used], [n for n in wanted if n not in loaded])
+
+
+def with_labels(spec: ModelSpec, labels: int) -> ModelSpec:
+    """The same encoder with an output layer of its own for so many labels."""
+    encoder = spec.discriminator if isinstance(spec, ReplacedTokens) else spec
+    if not isinstance(encoder, EncoderOnly):
+        raise UserError(f"words are tagged by an encoder alone, but the system is of kind {type(spec).__name__}")
+    return replace(encoder, outputs=labels, tied=False, transform=None, pooled=0)
+
+
+def begin(folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], say: Say) -> None:
+    """Write the weights to start from, where another run or files of word vectors give some."""
+    text, start_from = config.text, config.training.start_from
+    if not (start_from or text.source_vectors or text.target_vectors):
+        return
+    torch.manual_seed(config.training.seed)
+    model = spec.build()
+    if start_from:
+        taken = take_over(model, Origin.open(start_from).weights())
+        if not taken.loaded:
+            raise UserError(f"nothing of {start_from} fits this system: no weight has the same name and shape")
+        say(f"starting from {start_from}")
+        for line in taken.lines():
+            say(line)
+    for path, tokenizer, table in zip((text.source_vectors, text.target_vectors), tokenizers, _tables(model)):
+        if path is None:
+            continue
+        if table is None:
+            raise UserError("word vectors were given for a side that this system does not have")
+        found = match(tokenizer, Path(path), table.width)
+        with torch.no_grad():
+            table.weight[torch.from_numpy(found.rows)] = torch.from_numpy(found.matrix) / table.scale
+        share = 100 * found.found / max(1, found.of)
+        say(f"{path}: vectors for {found.found:,} of {found.of:,} words of the vocabulary ({share:.0f} %)")
+    checkpoint.save(folder / INITIAL, {"model": checkpoint.weights_of(model)}, {})
+
+
+def _tables(model: Model) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+    """The source's and the target's table of embeddings, where there are any."""
+    if isinstance(model, EncoderDecoderModel):
+        return model.source_embedding, model.target_embedding
+    if isinstance(model, DecoderOnlyModel):
+        return model.target_embedding, model.target_embedding
+    table = getattr(model, "source_embedding", None)
+    return table, None

@@ -1,0 +1,198 @@
+"""BERT, RoBERTa, ELECTRA and RoFormer give what transformers gives."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from huggingface_tiny import VOCABULARY, bert, built, change, close_encoder, electra, read, roberta, roformer
+from safetensors.torch import load_file, save_file
+
+from dragoman.interop.huggingface import Checkpoint
+from dragoman.models import EncoderOnly, count_parameters
+from dragoman.parts.attention import SelfAttention
+from dragoman.parts.positions import Learned
+from dragoman.parts.spec import find
+from dragoman.text.framing import Framing
+
+
+def spec_of(checkpoint: Checkpoint) -> EncoderOnly:
+    assert isinstance(checkpoint.spec, EncoderOnly)
+    return checkpoint.spec
+
+
+# ---- BERT
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"tie_word_embeddings": False, "type_vocab_size": 1},
+        {"hidden_act": "gelu_new", "type_vocab_size": 3, "layer_norm_eps": 1e-3},
+        {"hidden_act": "relu", "hidden_size": 35, "num_attention_heads": 5, "num_hidden_layers": 1},
+        {"hidden_act": "silu", "num_attention_heads": 1, "num_hidden_layers": 3},
+    ],
+    ids=str,
+)
+def test_bert_for_masked_words(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = bert("ForMaskedLM", **settings)
+    checkpoint, mine = read(model, tmp_path)
+    close_encoder(model, mine, settings.get("type_vocab_size", 2))
+    assert spec_of(checkpoint).tied is settings.get("tie_word_embeddings", True)
+    assert checkpoint.framing.pad == 0
+
+
+def test_bert_for_pretraining(tmp_path: Path) -> None:
+    model = bert("ForPreTraining")
+    _, mine = read(model, tmp_path)
+    close_encoder(model, mine, kinds=2)
+    ids = torch.randint(4, VOCABULARY, (2, 6))
+    pooled = mine.pooler(mine.features(ids, torch.tensor([6, 6]))[0])
+    torch.testing.assert_close(pooled, model(ids).seq_relationship_logits, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("make", [bert, roberta, electra, roformer])
+def test_labels_of_words(tmp_path: Path, make: Any) -> None:
+    names = {0: "noun", 1: "verb", 2: "other"}
+    model = make("ForTokenClassification", id2label=names, label2id={name: i for i, name in names.items()})
+    checkpoint, mine = read(model, tmp_path)
+    close_encoder(model, mine, kinds=2, placed=make in (bert, electra))
+    assert checkpoint.labels == ("noun", "verb", "other")
+    assert checkpoint.system == "tagger"
+    assert mine.vocabulary == 3
+
+
+@pytest.mark.parametrize("make", [bert, roberta, electra, roformer])
+def test_states_of_the_base_model(tmp_path: Path, make: Any) -> None:
+    model = make("Model")
+    checkpoint, mine = read(model, tmp_path)
+    close_encoder(model, mine, kinds=2, placed=make in (bert, electra))
+    assert spec_of(checkpoint).outputs == 0
+
+
+def test_norms_as_they_were_once_written_and_heads_that_are_not_asked_for(tmp_path: Path) -> None:
+    """The published BERT: gamma and beta, the next sentence's head beside that of masked words, stored buffers."""
+    model = bert("ForMaskedLM")
+    model.save_pretrained(tmp_path)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    weights = {}
+    for name, weight in load_file(tmp_path / "model.safetensors").items():
+        for new, before in old.items():
+            name = name.replace(new, before)
+        weights[name] = weight
+    assert "bert.embeddings.LayerNorm.gamma" in weights
+    weights["bert.pooler.dense.weight"], weights["bert.pooler.dense.bias"] = torch.zeros(12, 12), torch.zeros(12)
+    weights["cls.seq_relationship.weight"], weights["cls.seq_relationship.bias"] = torch.zeros(2, 12), torch.zeros(2)
+    weights["bert.embeddings.position_ids"] = torch.arange(13)[None]
+    weights["cls.predictions.decoder.weight"] = weights["bert.embeddings.word_embeddings.weight"].clone()
+    weights["cls.predictions.decoder.bias"] = weights["cls.predictions.bias"].clone()
+    save_file(weights, tmp_path / "model.safetensors")
+    checkpoint, mine = built(tmp_path)
+    close_encoder(model, mine, kinds=2)
+    assert spec_of(checkpoint).tied
+
+
+def test_a_tied_matrix_that_differs_from_the_table_is_kept(tmp_path: Path) -> None:
+    bert("ForMaskedLM").save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["cls.predictions.decoder.weight"] = torch.randn(VOCABULARY, 12)
+    weights["cls.predictions.decoder.bias"] = torch.randn(VOCABULARY)
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    from transformers import BertForMaskedLM
+
+    model = BertForMaskedLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
+    checkpoint, mine = built(tmp_path)
+    close_encoder(model, mine, kinds=2)
+    assert not spec_of(checkpoint).tied
+
+
+def test_dropouts(tmp_path: Path) -> None:
+    checkpoint, _ = read(bert("ForMaskedLM", hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2), tmp_path)
+    assert {part.dropout for part in find(checkpoint.spec, SelfAttention)} == {0.2}
+    assert spec_of(checkpoint).encoder.dropout == 0.3
+    assert spec_of(checkpoint).encoder.block[1].dropout == 0.3  # type: ignore[attr-defined]
+
+
+# ---- RoBERTa
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"type_vocab_size": 1, "hidden_act": "relu"},  # the head's stays GELU
+        {"tie_word_embeddings": False},
+        {"pad_token_id": 3, "max_position_embeddings": 14},
+        {"pad_token_id": 0, "max_position_embeddings": 10},
+    ],
+    ids=str,
+)
+def test_roberta_for_masked_words(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = roberta("ForMaskedLM", **settings)
+    checkpoint, mine = read(model, tmp_path)
+    pad = settings.get("pad_token_id", 1)
+    close_encoder(model, mine, settings.get("type_vocab_size", 2), placed=False, pad=pad)
+    longest = settings.get("max_position_embeddings", 13) - pad - 1
+    assert next(find(checkpoint.spec, Learned)).longest == longest
+    assert checkpoint.framing == Framing(pad, 0, 2, before=(0,), after=(2,), banned=())
+
+
+# ---- ELECTRA
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"embedding_size": 12},
+        {"embedding_size": 20, "hidden_act": "relu", "type_vocab_size": 1},
+        {"tie_word_embeddings": False},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("kind", ["ForMaskedLM", "ForPreTraining"])
+def test_electra(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
+    model = electra(kind, **settings)
+    checkpoint, mine = read(model, tmp_path)
+    close_encoder(model, mine, settings.get("type_vocab_size", 2))
+    assert spec_of(checkpoint).outputs == (1 if kind == "ForPreTraining" else None)
+
+
+# ---- RoFormer
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"embedding_size": 10, "type_vocab_size": 3},
+        {"embedding_size": 10, "tie_word_embeddings": False, "hidden_act": "gelu_new"},
+        {"hidden_size": 20, "num_attention_heads": 1},
+        {"hidden_size": 36, "num_attention_heads": 2, "num_hidden_layers": 1},
+    ],
+    ids=str,
+)
+def test_roformer(tmp_path: Path, settings: dict[str, Any]) -> None:
+    model = roformer("ForMaskedLM", **settings)
+    checkpoint, mine = read(model, tmp_path)
+    close_encoder(model, mine, settings.get("type_vocab_size", 2), placed=False)
+    assert checkpoint.system == "bert"
+
+
+def test_every_weight_is_of_the_model(tmp_path: Path) -> None:
+    """As many numbers as theirs, tied ones counted once, sines and cosines not at all."""
+    for make in (bert, electra, roformer):
+        model = make("ForMaskedLM")
+        checkpoint, _ = read(model, tmp_path / make.__name__)
+        sines = sum(w.numel() for name, w in model.named_parameters() if "embed_positions" in name)
+        assert count_parameters(checkpoint.spec) == sum(w.numel() for w in model.parameters()) - sines
+
+
+def test_two_labels_unless_told(tmp_path: Path) -> None:
+    model = bert("ForTokenClassification")
+    checkpoint, _ = read(model, tmp_path)
+    change(tmp_path, id2label=None, label2id=None)
+    assert built(tmp_path)[0].labels == checkpoint.labels == ("LABEL_0", "LABEL_1")

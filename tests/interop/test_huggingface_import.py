@@ -1,0 +1,212 @@
+"""A checkpoint becomes a run folder that is used like any other."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+import torch
+import typer
+from huggingface_tiny import bart, bert, change, gpt2, llama, marian, mbart, t5, transformers
+from tokenizers import models, pre_tokenizers, processors
+from typer.testing import CliRunner
+
+import dragoman
+from dragoman.cli.import_ import import_
+from dragoman.config import SearchConfig
+from dragoman.errors import UserError
+from dragoman.interop.huggingface import import_checkpoint
+from dragoman.text.framing import Framing
+
+SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+WORDS = [*"abcdefghijklmnopqrst", "en_XX", "ro_RO"]
+
+
+def add_tokenizer(folder: Path, template: str | None = "<s> $A </s>", words: list[str] = WORDS, **more: Any) -> Any:
+    """A tokenizer of letters, saved as transformers saves it; what it puts around a text is the template's."""
+    numbers = {piece: n for n, piece in enumerate([*SYMBOLS, *words])}
+    library = tokenizers.Tokenizer(models.WordLevel(numbers, unk_token="<unk>"))
+    library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    if template:
+        special = [(name, numbers[name]) for name in template.split() if name != "$A"]
+        library.post_processor = processors.TemplateProcessing(single=template, special_tokens=special)
+    roles = dict(zip(("bos_token", "pad_token", "eos_token", "unk_token", "mask_token"), SYMBOLS))
+    fast = transformers.PreTrainedTokenizerFast(tokenizer_object=library, **roles, **more)
+    fast.save_pretrained(folder)
+    return fast
+
+
+def imported(folder: Path, run: Path) -> dragoman.Run:
+    import_checkpoint(folder, run, lambda text: None)
+    return dragoman.load(run, device="cpu")
+
+
+def test_a_run_gives_the_same_logits_and_the_same_text(tmp_path: Path) -> None:
+    model = bart(forced_eos_token_id=None)
+    model.generation_config.forced_bos_token_id = 0
+    model.generation_config.num_beams = 3
+    model.generation_config.max_length = 9
+    model.save_pretrained(tmp_path / "bart")
+    fast = add_tokenizer(tmp_path / "bart")
+    run = imported(tmp_path / "bart", tmp_path / "run")
+    source, target = torch.tensor([[0, 6, 7, 8, 2], [0, 9, 2, 1, 1]]), torch.tensor([[2, 0, 7], [2, 0, 8]])
+    expected = model(input_ids=source, attention_mask=(source != 1).long(), decoder_input_ids=target).logits
+    torch.testing.assert_close(run.logits(source, target), expected.detach(), atol=1e-5, rtol=1e-5)
+    assert (run.config.search.beam, run.config.search.longest_target) == (3, 8)  # they count the start in
+    texts = ["a b c d e", "f g"]
+    rows = fast(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+    written = model.generate(**rows, num_beams=1, do_sample=False, max_length=9)
+    ours = run.translate(texts, beam=1)
+    assert [one.text for one in ours] == fast.batch_decode(written, skip_special_tokens=True)
+    assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"000000", "best", "last"}
+
+
+@pytest.mark.parametrize(
+    ("make", "template", "before", "after"),
+    [
+        (bart, "<s> $A </s>", (0,), (2,)),
+        (marian, "$A </s>", (), (2,)),
+        (t5, "$A </s>", (), (2,)),
+        (mbart, "$A </s> en_XX", (), (2, 25)),
+        (mbart, "en_XX $A </s>", (25,), (2,)),
+        (llama, "<s> $A", (0,), ()),
+        (gpt2, "$A", (), ()),
+        (bert, "<s> $A </s>", (0,), (2,)),
+    ],
+)
+def test_what_stands_around_a_text(
+    tmp_path: Path, make: Any, template: str, before: tuple[int, ...], after: tuple[int, ...]
+) -> None:
+    make().save_pretrained(tmp_path / "theirs")
+    fast = add_tokenizer(tmp_path / "theirs", template)
+    run = imported(tmp_path / "theirs", tmp_path / "run")
+    assert (run.framing.before, run.framing.after) == (before, after)
+    text = "c d e a"
+    assert fast(text).input_ids == [*before, *run.source_tokenizer.encode(text), *after]
+
+
+def test_an_encoder_whose_vocabulary_is_a_list(tmp_path: Path) -> None:
+    """vocab.txt alone, as BERT's first program wrote it."""
+    model = bert()
+    model.save_pretrained(tmp_path / "bert")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
+    run = imported(tmp_path / "bert", tmp_path / "run")
+    assert run.framing == Framing(0, 0, 0, before=(2,), after=(3,), banned=())
+    ids = torch.tensor([[2, 7, 4, 9, 3], [0, 0, 2, 8, 3]])
+    real = ids != 0
+    places = (real.long().cumsum(1) - 1).clamp(min=0)
+    expected = model(input_ids=ids, attention_mask=real.long(), position_ids=places).logits
+    torch.testing.assert_close(run.logits(ids, None)[real], expected[real].detach(), atol=1e-5, rtol=1e-5)
+    filled = run.fill(["a [MASK] c"])[0]
+    alone = model(torch.tensor([[2, 5, 4, 7, 3]])).logits[0, 2, : len(words)]
+    assert filled.choices[0][0][0] == words[int(alone.argmax())]
+
+
+def test_labels_keep_their_names(tmp_path: Path) -> None:
+    names = {0: "a noun", 1: "verb", 2: "other"}
+    model = bert("ForTokenClassification", id2label=names)
+    model.save_pretrained(tmp_path / "bert")
+    add_tokenizer(tmp_path / "bert")
+    run = imported(tmp_path / "bert", tmp_path / "run")
+    tagged = run.tag(["a b c d"])[0]
+    best = model(torch.tensor([[0, 5, 6, 7, 8, 2]])).logits[0, 1:-1].argmax(-1)
+    assert tagged.tags == [names[int(n)] for n in best]
+
+
+def test_a_decoder_alone(tmp_path: Path) -> None:
+    model = llama(bos_token_id=0, eos_token_id=2, pad_token_id=1)
+    model.save_pretrained(tmp_path / "llama")
+    add_tokenizer(tmp_path / "llama", "<s> $A")
+    run = imported(tmp_path / "llama", tmp_path / "run")
+    ids = torch.tensor([[0, 6, 7, 8], [1, 1, 0, 9]])
+    real = ids != 1
+    places = (real.long().cumsum(1) - 1).clamp(min=0)
+    expected = model(input_ids=ids, attention_mask=real.long(), position_ids=places).logits
+    torch.testing.assert_close(run.logits(None, ids)[real], expected[real].detach(), atol=1e-5, rtol=1e-5)
+
+
+def test_languages_of_mbart(tmp_path: Path) -> None:
+    """Without a document of the whole tokenizer, its configuration says which languages it is about."""
+    model = mbart(decoder_start_token_id=None)
+    model.save_pretrained(tmp_path / "mbart")
+    add_tokenizer(tmp_path / "mbart", None, extra_special_tokens=["en_XX", "ro_RO"])
+    change(tmp_path / "mbart", "tokenizer.json", post_processor=None)
+    change(tmp_path / "mbart", "tokenizer_config.json", src_lang="en_XX", tgt_lang="ro_RO")
+    run = imported(tmp_path / "mbart", tmp_path / "run")
+    assert (run.framing.before, run.framing.after, run.framing.start) == ((), (2, 25), 26)
+    change(tmp_path / "mbart", "tokenizer_config.json", tokenizer_class="MBart50Tokenizer")
+    run = imported(tmp_path / "mbart", tmp_path / "run-50")
+    assert (run.framing.before, run.framing.after, run.framing.forced) == ((25,), (2,), (26,))
+
+
+# ---- refusals
+
+
+def test_a_tokenizer_with_more_pieces_than_embeddings(tmp_path: Path) -> None:
+    bart(vocab_size=26).save_pretrained(tmp_path / "bart")
+    add_tokenizer(tmp_path / "bart")
+    with pytest.raises(UserError, match="numbers 27 pieces, but the model has embeddings for 26 alone"):
+        imported(tmp_path / "bart", tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["bart"]
+
+
+def test_no_tokenizer(tmp_path: Path) -> None:
+    bart().save_pretrained(tmp_path / "bart")
+    with pytest.raises(UserError, match="has no tokenizer that is known here"):
+        imported(tmp_path / "bart", tmp_path / "run")
+    assert [path.name for path in tmp_path.iterdir()] == ["bart"]
+
+
+def test_a_template_that_is_not_understood(tmp_path: Path) -> None:
+    bart().save_pretrained(tmp_path / "bart")
+    add_tokenizer(tmp_path / "bart")
+    document = json.loads((tmp_path / "bart" / "tokenizer.json").read_text())
+    document["post_processor"]["single"] = [{"Symbol": "<s>"}]
+    (tmp_path / "bart" / "tokenizer.json").write_text(json.dumps(document))
+    with pytest.raises(UserError, match="damaged"):
+        imported(tmp_path / "bart", tmp_path / "run")
+
+
+def test_a_run_is_never_written_over(tmp_path: Path) -> None:
+    bart().save_pretrained(tmp_path / "bart")
+    add_tokenizer(tmp_path / "bart")
+    imported(tmp_path / "bart", tmp_path / "run")
+    with pytest.raises(UserError, match="already holds a run"):
+        imported(tmp_path / "bart", tmp_path / "run")
+    with pytest.raises(UserError, match="exists and is no run"):
+        imported(tmp_path / "bart", tmp_path / "bart")
+
+
+def test_settings_for_generation_must_be_possible(tmp_path: Path) -> None:
+    bart().save_pretrained(tmp_path / "bart")
+    add_tokenizer(tmp_path / "bart")
+    change(tmp_path / "bart", "generation_config.json", num_beams=0)
+    with pytest.raises(UserError, match="beam must lie between 1 and"):
+        imported(tmp_path / "bart", tmp_path / "run")
+
+
+# ---- the command
+
+
+def test_the_command_says_what_it_made(tmp_path: Path) -> None:
+    model = marian()
+    model.generation_config.bad_words_ids = [[1], [5, 6]]
+    model.generation_config.no_repeat_ngram_size = 3
+    model.save_pretrained(tmp_path / "marian")
+    add_tokenizer(tmp_path / "marian", "$A </s>")
+    app = typer.Typer()
+    app.command()(import_)
+    result = CliRunner().invoke(app, [str(tmp_path / "marian"), str(tmp_path / "run")])
+    assert result.exit_code == 0, result.output
+    count = sum(w.numel() for n, w in model.named_parameters() if "embed_positions" not in n) + 29  # with the bias
+    assert "MarianMTModel, here nearest to the system transformer" in result.stdout
+    assert f"{count:,} parameters, 27 pieces" in result.stdout
+    assert "not taken over: no_repeat_ngram_size 3" in result.stdout
+    assert "not taken over: bad_words_ids [[5, 6]]" in result.stdout
+    assert dragoman.load(tmp_path / "run", device="cpu").config.search == SearchConfig()
+    result = CliRunner().invoke(app, [str(tmp_path / "marian"), str(tmp_path / "second"), "--json"])
+    assert json.loads(result.stdout)["parameters"] == count

@@ -1,0 +1,150 @@
+"""The cost in floating-point operations: against torch's own counter for every system, and worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.utils.flop_counter import FlopCounterMode
+
+from dragoman.errors import UserError
+from dragoman.models import DecoderOnly, EncoderDecoder, ModelSpec, ReplacedTokens
+from dragoman.models.flops import FORMULAS, count_flops, training_flops
+from dragoman.parts.attention import SelfAttention
+from dragoman.parts.positions import Position
+from dragoman.parts.relative import Shaw
+from dragoman.parts.spec import Spec
+from dragoman.parts.stack import Residual, Stack
+from dragoman.systems import SYSTEMS, Vocabulary
+
+SOURCE, TARGET = 11, 9
+
+#: each system, and the choices whose cost has a formula of its own
+CASES: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in SYSTEMS} | {
+    "luong dot": ("luong", {"score": "dot"}),
+    "luong scaled dot": ("luong", {"score": "scaled-dot"}),
+    "luong concat, both ways": ("luong", {"score": "concat", "direction": "both"}),
+    "luong without input feeding": ("luong", {"input_feeding": False}),
+    "rnn-lm plain": ("rnn-lm", {"cell": "rnn"}),
+    "rnn-lm gru": ("rnn-lm", {"cell": "gru"}),
+    "gnmt residual": ("gnmt", {"layers": 4}),
+    "deep-att deep": ("deep-att", {"layers": 3, "decoder_layers": 4}),
+    "deep-att shallow": ("deep-att", {"layers": 1, "decoder_layers": 1}),
+    "transformer-dmca short blocks": ("transformer-dmca", {"block": 3, "stride": 2, "kernel": 3}),
+    "transformer-dmca whole blocks": ("transformer-dmca", {"block": 5, "stride": 4, "kernel": 1}),
+    "transformer batch norm": ("transformer", {"norm": "batch", "pre_norm": True}),
+    "transformer alibi": ("transformer", {"positions": "alibi"}),
+    "transformer rotary": ("transformer", {"positions": "rotary", "norm": "rms", "tied": False}),
+    "shaw keys alone": ("shaw", {"clip": 3, "values": False}),
+    "moe one of three": ("moe", {"experts": 3, "chosen": 1}),
+    "llama one key head": ("llama", {"kv_heads": 1}),
+    "palm narrow heads": ("palm", {"head_width": 6}),
+    "t5 gated": ("t5", {"gated": True}),
+    "bert narrow embeddings": ("bert", {"embedding": 24}),
+}
+
+
+def small_spec(case: str) -> ModelSpec:
+    name, settings = CASES[case]
+    known = SYSTEMS[name].settings()
+    small = {key: value for key, value in {"width": 64, "layers": 2, "heads": 4}.items() if key in known}
+    return SYSTEMS[name].spec(Vocabulary(50, 50, joint=True), "tiny", **(small | settings))
+
+
+def counted_by_torch(spec: ModelSpec, source: int = SOURCE, target: int = TARGET) -> int:
+    """Torch sees every matrix product of a forward pass, once its attention and LSTM kernels are written out for it."""
+    model = spec.build().eval()
+    read, written = torch.randint(4, 50, (1, source)), torch.randint(4, 50, (1, target))
+    plain = torch.backends.mkldnn.flags(enabled=False)
+    with torch.no_grad(), plain, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        model(read, torch.tensor([source]), written, torch.tensor([target]))
+    return counter.get_total_flops()
+
+
+written_out = pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")  # said by torch of other machines
+
+
+@written_out
+@pytest.mark.parametrize("case", CASES)
+def test_the_count_is_torchs(case: str) -> None:
+    spec = small_spec(case)
+    assert count_flops(spec, SOURCE, TARGET) == counted_by_torch(spec)
+
+
+@written_out
+@pytest.mark.parametrize(("source", "target"), [(0, 7), (1, 1), (12, 5)])
+@pytest.mark.parametrize("name", ["gpt", "rnn-lm", "transformer-dmca"])
+def test_a_decoder_alone_may_have_no_source(name: str, source: int, target: int) -> None:
+    spec = small_spec(name)
+    assert count_flops(spec, source, target) == counted_by_torch(spec, source, target)
+
+
+@written_out
+def test_a_position_part_that_the_layers_share_is_paid_in_each() -> None:
+    layer = Residual(SelfAttention(heads=1))
+    spec = DecoderOnly(16, 50, Stack((layer,), depth=3, position=Shaw(clip=2)))
+    assert count_flops(spec, 4, 5) == counted_by_torch(spec, 4, 5)
+
+
+def test_transformer_base_by_hand() -> None:
+    """Vaswani et al. (2017), table 3: N = 6, D = 512, inside 2048; S words in the source, T in the target."""
+    S, T, D, F, V, N = 30, 20, 512, 2048, 37000, 6
+    projections, feed_forward = 2 * 4 * D * D, 2 * 2 * D * F  # a token: queries, keys, values and output; in and out
+    encoder = S * (projections + feed_forward) + 4 * S * S * D
+    decoder = T * (projections + feed_forward) + 4 * T * T * D
+    cross = T * 2 * 2 * D * D + S * 2 * 2 * D * D + 4 * T * S * D  # queries and output; keys and values of the source
+    output = T * 2 * D * V
+    spec = SYSTEMS["transformer"].spec(Vocabulary(V, V, joint=True), "base")
+    assert count_flops(spec, S, T) == N * (encoder + decoder + cross) + output
+    assert training_flops(spec, S, T) == 3 * (N * (encoder + decoder + cross) + output)
+
+
+def test_lstm_by_hand() -> None:
+    """Sutskever et al. (2014): four gates, each from the layer below and from the last state."""
+    S, T, D, V, L = 30, 20, 1000, 80000, 4
+    spec = SYSTEMS["sutskever"].spec(Vocabulary(V, V, joint=True), "big")
+    assert count_flops(spec, S, T) == (S + T) * L * 4 * 2 * (D * D + D * D) + T * 2 * D * V
+
+
+def test_experts_that_are_not_chosen_are_free() -> None:
+    few, many = (small_spec_of_moe(experts) for experts in (4, 8))
+    routers = 2 * (SOURCE + TARGET) * 64 * (8 - 4)  # one mixture in each stack of two layers
+    assert count_flops(many, SOURCE, TARGET) - count_flops(few, SOURCE, TARGET) == routers
+
+
+def small_spec_of_moe(experts: int) -> ModelSpec:
+    return SYSTEMS["moe"].spec(Vocabulary(50, 50, joint=True), "tiny", width=64, layers=2, experts=experts)
+
+
+def test_training_counts_the_generator_in() -> None:
+    spec = small_spec("electra")
+    assert isinstance(spec, ReplacedTokens)
+    both = count_flops(spec.generator, SOURCE, 0) + count_flops(spec.discriminator, SOURCE, 0)
+    assert training_flops(spec, SOURCE, 0) == 3 * both
+
+
+@dataclass(frozen=True)
+class Novel(Spec):
+    def build(self, dim: int) -> Position:
+        return NovelPosition()
+
+
+class NovelPosition(Position):
+    """Not free because its base class is."""
+
+
+def test_a_part_without_a_formula_is_named() -> None:
+    stack = Stack((SelfAttention(heads=2, position=Novel()),))
+    spec = EncoderDecoder(8, 9, 9, stack, stack)
+    with pytest.raises(UserError, match="the operations of NovelPosition cannot be counted: add its formula"):
+        count_flops(spec, 3, 3)
+
+
+def test_a_formula_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    stack = Stack((SelfAttention(heads=2, position=Novel()),))
+    monkeypatch.setitem(FORMULAS, NovelPosition, lambda part, extent: extent.tokens)
+    plain = Stack((SelfAttention(heads=2),))
+    more = count_flops(DecoderOnly(8, 9, stack), 3, 4) - count_flops(DecoderOnly(8, 9, plain), 3, 4)
+    assert more == 7 * 2  # a query for every token and head

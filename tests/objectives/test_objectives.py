@@ -1,0 +1,301 @@
+"""Every objective: its rows by hand, its loss by torch's own functions, and that it falls."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
+from dragoman.errors import UserError
+from dragoman.models import EncoderDecoderModel, Model
+from dragoman.objectives import Material, Objective, check, make
+from dragoman.run import FRAMINGS
+from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.text import Tokenizer, learn
+
+PAD, UNKNOWN, START, END, MASK, SEPARATOR, CLASS = range(7)
+TEXT = ["the old man reads a book .", "she sees the tree ! he sees a dog .", "we read .", "a dog sees the man ."] * 8
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> Tokenizer:
+    return learn(TEXT, "word", 100)
+
+
+@pytest.fixture
+def store_of(tmp_path: Path) -> Callable[..., TokenStore]:
+    def make_store(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> TokenStore:
+        pair = Pair("x", None if targets is None else "y", "corpus", 1)
+        rows = [None] * len(sources) if targets is None else [list(row) for row in targets]
+        examples = [Example(pair, list(source), target) for source, target in zip(sources, rows)]
+        return write_store(tmp_path / "store", [examples], 260)
+
+    return make_store
+
+
+def small(name: str, vocabulary: int, **settings: Any) -> Model:
+    torch.manual_seed(0)
+    known = SYSTEMS[name].settings()
+    chosen = {"width": 32, "layers": 1, "heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+    chosen = {key: value for key, value in chosen.items() if key in known}
+    return SYSTEMS[name].spec(Vocabulary(vocabulary, vocabulary, True), "tiny", **(chosen | settings)).build()
+
+
+def material(model: Model, tokenizer: Tokenizer) -> Material:
+    return Material(model, tokenizer, tokenizer, FRAMINGS[type(model.spec)])
+
+
+def batches(objective: Objective, store: TokenStore, tokens: int = 400) -> Batches:
+    return Batches(
+        store,
+        tokens,
+        seed=0,
+        framing=objective.material.framing,
+        rows=objective.rows,
+        aligned=objective.aligned,
+        width=objective.width,
+        copies=objective.copies,
+    )
+
+
+def only(objective: Objective, store: TokenStore, epoch: int = 0) -> Batch:
+    return batches(objective, store).build(np.arange(len(store)), epoch)
+
+
+# ---- rows
+
+
+def test_language_models_read_a_text_between_start_and_end(tokenizer: Tokenizer, store_of: Any) -> None:
+    objective = make("language", material(small("gpt", tokenizer.size), tokenizer), {})
+    batch = only(objective, store_of([[20, 21, 22], [23]]))
+    assert batch.source.shape == (2, 0)
+    assert batch.target.tolist() == [[START, 20, 21, 22, END], [START, 23, END, PAD, PAD]]
+    assert batch.target_tokens == 6
+
+
+def test_source_and_target_as_one_sequence(tokenizer: Tokenizer, store_of: Any) -> None:
+    objective = make("one-sequence", material(small("transformer-d", tokenizer.size), tokenizer), {})
+    batch = only(objective, store_of([[20, 21]], [[30]]))
+    assert batch.target.tolist() == [[START, 20, 21, SEPARATOR, 30, END]]
+    assert batch.target_tokens == 5
+
+
+def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: Any) -> None:
+    objective = make("masked", material(small("roberta", tokenizer.size), tokenizer), {"rate": 0.4})
+    ids = [list(range(8, 18)), list(range(10, 15))]
+    batch = only(objective, store_of(ids))
+    for source, target, real in zip(batch.source.tolist(), batch.target.tolist(), ids):
+        length = len(real)
+        assert (source[0], source[length + 1]) == (CLASS, SEPARATOR)
+        assert target[0] == target[length + 1] == PAD
+        for token, answer, was in zip(source[1 : length + 1], target[1 : length + 1], real):
+            assert answer in (PAD, was)
+            assert answer != PAD or token == was
+    assert batch.target_tokens == int((batch.target != PAD).sum()) > 0
+
+
+def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: Any) -> None:
+    store = store_of([list(range(8, 28))])
+    dynamic = make("masked", material(small("roberta", tokenizer.size), tokenizer), {})
+    static = make("masked", material(small("bert", tokenizer.size), tokenizer), {"copies": 2})
+    assert only(dynamic, store, 0).target.tolist() != only(dynamic, store, 2).target.tolist()
+    assert only(static, store, 0).target.tolist() == only(static, store, 2).target.tolist()
+    assert only(static, store, 0).target.tolist() != only(static, store, 1).target.tolist()
+
+
+def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: Any) -> None:
+    objective = make("masked", material(small("bert", tokenizer.size), tokenizer), {"next_sentence": True})
+    store = store_of([[8 + n] * 3 for n in range(12)])
+    seen = set()
+    for epoch in range(20):
+        batch = only(objective, store, epoch)
+        original = torch.where(batch.target != PAD, batch.target, batch.source)
+        assert batch.labels is not None
+        assert batch.types is not None
+        for index, row in enumerate(original.tolist()):
+            assert row[0] == CLASS
+            assert row[4] == row[8] == SEPARATOR
+            assert row[1:4] == [8 + index] * 3
+            label = int(batch.labels[index])
+            seen.add(label)
+            if label == 0:
+                assert row[5:8] == [9 + index] * 3
+            assert batch.types[index].tolist() == [0] * 5 + [1] * 4
+    assert seen == {0, 1}
+
+
+def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer, store_of: Any) -> None:
+    model = small("t5", tokenizer.size)
+    assert model.vocabulary > tokenizer.size
+    objective = make("spans", material(model, tokenizer), {"rate": 0.5})
+    ids = list(range(8, 20))
+    batch = only(objective, store_of([ids]))
+    source, target = batch.source[0].tolist(), batch.target[0].tolist()
+    assert source[-1] == END
+    assert (target[0], target[-1]) == (START, END)
+    spans = {key: list(some) for key, some in itertools.groupby([*target[1:-1]], lambda t: t >= tokenizer.size)}
+    assert spans
+    parts: dict[int, list[int]] = {}
+    for token in target[1:-1]:
+        if token >= tokenizer.size:
+            last = parts.setdefault(token, [])
+        else:
+            last.append(token)
+    back = [word for token in source[:-1] for word in (parts[token] if token >= tokenizer.size else [token])]
+    assert back == ids
+
+
+def test_denoising_asks_for_the_whole_text(tokenizer: Tokenizer, store_of: Any) -> None:
+    objective = make("denoising", material(small("bart", tokenizer.size), tokenizer), {"infill": 0.5})
+    batch = only(objective, store_of([list(range(8, 20))]))
+    assert batch.target.tolist() == [[START, *range(8, 20), END]]
+    assert MASK in batch.source[0].tolist()
+    assert batch.source[0, -1] == END
+
+
+def test_three_masks_in_one_stack(tokenizer: Tokenizer, store_of: Any) -> None:
+    model = small("unilm", tokenizer.size)
+    ids = list(range(8, 16))
+    store = store_of([ids])
+    given = material(model, tokenizer)
+    left = only(make("masks", given, {"both_ways": 0.0, "left_to_right": 1.0}), store)
+    assert left.source.tolist() == [[START, *ids]]
+    assert left.target.tolist() == [[*ids, END]]
+    assert left.labels is not None
+    assert left.labels.tolist() == [0]
+    both = only(make("masks", given, {"both_ways": 1.0, "left_to_right": 0.0}), store)
+    assert both.labels is not None
+    assert both.labels.tolist() == [len(ids) + 2] == [both.source.shape[1]]
+    assert both.target[0, 0] == both.target[0, -1] == PAD
+    cut = only(make("masks", given, {"both_ways": 0.0, "left_to_right": 0.0}), store)
+    assert cut.labels is not None
+    seen = int(cut.labels[0])
+    assert cut.source[0].tolist() == [START, *ids[: seen - 1], SEPARATOR, *ids[seen - 1 :]]
+    assert cut.target[0].tolist() == [PAD] * seen + [*ids[seen - 1 :], END]
+
+
+def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> None:
+    model = small("unilm", tokenizer.size, layers=2).eval()
+    tokens, changed = torch.tensor([[2, 9, 10, 11, 12]]), torch.tensor([[2, 9, 10, 11, 13]])
+    lengths = torch.tensor([5])
+    for prefix, sees in ((0, False), (3, False), (5, True)):
+        one, other = (model.read(t, lengths, torch.tensor([prefix]))[0] for t in (tokens, changed))
+        assert (not torch.allclose(one[:, 1], other[:, 1], atol=1e-6)) is sees
+
+
+# ---- losses
+
+
+def test_masked_words_cost_torchs_cross_entropy(tokenizer: Tokenizer, store_of: Any) -> None:
+    model = small("bert", tokenizer.size).eval()
+    objective = make("masked", material(model, tokenizer), {"next_sentence": True, "rate": 0.5})
+    batch = only(objective, store_of([[8, 9, 10, 11], [12, 13], [14, 15, 16]]))
+    loss = objective(model, batch)
+    features, _ = model.features(batch.source, batch.source_lengths, types=batch.types)
+    words = F.cross_entropy(
+        model.output(features).flatten(0, 1), batch.target.flatten(), ignore_index=PAD, reduction="sum"
+    )
+    next_one = F.cross_entropy(model.pooler(features), batch.labels)
+    torch.testing.assert_close(loss.parts["likelihood"], words.detach())
+    torch.testing.assert_close(loss.total, words + next_one * batch.target_tokens)
+
+
+def test_only_replies_count_in_a_dialogue(tokenizer: Tokenizer, store_of: Any) -> None:
+    from dragoman.data.reading import dialogue
+
+    model = small("chat", tokenizer.size).eval()
+    given = material(model, tokenizer)
+    inputs, answers = dialogue([[8, 9], [10], [11], [12, 13]], given.framing)
+    assert inputs == [START, 8, 9, SEPARATOR, 10, END, 11, SEPARATOR, 12, 13]
+    assert answers == [PAD, PAD, PAD, 10, END, PAD, PAD, 12, 13, END]
+    objective = make("dialogue", given, {})
+    batch = only(objective, store_of([inputs], [answers]))
+    assert batch.target_tokens == 5
+    log_p = model(batch.source[:, :0], torch.tensor([0]), batch.source, batch.source_lengths).log_softmax(-1)[0]
+    expected = -sum(log_p[i, answer] for i, answer in enumerate(answers) if answer != PAD)
+    torch.testing.assert_close(objective(model, batch).total, expected)
+
+
+def test_the_discriminator_is_asked_of_every_token(tokenizer: Tokenizer, store_of: Any) -> None:
+    """With a generator that is always right, nothing is replaced; its loss is then that of all “no” answers."""
+    model = small("electra", tokenizer.size).eval()
+    objective = make("replaced", material(model, tokenizer), {"weight": 3.0})
+    batch = only(objective, store_of([[8] * 12, [8] * 5]))
+    with torch.no_grad():
+        model.generator.output.bias[:] = -100.0
+        model.generator.output.bias[8] = 100.0
+    original = torch.where(batch.target != PAD, batch.target, batch.source)
+    loss = objective(model, batch)
+    logits = model(original, batch.source_lengths)[..., 0]
+    real = torch.arange(original.shape[1]) < batch.source_lengths[:, None]
+    each = F.binary_cross_entropy_with_logits(logits, torch.zeros_like(logits), reduction="none")
+    expected = each[real].mean() * 3.0 * batch.target_tokens + loss.parts["likelihood"]
+    torch.testing.assert_close(loss.total, expected, rtol=1e-4, atol=1e-4)
+
+
+LEARN = [
+    ("language", "gpt", {}),
+    ("language", "rnn-lm", {}),
+    ("masked", "bert", {"next_sentence": True, "copies": 3}),
+    ("masked", "roberta", {}),
+    ("replaced", "electra", {}),
+    ("spans", "t5", {}),
+    ("denoising", "bart", {"delete": 0.1, "mask": 0.1, "rotate": True, "shuffle": 2}),
+    ("masks", "unilm", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "system", "settings"), LEARN)
+def test_every_objective_falls(name: str, system: str, settings: dict[str, Any], tokenizer: Tokenizer, store_of: Any) -> None:
+    model = small(system, tokenizer.size).train()
+    objective = make(name, material(model, tokenizer), settings)
+    data = batches(objective, store_of(tokenizer.encode_batch(TEXT)), tokens=300)
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    seen: list[dict[str, float]] = []
+    for step, (batch, _) in enumerate(itertools.islice(data.start(), 120)):
+        loss = objective(model, batch, step)
+        optimizer.zero_grad()
+        (loss.total / loss.count).backward()
+        optimizer.step()
+        parts = {key: float(part) / loss.count for key, part in loss.parts.items()}
+        seen.append(parts | {"total": float(loss.total.detach()) / loss.count})
+    for part in ("total", "likelihood", *(["detection"] if name == "replaced" else [])):
+        first, last = (np.mean([one[part] for one in some]) for some in (seen[:15], seen[-15:]))
+        assert last < 0.85 * first
+
+
+# ---- what cannot be
+
+
+def test_an_objective_says_which_models_it_trains(tokenizer: Tokenizer) -> None:
+    with pytest.raises(UserError, match="trains a model of kind EncoderOnly, but the system is of kind DecoderOnly"):
+        make("masked", material(small("gpt", tokenizer.size), tokenizer), {})
+
+
+def test_spans_need_sentinels(tokenizer: Tokenizer) -> None:
+    model = small("transformer", tokenizer.size)
+    assert isinstance(model, EncoderDecoderModel)
+    with pytest.raises(UserError, match="this system has none: use t5"):
+        make("spans", material(model, tokenizer), {})
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("maskd", {}, "unknown objective 'maskd': did you mean 'masked'?"),
+        ("masked", {"rat": 0.1}, "unknown setting of the objective masked 'rat': did you mean 'rate'?"),
+        ("masked", {"rate": "much"}, "masked.rate must be float, but is 'much'"),
+        ("masked", {"rate": 1.5}, "masked.rate is a share and must lie between 0 and 1, but is 1.5"),
+    ],
+)
+def test_a_wrong_setting_is_named(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as error:
+        check(name, settings)
+    assert str(error.value) == message

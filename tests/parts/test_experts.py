@@ -1,0 +1,185 @@
+"""Mixtures of experts: equal to a plain loop over experts, balanced as told, blind to company."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.parts.experts import Experts, ExpertsMixer, imbalance
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.mixer import Ctx, Layout
+
+WIDTH = 6
+FEED_FORWARD = FeedForward(5, "silu", gated=True)
+
+
+def ctx_of(*lengths: int) -> Ctx:
+    return Ctx(Layout.padded(max(lengths), torch.tensor(lengths)))
+
+
+def dense_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
+    """Token by token, expert by expert: gates are the largest probabilities, divided by their sum."""
+    y = torch.zeros_like(x)
+    for place in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(x.shape[1])).tolist():
+        token = x[tuple(place)]
+        p = (part.router.weight @ token).softmax(0).tolist()
+        best = sorted(range(len(p)), key=lambda e: -p[e])[: part.chosen]
+        total = sum(p[e] for e in best) if part.chosen > 1 else 1.0
+        for e in best:
+            y[tuple(place)] += p[e] / total * part.experts[e](token, ctx_of(1))[0]  # type: ignore[operator]
+    return y
+
+
+@pytest.mark.parametrize(("count", "chosen"), [(4, 1), (4, 2), (5, 3), (2, 2), (1, 1)])
+def test_both_ways_equal_a_plain_loop_over_experts(count: int, chosen: int) -> None:
+    part = Experts(FEED_FORWARD, count, chosen).build(WIDTH).eval()
+    x = torch.randn(3, 4, WIDTH)
+    expected = dense_loop(part, x)
+    torch.testing.assert_close(part(x, ctx_of(4, 4, 4))[0], expected, atol=1e-6, rtol=1e-5)  # grouped by expert
+    for t in range(4):
+        y, state = part(x[:, t : t + 1], Ctx(Layout.steps(torch.full((3,), t))), {})  # every expert at every token
+        torch.testing.assert_close(y[:, 0], expected[:, t], atol=1e-6, rtol=1e-5)
+        assert state == {}
+
+
+def test_gradients_equal_those_of_the_loop() -> None:
+    part = Experts(FEED_FORWARD, 4, 2).build(WIDTH).train()
+    x = torch.randn(2, 5, WIDTH)
+    sums = torch.randn(2, 5, WIDTH)
+    gradients: list[list[Tensor]] = []
+    for y in (part(x, ctx_of(5, 5))[0], differentiable_loop(part, x)):
+        found = torch.autograd.grad((y * sums).sum(), list(part.parameters()))
+        gradients.append(list(found))
+    for one, other in zip(*gradients):
+        torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
+        assert one.any()
+
+
+def differentiable_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
+    p = part.router(x).softmax(-1)
+    gates = torch.where(p >= p.topk(part.chosen).values[..., -1:], p, 0.0)
+    gates = gates / gates.sum(-1, keepdim=True)
+    return sum((gates[..., e, None] * expert(x, ctx_of(5, 5))[0] for e, expert in enumerate(part.experts)), 0 * x)
+
+
+@torch.no_grad()
+def test_two_experts_by_hand() -> None:
+    """W x = (ln 3, 0, −9): p ∝ (3, 1, e^−9); the first two are chosen, ¾ and ¼, and give x and 10 x."""
+    part = Experts(FeedForward(1, "identity", bias=False), 3, 2).build(1).eval()
+    part.router.weight.copy_(torch.tensor([[3.0], [1.0], [1.0]]).log() - torch.tensor([[0.0], [0.0], [9.0]]))
+    for expert, scale in zip(part.experts, (1.0, 10.0, 1000.0)):
+        expert.widen.weight.fill_(1.0)  # type: ignore[operator, union-attr]
+        expert.narrow.weight.fill_(scale)  # type: ignore[operator, union-attr]
+    y, _ = part(torch.ones(1, 1, 1), ctx_of(1))
+    assert float(y) == pytest.approx(0.75 * 1 + 0.25 * 10)
+
+
+# ---- balance
+
+
+def test_balanced_routing_costs_one() -> None:
+    """Four tokens, four experts, each liked by one: shares and means are ¼, 4 · 4 · 1/16 = 1."""
+    p = torch.full((1, 4, 4), 0.1) + 0.6 * torch.eye(4)
+    assert float(imbalance(p, p.topk(1).indices, None)) == pytest.approx(1.0)
+    pairs = torch.tensor([[[0, 1], [2, 3], [1, 2], [3, 0]]])
+    assert float(imbalance(torch.full((1, 4, 4), 0.25), pairs, None)) == pytest.approx(1.0)
+
+
+def test_all_to_one_costs_as_much_as_there_are_experts() -> None:
+    p = torch.eye(4)[2].expand(2, 3, 4)
+    assert float(imbalance(p, p.topk(1).indices, None)) == pytest.approx(4.0)
+
+
+def test_a_cost_between_them_by_hand() -> None:
+    """Of three choices two fall on the first, p means (0.7, 0.3): 2 · (⅔ · 0.7 + ⅓ · 0.3) = 17/15."""
+    p = torch.tensor([[[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]]])
+    assert float(imbalance(p, p.topk(1).indices, None)) == pytest.approx(17 / 15)
+
+
+@torch.no_grad()
+def test_the_balance_is_a_loss_of_training_alone() -> None:
+    part = Experts(FEED_FORWARD, 4, 1, balance=0.05).build(WIDTH)
+    part.router.weight.zero_()
+    part.router.weight[3] = 100.0  # all like the last
+    x = torch.ones(2, 3, WIDTH)
+    ctx = ctx_of(3, 3)
+    part.train()(x, ctx)
+    assert [float(loss) for loss in ctx.losses] == pytest.approx([0.05 * 4])
+    quiet = ctx_of(3, 3)
+    part.eval()(x, quiet)
+    assert quiet.losses == []
+
+
+@torch.no_grad()
+def test_padding_is_left_out_of_the_balance() -> None:
+    part = Experts(FEED_FORWARD, 4, 2).build(WIDTH).train()
+    x = torch.randn(2, 4, WIDTH)
+    losses = []
+    for padding in (x[1, 2:], 50 * torch.ones(2, WIDTH), -50 * torch.ones(2, WIDTH)):
+        ctx = ctx_of(4, 2)
+        part(torch.stack((x[0], torch.cat((x[1, :2], padding)))), ctx)
+        losses.append(ctx.losses[0])
+    alone = Ctx(Layout.packed(torch.tensor([[0, 0, 0, 0, 1, 1]])))
+    part(torch.cat((x[0], x[1, :2]))[None], alone)
+    torch.testing.assert_close(torch.stack(losses), alone.losses[0].expand(3))
+
+
+def test_the_balance_teaches_the_router() -> None:
+    """Gradient steps on the loss alone bring choices that were one-sided near its least."""
+    part = Experts(FEED_FORWARD, 4, 1, balance=1.0).build(WIDTH).train()
+    x = torch.randn(1, 64, WIDTH)
+    x[..., 0] = 1.0
+    with torch.no_grad():
+        part.router.weight[0, 0] = 3.0  # nearly all like the first
+    optimizer = torch.optim.Adam(part.router.parameters(), 0.05)
+    costs = []
+    for _ in range(100):
+        ctx = ctx_of(64)
+        part(x, ctx)
+        costs.append(float(ctx.losses[0].detach()))
+        optimizer.zero_grad()
+        ctx.losses[0].backward()
+        optimizer.step()
+    assert costs[0] > 2
+    assert costs[-1] < 1.1
+
+
+# ---- company, noise, what does not fit
+
+
+@torch.no_grad()
+def test_no_token_knows_of_the_others() -> None:
+    """All to one expert, hundreds of them: none is dropped."""
+    part = Experts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
+    x = torch.randn(1, 1, WIDTH)
+    crowd, _ = part(x.expand(1, 500, WIDTH), ctx_of(500))
+    torch.testing.assert_close(crowd, part(x, ctx_of(1))[0].expand(1, 500, WIDTH))
+
+
+@torch.no_grad()
+def test_noise_is_for_training() -> None:
+    part = Experts(FEED_FORWARD, 4, 2, noise=5.0).build(WIDTH)
+    x, ctx = torch.randn(2, 8, WIDTH), ctx_of(8, 8)
+    assert torch.equal(part.eval()(x, ctx)[0], part(x, ctx)[0])
+    part.train()
+    assert not torch.allclose(part(x, ctx)[0], part(x, ctx)[0])
+
+
+def test_a_step_compiles_to_one_graph() -> None:
+    part = Experts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
+
+    def step(x: Tensor, at: Tensor) -> Any:
+        return part(x, Ctx(Layout.steps(at)), {})[0]
+
+    compiled = torch.compile(step, fullgraph=True, dynamic=False, backend="aot_eager")
+    x = torch.randn(3, 1, WIDTH)
+    torch.testing.assert_close(compiled(x, torch.tensor([0, 4, 2])), step(x, torch.tensor([0, 4, 2])))
+
+
+def test_more_cannot_be_chosen_than_there_are() -> None:
+    with pytest.raises(UserError, match="5 of 4 experts cannot be chosen: choose 1 to 4"):
+        Experts(FEED_FORWARD, 4, 5).build(WIDTH)

@@ -1,0 +1,243 @@
+"""GNMT and Deep-Att, layer by layer over torch.nn.LSTM and LSTMCell with the same weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from dragoman.models import EncoderDecoderModel, count_parameters
+from dragoman.parts.mixer import Layout
+from dragoman.search.alignment import attention_weights, cross_attention
+from dragoman.systems import SYSTEMS, Vocabulary
+
+SOURCE, SOURCE_LENGTHS = torch.tensor([[4, 5, 6, 7], [8, 4, 0, 0]]), torch.tensor([4, 2])
+TARGET, TARGET_LENGTHS = torch.tensor([[2, 6, 8, 5], [2, 4, 7, 0]]), torch.tensor([4, 3])
+D = 6
+ROWS = [0, 1]
+Weights = dict[str, Tensor]
+
+
+def model_of(name: str, **settings: Any) -> EncoderDecoderModel:
+    torch.manual_seed(3)
+    model = SYSTEMS[name].spec(Vocabulary(9, 10), "big", width=D, **settings).build().eval()
+    for weight in model.parameters():  # biases too
+        nn.init.normal_(weight, std=0.6)
+    return model
+
+
+def lstm(weights: Weights, path: str, cell: bool = False, both: bool = False) -> Any:
+    """torch's LSTM, or its cell, with the weights that stand under a path."""
+    found = {name.removeprefix(f"{path}."): weight for name, weight in weights.items() if name.startswith(f"{path}.")}
+    gates, inputs = found["weight_ih_l0"].shape
+    torchs: nn.Module = nn.LSTMCell(inputs, gates // 4)
+    if cell:
+        found = {name.removesuffix("_l0"): weight for name, weight in found.items()}
+    else:
+        torchs = nn.LSTM(inputs, gates // 4, batch_first=True, bidirectional=both)
+    torchs.load_state_dict(found)
+    return torchs
+
+
+def attending_layer(weights: Weights, path: str, words: Tensor, memory: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The bottom layer of a decoder: T D words and S D states → states T D, contexts T D, weights T S.
+
+    e_tj = v·tanh(W h_{t−1} + U m_j), c_t = Σ_j α_tj m_j, h_t = LSTM([y_t; c_t], h_{t−1}).
+    """
+    W, U, v = (weights[f"{path}.context.score.{name}.weight"] for name in ("query", "key", "value"))
+    step = lstm(weights, f"{path}.cells", cell=True)
+    hidden, cell = torch.zeros(1, D), torch.zeros(1, D)
+    states, contexts, alphas = [], [], []
+    for word in words:
+        alpha = torch.stack([v[0] @ torch.tanh(W @ hidden[0] + U @ m) for m in memory]).softmax(0)
+        context = alpha @ memory
+        hidden, cell = step(torch.cat((word, context))[None], (hidden, cell))
+        states.append(hidden[0])
+        contexts.append(context)
+        alphas.append(alpha)
+    return torch.stack(states), torch.stack(contexts), torch.stack(alphas)
+
+
+def check(model: EncoderDecoderModel, row: int, memory: Tensor, features: Tensor, alpha: Tensor) -> None:
+    """Encoder, logits and attention of a padded batch are those of one row alone, worked by hand."""
+    weights = model.state_dict()
+    S, T = int(SOURCE_LENGTHS[row]), int(TARGET_LENGTHS[row])
+    states = model.encode(SOURCE, Layout.padded(4, SOURCE_LENGTHS)).states
+    torch.testing.assert_close(states[row, :S], memory, atol=1e-5, rtol=1e-5)
+    logits = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)[row, :T]
+    expected = features @ weights["output.weight"].T + weights["output.bias"]
+    torch.testing.assert_close(logits, expected, atol=1e-5, rtol=1e-5)
+    looks = cross_attention(model, attention_weights(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS))
+    assert looks is not None
+    torch.testing.assert_close(looks[row, :T, :S], alpha, atol=1e-5, rtol=1e-5)
+    assert not looks[row, :, S:].any()
+
+
+def embedded(weights: Weights, row: int) -> tuple[Tensor, Tensor]:
+    source = weights["source_embedding.weight"][SOURCE[row, : SOURCE_LENGTHS[row]]]
+    return source, weights["target_embedding.weight"][TARGET[row, : TARGET_LENGTHS[row]]]
+
+
+# ---- GNMT
+
+
+def gnmt_path(stack: str, layer: int) -> str:
+    """Layers are counted from 1; from the third up there is a residual connection around them."""
+    return f"{stack}.layers.0.{layer - 1}" + (".body.cells" if layer > 2 else ".cells")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize("layers", [1, 2, 3, 5])
+def test_gnmt_is_torchs_lstms_with_residual_connections_from_the_third_layer_up(layers: int, row: int) -> None:
+    model = model_of("gnmt", layers=layers)
+    weights = model.state_dict()
+    x, words = embedded(weights, row)
+    for layer in range(1, layers + 1):
+        y = lstm(weights, gnmt_path("encoder", layer), both=layer == 1)(x[None])[0][0]
+        x = x + y if layer >= 3 else y
+    memory = x
+    x, contexts, alpha = attending_layer(weights, "decoder.layers.0.0", words, memory)
+    for layer in range(2, layers + 1):
+        y = lstm(weights, gnmt_path("decoder", layer))(torch.cat((x, contexts), -1)[None])[0][0]
+        x = x + y if layer >= 3 else y
+    check(model, row, memory, x, alpha)
+
+
+@torch.no_grad()
+def test_an_upper_layer_of_gnmt_without_weights_is_passed_by() -> None:
+    """An LSTM of zeros puts out σ(0)·tanh(0) = 0: from the third layer up x + 0 is left, the second hides all below."""
+    deep, shallow = model_of("gnmt", layers=4), model_of("gnmt", layers=2)
+    shallow.load_state_dict({name: deep.state_dict()[name] for name in shallow.state_dict()})
+    for stack in (deep.encoder, deep.decoder):
+        for name, weight in stack.named_parameters():
+            if name.startswith(("layers.0.2.", "layers.0.3.")):
+                weight.zero_()
+    of_both = [model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS) for model in (deep, shallow)]
+    torch.testing.assert_close(of_both[0][:, :3], of_both[1][:, :3], atol=1e-6, rtol=1e-6)
+    for name, weight in shallow.decoder.named_parameters():
+        if name.startswith("layers.0.1."):
+            weight.zero_()
+    logits = shallow(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
+    torch.testing.assert_close(logits, shallow.state_dict()["output.bias"].expand_as(logits))
+
+
+def test_gnmts_shapes() -> None:
+    weights = model_of("gnmt", layers=3).state_dict()
+    shapes = {name: tuple(weight.shape) for name, weight in weights.items()}
+    half = D // 2
+    assert shapes["encoder.layers.0.0.cells.weight_ih_l0"] == (4 * half, D)
+    assert shapes["encoder.layers.0.0.cells.weight_ih_l0_reverse"] == (4 * half, D)
+    assert shapes["encoder.layers.0.1.cells.weight_ih_l0"] == (4 * D, D)
+    assert not any("reverse" in name and not name.startswith("encoder.layers.0.0.") for name in shapes)
+    for layer in (1, 2, 3):  # the context enters every one of them
+        assert shapes[f"{gnmt_path('decoder', layer)}.weight_ih_l0"] == (4 * D, 2 * D)
+
+
+def test_only_gnmts_bottom_layer_looks() -> None:
+    model = model_of("gnmt", layers=4)
+    assert model.memory_paths == ["decoder.layers.0.0"]
+    weights = attention_weights(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
+    assert {path: tuple(w.shape) for path, w in weights.items()} == {"decoder.layers.0.0": (2, 1, 4, 4)}
+
+
+# ---- Deep-Att
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("row", ROWS)
+@pytest.mark.parametrize(("layers", "decoder_layers"), [(1, 1), (2, 3), (3, 2)])
+def test_deep_att_is_torchs_lstms_with_fast_forward_connections(layers: int, decoder_layers: int, row: int) -> None:
+    """f^k = W^k [first half of f^{k−1}; h^{k−1}] + b, which is all that enters the gates of layer k from below."""
+    model = model_of("deep-att", layers=layers, decoder_layers=decoder_layers)
+    weights = model.state_dict()
+    words, target = embedded(weights, row)
+
+    def linear(path: str, x: Tensor) -> Tensor:
+        f = x @ weights[f"{path}.weight_ih_l0"].T + weights[f"{path}.bias_ih_l0"]
+        assert f.shape[-1] == 4 * D
+        return f
+
+    tops = []
+    for column in (0, 1):
+        x = words
+        for k in range(layers):
+            layer = f"encoder.layers.0.0.columns.{column}.layers.{k}"
+            f = linear(layer, x)
+            backwards = (column + k) % 2 == 1
+            h = lstm(weights, layer)((x.flip(0) if backwards else x)[None])[0][0]
+            h = h.flip(0) if backwards else h
+            x = torch.cat((f[:, : 2 * D], h), -1)
+        tops.append((h, f))
+    e = torch.cat((tops[0][0], tops[1][0], tops[0][1], tops[1][1]), -1)
+    assert e.shape[-1] == 10 * D
+    memory = e @ weights["encoder.layers.0.0.project.weight"].T
+
+    bottom = "decoder.layers.0.0.bottom"
+    h, contexts, alpha = attending_layer(weights, bottom, target, memory)
+    f = linear(f"{bottom}.cells", torch.cat((target, contexts), -1))
+    for k in range(decoder_layers - 1):
+        layer = f"decoder.layers.0.0.layers.{k}"
+        x = torch.cat((f[:, : 2 * D], h), -1)
+        f = linear(layer, x)
+        h = lstm(weights, layer)(x[None])[0][0]
+    check(model, row, memory, h, alpha)
+
+
+@torch.no_grad()
+def test_the_fast_way_is_linear_from_the_words_to_the_top() -> None:
+    """With nothing but f in e, twice the words (and no biases) give twice the memory, through any number of layers."""
+    model = model_of("deep-att", layers=4)
+    weights = model.state_dict()
+    for name, weight in weights.items():
+        if "columns" in name:
+            if "bias" in name:
+                weight.zero_()
+            elif "weight_ih" in name and ".layers.0.weight" not in name.removeprefix("encoder.layers.0.0."):
+                weight[:, 2 * D :] = 0  # h goes no further than its own layer
+    weights["encoder.layers.0.0.project.weight"][:, : 2 * D] = 0
+    once = model.encode(SOURCE, Layout.padded(4, SOURCE_LENGTHS)).states
+    weights["source_embedding.weight"].mul_(2)
+    twice = model.encode(SOURCE, Layout.padded(4, SOURCE_LENGTHS)).states
+    torch.testing.assert_close(twice[0], 2 * once[0])
+    assert once[0].abs().max() > 0.1
+
+
+def test_only_deep_atts_bottom_layer_looks() -> None:
+    model = model_of("deep-att", layers=2)
+    assert model.memory_paths == ["decoder.layers.0.0.bottom"]
+    weights = attention_weights(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
+    assert {path: tuple(w.shape) for path, w in weights.items()} == {"decoder.layers.0.0.bottom": (2, 1, 4, 4)}
+
+
+# ---- weights counted by hand
+
+
+def count(inputs: int, d: int) -> int:
+    """Four gates, each from the input and from the last state; torch has two biases for each."""
+    return 4 * (inputs * d + d * d + 2 * d)
+
+
+def test_deep_systems_have_the_weights_of_their_formulas() -> None:
+    d, vocabulary = 10, Vocabulary(30, 20)
+    tables = (30 + 20 + 20) * d + 20  # source, target and output, with the output's bias
+    additive = 2 * d * d + d
+    gnmt = SYSTEMS["gnmt"].spec(vocabulary, "big", width=d, layers=4)
+    encoder = 2 * count(d, d // 2) + 3 * count(d, d)
+    decoder = 4 * count(2 * d, d) + additive
+    assert count_parameters(gnmt) == encoder + decoder + tables
+    deep_att = SYSTEMS["deep-att"].spec(vocabulary, "big", width=d, layers=3, decoder_layers=5)
+    encoder = 2 * (count(d, d) + 2 * count(3 * d, d)) + 10 * d * d
+    decoder = count(2 * d, d) + 4 * count(3 * d, d) + additive
+    assert count_parameters(deep_att) == encoder + decoder + tables
+
+
+def test_gnmts_paper_size() -> None:
+    """Eight layers of 1024 in either stack: 16 million weights and more in each decoder layer, 8 in an encoder's."""
+    big = SYSTEMS["gnmt"].spec(Vocabulary(32000, 32000, joint=True), "big")
+    d = 1024
+    encoder = 2 * count(d, d // 2) + 7 * count(d, d)
+    decoder = 8 * count(2 * d, d) + 2 * d * d + d
+    assert count_parameters(big) == encoder + decoder + 2 * 32000 * d + 32000

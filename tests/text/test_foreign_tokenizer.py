@@ -1,0 +1,515 @@
+"""A checkpoint's tokenizer gives the same numbers here as in transformers, from the same folder."""
+
+from __future__ import annotations
+
+import io
+import json
+import random
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tokenizers
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
+
+from dragoman.errors import UserError
+from dragoman.text import Tokenizer, words
+from dragoman.text.foreign import ForeignTokenizer, from_folder
+
+sentencepiece = pytest.importorskip("sentencepiece")
+transformers = pytest.importorskip("transformers")
+
+CORPUS = [
+    "The old lighthouse keeper counts the ships, one by one, and writes them down (in blue ink).",
+    "Nobody has counted the keeper's lighthouses; nobody writes down an old ship!",
+    "Der alte Wärter zählt die Schiffe: 1, 2, 3 ... 40. Größere Schiffe zählt er zweimal.",
+    "Смотритель считает корабли. 守灯人数船。 दीपक जलता है, שומר המגדלור",
+    "down by the harbour – naïve café x_1",
+    "I'll say it isn't <b>bold</b> [x] {y}",
+] * 10
+TEXTS = [
+    *CORPUS[:6],
+    *("", "ship", "Ship", "two  spaces", "a\nb", "a\tb", "\u3000wide", "😀 emoji 👩‍👩‍👧", "xyzzy Ж ж", "wow!! .."),
+    *("UPPER lower ÀÉ", "1234567890", "under_score", "don't can't I'm", "a.b,c;d", "日本語の文", "\xa0nbsp"),
+]
+RARE = ["ﬁne … ①", "e\u0302\u0301 cafe\u0301"]  # which only the normaliser of a SentencePiece model changes
+
+Config = dict[str, Any]
+
+
+def write(path: Path, document: object) -> None:
+    path.write_text(json.dumps(document, ensure_ascii=False), encoding="utf-8")
+
+
+def settle(folder: Path, config: Config, settings: Config) -> Config:
+    write(folder / "config.json", config)
+    write(folder / "tokenizer_config.json", settings)
+    return config
+
+
+def spm(path: Path, **settings: Any) -> list[str]:
+    """Trains a SentencePiece model; its pieces."""
+    content = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=iter(CORPUS), model_writer=content, minloglevel=2, hard_vocab_limit=False, **settings
+    )
+    path.write_bytes(content.getvalue())
+    model = sentencepiece.SentencePieceProcessor(model_proto=content.getvalue())
+    return [model.id_to_piece(number) for number in range(model.vocab_size())]
+
+
+def t5(folder: Path) -> Config:
+    spm(folder / "spiece.model", vocab_size=300, pad_id=0, eos_id=1, unk_id=2, bos_id=-1)
+    config = {"model_type": "t5", "pad_token_id": 0, "eos_token_id": 1, "decoder_start_token_id": 0}
+    return settle(folder, config, {"tokenizer_class": "T5Tokenizer"})
+
+
+def llama(folder: Path) -> Config:
+    rewriting = {"normalization_rule_name": "identity", "remove_extra_whitespaces": False}
+    pieces = {"model_type": "bpe", "byte_fallback": True, "split_digits": True, "allow_whitespace_only_pieces": True}
+    spm(folder / "tokenizer.model", vocab_size=600, character_coverage=0.98, **rewriting, **pieces)
+    config = {"model_type": "llama", "bos_token_id": 1, "eos_token_id": 2}
+    return settle(folder, config, {"tokenizer_class": "LlamaTokenizer"})
+
+
+def fairseq(kind: str, name: str) -> Callable[[Path], Config]:
+    def build(folder: Path) -> Config:
+        spm(folder / "sentencepiece.bpe.model", vocab_size=300)
+        config = {"model_type": kind, "bos_token_id": 0, "pad_token_id": 1, "eos_token_id": 2}
+        return settle(folder, config, {"tokenizer_class": name})
+
+    return build
+
+
+def marian(folder: Path, separate: bool = False) -> Config:
+    """Two models with pieces in common; the vocabularies leave some of them out, and have others."""
+    sides = [
+        spm(folder / "source.spm", vocab_size=200)[3:],
+        spm(folder / "target.spm", vocab_size=230, character_coverage=0.98)[3:],
+    ]
+    for name, pieces in zip(("vocab.json", "target_vocab.json"), sides if separate else [sides[0] + sides[1]]):
+        kept = [piece for n, piece in enumerate(sorted({*pieces})) if n % 20]
+        numbers = ["</s>", "<unk>", ">>deu<<", *reversed(kept), "only here", "<pad>"]
+        write(folder / name, {piece: number for number, piece in enumerate(numbers)})
+    pad = len(json.loads((folder / "vocab.json").read_text(encoding="utf-8"))) - 1
+    config = {"model_type": "marian", "pad_token_id": pad, "eos_token_id": 0, "decoder_start_token_id": pad}
+    settings = {"tokenizer_class": "MarianTokenizer", "source_lang": "en", "target_lang": "de"}
+    return settle(folder, config, settings | {"separate_vocabs": separate})
+
+
+def bert(lower: bool) -> Callable[[Path], Config]:
+    def build(folder: Path) -> Config:
+        library = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
+        library.normalizer = normalizers.BertNormalizer(lowercase=lower)
+        library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+        symbols = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+        library.train_from_iterator(
+            CORPUS, trainers.WordPieceTrainer(vocab_size=250, special_tokens=symbols, show_progress=False)
+        )
+        numbers = library.get_vocab()
+        lines = "".join(f"{piece}\n" for piece in sorted(numbers, key=numbers.__getitem__))
+        (folder / "vocab.txt").write_text(lines, encoding="utf-8")
+        config = {"model_type": "bert", "pad_token_id": 0}
+        return settle(folder, config, {"tokenizer_class": "BertTokenizer", "do_lower_case": lower})
+
+    return build
+
+
+FAIRSEQ = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+
+
+def byte_level(kind: str, name: str, symbols: list[str], prefix: bool = False) -> Callable[[Path], Config]:
+    def build(folder: Path) -> Config:
+        library = tokenizers.Tokenizer(models.BPE())
+        library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=prefix)
+        alphabet = pre_tokenizers.ByteLevel.alphabet()
+        trainer = trainers.BpeTrainer(
+            vocab_size=400, special_tokens=symbols, initial_alphabet=alphabet, show_progress=False
+        )
+        library.train_from_iterator(CORPUS, trainer)
+        model = json.loads(library.to_str())["model"]
+        write(folder / "vocab.json", model["vocab"])
+        merges = "".join(f"{left} {right}\n" for left, right in model["merges"])
+        (folder / "merges.txt").write_text(f"#version: 0.2\n{merges}", encoding="utf-8")
+        config = {"model_type": kind, "bos_token_id": 0, "eos_token_id": 2 if "</s>" in symbols else 0}
+        return settle(folder, config, {"tokenizer_class": name, "add_prefix_space": prefix})
+
+    return build
+
+
+FAMILIES: dict[str, Callable[[Path], Config]] = {
+    "t5": t5,
+    "llama": llama,
+    "mbart": fairseq("mbart", "MBartTokenizer"),
+    "mbart50": fairseq("mbart", "MBart50Tokenizer"),
+    "xlm-r": fairseq("xlm-roberta", "XLMRobertaTokenizer"),
+    "marian": marian,
+    "bert": bert(lower=True),
+    "bert cased": bert(lower=False),
+    "gpt2": byte_level("gpt2", "GPT2Tokenizer", ["<|endoftext|>"]),
+    "roberta": byte_level("roberta", "RobertaTokenizer", FAIRSEQ),
+    "bart": byte_level("bart", "BartTokenizer", FAIRSEQ, prefix=True),
+}
+FORMS = [
+    (family, form) for family in FAMILIES for form in ("files", "document") if (family, form) != ("marian", "document")
+]
+
+
+def theirs(folder: Path) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that another package is recommended
+        return transformers.AutoTokenizer.from_pretrained(folder)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple[Path, Config]]:
+    """The folder of a family, with its own files or with one document, and what config.json says in it."""
+    known: dict[tuple[str, str], tuple[Path, Config]] = {}
+
+    def make(family: str, form: str = "files") -> tuple[Path, Config]:
+        if (family, form) not in known:
+            folder = tmp_path_factory.mktemp("checkpoint")
+            config = FAMILIES[family](folder)
+            if form == "document":
+                document = tmp_path_factory.mktemp("document")
+                theirs(folder).save_pretrained(document)
+                write(document / "config.json", config)
+                assert (document / "tokenizer.json").exists()
+                folder = document
+            known[family, form] = folder, config
+        return known[family, form]
+
+    return make
+
+
+@pytest.fixture(params=FORMS, ids=" ".join)
+def pair(
+    request: pytest.FixtureRequest, made: Callable[[str, str], tuple[Path, Config]]
+) -> tuple[ForeignTokenizer, Any]:
+    folder, config = made(*request.param)
+    return from_folder(folder, config)[0], theirs(folder)
+
+
+Pair = tuple[ForeignTokenizer, Any]
+
+
+def test_numbers_are_theirs(pair: Pair) -> None:
+    ours, other = pair
+    for text in TEXTS:
+        assert ours.encode(text) == other(text, add_special_tokens=False)["input_ids"], text
+    assert ours.encode_batch(TEXTS) == [ours.encode(text) for text in TEXTS]
+
+
+def test_texts_are_theirs(pair: Pair) -> None:
+    ours, other = pair
+    rng = random.Random(5)
+    rows = [ours.encode(text) for text in TEXTS] + [
+        rng.choices(range(ours.size), k=rng.randrange(12)) for _ in range(99)
+    ]
+    for ids in rows:
+        text = other.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
+        assert ours.decode(ids) == text, ours.pieces(ids)
+
+
+def test_symbols_are_theirs(pair: Pair) -> None:
+    ours, other = pair
+    found = {role: getattr(other, f"{role}_token_id") for role in ("pad", "unk", "bos", "eos", "cls", "sep", "mask")}
+    assert {role: ours.roles[role] for role, number in found.items() if number is not None} == {
+        role: number for role, number in found.items() if number is not None
+    }
+    assert (ours.mask, ours.separator, ours.cls) == (found["mask"], found["sep"], found["cls"])
+    assert {*other.all_special_ids} <= ours.specials
+    assert ours.size == len(other)
+
+
+def test_symbols_are_never_found_in_plain_text(pair: Pair) -> None:
+    ours, _ = pair
+    for text in (*ours.symbols, " ".join(ours.symbols), "".join(ours.symbols)):
+        assert {*ours.encode(text)} & ours.specials <= {ours.unknown}, text
+
+
+def test_symbols_are_found_when_that_is_asked_for(pair: Pair) -> None:
+    ours, other = pair
+    for name, number in ours.symbols.items():
+        assert ours.encode(name, symbols=True) == [number]
+    if "<extra_id_0>" in ours.symbols:
+        text = "The <extra_id_0> keeper<extra_id_1> counts ships.<extra_id_99>"
+        assert ours.encode(text, symbols=True) == other(text, add_special_tokens=False)["input_ids"]
+    if ours.mask is not None:
+        ids = ours.encode(f"The old {other.mask_token} counts {other.mask_token}.", symbols=True)
+        assert ids.count(ours.mask) == 2
+        assert ids == ours.encode_masked("The old \x01 counts \x01.", "\x01")
+
+
+def test_a_run_keeps_it_in_one_file(pair: Pair, tmp_path: Path) -> None:
+    ours, _ = pair
+    ours.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert isinstance(again, ForeignTokenizer)
+    assert (again.kind, again.marker) == ("foreign", "initial")
+    for name in ("size", "pad", "unknown", "start", "end", "mask", "separator", "cls", "roles", "symbols", "specials"):
+        assert getattr(again, name) == getattr(ours, name)
+    assert json.loads(again.to_json())["model"]["dragoman"] == json.loads(ours.to_json())["model"]["dragoman"]
+    for text in TEXTS + RARE:
+        ids = ours.encode(text)
+        assert again.encode(text) == ids
+        assert again.decode(ids) == ours.decode(ids)
+        assert again.pieces(ids) == ours.pieces(ids)
+        assert again.encode(f"{text}</s>", symbols=True) == ours.encode(f"{text}</s>", symbols=True)
+
+
+def test_each_piece_has_a_word(pair: Pair) -> None:
+    ours, _ = pair
+    for text in (*CORPUS[:6], " ".join(CORPUS)):
+        ids = ours.encode(text)
+        found, counted = ours.word_of_piece(ids), words(ours.decode(ids))
+        seen = [word for word in found if word >= 0]
+        assert seen == sorted(seen)
+        assert {n for n, word in enumerate(counted) if len(word) > 3} <= {*seen} <= {*range(len(counted))}
+    around = [*ours.specials][:1] + ours.encode("blue ink") + [*ours.specials][:1]
+    assert ours.word_of_piece(around) == [-1, *ours.word_of_piece(around[1:-1]), -1]
+    assert ours.word_of_piece([]) == []
+
+
+def test_what_cannot_be_written_is_replaced(pair: Pair) -> None:
+    ours, _ = pair
+    assert ours.encode("a\ud800b\uffff") == ours.encode("a\ufffdb\ufffd")
+
+
+def test_numbers_without_a_piece_are_no_text(pair: Pair) -> None:
+    ours, _ = pair
+    ids = ours.encode("blue ink")
+    assert ours.decode([*ids, ours.size + 5]) == ours.decode(ids)
+    assert ours.pieces([ours.size + 5]) == [f"<{ours.size + 5}>"]
+    assert ours.word_of_piece([ours.size + 5]) == [-1]
+
+
+# ---- what is special in a family
+
+
+def test_pieces_are_shown_with_their_spaces(made: Callable[..., tuple[Path, Config]]) -> None:
+    for family in ("gpt2", "llama"):
+        ours, _ = from_folder(*made(family))
+        assert ours.pieces(ours.encode("the lighthouse"))[-1] == "▁lighthouse"
+    folder, config = made("bert")
+    ids = from_folder(folder, config)[0].encode("The shipping lighthouses")
+    assert from_folder(folder, config)[0].pieces(ids) == theirs(folder).convert_ids_to_tokens(ids)
+
+
+def test_pieces_know_their_words(made: Callable[..., tuple[Path, Config]]) -> None:
+    expected = {"▁": -1, "old": 0, "▁old": 0, "▁lighthouse": 1, "lighthouse": 1, ",": 2, "守": 3, "!": 4}
+    expected |= {"o": 0, "ld": 0, "<0xE5>": 3, "<0xAE>": 3, "<0x88>": 3}
+    for family in ("t5", "llama", "bert", "gpt2", "xlm-r", "roberta"):
+        ours, _ = from_folder(*made(family))
+        ids = ours.encode("old lighthouse, 守!")
+        assert ours.word_of_piece(ids) == [expected[piece] for piece in ours.pieces(ids)]
+
+
+def test_t5_numbers_its_sentinels_from_the_end(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
+    ours, target = from_folder(*made("t5"))
+    assert ours is target
+    assert [ours.symbols[f"<extra_id_{n}>"] for n in (0, 1, 99)] == [ours.size - 1, ours.size - 2, ours.size - 100]
+    assert (ours.pad, ours.end, ours.unknown, ours.start) == (0, 1, 2, 0)
+    folder, config = made("t5")
+    (tmp_path / "spiece.model").write_bytes((folder / "spiece.model").read_bytes())
+    settle(tmp_path, config, {"extra_ids": 3})
+    assert from_folder(tmp_path, config)[0].size == ours.size - 97
+
+
+@pytest.mark.parametrize("form", ["files", "document"])
+@pytest.mark.parametrize("family", ["mbart", "mbart50"])
+def test_languages_are_numbered_as_theirs(made: Callable[..., tuple[Path, Config]], family: str, form: str) -> None:
+    folder, config = made(family, form)
+    ours, other = from_folder(folder, config)[0], theirs(folder)
+    for code, number in other.lang_code_to_id.items():
+        assert ours.symbols[code] == number
+    assert ours.decode([ours.symbols["de_DE"], *ours.encode("blue ink")]) == "blue ink"
+
+
+@pytest.mark.parametrize("family", ["t5", "llama", "mbart", "mbart50", "xlm-r"])
+def test_a_model_is_read_as_it_was_meant(made: Callable[..., tuple[Path, Config]], family: str) -> None:
+    """Where transformers' own reading of the file leaves the normaliser or a space out, SentencePiece decides."""
+    folder, config = made(family)
+    ours = from_folder(folder, config)[0]
+    path = next(path for path in folder.iterdir() if path.suffix == ".model")
+    model = sentencepiece.SentencePieceProcessor(model_file=str(path))
+    for text in (*TEXTS, *RARE, " leading", "trailing ", "....... !!!!!"):
+        pieces = model.encode(text, out_type=str)
+        assert [p if q != "<unk>" else q for p, q in zip(pieces, ours.pieces(ours.encode(text)))] == ours.pieces(
+            ours.encode(text)
+        )
+        assert len(ours.encode(text)) == len(pieces)
+
+
+@pytest.mark.parametrize("separate", [False, True], ids=["joint", "separate"])
+def test_marian_has_a_tokenizer_for_each_language(tmp_path: Path, separate: bool) -> None:
+    config = marian(tmp_path, separate)
+    source, target = from_folder(tmp_path, config)
+    other = theirs(tmp_path)
+    assert source is not target
+    for text in (*TEXTS, *RARE, " leading", "....... !!!!!", "only here"):
+        ids = source.encode(text)
+        assert ids == other(text, add_special_tokens=False)["input_ids"], text
+        written = target.encode(text)
+        assert written == other(text_target=text, add_special_tokens=False)["input_ids"], text
+        decoded = other.decode(written, skip_special_tokens=True, use_source_tokenizer=False)
+        assert target.decode(written) == decoded
+        again = Tokenizer.from_json(target.to_json())
+        assert (again.encode(text), again.decode(written)) == (written, decoded)
+    assert (source.pad, source.end, source.unknown) == (config["pad_token_id"], 0, 1)
+    assert source.start == config["decoder_start_token_id"]
+
+
+def test_marian_is_told_the_language_at_the_beginning(made: Callable[..., tuple[Path, Config]]) -> None:
+    folder, config = made("marian")
+    source, other = from_folder(folder, config)[0], theirs(folder)
+    text = ">>deu<< Nobody counts"
+    assert (
+        source.encode(text)
+        == other(text, add_special_tokens=False)["input_ids"]
+        == [2, *source.encode("Nobody counts")]
+    )
+    unknown = source.encode(">>xxx<< a")  # no language, but a text like others
+    assert len(unknown) > 5
+
+
+def test_tokens_that_were_added_keep_their_numbers(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
+    for family in ("bert", "gpt2", "llama"):
+        folder, config = made(family)
+        size = from_folder(folder, config)[0].size
+        copy = tmp_path / family
+        copy.mkdir()
+        for path in folder.iterdir():
+            (copy / path.name).write_bytes(path.read_bytes())
+        flags = {"lstrip": False, "rstrip": False, "normalized": False, "single_word": False}
+        added = {
+            str(size): {"content": "<|turn|>", "special": True, **flags},
+            str(size + 1): {"content": "(!)", "special": False, **flags},
+        }
+        settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+        write(copy / "tokenizer_config.json", settings | {"added_tokens_decoder": added, "pad_token": "<|turn|>"})
+        ours, other = from_folder(copy, config)[0], theirs(copy)
+        assert ours.size == len(other) == size + 2
+        assert ours.pad == other.pad_token_id == size
+        assert ours.encode("a<|turn|>", symbols=True)[-1] == size
+        assert size not in ours.encode("a<|turn|>")
+        text = "ink(!)"
+        assert ours.encode(text) == other(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode(text)[-1] == size + 1
+
+
+def test_a_document_may_frame_cut_and_fill_up_but_not_here(
+    made: Callable[..., tuple[Path, Config]], tmp_path: Path
+) -> None:
+    folder, config = made("bert", "document")
+    library = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    library.enable_truncation(2)
+    library.enable_padding(length=20)
+    library.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    library.save(str(tmp_path / "tokenizer.json"))
+    ours = from_folder(tmp_path, config)[0]
+    assert ours.encode(TEXTS[0]) == from_folder(folder, config)[0].encode(TEXTS[0])
+    assert (ours.cls, ours.separator, ours.mask, ours.pad) == (2, 3, 4, 0)  # as the family names them
+
+
+def test_mask_takes_its_space_with_it_where_the_files_say_so(
+    made: Callable[..., tuple[Path, Config]], tmp_path: Path
+) -> None:
+    folder, config = made("roberta")
+    for path in folder.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    mask = {"content": "<mask>", "lstrip": True, "rstrip": False, "normalized": False, "single_word": False}
+    write(tmp_path / "tokenizer_config.json", {"tokenizer_class": "RobertaTokenizer"})
+    write(tmp_path / "special_tokens_map.json", {"mask_token": mask})
+    document = tmp_path / "document"
+    transformers.RobertaTokenizer.from_pretrained(
+        tmp_path, mask_token=tokenizers.AddedToken("<mask>", lstrip=True, special=True)
+    ).save_pretrained(document)
+    text = "The old <mask> counts<mask> ships."
+    for place in (tmp_path, document):
+        ours = from_folder(place, config)[0]
+        assert ours.encode(text, symbols=True) == theirs(document)(text, add_special_tokens=False)["input_ids"]
+
+
+# ---- what may be wrong
+
+
+def test_missing_files_are_listed(tmp_path: Path) -> None:
+    with pytest.raises(UserError) as caught:
+        from_folder(tmp_path, {})
+    for name in ("tokenizer.json", "source.spm with target.spm", "spiece.model", "merges.txt", "vocab.txt"):
+        assert name in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("file", "kind"),
+    [("spiece.model", "albert"), ("sentencepiece.bpe.model", "camembert"), ("vocab.txt", "roformer")],
+)
+def test_a_family_that_means_something_else_by_a_file_is_refused(tmp_path: Path, file: str, kind: str) -> None:
+    (tmp_path / file).write_bytes(b"")
+    with pytest.raises(UserError, match=r"tokenizer\.json"):
+        from_folder(tmp_path, {"model_type": kind})
+
+
+DAMAGED: list[tuple[dict[str, object], str]] = [
+    ({"tokenizer.json": "no JSON"}, "not JSON"),
+    ({"tokenizer.json": "[" * 100_000}, "not JSON"),
+    ({"tokenizer.json": []}, "object"),
+    ({"tokenizer.json": {}}, "damaged"),
+    ({"tokenizer.json": {"model": {"type": "BPE", "vocab": {"a": 1 << 40}, "merges": []}}}, "number"),
+    ({"tokenizer.json": {"model": {"type": "BPE", "vocab": {"a": "b"}, "merges": []}}}, "number"),
+    ({"tokenizer.json": {"model": {"type": "Unigram", "unk_id": 7, "vocab": [["a", 0.0]]}}}, "damaged"),
+    ({"tokenizer.json": {"model": {"type": "Nothing", "vocab": {"a": 0}}}}, "damaged"),
+    (
+        {
+            "tokenizer.json": {
+                "model": {"type": "Unigram", "unk_id": 0, "vocab": [["a", 0.0]]},
+                "normalizer": {"type": "Sequence", "normalizers": [{"precompiled_charsmap": "////f2FiYw=="}]},
+            }
+        },
+        "table",
+    ),
+    ({"tokenizer.json": {"model": {"type": "WordLevel", "vocab": {"a": 0}}}, "tokenizer_config.json": "{"}, "config"),
+    ({"vocab.json": {"a": 0}, "merges.txt": "a b\n"}, "does not fit"),
+    ({"vocab.json": {"a": 0, "b": 0}, "merges.txt": ""}, "several"),
+    ({"vocab.json": {"a": -1}, "merges.txt": ""}, "number"),
+    ({"vocab.json": {"a": 1 << 60}, "merges.txt": ""}, "number"),
+    ({"vocab.txt": "a\nb\n"}, "UNK"),
+    ({"source.spm": "", "target.spm": "", "vocab.json": {"<unk>": 0}}, "SentencePiece"),
+    ({"tokenizer.model": "x"}, "SentencePiece"),
+]
+
+
+@pytest.mark.parametrize(("files", "says"), DAMAGED)
+def test_damage_is_said_in_a_sentence(tmp_path: Path, files: dict[str, object], says: str) -> None:
+    for name, content in files.items():
+        if isinstance(content, str):
+            (tmp_path / name).write_text(content, encoding="utf-8")
+        else:
+            write(tmp_path / name, content)
+    with pytest.raises(UserError, match=says) as caught:
+        from_folder(tmp_path, {})
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / "tokenizer.json").open("wb") as file:
+        file.truncate(1 << 40)
+    with pytest.raises(UserError, match="too large"):
+        from_folder(tmp_path, {})
+
+
+def test_a_damaged_run_is_said_in_a_sentence(made: Callable[..., tuple[Path, Config]]) -> None:
+    ours = from_folder(*made("t5"))[0]
+    for name, value in [
+        *(("names", []), ("symbols", [{}]), ("roles", None), ("codes", {"a": "b"}), ("cutter", {"table": "?"})),
+        *(("cutter", []), ("names", {"x": "y"})),
+    ]:
+        document = json.loads(ours.to_json())
+        document["model"]["dragoman"][name] = value
+        if name == "cutter" and value == []:
+            document["model"]["dragoman"].pop(name)
+        with pytest.raises(UserError, match="damaged"):
+            Tokenizer.from_json(json.dumps(document), "this file")
