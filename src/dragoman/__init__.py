@@ -17,7 +17,13 @@ __all__ = ["load"]
 def load(
     folder: str | Path, checkpoint: str = "best", device: str | None = None, parts: Sequence[type[Spec]] = ()
 ) -> Run:
-    """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`; `parts` are those of your own."""
+    """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`; `parts` are those of your own.
+
+    A folder with a checkpoint of Hugging Face's transformers is opened as it is.
+    """
+    from dragoman.interop.huggingface import is_checkpoint, load_checkpoint
     from dragoman.run import load as load_run
 
+    if is_checkpoint(Path(folder)):
+        return load_checkpoint(Path(folder), device)
     return load_run(folder, checkpoint, device, parts)

@@ -74,8 +74,12 @@ def tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict
 
 
 def load_weights(model: nn.Module, folder: Path) -> None:
+    """Set the model's weights to those of a checkpoint."""
+    set_weights(model, tensors(folder, "model"), folder)
+
+
+def set_weights(model: nn.Module, found: Mapping[str, Tensor], folder: Path) -> None:
     """Set the model's weights; one that is missing, left over or of another shape is an error that names it."""
-    found = tensors(folder, "model")
     wanted = weights_of(model)
     for name, weight in wanted.items():
         if name not in found:

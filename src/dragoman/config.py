@@ -115,6 +115,8 @@ class SearchConfig:
 
     beam: int = 5
     length_penalty: float = 1.0
+    normalisation: Literal["power", "gnmt"] = "power"  # of a length: |y|^α, or ((5 + |y|) / 6)^α
+    coverage: float = 0.0  # β, how much it counts that every source word was looked at
     tokens: int = 8192  # source tokens of the sentences translated together
     longest_source: int = 1024  # tokens; a longer line is cut there, and it is said
     length_ratio: float = 2.0  # a target may have so many tokens for each of its source
@@ -122,7 +124,7 @@ class SearchConfig:
     longest_target: int = 1024  # but never more than so many
 
     def __post_init__(self) -> None:
-        _check("search", self, beam=(1, 10_000), length_penalty=(-10, 10), tokens=(1, 10**9))
+        _check("search", self, beam=(1, 10_000), length_penalty=(-10, 10), coverage=(0, 10), tokens=(1, 10**9))
         _check("search", self, longest_source=(2, 100_000), length_ratio=(0, 100), length_extra=(1, 100_000))
         _check("search", self, longest_target=(1, 100_000))
 

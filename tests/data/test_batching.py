@@ -50,7 +50,9 @@ def test_a_batch_is_framed_and_padded(store_of: StoreOf) -> None:
 
 
 def test_the_framing_is_the_tokenizers(store_of: StoreOf) -> None:
-    batches = Batches(store_of([[5], [6, 7]], [[8], [9]]), 100, 0, framing=Framing(99, 98, 97, before=(96,), after=(97, 95)))
+    batches = Batches(
+        store_of([[5], [6, 7]], [[8], [9]]), 100, 0, framing=Framing(99, 98, 97, before=(96,), after=(97, 95))
+    )
     batch = batches.build(np.array([0, 1]), epoch=0)
     assert batch.source.tolist() == [[96, 5, 97, 95, 99], [96, 6, 7, 97, 95]]
     assert batch.target.tolist() == [[98, 8, 97], [98, 9, 97]]

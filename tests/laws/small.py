@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from dragoman import checkpoint
-from dragoman.models import Model, ModelSpec
+from dragoman.models import EncoderDecoder, Model, ModelSpec
 from dragoman.search import Symbols
 from dragoman.systems import SYSTEMS, Vocabulary
 
@@ -58,6 +58,11 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "bert narrow embeddings": ("bert", {"embedding": 6, "types": 3}),
     "bert untied": ("bert", {"tied": False}),
     "electra apart": ("electra", {"embedding": None, "generator": 2, "shared": False}),
+    "vision": ("vision", {"features": 6}),
+    "vision untied": ("vision", {"features": 6, "longest": 40, "decoder_layers": 1, "tied": False}),
+    "speech": ("speech", {"features": 5, "stride": 2}),
+    "speech by fours": ("speech", {"features": 5}),
+    "speech frame by frame": ("speech", {"features": 5, "stride": 1, "decoder_layers": 1}),
 }
 
 
@@ -76,13 +81,13 @@ def small_model(variant: str, vocabulary: int = VOCABULARY) -> Model:
         for weight in model.parameters():
             weight.mul_(2.0).add_(torch.randn_like(weight) * 0.1)
         if checkpoint.weights_of(model).keys() - dict(model.named_parameters()).keys():
-            see_much(model, vocabulary)
+            see_much(model, variant, vocabulary)
     return model
 
 
-def see_much(model: Model, vocabulary: int) -> None:
+def see_much(model: Model, variant: str, vocabulary: int) -> None:
     """Running statistics as after training: without them nothing would be normalised."""
-    some = pairs(vocabulary)
+    some = pairs(variant, vocabulary)
     model.train()
     for _ in range(50):
         model(some.source, some.source_lengths, some.target, some.target_lengths)
@@ -99,9 +104,19 @@ class Pairs:
     target_lengths: Tensor
 
 
-def pairs(vocabulary: int = VOCABULARY) -> Pairs:
+def pairs(variant: str, vocabulary: int = VOCABULARY) -> Pairs:
+    """Pairs as the variant's model reads them."""
     generator = torch.Generator().manual_seed(1)
     source = torch.randint(4, vocabulary, (3, 7), generator=generator)
     target = torch.randint(4, vocabulary, (3, 6), generator=generator)
     target[:, 0] = SYMBOLS.start
-    return Pairs(source, torch.tensor([7, 5, 2]), target, torch.tensor([6, 4, 3]))
+    return Pairs(as_read(variant, source), torch.tensor([7, 5, 2]), target, torch.tensor([6, 4, 3]))
+
+
+def as_read(variant: str, tokens: Tensor) -> Tensor:
+    """Tokens as they are, or, for a model that reads vectors, a vector in the place of each: B S F."""
+    spec = small_spec(variant)
+    if not isinstance(spec, EncoderDecoder) or spec.input is None:
+        return tokens
+    vectors = torch.randn(VOCABULARY, spec.input.features, generator=torch.Generator().manual_seed(3))
+    return vectors[tokens]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 import torch
-from small import SYMBOLS, VARIANTS, VOCABULARY, pairs, small_model, small_spec
+from small import SYMBOLS, VARIANTS, VOCABULARY, as_read, pairs, small_model, small_spec
 
 from dragoman.models import DecoderOnlyModel, EncoderOnlyModel, Model, model_from_dict, model_to_dict
 from dragoman.parts.mixer import Ctx, Layout, State, map_state
@@ -30,7 +30,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("chunks", [[1] * 6, [3, 1, 2], [2, 4]])
 def test_whole_equals_steps(variant: str, chunks: list[int]) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     whole = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
     begin = model.start(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.start)
     state, at, parts = begin.state, 0, []
@@ -45,7 +45,7 @@ def test_whole_equals_steps(variant: str, chunks: list[int]) -> None:
 @every_writer
 @torch.no_grad()
 def test_rows_may_stand_at_different_positions(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     whole = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
     begin = model.start(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.start)
     state, at = begin.state, torch.tensor([0, 0, 0])
@@ -73,7 +73,7 @@ def merge(old: State, new: State, moved: torch.Tensor) -> State:
 @every_writer
 @torch.no_grad()
 def test_no_peeking(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     before = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
     changed = p.target.clone()
     changed[:, 3] = (changed[:, 3] - 4 + 1) % (VOCABULARY - 4) + 4
@@ -88,13 +88,15 @@ def test_no_peeking(variant: str) -> None:
 @every_writer
 @torch.no_grad()
 def test_padding_is_invisible(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     together = model(p.source, p.source_lengths, p.target, p.target_lengths)
     for row in range(3):
         s, t = int(p.source_lengths[row]), int(p.target_lengths[row])
         alone = model(p.source[row : row + 1, :s], torch.tensor([s]), p.target[row : row + 1, :t], torch.tensor([t]))
         close(together[row, :t], alone[0])
-    garbage = p.source.masked_fill(torch.arange(7) >= p.source_lengths[:, None], 9)
+    padding = torch.arange(7) >= p.source_lengths[:, None]
+    garbage = p.source.clone()
+    garbage[padding] = 9
     close(model(garbage, p.source_lengths, p.target, p.target_lengths)[:, :3], together[:, :3])
 
 
@@ -111,7 +113,7 @@ def packed(rows: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, Lay
 @pytest.mark.parametrize("variant", packing_systems(WRITERS))
 @torch.no_grad()
 def test_packing_is_invisible(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     if isinstance(model, DecoderOnlyModel):  # one sequence: the target alone
         together = model(p.source[:, :0], torch.zeros(3, dtype=torch.long), p.target, p.target_lengths)
         memory = None
@@ -126,7 +128,7 @@ def test_packing_is_invisible(variant: str) -> None:
 @every_encoder
 @torch.no_grad()
 def test_padding_is_invisible_to_an_encoder(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     together = model(p.source, p.source_lengths)
     for row in range(3):
         s = int(p.source_lengths[row])
@@ -138,7 +140,7 @@ def test_padding_is_invisible_to_an_encoder(variant: str) -> None:
 @pytest.mark.parametrize("variant", packing_systems(ENCODERS))
 @torch.no_grad()
 def test_packing_is_invisible_to_an_encoder(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     model = getattr(model, "discriminator", model)
     assert isinstance(model, EncoderOnlyModel)
     together = model(p.source, p.source_lengths)
@@ -150,7 +152,7 @@ def test_packing_is_invisible_to_an_encoder(variant: str) -> None:
 @every_encoder
 @torch.no_grad()
 def test_an_encoder_looks_both_ways(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     before = model(p.source, torch.full((3,), 7))
     for place in (0, 6):
         changed = p.source.clone()
@@ -168,7 +170,7 @@ def leaves(state: State, path: str = "") -> dict[str, torch.Tensor]:
 @every_writer
 @torch.no_grad()
 def test_state_keeps_its_shape_and_a_step_compiles_to_one_graph(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     begin = model.start(p.source, p.source_lengths, beam=2, longest=9, first=SYMBOLS.start)
     form = {path: (t.shape, t.dtype, t.stride()) for path, t in leaves(begin.state).items()}
 
@@ -205,7 +207,7 @@ def naive_greedy(model: Model, source: torch.Tensor, longest: int) -> list[int]:
 @every_writer
 @torch.no_grad()
 def test_beam_of_one_equals_greedy_equals_naive_argmax(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     length = Length(ratio=0, extra=12)
     greedy = search(model, p.source, p.source_lengths, SYMBOLS, Beam(1, length=length), torch.arange(3))
     beam = beam_search(model, p.source, p.source_lengths, SYMBOLS, torch.full((3,), 12), Beam(1))
@@ -219,7 +221,7 @@ def test_beam_of_one_equals_greedy_equals_naive_argmax(variant: str) -> None:
 @every_writer
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_a_hypothesis_scores_what_teacher_forcing_gives_it(variant: str, alpha: float) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     settings = Beam(4, alpha, best=4, length=Length(ratio=0, extra=8))
     for row, hypotheses in enumerate(search(model, p.source, p.source_lengths, SYMBOLS, settings, torch.arange(3))):
         assert [h.normalized for h in hypotheses if h.finished] == sorted(
@@ -239,7 +241,7 @@ def test_a_hypothesis_scores_what_teacher_forcing_gives_it(variant: str, alpha: 
 @pytest.mark.parametrize("alpha", [0.0, 0.7])
 def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, alpha: float) -> None:
     model = small_model(variant, vocabulary=7)  # 3 words and END: 1 + 3 + 9 + 27 targets of up to 4 tokens
-    source = torch.tensor([[4, 6, 5, 4]])
+    source = as_read(variant, torch.tensor([[4, 6, 5, 4]]))
     wide = Beam(128, alpha, stop="steps", best=40)
     found = beam_search(model, source, torch.tensor([4]), SYMBOLS, torch.tensor([4]), wide)[0]
     oracle = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=alpha, best=40)
@@ -251,7 +253,7 @@ def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, alph
 
 @every_writer
 def test_batch_and_order_never_change_a_result(variant: str) -> None:
-    model, p = small_model(variant), pairs()
+    model, p = small_model(variant), pairs(variant)
     settings = Beam(3, best=2, length=Length(ratio=1, extra=3))
     together = search(model, p.source, p.source_lengths, SYMBOLS, settings, torch.arange(3))
     for row in range(3):
@@ -276,7 +278,7 @@ def test_a_spec_is_a_model(variant: str) -> None:
 
 @every_system
 def test_every_weight_learns(variant: str) -> None:
-    model, p = small_model(variant).train(), pairs()
+    model, p = small_model(variant).train(), pairs(variant)
     logits = model(p.source, p.source_lengths, p.target, p.target_lengths)
     (logits * torch.randn(logits.shape, generator=torch.Generator().manual_seed(2))).sum().backward()
     idle = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dragoman.errors import UserError
-from dragoman.models import EncoderDecoder
+from dragoman.models import EncoderDecoder, Model
 from dragoman.systems import SYSTEMS, Vocabulary
 
 
@@ -58,6 +58,12 @@ def test_recurrence_cannot_read_packed_rows(name: str, packs: bool) -> None:
     assert spec_of(name, Vocabulary(9, 9)).build().packs == packs
 
 
+def as_read(model: Model, tokens: torch.Tensor) -> torch.Tensor:
+    """Tokens as they are, or, for a model that reads vectors, a vector in the place of each."""
+    features = model.source_features
+    return tokens if features is None else tokens[..., None].expand(-1, -1, features) * torch.ones(features)
+
+
 def kind(name: str) -> str:
     return type(SYSTEMS[name].spec(Vocabulary(9, 9), "tiny")).__name__
 
@@ -65,9 +71,10 @@ def kind(name: str) -> str:
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) == "EncoderDecoder"])
 def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name: str) -> None:
     model = spec_of(name, Vocabulary(9, 9)).build().eval()
-    begin = model.start(torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, longest=5, first=2)
+    source = as_read(model, torch.ones(2, 4, dtype=torch.long))
+    begin = model.start(source, torch.tensor([4, 3]), beam=3, longest=5, first=2)
     assert begin.memory is not None
-    assert begin.memory.states.shape == (2, 4, 8)
+    assert begin.memory.states.shape == (2, 4 // model.source_embedding.stride, 8)
     assert begin.tokens.tolist() == [2] * 6
     assert begin.positions.tolist() == [0] * 6
 
@@ -92,7 +99,8 @@ def test_dropout_only_in_training() -> None:
     tokens, lengths = torch.tensor([[4, 5, 6]]), torch.tensor([3])
     for name in SYSTEMS:
         model = SYSTEMS[name].spec(Vocabulary(9, 9), "tiny", width=8, dropout=0.5).build()
+        pair = (as_read(model, tokens), lengths, tokens, lengths)
         model.eval()
-        assert torch.equal(model(tokens, lengths, tokens, lengths), model(tokens, lengths, tokens, lengths)), name
+        assert torch.equal(model(*pair), model(*pair)), name
         model.train()
-        assert not torch.equal(model(tokens, lengths, tokens, lengths), model(tokens, lengths, tokens, lengths)), name
+        assert not torch.equal(model(*pair), model(*pair)), name

@@ -43,6 +43,8 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in 
     "palm narrow heads": ("palm", {"head_width": 6}),
     "t5 gated": ("t5", {"gated": True}),
     "bert narrow embeddings": ("bert", {"embedding": 24}),
+    "speech by eights": ("speech", {"features": 7, "stride": 8}),
+    "speech frame by frame": ("speech", {"features": 7, "stride": 1}),
 }
 
 
@@ -56,7 +58,9 @@ def small_spec(case: str) -> ModelSpec:
 def counted_by_torch(spec: ModelSpec, source: int = SOURCE, target: int = TARGET) -> int:
     """Torch sees every matrix product of a forward pass, once its attention and LSTM kernels are written out for it."""
     model = spec.build().eval()
-    read, written = torch.randint(4, 50, (1, source)), torch.randint(4, 50, (1, target))
+    features = model.source_features
+    read = torch.randint(4, 50, (1, source)) if features is None else torch.rand(1, source, features)
+    written = torch.randint(4, 50, (1, target))
     plain = torch.backends.mkldnn.flags(enabled=False)
     with torch.no_grad(), plain, sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         model(read, torch.tensor([source]), written, torch.tensor([target]))

@@ -253,7 +253,9 @@ LEARN = [
 
 
 @pytest.mark.parametrize(("name", "system", "settings"), LEARN)
-def test_every_objective_falls(name: str, system: str, settings: dict[str, Any], tokenizer: Tokenizer, store_of: Any) -> None:
+def test_every_objective_falls(
+    name: str, system: str, settings: dict[str, Any], tokenizer: Tokenizer, store_of: Any
+) -> None:
     model = small(system, tokenizer.size).train()
     objective = make(name, material(model, tokenizer), settings)
     data = batches(objective, store_of(tokenizer.encode_batch(TEXT)), tokens=300)

@@ -124,7 +124,12 @@ def test_a_description_without_a_kind() -> None:
         ("SelfAttention", "dropout", "0.1", "float"),
         ("SelfAttention", "dropout", False, "float"),
         ("SelfAttention", "visibility", "Causal", "Spec"),
-        ("FeedForward", "activation", "sigmoid", "Literal['relu', 'gelu', 'gelu-tanh', 'quick-gelu', 'silu', 'tanh', 'identity']"),
+        (
+            "FeedForward",
+            "activation",
+            "sigmoid",
+            "Literal['relu', 'gelu', 'gelu-tanh', 'quick-gelu', 'silu', 'tanh', 'identity']",
+        ),
         ("Stack", "block", {"kind": "FeedForward"}, "tuple[Spec, ...]"),
         ("Stack", "block", [3], "tuple[Spec, ...]"),
     ],

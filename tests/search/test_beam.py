@@ -243,7 +243,7 @@ def test_the_n_best_are_distinct_and_in_order(stop: Any) -> None:
         ({"size": 2, "best": 0}, "at least 1 hypothesis must be given back, but 0 were asked for"),
         ({"size": 4, "best": 3, "complete": 2}, "stopping after 2 complete hypotheses cannot give the 3 best"),
         ({"size": 4, "complete": 0}, "stopping after 0 complete hypotheses cannot give the 1 best"),
-        ({"size": 4, "stop": "never"}, "a beam stops by 'complete' or by 'steps', not by 'never'"),
+        ({"size": 4, "stop": "never"}, "a beam stops by 'complete', by 'hopeless' or by 'steps', not by 'never'"),
         (
             {"size": 4, "stop": "steps", "complete": 2},
             "a beam that stops by 'steps' cannot stop after 2 complete hypotheses",

@@ -14,6 +14,7 @@ from dragoman.cli import (
     evaluate,
     fill,
     generate,
+    import_,
     phrasebook,
     quickstart,
     score,
@@ -49,6 +50,7 @@ for command in (
     show.show,
 ):
     app.command()(command)
+app.command("import")(import_.import_)
 
 
 def main() -> None:

@@ -91,11 +91,25 @@ def parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
 
 
 def beam_settings(
-    run: Run, beam: int | None, penalty: float | None, best: int = 1, stop: Literal["complete", "steps"] = "complete"
+    run: Run,
+    beam: int | None,
+    penalty: float | None,
+    best: int = 1,
+    stop: Literal["complete", "steps"] = "complete",
+    normalisation: Literal["power", "gnmt"] | None = None,
+    coverage: float | None = None,
 ) -> Beam:
     """The run's own search with the command line's changes; a beam is as wide as the n-best list that is asked for."""
     from dragoman.search import Beam
 
     search = run.config.search
     size = beam if beam is not None else max(search.beam, best)
-    return Beam(size, search.length_penalty if penalty is None else penalty, stop, best=best, length=run.length)
+    return Beam(
+        size,
+        search.length_penalty if penalty is None else penalty,
+        stop,
+        best=best,
+        length=run.length,
+        normalisation=search.normalisation if normalisation is None else normalisation,
+        coverage=search.coverage if coverage is None else coverage,
+    )

@@ -17,8 +17,12 @@ def evaluate(
     source: Annotated[Path, typer.Option(help="Source text of the test set.", show_default=False)],
     reference: Annotated[Path, typer.Option(help="Its translations.", show_default=False)],
     measures: Annotated[
-        str, typer.Option(help="Of bleu, chrf, ter, exact, accuracy, wer, per, ier: comma-separated.")
-    ] = "bleu,chrf,ter,exact",
+        str | None,
+        typer.Option(
+            help="Of bleu, chrf, ter, exact, accuracy, wer, per, ier: comma-separated; bleu,chrf,ter,exact by default, "
+            "for tags accuracy,exact."
+        ),
+    ] = None,
     alignments: Annotated[
         Path | None,
         typer.Option(help="Gold word alignments (0-0 1-2): adds the alignment error rate of forced translations."),
@@ -31,27 +35,33 @@ def evaluate(
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Translate a test set and score it.
+    """Translate or tag a test set and score it.
 
-    Every score comes with its signature, and the perplexity of the references beside them.
+    Every score comes with its signature, and for translations the perplexity of the references beside them.
     """
-    from dragoman import evaluation
-    from dragoman.run import load
+    from dragoman import evaluation, load
     from dragoman.storage import write_file
 
-    names = [name.strip() for name in measures.split(",") if name.strip()]
-    evaluation.check(names)
+    given = [name.strip() for name in (measures or "").split(",") if name.strip()]
+    evaluation.check(given)
     sources, references = parallel(source, reference)
     loaded = load(run, checkpoint, device)
-    settings = beam_settings(loaded, beam, length_penalty)
-    say(f"translating {len(sources):,} sentences with the {loaded.checkpoint} checkpoint")
-    texts = [t.text for t in loaded.translate(sources, search=settings, alignment=False)]
+    say(f"{'translating' if loaded.model.writes else 'tagging'} {len(sources):,} sentences ({loaded.checkpoint})")
+    if loaded.model.writes:
+        settings = beam_settings(loaded, beam, length_penalty)
+        texts = [t.text for t in loaded.translate(sources, search=settings, alignment=False)]
+        names = given or ["bleu", "chrf", "ter", "exact"]
+    else:
+        texts = [" ".join(sentence.tags) for sentence in loaded.tag(sources)]
+        references = [" ".join(line.split()) for line in references]
+        names = given or ["accuracy", "exact"]
     if output:
         write_file(output, "".join(f"{text}\n" for text in texts))
     scores = list(evaluation.evaluate(names, texts, references).values())
-    scored = loaded.score(sources, references)
-    total, tokens = sum(s.score for s in scored), sum(len(s.tokens) for s in scored)
-    scores.append(evaluation.perplexity(total, tokens))
+    if loaded.model.writes:
+        scored = loaded.score(sources, references)
+        total, tokens = sum(s.score for s in scored), sum(len(s.tokens) for s in scored)
+        scores.append(evaluation.perplexity(total, tokens))
     if alignments:
         gold = [
             evaluation.parse_sure_and_possible(line, f"{alignments}, line {n}")

@@ -26,7 +26,7 @@ def score(
 
     One log p(y|x) a line (log p(y) without a source), natural logarithm, END counted in; with --tokens every token's.
     """
-    from dragoman.run import load
+    from dragoman import load
 
     sources, targets = parallel(source, target) if source else (None, list(lines_of(target)))
     scored = load(run, checkpoint, device).score(sources, targets)

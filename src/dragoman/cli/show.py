@@ -30,7 +30,7 @@ def show(
 
     A sentence is translated, and its n-best list, word alignment and attention are shown.
     """
-    from dragoman.run import load
+    from dragoman import load
 
     loaded = load(run, checkpoint, device)
     if sentence is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,6 +13,12 @@ if TYPE_CHECKING:
     from dragoman.systems import System
 
 VOCABULARY = 8000  # joint, for counting parameters
+KINDS = {
+    "EncoderDecoder": "encoder–decoder",
+    "DecoderOnly": "decoder",
+    "EncoderOnly": "encoder",
+    "ReplacedTokens": "two encoders",
+}
 
 
 def systems(
@@ -29,7 +36,7 @@ def systems(
         if diff:
             raise UserError("--diff compares two systems: dragoman systems NAME --diff OTHER")
         rows = [_row(key, known, size) for key, known in SYSTEMS.items()]
-        print_json(rows) if as_json else print(table(rows))
+        print_json(rows) if as_json else print("\n".join(_lines(rows)))
     elif diff:
         rows = _differences(system(diff), system(name), size, (diff, name))
         print_json(rows) if as_json else print(table(rows) if rows else "no difference")
@@ -38,8 +45,28 @@ def systems(
 
 
 def _row(name: str, known: System, size: str) -> dict[str, Any]:
-    parameters = _parameters(known, size)
-    return {"system": name, "year": str(known.year), "parameters": parameters, "what it is": known.summary}
+    from dragoman.systems import Vocabulary
+
+    spec = known.spec(Vocabulary(VOCABULARY, VOCABULARY, joint=True), size)
+    return {
+        "system": name,
+        "year": str(known.year),
+        "kind": KINDS[type(spec).__name__],
+        "parameters": _parameters(known, size),
+        "paper": known.paper,
+        "what it is": known.summary,
+        "parts": _parts(spec),
+    }
+
+
+def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """A system in three lines: its name and paper, what it is, and what it is made of."""
+    width = max(len(row["system"]) for row in rows)
+    for row in rows:
+        size = f"{row['parameters'] / 1e6:,.1f} M"
+        yield f"{row['system']:<{width}}  {row['year']}  {row['kind']:<15}  {size:>9}  {row['paper']}"
+        yield f"{'':<{width}}  {row['what it is']}"
+        yield f"{'':<{width}}  {', '.join(row['parts'])}"
 
 
 def _parameters(known: System, size: str) -> int:
@@ -58,6 +85,13 @@ def _differences(before: System, after: System, size: str, names: tuple[str, str
     return [{"where": path, names[0]: str(left), names[1]: str(right)} for path, left, right in found]
 
 
+def _parts(spec: object) -> list[str]:
+    """The names of the parts that a system is made of, the largest first."""
+    from dragoman.parts.spec import Spec, find
+
+    return list(dict.fromkeys(type(part).__name__ for part in find(spec, Spec)))[1:]
+
+
 def _describe(name: str, known: System, size: str, as_json: bool) -> None:
     import inspect
 
@@ -69,13 +103,15 @@ def _describe(name: str, known: System, size: str, as_json: bool) -> None:
     sizes = {key: _parameters(known, key) for key in known.sizes}
     settings = {key: setting.default for key, setting in known.settings().items()}
     if as_json:
-        about = _row(name, known, size) | {"paper": known.paper, "sizes": sizes, "settings": settings}
+        about = _row(name, known, size) | {"sizes": sizes, "settings": settings}
         print_json(about | {"spec": model_to_dict(spec)})
         return
     print(f"{name}: {inspect.getdoc(known.make)}")
     print(f"\npaper     {known.paper}, {known.year}")
     counts = ", ".join(f"{key} {count / 1e6:.1f} M" for key, count in sizes.items())
     print(f"sizes     {counts} parameters (joint vocabulary of {VOCABULARY:,})")
+    print(f"kind      {KINDS[type(spec).__name__]}")
+    print(f"parts     {', '.join(_parts(spec))}")
     print(f"settings  {', '.join(f'{key}={value}' for key, value in settings.items())}")
     print("          change one with --set system.settings.NAME=VALUE")
     print(f"\n{size}:")

@@ -25,6 +25,10 @@ def translate(
     ] = None,
     beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")] = None,
+    gnmt: Annotated[bool, typer.Option("--gnmt", help="Divide by GNMT's ((5 + |y|) / 6)^α instead of |y|^α.")] = False,
+    coverage: Annotated[
+        float | None, typer.Option(help="β: how much it counts that every source word was looked at.")
+    ] = None,
     all_steps: Annotated[
         bool, typer.Option("--all-steps", help="Search up to the length limit, not only until enough are complete.")
     ] = False,
@@ -39,6 +43,12 @@ def translate(
     alignment: Annotated[
         bool, typer.Option("--alignment", help="Print word alignments (0-0 1-2) after a tab.")
     ] = False,
+    copy_unknown: Annotated[
+        bool, typer.Option("--copy-unknown", help="Copy what the vocabulary of a word tokenizer does not know.")
+    ] = False,
+    dictionary: Annotated[
+        Path | None, typer.Option(help="Look unknown words up here first: word, tab and translation a line.")
+    ] = None,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
@@ -47,16 +57,26 @@ def translate(
 
     The order is kept, and an empty line stays empty.
     """
-    from dragoman.run import load
+    from dragoman import load
     from dragoman.search import Sample, Search
+    from dragoman.search.unknown import read_dictionary
 
     loaded = load(run, checkpoint, device)
     settings: Search = (
         Sample(temperature, top_k, top_p, best, seed, loaded.length)
         if sample
-        else beam_settings(loaded, beam, length_penalty, best, "steps" if all_steps else "complete")
+        else beam_settings(
+            loaded,
+            beam,
+            length_penalty,
+            best,
+            "steps" if all_steps else "complete",
+            "gnmt" if gnmt else None,
+            coverage,
+        )
     )
-    translations = loaded.translate_stream(lines_of(file), settings, alignment=alignment)
+    known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
+    translations = loaded.translate_stream(lines_of(file), settings, alignment=alignment, dictionary=known)
     translations = _warn(translations)
     if as_json:
         print_json_list(asdict(translation) for translation in translations)

@@ -49,11 +49,13 @@ class Position:
 class Batch:
     """Sentence pairs as padded ids; the lengths count the framing, `indices` are the pairs' numbers in the store.
 
+    A source that is no text is padded vectors, float32, without framing.
+
     The target is either a sequence to be written, START y END, or `aligned`: the answer to every token of the source,
     PAD where nothing is asked.
     """
 
-    source: Tensor  # B S
+    source: Tensor  # B S, or B S F
     source_lengths: Tensor  # B
     target: Tensor  # B T
     target_lengths: Tensor  # B
@@ -70,7 +72,8 @@ class Batch:
     def padding(self) -> float:
         """The share of the batch that is padding."""
         real = self.source_tokens + int(self.target_lengths.sum())
-        return 1 - real / max(1, self.source.numel() + self.target.numel())
+        places = self.source.shape[0] * self.source.shape[1] + self.target.numel()
+        return 1 - real / max(1, places)
 
     def to(self, device: torch.device | str) -> Batch:
         """The batch on another device; the copy to a GPU runs beside what is computed there."""
@@ -170,7 +173,11 @@ class Batches:
         types: NDArray[np.int64] | None = None
         labels: NDArray[np.int64] | None = None
         if self.rows is None:
-            source, source_lengths = self._frame(self.store.sides[0], indices, self.framing.before, self.framing.after)
+            if self.store.sides[0].features:
+                source, source_lengths = self._pad([self.store.source(index) for index in indices.tolist()], 0)
+            else:
+                around = self.framing.before, self.framing.after
+                source, source_lengths = self._frame(self.store.sides[0], indices, *around)
             ends = (self.framing.start,), (self.framing.end,)
             target, target_lengths = self._frame(self.store.sides[1], indices, *ends)
         else:
@@ -195,9 +202,13 @@ class Batches:
             labels=None if labels is None else torch.from_numpy(labels),
         )
 
-    def _pad(self, rows: list[NDArray[Any]], pad: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    def _pad(self, rows: list[NDArray[Any]], pad: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
+        """B S ids, or B S F vectors with zeros after them."""
         lengths = np.array([len(row) for row in rows], np.int64)
-        ids = np.full((len(rows), lengths.max()), pad, np.int64)
+        if rows[0].ndim == 1:
+            ids: NDArray[Any] = np.full((len(rows), lengths.max()), pad, np.int64)
+        else:
+            ids = np.zeros((len(rows), lengths.max(), rows[0].shape[1]), np.float32)
         ids[np.arange(ids.shape[1]) < lengths[:, None]] = np.concatenate(rows)
         return ids, lengths
 

@@ -14,23 +14,31 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import zip_longest
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
 from dragoman.errors import UserError, unknown
 
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
 LONGEST_LINE = 2**24  # bytes; a file without newlines must not be read into memory whole
+SIGNALS = (".npy", ".npz")  # files of numpy's arrays
 GZIP = b"\x1f\x8b"  # never the start of UTF-8 text, so the content and not the name decides
 
 Key = int | str
 
 
 class Pair(NamedTuple):
-    """A sentence and its translation (None where the reading is monolingual), and where they stand (from line 1)."""
+    """A sentence and its translation (None where the reading is monolingual), and where they stand (from line 1).
+
+    A source that is no text has its vectors beside it, S F.
+    """
 
     source: str
     target: str | None
     corpus: str
     line: int
+    signal: NDArray[Any] | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,12 @@ def read_monolingual(corpora: Iterable[Corpus]) -> Iterator[Pair]:
 
 
 def kind_of(corpus: Corpus) -> str:
-    """What a corpus holds, by its files and first line: `pairs`, `text` (one side alone) or `turns` of dialogues."""
+    """What a corpus holds, by its files and first line.
+
+    `pairs`, `text` (one side alone), `turns` of dialogues, or `signals`: vectors in the place of the source's text.
+    """
+    if corpus.source.suffix.lower() in SIGNALS and not corpus.format:
+        return "signals"
     format = _format(corpus)
     if format == "jsonl" and corpus.source_key is None:
         line, text = next(iter(sentences(corpus.source)))

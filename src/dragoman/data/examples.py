@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dragoman.data.corpus import Pair
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from dragoman.text.tokenizer import Tokenizer
 
 CHUNK_PAIRS = 10_000
@@ -15,10 +17,13 @@ CHUNK_CHARACTERS = 2**22  # bounds a chunk of long documents, as CHUNK_PAIRS bou
 
 
 class Example(NamedTuple):
-    """A pair and its token ids, without start and end; the target is None where the pair has none."""
+    """A pair and its token ids, without start and end; the target is None where the pair has none.
+
+    The source is vectors, S F, where the pair has them in the place of text.
+    """
 
     pair: Pair
-    source: list[int]
+    source: list[int] | NDArray[Any]
     target: list[int] | None
 
 
@@ -35,14 +40,14 @@ def encode(
         yield list(map(Example, chunk, source, target))
 
 
-def chunks(pairs: Iterable[Pair]) -> Iterator[list[Pair]]:
+def chunks(pairs: Iterable[Pair], most: int = CHUNK_PAIRS) -> Iterator[list[Pair]]:
     """Some pairs at a time, no more than a bounded amount of text."""
     chunk: list[Pair] = []
     characters = 0
     for pair in pairs:
         chunk.append(pair)
         characters += len(pair.source) + len(pair.target or "")
-        if len(chunk) == CHUNK_PAIRS or characters >= CHUNK_CHARACTERS:
+        if len(chunk) == most or characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
     if chunk:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import blake2b
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -91,8 +91,8 @@ class Inspector:
             self.dropped.setdefault(reason, Found()).add(example.pair)
         return not reason
 
-    def _flaw(self, side: str, text: str, ids: list[int]) -> str:
-        if not ids or text.isspace():
+    def _flaw(self, side: str, text: str, ids: Any) -> str:
+        if len(ids) == 0 or text.isspace():
             return f"{side} empty"
         return f"{side} longer than {self.limits.longest:,} tokens" if len(ids) > self.limits.longest else ""
 
@@ -114,15 +114,20 @@ class Inspector:
 
     def _sample(self, example: Example) -> Sample:
         pair, source, target = example
-        reads, writes = self.tokenizers
+        writes = self.tokenizers[1]
+        pieces, decoded = self._source(pair, source)
         return Sample(
             source=pair.source,
-            source_pieces=reads.pieces(source),
-            source_decoded=reads.decode(source),
+            source_pieces=pieces,
+            source_decoded=decoded,
             target=pair.target,
             target_pieces=[] if target is None else writes.pieces(target),
             target_decoded=None if target is None else writes.decode(target),
         )
+
+    def _source(self, pair: Pair, ids: Any) -> tuple[list[str], str]:
+        """What the model sees of a source, and what it decodes to."""
+        return self.tokenizers[0].pieces(ids), self.tokenizers[0].decode(ids)
 
     def report(self, memory: Memory | None = None) -> Preflight:
         """What was seen, once the stream has run through."""
@@ -145,6 +150,25 @@ class Inspector:
         )
 
 
+class SignalInspector(Inspector):
+    """The same where sources are vectors: they have no words, and are mostly much longer than what is said of them."""
+
+    def __init__(
+        self,
+        source_tokenizer: Tokenizer,
+        target_tokenizer: Tokenizer | None = None,
+        limits: Limits | None = None,
+        others: Mapping[str, Iterable[Pair]] | None = None,
+        what: str = "train on",
+    ) -> None:
+        super().__init__(source_tokenizer, target_tokenizer, limits, others, what)
+        self.limits = replace(self.limits, ratio=np.inf)
+        self.sides = (_VectorCount(), _SideCount())
+
+    def _source(self, pair: Pair, ids: Any) -> tuple[list[str], str]:
+        return [pair.source], pair.source
+
+
 class _SideCount:
     def __init__(self) -> None:
         self.words: Counter[int] = Counter()
@@ -152,7 +176,7 @@ class _SideCount:
         self.tokens: Counter[int] = Counter()
         self.unknown = 0
 
-    def add(self, texts: list[str], ids: list[list[int]]) -> None:
+    def add(self, texts: list[str], ids: list[Any]) -> None:
         self.words.update([len(text.split()) for text in texts])
         self.characters.update(map(len, texts))
         self.tokens.update(map(len, ids))
@@ -161,6 +185,15 @@ class _SideCount:
     def report(self) -> SideReport:
         words, characters, tokens = (Lengths.of(counts) for counts in (self.words, self.characters, self.tokens))
         return SideReport(words, characters, tokens, self.unknown / tokens.total)
+
+
+class _VectorCount(_SideCount):
+    """Of vectors there is nothing to be known but how many there are."""
+
+    def add(self, texts: list[str], ids: list[Any]) -> None:
+        counts = [len(row) for row in ids]
+        for unit in (self.words, self.characters, self.tokens):
+            unit.update(counts)
 
 
 def _hashes(pairs: Iterable[Pair]) -> tuple[_Hashes, _Hashes]:

@@ -1,17 +1,21 @@
-"""Readings: what a corpus is read as, and how it becomes token ids: pairs, text alone, tagged words, dialogues."""
+"""Readings: what a corpus is read as, and how it becomes token ids: pairs, text alone, tagged words, dialogues, signals."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from dragoman.data.corpus import Corpus, Pair, read, read_dialogues, read_monolingual
 from dragoman.data.examples import Example, chunks, encode
+from dragoman.data.inspection import Inspector, SignalInspector
+from dragoman.data.signals import read_signals
 from dragoman.errors import UserError
 from dragoman.text.framing import Framing
 
 if TYPE_CHECKING:
     from dragoman.text.tokenizer import Tokenizer
+
+MOST = 100  # examples of vectors that are dealt with at a time: they take more room than sentences
 
 
 class Reading:
@@ -20,6 +24,8 @@ class Reading:
     name = "pairs"
     sides = 2  # how many of them have text
     labels = False  # is the target a label for every word?
+    signals = False  # is the source vectors instead of text?
+    inspector: ClassVar[type[Inspector]] = Inspector
 
     def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
         return read(corpora)
@@ -115,4 +121,28 @@ def dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int], list[
     return ids[:-1], [token if count else framing.pad for token, count in zip(ids[1:], counts[1:])]
 
 
-READINGS: dict[str, Reading] = {"pairs": Reading(), "text": Text(), "tags": Tags(), "turns": Turns()}
+class Signals(Reading):
+    """Vectors instead of a source's text, and the words that go with them."""
+
+    name = "examples"
+    signals = True
+    inspector = SignalInspector
+
+    def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+        return read_signals(corpora)
+
+    def encode(
+        self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
+    ) -> Iterator[list[Example]]:
+        for chunk in chunks(pairs, MOST):
+            ids = target.encode_batch([pair.target or "" for pair in chunk])
+            yield [Example(pair, pair.signal, of) for pair, of in zip(chunk, ids) if pair.signal is not None]
+
+
+READINGS: dict[str, Reading] = {
+    "pairs": Reading(),
+    "text": Text(),
+    "tags": Tags(),
+    "turns": Turns(),
+    "signals": Signals(),
+}

@@ -36,19 +36,25 @@ def fingerprint(files: Iterable[Path], *settings: str) -> str:
 
 
 class Side:
-    """One side of a store: row i is `tokens[offsets[i] : offsets[i] + lengths[i]]`, without start and end."""
+    """One side of a store: row i is `tokens[offsets[i] : offsets[i] + lengths[i]]`, without start and end.
 
-    def __init__(self, folder: Path, name: str, rows: int, tokens: int, dtype: str) -> None:
+    `features` of more than 0: vectors of so many numbers stand in the place of tokens.
+    """
+
+    def __init__(self, folder: Path, name: str, rows: int, tokens: int, dtype: str, features: int = 0) -> None:
         self._maps: list[mmap.mmap] = []
         self._unreleased = 0
-        self.tokens = self._map(folder / f"{name}.tokens", np.dtype(dtype), tokens)
+        self.features = features
+        flat = self._map(folder / f"{name}.tokens", np.dtype(dtype), tokens * max(1, features))
+        self.tokens = flat.reshape(-1, features) if features else flat
         self.lengths: NDArray[np.int32] = self._map(folder / f"{name}.lengths", np.dtype(np.int32), rows)
         self.offsets: NDArray[np.int64] = self._map(folder / f"{name}.offsets", np.dtype(np.int64), rows)
 
     def row(self, index: int) -> NDArray[Any]:
-        self._release(1)
         start = self.offsets[index]
-        return self.tokens[start : start + self.lengths[index]]
+        row = self.tokens[start : start + self.lengths[index]]
+        self._release(1, row.nbytes)
+        return row
 
     def rows(self, indices: NDArray[np.int64]) -> NDArray[Any]:
         """The rows one after the other: a flat copy of their tokens."""
@@ -56,13 +62,13 @@ class Side:
         ends = np.cumsum(lengths, dtype=np.int64)
         starts = self.offsets[indices] - (ends - lengths)  # minus the row's place in the answer
         tokens = self.tokens[np.repeat(starts, lengths) + np.arange(ends[-1])]
-        self._release(len(indices))
+        self._release(len(indices), tokens.nbytes)
         return tokens
 
-    def _release(self, rows: int) -> None:
+    def _release(self, rows: int, size: int) -> None:
         # Pages that were read count as this process's memory until they are given back (the system keeps them cached).
         # A row brings up to 64 KiB with it, so a large side is bounded to about 256 MiB however large it is.
-        self._unreleased += rows
+        self._unreleased += max(rows, size >> 16)
         if self._unreleased > 4096 and sum(map(len, self._maps)) > LARGE and hasattr(mmap, "MADV_DONTNEED"):
             self._unreleased = 0
             for mapped in self._maps:
@@ -142,14 +148,24 @@ def _write(folder: Path, chunks: Iterable[list[Example]], vocabularies: tuple[in
         for chunk in filter(None, chunks):
             if not writers:
                 names = ("source",) if chunk[0].target is None else ("source", "target")
-                writers = [_SideWriter(folder, *named, stack) for named in zip(names, vocabularies)]
+                writers = [_writer(chunk[0], folder, *named, stack) for named in zip(names, vocabularies)]
             pairs += len(chunk)
             for writer in writers:
                 writer.write([getattr(example, writer.name) for example in chunk])
         if not pairs:
             raise UserError(f"there is no sentence pair to write to {folder.parent}: the corpus is empty")
-    sides = {writer.name: {"dtype": writer.dtype.name, "tokens": writer.tokens} for writer in writers}
-    return {"pairs": pairs, "longest": max(writer.longest for writer in writers), "sides": sides}
+    return {
+        "pairs": pairs,
+        "longest": max(writer.longest for writer in writers),
+        "sides": {writer.name: writer.about() for writer in writers},
+    }
+
+
+def _writer(example: Example, folder: Path, name: str, vocabulary: int, stack: ExitStack) -> _SideWriter:
+    first = getattr(example, name)
+    if isinstance(first, np.ndarray):
+        return _VectorWriter(folder, name, first.shape[1], stack)
+    return _SideWriter(folder, name, vocabulary, stack)
 
 
 class _SideWriter:
@@ -160,14 +176,35 @@ class _SideWriter:
         paths = [folder / f"{name}.{kind}" for kind in ("tokens", "lengths", "offsets")]
         self.files: list[BinaryIO] = [stack.enter_context(path.open("wb")) for path in paths]
 
-    def write(self, rows: list[list[int]]) -> None:
+    def about(self) -> dict[str, Any]:
+        return {"dtype": self.dtype.name, "tokens": self.tokens}
+
+    def write(self, rows: list[Any]) -> None:
         lengths = np.fromiter(map(len, rows), np.int32, len(rows))
         ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
-        tokens = np.fromiter(chain.from_iterable(rows), self.dtype, int(ends[-1]) - self.tokens)
+        tokens = self.flat(rows, int(ends[-1]) - self.tokens)
         for file, array in zip(self.files, (tokens, lengths, ends - lengths)):
             file.write(array.data)
         self.tokens = int(ends[-1])
         self.longest = max(self.longest, int(lengths.max()))
+
+    def flat(self, rows: list[Any], count: int) -> NDArray[Any]:
+        """The rows one after the other."""
+        return np.fromiter(chain.from_iterable(rows), self.dtype, count)
+
+
+class _VectorWriter(_SideWriter):
+    """A side of vectors, float32."""
+
+    def __init__(self, folder: Path, name: str, features: int, stack: ExitStack) -> None:
+        super().__init__(folder, name, 0, stack)
+        self.dtype, self.features = np.dtype(np.float32), features
+
+    def about(self) -> dict[str, Any]:
+        return super().about() | {"features": self.features}
+
+    def flat(self, rows: list[Any], count: int) -> NDArray[Any]:
+        return np.concatenate(rows).astype(self.dtype).reshape(-1)
 
 
 def _about(folder: Path) -> dict[str, Any]:

@@ -9,9 +9,10 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models.model import Model, Start, position_limit
-from dragoman.parts.embedding import Embedding, OutputLayer, Transform
+from dragoman.parts.embedding import Embedding, OutputLayer, SourceEmbedding, Transform
 from dragoman.parts.initial import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, name_parts
+from dragoman.parts.sensory import Frames, Patches
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
 
@@ -32,6 +33,7 @@ class EncoderDecoder(Spec):
     initial: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
     transform: Transform | None = None  # a layer before the output layer
     output_scaled: bool = False  # what the output layer reads is divided by √D
+    input: Patches | Frames | None = None  # what reads a source that is vectors, where it is no tokens
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
         return EncoderDecoderModel(self)
@@ -42,7 +44,7 @@ class EncoderDecoderModel(Model):
 
     def __init__(self, spec: EncoderDecoder) -> None:
         super().__init__()
-        if spec.shared and spec.source_vocabulary != spec.target_vocabulary:
+        if spec.shared and spec.input is None and spec.source_vocabulary != spec.target_vocabulary:
             raise UserError(
                 f"one table of embeddings cannot serve {spec.source_vocabulary} source and {spec.target_vocabulary} "
                 "target tokens: learn a joint tokenizer, or do not share the embeddings"
@@ -52,9 +54,13 @@ class EncoderDecoderModel(Model):
         self.encoder = spec.encoder.build(spec.dim)
         self.decoder = spec.decoder.build(spec.dim)
         self.target_embedding = spec.embedding.table(spec.target_vocabulary, spec.dim)
-        self.source_embedding = (
-            self.target_embedding if spec.shared else spec.embedding.table(spec.source_vocabulary, spec.dim)
-        )
+        self.source_embedding: SourceEmbedding
+        if spec.input is not None:
+            self.source_embedding, self.source_features = spec.input.build(spec.dim), spec.input.features
+        elif spec.shared:
+            self.source_embedding = self.target_embedding
+        else:
+            self.source_embedding = spec.embedding.table(spec.source_vocabulary, spec.dim)
         tied = self.target_embedding if spec.tied else None
         self.output = OutputLayer(
             spec.target_vocabulary, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled
@@ -69,16 +75,22 @@ class EncoderDecoderModel(Model):
 
     @property
     def longest_source(self) -> int | None:
-        return position_limit(self.encoder)
+        limit = position_limit(self.encoder)
+        return None if limit is None else limit * self.source_embedding.stride
+
+    @property
+    def packs(self) -> bool:
+        return super().packs and self.source_embedding.packs
 
     def room(self, source_lengths: Tensor) -> Tensor | None:
         limit = position_limit(self.decoder)
         return None if limit is None else torch.full_like(source_lengths, limit)
 
     def encode(self, source: Tensor, layout: Layout, recorder: dict[str, list[Tensor]] | None = None) -> Memory:
-        """B S tokens → what the decoder needs of them, every projection of it done."""
+        """B S tokens or B S F vectors → what the decoder needs of them, every projection of it done."""
+        x, layout = self.source_embedding.read(source, layout)
         ctx = Ctx(layout, recorder=recorder)
-        states, _ = self.encoder(self.source_embedding(source), ctx)
+        states, _ = self.encoder(x, ctx)
         memory = Memory(states, layout, ctx.inputs, ctx.final, ctx.losses)
         for part in self.decoder.modules():
             if isinstance(part, Mixer) and (kept := part.remember(memory)):

@@ -31,7 +31,7 @@ from dragoman.parts.convolution import (
     NormalisedLinear,
     UnfoldingMixer,
 )
-from dragoman.parts.embedding import NoOutput, OutputLayer, TransformLayer
+from dragoman.parts.embedding import NoOutput, OutputLayer, TokenEmbedding, TransformLayer
 from dragoman.parts.experts import ExpertsMixer
 from dragoman.parts.fast_forward import Column, FastForwardDecoderMixer, FastForwardEncoderMixer, cells_of
 from dragoman.parts.feedforward import FeedForwardMixer
@@ -56,6 +56,7 @@ from dragoman.parts.recurrent_context import (
 from dragoman.parts.recurrent_decoder import RecurrentDecoderMixer
 from dragoman.parts.relative import BucketedBias, LinearBias, ShawKeys, ShawKeysAndValues
 from dragoman.parts.score import AdditiveScore, ConcatScore, GeneralScore, ScaledDotScore, Score
+from dragoman.parts.sensory import FrameEmbedding, PatchEmbedding
 from dragoman.parts.stack import ParallelMixer, ResidualMixer, StackMixer
 
 
@@ -125,8 +126,10 @@ def _attention(queries: int, keys: int, width: int) -> int:
 
 
 def _encoder_decoder(model: EncoderDecoderModel, extent: Extent) -> int:
+    read = flops(model.source_embedding, extent.of(extent.source))
+    extent = replace(extent, source=-(-extent.source // model.source_embedding.stride))
     encoder = flops(model.encoder, extent.of(extent.source))
-    return encoder + flops(model.decoder, extent) + flops(model.output, extent)
+    return read + encoder + flops(model.decoder, extent) + flops(model.output, extent)
 
 
 def _decoder_only(model: DecoderOnlyModel, extent: Extent) -> int:
@@ -142,6 +145,18 @@ def _encoder_only(model: EncoderOnlyModel, extent: Extent) -> int:
 def _replaced_tokens(model: ReplacedTokensModel, extent: Extent) -> int:
     """The discriminator, which is the model that is kept."""
     return flops(model.discriminator, extent)
+
+
+# ---- sources that are vectors
+
+
+def _frames(part: FrameEmbedding, extent: Extent) -> int:
+    """Each layer is asked for half as many frames as it is given."""
+    cost, frames = 0, extent.tokens
+    for layer in part.halve:
+        frames = (frames + 1) // 2
+        cost += flops(layer, extent.of(frames))
+    return cost + flops(part.project, extent.of(frames))
 
 
 # ---- wiring
@@ -250,13 +265,13 @@ def _unfolding(part: UnfoldingMixer, extent: Extent) -> int:
 
 
 FREE = (
-    *(nn.Identity, nn.Dropout, nn.Embedding),
+    *(nn.Identity, nn.Dropout, nn.Embedding, TokenEmbedding),
     *(Unnormalised, LayerNormalisation, RMSNormalisation, BatchNormalisation),
     *(Position, SinusoidalPosition, LearnedPosition, RotaryPosition, BucketedBias, LinearBias),
     *(Summary, BackwardSummary, MeanSummary, Start, CopyStart, Context, Readout, NoOutput),
 )
 EACH_TOKEN = (
-    *(nn.Linear, nn.ModuleList, NormalisedLinear, OutputLayer, TransformLayer),
+    *(nn.Linear, nn.ModuleList, NormalisedLinear, OutputLayer, TransformLayer, PatchEmbedding),
     *(ResidualMixer, ParallelMixer, HalvedResidualMixer, FeedForwardMixer),
     *(Convolution, GatedConvolutionMixer, DilatedBlockMixer),
     *(RNNCells, LSTMCells, GRUCells, RecurrentMixer, RecurrentDecoderMixer, FastForwardEncoderMixer),
@@ -291,4 +306,5 @@ FORMULAS: dict[type[nn.Module], Callable[[Any, Extent], int]] = {
     Column: _column,
     FastForwardDecoderMixer: _fast_forward_decoder,
     UnfoldingMixer: _unfolding,
+    FrameEmbedding: _frames,
 }

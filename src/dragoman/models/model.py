@@ -37,6 +37,7 @@ class Model(nn.Module):
     output: OutputLayer
     vocabulary: int  # how many tokens the output layer tells apart
     writes = True  # can it go on token by token?
+    source_features: int | None = None  # numbers a vector, where a source is vectors (B S F) and not tokens (B S)
 
     def features(
         self,

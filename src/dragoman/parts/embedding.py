@@ -9,7 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.parts.feedforward import ACTIVATIONS, Activation
+from dragoman.parts.mixer import Layout
 from dragoman.parts.spec import Spec
+
+
+class SourceEmbedding(nn.Module):
+    """A source made into vectors for an encoder: tokens, or vectors of another kind that stand for sight and sound."""
+
+    stride = 1  # how many places of the source become one
+    packs = True  # can it read packed rows?
+
+    def read(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+        """The vectors, and where they lie."""
+        return self(source), layout
 
 
 @dataclass(frozen=True)
@@ -28,7 +40,7 @@ class Embedding(Spec):
         return TokenEmbedding(self, vocabulary, dim)
 
 
-class TokenEmbedding(nn.Module):
+class TokenEmbedding(SourceEmbedding):
     def __init__(self, spec: Embedding, vocabulary: int, dim: int) -> None:
         super().__init__()
         self.width = spec.width or dim

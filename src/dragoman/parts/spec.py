@@ -121,10 +121,21 @@ def find(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two specs differ: (path, value before, value after)."""
-    if isinstance(before, Spec) and type(before) is type(after):
-        for f in _fields(before):
-            yield from differences(getattr(before, f.name), getattr(after, f.name), f"{path}.{f.name}".lstrip("."))
+    """Where two specs differ: (path, value before, value after).
+
+    Parts of two kinds that hold other parts (a norm before and a norm after) differ in their kind, given by its name,
+    and then in what they hold.
+    """
+    if isinstance(before, Spec) and isinstance(after, Spec):
+        mine, others = ({f.name: getattr(one, f.name) for f in _fields(one)} for one in (before, after))
+        shared = [name for name in mine if name in others]
+        if type(before) is not type(after):
+            if not any(isinstance(mine[name], Spec) for name in shared):
+                yield path, before, after
+                return
+            yield path, type(before).__name__, type(after).__name__
+        for name in shared:
+            yield from differences(mine[name], others[name], f"{path}.{name}".lstrip("."))
     elif isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
         for i, (left, right) in enumerate(zip(before, after)):
             yield from differences(left, right, f"{path}[{i}]")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -34,6 +34,7 @@ from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Trans
 from dragoman.search import Beam, Hypothesis, Length, Sample, Search, Symbols, search
 from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
 from dragoman.search.scoring import token_scores
+from dragoman.search.unknown import UnknownWords
 from dragoman.text import Framing, Tokenizer
 
 WINDOW = 4096  # lines that are sorted and translated together
@@ -71,20 +72,58 @@ class Run:
     # ---- translation
 
     def translate(
-        self, texts: Sequence[str], beam: int | None = None, *, search: Search | None = None, alignment: bool = True
+        self,
+        texts: Sequence[str],
+        beam: int | None = None,
+        *,
+        search: Search | None = None,
+        alignment: bool = True,
+        dictionary: Mapping[str, str] | None = None,
     ) -> list[Translation]:
-        """The translations of some texts, in order; an empty text stays empty."""
-        self._needs_a_writer()
-        return list(self.translate_stream(texts, self._search(beam, search), alignment=alignment))
+        """The translations of some texts, in order; an empty text stays empty.
+
+        With a dictionary, which may be empty, unknown words of a closed vocabulary are looked up in it or copied.
+        """
+        settings = self._search(beam, search)
+        return list(self.translate_stream(texts, settings, alignment=alignment, dictionary=dictionary))
 
     def translate_stream(
-        self, texts: Iterable[str], settings: Search, *, alignment: bool = False
+        self,
+        texts: Iterable[str],
+        settings: Search,
+        *,
+        alignment: bool = False,
+        dictionary: Mapping[str, str] | None = None,
     ) -> Iterator[Translation]:
         """The same for any number of texts in bounded memory: sorted by length within a window, given back in order."""
+        self._needs_a_writer()
+        unknown = None
+        if dictionary is not None:
+            unknown = UnknownWords(self.source_tokenizer, self.target_tokenizer, dictionary)
         texts, first = iter(texts), 0
         while window := list(islice(texts, WINDOW)):
-            yield from self._translate_window(window, settings, alignment, first)
+            translated = self._translate_window(window, settings, alignment and unknown is None, first)
+            yield from self._known_words(window, translated, unknown) if unknown else translated
             first += len(window)
+
+    def _known_words(
+        self, texts: list[str], translated: list[Translation], unknown: UnknownWords
+    ) -> Iterator[Translation]:
+        """The translations with unknown words replaced through the alignment, their alternatives too."""
+        for text, translation in zip(texts, translated):
+            if not text.strip():
+                yield translation
+                continue
+            source, lengths = self.pad(self.encode_sources([text]), self.framing.pad)
+            found = []
+            for one in (translation, *translation.alternatives):
+                ids = self.target_tokenizer.numbers(one.tokens)
+                cross = self._cross(source, lengths, [ids])
+                if cross is None:
+                    raise UserError(f"{self.folder} has no attention, by which unknown words are replaced")
+                written, links = unknown.write(text, ids, cross[0])
+                found.append(replace(one, text=written, alignment=links, alternatives=[]))
+            yield replace(found[0], alternatives=found[1:])
 
     def _needs_a_writer(self) -> None:
         if not self.model.writes:
@@ -94,8 +133,11 @@ class Run:
         if settings is not None:
             return settings
         room = self.model.vocabulary - len(self.symbols.banned) - 1
-        size = min(self.config.search.beam, room) if beam is None else beam  # a toy vocabulary has no room for a beam
-        return Beam(size, self.config.search.length_penalty, length=self.length)
+        own = self.config.search
+        size = min(own.beam, room) if beam is None else beam  # a toy vocabulary has no room for a beam
+        return Beam(
+            size, own.length_penalty, length=self.length, normalisation=own.normalisation, coverage=own.coverage
+        )
 
     @property
     def length(self) -> Length:
@@ -159,11 +201,7 @@ class Run:
 
     def _align(self, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> list[Links] | None:
         """The word alignments of some targets, ids without START and END; None for systems without attention."""
-        framed = [[self.framing.start, *ids] for ids in targets]
-        target, target_lengths = self.pad(framed, self.framing.pad)
-        cross = cross_attention(
-            self.model, attention_weights(self.model, source, source_lengths, target, target_lengths)
-        )
+        cross = self._cross(source, source_lengths, targets)
         if cross is None:
             return None
         return [
@@ -174,6 +212,13 @@ class Run:
             )
             for weights, ids, length, written in zip(cross, source, source_lengths.tolist(), targets)
         ]
+
+    def _cross(self, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> Tensor | None:
+        """B T S: what was looked at to write each token of some targets, ids without START and END."""
+        target, target_lengths = self.pad([[self.framing.start, *ids] for ids in targets], self.framing.pad)
+        return cross_attention(
+            self.model, attention_weights(self.model, source, source_lengths, target, target_lengths)
+        )
 
     # ---- continuation, tags, masks
 
@@ -187,7 +232,8 @@ class Run:
                 f"{self.folder} cannot continue a text: it has no decoder that stands alone; try 'translate'"
             )
         settings = search or Sample(top_p=0.95, length=Length(0, tokens, tokens))
-        encoded = [[*self._begin, *ids] for ids in self.target_tokenizer.encode_batch(list(prompts))]
+        begin, encoded = self.framing.before, self.target_tokenizer.encode_batch(list(prompts))
+        encoded = [[*begin, *ids] or [self.framing.start] for ids in encoded]
         longest, most = max(map(len, encoded), default=0), self.model.longest_source
         if most is not None and longest >= most:
             raise UserError(f"a prompt has {longest:,} tokens, but the model places {most:,}: shorten it")
@@ -198,7 +244,7 @@ class Run:
             first = torch.tensor([encoded[i][-1] for i in batch], device=self.device)
             keys = torch.from_numpy(batch)
             for i, found in zip(batch, self._run_search(source, lengths, settings, keys, first)):
-                begun = encoded[i][len(self._begin) :]
+                begun = encoded[i][len(begin) :]
                 continued = [Hypothesis([*begun, *h.tokens], h.score, h.normalized, h.finished) for h in found]
                 results[i] = self._translation(continued, None, True)
         return results
@@ -289,7 +335,8 @@ class Run:
         if target_ids is None:
             if source_ids is None or self.model.writes:
                 raise UserError("logits want target ids, and source ids too unless a decoder stands alone")
-            source, lengths, order = _to_the_left(source_ids.to(self.device), source_ids.to(self.device) != pad)
+            source_ids = source_ids.to(self.device)
+            source, lengths, order = _to_the_left(source_ids, source_ids != pad)
             return _back(self.model(source, lengths), order)
         target_ids = target_ids.to(self.device)
         if source_ids is None:
@@ -298,6 +345,8 @@ class Run:
             source_ids = source_ids.to(self.device)
             source, source_lengths, _ = _to_the_left(source_ids, source_ids != pad)
         real = _starts(target_ids, pad) if self.framing.start == pad else target_ids != pad
+        if pad == self.framing.end:  # no symbol pads: what looks like it ends a sentence
+            real = torch.ones_like(real)
         target, target_lengths, order = _to_the_left(target_ids, real)
         return _back(self.model(source, source_lengths, target, target_lengths), order)
 

@@ -9,6 +9,7 @@ from dragoman.models import Model
 from dragoman.search.engine import Hypothesis, Stepper, Symbols
 from dragoman.search.penalties import Coverage, SummedCoverage
 from dragoman.search.settings import Beam
+from dragoman.search.stopping import STOPS
 
 
 @torch.inference_mode()
@@ -26,7 +27,7 @@ def beam_search(
     longest = max(lasts)
     coverage = SummedCoverage(lengths, width, source.shape[1], settings.coverage) if settings.coverage else Coverage()
     begin = model.start(source, lengths, width, longest, symbols.start)
-    stepper = Stepper(model, begin, symbols, coverage.watches)
+    stepper = Stepper(model, begin, symbols, limits, coverage.watches)
     first_row = torch.arange(batch, device=device)[:, None] * width  # B 1
     scores = torch.full((batch, width), -torch.inf, device=device)
     scores[:, 0] = 0.0  # at first all hypotheses are the same: let one speak
@@ -55,15 +56,14 @@ def beam_search(
             unfinished = torch.where((limits == step + 1)[:, None], scores, -torch.inf)
             normalized = unfinished / settings.penalty(step + 1) + coverage.penalty(parent)
             cut.add(unfinished, normalized, step + 1, torch.arange(width, device=device).expand(batch, -1))
-        over = over | (limits <= step + 1)
-        if settings.stop == "complete":
-            over = over | (aside.count >= settings.enough)
+        ahead = scores[:, 0] / settings.penalty(step + 1)  # as if it had covered every source token
+        over = over | (limits <= step + 1) | STOPS[settings.stop](aside.normalized[:, -1], ahead)
         if bool(over.all()):
             break
         scores = scores.masked_fill(over[:, None], -torch.inf)  # nothing more comes of a source that is over
         stepper.choose(token.flatten(), (first_row + parent).flatten())
         coverage.choose(parent)
-    return _trace(history, aside, cut, settings.best)
+    return _trace(history, aside, cut, settings)
 
 
 class Aside:
@@ -74,7 +74,6 @@ class Aside:
         self.score = self.normalized.clone()
         self.step = torch.zeros(batch, room, dtype=torch.long, device=device)  # how many steps it went, END not counted
         self.parent = self.step.clone()  # which hypothesis it was after them
-        self.count = torch.zeros(batch, dtype=torch.long, device=device)
         self.room = room
 
     def add(self, score: Tensor, normalized: Tensor, step: int, parent: Tensor) -> None:
@@ -83,7 +82,6 @@ class Aside:
         self.score = torch.cat((self.score, score), 1).gather(1, order)
         self.step = torch.cat((self.step, torch.full_like(parent, step)), 1).gather(1, order)
         self.parent = torch.cat((self.parent, parent), 1).gather(1, order)
-        self.count = self.count + (score > -torch.inf).sum(1)
 
     def rows(self) -> list[list[tuple[float, float, int, int]]]:
         """Of each source: (score, normalised score, steps, slot) of what was set aside."""
@@ -91,19 +89,22 @@ class Aside:
         return [[one for one in zip(*row) if one[0] > -torch.inf] for row in columns]
 
 
-def _trace(history: list[tuple[Tensor, Tensor]], aside: Aside, cut: Aside, best: int) -> list[list[Hypothesis]]:
-    """The hypotheses set aside, then, if they are too few, those that the length limit cut off."""
+def _trace(history: list[tuple[Tensor, Tensor]], aside: Aside, cut: Aside, settings: Beam) -> list[list[Hypothesis]]:
+    """The hypotheses set aside, then, if they are too few, those that the length limit cut off, or both by score."""
     tokens = torch.stack([token for token, _ in history], 1).tolist()  # B T K
     parents = torch.stack([parent for _, parent in history], 1).tolist()
-    finished, unfinished = aside.rows(), cut.rows()
-    return [
-        [
-            Hypothesis(_backtrack(token, parent, steps, slot), score, normalized, complete)
-            for complete, found in ((True, finished[row]), (False, unfinished[row]))
-            for score, normalized, steps, slot in found
-        ][:best]
-        for row, (token, parent) in enumerate(zip(tokens, parents))
-    ]
+    results = []
+    for token, parent, complete, unfinished in zip(tokens, parents, aside.rows(), cut.rows()):
+        found = [(True, *one) for one in complete] + [(False, *one) for one in unfinished]
+        if settings.unfinished == "beside":
+            found.sort(key=lambda one: -one[2])
+        results.append(
+            [
+                Hypothesis(_backtrack(token, parent, steps, slot), score, normalized, finished)
+                for finished, score, normalized, steps, slot in found[: settings.best]
+            ]
+        )
+    return results
 
 
 def _backtrack(tokens: list[list[int]], parents: list[list[int]], steps: int, slot: int) -> list[int]:

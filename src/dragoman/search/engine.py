@@ -24,6 +24,7 @@ class Symbols:
     end: int
     banned: tuple[int, ...] = ()
     forced: tuple[int, ...] = ()  # at no cost: its log p is 0
+    closed: bool = False  # at the length limit END is forced as well
 
 
 @dataclass(frozen=True)
@@ -39,13 +40,17 @@ class Hypothesis:
 class Stepper:
     """A model in the middle of writing: feeds one token a row and gives the log-probabilities of the next."""
 
-    def __init__(self, model: Model, begin: Start, symbols: Symbols, watches: bool = False) -> None:
-        """`watches`: after each step `looks` says where in the source every row has looked."""
+    def __init__(self, model: Model, begin: Start, symbols: Symbols, limits: Tensor, watches: bool = False) -> None:
+        """`limits`: how long the targets of each source (B) may get.
+
+        `watches`: after each step `looks` says where in the source every row has looked.
+        """
         self.model = model
         self.memory: Memory | None = begin.memory
         self.state: State = begin.state
         self.tokens, self.positions = begin.tokens, begin.positions
         self.symbols, self.written = symbols, 0
+        self.limits = limits.repeat_interleave(len(begin.tokens) // len(limits))  # R
         self.watches = watches
         self.looks: Tensor | None = None  # B K S; None where nobody watches, and where there is no attention
 
@@ -65,6 +70,10 @@ class Stepper:
         if self.written < len(self.symbols.forced):
             log_p.fill_(-torch.inf)[:, self.symbols.forced[self.written]] = 0.0
         self.written += 1
+        if self.symbols.closed:
+            last = self.limits == self.written  # R
+            log_p = log_p.masked_fill(last[:, None], -torch.inf)
+            log_p[:, self.symbols.end] = log_p[:, self.symbols.end].masked_fill(last, 0.0)
         return log_p
 
     def choose(self, tokens: Tensor, rows: Tensor | None = None) -> None:

@@ -33,7 +33,7 @@ def exhaustive_search(
         target = torch.tensor([[symbols.start, *prefix, symbols.end] for prefix in prefixes], device=source.device)
         for part in range(0, len(prefixes), 4096):
             some = target[part : part + 4096]
-            rows = source.expand(len(some), -1)
+            rows = source.expand(len(some), *source.shape[1:])
             source_lengths = torch.full((len(some),), source.shape[1], device=source.device)
             lengths = torch.full((len(some),), length + 2, device=source.device)
             scores = token_scores(model, rows, source_lengths, some, lengths).sum(1).tolist()

@@ -20,7 +20,7 @@ def greedy_search(
     `penalty` gives what the score of so many tokens is divided by.
     """
     longest = int(limits.max())
-    stepper = Stepper(model, model.start(source, lengths, 1, longest, symbols.start), symbols)
+    stepper = Stepper(model, model.start(source, lengths, 1, longest, symbols.start), symbols, limits)
     batch = source.shape[0]
     scores = torch.zeros(batch, device=source.device)
     over = torch.zeros(batch, dtype=torch.bool, device=source.device)

@@ -27,7 +27,7 @@ def sample(
     is the model's log p(y|x), whatever the temperature that it was drawn with.
     """
     longest = int(limits.max())
-    stepper = Stepper(model, model.start(source, lengths, settings.best, longest, symbols.start), symbols)
+    stepper = Stepper(model, model.start(source, lengths, settings.best, longest, symbols.start), symbols, limits)
     rows = source.shape[0] * settings.best
     limits = limits.repeat_interleave(settings.best)
     uniform = torch.tensor(

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError, unknown
 from dragoman.search.penalties import NORMALISATIONS, Normalisation
+from dragoman.search.stopping import STOPS, Stop
 
 
 @dataclass(frozen=True)
@@ -34,19 +35,22 @@ class Length:
 class Beam:
     """Beam search: keep the `size` best hypotheses, set those aside that reach END, choose by log p(y|x) / |y|^α.
 
-    Stops when `complete` hypotheses are set aside (as many as the beam is wide unless told), or, with `stop` “steps”,
-    only at the length limit. `size` 1 is greedy search. With `normalisation` “gnmt” and a `coverage` of β the choice
-    is by log p(y|x) / lp(y) + cp(x, y) (Wu et al. 2016, §7).
+    Stops when `complete` hypotheses are set aside (as many as the beam is wide unless told); with `stop` “hopeless” when
+    moreover the best that goes on is no better than the worst of them; with “steps” only at the length limit. `size` 1
+    is greedy search. What the limit cuts off is taken where too few are complete, or, with `unfinished` “beside”,
+    chosen by its score like the others. With `normalisation` “gnmt” and a `coverage` of β the choice is by
+    log p(y|x) / lp(y) + cp(x, y) (Wu et al. 2016, §7).
     """
 
     size: int = 5
     length_penalty: float = 1.0  # α
-    stop: Literal["complete", "steps"] = "complete"
+    stop: Stop = "complete"
     complete: int | None = None
     best: int = 1  # how many hypotheses to give back
     length: Length = Length()
     normalisation: Normalisation = "power"  # |y|^α, or GNMT's
     coverage: float = 0.0  # β
+    unfinished: Literal["behind", "beside"] = "behind"  # where they stand to the complete ones
 
     def __post_init__(self) -> None:
         if not -10 <= self.length_penalty <= 10:
@@ -63,8 +67,10 @@ class Beam:
             raise UserError(f"a beam of {self.size} cannot give the {self.best} best: widen it, or ask for fewer")
         if self.complete is not None and not self.best <= self.complete:
             raise UserError(f"stopping after {self.complete} complete hypotheses cannot give the {self.best} best")
-        if self.stop not in ("complete", "steps"):
-            raise UserError(f"a beam stops by 'complete' or by 'steps', not by {self.stop!r}")
+        if self.stop not in STOPS:
+            raise UserError(f"a beam stops by 'complete', by 'hopeless' or by 'steps', not by {self.stop!r}")
+        if self.unfinished not in ("behind", "beside"):
+            raise UserError(f"unfinished hypotheses stand 'behind' or 'beside' complete ones, not {self.unfinished!r}")
         if self.complete is not None and self.stop == "steps":
             raise UserError(f"a beam that stops by 'steps' cannot stop after {self.complete} complete hypotheses")
 

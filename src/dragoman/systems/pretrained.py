@@ -78,16 +78,21 @@ def bart(
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
     inner_dropout: float = 0.0,
+    pre_norm: bool = False,
     shared: bool = True,
     tied: bool = True,
 ) -> EncoderDecoder:
-    """Transformer with GELU and learned positions, its embeddings normalised (Lewis et al. 2020, §2.1)."""
+    """Transformer with GELU and learned positions, its embeddings normalised (Lewis et al. 2020, §2.1).
+
+    `pre_norm` moves the normalisation into the branches, as in the multilingual one (Liu et al. 2020).
+    """
+    final = LayerNorm() if pre_norm else None
 
     def wrap(body: Spec) -> Spec:
-        return PostNorm(body, LayerNorm(), dropout)
+        return PreNorm(body, LayerNorm(), dropout) if pre_norm else PostNorm(body, LayerNorm(), dropout)
 
     def stack(block: tuple[Spec, ...], depth: int) -> Stack:
-        return Stack(block, depth, Learned(longest), dropout, input_norm=LayerNorm())
+        return Stack(block, depth, Learned(longest), dropout, final, input_norm=LayerNorm())
 
     encoder = wrap(SelfAttention(heads, visibility=Full(), dropout=attention_dropout))
     decoder = wrap(SelfAttention(heads, visibility=Causal(), dropout=attention_dropout))

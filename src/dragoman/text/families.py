@@ -55,6 +55,10 @@ _MORE_LANGUAGES = (
 )
 
 
+class MissingTokenizerError(UserError):
+    """There is no tokenizer at all."""
+
+
 @dataclass(frozen=True)
 class Symbol:
     """A special symbol, and whether it takes the white space on its left and right with it."""
@@ -87,7 +91,7 @@ def read(folder: Path, config: Mapping[str, Any]) -> Both:
         if all(map(files.has, names)):
             return build(files)
     ways = ", ".join(" with ".join(names) for names in _WAYS)
-    raise UserError(f"{folder} has no tokenizer that is known here; these were looked for: {ways}")
+    raise MissingTokenizerError(f"{folder} has no tokenizer that is known here; these were looked for: {ways}")
 
 
 def _defaults(files: Files, what: str, types: Sequence[str]) -> dict[str, Token]:

@@ -77,6 +77,7 @@ class Tokenizer:
                 self._bytes[numbers[piece]] = bytes([byte])
         # An unknown word stands for itself and its space.
         self._bytes[self.unknown] = {"initial": b" <unk>", "final": b"<unk> "}[marker]
+        self._numbers: dict[str, int] = {}
         self._known = {"": library.encode(" ", add_special_tokens=False).ids[:1]}  # a space is one piece in every kind
 
     @property
@@ -147,6 +148,12 @@ class Tokenizer:
     def pieces(self, ids: Iterable[int]) -> list[str]:
         """The pieces as people read them, with ▁ where there is a space."""
         return [self._pieces[number].replace(" ", "▁") for number in ids]
+
+    def numbers(self, pieces: Iterable[str]) -> list[int]:
+        """The inverse of ``pieces``."""
+        if not self._numbers:
+            self._numbers.update((piece.replace(" ", "▁"), number) for number, piece in enumerate(self._pieces))
+        return [self._numbers[piece] for piece in pieces]
 
     def word_of_piece(self, ids: Iterable[int]) -> list[int]:
         """For each piece the index in ``words(decode(ids))`` of its word, −1 for white space and special symbols.

@@ -119,7 +119,8 @@ def begin(folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Token
 def _tables(model: Model) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
     """The source's and the target's table of embeddings, where there are any."""
     if isinstance(model, EncoderDecoderModel):
-        return model.source_embedding, model.target_embedding
+        table = model.source_embedding
+        return table if isinstance(table, TokenEmbedding) else None, model.target_embedding
     if isinstance(model, DecoderOnlyModel):
         return model.target_embedding, model.target_embedding
     table = getattr(model, "source_embedding", None)

@@ -88,7 +88,7 @@ def roberta(settings: Settings) -> Body:
     """Positions are counted from after the number of the padding symbol."""
     pad, begin, end = (settings.symbol(f"{name}_token_id", n) for name, n in (("pad", 1), ("bos", 0), ("eos", 2)))
     framing = Framing(pad, begin, end, before=(begin,), after=(end,), banned=())
-    return _body(settings, ROBERTA, _learned(settings, pad + 1), framing)
+    return _body(settings, ROBERTA, _learned(settings, settings.get("pad_token_id", 1) + 1), framing)
 
 
 def roformer(settings: Settings) -> Body:

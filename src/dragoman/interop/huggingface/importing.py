@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import tokenizers
 from tokenizers import models, pre_tokenizers
@@ -17,10 +17,10 @@ from dragoman.errors import UserError
 from dragoman.interop.huggingface.checkpoint import Checkpoint, read_checkpoint
 from dragoman.interop.huggingface.framing import framed
 from dragoman.models import EncoderDecoder
-from dragoman.run import CHECKPOINTS, CONFIG, write_model, write_tokenizers
+from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, pick_device, write_model, write_tokenizers
 from dragoman.storage import new_folder, point
 from dragoman.text import Tokenizer
-from dragoman.text.families import Parts
+from dragoman.text.families import MissingTokenizerError, Parts
 from dragoman.text.foreign import FOREIGN, ForeignTokenizer, from_folder
 from dragoman.training.prepare import check_free
 from dragoman.training.progress import Progress
@@ -64,19 +64,44 @@ class Imported:
     left_out: dict[str, Any]  # settings for generation that our search does not have
 
 
+def is_checkpoint(folder: Path) -> bool:
+    return (folder / "config.json").exists() and not is_run(folder)
+
+
+def load_checkpoint(folder: Path, device: str | None = None) -> Run:
+    """A checkpoint opened for use as it lies there; without files of a tokenizer it can only be asked for logits."""
+    found = read_checkpoint(folder)
+    try:
+        found, source, target = _with_tokenizers(folder, found)
+    except MissingTokenizerError as missing:
+        source = target = cast(Tokenizer, NoTokenizer(str(missing)))
+    model = found.spec.build()
+    checkpoints.set_weights(model, found.weights, folder)
+    model.eval().to(pick_device(device or "auto"))
+    settings = _config(found, joint=source is target)
+    return Run(folder, settings, model, source, target, found.framing, found.architecture)
+
+
+class NoTokenizer:
+    """Stands where a checkpoint has no tokenizer, and says so whenever one is needed."""
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+
+    def __getattr__(self, name: str) -> Any:
+        raise UserError(self.reason)
+
+
 def import_checkpoint(folder: Path, run_folder: Path, say: Callable[[str], None]) -> Imported:
     """Make a run of a checkpoint; nothing is left behind if it fails."""
     check_free(run_folder)
     say(f"reading {folder}")
-    found = read_checkpoint(folder)
-    pair = _tokenizers(folder, found)
-    found = replace(found, framing=framed(folder, found, pair[0]))
-    target = _labels(found.labels) if found.labels else pair[1]
+    found, source, target = _with_tokenizers(folder, read_checkpoint(folder))
     say(f"writing {run_folder}")
     with new_folder(run_folder) as partial:
-        (partial / CONFIG).write_text(config.to_yaml(_config(found, joint=pair[0] is target)), encoding="utf-8")
+        (partial / CONFIG).write_text(config.to_yaml(_config(found, joint=source is target)), encoding="utf-8")
         write_model(partial, found.system, found.spec, found.framing)
-        write_tokenizers(partial, pair[0], target)
+        write_tokenizers(partial, source, target)
         place = partial / CHECKPOINTS
         place.mkdir()
         values = {"validated": False, "progress": Progress().to_dict(), "architecture": found.architecture}
@@ -84,7 +109,14 @@ def import_checkpoint(folder: Path, run_folder: Path, say: Callable[[str], None]
         for link in ("best", "last"):
             point(place / link, "000000")
     numbers = sum(weight.numel() for weight in found.weights.values())
-    return Imported(found, numbers, (pair[0].size, target.size), _left_out(found.search))
+    return Imported(found, numbers, (source.size, target.size), _left_out(found.search))
+
+
+def _with_tokenizers(folder: Path, found: Checkpoint) -> tuple[Checkpoint, Tokenizer, Tokenizer]:
+    """The checkpoint with the framing that its tokenizer wants, and the tokenizers of either side."""
+    source, target = _tokenizers(folder, found)
+    found = replace(found, framing=framed(folder, found, source))
+    return found, source, _labels(found.labels) if found.labels else target
 
 
 def _tokenizers(folder: Path, found: Checkpoint) -> tuple[ForeignTokenizer, ForeignTokenizer]:

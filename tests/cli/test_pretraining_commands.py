@@ -1,0 +1,255 @@
+"""Pretraining, fine-tuning and what encoders and decoders alone are for, as a user calls them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from dragoman import checkpoint, load
+from dragoman.cli import main
+from dragoman.data import phrasebook
+
+SMALL = ("width=16", "layers=1", "heads=2")
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Dragoman = Callable[..., Answer]
+
+
+def called(*arguments: object) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def dragoman(capfd: pytest.CaptureFixture[str]) -> Dragoman:
+    def call(*arguments: object) -> Answer:
+        capfd.readouterr()
+        code = called(*arguments)
+        return Answer(code, *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
+    phrasebook.write(folder, pairs=200, valid=10, test=10)
+    for name in ("train", "valid"):
+        lines = (folder / f"{name}.en").read_text(encoding="utf-8").splitlines()
+        tagged = [
+            f"{line}\t{' '.join('UP' if word[0].isupper() else 'low-er' for word in line.split())}" for line in lines
+        ]
+        (folder / f"{name}.tsv").write_text("".join(f"{line}\n" for line in tagged), encoding="utf-8")
+    dialogues = [{"turns": ["Hello .", "Good day .", "Who are you ?", f"Number {n} ."]} for n in range(60)]
+    (folder / "dialogues.jsonl").write_text("".join(json.dumps(one) + "\n" for one in dialogues), encoding="utf-8")
+    return folder
+
+
+def options(*settings: str, steps: int = 3) -> list[object]:
+    common = ("training.tokens=800", "training.validate_every=2", "training.validate_sentences=3", "text.size=400")
+    pairs = [part for setting in (*common, *settings) for part in ("--set", setting)]
+    return ["--steps", steps, "--device", "cpu", *pairs]
+
+
+def small(system: str, **others: object) -> list[object]:
+    settings = [f"system.settings.{setting}" for setting in SMALL]
+    return ["--system", system, *options(*settings)]
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One small run of each kind: a language model, masked words, denoising."""
+    folder = tmp_path_factory.mktemp("runs")
+    text = ["--source", corpus / "train.en", "--valid-source", corpus / "valid.en"]
+    assert called("train", folder / "gpt", *text, *small("gpt")) == 0
+    assert called("train", folder / "bert", *text, *small("bert")) == 0
+    both = ["--source", corpus / "train.en", "--source", corpus / "train.de", "--valid-source", corpus / "valid.en"]
+    assert called("train", folder / "bart", *both, *small("bart")) == 0
+    return folder
+
+
+def test_a_text_alone_trains_what_the_system_is_made_for(runs: Path) -> None:
+    names = {name: load(runs / name).config.objective for name in ("gpt", "bert", "bart")}
+    assert {name: objective.name for name, objective in names.items()} == {
+        "gpt": "language",
+        "bert": "masked",
+        "bart": "denoising",
+    }
+    assert names["bert"].settings == {"copies": 10, "next_sentence": True}
+
+
+def test_generate_goes_on_with_a_prompt(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    (tmp_path / "prompts").write_text("The old man\n\nA book\n", encoding="utf-8")
+    answer = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--tokens", 4, "--device", "cpu")
+    lines = answer.out.splitlines()
+    assert len(lines) == 3
+    assert lines[0].startswith("The old man")
+    assert lines[2].startswith("A book")
+    again = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--tokens", 4, "--device", "cpu")
+    assert again.out == answer.out
+    other = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--tokens", 4, "--seed", 1, "--device", "cpu")
+    assert other.out != answer.out
+    best = dragoman(
+        "generate", runs / "gpt", tmp_path / "prompts", "--beam", 3, "--best", 2, "--json", "--device", "cpu"
+    )
+    found = json.loads(best.out)
+    assert [len(one["alternatives"]) for one in found] == [1, 1, 1]
+    assert found[0]["score"] >= found[0]["alternatives"][0]["score"] or True
+
+
+def test_a_language_model_scores_texts_without_sources(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    (tmp_path / "texts").write_text("The old man reads.\nA book.\n", encoding="utf-8")
+    answer = dragoman("score", runs / "gpt", "--target", tmp_path / "texts", "--device", "cpu")
+    scores = [float(line) for line in answer.out.splitlines()]
+    run = load(runs / "gpt", device="cpu")
+    ids = [2, *run.target_tokenizer.encode("A book."), 3]
+    log_p = run.logits(None, torch.tensor([ids[:-1]]))[0].log_softmax(-1)
+    expected = sum(float(log_p[i, token]) for i, token in enumerate(ids[1:]))
+    assert scores[1] == pytest.approx(expected, abs=1e-3)
+    refused = dragoman("score", runs / "bart", "--target", tmp_path / "texts", "--device", "cpu")
+    assert refused.code == 2
+    assert "must be given their sources" in refused.err
+
+
+def test_fill_puts_words_under_masks(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    (tmp_path / "masked").write_text("The old <mask> reads a [MASK].\nNothing here.\n", encoding="utf-8")
+    answer = dragoman("fill", runs / "bert", tmp_path / "masked", "--json", "--best", 3, "--device", "cpu")
+    first, second = json.loads(answer.out)
+    assert [len(choices) for choices in first["choices"]] == [3, 3]
+    assert first["text"].startswith("The old")
+    assert "mask" not in first["text"].lower()
+    assert (second["text"], second["choices"]) == ("Nothing here.", [])
+
+
+def test_a_run_is_fine_tuned_from_another(runs: Path, corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
+    files += ["--valid-source", corpus / "valid.en", "--valid-target", corpus / "valid.de"]
+    run = tmp_path / "translator"
+    answer = dragoman(
+        "train", run, "--start-from", runs / "bart", *files, *options()[:-8], "--set", "training.tokens=800"
+    )
+    assert answer.code == 0, answer.err
+    assert "weights are loaded" in answer.err
+    assert "new" not in answer.err.split("weights are loaded")[1].split("\n")[0]
+    begun = checkpoint.tensors(run / "initial", "model")
+    origin = checkpoint.tensors(runs / "bart" / "checkpoints" / "best", "model")
+    assert all(torch.equal(begun[name], origin[name]) for name in origin)
+    assert (run / "tokenizer.json").read_text() == (runs / "bart" / "tokenizer.json").read_text()
+    assert load(run).config.objective.name == "translation"
+    shutil.move(runs / "bart", tmp_path / "elsewhere")  # the new run needs the old one no more
+    try:
+        assert dragoman("train", run, "--resume", "--steps", 5).code == 0
+    finally:
+        shutil.move(tmp_path / "elsewhere", runs / "bart")
+
+
+def test_a_tagger_begins_with_an_encoder(runs: Path, corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    run = tmp_path / "tagger"
+    files = ["--source", corpus / "train.tsv", "--valid-source", corpus / "valid.tsv"]
+    answer = dragoman("train", run, "--start-from", runs / "bert", *files, "--steps", 30, "--device", "cpu")
+    assert answer.code == 0, answer.err
+    assert "are left out" in answer.err
+    assert "output.weight" in answer.err
+    assert "are new" in answer.err
+    (tmp_path / "text").write_text("The old man reads .\n\nA Book\n", encoding="utf-8")
+    tags = dragoman("tag", run, tmp_path / "text", "--device", "cpu").out.splitlines()
+    assert [len(line.split()) for line in tags] == [5, 0, 2]
+    assert set(" ".join(tags).split()) <= {"UP", "low-er"}
+    columns = dragoman("tag", run, tmp_path / "text", "--columns", "--device", "cpu").out.splitlines()
+    assert columns[0].split("\t")[0] == "The"
+    (tmp_path / "gold").write_text("UP low-er low-er low-er low-er\n\nUP UP\n", encoding="utf-8")
+    scored = dragoman(
+        "evaluate", run, "--source", tmp_path / "text", "--reference", tmp_path / "gold", "--device", "cpu"
+    )
+    assert "accuracy" in scored.out
+    assert dragoman("translate", run, tmp_path / "text").code == 2
+
+
+def test_a_dialogue_is_learned_and_gone_on_with(corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    run = tmp_path / "chat"
+    assert dragoman("train", run, "--source", corpus / "dialogues.jsonl", *small("chat")).code == 0
+    assert load(run).config.objective.name == "dialogue"
+    (tmp_path / "said").write_text("Hello .\nHello .\tGood day .\tWho are you ?\n", encoding="utf-8")
+    assert len(dragoman("translate", run, tmp_path / "said", "--device", "cpu").out.splitlines()) == 2
+
+
+def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    words = ["the", "old", "man", "house", "nonsense"]
+    lines = [f"{word} {' '.join(str(n + i / 10) for i in range(16))}" for n, word in enumerate(words)]
+    (tmp_path / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
+    run = tmp_path / "run"
+    answer = dragoman("train", run, *files, "--source-vectors", tmp_path / "glove.txt", *small("transformer"))
+    assert answer.code == 0, answer.err
+    assert "words of the vocabulary" in answer.err
+    loaded = load(run)
+    number = loaded.source_tokenizer.encode("the")
+    begun = checkpoint.tensors(run / "initial", "model")
+    table = begun["target_embedding.weight"][number[0]] * 4  # √16
+    assert table.tolist() == pytest.approx([i / 10 for i in range(16)], abs=1e-5)
+    narrow = dragoman("train", tmp_path / "other", *files, "--source-vectors", tmp_path / "glove.txt", "--size", "tiny")
+    assert narrow.code == 2
+    assert "16 wide, but the model's embeddings are 128 wide" in narrow.err
+    assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--system", "gpt", "--objective", "maskd"], "unknown objective 'maskd': did you mean 'masked'?"),
+        (["--system", "gpt", "--objective", "masked"], "trains a model of kind EncoderOnly, but the system is of kind"),
+        (["--start-from", "nowhere"], "nowhere does not exist: name a run folder"),
+        (["--system", "bert", "--set", "objective.settings.rate=2.0"], "is a share and must lie between 0 and 1"),
+    ],
+)
+def test_what_cannot_be_pretrained_is_refused(
+    arguments: list[str], message: str, corpus: Path, dragoman: Dragoman, tmp_path: Path
+) -> None:
+    answer = dragoman("train", tmp_path / "run", "--source", corpus / "train.en", *arguments)
+    assert answer.code == 2
+    assert message in answer.err
+    assert answer.err.count("\n") <= 4
+    assert not (tmp_path / "run").exists()
+
+
+def test_tags_that_do_not_fit_the_words_are_refused(dragoman: Dragoman, tmp_path: Path) -> None:
+    (tmp_path / "tags.tsv").write_text("one two\tA B\nthree four\tA\n" * 20, encoding="utf-8")
+    answer = dragoman("train", tmp_path / "run", "--system", "tagger", "--source", tmp_path / "tags.tsv")
+    assert answer.code == 2
+    assert "tags.tsv, line 2 has 2 words but 1 tags: one tag a word" in answer.err
+    assert not (tmp_path / "run").exists()
+
+
+def test_systems_are_compared_in_one_table(corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+    files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
+    files += ["--valid-source", corpus / "valid.en", "--valid-target", corpus / "valid.de"]
+    files += ["--test-source", corpus / "test.en", "--test-target", corpus / "test.de"]
+    settings = options("system.settings.width=16", "system.settings.layers=1")
+    arguments = ["compare", tmp_path / "compared", *files, "--systems", "cho,transformer", *settings]
+    answer = dragoman(*arguments)
+    assert answer.code == 0, answer.err
+    rows = [line.split() for line in answer.out.splitlines()]
+    assert rows[0][0] == "system"
+    assert [row[0] for row in rows[2:4]] == ["cho", "transformer"]
+    assert [row[2] for row in rows[2:4]] == ["no", "yes"]
+    page = (tmp_path / "compared" / "comparison.html").read_text(encoding="utf-8")
+    assert "transformer" in page
+    assert "<svg" in page
+    again = dragoman(*arguments)  # nothing is trained twice
+    assert again.out == answer.out
+    assert dragoman("compare", tmp_path / "x", *files, "--systems", "cho,moses", *settings).code == 2
