@@ -13,7 +13,7 @@ quickstart: $(VENV)/core
 	$(BIN)/dragoman quickstart
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -116,6 +116,8 @@ class SearchConfig:
     beam: int = 5
     length_penalty: float = 1.0
     normalisation: Literal["power", "gnmt"] = "power"  # of a length: |y|^α, or ((5 + |y|) / 6)^α
+    stop: Literal["complete", "hopeless", "steps"] = "complete"  # when a beam stops
+    unfinished: Literal["behind", "beside"] = "behind"  # do those that the limit cuts off compete with complete ones?
     coverage: float = 0.0  # β, how much it counts that every source word was looked at
     tokens: int = 8192  # source tokens of the sentences translated together
     longest_source: int = 1024  # tokens; a longer line is cut there, and it is said

@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.data import Batches, Position, Row, TokenStore, prefetch, sorted_batches
-from dragoman.text import Framing
 from dragoman.errors import UserError
+from dragoman.text import Framing
 
 StoreOf = Callable[..., TokenStore]
 LAW = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

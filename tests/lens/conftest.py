@@ -38,7 +38,9 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
             DataConfig(paths[0], paths[1], paths[2], paths[3], longest=100),
             TextConfig(kind=kind, size=350),
             SystemConfig(system, "tiny", {"width": 16, "layers": 1} | heads),
-            TrainingConfig(tokens=256, steps=20, validate_every=10, learning_rate=0.01, warmup=5, device="cpu"),
+            training=TrainingConfig(
+                tokens=256, steps=20, validate_every=10, learning_rate=0.01, warmup=5, device="cpu"
+            ),
         )
         prepare(folder / name, config, lambda text: None)
         trainer = Trainer(folder / name, Quiet())

@@ -7,7 +7,6 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-
 from dragoman.data import Batch
 from dragoman.models import Model
 from dragoman.objectives import Material, Translation

@@ -69,7 +69,7 @@ def test_what_is_no_sequence_of_such_vectors_is_refused() -> None:
     for part in (Patches(features=3).build(4), Frames(features=3).build(4)):
         with pytest.raises(UserError, match="vectors of 3 numbers, batch × length × 3, but was given 2 × 5 × 4"):
             part.read(torch.zeros(2, 5, 4), padded([5, 5]))
-        with pytest.raises(UserError, match="but was given 2 × 5$"):
+        with pytest.raises(UserError, match=r"but was given 2 × 5$"):
             part.read(torch.zeros(2, 5, dtype=torch.long), padded([5, 5]))
 
 

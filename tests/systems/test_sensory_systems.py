@@ -27,6 +27,7 @@ def batch(examples: Examples) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor,
 
 def train(model: Model, examples: Examples, steps: int, rows: int, rate: float) -> None:
     """Teacher forcing with Adam, the rate falling to zero."""
+    torch.set_num_threads(1)  # so little is done at a time that threads would only wait for one another
     random = np.random.default_rng(0)
     optimizer = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
     model.train()

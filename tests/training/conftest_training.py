@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dragoman.config import Config, from_dict
@@ -17,15 +18,27 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def as_vectors(corpus: Path, name: str) -> Path:
+    """The source sentences with three numbers in the place of every letter."""
+    sentences = (corpus / f"{name}.en").read_text(encoding="utf-8").splitlines()
+    letters = np.frombuffer("".join(sentences).encode("utf-32-le"), np.uint32)
+    values = np.stack([np.sin(letters / scale) for scale in (1, 7, 50)], 1).astype(np.float32)
+    np.savez(corpus / f"{name}.npz", values=values, lengths=[len(sentence) for sentence in sentences])
+    return corpus / f"{name}.npz"
+
+
 def small_config(corpus: Path, system: str = "transformer", **training: object) -> Config:
     """A model that trains in a moment."""
     known = SYSTEMS[system].settings()
     heads = {name: value for name, value in {"heads": 2}.items() if name in known}
     layers = 2 if system in ("gpt3", "moe") else 1
-    writes = SYSTEMS[system].spec(Vocabulary(300, 300, True), "tiny").build().writes
+    built = SYSTEMS[system].spec(Vocabulary(300, 300, True), "tiny").build()
+    writes = built.writes
     data = {"source": [str(corpus / "train.en")], "valid_source": [str(corpus / "valid.en")]}
     if writes:
         data |= {"target": [str(corpus / "train.de")], "valid_target": [str(corpus / "valid.de")]}
+    if built.source_features is not None:
+        data |= {"source": [str(as_vectors(corpus, "train"))], "valid_source": [str(as_vectors(corpus, "valid"))]}
     if system == "tagger":
         data |= {"target": [str(corpus / "train.tags")], "valid_target": [str(corpus / "valid.tags")]}
         for name in ("train", "valid"):

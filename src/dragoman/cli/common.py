@@ -17,7 +17,7 @@ import typer
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.run import Run
+    from dragoman.run import Run, Source
     from dragoman.search import Beam
 
 Item = TypeVar("Item")
@@ -54,6 +54,17 @@ def print_json_list(values: Iterable[Any]) -> None:
     print("[]" if separator == "[" else "\n]")
 
 
+def sources_of(file: Path | None) -> Iterator[Source]:
+    """The lines of a text, or the examples of a file of numpy's, for runs that read images or speech."""
+    from dragoman.data.corpus import SIGNALS
+    from dragoman.data.signals import Signals
+
+    if file is not None and file.suffix.lower() in SIGNALS:
+        yield from Signals(file)
+    else:
+        yield from lines_of(file)
+
+
 def lines_of(file: Path | None) -> Iterator[str]:
     """The lines of a file, plain or gzipped, or of standard input; only a line feed ends a line."""
     from dragoman.data.corpus import sentences
@@ -80,9 +91,9 @@ def in_windows(lines: Iterable[str], do: Callable[[list[str]], list[Item]], size
         yield from do(window)
 
 
-def parallel(source: Path, target: Path) -> tuple[list[str], list[str]]:
-    """Two files of the same number of lines."""
-    sources, targets = list(lines_of(source)), list(lines_of(target))
+def parallel(source: Path, target: Path) -> tuple[list[Any], list[str]]:
+    """Two files of the same number of lines, or of examples and lines."""
+    sources, targets = list(sources_of(source)), list(lines_of(target))
     if len(sources) != len(targets):
         raise UserError(
             f"{source} has {len(sources):,} lines but {target} has {len(targets):,}: line counts must match"
@@ -95,7 +106,7 @@ def beam_settings(
     beam: int | None,
     penalty: float | None,
     best: int = 1,
-    stop: Literal["complete", "steps"] = "complete",
+    stop: Literal["complete", "hopeless", "steps"] | None = None,
     normalisation: Literal["power", "gnmt"] | None = None,
     coverage: float | None = None,
 ) -> Beam:
@@ -107,9 +118,10 @@ def beam_settings(
     return Beam(
         size,
         search.length_penalty if penalty is None else penalty,
-        stop,
+        stop or search.stop,
         best=best,
         length=run.length,
         normalisation=search.normalisation if normalisation is None else normalisation,
         coverage=search.coverage if coverage is None else coverage,
+        unfinished=search.unfinished,
     )

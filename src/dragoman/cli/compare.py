@@ -28,7 +28,7 @@ def compare(
     test_source: Annotated[Path | None, typer.Option(help="Test source, on which they are compared.")] = None,
     test_target: Annotated[Path | None, typer.Option(help="Test target.")] = None,
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "tiny",
-    minutes: Annotated[float, typer.Option(help="Training time of each system.", min=0)] = 1.0,
+    minutes: Annotated[float, typer.Option(help="Training time of each system.", min=0)] = 0.75,
     steps: Annotated[int | None, typer.Option(help="Stop each after so many steps.", min=1)] = None,
     seed: Annotated[int, typer.Option(help="Another seed gives other runs.")] = 1,
     device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",

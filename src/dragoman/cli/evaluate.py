@@ -78,6 +78,8 @@ def evaluate(
             scores.append(
                 evaluation.alignment_error_rate(found, [sure for sure, _ in gold], [possible for _, possible in gold])
             )
+    if by_length and not all(isinstance(one, str) for one in sources):
+        raise UserError(f"{source} holds vectors: quality by the length of the source is of text alone")
     bands = evaluation.by_length(sources, texts, references) if by_length else []
     if as_json:
         print_json({"scores": [asdict(score) for score in scores], "by_length": [band._asdict() for band in bands]})

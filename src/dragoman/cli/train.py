@@ -24,7 +24,7 @@ def train(
         Files,
         typer.Option(
             metavar="FILE",
-            help="Source text, one sentence a line; or TSV or JSON lines with both sides. May be repeated.",
+            help="Source text, one sentence a line; TSV or JSON lines with both sides; .npz. May be repeated.",
         ),
     ] = None,
     target: Annotated[
@@ -163,6 +163,7 @@ def report(run: Path, outcome: object) -> dict[str, object]:
     return {
         "run": str(run),
         "use": USES.get(trained, "translate"),
+        "reads": "text" if loaded.model.source_features is None else "vectors",
         "interrupted": outcome.interrupted,
         "reason": outcome.reason,
         "step": progress.step,
@@ -191,6 +192,9 @@ def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
 
             say(f"best: {kind}, validation {measured(best)}, perplexity {best['perplexity']:.2f}")
         say(f"look at:    {run}/report.html")
-        say(f"use it:     echo 'A sentence.' | {program()} {outcome['use']} {name}")
+        if outcome["reads"] == "text":
+            say(f"use it:     echo 'A sentence.' | {program()} {outcome['use']} {name}")
+        else:
+            say(f"use it:     {program()} {outcome['use']} {name} FILE.npz")
     if as_json:
         print_json(outcome)

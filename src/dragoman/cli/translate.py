@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, lines_of, print_json_list, say
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json_list, say, sources_of
 
 if TYPE_CHECKING:
     from dragoman.run import Translation
@@ -20,7 +20,8 @@ def translate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Text, one sentence a line, plain or gzipped; standard input if not given.", show_default=False
+            help="Text, one sentence a line, plain or gzipped, or .npz; standard input if not given.",
+            show_default=False,
         ),
     ] = None,
     beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")] = None,
@@ -70,13 +71,13 @@ def translate(
             beam,
             length_penalty,
             best,
-            "steps" if all_steps else "complete",
+            "steps" if all_steps else None,
             "gnmt" if gnmt else None,
             coverage,
         )
     )
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
-    translations = loaded.translate_stream(lines_of(file), settings, alignment=alignment, dictionary=known)
+    translations = loaded.translate_stream(sources_of(file), settings, alignment=alignment, dictionary=known)
     translations = _warn(translations)
     if as_json:
         print_json_list(asdict(translation) for translation in translations)

@@ -8,6 +8,7 @@ from dragoman.data.inspection import Inspector, Limits, inspect
 from dragoman.data.prefetch import prefetch
 from dragoman.data.preflight import Memory, Preflight
 from dragoman.data.reading import READINGS, Reading
+from dragoman.data.signals import Signals
 from dragoman.data.store import TokenStore, fingerprint, write_store
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "Reading",
     "Row",
     "Rows",
+    "Signals",
     "TokenStore",
     "encode",
     "fingerprint",

@@ -40,14 +40,14 @@ def encode(
         yield list(map(Example, chunk, source, target))
 
 
-def chunks(pairs: Iterable[Pair], most: int = CHUNK_PAIRS) -> Iterator[list[Pair]]:
+def chunks(pairs: Iterable[Pair], most: int | None = None) -> Iterator[list[Pair]]:
     """Some pairs at a time, no more than a bounded amount of text."""
     chunk: list[Pair] = []
     characters = 0
     for pair in pairs:
         chunk.append(pair)
         characters += len(pair.source) + len(pair.target or "")
-        if len(chunk) == most or characters >= CHUNK_CHARACTERS:
+        if len(chunk) == (most or CHUNK_PAIRS) or characters >= CHUNK_CHARACTERS:
             yield chunk
             chunk, characters = [], 0
     if chunk:

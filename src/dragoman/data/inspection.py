@@ -191,9 +191,10 @@ class _VectorCount(_SideCount):
     """Of vectors there is nothing to be known but how many there are."""
 
     def add(self, texts: list[str], ids: list[Any]) -> None:
-        counts = [len(row) for row in ids]
-        for unit in (self.words, self.characters, self.tokens):
-            unit.update(counts)
+        self.tokens.update(map(len, ids))
+
+    def report(self) -> SideReport:
+        return SideReport(None, None, Lengths.of(self.tokens), 0.0)
 
 
 def _hashes(pairs: Iterable[Pair]) -> tuple[_Hashes, _Hashes]:

@@ -37,10 +37,13 @@ class Lengths:
 
 @dataclass(frozen=True)
 class SideReport:
-    """One side of the corpus; `unknown` is the share of its tokens that the vocabulary does not know."""
+    """One side of the corpus; `unknown` is the share of its tokens that the vocabulary does not know.
 
-    words: Lengths
-    characters: Lengths
+    Vectors, which may stand in the place of tokens, have neither words nor characters.
+    """
+
+    words: Lengths | None
+    characters: Lengths | None
     tokens: Lengths
     unknown: float
 
@@ -128,7 +131,9 @@ class Preflight:
         out.append(f"  {'':18}{'total':>14} {'mean':>8} {'median':>7} {'95 %':>7} {'most':>7}")
         for name, side in (("source", self.source), ("target", self.target)):
             for unit in ("words", "characters", "tokens") if side else ():
-                of: Lengths = getattr(side, unit)
+                of: Lengths | None = getattr(side, unit)
+                if of is None:
+                    continue
                 row = f"{of.total:14,} {of.mean:8.1f} {of.median:7,} {of.p95:7,} {of.max:7,}"
                 out.append(f"  {name} {unit:11}{row}")
         if self.ratio is not None:

@@ -1,4 +1,4 @@
-"""Readings: what a corpus is read as, and how it becomes token ids: pairs, text alone, tagged words, dialogues, signals."""
+"""Readings: what a corpus is read as, and how it becomes token ids: pairs, text alone, tags, dialogues, signals."""
 
 from __future__ import annotations
 

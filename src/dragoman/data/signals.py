@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import struct
 import zipfile
+import zlib
 from collections.abc import Iterable, Iterator
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,23 +31,16 @@ def read_signals(corpora: Iterable[Corpus]) -> Iterator[Pair]:
 
     What stands for the source as text is its shape and a digest, by which examples can be told apart.
     """
-    features: int | None = None
     for corpus in corpora:
         if corpus.target is None:
             raise UserError(f"{corpus.source} holds sources alone: name the text that goes with it as target")
         source = Signals(corpus.source)
-        if source.features != (features or source.features):
-            raise UserError(
-                f"{corpus.source} has vectors of {source.features} numbers, but those before it have {features}: all "
-                "files must have the same"
-            )
-        features = source.features
         for signal, line in zip_longest(source, sentences(corpus.target)):
             if signal is None or line is None:
                 lines = sum(1 for _ in sentences(corpus.target))
                 raise UserError(
-                    f"{corpus.source} has {len(source):,} examples but {corpus.target} has {lines:,} lines: one line an "
-                    "example is expected"
+                    f"{corpus.source} has {len(source):,} examples but {corpus.target} has {lines:,} lines: one line "
+                    "an example is expected"
                 )
             digest = blake2b(np.ascontiguousarray(signal).data, digest_size=8).hexdigest()
             yield Pair(f"{describe(signal)} {digest}" if len(signal) else "", line[1], corpus.name, line[0], signal)
@@ -122,34 +116,41 @@ def _shape(array: NDArray[Any]) -> str:
 
 def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     """The arrays of a file by name; that of a `.npy` file has none."""
-    with reading(path):  # what cannot be opened is told in a sentence
-        pass
-    try:
-        if not zipfile.is_zipfile(path):
-            return {"": np.load(path, mmap_mode="r", allow_pickle=False)}
-        with zipfile.ZipFile(path) as archive:
-            names = [name for name in archive.namelist() if name.endswith(".npy")]
-            return {name.removesuffix(".npy"): _member(path, archive, name) for name in names}
-    except (ValueError, EOFError, OSError, KeyError, zipfile.BadZipFile, zipfile.LargeZipFile) as error:
-        raise UserError(f"{path} cannot be read as numbers of numpy's ({error}): {EXPECTED}") from None
+    with reading(path) as file:
+        try:
+            if not zipfile.is_zipfile(file):
+                file.seek(0)
+                return {"": _mapped(path, file)}
+            with zipfile.ZipFile(file) as archive:
+                members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
+                return {info.filename.removesuffix(".npy"): _member(path, archive, info) for info in members}
+        except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
+            raise UserError(f"{path} cannot be read as arrays of numpy ({error}): {EXPECTED}") from None
 
 
-def _member(path: Path, archive: zipfile.ZipFile, name: str) -> NDArray[Any]:
+def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     """One array of an archive, mapped where it is stored as it is."""
-    info = archive.getinfo(name)
-    if info.compress_type != zipfile.ZIP_STORED:
-        with archive.open(info) as file:
-            return np.lib.format.read_array(file, allow_pickle=False)
-    with path.open("rb") as file:
-        file.seek(info.header_offset + 26)  # the lengths of the name and of what else stands before the array
-        file.seek(sum(struct.unpack("<HH", file.read(4))), 1)
+    if info.compress_type == zipfile.ZIP_STORED:
+        with reading(path) as file:
+            file.seek(info.header_offset + 26)  # the lengths of the name and of what else stands before the array
+            file.seek(sum(struct.unpack("<HH", file.read(4))), 1)
+            return _mapped(path, file)
+    with archive.open(info) as packed:
+        return np.lib.format.read_array(packed, allow_pickle=False)
+
+
+def _mapped(path: Path, file: BinaryIO) -> NDArray[Any]:
+    """The array that begins here, mapped into memory."""
+    headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    try:
         version = np.lib.format.read_magic(file)
-        headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-        if version not in headers:
-            raise ValueError(f"format {version} is not known")
-        shape, fortran, dtype = headers[version](file)
-        if dtype.hasobject:
-            raise ValueError("it holds objects of Python's")
-        if not np.prod(shape):
-            return np.empty(shape, dtype)
-        return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")
+    except ValueError:
+        raise ValueError("it does not begin like one") from None
+    if version not in headers:
+        raise ValueError(f"format {version} is not known")
+    shape, fortran, dtype = headers[version](file)
+    if dtype.hasobject:
+        raise ValueError("it holds objects of Python, which are never loaded")
+    if not np.prod(shape):
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")

@@ -51,6 +51,8 @@ def _lengths(preflight: Record) -> Markup:
     for side in ("source", "target"):
         for unit, name in names.items() if preflight[side] else ():
             of = preflight[side][unit]
+            if of is None:  # vectors have neither words nor characters
+                continue
             figures = (f"{of['mean']:.1f}", f"{of['median']:,}", f"{of['p95']:,}", f"{of['max']:,}", f"{of['total']:,}")
             rows.append((f"{side} {name}", *figures))
     return join(

@@ -255,6 +255,8 @@ def _stages(firsts: dict[int, Sample]) -> Markup:
 
 
 def _looks(run: Run, samples: list[Sample]) -> Markup:
+    if run.model.source_features is not None:
+        return paragraph("It looks at vectors, which cannot be shown as words.")
     pictures = []
     for number, source in enumerate(_short_sources(samples), 1):
         translation = run.translate([source], alignment=False)[0].text
@@ -309,6 +311,8 @@ def _next(run: Run, samples: list[Sample]) -> Markup:
         "look into a sentence": f"dragoman show {folder} {source}",
         "train on": f"dragoman train {folder} --resume",
     }
+    if run.model.source_features is not None:
+        del commands["look into a sentence"]
     return table(("to", "say"), [(name, tag("code", command)) for name, command in commands.items()], numeric=False)
 
 

@@ -42,10 +42,10 @@ class Translation(Objective):
     def _segmented_anew(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         """Byte pairs merged with dropout, other ones in every epoch."""
         framing, (source, target) = self.material.framing, self.dropouts
-        return Row(
-            row(framing.before, source(store.source(index).tolist(), random), framing.after),
-            row((framing.start,), target(store.target(index).tolist(), random), (framing.end,)),
-        )
+        read = store.source(index)
+        if self.material.model.source_features is None:  # vectors are not segmented
+            read = row(framing.before, source(read.tolist(), random), framing.after)
+        return Row(read, row((framing.start,), target(store.target(index).tolist(), random), (framing.end,)))
 
     def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
         fed, pad, smoothing = batch.target[:, :-1], self.material.framing.pad, self.material.label_smoothing

@@ -20,7 +20,7 @@ from dragoman.run.folder import (
     write_tokenizers,
 )
 from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Translation
-from dragoman.run.run import Run, load
+from dragoman.run.run import Run, Source, load
 
 __all__ = [
     "CHECKPOINTS",
@@ -34,6 +34,7 @@ __all__ = [
     "Links",
     "Run",
     "Scored",
+    "Source",
     "Tagged",
     "Translation",
     "checkpoint_names",

@@ -10,12 +10,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman import checkpoint, config
 from dragoman.config import Config
 from dragoman.data.batching import sorted_batches
 from dragoman.data.reading import dialogue
+from dragoman.data.signals import checked
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnlyModel, Model, ModelSpec
 from dragoman.parts.spec import Spec
@@ -39,6 +41,8 @@ from dragoman.text import Framing, Tokenizer
 
 WINDOW = 4096  # lines that are sorted and translated together
 
+Source = str | NDArray[Any]  # a text, or vectors in its place, S F
+
 
 class Run:
     """A trained model with its tokenizers, ready to use."""
@@ -56,7 +60,7 @@ class Run:
         self.folder, self.config, self.model = folder, settings, model
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.framing, self.checkpoint = framing, checkpoint_name
-        self.symbols = Symbols(framing.start, framing.end, framing.banned, framing.forced)
+        self.symbols = Symbols(framing.start, framing.end, framing.banned, framing.forced, framing.closed)
         #: how many tokens of a source are read, the symbols around it counted in
         longest = settings.search.longest_source
         self.longest_source = min(longest, model.longest_source or longest)
@@ -73,7 +77,7 @@ class Run:
 
     def translate(
         self,
-        texts: Sequence[str],
+        texts: Sequence[Source],
         beam: int | None = None,
         *,
         search: Search | None = None,
@@ -82,6 +86,7 @@ class Run:
     ) -> list[Translation]:
         """The translations of some texts, in order; an empty text stays empty.
 
+        A run that reads images or speech is given arrays of length × features instead.
         With a dictionary, which may be empty, unknown words of a closed vocabulary are looked up in it or copied.
         """
         settings = self._search(beam, search)
@@ -89,7 +94,7 @@ class Run:
 
     def translate_stream(
         self,
-        texts: Iterable[str],
+        texts: Iterable[Source],
         settings: Search,
         *,
         alignment: bool = False,
@@ -107,10 +112,12 @@ class Run:
             first += len(window)
 
     def _known_words(
-        self, texts: list[str], translated: list[Translation], unknown: UnknownWords
+        self, texts: list[Source], translated: list[Translation], unknown: UnknownWords
     ) -> Iterator[Translation]:
         """The translations with unknown words replaced through the alignment, their alternatives too."""
         for text, translation in zip(texts, translated):
+            if not isinstance(text, str):
+                raise UserError("unknown words are replaced through the source's words, but vectors have none")
             if not text.strip():
                 yield translation
                 continue
@@ -136,7 +143,13 @@ class Run:
         own = self.config.search
         size = min(own.beam, room) if beam is None else beam  # a toy vocabulary has no room for a beam
         return Beam(
-            size, own.length_penalty, length=self.length, normalisation=own.normalisation, coverage=own.coverage
+            size,
+            own.length_penalty,
+            own.stop,
+            length=self.length,
+            normalisation=own.normalisation,
+            coverage=own.coverage,
+            unfinished=own.unfinished,
         )
 
     @property
@@ -145,11 +158,14 @@ class Run:
         search = self.config.search
         return Length(search.length_ratio, search.length_extra, search.longest_target)
 
-    def _translate_window(self, texts: list[str], settings: Search, alignment: bool, first: int) -> list[Translation]:
+    def _translate_window(
+        self, texts: list[Source], settings: Search, alignment: bool, first: int
+    ) -> list[Translation]:
         full = self._source_ids(texts)
+        alignment = alignment and self.model.source_features is None  # vectors are no words
         sources = [self._framed_source(ids) for ids in full]
         results = [Translation("", 0.0, alignment=[] if alignment else None)] * len(texts)
-        written = np.array([i for i, text in enumerate(texts) if text.strip()], dtype=np.int64)
+        written = np.array([i for i, text in enumerate(texts) if not _empty(text)], dtype=np.int64)
         lengths = np.array([len(sources[i]) for i in written])
         budget = max(1, self.config.search.tokens // settings.rows)
         for batch in sorted_batches(lengths, budget) if len(written) else []:
@@ -164,11 +180,17 @@ class Run:
                 results[i] = self._translation(hypotheses, links[n] if links else None, whole)
         return results
 
-    def encode_sources(self, texts: Sequence[str]) -> list[list[int]]:
-        """Token ids with the symbols around them, cut at the longest source that the run reads."""
+    def encode_sources(self, texts: Sequence[Source]) -> list[Any]:
+        """Token ids with the symbols around them, or vectors, cut at the longest source that the run reads."""
         return [self._framed_source(ids) for ids in self._source_ids(texts)]
 
-    def _source_ids(self, texts: Sequence[str]) -> list[list[int]]:
+    def _source_ids(self, sources: Sequence[Source]) -> list[Any]:
+        features = self.model.source_features
+        if features is not None:
+            return [checked(source, features) for source in sources]
+        texts = [source for source in sources if isinstance(source, str)]
+        if len(texts) < len(sources):
+            raise UserError(f"{self.folder} reads text, but was given arrays: use a run of a system that reads them")
         if self.config.objective.name != "dialogue":
             return self.source_tokenizer.encode_batch(list(texts))
         turns = (self.source_tokenizer.encode_batch(text.split("\t")) for text in texts)  # a dialogue so far
@@ -178,7 +200,9 @@ class Run:
     def _room_for_sources(self) -> int:
         return max(1, self.longest_source - len(self.framing.before) - len(self.framing.after))
 
-    def _framed_source(self, ids: list[int]) -> list[int]:
+    def _framed_source(self, ids: Any) -> Any:
+        if self.model.source_features is not None:
+            return ids[: self._room_for_sources]
         return labels.framed(ids[: self._room_for_sources], self.framing)
 
     def _run_search(
@@ -264,7 +288,7 @@ class Run:
 
     # ---- scores and looks
 
-    def score(self, sources: Sequence[str] | None, targets: Sequence[str]) -> list[Scored]:
+    def score(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[Scored]:
         """log p(y|x) of given translations, or log p(y) of texts where a decoder alone is given no sources."""
         self._needs_a_writer()
         results = [Scored(0.0, [], [])] * len(targets)
@@ -278,8 +302,10 @@ class Run:
                 results[i] = Scored(sum(row), pieces, row[: len(pieces)])
         return results
 
-    def align(self, sources: Sequence[str], targets: Sequence[str]) -> list[Links] | None:
+    def align(self, sources: Sequence[Source], targets: Sequence[str]) -> list[Links] | None:
         """Word alignments of given translations: (source word, target word); None for systems without attention."""
+        if self.model.source_features is not None:
+            raise UserError(f"{self.folder} reads vectors, which are no words that could be aligned")
         results: list[Links] = [[] for _ in sources]
         for rows, source_ids, target_ids in self._pairs(sources, targets):
             source, source_lengths = self.pad(source_ids, self.framing.pad)
@@ -291,9 +317,9 @@ class Run:
         return results
 
     def _pairs(
-        self, sources: Sequence[str] | None, targets: Sequence[str]
-    ) -> Iterator[tuple[list[int], list[list[int]], list[list[int]]]]:
-        """Pairs in batches of like length: their numbers, framed source ids, bare target ids."""
+        self, sources: Sequence[Source] | None, targets: Sequence[str]
+    ) -> Iterator[tuple[list[int], list[Any], list[list[int]]]]:
+        """Pairs in batches of like length: their numbers, framed source ids (or vectors), bare target ids."""
         if sources is None and not isinstance(self.model, DecoderOnlyModel):
             raise UserError(f"{self.folder} scores translations, so it must be given their sources")
         if sources is not None and len(sources) != len(targets):
@@ -306,8 +332,11 @@ class Run:
         for rows in sorted_batches(lengths, self.config.search.tokens):
             yield rows.tolist(), [source_ids[i] for i in rows], [target_ids[i] for i in rows]
 
-    def attention(self, source: str, target: str | None = None) -> Attention:
-        """Everything that was looked at, for a given translation or for the one that the run finds."""
+    def attention(self, source: Source, target: str | None = None) -> Attention:
+        """Everything that was looked at, for a given translation or for the one that the run finds.
+
+        Of vectors the places that the encoder makes of them are numbered from 1, and nothing is aligned.
+        """
         ids = self.encode_sources([source])[0]
         if target is None:
             target = self.translate([source], alignment=False)[0].text
@@ -315,10 +344,14 @@ class Run:
         sides = (*self.pad([ids], 0), *self.pad([target_ids[:-1]], 0))
         weights = attention_weights(self.model, *sides)
         cross = cross_attention(self.model, weights)
-        source_words = self.source_tokenizer.word_of_piece(ids)
         target_words = self.target_tokenizer.word_of_piece(target_ids[1:])
+        if self.model.source_features is None:
+            pieces, source_words = self.source_tokenizer.pieces(ids), self.source_tokenizer.word_of_piece(ids)
+        else:
+            places = 0 if cross is None else cross.shape[-1]
+            pieces, source_words = [str(place) for place in range(1, places + 1)], []
         return Attention(
-            self.source_tokenizer.pieces(ids),
+            pieces,
             self.target_tokenizer.pieces(target_ids[1:]),
             {path: w[0].cpu() for path, w in weights.items()},
             None if cross is None else cross[0].cpu(),
@@ -331,6 +364,8 @@ class Run:
 
         A decoder alone may be given no source; an encoder alone is given no target and answers at every source token.
         """
+        if self.model.source_features is not None:
+            raise UserError("logits are asked for with token ids, but this run reads vectors: call its model itself")
         pad = self.framing.pad
         if target_ids is None:
             if source_ids is None or self.model.writes:
@@ -350,10 +385,12 @@ class Run:
         target, target_lengths, order = _to_the_left(target_ids, real)
         return _back(self.model(source, source_lengths, target, target_lengths), order)
 
-    def pad(self, rows: Sequence[Sequence[int]], pad: int) -> tuple[Tensor, Tensor]:
-        """B T ids and B lengths on the model's device."""
+    def pad(self, rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
+        """B T ids, or B S F vectors with zeros after them, and B lengths on the model's device."""
         lengths = torch.tensor([len(row) for row in rows])
         ids = torch.full((len(rows), int(lengths.max())), pad)
+        if isinstance(rows[0], np.ndarray):
+            ids = torch.zeros(*ids.shape, rows[0].shape[1])
         for row, values in zip(ids, rows):
             row[: len(values)] = torch.tensor(values)
         return ids.to(self.device), lengths.to(self.device)
@@ -369,6 +406,10 @@ class Run:
 
     def checkpoints(self) -> list[str]:
         return checkpoint_names(self.folder)
+
+
+def _empty(source: Source) -> bool:
+    return not source.strip() if isinstance(source, str) else not len(source)
 
 
 def _to_the_left(ids: Tensor, real: Tensor) -> tuple[Tensor, Tensor, Tensor]:

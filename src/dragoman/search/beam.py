@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.models import Model
+from dragoman.models import Model, Start
 from dragoman.search.engine import Hypothesis, Stepper, Symbols
 from dragoman.search.penalties import Coverage, SummedCoverage
 from dragoman.search.settings import Beam
@@ -25,8 +25,8 @@ def beam_search(
     batch, width, device = source.shape[0], settings.size, source.device
     lasts = set(limits.tolist())  # the numbers of tokens at which something is cut off
     longest = max(lasts)
-    coverage = SummedCoverage(lengths, width, source.shape[1], settings.coverage) if settings.coverage else Coverage()
     begin = model.start(source, lengths, width, longest, symbols.start)
+    coverage = _coverage(settings, begin, lengths, source.shape[1])
     stepper = Stepper(model, begin, symbols, limits, coverage.watches)
     first_row = torch.arange(batch, device=device)[:, None] * width  # B 1
     scores = torch.full((batch, width), -torch.inf, device=device)
@@ -64,6 +64,15 @@ def beam_search(
         stepper.choose(token.flatten(), (first_row + parent).flatten())
         coverage.choose(parent)
     return _trace(history, aside, cut, settings)
+
+
+def _coverage(settings: Beam, begin: Start, lengths: Tensor, longest: int) -> Coverage:
+    """Of the places of the memory, which may be fewer than the `longest` source has."""
+    if not settings.coverage:
+        return Coverage()
+    if begin.memory is not None and begin.memory.layout.lengths is not None:
+        lengths, longest = begin.memory.layout.lengths, begin.memory.states.shape[1]
+    return SummedCoverage(lengths, settings.size, longest, settings.coverage)
 
 
 class Aside:

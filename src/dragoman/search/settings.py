@@ -35,10 +35,10 @@ class Length:
 class Beam:
     """Beam search: keep the `size` best hypotheses, set those aside that reach END, choose by log p(y|x) / |y|^α.
 
-    Stops when `complete` hypotheses are set aside (as many as the beam is wide unless told); with `stop` “hopeless” when
-    moreover the best that goes on is no better than the worst of them; with “steps” only at the length limit. `size` 1
-    is greedy search. What the limit cuts off is taken where too few are complete, or, with `unfinished` “beside”,
-    chosen by its score like the others. With `normalisation` “gnmt” and a `coverage` of β the choice is by
+    Stops when `complete` hypotheses are set aside (as many as the beam is wide unless told); with `stop` “hopeless”
+    when moreover the best that goes on is no better than the worst of them; with “steps” only at the length limit.
+    What the limit cuts off is taken where too few are complete, or, with `unfinished` “beside”, chosen by its score
+    like the others. `size` 1 is greedy search. With `normalisation` “gnmt” and a `coverage` of β the choice is by
     log p(y|x) / lp(y) + cp(x, y) (Wu et al. 2016, §7).
     """
 

@@ -19,7 +19,7 @@ def complete(worst: Tensor, ahead: Tensor) -> Tensor:
 def hopeless(worst: Tensor, ahead: Tensor) -> Tensor:
     """When they are, and the best that goes on would at its present length be no better than the worst of them.
 
-    Nothing is lost by it where α ≤ 0. Where α > 0 a hypothesis may still rise as it grows longer: only “steps” is exact.
+    Nothing is lost by it where α ≤ 0; where α > 0 a hypothesis may still rise as it grows, and only “steps” is exact.
     """
     return (worst > -torch.inf) & (ahead <= worst)
 

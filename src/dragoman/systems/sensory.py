@@ -54,8 +54,8 @@ def speech(
 ) -> EncoderDecoder:
     """Transformer over acoustic frames, which convolutions have made fewer, to words (Dong et al. 2018, §3).
 
-    `features` are the numbers of a frame, those of a filter bank; `stride` frames become one. The paper's attention over
-    time and frequency is left out.
+    `features` are the numbers of a frame, those of a filter bank; `stride` frames become one. The paper's attention
+    over time and frequency is left out.
     """
     encoder, decoder = _stacks(layers, decoder_layers, heads, inner, dropout, Sinusoidal())
     return _model(vocabulary, width, Frames(features, stride), encoder, decoder, tied)

@@ -21,6 +21,7 @@ class Framing:
     before: tuple[int, ...] = ()
     after: tuple[int, ...] = (END,)
     forced: tuple[int, ...] = ()
+    closed: bool = False  # is END put behind what reaches the length limit?
     banned: tuple[int, ...] = (PAD, START, MASK, SEPARATOR, CLASS)
 
 

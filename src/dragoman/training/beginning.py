@@ -118,10 +118,8 @@ def begin(folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Token
 
 def _tables(model: Model) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
     """The source's and the target's table of embeddings, where there are any."""
-    if isinstance(model, EncoderDecoderModel):
-        table = model.source_embedding
-        return table if isinstance(table, TokenEmbedding) else None, model.target_embedding
     if isinstance(model, DecoderOnlyModel):
         return model.target_embedding, model.target_embedding
-    table = getattr(model, "source_embedding", None)
-    return table, None
+    read = getattr(model, "source_embedding", None)
+    source = read if isinstance(read, TokenEmbedding) else None  # and no reader of patches or frames
+    return source, model.target_embedding if isinstance(model, EncoderDecoderModel) else None

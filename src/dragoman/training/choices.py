@@ -15,7 +15,7 @@ from dragoman.systems import SYSTEMS
 
 #: what each kind of model learns from such data, unless its system says otherwise
 DEFAULTS: dict[type[Spec], dict[str, str]] = {
-    EncoderDecoder: {"pairs": "translation", "text": "denoising"},
+    EncoderDecoder: {"pairs": "translation", "text": "denoising", "signals": "translation"},
     DecoderOnly: {"pairs": "translation", "text": "language", "turns": "dialogue"},
     EncoderOnly: {"pairs": "tagging", "text": "masked"},
     ReplacedTokens: {"text": "replaced", "pairs": "tagging"},

@@ -62,7 +62,8 @@ def check_systems(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         raise UserError(f"a system is named twice in {', '.join(names)}: each can be compared once")
     for name in names:
-        system(name)
+        if "features" in system(name).settings():
+            raise UserError(f"{name} reads vectors, not text: it cannot be compared with systems that translate")
 
 
 def train_one(folder: Path, name: str, config: Config, display: Display, say: Say) -> Run:

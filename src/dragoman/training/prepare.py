@@ -10,7 +10,7 @@ from pathlib import Path
 
 from dragoman import data
 from dragoman.config import Config, DataConfig, to_yaml
-from dragoman.data import Corpus, Example, HoldOut, Inspector, Limits, Memory, Pair, Preflight, Reading
+from dragoman.data import Corpus, Example, HoldOut, Limits, Memory, Pair, Preflight, Reading
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, blueprint, count_parameters
 from dragoman.objectives import Material, make, objective
@@ -46,8 +46,14 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     config = settle_system(config, origin)
     device = str(pick_device(config.training.device))
     train, valid = corpora(config.data)
-    config = choose_objective(config, origin.spec if origin else try_spec(config), data.kind_of(train[0]))
-    reading = data.READINGS[objective(config.objective.name or "").reads]
+    holds = data.kind_of(train[0])
+    if holds == "signals" and not origin:
+        config = settle_features(config, train[0])
+    tried = origin.spec if origin else try_spec(config)
+    for corpus in (*train, *valid):
+        check_source(config.system.name or "", tried, corpus)
+    config = choose_objective(config, tried, holds)
+    reading = data.READINGS["signals" if holds == "signals" else objective(config.objective.name or "").reads]
     with new_folder(folder) as partial:
         say("reading the corpus")
         count = _Count()
@@ -72,7 +78,7 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         others = {} if split else {"valid": reading.read(valid)}
         if config.data.test_source:
             others["test"] = reading.read(_corpora(config.data, config.data.test_source, config.data.test_target))
-        inspector = Inspector(*tokenizers, Limits(config.data.longest), others)
+        inspector = reading.inspector(*tokenizers, Limits(config.data.longest), others)
         sizes = (vocabulary.source, vocabulary.target)
 
         def encoded(pairs: Iterable[Pair]) -> Iterator[list[Example]]:
@@ -80,7 +86,7 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
 
         written = tell(_train(reading, train, split), "written", say, count.pairs)
         store = data.write_store(partial / "data" / "train", inspector.keep(encoded(written)), *sizes)
-        watch = Inspector(*tokenizers, Limits(config.data.longest), what="validate on")
+        watch = reading.inspector(*tokenizers, Limits(config.data.longest), what="validate on")
         held = split.valid(reading.read(train)) if split else reading.read(valid)
         data.write_store(partial / "data" / "valid", watch.keep(encoded(held)), *sizes)
         if watch.dropped:
@@ -109,6 +115,29 @@ def settle_system(config: Config, origin: Origin | None) -> Config:
     if config.system.settings or config.system.size:
         raise UserError("the settings of the run to start from stay as they are: name a --system to choose others")
     return replace(config, system=origin.config.system)
+
+
+def settle_features(config: Config, corpus: Corpus) -> Config:
+    """As many numbers a vector as the files have, where the system can be told and was not."""
+    name, settings = config.system.name or "", config.system.settings
+    if "features" not in system(name).settings() or "features" in settings:
+        return config
+    found = {**settings, "features": data.Signals(corpus.source).features}
+    return replace(config, system=replace(config.system, settings=found))
+
+
+def check_source(name: str, spec: ModelSpec, corpus: Corpus) -> None:
+    """Refuse text for a system that reads vectors, vectors for one that reads text, and vectors of another width."""
+    features, signals = blueprint(spec).source_features, data.kind_of(corpus) == "signals"
+    if signals and features is None:
+        raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
+    if features is not None and not signals:
+        raise UserError(f"{name} reads vectors, but {corpus.source} is none of numpy's .npz and .npy files")
+    if signals and (found := data.Signals(corpus.source).features) != features:
+        raise UserError(
+            f"{corpus.source} has vectors of {found} numbers, but the system reads {features}: leave "
+            "system.settings.features out, or give it other files"
+        )
 
 
 def _named(config: Config, origin: Origin) -> bool:
@@ -141,8 +170,10 @@ def _tokenizers(
 
 def framing_of(spec: ModelSpec, target: Tokenizer) -> Framing:
     """The symbols around a text; tokens past the tokenizer's own (sentinels) are never written by a search."""
-    framing = FRAMINGS[type(spec)]
-    return replace(framing, banned=(*framing.banned, *range(target.size, blueprint(spec).vocabulary)))
+    framing, model = FRAMINGS[type(spec)], blueprint(spec)
+    if model.source_features is not None:  # nothing stands around vectors
+        framing = replace(framing, before=(), after=())
+    return replace(framing, banned=(*framing.banned, *range(target.size, model.vocabulary)))
 
 
 def tell(pairs: Iterable[Pair], done: str, say: Say, total: int | None = None) -> Iterator[Pair]:
@@ -240,8 +271,8 @@ def _learn(
     def one(*sides: bool) -> Tokenizer:
         return learn(texts((sides[0], sides[1])), config.text.kind, config.text.size or 8000, config.text.marker)
 
-    if config.text.joint or reading.sides == 1 or reading.labels:
-        joint = one(True, not reading.labels)
+    if config.text.joint or reading.sides == 1 or reading.labels or reading.signals:
+        joint = one(not reading.signals, not reading.labels)
         return joint, joint
     return one(True, False), one(False, True)
 

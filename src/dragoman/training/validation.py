@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from dragoman import evaluation
 from dragoman.data import Batches, TokenStore
+from dragoman.data.signals import describe
 from dragoman.objectives import Objective
-from dragoman.run import Run
+from dragoman.run import Run, Source
 from dragoman.search import Beam
 
 
@@ -55,8 +59,12 @@ class Validator:
             width=objective.width,
         )
         shown = range(min(sentences, len(store)) if objective.decodes else 0)
-        self.sources = [run.source_tokenizer.decode(store.source(i).tolist()) for i in shown]
+        self.sources: list[Source] = [self._source(store.source(i)) for i in shown]
         self.references = [run.target_tokenizer.decode(store.target(i).tolist()) for i in shown]
+
+    def _source(self, row: NDArray[Any]) -> Source:
+        """What is to be translated: a text, or the vectors themselves."""
+        return self.run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row)
 
     @torch.inference_mode()
     def validate(self) -> Validation:
@@ -78,7 +86,8 @@ class Validator:
             texts = [t.text for t in self.run.translate(self.sources, search=greedy, alignment=False)]
             measures["bleu"] = evaluation.bleu(texts, self.references).value
             measures["exact_match"] = evaluation.exact_match(texts, self.references).value
-            samples = list(map(Sample, self.sources, self.references, texts))[:20]
+            shown = [source if isinstance(source, str) else describe(source) for source in self.sources]
+            samples = list(map(Sample, shown, self.references, texts))[:20]
         model.train(training)
         perplexity = evaluation.perplexity(-sums["likelihood"], count).value
         return Validation(sums["total"] / count, perplexity, measures, samples)

@@ -26,8 +26,10 @@ from dragoman.training.prepare import check_free
 from dragoman.training.progress import Progress
 
 #: what of the library's settings for generation our search has as well
-TAKEN = {"num_beams", "length_penalty", "max_new_tokens", "max_length"}
-#: what it has in the framing; a hypothesis that reaches the length limit is cut off, with no END put behind it
+TAKEN = {"num_beams", "length_penalty", "max_new_tokens", "max_length", "early_stopping"}
+#: when a beam stops, by the library's early_stopping
+STOPS = {False: "hopeless", True: "complete", "never": "steps"}
+#: what it has in the framing
 FRAMED = {
     "bad_words_ids",
     "suppress_tokens",
@@ -41,7 +43,6 @@ FRAMED = {
 #: what changes nothing: the library's own defaults
 NEUTRAL: dict[str, Any] = {
     "do_sample": False,
-    "early_stopping": False,
     "temperature": 1.0,
     "top_k": 50,
     "top_p": 1.0,
@@ -115,7 +116,9 @@ def import_checkpoint(folder: Path, run_folder: Path, say: Callable[[str], None]
 def _with_tokenizers(folder: Path, found: Checkpoint) -> tuple[Checkpoint, Tokenizer, Tokenizer]:
     """The checkpoint with the framing that its tokenizer wants, and the tokenizers of either side."""
     source, target = _tokenizers(folder, found)
-    found = replace(found, framing=framed(folder, found, source))
+    framing = framed(folder, found, source)
+    closed = framing.end == found.search.get("forced_eos_token_id")
+    found = replace(found, framing=replace(framing, closed=closed))
     return found, source, _labels(found.labels) if found.labels else target
 
 
@@ -151,6 +154,8 @@ def _config(found: Checkpoint, joint: bool) -> config.Config:
         "beam": search.get("num_beams"),
         "length_penalty": search.get("length_penalty"),
         "longest_target": search.get("max_new_tokens", longest),
+        "stop": STOPS.get(search.get("early_stopping", False)),
+        "unfinished": "beside",
     }
     known = {name: value for name, value in wanted.items() if value is not None}
     values = {"text": {"kind": FOREIGN, "joint": joint}, "system": {"name": found.system}, "search": known}

@@ -128,7 +128,8 @@ class Settings:
     def banned(self) -> tuple[int, ...]:
         """The tokens that must never be written; bad words of several tokens are the search's to keep out."""
         words = self.search.get("bad_words_ids") or []
-        alone = [word[0] for word in words if isinstance(word, list) and len(word) == 1]
+        ends = self.search.get("eos_token_id", self.values.get("eos_token_id"))  # the library never bans END so
+        alone = [word[0] for word in words if isinstance(word, list) and len(word) == 1 and word[0] != ends]
         return tuple(sorted({*alone, *(self.search.get("suppress_tokens") or [])}))
 
     def labels(self) -> tuple[str, ...]:

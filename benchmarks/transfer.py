@@ -1,0 +1,116 @@
+"""What pretraining is worth: translation from 2,000 pairs, and part-of-speech tagging, with it and without.
+
+    python benchmarks/transfer.py translation --data MULTI30K     # train/val/test_2016_flickr .en and .de, plain or .gz
+    python benchmarks/transfer.py tagging --data UD_EWT           # train/dev/test .tsv: words, tab, tags; plain or .gz
+
+Every training is a `dragoman` command with default settings but for those shown here; they are printed as they are
+run, several seeds at the same time. Multi30k: https://github.com/multi30k/dataset; UD English EWT:
+https://universaldependencies.org.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+PAIRS = 2000
+
+
+def dragoman(*arguments: object) -> str:
+    command = [str(argument) for argument in arguments]
+    print("dragoman", *command, flush=True)
+    done = subprocess.run([sys.executable, "-m", "dragoman", *command], capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr)
+    return done.stdout
+
+
+def lines(folder: Path, name: str) -> list[str]:
+    """The lines of a file of the corpus, plain or gzipped."""
+    path = folder / name
+    if path.exists():
+        return path.read_text(encoding="utf-8").splitlines()
+    with gzip.open(f"{path}.gz", "rt", encoding="utf-8") as file:
+        return file.read().splitlines()
+
+
+def write(path: Path, content: list[str]) -> Path:
+    path.write_text("".join(f"{line}\n" for line in content), encoding="utf-8")
+    return path
+
+
+def score(run: Path, source: Path, reference: Path, measure: str) -> float:
+    answer = dragoman("evaluate", run, "--source", source, "--reference", reference, "--measures", measure, "--json")
+    return json.loads(answer)["scores"][0]["value"]
+
+
+def translation(data: Path, work: Path, seed: int) -> dict[str, float]:
+    """English to German: German text and the sources of the pairs are denoised first, or not."""
+    few, whole, valid, test = [], {}, {}, {}
+    for language in ("en", "de"):
+        train = lines(data, f"train.{language}")
+        few += [write(work / f"few.{language}", train[:PAIRS])]
+        whole[language] = write(work / f"train.{language}", train)
+        valid[language] = write(work / f"valid.{language}", lines(data, f"val.{language}"))
+        test[language] = write(work / f"test.{language}", lines(data, f"test_2016_flickr.{language}"))
+    pairs = ["--source", few[0], "--target", few[1], "--valid-source", valid["en"], "--valid-target", valid["de"]]
+    often = ["--set", "training.validate_every=100", "--set", "training.validate_sentences=300"]
+    often += ["--set", "training.patience=10", "--seed", seed]
+    text = ["--source", whole["de"], "--source", few[0], "--valid-source", valid["de"]]
+    bart = ["--system", "bart", "--size", "small"]
+    rare = ["--set", "training.validate_every=1000", "--seed", seed]
+    dragoman("train", work / "denoised", *bart, *text, "--steps", 7000, "--minutes", 3.5, *rare)
+    dragoman("train", work / "tuned", "--start-from", work / "denoised", *pairs, "--steps", 2500, *often)
+    dragoman("train", work / "same", *bart, *pairs, "--steps", 4000, *often)
+    dragoman("train", work / "default", *pairs, "--steps", 4000, *often)
+    names = {"denoised, then tuned": "tuned", "the same system alone": "same", "the default system alone": "default"}
+    return {what: score(work / name, test["en"], test["de"], "bleu") for what, name in names.items()}
+
+
+def tagging(data: Path, work: Path, seed: int) -> dict[str, float]:
+    """Parts of speech: the words of the same corpus are masked and guessed first, or not."""
+    train, valid = (write(work / f"{name}.tsv", lines(data, f"{name}.tsv")) for name in ("train", "dev"))
+    words = {n: write(work / f"{n}.words", [line.split("\t")[0] for line in lines(data, f"{n}.tsv")]) for n in PARTS}
+    gold = write(work / "test.tags", [line.split("\t")[1] for line in lines(data, "test.tsv")])
+    stop = ["--set", "training.validate_every=250", "--set", "training.patience=6", "--seed", seed]
+    tags = ["--source", train, "--valid-source", valid]
+    roberta = ["--system", "roberta", "--size", "small"]
+    text = ["--source", words["train"], "--valid-source", words["dev"]]
+    dragoman("train", work / "masked", *roberta, *text, "--steps", 4000, *stop)
+    dragoman("train", work / "tuned", "--start-from", work / "masked", *tags, "--steps", 2000, *stop)
+    dragoman("train", work / "same", *roberta, *tags, "--steps", 4000, *stop)
+    dragoman("train", work / "tagger", "--system", "tagger", "--size", "small", *tags, "--steps", 4000, *stop)
+    names = {"masked words, then tags": "tuned", "the same system, tags alone": "same", "tagger": "tagger"}
+    return {what: score(work / name, words["test"], gold, "accuracy") for what, name in names.items()}
+
+
+PARTS = ("train", "dev", "test")
+TASKS = {"translation": translation, "tagging": tagging}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("task", choices=TASKS)
+    parser.add_argument("--data", type=Path, required=True, help="the folder of the corpus")
+    parser.add_argument("--work", type=Path, default=Path("runs/transfer"), help="where the runs go")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    arguments = parser.parse_args()
+    places = {seed: arguments.work / arguments.task / str(seed) for seed in arguments.seeds}
+    for place in places.values():
+        place.mkdir(parents=True)
+    with ThreadPoolExecutor(len(places)) as pool:
+        jobs = {seed: pool.submit(TASKS[arguments.task], arguments.data, place, seed) for seed, place in places.items()}
+    found = {seed: job.result() for seed, job in jobs.items()}
+    for what in next(iter(found.values())):
+        values = [one[what] for one in found.values()]
+        each = ", ".join(f"{value:.2f}" for value in values)
+        print(f"{what:30} {sum(values) / len(values):6.2f}   (seeds {', '.join(map(str, found))}: {each})")
+
+
+if __name__ == "__main__":
+    main()

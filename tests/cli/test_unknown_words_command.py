@@ -1,0 +1,70 @@
+"""Unknown words of a closed vocabulary, replaced through the alignment when a run translates."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman import load
+from dragoman.cli import main
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.search import Hypothesis
+
+
+def train(folder: Path, kind: str, system: str) -> Path:
+    nouns = ["man", "dog", "house", "tree", "book", "sun"]
+    english = [f"the {a} sees the {b}" for a in nouns for b in nouns]
+    (folder / "en").write_text("".join(f"{line}\n" for line in english), encoding="utf-8")
+    (folder / "de").write_text("".join(f"{line.upper()}\n" for line in english), encoding="utf-8")
+    settings = ["system.settings.width=16", f"text.kind={kind}", "text.size=400", "training.tokens=400"]
+    arguments = ["train", folder / "run", "--source", folder / "en", "--target", folder / "de", "--steps", 2]
+    arguments += ["--system", system, "--device", "cpu", *(x for s in settings for x in ("--set", s))]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+    return folder / "run"
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Says “THE <unk> SEES”, and looks at the source word in the same place each time."""
+    loaded = load(train(tmp_path, "word", "bahdanau"), device="cpu")
+    tokens = [*loaded.target_tokenizer.encode("THE"), loaded.target_tokenizer.unknown]
+    tokens += loaded.target_tokenizer.encode("THE SEES")[1:]
+    said = Hypothesis(tokens, -1.0, -1.0, True)
+    monkeypatch.setattr(loaded, "_run_search", lambda source, *others: [[said]] * len(source))
+
+    def diagonal(source: torch.Tensor, lengths: torch.Tensor, targets: list[list[int]]) -> torch.Tensor:
+        return torch.eye(len(targets[0]) + 1, source.shape[1])[None]
+
+    monkeypatch.setattr(loaded, "_cross", diagonal)
+    return loaded
+
+
+def test_unknown_words_are_looked_up_or_copied(run: Run) -> None:
+    plain = run.translate(["the zebra sees the dog", ""])
+    assert [t.text for t in plain] == ["THE <unk> SEES", ""]
+    copied = run.translate(["the zebra sees the dog", ""], dictionary={})
+    assert [t.text for t in copied] == ["THE zebra SEES", ""]
+    assert copied[0].alignment == [(0, 0), (1, 1), (2, 2)]
+    assert run.translate(["the zebra sees"], dictionary={"zebra": "ZEBRA"})[0].text == "THE ZEBRA SEES"
+    two = run.translate(["the zebra sees"], dictionary={"zebra": "GESTREIFTES PFERD"})[0]
+    assert two.text == "THE GESTREIFTES PFERD SEES"
+    assert two.alignment == [(0, 0), (1, 1), (1, 2), (2, 3)]
+
+
+def test_what_spells_every_word_has_none_to_replace(tmp_path: Path) -> None:
+    run = load(train(tmp_path, "bpe", "bahdanau"), device="cpu")
+    with pytest.raises(UserError, match="of kind 'bpe', which spells every word: do without"):
+        run.translate(["the dog"], dictionary={})
+
+
+def test_without_attention_nobody_knows_which_word_was_meant(tmp_path: Path) -> None:
+    run = load(train(tmp_path, "word", "cho"), device="cpu")
+    with pytest.raises(UserError, match="has no attention, by which unknown words are replaced"):
+        run.translate(["the dog"], dictionary={})
