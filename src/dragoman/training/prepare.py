@@ -228,7 +228,7 @@ def try_spec(config: Config) -> ModelSpec:
 
 
 def make_spec(config: Config, vocabulary: Vocabulary) -> ModelSpec:
-    name, size = config.system.name or "", config.system.size or "base"
+    name, size = config.system.name or "", config.system.size or "tiny"  # before a size is chosen, the smallest
     return system(name).spec(vocabulary, size, **config.system.settings)
 
 

@@ -1,0 +1,77 @@
+"""Systems that read source and target as one sequence learn to translate, and worse without attention, as is taught."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from dragoman.config import from_dict
+from dragoman.data import phrasebook
+from dragoman.run import load, read_metrics
+from dragoman.training.display import Display
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+STEPS = 150
+
+
+class Quiet(Display):
+    def note(self, text: str) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
+    phrasebook.write(folder, pairs=4000, valid=100, test=20)
+    return folder
+
+
+def train(folder: Path, corpus: Path, system: str) -> list[float]:
+    """The perplexity of the validation targets, before anything was learned, half-way and at the end."""
+    values = {
+        "data": {
+            "source": [str(corpus / "train.en")],
+            "target": [str(corpus / "train.de")],
+            "valid_source": [str(corpus / "valid.en")],
+            "valid_target": [str(corpus / "valid.de")],
+            "longest": 60,
+        },
+        "text": {"size": 1000},
+        "system": {"name": system, "size": "tiny", "settings": {"width": 64, "dropout": 0.0}},
+        "objective": {"name": "translation"},  # the same loss for all, of the target's words alone
+        "training": {"tokens": 1024, "steps": STEPS, "validate_every": STEPS // 2, "validate_sentences": 0},
+    }
+    values["training"] |= {"warmup": 30, "device": "cpu", "average": False}
+    prepare(folder / system, from_dict(values), lambda text: None)
+    Trainer(folder / system, Quiet()).train()
+    return [record["perplexity"] for record in read_metrics(folder / system) if record["kind"] == "valid"]
+
+
+@pytest.fixture(scope="module")
+def perplexities(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    folder = tmp_path_factory.mktemp("runs")
+    return {system: train(folder, corpus, system) for system in ("rnn-lm", "transformer-d", "bahdanau")}
+
+
+@pytest.mark.parametrize("system", ["rnn-lm", "transformer-d"])
+def test_one_sequence_learns_the_phrasebook(system: str, perplexities: dict[str, list[float]]) -> None:
+    half, end = perplexities[system]
+    assert end < 0.8 * half
+    assert end < 60  # of 1,000 pieces
+
+
+def test_one_recurrent_sequence_is_worse_than_attention(perplexities: dict[str, list[float]]) -> None:
+    assert perplexities["bahdanau"][-1] < perplexities["rnn-lm"][-1]
+
+
+def test_their_own_objective_counts_the_source_too(corpus: Path, tmp_path: Path) -> None:
+    values = {"data": {"source": [str(corpus / "valid.en")], "target": [str(corpus / "valid.de")]}}
+    values |= {"system": {"name": "transformer-d", "size": "tiny", "settings": {"width": 16, "heads": 2, "layers": 1}}}
+    values |= {"training": {"steps": 2, "device": "cpu"}}
+    prepare(tmp_path / "run", from_dict(values), lambda text: None)
+    Trainer(tmp_path / "run", Quiet()).train()
+    run = load(tmp_path / "run", device="cpu")
+    assert run.config.objective.name == "one-sequence"
+    assert run.translate(["The old man reads."])[0].tokens
