@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from dragoman.data import corpus as module
-from dragoman.data.corpus import Corpus, Pair, read, read_monolingual
+from dragoman.data.corpus import Corpus, Pair, kind_of, read, read_dialogues, read_monolingual
 from dragoman.errors import UserError
 
 
@@ -198,3 +198,40 @@ def test_sides_that_do_not_fit_the_format(write) -> None:
     assert "holds both sides" in message(Corpus(path, path))
     assert "name the target file too" in message(Corpus(write("a.en", "a\n")))
     assert "unknown corpus format 'tvs': did you mean 'tsv'?" in message(Corpus(path, format="tvs"))
+
+
+@pytest.mark.parametrize(
+    ("record", "keys", "holds"),
+    [
+        ({"source": "a", "target": "b"}, (None, None), "pairs"),
+        ({"en": "a", "de": "b"}, ("en", "de"), "pairs"),
+        ({"text": "a"}, ("text", None), "text"),
+        ({"turns": ["a", "b"]}, (None, None), "turns"),
+        (
+            {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]},
+            (None, None),
+            "turns",
+        ),
+    ],
+)
+def test_what_json_lines_hold(record: dict, keys: tuple, holds: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    assert kind_of(Corpus(path, None, "", *keys)) == holds
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ('{"turns": ["a"]}', "is no dialogue"),
+        ('{"turns": "a"}', "must be a list of texts"),
+        ('{"turns": ["a", "\\ud800"]}', "half a surrogate pair"),
+        ('{"messages": [{"role": "assistant", "content": "a"}]}', "must speak by turns, user first"),
+        ('{"text": "a"}', "neither 'turns' nor 'messages'"),
+    ],
+)
+def test_broken_dialogues_are_named(line: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text(line + "\n", encoding="utf-8")
+    with pytest.raises(UserError, match=message):
+        list(read_dialogues([Corpus(path)]))

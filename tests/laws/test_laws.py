@@ -13,6 +13,7 @@ from dragoman.parts.mixer import Ctx, Layout, State, map_state
 from dragoman.search import Beam, Length, exhaustive_search, search
 from dragoman.search.beam import beam_search
 from dragoman.search.scoring import token_scores
+from dragoman.systems import SYSTEMS, Vocabulary
 
 TOLERANCE = {"atol": 2e-5, "rtol": 2e-5}
 WRITERS = [variant for variant in VARIANTS if small_spec(variant).build().writes]
@@ -284,3 +285,22 @@ def test_every_weight_learns(variant: str) -> None:
     idle = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
     elsewhere = ("pooler.", "generator.")  # take part in what is learned, but not in these logits
     assert [name for name in idle if not name.startswith(elsewhere)] == []
+
+
+def test_a_decoder_alone_searches_up_to_its_last_position() -> None:
+    """A long and a short source together: each has the room that it has alone, however little the other leaves."""
+    model = (
+        SYSTEMS["gpt"]
+        .spec(Vocabulary(VOCABULARY, VOCABULARY, True), "tiny", width=16, layers=1, heads=2, longest=12)
+        .build()
+    )
+    model.eval()
+    source = torch.randint(4, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(3))
+    lengths = torch.tensor([9, 2])
+    for settings in (Beam(1, length=Length(0, 50)), Beam(3, stop="steps", length=Length(0, 50))):
+        together = search(model, source, lengths, SYMBOLS, settings, torch.arange(2))
+        for row, length in enumerate(lengths.tolist()):
+            own = source[row : row + 1, :length]
+            alone = search(model, own, lengths[row : row + 1], SYMBOLS, settings, torch.tensor([row]))[0]
+            assert [h.tokens for h in alone] == [h.tokens for h in together[row]]
+            assert all(len(h.tokens) + length <= 12 for h in alone)

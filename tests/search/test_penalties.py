@@ -249,7 +249,7 @@ def test_greedy_search_says_what_it_was_normalised_by() -> None:
 
 @pytest.mark.parametrize("name", ["sutskever", "cho", "rnn-lm", "transformer-d"])
 def test_coverage_without_attention_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="but this model has no attention"):
+    with pytest.raises(UserError, match="but no part of this model looks at a source"):
         search(model_of(name), SOURCE, LENGTHS, SYMBOLS, Beam(2, coverage=0.1), torch.arange(3))
 
 

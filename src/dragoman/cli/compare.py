@@ -46,7 +46,7 @@ def compare(
     from dragoman.data import phrasebook
     from dragoman.evaluation import table
     from dragoman.lens.comparison import write_comparison
-    from dragoman.training.comparison import check_systems, findings, measure, train_one
+    from dragoman.training.comparison import check_settings, check_systems, findings, measure, train_one
     from dragoman.training.display import display
 
     names = [name.strip() for name in systems.split(",") if name.strip()]
@@ -54,6 +54,8 @@ def compare(
     files: dict[str, Any] = {"source": source, "target": target}
     files |= {"valid_source": valid_source, "valid_target": valid_target}
     if not source:
+        if target or valid_source or valid_target or test_source or test_target:
+            raise UserError("files were named without a --source: name it too, or leave all out for the phrasebook")
         corpus = folder / "phrasebook"
         if not corpus.exists():
             say(f"writing {PAIRS:,} sentence pairs of the phrasebook to {corpus}")
@@ -73,6 +75,7 @@ def compare(
         | {"validate_every": 100_000, "validate_sentences": 0, "best_by": "loss"},
     }
     config = configuration.with_settings(configuration.from_dict(values), settings or [])
+    check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
     trained = []
     for number, name in enumerate(names, 1):

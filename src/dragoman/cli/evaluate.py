@@ -73,7 +73,7 @@ def evaluate(
             )
         found = loaded.align(sources, references)
         if found is None:
-            say("this system has no attention, and so no alignments")
+            say("no alignments: no part of this system looks from a decoder at an encoder")
         else:
             scores.append(
                 evaluation.alignment_error_rate(found, [sure for sure, _ in gold], [possible for _, possible in gold])

@@ -99,7 +99,7 @@ def _show_sentence(run: Run, sentence: str, target: str | None, svg: Path | None
         print(f"{score:9.3f}  {one}")
     print()
     if attention.cross is None:
-        print("this system has no attention: all that it knows of the source is one state")
+        print("there is nothing to align: no part of this system looks from a decoder at an encoder")
         return
     for line in alignment_lines(sentence, text, attention.alignment):
         print(line)

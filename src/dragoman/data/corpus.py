@@ -88,9 +88,12 @@ def kind_of(corpus: Corpus) -> str:
     if corpus.source.suffix.lower() in SIGNALS and not corpus.format:
         return "signals"
     format = _format(corpus)
-    if format == "jsonl" and corpus.source_key is None:
+    if format == "jsonl":
         line, text = next(iter(sentences(corpus.source)))
-        return "turns" if _turns(text, corpus.source, line) is not None else "pairs"
+        if corpus.source_key is None and _turns(text, corpus.source, line) is not None:
+            return "turns"
+        alone = corpus.target_key is None and "target" not in _record(text, corpus.source, line)
+        return "text" if alone and corpus.source_key is not None else "pairs"
     return "pairs" if format == "tsv" or corpus.target is not None else "text"
 
 
@@ -129,6 +132,10 @@ def _turns(text: str, path: Path, line: int) -> list[str] | None:
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
         raise UserError(f"{path}, line {line:,}: the turns of a dialogue must be a list of texts")
+    try:
+        "".join(turns).encode()
+    except UnicodeEncodeError:
+        raise UserError(f"{path}, line {line:,}: a turn holds half a surrogate pair, which is no text") from None
     return turns
 
 

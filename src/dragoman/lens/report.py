@@ -204,7 +204,7 @@ def _curves(metrics: list[Record]) -> Markup:
 
 def _says(samples: dict[int, list[Sample]]) -> Markup:
     if not samples or not samples[max(samples)]:
-        return paragraph("Nothing yet: samples are written at each validation.")
+        return paragraph("Nothing: samples are translations of validation sentences, and there were none.")
     last = max(samples)
     cards = [_card(sample) for sample in samples[last]]
     more = [folded(f"{len(cards) - SHOWN} more", *cards[SHOWN:])] if len(cards) > SHOWN else []
@@ -265,12 +265,14 @@ def _looks(run: Run, samples: list[Sample]) -> Markup:
             return paragraph(
                 "This system has no attention: it reads the whole source into a state of fixed size and writes "
                 "from that alone, so there is no look to show."
+                if not attention.weights
+                else "In this system no decoder looks at an encoder: source and target are one sequence."
             )
         if attention.target:
             picture = attention_picture(attention, f"Sentence {number}")
             pictures.append(figure(picture, text(source), " → ", text(translation), scroll=True))
     if not pictures:
-        return paragraph("Nothing yet: it is shown for samples of a validation.")
+        return paragraph("Nothing: it is shown for translations of validation sentences, and there were none.")
     return join(
         paragraph(
             "Each row is a word that the model wrote, each column a word of the source. The stronger the colour of a "
@@ -302,6 +304,16 @@ def _settings(run: Run) -> Markup:
     )
 
 
+#: what runs that do not translate are for
+OTHER_USES = {
+    "language": ("continue texts", "generate"),
+    "masks": ("continue texts", "generate"),
+    "masked": ("fill masks", "fill"),
+    "replaced": ("fill masks", "fill"),
+    "tagging": ("tag words", "tag"),
+}
+
+
 def _next(run: Run, samples: list[Sample]) -> Markup:
     folder = shlex.quote(str(run.folder))
     source = shlex.quote(next(iter(_short_sources(samples)), "A sentence."))
@@ -313,6 +325,11 @@ def _next(run: Run, samples: list[Sample]) -> Markup:
     }
     if run.model.source_features is not None:
         del commands["look into a sentence"]
+    name = run.config.objective.name or "translation"
+    if name in OTHER_USES:
+        what, command = OTHER_USES[name]
+        commands = {what: f"dragoman {command} {folder} INPUT > OUTPUT", "train on": commands["train on"]}
+        commands |= {"start another run from it": f"dragoman train NEW --start-from {folder} --source SOURCE …"}
     return table(("to", "say"), [(name, tag("code", command)) for name, command in commands.items()], numeric=False)
 
 

@@ -52,7 +52,9 @@ class DecoderOnlyModel(Model):
 
     @property
     def longest_source(self) -> int | None:
-        return position_limit(self.decoder)
+        """A quarter of the places is left to the target."""
+        limit = position_limit(self.decoder)
+        return None if limit is None else max(1, 3 * limit // 4)
 
     def room(self, source_lengths: Tensor) -> Tensor | None:
         limit = position_limit(self.decoder)
@@ -91,14 +93,15 @@ class DecoderOnlyModel(Model):
     def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
         """The source is read once, and its state repeated for the rows of a beam."""
         batch, width = source.shape
-        state = self.decoder.init_state(batch, width + longest, self.target_embedding.weight)
+        places = min(width + longest, position_limit(self.decoder) or width + longest)
+        state = self.decoder.init_state(batch, places, self.target_embedding.weight)
         if width:
             ctx = Ctx(Layout.padded(width, lengths), prefix=lengths)
             _, state = self.decoder(self.target_embedding(source), ctx, state)
         if beam > 1:
             state = map_state(lambda leaf: leaf.repeat_interleave(beam, 0), state)
         tokens = first_tokens(first, batch, source.device).repeat_interleave(beam)
-        return Start(None, state, tokens, lengths.repeat_interleave(beam))
+        return Start(None, state, tokens, lengths.repeat_interleave(beam), places)
 
 
 def join(source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> tuple[Tensor, Tensor]:

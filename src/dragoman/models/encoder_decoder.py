@@ -119,7 +119,7 @@ class EncoderDecoderModel(Model):
         rows = source.shape[0] * beam
         state = self.decoder.init_state(rows, longest, memory.states)
         tokens = first_tokens(first, source.shape[0], source.device).repeat_interleave(beam)
-        return Start(memory, state, tokens, torch.zeros_like(tokens))
+        return Start(memory, state, tokens, torch.zeros_like(tokens), longest)
 
 
 def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tensor:

@@ -24,6 +24,7 @@ class Start:
     state: State
     tokens: Tensor  # R: the token that is fed first
     positions: Tensor  # R: its position
+    places: int = 2**31  # how many positions there is room for; rows that are over stay at the last one
 
 
 class Model(nn.Module):

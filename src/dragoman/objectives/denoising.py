@@ -69,23 +69,33 @@ class Denoising(Objective):
         return self.loss(model, batch, step)
 
 
-class Spans(Denoising):
+class Spans(Objective):
     """Only the words that were taken out, span by span, each announced by its sentinel (Raffel et al. 2020, §3.1.4)."""
+
+    reads = "text"
+    trains = (EncoderDecoderModel,)
 
     def __init__(self, material: Material, *, rate: float = 0.15, span: float = 3.0) -> None:
         super().__init__(material)
-        sentinels = tuple(range(material.target.size, material.model.vocabulary))
+        named = getattr(material.target, "symbols", {})  # a checkpoint from elsewhere has sentinels of its own
+        own = [named[name] for n in range(len(named)) if (name := f"<extra_id_{n}>") in named]
+        sentinels = tuple(own or range(material.target.size, material.model.vocabulary))
         if not sentinels:
             raise UserError(
                 "spans are marked by sentinels, tokens past the vocabulary, and this system has none: use t5, or the "
                 "objective denoising"
             )
         self.spans = CorruptSpans(sentinels, rate, span)
+        self.loss = Translation(material)
+        self.rows = self._taken_out
 
-    def _damaged(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
+    def _taken_out(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         framing = self.material.framing
         source, target = self.spans(store.source(index), random)
         return Row(row(framing.before, source, framing.after), row((framing.start,), target, (framing.end,)))
+
+    def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
+        return self.loss(model, batch, step)
 
 
 def sentence_ends(material: Material) -> tuple[int, ...]:

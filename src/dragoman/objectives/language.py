@@ -10,7 +10,6 @@ from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import DecoderOnlyModel
 from dragoman.objectives.objective import Loss, Material, Objective, Reads, answered, row
 from dragoman.objectives.translation import Translation
-from dragoman.text import START
 
 
 class Language(Objective):
@@ -26,7 +25,7 @@ class Language(Objective):
 
     def _text(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         framing = self.material.framing
-        return Row(row(()), row(framing.before or (START,), store.target(index), (framing.end,)))
+        return Row(row(()), row(framing.before or (framing.start,), store.target(index), (framing.end,)))
 
     def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         return target + 2
@@ -41,6 +40,7 @@ class OneSequence(Language):
     reads = "pairs"
     decodes = True
     best = "bleu"
+    counts_source = True
 
     def _text(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         framing, source, target = self.material.framing, store.source(index), store.target(index)

@@ -19,7 +19,7 @@ from dragoman.text.symbols import BYTES
 class MaskedWords(Objective):
     """A share `rate` of the words is hidden and asked for (Devlin et al. 2019, §3.1).
 
-    `copies` of every sentence are masked once and for all, as there (10); with 0, in every epoch anew (Liu et al.
+    `copies` of every sentence are masked once and for all, as there (10); without, in every epoch anew (Liu et al.
     2019). `next_sentence`: a second sentence follows, half of the time one from elsewhere, and which is asked of the
     first token.
     """

@@ -21,6 +21,7 @@ from dragoman.parts.mixer import Ctx
 from dragoman.text import Framing, Tokenizer
 
 CHUNK = 2**25  # logits that exist at a time
+NOTHING = -100  # the answer where there is no question
 Reads = Literal["pairs", "text", "tags", "turns"]
 
 
@@ -57,6 +58,7 @@ class Objective:
     decodes: ClassVar[bool] = False  # is the model to be asked for whole targets when it is validated?
     best: ClassVar[str] = "loss"  # the measure by which validations are compared
     smooths: ClassVar[float] = 0.0  # label smoothing unless told
+    counts_source: ClassVar[bool] = False  # are the source's words foretold too, as part of the target?
 
     def __init__(self, material: Material) -> None:
         if not isinstance(material.model, self.trains):
@@ -64,6 +66,11 @@ class Objective:
             raise UserError(
                 f"this objective trains a model of kind {kinds}, but the system is of kind "
                 f"{type(material.model).__name__.removesuffix('Model')}: choose another objective or another system"
+            )
+        if self.aligned and material.framing.pad == material.framing.end:
+            raise UserError(
+                "this objective marks what is not asked with the symbol for padding, but here that is also the one "
+                "that ends a sentence: use a checkpoint with one of its own"
             )
         self.material = material
         self.rows: Rows | None = None  # None: plain pairs with their framing
@@ -82,7 +89,7 @@ class Objective:
 def words_lost(
     output: OutputLayer, features: Tensor, answers: Tensor, pad: int, smoothing: float = 0.0
 ) -> dict[str, Tensor]:
-    """N D, N → `likelihood`: −Σ log p of the answers that are not PAD; `spread`: −Σ of the mean log p of all words.
+    """N D, N → `likelihood`: −Σ log p of the answers that are not `pad`; `spread`: −Σ of the mean log p of all words.
 
     `correct` counts the answers that were likeliest, when nothing is learned from it. A large vocabulary is dealt with
     in chunks of tokens, whose logits are computed again for the backward pass, so that no more than CHUNK exist.

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, Model
-from dragoman.objectives.objective import Loss, Material, Objective, row, smoothed, words_lost
+from dragoman.objectives.objective import NOTHING, Loss, Material, Objective, row, smoothed, words_lost
+from dragoman.parts.mixer import Layout
 from dragoman.text import Dropout
 
 Decay = Literal["linear", "exponential", "inverse-sigmoid"]
@@ -48,11 +49,13 @@ class Translation(Objective):
         return Row(read, row((framing.start,), target(store.target(index).tolist(), random), (framing.end,)))
 
     def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
-        fed, pad, smoothing = batch.target[:, :-1], self.material.framing.pad, self.material.label_smoothing
+        fed, smoothing = batch.target[:, :-1], self.material.label_smoothing
+        real = Layout.padded(fed.shape[1], batch.target_lengths - 1).real  # by length: padding may look like END
+        answers = batch.target[:, 1:].masked_fill(~real, NOTHING) if real is not None else batch.target[:, 1:]
         if self.sampling and torch.is_grad_enabled():
             fed = self._own_words(model, batch, fed, self.own_share(step))
         features, ctx = model.features(batch.source, batch.source_lengths, fed, batch.target_lengths - 1)
-        sums = words_lost(model.output, features.flatten(0, 1), batch.target[:, 1:].flatten(), pad, smoothing)
+        sums = words_lost(model.output, features.flatten(0, 1), answers.flatten(), NOTHING, smoothing)
         total = smoothed(sums, smoothing)
         for auxiliary in ctx.losses:
             total = total + auxiliary * batch.target_tokens

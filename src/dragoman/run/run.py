@@ -193,6 +193,8 @@ class Run:
             raise UserError(f"{self.folder} reads text, but was given arrays: use a run of a system that reads them")
         if self.config.objective.name != "dialogue":
             return self.source_tokenizer.encode_batch(list(texts))
+        if any(text.count("\t") % 2 for text in texts):
+            raise UserError("a dialogue is gone on with after the other's turn: an odd number of turns is expected")
         turns = (self.source_tokenizer.encode_batch(text.split("\t")) for text in texts)  # a dialogue so far
         return [[*dialogue(some, self.framing)[0][len(self.framing.before) :]] for some in turns]
 
@@ -258,9 +260,12 @@ class Run:
         settings = search or Sample(top_p=0.95, length=Length(0, tokens, tokens))
         begin, encoded = self.framing.before, self.target_tokenizer.encode_batch(list(prompts))
         encoded = [[*begin, *ids] or [self.framing.start] for ids in encoded]
-        longest, most = max(map(len, encoded), default=0), self.model.longest_source
-        if most is not None and longest >= most:
-            raise UserError(f"a prompt has {longest:,} tokens, but the model places {most:,}: shorten it")
+        longest = max(map(len, encoded), default=0)
+        room = self.model.room(torch.tensor([longest]))
+        if room is not None and int(room) < 1:
+            raise UserError(
+                f"a prompt has {longest:,} tokens, and {1 - int(room):,} too many for the model: shorten it"
+            )
         results = [Translation("", 0.0)] * len(prompts)
         budget = max(1, self.config.search.tokens // settings.rows)
         for batch in sorted_batches([len(ids) for ids in encoded], budget) if len(prompts) else []:

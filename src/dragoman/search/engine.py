@@ -48,7 +48,7 @@ class Stepper:
         self.model = model
         self.memory: Memory | None = begin.memory
         self.state: State = begin.state
-        self.tokens, self.positions = begin.tokens, begin.positions
+        self.tokens, self.positions, self.places = begin.tokens, begin.positions, begin.places
         self.symbols, self.written = symbols, 0
         self.limits = limits.repeat_interleave(len(begin.tokens) // len(limits))  # R
         self.watches = watches
@@ -63,7 +63,7 @@ class Stepper:
         if recorder is not None:  # the rows of a source ask side by side, as so many queries
             self.looks = cross_attention(self.model, {path: weights[0] for path, weights in recorder.items()})
         self.state = state
-        self.positions = self.positions + 1
+        self.positions = (self.positions + 1).clamp(max=self.places - 1)
         log_p = logits[:, 0].float().log_softmax(-1)
         if self.symbols.banned:
             log_p[:, list(self.symbols.banned)] = -torch.inf

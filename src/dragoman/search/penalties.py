@@ -62,7 +62,9 @@ class SummedCoverage(Coverage):
 
     def look(self, looks: Tensor | None) -> None:
         if looks is None:
-            raise UserError("coverage counts how often source words were looked at, but this model has no attention")
+            raise UserError(
+                "coverage counts how often source words were looked at, but no part of this model looks at a source"
+            )
         self.sums = self.sums + looks.float()
 
     def penalty(self, parent: Tensor) -> Tensor:

@@ -81,7 +81,7 @@ class Beam:
 
     @property
     def greedy(self) -> bool:
-        return self.size == 1 and self.stop == "complete" and self.enough == 1 and self.coverage == 0
+        return self.size == 1 and self.stop != "steps" and self.enough == 1 and self.coverage == 0
 
     def penalty(self, length: int) -> float:
         """What log p(y|x) of so many tokens, END counted in, is divided by."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from dragoman.config import Config
 from dragoman.data import TokenStore
 from dragoman.errors import UserError
-from dragoman.models import DecoderOnly, EncoderDecoder, EncoderOnly, ModelSpec, ReplacedTokens
+from dragoman.models import DecoderOnly, EncoderDecoder, EncoderOnly, ModelSpec, ReplacedTokens, blueprint
 from dragoman.objectives import check, objective
 from dragoman.parts.spec import Spec
 from dragoman.systems import SYSTEMS
@@ -61,14 +61,15 @@ def choose_objective(config: Config, spec: ModelSpec, holds: str) -> Config:
     return replace(config, objective=replace(config.objective, name=name, settings=settings), training=training)
 
 
-def choose(config: Config, spec: ModelSpec, store: TokenStore, device: str) -> tuple[Config, list[Choice]]:
-    """System size, batch, learning rate and the rest."""
+def choose(
+    config: Config, spec: ModelSpec, store: TokenStore, device: str, fresh: bool = True
+) -> tuple[Config, list[Choice]]:
+    """System size, batch, learning rate and the rest; a system that goes on from another run is left as it is."""
     choices: list[Choice] = []
     pairs, target_tokens = len(store), int(store.target_lengths.sum())
     named = SYSTEMS.get(config.system.name or "")
     size, settings = config.system.size, dict(config.system.settings)
     gpu = device.startswith("cuda")
-    fresh = config.training.start_from is None
 
     def choose_one(setting: str, value: object, reason: str) -> None:
         choices.append(Choice(setting, value, reason))
@@ -92,13 +93,14 @@ def choose(config: Config, spec: ModelSpec, store: TokenStore, device: str) -> t
             f"training.tokens is {tokens:,}, but the longest sentence, of {store.longest:,} tokens, must fit a batch: "
             "raise it, or lower data.longest"
         )
-    an_epoch = max(1, math.ceil(target_tokens / (0.85 * tokens * training.accumulate)))
+    places = int(blueprint(spec).width(store.source_lengths + 1, store.target_lengths + 2).sum())
+    an_epoch = max(1, math.ceil(places / (0.95 * tokens * training.accumulate)))
     learning_rate = training.learning_rate
     if learning_rate is None:
         rate, width = named.rate if named else 0.4, spec.dim
         if named and size and fresh:
             width = named.width(size, settings)
-        if not fresh:
+        if config.training.start_from:
             rate /= 2
         learning_rate = float(f"{rate / width:.2g}")
         choose_one("training.learning_rate", learning_rate, f"{rate:g} over the width of {width}")

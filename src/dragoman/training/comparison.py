@@ -9,14 +9,16 @@ from pathlib import Path
 import numpy as np
 
 from dragoman import checkpoint, evaluation
-from dragoman.config import Config
+from dragoman.config import Config, from_yaml
 from dragoman.data import TokenStore
-from dragoman.errors import UserError
+from dragoman.errors import UserError, unknown
 from dragoman.evaluation import LengthBand, Score
+from dragoman.models import blueprint
 from dragoman.models.flops import training_flops
-from dragoman.run import CHECKPOINTS, Run, is_run, load
+from dragoman.objectives import objective
+from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, load
 from dragoman.search.alignment import attention_weights
-from dragoman.systems import SYSTEMS, system
+from dragoman.systems import SYSTEMS, Vocabulary, system
 from dragoman.training.display import Display
 from dragoman.training.prepare import Say, prepare
 from dragoman.training.trainer import Trainer
@@ -61,15 +63,30 @@ def check_systems(names: Sequence[str]) -> None:
     """Refuse, before anything is trained, what is no system or cannot translate."""
     if len(set(names)) < len(names):
         raise UserError(f"a system is named twice in {', '.join(names)}: each can be compared once")
+    if not names:
+        raise UserError("no system was named: give some with --systems, separated by commas")
     for name in names:
-        if "features" in system(name).settings():
-            raise UserError(f"{name} reads vectors, not text: it cannot be compared with systems that translate")
+        model = blueprint(system(name).spec(Vocabulary(100, 100, joint=True), "tiny"))
+        if model.source_features is not None or not model.writes:
+            raise UserError(f"{name} does not translate text, and so cannot be compared with systems that do")
+
+
+def check_settings(names: Sequence[str], config: Config) -> None:
+    """Refuse a setting that none of the systems has: each is given to those that have it."""
+    known = {setting for name in names for setting in SYSTEMS[name].settings()}
+    for setting in config.system.settings:
+        if setting not in known:
+            raise unknown("setting of these systems", setting, known)
 
 
 def train_one(folder: Path, name: str, config: Config, display: Display, say: Say) -> Run:
     """Train a system in its own run folder, or go on with it where it stopped."""
     place = folder / name
-    if not is_run(place):
+    if is_run(place):
+        saved = from_yaml(place / CONFIG)
+        if _budget(saved) != _budget(config):
+            raise UserError(f"{place} was trained with another budget, size or seed: name another folder")
+    else:
         settings = {key: value for key, value in config.system.settings.items() if key in SYSTEMS[name].settings()}
         chosen = replace(config, system=replace(config.system, name=name, settings=settings))
         prepare(place, chosen, lambda text: None)
@@ -78,6 +95,11 @@ def train_one(folder: Path, name: str, config: Config, display: Display, say: Sa
         raise KeyboardInterrupt
     say(f"  {outcome.progress.step:,} steps in {outcome.progress.seconds:.0f} s: {outcome.reason}")
     return load(place)
+
+
+def _budget(config: Config) -> tuple[object, ...]:
+    training = config.training
+    return config.system.size, training.minutes, training.steps, training.seed
 
 
 def measure(run: Run, sources: Sequence[str], references: Sequence[str]) -> Trained:
@@ -117,6 +139,8 @@ def run_flops(run: Run, target_tokens: int) -> float:
     rows = np.linspace(0, len(store) - 1, min(len(store), 200)).astype(int)  # a fair sample: the cost is not linear
     around = len(run.framing.before) + len(run.framing.after)
     lengths = [(int(store.source_lengths[i]) + around, int(store.target_lengths[i]) + 1) for i in rows]
+    if objective(run.config.objective.name or "translation").counts_source:
+        lengths = [(0, source + target) for source, target in lengths]
     cost = sum(training_flops(run.spec, source, target) for source, target in lengths)
     return cost / sum(target for _, target in lengths) * target_tokens
 

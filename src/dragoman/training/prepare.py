@@ -9,10 +9,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dragoman import data
-from dragoman.config import Config, DataConfig, to_yaml
+from dragoman.config import Config, DataConfig, SearchConfig, TextConfig, to_yaml
 from dragoman.data import Corpus, Example, HoldOut, Limits, Memory, Pair, Preflight, Reading
 from dragoman.errors import UserError
-from dragoman.models import ModelSpec, blueprint, count_parameters
+from dragoman.models import DecoderOnly, EncoderOnly, Model, ModelSpec, blueprint, count_parameters
+from dragoman.models.model import position_limit
 from dragoman.objectives import Material, make, objective
 from dragoman.parts.spec import find
 from dragoman.parts.stack import Stack
@@ -24,6 +25,7 @@ from dragoman.training.beginning import Origin, begin, with_labels
 from dragoman.training.choices import Choice, choose, choose_objective, choose_vocabulary
 
 TELL_EVERY = 10.0  # seconds
+LONGEST_SIGNAL = 4000  # vectors of a source, unless told: 40 seconds of speech
 LEARN_FROM = 1_000_000  # pairs, evenly spread, that a tokenizer is learned from
 
 Say = Callable[[str], None]
@@ -44,12 +46,13 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     check_free(folder)
     origin = Origin.open(config.training.start_from) if config.training.start_from else None
     config = settle_system(config, origin)
+    kept = origin.spec if origin and config.system == origin.config.system else None  # else another system is built
     device = str(pick_device(config.training.device))
     train, valid = corpora(config.data)
     holds = data.kind_of(train[0])
-    if holds == "signals" and not origin:
-        config = settle_features(config, train[0])
-    tried = origin.spec if origin else try_spec(config)
+    if holds == "signals":
+        config = settle_signals(config, train[0]) if kept is None else config
+    tried = kept or try_spec(config)
     for corpus in (*train, *valid):
         check_source(config.system.name or "", tried, corpus)
     config = choose_objective(config, tried, holds)
@@ -70,10 +73,9 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
             config, reading, lambda: _train(reading, train, split), count, origin, say
         )
         vocabulary = Vocabulary(tokenizers[0].size, tokenizers[1].size, tokenizers[0] is tokenizers[1])
-        spec = origin.spec if origin and not _named(config, origin) else make_spec(config, vocabulary)
-        if reading.labels:
-            spec = with_labels(spec, vocabulary.target)
-        framing = origin.framing if origin else framing_of(spec, tokenizers[1])
+        spec = _labelled(kept or make_spec(config, vocabulary), reading, vocabulary)
+        check_vocabulary(spec, vocabulary, reading)
+        framing = origin.framing if origin and kept else framing_of(spec, tokenizers[1])
         say("writing the token store")
         others = {} if split else {"valid": reading.read(valid)}
         if config.data.test_source:
@@ -92,15 +94,17 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         if watch.dropped:
             lost = f"{watch.read - watch.pairs:,} of {watch.read:,} validation pairs"
             say(f"  {lost} are dropped: {', '.join(watch.dropped)}")
-        config, more = choose(config, spec, store, device)
-        if not origin or _named(config, origin):
-            spec = make_spec(config, vocabulary)  # what was chosen for the amount of data is in it now
-            spec = with_labels(spec, vocabulary.target) if reading.labels else spec
+        config, more = choose(config, spec, store, device, fresh=kept is None)
+        if kept is None:  # what was chosen for the amount of data is in it now
+            spec = _labelled(make_spec(config, vocabulary), reading, vocabulary)
         parameters = count_parameters(spec)
         memory = Memory.of(parameters, estimate_activations(spec, config.training.tokens or 0))
         preflight = inspector.report(memory)
         material = Material(blueprint(spec), *tokenizers, framing, config.training.label_smoothing or 0.0)
-        make(config.objective.name or "", material, config.objective.settings)  # what cannot be is refused here
+        learned = make(config.objective.name or "", material, config.objective.settings)  # refuses what cannot be
+        check_lengths(blueprint(spec), int(learned.width(store.source_lengths, store.target_lengths).max()))
+        if config.text.dropout and config.objective.name != "translation":
+            say(f"text.dropout is of no effect: the objective {config.objective.name} makes its own rows")
         begin(partial, spec, config, tokenizers, say)
         _write(partial, config, spec, framing, tokenizers, preflight)
     return Prepared(config, preflight, choices + more, parameters)
@@ -109,7 +113,11 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
 def settle_system(config: Config, origin: Origin | None) -> Config:
     """The system that was named, that of the run to start from, or the Transformer."""
     if config.system.name is not None:
-        return config
+        if origin is None or origin.config.system.name != config.system.name:
+            return config
+        before = origin.config.system  # the same system: what is not told stays as it was
+        settings = before.settings | config.system.settings
+        return replace(config, system=replace(before, size=config.system.size or before.size, settings=settings))
     if origin is None:
         return replace(config, system=replace(config.system, name="transformer"))
     if config.system.settings or config.system.size:
@@ -117,9 +125,13 @@ def settle_system(config: Config, origin: Origin | None) -> Config:
     return replace(config, system=origin.config.system)
 
 
-def settle_features(config: Config, corpus: Corpus) -> Config:
-    """As many numbers a vector as the files have, where the system can be told and was not."""
+def settle_signals(config: Config, corpus: Corpus) -> Config:
+    """As many numbers a vector as the files have, unless the system was told; and sources longer than those of text."""
     name, settings = config.system.name or "", config.system.settings
+    if config.data.longest == DataConfig.longest:
+        config = replace(config, data=replace(config.data, longest=LONGEST_SIGNAL))
+    if config.search.longest_source == SearchConfig.longest_source:
+        config = replace(config, search=replace(config.search, longest_source=LONGEST_SIGNAL))
     if "features" not in system(name).settings() or "features" in settings:
         return config
     found = {**settings, "features": data.Signals(corpus.source).features}
@@ -140,9 +152,26 @@ def check_source(name: str, spec: ModelSpec, corpus: Corpus) -> None:
         )
 
 
-def _named(config: Config, origin: Origin) -> bool:
-    """Is the system another one than that of the run to start from?"""
-    return config.system != origin.config.system
+def _labelled(spec: ModelSpec, reading: Reading, vocabulary: Vocabulary) -> ModelSpec:
+    """The spec with an output for every tag, where words are to be tagged."""
+    return with_labels(spec, vocabulary.target) if reading.labels else spec
+
+
+def check_vocabulary(spec: ModelSpec, vocabulary: Vocabulary, reading: Reading) -> None:
+    """Refuse outputs and tables that cannot serve the text."""
+    if isinstance(spec, DecoderOnly) and not vocabulary.joint:
+        raise UserError("a decoder alone reads source and target as one text: leave text.joint true")
+    if isinstance(spec, EncoderOnly) and spec.outputs and not reading.labels and spec.outputs < vocabulary.source:
+        raise UserError("the run to start from labels words: to learn words again, name a --system such as roberta")
+
+
+def check_lengths(model: Model, widest: int) -> None:
+    limit = position_limit(model)
+    if limit is not None and widest > limit:
+        raise UserError(
+            f"the longest row has {widest:,} tokens, but the system has {limit:,} positions: lower data.longest, or "
+            "raise system.settings.longest"
+        )
 
 
 def _tokenizers(
@@ -156,8 +185,21 @@ def _tokenizers(
     """Those of the run to start from, or learned ones; tags are always learned."""
     choices: list[Choice] = []
     if origin:
-        tokenizers = origin.tokenizers
-        config = replace(config, text=replace(origin.config.text, dropout=config.text.dropout))
+        tokenizers, asked, default = origin.tokenizers, config.text, TextConfig()
+        if (asked.kind, asked.size, asked.joint, asked.marker) != (
+            default.kind,
+            default.size,
+            default.joint,
+            default.marker,
+        ):
+            raise UserError("the tokenizers of the run to start from are kept: leave text.kind, size, joint and marker")
+        text = replace(
+            origin.config.text,
+            dropout=asked.dropout,
+            source_vectors=asked.source_vectors,
+            target_vectors=asked.target_vectors,
+        )
+        config = replace(config, text=text)
     else:
         config, choices = choose_vocabulary(config, count.words)
         say(f"learning a vocabulary of {config.text.kind} pieces from {count.pairs:,} {reading.name}")
@@ -286,7 +328,13 @@ def _write(
     preflight: Preflight,
 ) -> None:
     write_tokenizers(folder, *tokenizers)
-    absolute = replace(config, data=_absolute(config.data))
+    text = replace(
+        config.text,
+        source_vectors=_full(config.text.source_vectors),
+        target_vectors=_full(config.text.target_vectors),
+    )
+    training = replace(config.training, start_from=_full(config.training.start_from))
+    absolute = replace(config, data=_absolute(config.data), text=text, training=training)
     (folder / CONFIG).write_text(to_yaml(absolute), encoding="utf-8")
     write_model(folder, config.system.name or "", spec, framing)
     (folder / "preflight.json").write_text(
@@ -299,3 +347,7 @@ def _absolute(config: DataConfig) -> DataConfig:
     names = ("source", "target", "valid_source", "valid_target", "test_source", "test_target")
     files = {name: tuple(str(Path(file).resolve()) for file in getattr(config, name)) for name in names}
     return replace(config, **files)  # type: ignore[arg-type]
+
+
+def _full(path: str | None) -> str | None:
+    return None if path is None else str(Path(path).resolve())

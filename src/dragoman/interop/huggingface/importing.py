@@ -151,7 +151,7 @@ def _config(found: Checkpoint, joint: bool) -> config.Config:
     search = found.search
     longest = search["max_length"] - 1 if isinstance(search.get("max_length"), int) else None
     wanted = {
-        "beam": search.get("num_beams"),
+        "beam": search.get("num_beams", 1),
         "length_penalty": search.get("length_penalty"),
         "longest_target": search.get("max_new_tokens", longest),
         "stop": STOPS.get(search.get("early_stopping", False)),
