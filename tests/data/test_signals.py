@@ -310,7 +310,7 @@ def test_what_does_not_belong_together_is_refused(trained: Path, tmp_path: Path)
             *("train", tmp_path / "b", "--source", arrays, "--target", sentences, "--system", "vision"),
             *("--set", "system.settings.features=5"),
         ): "has vectors of 4 numbers, but the system reads 5",
-        ("compare", tmp_path / "c", "--systems", "speech,transformer"): "speech reads vectors, not text",
+        ("compare", tmp_path / "c", "--systems", "speech,transformer"): "speech does not translate text",
     }
     for arguments, expected in wrong.items():
         code, _, said = invoke(*arguments)
