@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, lines_of, print_json_list
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, in_windows, lines_of, print_json_list, say
 
 
 def tag(
@@ -27,17 +27,20 @@ def tag(
     Prints the tags of each line, parted by spaces; the order is kept, and an empty line stays empty.
     """
     from dragoman import load
-    from dragoman.cli.common import in_windows
 
     loaded = load(run, checkpoint, device)
     sentences = in_windows(lines_of(file), loaded.tag)
     if as_json:
         print_json_list(asdict(sentence) for sentence in sentences)
         return
+    cut = 0
     for sentence in sentences:
+        cut += len(sentence.tags) < len(sentence.words)
         if not columns:
             print(" ".join(sentence.tags), flush=True)
             continue
         for word, label, probability in zip(sentence.words, sentence.tags, sentence.probabilities):
             print(f"{word}\t{label}\t{probability:.3f}")
         print(flush=True)
+    if cut:
+        say(f"{cut:,} lines were longer than the run reads (search.longest_source): their last words have no tag")

@@ -14,7 +14,7 @@ from dragoman.storage import write_file
 from dragoman.training.comparison import Trained, findings
 
 NAME = "comparison.html"
-SERIES = 5  # curves that can be told apart in one picture
+SERIES = 4  # curves that can be told apart in one picture
 
 
 def write_comparison(folder: Path, trained: Sequence[Trained], command: Sequence[str]) -> Path:
@@ -36,9 +36,8 @@ def page(trained: Sequence[Trained], command: Sequence[str]) -> str:
     longer = [
         curves(
             {one.system: [(n, band.exact_match) for n, band in enumerate(one.bands, 1)] for one in group},
-            "Exactly right by length",
+            "Exactly right by length, %",
             "band of source lengths",
-            "per cent",
         )
         for group in groups
     ]
@@ -47,7 +46,7 @@ def page(trained: Sequence[Trained], command: Sequence[str]) -> str:
         "Systems compared",
         tag("header", tag("h1", "Systems compared"), paragraph(f"{len(trained)} systems, the same data and budget.")),
         section("table", "The table", table(heading, cells), bullets(text(line) for line in findings(trained))),
-        section("cost", "Quality and cost", figure(scatter(quality, "BLEU", "training FLOPs", "BLEU of the test set"))),
+        section("cost", "Quality and cost", figure(scatter(quality, "Quality and cost", "training FLOPs", "BLEU"))),
         section("length", "Long sentences", paragraph(f"Words in the source: {names}."), *map(figure, longer)),
         section("again", "To do it again", tag("pre", shlex.join(command))),
     )

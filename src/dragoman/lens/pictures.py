@@ -149,15 +149,14 @@ def scatter(points: Mapping[str, tuple[float, float]], title: str, x_label: str,
         parts.append(tag("line", x1=left, x2=right, y1=_px(up(y)), y2=_px(up(y)), class_="grid"))
         parts.append(tag("text", name, x=left - 8, y=_px(up(y) + 4), text_anchor="end", class_="faint"))
     parts.append(tag("text", f"{x_label}, logarithmic", x=right, y=bottom + 38, text_anchor="end", class_="faint"))
-    lowest = -math.inf
-    for n, (name, (x, y)) in enumerate(sorted(drawn.items(), key=lambda item: up(item[1][1]))):
-        height_of_name = max(up(y) + 4, lowest + 13)  # names one below the other, never on top of each other
-        lowest = height_of_name
+    last = math.inf
+    for n, (name, (x, y)) in enumerate(sorted(drawn.items(), key=lambda item: item[1][1])):
+        last = min(up(y) + 4, last - 13)  # names one above the other, never on top of each other
         tip = tag("title", f"{name}: {plain_number(y)} for {x:.2e}")
         parts.append(tag("circle", tip, cx=_px(across(x)), cy=_px(up(y)), r=5, class_=f"fill{n % COLOURS}"))
-        line = {"x1": _px(across(x) + 6), "y1": _px(up(y)), "x2": _px(across(x) + 16), "y2": _px(height_of_name - 4)}
+        line = {"x1": _px(across(x) + 6), "y1": _px(up(y)), "x2": _px(across(x) + 16), "y2": _px(last - 4)}
         parts.append(tag("line", **line, class_="grid"))
-        parts.append(tag("text", name, x=_px(across(x) + 18), y=_px(height_of_name), class_="faint"))
+        parts.append(tag("text", name, x=_px(across(x) + 18), y=_px(last), class_="faint"))
     told = "; ".join(f"{name}: {plain_number(y)} for {x:.2e}" for name, (x, y) in drawn.items())
     return _svg(width, height, title, f"{y_label} by {x_label}: {told}", parts)
 

@@ -56,7 +56,8 @@ def fill(run: Run, texts: Sequence[str], best: int) -> list[Filled]:
         raise UserError(f"{run.folder} was not trained to fill masks: train a system such as bert on text")
     tokenizer = run.source_tokenizer
     room = run.longest_source - len(run.framing.before) - len(run.framing.after)
-    rows = [with_masks(tokenizer, text)[:room] for text in texts]
+    whole = [with_masks(tokenizer, text) for text in texts]
+    rows = [ids[:room] for ids in whole]  # what comes after the longest source stays as it is
     results = [Filled(text, []) for text in texts]
     for batch, logits in _logits(run, model, rows):
         for n, scores in zip(batch, logits):
@@ -67,7 +68,7 @@ def fill(run: Run, texts: Sequence[str], best: int) -> list[Filled]:
                 p, tokens = wishes[: tokenizer.size].topk(min(best, tokenizer.size))
                 choices.append([(tokenizer.pieces([t])[0], q) for t, q in zip(tokens.tolist(), p.tolist())])
                 ids[place] = int(tokens[0])
-            results[n] = Filled(tokenizer.decode(ids), choices)
+            results[n] = Filled(tokenizer.decode(ids + whole[n][room:]), choices)
     return results
 
 
