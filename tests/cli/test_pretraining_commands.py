@@ -213,6 +213,7 @@ def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_p
     [
         (["--system", "gpt", "--objective", "maskd"], "unknown objective 'maskd': did you mean 'masked'?"),
         (["--system", "gpt", "--objective", "masked"], "trains a model of kind EncoderOnly, but the system is of kind"),
+        ([], "is one side of a parallel corpus: name the target file too, or say with --system"),
         (["--start-from", "nowhere"], "nowhere does not exist: name a run folder"),
         (["--system", "bert", "--set", "objective.settings.rate=2.0"], "is a share and must lie between 0 and 1"),
     ],

@@ -45,11 +45,17 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     """Make the run folder: tokenizers, token stores, the model's spec. Nothing is left behind if it fails."""
     check_free(folder)
     origin = Origin.open(config.training.start_from) if config.training.start_from else None
+    told = config.system.name or config.objective.name or origin
     config = settle_system(config, origin)
     kept = origin.spec if origin and config.system == origin.config.system else None  # else another system is built
     device = str(pick_device(config.training.device))
     train, valid = corpora(config.data)
     holds = data.kind_of(train[0])
+    if holds == "text" and not told:
+        raise UserError(
+            f"{train[0].source} is one side of a parallel corpus: name the target file too, or say with --system or "
+            "--objective what to learn from it alone"
+        )
     if holds == "signals":
         config = settle_signals(config, train[0]) if kept is None else config
     tried = kept or try_spec(config)
