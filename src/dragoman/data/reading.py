@@ -49,11 +49,15 @@ class Text(Reading):
         self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
     ) -> Iterator[list[Example]]:
         for examples in encode(pairs, source):
-            yield [
-                Example(pair, ids[start : start + longest], None)
-                for pair, ids, _ in examples
-                for start in range(0, max(1, len(ids)), longest)
-            ]
+            yield [row for pair, ids, _ in examples for row in self._cut(pair, ids, source, longest)]
+
+    def _cut(self, pair: Pair, ids: list[int], tokenizer: Tokenizer, longest: int) -> Iterator[Example]:
+        if len(ids) <= longest:
+            yield Example(pair, ids, None)
+            return
+        for start in range(0, len(ids), longest):
+            some = ids[start : start + longest]
+            yield Example(pair._replace(source=tokenizer.decode(some)), some, None)
 
 
 class Tags(Reading):
