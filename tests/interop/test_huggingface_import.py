@@ -208,7 +208,7 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     assert "not taken over: no_repeat_ngram_size 3" in result.stdout
     assert "not taken over: bad_words_ids [[5, 6]]" in result.stdout
     assert dragoman.load(tmp_path / "run", device="cpu").config.search == SearchConfig(
-        stop="hopeless", unfinished="beside"
+        beam=1, stop="hopeless", unfinished="beside"
     )
     result = CliRunner().invoke(app, [str(tmp_path / "marian"), str(tmp_path / "second"), "--json"])
     assert json.loads(result.stdout)["parameters"] == count
