@@ -49,7 +49,7 @@ class Text(Reading):
         self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
     ) -> Iterator[list[Example]]:
         for examples in encode(pairs, source):
-            yield [row for pair, ids, _ in examples for row in self._cut(pair, ids, source, longest)]
+            yield [row for pair, ids, _ in examples for row in self._cut(pair, list(ids), source, longest)]
 
     def _cut(self, pair: Pair, ids: list[int], tokenizer: Tokenizer, longest: int) -> Iterator[Example]:
         if len(ids) <= longest:
