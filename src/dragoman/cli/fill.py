@@ -29,7 +29,7 @@ def fill(
     from dragoman import load
 
     loaded = load(run, checkpoint, device)
-    texts = in_windows(lines_of(file), lambda lines: loaded.fill(lines, max(best, 1)))
+    texts = in_windows(lines_of(file), lambda lines: loaded.fill(lines, best))
     if as_json:
         print_json_list(asdict(text) for text in texts)
         return
