@@ -1,9 +1,10 @@
-"""Preparation and training of a large corpus: time and peak resident memory.
+"""How time and memory grow with the corpus: preparation, the first batch, batches a second.
 
-    python benchmarks/scale.py --pairs 5000000 --steps 30 --folder /somewhere/with/space
+    python benchmarks/scale.py --pairs 100000 300000 1000000 5000000 --folder /somewhere/with/space --table scale.md
 
-Writes random sentences of Zipf-distributed words (about 12 a side), then runs `dragoman train` on them in a process of
-its own and reports what that process used. Memory is the peak of the resident set, mapped files included.
+Writes random sentences of Zipf-distributed words (about 12 a side), then prepares a run from them and makes batches of
+it, each in a process of its own. Memory is the peak of the resident set, mapped files included; that of a worker is the
+largest of all. The last lines project the figures to a billion pairs.
 """
 
 from __future__ import annotations
@@ -11,16 +12,43 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
+from threading import Event, Thread
+from typing import Any
 
 import numpy as np
 
 WORDS = 50_000
 CHUNK = 100_000
+BATCHES = 500
+TOKENS = 4096
+BILLION = 10**9
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was measured of a corpus; times in seconds, memory in MiB."""
+
+    pairs: int
+    text: float  # MiB
+    store: float
+    prepared: float
+    workers: int
+    own_time: float  # of the processor, in the process that reads and writes
+    workers_time: float  # in those that tokenise, together
+    memory: float
+    worker_memory: float
+    opened: float  # until the store is open and batches can be asked for
+    first: float  # until the first batch is there
+    batches: float  # a second
+    batch_memory: float
 
 
 def write_corpus(folder: Path, pairs: int) -> None:
@@ -41,37 +69,150 @@ def write_corpus(folder: Path, pairs: int) -> None:
                 target.write(" ".join(mirrored[first:end][::-1]) + ".\n")
 
 
-def measure(command: list[str]) -> tuple[float, float]:
-    """Seconds and peak resident GiB of a command, as the kernel counted them."""
+def peak(process: str) -> float:
+    """The highest resident memory of a process so far, in MiB (getrusage's counts that of the process before it)."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0.0
+    return next((int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")), 0.0)
+
+
+class Watch(Thread):
+    """Looks twice a second how much memory the largest of this process's children takes."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self.highest, self.done = 0.0, Event()
+
+    def __enter__(self) -> Watch:
+        self.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.done.set()
+        self.join()
+
+    def run(self) -> None:
+        while not self.done.wait(0.5):
+            for task in Path("/proc/self/task").iterdir():
+                children = (task / "children").read_text().split()
+                self.highest = max([self.highest, *map(peak, children)])
+
+
+def prepare_run(folder: Path, workers: int | None) -> dict[str, Any]:
+    """Prepare a run, and say what it took."""
+    from dragoman.config import from_dict
+    from dragoman.training.prepare import prepare
+
+    data = {"source": [str(folder / "train.en")], "target": [str(folder / "train.de")], "workers": workers}
+    config = from_dict({"data": data, "training": {"device": "cpu"}, "system": {"name": "transformer", "size": "tiny"}})
     began = time.monotonic()
-    process = subprocess.Popen(command, stderr=sys.stderr)
-    _, status, usage = os.wait4(process.pid, 0)
-    if status:
-        sys.exit(f"failed: {' '.join(command)}")
-    return time.monotonic() - began, usage.ru_maxrss / 2**20
+    with Watch() as watch:
+        prepare(folder / "run", config, lambda text: print(text, file=sys.stderr))
+    own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return {
+        "prepared": time.monotonic() - began,
+        "own_time": own.ru_utime + own.ru_stime,
+        "workers_time": others.ru_utime + others.ru_stime,
+        "memory": peak("self"),
+        "worker_memory": watch.highest,
+    }
+
+
+def make_batches(folder: Path) -> dict[str, Any]:
+    """Open the store of the run and make batches, from the middle of its second epoch on."""
+    import torch  # noqa: F401  what it takes to be imported is not what is measured
+
+    from dragoman.data import Batches, Position, TokenStore
+
+    began = time.monotonic()
+    batches = Batches(TokenStore(folder / "run" / "data" / "train"), TOKENS, seed=1)
+    opened = time.monotonic()
+    stream = batches.start(Position(1, batches.windows // 2, 0))
+    next(stream)
+    first = time.monotonic()
+    for _ in islice(stream, BATCHES):
+        pass
+    return {
+        "opened": opened - began,
+        "first": first - began,
+        "batches": BATCHES / (time.monotonic() - first),
+        "batch_memory": peak("self"),
+    }
+
+
+def in_its_own_process(stage: str, folder: Path, workers: int | None) -> dict[str, Any]:
+    command = [sys.executable, __file__, "--stage", stage, "--folder", str(folder)]
+    command += [] if workers is None else ["--workers", str(workers)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def measure(pairs: int, where: Path | None, workers: int | None) -> Row:
+    with tempfile.TemporaryDirectory(dir=where) as name:
+        folder = Path(name)
+        write_corpus(folder, pairs)
+        measured = in_its_own_process("prepare", folder, workers)
+        measured |= in_its_own_process("batches", folder, workers)
+        text = sum((folder / f"train.{side}").stat().st_size for side in ("en", "de")) / 2**20
+        files = (folder / "run" / "data" / "train").rglob("*")
+        store = sum(file.stat().st_size for file in files if file.is_file()) / 2**20
+    return Row(pairs, text, store, workers=workers or len(os.sched_getaffinity(0)), **measured)
+
+
+def table(rows: list[Row]) -> list[str]:
+    names = ["pairs", "text", "store", "prepared in", "memory", "of a worker", "store opened in", "first batch after"]
+    lines = [[*names, "batches a second", "memory"], ["---:"] * 10]
+    for row in rows:
+        sizes = [f"{size:,.0f} MiB" for size in (row.text, row.store)]
+        memory = [f"{size:,.0f} MiB" for size in (row.memory, row.worker_memory)]
+        start = [f"{1000 * seconds:,.0f} ms" for seconds in (row.opened, row.first)]
+        last = [f"{row.batches:,.0f}", f"{row.batch_memory:,.0f} MiB"]
+        lines.append([f"{row.pairs:,}", *sizes, f"{row.prepared:,.0f} s", *memory, *start, *last])
+    return [f"| {' | '.join(line)} |" for line in lines]
+
+
+def projection(rows: list[Row]) -> list[str]:
+    """The growth between the two largest corpora, gone on with to a billion pairs."""
+    before, last = rows[-2:]
+    pairs = last.pairs - before.pairs
+
+    def grown(name: str) -> float:
+        slope = (getattr(last, name) - getattr(before, name)) / pairs
+        return float(getattr(last, name) + max(0.0, slope) * (BILLION - last.pairs))
+
+    own, others = grown("own_time") / 3600, grown("workers_time") / 3600
+    here = f"{last.workers} workers"
+    return [
+        f"Projected to {BILLION:,} pairs from the growth between {before.pairs:,} and {last.pairs:,}:",
+        f"prepared in {grown('prepared') / 3600:,.1f} hours with {here}; reading and writing take {own:,.1f} hours "
+        f"of one core and the rest {others:,.1f}, which 16 cores share: about {max(own, others / 15):,.1f} hours;",
+        f"a store of {grown('store') / 1024:,.0f} GiB in {-(-BILLION // 2**22)} shards.",
+    ]
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=int, default=1_000_000)
-    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--pairs", type=int, nargs="+", default=[100_000, 300_000, 1_000_000])
     parser.add_argument("--folder", type=Path, default=None, help="where to work; a temporary folder if not given")
+    parser.add_argument("--workers", type=int, default=None, help="processes that prepare; one a core if not given")
+    parser.add_argument("--table", type=Path, default=None, help="write the table there too, row by row")
+    parser.add_argument("--stage", choices=("prepare", "batches"), default=None, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=options.folder) as name:
-        folder = Path(name)
-        write_corpus(folder, options.pairs)
-        size = sum((folder / f"train.{side}").stat().st_size for side in ("en", "de"))
-        run = folder / "run"
-        files = ["--source", str(folder / "train.en"), "--target", str(folder / "train.de")]
-        settings = ["--system", "transformer", "--size", "tiny", "--set", "training.validate_sentences=0"]
-        command = [sys.executable, "-m", "dragoman", "train", str(run), *files, *settings]
-        seconds, memory = measure([*command, "--steps", str(options.steps)])
-        records = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-        training = max(record["seconds"] for record in records)
-        store = sum(file.stat().st_size for file in (run / "data" / "train").iterdir())
-    sizes = f"{size / 2**20:,.0f} MiB of text, {store / 2**20:,.0f} MiB of tokens"
-    print(f"{options.pairs:,} pairs, {sizes}")
-    print(f"prepared in {seconds - training:.0f} s, then {options.steps} steps; peak resident memory {memory:.2f} GiB")
+    if options.stage:
+        folder = options.folder
+        stage = prepare_run(folder, options.workers) if options.stage == "prepare" else make_batches(folder)
+        print(json.dumps(stage))
+        return
+    rows: list[Row] = []
+    for pairs in options.pairs:
+        rows.append(measure(pairs, options.folder, options.workers))
+        print(json.dumps(asdict(rows[-1])), file=sys.stderr, flush=True)
+        lines = table(rows) + (["", *projection(rows)] if len(rows) > 1 else [])
+        if options.table:
+            options.table.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    print("\n".join(lines))
 
 
 if __name__ == "__main__":

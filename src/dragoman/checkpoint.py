@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,21 @@ def weights_of(model: nn.Module) -> dict[str, Tensor]:
     return {name: weight.detach() for name, weight in (dict(model.named_parameters()) | buffers).items()}
 
 
-def save(folder: Path, tensors: Mapping[str, Mapping[str, Tensor]], values: Mapping[str, Any]) -> None:
-    """Write `{file: tensors}` and the values as one checkpoint that is whole or not there."""
+def save(
+    folder: Path,
+    tensors: Mapping[str, Mapping[str, Tensor]],
+    values: Mapping[str, Any],
+    folders: Mapping[str, Path] | None = None,
+) -> None:
+    """Write `{file: tensors}` and the values as one checkpoint that is whole or not there.
+
+    `folders` of files that are there already, on the same disk, are moved into it under the names that they are given.
+    """
     with new_folder(folder) as partial:
-        digests = {}
+        digests: dict[str, str] = {}
+        for name, source in (folders or {}).items():
+            source.rename(partial / name)
+            digests |= {f"{name}/{path.name}": _digest(path) for path in sorted((partial / name).iterdir())}
         for name, content in tensors.items():
             path = partial / f"{name}.safetensors"
             _save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
@@ -59,27 +70,36 @@ def values(folder: Path) -> dict[str, Any]:
 def tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
     """One file of tensors, checked against its digest."""
     path = folder / f"{name}.safetensors"
-    expected = _manifest(folder)["files"].get(path.name)
-    if expected is None or not path.exists():
-        raise UserError(f"the checkpoint {folder} has no {path.name}: use another checkpoint")
-    if _digest(path) != expected:
-        raise UserError(
-            f"{path} is truncated or was altered after it was written: use another checkpoint, or remove its folder "
-            "and go on from the one before"
-        )
+    _check(path, _manifest(folder)["files"].get(path.name))
     try:
         return load_file(path, device=str(device))
     except (SafetensorError, OSError) as error:
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
-def load_weights(model: nn.Module, folder: Path) -> None:
+def check_folder(folder: Path, name: str) -> Path:
+    """A folder of files within a checkpoint, each checked against its digest."""
+    for path, expected in _manifest(folder)["files"].items():
+        if path.startswith(f"{name}/"):
+            _check(folder / path, expected)
+    return folder / name
+
+
+Placed = Callable[[Tensor, Tensor], Tensor]
+
+
+def load_weights(model: nn.Module, folder: Path, placed: Placed = lambda found, weight: found) -> None:
     """Set the model's weights to those of a checkpoint."""
-    set_weights(model, tensors(folder, "model"), folder)
+    set_weights(model, tensors(folder, "model"), folder, placed)
 
 
-def set_weights(model: nn.Module, found: Mapping[str, Tensor], folder: Path) -> None:
-    """Set the model's weights; one that is missing, left over or of another shape is an error that names it."""
+def set_weights(
+    model: nn.Module, found: Mapping[str, Tensor], folder: Path, placed: Placed = lambda found, weight: found
+) -> None:
+    """Set the model's weights; one that is missing, left over or of another shape is an error that names it.
+
+    `placed` gives what a process is to have of a tensor, where a weight is in parts.
+    """
     wanted = weights_of(model)
     for name, weight in wanted.items():
         if name not in found:
@@ -90,7 +110,17 @@ def set_weights(model: nn.Module, found: Mapping[str, Tensor], folder: Path) -> 
     if surplus := found.keys() - wanted.keys():
         raise UserError(f"the checkpoint {folder} has a weight {min(surplus)} that the model does not know")
     for name, weight in wanted.items():
-        weight.copy_(found[name])
+        weight.copy_(placed(found[name], weight))
+
+
+def _check(path: Path, expected: str | None) -> None:
+    if expected is None or not path.exists():
+        raise UserError(f"the checkpoint {path.parent} has no {path.name}: use another checkpoint")
+    if _digest(path) != expected:
+        raise UserError(
+            f"{path} is truncated or was altered after it was written: use another checkpoint, or remove its folder "
+            "and go on from the one before"
+        )
 
 
 def _save_file(content: dict[str, Tensor], path: Path) -> None:

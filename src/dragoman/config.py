@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from dataclasses import dataclass, field
@@ -18,7 +19,11 @@ Section = TypeVar("Section")
 
 @dataclass(frozen=True)
 class DataConfig:
-    """Where the sentences stand. A TSV or JSON-lines file holds both sides; several files of a kind are all read."""
+    """Where the sentences stand. A TSV or JSON-lines file holds both sides; several files of a kind are all read.
+
+    Every file (or pair of files, source and target) is a corpus. `weights`, `temperature` and `tags` speak of the
+    training corpora in order. An epoch draws as many pairs as there are in all of them.
+    """
 
     source: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
@@ -31,9 +36,20 @@ class DataConfig:
     target_key: str | None = None
     longest: int = 256  # tokens a side; longer sentences are dropped and counted
     hold_out: int | None = None  # validation pairs taken from the training pairs if no validation files are given
+    weights: tuple[float, ...] = ()  # the share of each corpus in what is drawn, in proportion; all pairs if not given
+    temperature: float | None = None  # or by size: shares in proportion to pairs^(1/temperature); 1 is by size alone
+    tags: tuple[str, ...] = ()  # a name for each corpus, told at the beginning of its sources; '' tells nothing
+    valid_tags: tuple[str, ...] = ()  # the same for the validation corpora, if they are not as many
+    workers: int | None = None  # processes that prepare; as many as there are cores if not given
 
     def __post_init__(self) -> None:
-        _check("data", self, longest=(1, 100_000), hold_out=(1, 10**9))
+        _check("data", self, longest=(1, 100_000), hold_out=(1, 10**9), temperature=(0.1, 10**6), workers=(1, 10_000))
+        if not all(0 <= weight < math.inf for weight in self.weights) or (self.weights and not any(self.weights)):
+            raise UserError(f"data.weights must be numbers of at least 0 and not all 0, but are {list(self.weights)}")
+        if self.weights and self.temperature is not None:
+            raise UserError("data.weights and data.temperature both say how corpora are mixed: give one of them")
+        if self.valid_tags and not self.tags:
+            raise UserError("data.valid_tags were given without data.tags: name the tags of the training corpora too")
 
 
 @dataclass(frozen=True)
@@ -76,6 +92,8 @@ class TrainingConfig:
     """How it is trained, and when it stops: at whichever of steps, epochs, minutes and patience comes first."""
 
     tokens: int | None = None  # padded tokens a batch on the longer side
+    fit: bool = False  # the most tokens that fit the memory, found by trying; what was found is written to tokens
+    checkpointing: bool = False  # layers are computed twice, which takes a third more time and much less memory
     accumulate: int = 1  # batches a step
     steps: int | None = None
     epochs: int | None = None
@@ -83,22 +101,33 @@ class TrainingConfig:
     patience: int | None = 8  # validations without a better one
     learning_rate: float | None = None  # at its peak; by the model's width if not given
     warmup: int | None = None  # steps up to the peak
-    schedule: Literal["inverse-sqrt", "cosine", "constant"] = "inverse-sqrt"
+    recipe: Literal["auto", "textbook", "modern", "plain"] = "auto"  # what decides the rest: auto takes the best known
+    schedule: Literal["inverse-sqrt", "cosine", "constant", "stable", "halving"] | None = None
+    decay: float = 0.2  # stable: the share of the steps, at the end, in which the rate falls to zero
+    hold: float = 5.0  # halving: epochs before the rate is halved for the first time
+    halve_every: float = 1.0  # halving: epochs from then on between one time and the next
+    optimizer: Literal["adamw", "adam", "sgd", "muon"] | None = None
+    momentum: float | None = None  # of sgd and muon; 0 and 0.95 if not given
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-9
-    weight_decay: float = 0.01
-    clip: float = 1.0
+    weight_decay: float = 0.01  # of adamw and muon; adam and sgd are the papers', without
+    clip: float | None = None  # the largest norm of a gradient, 1 if not given; 0: any
     label_smoothing: float | None = None  # 0.1 for translation, else 0
     validate_every: int | None = None  # steps; about once an epoch if not given
     validate_sentences: int = 500  # decoded at each validation
     best_by: Literal["auto", "bleu", "accuracy", "loss"] = "auto"  # auto: what the objective is about
     keep: int = 5  # checkpoints, beside the best
     average: bool = True  # at the end, the mean of the kept checkpoints, if it is better
+    ema: float | None = None  # such as 0.999: a running mean of the weights, which keeps so much of itself each step
     start_from: str | None = None  # a run whose weights and tokenizers to begin with
     seed: int = 1
     device: str = "auto"  # auto, cpu, cuda
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    distribution: Literal["auto", "replicated", "sharded"] = "auto"  # of the weights among processes (docs/distribution.md)
+    layout: Literal["auto", "padded", "packed"] = "auto"  # of a batch: packed on a GPU, where the system can read it
+    compile: bool | None = None  # the step, on a GPU: takes a minute at first; done where training is long if not told
+    deterministic: bool = False  # on a GPU: the same bits every time, at some cost in speed
 
     def __post_init__(self) -> None:
         most = 10**12
@@ -107,6 +136,13 @@ class TrainingConfig:
         _check("training", self, beta1=(0, 0.99999), beta2=(0, 0.9999999), epsilon=(0, 1), weight_decay=(0, 10))
         _check("training", self, clip=(0, most), label_smoothing=(0, 0.999), validate_every=(1, most))
         _check("training", self, validate_sentences=(0, most), keep=(1, most), seed=(0, 2**31 - 1))
+        _check("training", self, decay=(0, 1), hold=(0, most), halve_every=(0.001, most))
+        _check("training", self, momentum=(0, 0.99999), ema=(0, 0.9999999))
+        if self.fit and self.tokens is not None:
+            raise UserError(
+                f"training.fit looks for the most tokens that fit, but training.tokens={self.tokens} was given too: "
+                "leave one of them out"
+            )
 
 
 @dataclass(frozen=True)
@@ -226,7 +262,7 @@ def _value(hint: Any, value: Any, path: str) -> Any:
             raise unknown(f"{path}:", str(value), [str(o) for o in options])
         return value
     if origin is tuple:
-        return tuple(str(v) for v in (value if isinstance(value, (list, tuple)) else [value]))
+        return tuple(_value(options[0], v, path) for v in (value if isinstance(value, (list, tuple)) else [value]))
     if hint is float and isinstance(value, (int, float, str)) and not isinstance(value, bool):
         try:
             return float(value)

@@ -13,7 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import Batches, Position, Row, TokenStore, prefetch, sorted_batches
+from dragoman.data import NOTHING, Batches, Position, Row, TokenStore, prefetch, sorted_batches
+from dragoman.data.order import Order
 from dragoman.errors import UserError
 from dragoman.text import Framing
 
@@ -40,12 +41,15 @@ def test_a_batch_is_framed_and_padded(store_of: StoreOf) -> None:
     batches = Batches(store_of([[5, 6, 7], [8]], [[9], [10, 11]]), tokens=100, seed=0, shuffle=False)
     batch = batches.build(np.array([1, 0]), epoch=0)
     assert batch.source.tolist() == [[8, 3, 0, 0], [5, 6, 7, 3]]
-    assert batch.target.tolist() == [[2, 10, 11, 3], [2, 9, 3, 0]]
+    assert batch.target.tolist() == [[2, 10, 11], [2, 9, 0]]  # what a decoder is fed
+    assert batch.answers.tolist() == [[10, 11, 3], [9, 3, NOTHING]]  # what it is to say
     assert batch.source_lengths.tolist() == [2, 4]
-    assert batch.target_lengths.tolist() == [4, 3]
-    assert batch.source.dtype == batch.target.dtype == batch.source_lengths.dtype == torch.int64
-    assert (len(batch), batch.source_tokens, batch.target_tokens) == (2, 6, 5)  # START is not predicted
-    assert batch.padding == 3 / 16
+    assert batch.target_lengths.tolist() == [3, 2]
+    assert batch.source.dtype == batch.target.dtype == batch.source_lengths.dtype == batch.answers.dtype == torch.int64
+    assert (len(batch), batch.source_tokens, batch.target_tokens) == (2, 6, 5)
+    assert batch.padding == pytest.approx(3 / 14)
+    assert batch.asked is None
+    assert batch.longest is None
     assert batch.to("cpu").source.tolist() == batch.source.tolist()
 
 
@@ -55,13 +59,15 @@ def test_the_framing_is_the_tokenizers(store_of: StoreOf) -> None:
     )
     batch = batches.build(np.array([0, 1]), epoch=0)
     assert batch.source.tolist() == [[96, 5, 97, 95, 99], [96, 6, 7, 97, 95]]
-    assert batch.target.tolist() == [[98, 8, 97], [98, 9, 97]]
+    assert batch.target.tolist() == [[98, 8], [98, 9]]
+    assert batch.answers.tolist() == [[8, 97], [9, 97]]
 
 
 def test_monolingual_text_is_source_and_target(store_of: StoreOf) -> None:
     batch = Batches(store_of([[5, 6]]), 100, 0).build(np.array([0]), epoch=0)
     assert batch.source.tolist() == [[5, 6, 3]]
-    assert batch.target.tolist() == [[2, 5, 6, 3]]
+    assert batch.target.tolist() == [[2, 5, 6]]
+    assert batch.answers.tolist() == [[5, 6, 3]]
 
 
 @given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 2**70), st.booleans())
@@ -71,10 +77,12 @@ def test_every_pair_once_an_epoch_within_the_budget(store_of, lengths, tokens, w
     seen = []
     for batch in batches.epoch(0):
         assert max(batch.source.numel(), batch.target.numel()) <= tokens
-        for index, source, target in zip(batch.indices.tolist(), batch.source.tolist(), batch.target.tolist()):
-            ids = [10 + index]
-            assert source == ids * lengths[index][0] + [3] + [0] * (batch.source.shape[1] - lengths[index][0] - 1)
-            assert target == [2] + ids * lengths[index][1] + [3] + [0] * (batch.target.shape[1] - lengths[index][1] - 2)
+        rows = zip(batch.indices.tolist(), batch.source.tolist(), batch.target.tolist(), batch.answers.tolist())
+        for index, source, target, answers in rows:
+            (one, other), ids = lengths[index], [10 + index]
+            assert source == ids * one + [3] + [0] * (batch.source.shape[1] - one - 1)
+            assert target == [2] + ids * other + [0] * (batch.target.shape[1] - other - 1)
+            assert answers == ids * other + [3] + [NOTHING] * (batch.target.shape[1] - other - 1)
         seen += batch.indices.tolist()
     assert sorted(seen) == list(range(len(lengths)))
 
@@ -90,6 +98,7 @@ def test_resuming_gives_exactly_the_rest(store_of, lengths, tokens, window, stop
     for (batch, _), (expected, _) in zip(rest, whole[stop:]):
         assert torch.equal(batch.source, expected.source)
         assert torch.equal(batch.target, expected.target)
+        assert torch.equal(batch.answers, expected.answers)
         assert batch.indices.tolist() == expected.indices.tolist()
 
 
@@ -108,17 +117,15 @@ def test_the_order_follows_from_seed_and_epoch(store_of: StoreOf) -> None:
     assert numbers(first, 1) == numbers(Batches(store, 50, seed=1, window=100), 1)
 
 
-def test_the_order_is_that_of_philox_bits(store_of: StoreOf) -> None:
-    """The order is a sort of the counter-based generator's raw bits, whose values are fixed by its paper."""
-    batches = Batches(many(store_of), 50, seed=7, window=1)  # a window a pair: batches in the epoch's own order
-    raw = np.random.Philox(key=[7, 0], counter=[0, 0, 3, 0]).random_raw(500).tolist()
-    assert [indices for [indices] in numbers(batches, 3)] == sorted(range(500), key=raw.__getitem__)
+def test_a_window_of_one_pair_walks_the_order_itself(store_of: StoreOf) -> None:
+    batches = Batches(many(store_of), 50, seed=7, window=1)
+    assert [index for [index] in numbers(batches, 3)] == Order([500], seed=7).pairs(3, 0, 500).tolist()
 
 
 def test_batches_of_a_window_are_shuffled(store_of: StoreOf) -> None:
     store = many(store_of)
     widths = [
-        max(max(store.source_lengths[i] + 1, store.target_lengths[i] + 2) for i in batch)
+        max(max(store.source_lengths[i] + 1, store.target_lengths[i] + 1) for i in batch)
         for batch in numbers(Batches(store, 50, 0), 0)
     ]
     assert widths != sorted(widths)
@@ -166,15 +173,19 @@ def test_answers_that_are_aligned_are_counted_where_they_are_asked(store_of: Sto
         return Row(ids, np.where(ids % 2, ids, 0), types=ids % 3)
 
     batch = Batches(store_of([[5, 6, 7], [9]]), 200, 0, rows=answers, aligned=True).build(np.array([0, 1]), 0)
-    assert batch.target.tolist() == [[5, 0, 7], [9, 0, 0]]
+    assert batch.target.shape == (2, 0)
+    assert batch.asked is not None
+    assert batch.asked.tolist() == [0, 2, 3]  # places in the two rows of three
+    assert batch.answers.tolist() == [5, 7, 9]
     assert batch.target_tokens == 3
+    assert batch.padding == pytest.approx(2 / 6)
     assert batch.types is not None
     assert batch.types.tolist() == [[2, 0, 1], [0, 0, 0]]
 
 
 def test_a_pair_beyond_the_budget_is_told_at_once(store_of: StoreOf) -> None:
     with pytest.raises(UserError, match="has 12 tokens with start and end, but a batch may hold 11 tokens: raise"):
-        Batches(of_lengths(store_of, [(3, 10)]), tokens=11, seed=0)
+        Batches(of_lengths(store_of, [(3, 11)]), tokens=11, seed=0)
     with pytest.raises(UserError, match="must be at least 1"):
         Batches(of_lengths(store_of, [(3, 3)]), tokens=11, seed=0, window=0)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data import Pair, hold_out
-from dragoman.data.holdout import holdout_size
+from dragoman.data import Pair, hold_out, holdout
+from dragoman.data.holdout import Lot, holdout_size
 
 
 def corpus(sources: list[str]) -> list[Pair]:
@@ -52,3 +53,22 @@ def test_empty_pairs_are_not_chosen_for_validation() -> None:
 )
 def test_the_size_grows_with_the_corpus(total: int, size: int) -> None:
     assert holdout_size(total) == size
+
+
+@given(st.lists(st.integers(0, 60), max_size=200), st.integers(1, 30), st.integers(1, 40))
+def test_choosing_in_bounded_memory_is_choosing_from_all(numbers: list[int], size: int, waiting: int) -> None:
+    hashes = np.array(numbers, np.uint64)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(holdout, "WAITING", waiting)
+        lot = Lot(seed=0, size=size)
+        for start in range(0, len(hashes), 7):
+            lot.add(hashes[start : start + 7])
+        held = lot.choose()
+    distinct = sorted(set(numbers))
+    expected = 0  # as many of the smallest as stay within the size, but one at least and never all
+    while expected < len(distinct) - 1 and (
+        expected == 0 or sum(number <= distinct[expected] for number in numbers) <= size
+    ):
+        expected += 1
+    assert held.threshold == (distinct[expected - 1] if expected else -1)
+    assert held.pairs == sum(number <= held.threshold for number in numbers)

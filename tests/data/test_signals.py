@@ -179,12 +179,9 @@ def test_a_batch_pads_vectors_with_zeros(tmp_path: Path) -> None:
         assert batch.source_lengths[row] == length
         assert np.array_equal(batch.source[row, :length].numpy(), examples[index])
         assert not batch.source[row, length:].any()
-        assert batch.target[row, : index + 3].tolist() == [
-            ENCODER_DECODER.start,
-            *[7] * (index + 1),
-            ENCODER_DECODER.end,
-        ]
-    assert batch.padding == pytest.approx(1 - (12 + 3 + 4 + 5 + 6) / (4 * 5 + 4 * 6))
+        assert batch.target[row, : index + 2].tolist() == [ENCODER_DECODER.start, *[7] * (index + 1)]
+        assert batch.answers[row, : index + 2].tolist() == [*[7] * (index + 1), ENCODER_DECODER.end]
+    assert batch.padding == pytest.approx(1 - (12 + 2 + 3 + 4 + 5) / (4 * 5 + 4 * 5))
 
 
 def test_the_preflight_counts_vectors(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import Example, Pair, TokenStore, encode, examples, fingerprint, store, write_store
+from dragoman.data import Example, Pair, TokenStore, encode, examples, fingerprint, sides, write_store
 from dragoman.errors import UserError
 
 PAIRS = [Pair("abc", "de", "c", 1), Pair("f", "ghij", "c", 2), Pair("ü", "k", "c", 3)]
@@ -61,7 +61,7 @@ def test_any_rows_come_back_alone_and_together(store_of: Callable[..., TokenStor
 def test_ids_take_two_bytes_while_they_fit(store_of: Callable[..., TokenStore], vocabulary: int, width: int) -> None:
     opened = store_of([[vocabulary - 1, 0]], [[1]], vocabulary)
     assert opened.source(0).tolist() == [vocabulary - 1, 0]
-    assert opened.sides[0].tokens.itemsize == width
+    assert opened.source(0).itemsize == width
 
 
 def test_monolingual_text_is_stored_once_and_served_on_both_sides(store_of: Callable[..., TokenStore]) -> None:
@@ -72,7 +72,7 @@ def test_monolingual_text_is_stored_once_and_served_on_both_sides(store_of: Call
 
 
 def test_large_sides_give_pages_back_and_read_the_same(store_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(store, "LARGE", 0)
+    monkeypatch.setattr(sides, "LARGE", 0)
     opened = store_of([[n % 250] * 3 for n in range(5000)], [[1]] * 5000)
     everything = np.arange(5000)
     first, second = opened.sides[0].rows(everything), opened.sides[0].rows(everything)
@@ -110,7 +110,7 @@ def test_missing_parts_and_other_versions_are_refused(store_of: Callable[..., To
     folder = store_of([[5]], [[6]]).folder
     about = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps(about | {"version": 99}))
-    with pytest.raises(UserError, match="version 99, but this program reads version 1"):
+    with pytest.raises(UserError, match="version 99, but this program reads versions 1 and 2"):
         TokenStore(folder)
     (folder / "store.json").write_text(json.dumps(about))
     (folder / "target.lengths").unlink()

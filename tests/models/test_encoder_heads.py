@@ -7,6 +7,7 @@ import torch
 from dragoman.models import EncoderOnly, ReplacedTokens, ReplacedTokensModel
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, Transform
+from dragoman.parts.mixer import Layout
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.stack import PostNorm, Stack
@@ -24,7 +25,7 @@ def encoder(**settings: object) -> EncoderOnly:
 
 def test_without_an_output_layer_the_states_come_out() -> None:
     model = encoder(outputs=0, tied=False).build().eval()
-    torch.testing.assert_close(model(SOURCE, LENGTHS), model.features(SOURCE, LENGTHS)[0])
+    torch.testing.assert_close(model(SOURCE, LENGTHS), model.features(SOURCE, Layout.padded(4, LENGTHS))[0])
     assert model.vocabulary == 8
     assert [name for name, _ in model.named_parameters() if name.startswith("output")] == []
 

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
-from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
+from dragoman.data import NOTHING, Batch, Batches, Example, Pair, TokenStore, write_store
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel, Model
 from dragoman.objectives import Material, Objective, check, make
+from dragoman.parts.mixer import Layout
 from dragoman.run import FRAMINGS
 from dragoman.systems import SYSTEMS, Vocabulary
 from dragoman.text import Tokenizer, learn
@@ -69,6 +71,18 @@ def only(objective: Objective, store: TokenStore, epoch: int = 0) -> Batch:
     return batches(objective, store).build(np.arange(len(store)), epoch)
 
 
+def answers_of(batch: Batch) -> Tensor:
+    """B S: the answer to each token of the source, NOTHING where none was asked for."""
+    assert batch.asked is not None
+    blank = torch.full((batch.source.numel(),), NOTHING)
+    return blank.scatter(0, batch.asked, batch.answers).view_as(batch.source)
+
+
+def restored(batch: Batch) -> Tensor:
+    """The source with the answers in their places."""
+    return torch.where(answers_of(batch) != NOTHING, answers_of(batch), batch.source)
+
+
 # ---- rows
 
 
@@ -76,14 +90,16 @@ def test_language_models_read_a_text_between_start_and_end(tokenizer: Tokenizer,
     objective = make("language", material(small("gpt", tokenizer.size), tokenizer), {})
     batch = only(objective, store_of([[20, 21, 22], [23]]))
     assert batch.source.shape == (2, 0)
-    assert batch.target.tolist() == [[START, 20, 21, 22, END], [START, 23, END, PAD, PAD]]
+    assert batch.target.tolist() == [[START, 20, 21, 22], [START, 23, PAD, PAD]]
+    assert batch.answers.tolist() == [[20, 21, 22, END], [23, END, NOTHING, NOTHING]]
     assert batch.target_tokens == 6
 
 
 def test_source_and_target_as_one_sequence(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = make("one-sequence", material(small("transformer-d", tokenizer.size), tokenizer), {})
     batch = only(objective, store_of([[20, 21]], [[30]]))
-    assert batch.target.tolist() == [[START, 20, 21, SEPARATOR, 30, END]]
+    assert batch.target.tolist() == [[START, 20, 21, SEPARATOR, 30]]
+    assert batch.answers.tolist() == [[20, 21, SEPARATOR, 30, END]]
     assert batch.target_tokens == 5
 
 
@@ -91,23 +107,29 @@ def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: An
     objective = make("masked", material(small("roberta", tokenizer.size), tokenizer), {"rate": 0.4})
     ids = [list(range(8, 18)), list(range(10, 15))]
     batch = only(objective, store_of(ids))
-    for source, target, real in zip(batch.source.tolist(), batch.target.tolist(), ids):
+    for source, target, real in zip(batch.source.tolist(), answers_of(batch).tolist(), ids):
         length = len(real)
         assert (source[0], source[length + 1]) == (CLASS, SEPARATOR)
-        assert target[0] == target[length + 1] == PAD
+        assert target[0] == target[length + 1] == NOTHING
         for token, answer, was in zip(source[1 : length + 1], target[1 : length + 1], real):
-            assert answer in (PAD, was)
-            assert answer != PAD or token == was
-    assert batch.target_tokens == int((batch.target != PAD).sum()) > 0
+            assert answer in (NOTHING, was)
+            assert answer != NOTHING or token == was
+    assert batch.target.shape == (2, 0)
+    assert batch.target_tokens == len(batch.answers) > 0
 
 
 def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: Any) -> None:
     store = store_of([list(range(8, 28))])
     dynamic = make("masked", material(small("roberta", tokenizer.size), tokenizer), {})
     static = make("masked", material(small("bert", tokenizer.size), tokenizer), {"copies": 2})
-    assert only(dynamic, store, 0).target.tolist() != only(dynamic, store, 2).target.tolist()
-    assert only(static, store, 0).target.tolist() == only(static, store, 2).target.tolist()
-    assert only(static, store, 0).target.tolist() != only(static, store, 1).target.tolist()
+    asked = {
+        (name, epoch): answers_of(only(objective, store, epoch)).tolist()
+        for name, objective in (("dynamic", dynamic), ("static", static))
+        for epoch in range(3)
+    }
+    assert asked["dynamic", 0] != asked["dynamic", 2]
+    assert asked["static", 0] == asked["static", 2]
+    assert asked["static", 0] != asked["static", 1]
 
 
 def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: Any) -> None:
@@ -116,7 +138,7 @@ def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: An
     seen = set()
     for epoch in range(20):
         batch = only(objective, store, epoch)
-        original = torch.where(batch.target != PAD, batch.target, batch.source)
+        original = restored(batch)
         assert batch.labels is not None
         assert batch.types is not None
         for index, row in enumerate(original.tolist()):
@@ -137,7 +159,8 @@ def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer,
     objective = make("spans", material(model, tokenizer), {"rate": 0.5})
     ids = list(range(8, 20))
     batch = only(objective, store_of([ids]))
-    source, target = batch.source[0].tolist(), batch.target[0].tolist()
+    source, target = batch.source[0].tolist(), [*batch.target[0].tolist(), int(batch.answers[0, -1])]
+    assert batch.answers[0].tolist() == target[1:]
     assert source[-1] == END
     assert (target[0], target[-1]) == (START, END)
     spans = {key: list(some) for key, some in itertools.groupby([*target[1:-1]], lambda t: t >= tokenizer.size)}
@@ -155,7 +178,8 @@ def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer,
 def test_denoising_asks_for_the_whole_text(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = make("denoising", material(small("bart", tokenizer.size), tokenizer), {"infill": 0.5})
     batch = only(objective, store_of([list(range(8, 20))]))
-    assert batch.target.tolist() == [[START, *range(8, 20), END]]
+    assert batch.target.tolist() == [[START, *range(8, 20)]]
+    assert batch.answers.tolist() == [[*range(8, 20), END]]
     assert MASK in batch.source[0].tolist()
     assert batch.source[0, -1] == END
 
@@ -167,26 +191,26 @@ def test_three_masks_in_one_stack(tokenizer: Tokenizer, store_of: Any) -> None:
     given = material(model, tokenizer)
     left = only(make("masks", given, {"both_ways": 0.0, "left_to_right": 1.0}), store)
     assert left.source.tolist() == [[START, *ids]]
-    assert left.target.tolist() == [[*ids, END]]
+    assert answers_of(left).tolist() == [[*ids, END]]
     assert left.labels is not None
     assert left.labels.tolist() == [0]
     both = only(make("masks", given, {"both_ways": 1.0, "left_to_right": 0.0}), store)
     assert both.labels is not None
     assert both.labels.tolist() == [len(ids) + 2] == [both.source.shape[1]]
-    assert both.target[0, 0] == both.target[0, -1] == PAD
+    assert answers_of(both)[0, 0] == answers_of(both)[0, -1] == NOTHING
     cut = only(make("masks", given, {"both_ways": 0.0, "left_to_right": 0.0}), store)
     assert cut.labels is not None
     seen = int(cut.labels[0])
     assert cut.source[0].tolist() == [START, *ids[: seen - 1], SEPARATOR, *ids[seen - 1 :]]
-    assert cut.target[0].tolist() == [PAD] * seen + [*ids[seen - 1 :], END]
+    assert answers_of(cut)[0].tolist() == [NOTHING] * seen + [*ids[seen - 1 :], END]
 
 
 def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> None:
     model = small("unilm", tokenizer.size, layers=2).eval()
     tokens, changed = torch.tensor([[2, 9, 10, 11, 12]]), torch.tensor([[2, 9, 10, 11, 13]])
-    lengths = torch.tensor([5])
+    layout = Layout.padded(5, torch.tensor([5]))
     for prefix, sees in ((0, False), (3, False), (5, True)):
-        one, other = (model.read(t, lengths, torch.tensor([prefix]))[0] for t in (tokens, changed))
+        one, other = (model.read(t, layout, torch.tensor([prefix]))[0] for t in (tokens, changed))
         assert (not torch.allclose(one[:, 1], other[:, 1], atol=1e-6)) is sees
 
 
@@ -198,10 +222,9 @@ def test_masked_words_cost_torchs_cross_entropy(tokenizer: Tokenizer, store_of: 
     objective = make("masked", material(model, tokenizer), {"next_sentence": True, "rate": 0.5})
     batch = only(objective, store_of([[8, 9, 10, 11], [12, 13], [14, 15, 16]]))
     loss = objective(model, batch)
-    features, _ = model.features(batch.source, batch.source_lengths, types=batch.types)
-    words = F.cross_entropy(
-        model.output(features).flatten(0, 1), batch.target.flatten(), ignore_index=PAD, reduction="sum"
-    )
+    layout = Layout.padded(batch.source.shape[1], batch.source_lengths)
+    features, _ = model.features(batch.source, layout, types=batch.types)
+    words = F.cross_entropy(model.output(features).flatten(0, 1), answers_of(batch).flatten(), reduction="sum")
     next_one = F.cross_entropy(model.pooler(features), batch.labels)
     torch.testing.assert_close(loss.parts["likelihood"], words.detach())
     torch.testing.assert_close(loss.total, words + next_one * batch.target_tokens)
@@ -231,7 +254,7 @@ def test_the_discriminator_is_asked_of_every_token(tokenizer: Tokenizer, store_o
     with torch.no_grad():
         model.generator.output.bias[:] = -100.0
         model.generator.output.bias[8] = 100.0
-    original = torch.where(batch.target != PAD, batch.target, batch.source)
+    original = restored(batch)
     loss = objective(model, batch)
     logits = model(original, batch.source_lengths)[..., 0]
     real = torch.arange(original.shape[1]) < batch.source_lengths[:, None]

@@ -1,15 +1,13 @@
 from __future__ import annotations
 
-import importlib
-
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 
-from dragoman.data import Batch
+from dragoman.data import NOTHING, Batch
 from dragoman.models import Model
-from dragoman.objectives import Material, Translation
+from dragoman.objectives import Material, Translation, cross_entropy
 from dragoman.objectives.translation import teacher_share
 from dragoman.systems import SYSTEMS, Vocabulary
 from dragoman.text import ENCODER_DECODER, learn
@@ -22,11 +20,12 @@ def material(model: Model, smoothing: float = 0.0) -> Material:
 
 @pytest.fixture
 def batch() -> Batch:
-    source, target = torch.randint(4, 20, (3, 6)), torch.randint(4, 20, (3, 5))
-    lengths = torch.tensor([5, 4, 3])
-    target[:, 0] = 2
-    target = target.masked_fill(torch.arange(5) >= lengths[:, None], 0)
-    return Batch(source, torch.tensor([6, 5, 4]), target, lengths, np.arange(3), 15, int(lengths.sum()) - 3)
+    source, words = torch.randint(4, 20, (3, 6)), torch.randint(4, 20, (3, 4))
+    lengths = torch.tensor([4, 3, 2])
+    padding = torch.arange(4) >= lengths[:, None]
+    fed = torch.cat((torch.full((3, 1), 2), words[:, :-1]), 1).masked_fill(padding, 0)
+    answers = words.masked_fill(padding, NOTHING)
+    return Batch(source, torch.tensor([6, 5, 4]), fed, lengths, answers, np.arange(3), 15, int(lengths.sum()))
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
@@ -34,21 +33,19 @@ def batch() -> Batch:
 def test_the_loss_is_torchs_cross_entropy(
     batch: Batch, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    module = importlib.import_module("dragoman.objectives.objective")
-    monkeypatch.setattr(module, "CHUNK", chunk)  # 60: three tokens at a time
+    monkeypatch.setattr(cross_entropy, "CHUNK", {"cpu": chunk})  # 60: three tokens at a time
     settings = {"width": 16, "layers": 1, "heads": 2}
     model = SYSTEMS["transformer"].spec(Vocabulary(20, 20, True), "tiny", **settings).build().eval()
     loss = Translation(material(model, smoothing))(model, batch)
     loss.total.backward()
     gradients = [weight.grad.clone() for weight in model.parameters()]
     model.zero_grad()
-    logits = model(batch.source, batch.source_lengths, batch.target[:, :-1], batch.target_lengths - 1)
-    answers = batch.target[:, 1:]
+    logits = model(batch.source, batch.source_lengths, batch.target, batch.target_lengths)
     expected = F.cross_entropy(
-        logits.flatten(0, 1), answers.flatten(), ignore_index=0, reduction="sum", label_smoothing=smoothing
+        logits.flatten(0, 1), batch.answers.flatten(), reduction="sum", label_smoothing=smoothing
     )
     torch.testing.assert_close(loss.total, expected)
-    assert loss.count == int((answers != 0).sum())
+    assert loss.count == int(batch.target_lengths.sum())
     expected.backward()
     for ours, weight in zip(gradients, model.parameters()):
         torch.testing.assert_close(ours, weight.grad)
@@ -100,13 +97,13 @@ def test_its_own_words_are_what_it_would_have_said(batch: Batch) -> None:
     fed: list[torch.Tensor] = []
     features = model.features
 
-    def watch(source, source_lengths, target, target_lengths, recorder=None):  # type: ignore[no-untyped-def]
+    def watch(source, source_layout, target, target_layout, recorder=None):  # type: ignore[no-untyped-def]
         fed.append(target)
-        return features(source, source_lengths, target, target_lengths, recorder)
+        return features(source, source_layout, target, target_layout, recorder)
 
     model.features = watch  # type: ignore[method-assign]
     loss = Translation(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=1)
-    assert torch.equal(fed[0], batch.target[:, :-1])
+    assert torch.equal(fed[0], batch.target)
     assert fed[1][:, 0].tolist() == [2, 2, 2]
     assert set(fed[1][:, 1:].flatten().tolist()) == {7}
     loss.total.backward()

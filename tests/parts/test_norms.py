@@ -165,7 +165,7 @@ def test_an_average_of_checkpoints_averages_statistics(tmp_path: Path) -> None:
         x, layout, _ = batch()
         model(x, Ctx(layout))
         kept.append({name: value.clone() for name, value in checkpoint.weights_of(model).items()})
-        keeper.save(model, optimizer, Progress(step), validated=True, best=False)
+        keeper.save(model, optimizer, None, Progress(step), validated=True, best=False)
     assert keeper.average(model) == 2
     for name, value in checkpoint.weights_of(model).items():
         torch.testing.assert_close(value, (kept[0][name] + kept[1][name]) / 2)

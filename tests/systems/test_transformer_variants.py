@@ -239,9 +239,9 @@ def test_every_second_feed_forward_layer_is_a_mixture() -> None:
 def test_every_mixture_leaves_its_balance_in_training() -> None:
     model = model_of("moe", layers=4)
     assert isinstance(model, EncoderDecoderModel)
-    tokens, lengths = torch.randint(4, 11, (2, 5)), torch.tensor([5, 3])
+    tokens, layout = torch.randint(4, 11, (2, 5)), Layout.padded(5, torch.tensor([5, 3]))
     for training, losses in ((True, 4), (False, 0)):
-        _, ctx = model.train(training).features(tokens, lengths, tokens, lengths)
+        _, ctx = model.train(training).features(tokens, layout, tokens, layout)
         assert len(ctx.losses) == losses
         assert all(0.005 < float(loss.detach()) <= 0.01 * 4 for loss in ctx.losses)
 
@@ -370,7 +370,8 @@ def test_a_prefix_is_read_both_ways_and_the_target_from_left_to_right() -> None:
 
     def states(source: Tensor, target: Tensor) -> Tensor:
         """What leaves the stack at every place of the joint sequence."""
-        return model.read(torch.cat((source, target), 1), torch.tensor([9]), torch.tensor([5]))[0][0]
+        layout = Layout.padded(9, torch.tensor([9]))
+        return model.read(torch.cat((source, target), 1), layout, torch.tensor([5]))[0][0]
 
     def moved(source: Tensor, target: Tensor) -> list[bool]:
         return ((states(source, target) - before).abs().amax(-1) > 1e-6).tolist()
@@ -424,7 +425,7 @@ def test_a_row_that_is_all_prefix_is_read_as_by_bert_in_hugging_face() -> None:
     ours.load_state_dict(mine | {"output.weight": mine["target_embedding.weight"]})
     tokens, lengths = torch.randint(11, (2, 6)), torch.tensor([6, 3])
     real = torch.arange(6) < lengths[:, None]
-    logits = ours.output(ours.read(tokens, lengths, lengths)[0])
+    logits = ours.output(ours.read(tokens, Layout.padded(6, lengths), lengths)[0])
     expected = theirs(tokens, attention_mask=real.long()).logits
     torch.testing.assert_close(logits[real], expected[real], atol=1e-4, rtol=1e-4)
 

@@ -88,6 +88,47 @@ def test_interrupted_and_resumed_is_bit_equal(system: str, corpus: Path, tmp_pat
     assert_equal(contents(whole), contents(cut))
 
 
+RECIPES: dict[str, dict[str, Any]] = {
+    "muon": {"optimizer": "muon"},
+    "sgd": {"optimizer": "sgd", "momentum": 0.9, "schedule": "constant"},
+    "plain sgd": {"optimizer": "sgd"},
+    "adam": {"optimizer": "adam", "accumulate": 1},
+    "ema": {"optimizer": "adamw", "ema": 0.9},
+    "packed": {"layout": "packed", "compile": False, "ema": 0.99, "optimizer": "muon"},
+}
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_way_of_training_resumes_bit_equal(recipe: str, corpus: Path, tmp_path: Path) -> None:
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    settings = {"accumulate": 2, "patience": None} | RECIPES[recipe]
+    prepare(whole, small_config(corpus, **settings), lambda text: None)
+    shutil.copytree(whole, cut)
+    train(whole)
+    for stop_after in (4, 13, None):
+        train(cut, stop_after)
+    assert_equal(contents(whole), contents(cut))
+    losses = [record["loss"] for record in read_metrics(whole) if record["kind"] == "train"]
+    assert losses[-1] < losses[0]
+
+
+def test_a_checkpoint_holds_the_running_mean_as_its_model(corpus: Path, tmp_path: Path) -> None:
+    prepare(tmp_path / "run", small_config(corpus, ema=0.9), lambda text: None)
+    trainer = Trainer(tmp_path / "run", Quiet())
+    trainer.train()
+    assert trainer.average is not None
+    last = tmp_path / "run" / "checkpoints" / "last"
+    model, kept = checkpoint.tensors(last, "model"), checkpoint.tensors(last, "trainer")
+    for name, weight in trainer.model.named_parameters():
+        assert torch.equal(model[name], trainer.average.averages[name])
+        assert torch.equal(kept[f"weight/{name}"], weight)
+        assert not torch.equal(model[name], weight)
+    again = Trainer(tmp_path / "run", Quiet())
+    for name, weight in again.model.named_parameters():
+        assert torch.equal(weight, kept[f"weight/{name}"])
+    assert not (tmp_path / "run" / "checkpoints" / "averaged").exists()  # a mean of means is none that was validated
+
+
 @pytest.fixture(scope="module")
 def reference(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A prepared run, and what training it without interruption leaves."""

@@ -10,6 +10,7 @@ import traceback
 import typer
 
 from dragoman.cli import (
+    bench,
     compare,
     evaluate,
     fill,
@@ -51,6 +52,7 @@ for command in (
 ):
     app.command()(command)
 app.command("import")(import_.import_)
+app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:

@@ -14,7 +14,13 @@ from dragoman.errors import UserError
 PAIRS = 40_000
 LINE = "rnn-lm,sutskever,cho,bahdanau,luong,gnmt,convs2s,bytenet,transformer,shaw,roformer,t5,transformer-d,moe"
 #: a recipe under which every system learns the phrasebook within minutes on two cores
-RECIPE: dict[str, Any] = {"tokens": 1024, "schedule": "inverse-sqrt", "warmup": 100, "label_smoothing": 0.0}
+RECIPE: dict[str, Any] = {
+    "recipe": "plain",
+    "tokens": 1024,
+    "schedule": "inverse-sqrt",
+    "warmup": 100,
+    "label_smoothing": 0.0,
+}
 Files = list[str] | None
 
 

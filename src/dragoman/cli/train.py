@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,6 +14,7 @@ from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.config import Config
+    from dragoman.training.distribution import World
 
 Files = list[str] | None
 USES = {"language": "generate", "masks": "generate", "masked": "fill", "replaced": "fill", "tagging": "tag"}
@@ -41,6 +43,9 @@ def train(
     config: Annotated[Path | None, typer.Option(help="Settings as YAML; a run's config.yaml is one.")] = None,
     system: Annotated[str | None, typer.Option(help="Which system: see 'dragoman systems'.")] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
+    recipe: Annotated[
+        str | None, typer.Option(help="How to train: modern, textbook (as the paper did) or plain; the best known.")
+    ] = None,
     objective: Annotated[
         str | None,
         typer.Option(help="What to learn: translation, language, masked, denoising …; by system and data."),
@@ -73,14 +78,18 @@ def train(
 
     Everything that is not given is chosen by the amount of data and the device, and said. Ctrl-C stops after the step
     at hand, saves, and prints the command that goes on.
+
+    On several GPUs or machines: torchrun --nproc-per-node 8 -m dragoman train RUN …
     """
     from dragoman import config as configuration
+    from dragoman.run import is_run
 
     given = [
         f"{name}={value}"
         for name, value in {
             "system.name": system,
             "system.size": size,
+            "training.recipe": recipe,
             "objective.name": objective,
             "training.start_from": start_from,
             "text.source_vectors": source_vectors,
@@ -99,6 +108,8 @@ def train(
         if config or any(files.values()):
             raise UserError("--resume goes on with the run's own data and settings: leave --config and the files out")
         outcome = continue_run(run, given + (settings or []))
+    elif int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) and is_run(run):  # torchrun has started all anew
+        outcome = continue_run(run, [])
     else:
         base = configuration.from_yaml(config) if config else configuration.Config()
         values = {name: tuple(value) for name, value in files.items() if value}
@@ -109,9 +120,18 @@ def train(
 
 def start_run(run: Path, config: Config) -> dict[str, object]:
     """Prepare and train a new run."""
-    from dragoman.training.display import display
+    from dragoman.training.distribution import World, for_all
+
+    world = World.join()
+    config, choices = for_all(config, world)
+    with world.watched(lambda: f"another process ended while {run} was made: see what it said, and start again"):
+        world.first(lambda: make_run(run, config, choices))
+    return train_run(run, None, world)
+
+
+def make_run(run: Path, config: Config, choices: list[str]) -> None:
+    """Prepare a run, and say what was found and chosen."""
     from dragoman.training.prepare import prepare
-    from dragoman.training.trainer import Trainer
 
     prepared = prepare(run, config, say)
     say("")
@@ -122,26 +142,45 @@ def start_run(run: Path, config: Config) -> dict[str, object]:
     size = f" ({chosen.size})" if chosen.size else ""
     say(f"{chosen.name}{size}, {prepared.parameters:,} parameters, objective {prepared.config.objective.name}")
     say("chosen for you:")
-    for choice in prepared.choices:
+    for choice in (*choices, *prepared.choices):
         say(f"  {choice}")
     say("choose otherwise with --set NAME=VALUE; 'dragoman systems' lists the systems")
     say("")
-    return report(run, Trainer(run, display()).train())
 
 
 def continue_run(run: Path, settings: list[str]) -> dict[str, object]:
     """Go on with a run where it stopped."""
     from dragoman import config as configuration
     from dragoman.run import CONFIG, read_spec
-    from dragoman.training.display import display
-    from dragoman.training.trainer import Trainer, change_stops
+    from dragoman.training.distribution import World
+    from dragoman.training.trainer import change_stops
 
-    read_spec(run)  # says so if it is no run
-    saved = configuration.from_yaml(run / CONFIG)
-    changed = change_stops(run, configuration.with_settings(saved, settings)) if settings else saved
-    trainer = Trainer(run, display(), changed)
-    say(f"going on from step {trainer.progress.step:,}")
-    return report(run, trainer.train())
+    def change() -> Config:
+        read_spec(run)  # says so if it is no run
+        saved = configuration.from_yaml(run / CONFIG)
+        return change_stops(run, configuration.with_settings(saved, settings)) if settings else saved
+
+    world = World.join()
+    with world.watched(lambda: f"another process ended while {run} was opened: see what it said, and start again"):
+        changed = world.first(change)
+    return train_run(run, changed, world)
+
+
+def train_run(run: Path, config: Config | None, world: World) -> dict[str, object]:
+    """Train a run from where it stands; of many processes only the first comes back from it."""
+    from dragoman.training.display import Silent, display
+    from dragoman.training.trainer import Trainer
+
+    trainer = Trainer(run, Silent() if world.rank else display(), config, world)
+    if not world.rank and config is not None:
+        say(f"going on from step {trainer.progress.step:,}")
+    if not world.rank and trainer.spread.name:
+        say(f"{world.size} processes, weights {trainer.spread.name}")
+    outcome = trainer.train()
+    world.leave()
+    if world.rank:
+        raise typer.Exit()
+    return report(run, outcome)
 
 
 def report(run: Path, outcome: object) -> dict[str, object]:

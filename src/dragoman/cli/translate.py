@@ -50,6 +50,9 @@ def translate(
     dictionary: Annotated[
         Path | None, typer.Option(help="Look unknown words up here first: word, tab and translation a line.")
     ] = None,
+    tag: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Translate as if from this corpus, one of the run's data.tags.")
+    ] = None,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
@@ -77,7 +80,7 @@ def translate(
         )
     )
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
-    translations = loaded.translate_stream(sources_of(file), settings, alignment=alignment, dictionary=known)
+    translations = loaded.translate_stream(sources_of(file), settings, alignment=alignment, dictionary=known, tag=tag)
     translations = _warn(translations)
     if as_json:
         print_json_list(asdict(translation) for translation in translations)

@@ -1,17 +1,21 @@
 """From text files to batches: reading, preflight, token store, batching; torch is imported when a batch is made."""
 
-from dragoman.data.batching import Batch, Batches, Position, Row, Rows, sorted_batches
+from dragoman.data.batch import NOTHING, Batch, Row, Rows
+from dragoman.data.batching import Batches, Position, sorted_batches
 from dragoman.data.corpus import Corpus, Pair, kind_of, read
 from dragoman.data.examples import Example, encode
 from dragoman.data.holdout import HoldOut, hold_out
 from dragoman.data.inspection import Inspector, Limits, inspect
+from dragoman.data.order import Order, draws_of
 from dragoman.data.prefetch import prefetch
 from dragoman.data.preflight import Memory, Preflight
 from dragoman.data.reading import READINGS, Reading
+from dragoman.data.shards import write_shards, write_store
 from dragoman.data.signals import Signals
-from dragoman.data.store import TokenStore, fingerprint, write_store
+from dragoman.data.store import TokenStore, fingerprint
 
 __all__ = [
+    "NOTHING",
     "READINGS",
     "Batch",
     "Batches",
@@ -21,6 +25,7 @@ __all__ = [
     "Inspector",
     "Limits",
     "Memory",
+    "Order",
     "Pair",
     "Position",
     "Preflight",
@@ -29,6 +34,7 @@ __all__ = [
     "Rows",
     "Signals",
     "TokenStore",
+    "draws_of",
     "encode",
     "fingerprint",
     "hold_out",
@@ -37,5 +43,6 @@ __all__ = [
     "prefetch",
     "read",
     "sorted_batches",
+    "write_shards",
     "write_store",
 ]

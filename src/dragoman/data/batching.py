@@ -4,36 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dragoman.data.store import Side, TokenStore
+from dragoman.data.batch import Batch, Contents, Indices, Rows
+from dragoman.data.order import Order
+from dragoman.data.store import TokenStore
 from dragoman.errors import UserError
 from dragoman.text.framing import ENCODER_DECODER, Framing
 
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
-
-Indices = NDArray[np.int64]
-Lengths = NDArray[np.int32]
-
-
-class Row(NamedTuple):
-    """One row of a batch, symbols around it and all; `types` are the segments of its source, `label` its own label."""
-
-    source: NDArray[Any]
-    target: NDArray[Any]
-    types: NDArray[Any] | None = None
-    label: int = 0
-
-
-Rows = Callable[[TokenStore, int, np.random.Generator], Row]
+Widths = Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]]
+Sizes = Callable[[NDArray[Any], NDArray[Any]], tuple[NDArray[Any], NDArray[Any]]]
 
 # What a random stream is for: streams of different purposes never meet.
-ORDER, SHUFFLE, NOISE = range(3)
+SHUFFLE, NOISE = 1, 2
+MULTIPLE = 128  # packed rows are so many tokens wide, or a multiple of it: what attention kernels cut them into
 
 
 @dataclass(frozen=True)
@@ -46,42 +34,30 @@ class Position:
 
 
 @dataclass(frozen=True)
-class Batch:
-    """Sentence pairs as padded ids; the lengths count the framing, `indices` are the pairs' numbers in the store.
+class Packing:
+    """The shape of packed batches: the widths of their two rows, how many sequences they hold, the longest of them."""
 
-    A source that is no text is padded vectors, float32, without framing.
+    widths: tuple[int, int]
+    sequences: int
+    longest: tuple[int, int]
 
-    The target is either a sequence to be written, START y END, or `aligned`: the answer to every token of the source,
-    PAD where nothing is asked.
-    """
+    @staticmethod
+    def of(store: TokenStore, tokens: int, sizes: Sizes) -> Packing:
+        """`tokens` on the larger side, on the other as many as usually come with them."""
+        source, target, count = store.length_counts()
+        sides = sizes(source, target)
+        totals = [max(0, int((side * count).sum())) for side in sides]
+        largest, pairs = max(totals), int(count.sum())
+        longest = (max(1, int(sides[0].max())), max(1, int(sides[1].max())))
+        widths = [
+            max(_round_up(1.01 * tokens * total / largest), _round_up(most + 1)) if total else 0
+            for total, most in zip(totals, longest)
+        ]
+        return Packing((widths[0], widths[1]), _round_up(1.25 * pairs * tokens / largest, 64), longest)
 
-    source: Tensor  # B S, or B S F
-    source_lengths: Tensor  # B
-    target: Tensor  # B T
-    target_lengths: Tensor  # B
-    indices: Indices
-    source_tokens: int  # the symbols around them counted in
-    target_tokens: int  # the tokens that are predicted: with END and without START
-    types: Tensor | None = None  # B S: segments of the source
-    labels: Tensor | None = None  # B: a label a row
 
-    def __len__(self) -> int:
-        return len(self.indices)
-
-    @property
-    def padding(self) -> float:
-        """The share of the batch that is padding."""
-        real = self.source_tokens + int(self.target_lengths.sum())
-        places = self.source.shape[0] * self.source.shape[1] + self.target.numel()
-        return 1 - real / max(1, places)
-
-    def to(self, device: torch.device | str) -> Batch:
-        """The batch on another device; the copy to a GPU runs beside what is computed there."""
-        names = ("source", "source_lengths", "target", "target_lengths", "types", "labels")
-        tensors = {name: tensor for name in names if (tensor := getattr(self, name)) is not None}
-        if str(device).startswith("cuda"):
-            tensors = {name: tensor.pin_memory() for name, tensor in tensors.items()}
-        return replace(self, **{name: tensor.to(device, non_blocking=True) for name, tensor in tensors.items()})
+def _round_up(number: float, multiple: int = MULTIPLE) -> int:
+    return int(-(-number // multiple) * multiple)
 
 
 class Batches:
@@ -91,6 +67,10 @@ class Batches:
     unless told, so that batches are tight and yet hold sentences of some variety. The pairs of a window are sorted by
     the length of their longer side, then by how much longer it is (chance decides between equals), cut where rows ×
     longest side would exceed `tokens`, and the batches of the window are shuffled.
+
+    Padded, they have rows and widths that are `multiples`, so that the same shapes come up again. Packed, they have one
+    shape, whatever is in them (`sizes` says what a pair takes up on either side), and hold what comes next in the
+    permutation: nothing is sorted. `twins`: every pair stands in its batch twice.
 
     `rows` makes each row of a batch from the store, afresh in every epoch (or in every one of `copies` epochs, after
     which the same come again); without it a row is a pair with its framing. `width` estimates from the lengths of its
@@ -107,15 +87,20 @@ class Batches:
         framing: Framing = ENCODER_DECODER,
         rows: Rows | None = None,
         aligned: bool = False,
-        width: Callable[[Lengths, Lengths], NDArray[Any]] | None = None,
+        width: Widths | None = None,
         copies: int | None = None,
+        sizes: Sizes | None = None,
+        multiples: tuple[int, int] = (1, 1),
+        twins: bool = False,
     ) -> None:
+        self.order = Order(store.counts, seed, shuffle, store.draws)
         if window is None:
             window = max(1000, min(2**16, 100 * tokens * len(store) // max(1, store.tokens)))
         if window < 1:
             raise UserError(f"the window of pairs that are sorted together must be at least 1, not {window}")
-        self.width = width or (lambda source, target: np.maximum(source + 1, target + 2))
-        longest = int(self.width(store.source_lengths, store.target_lengths).max())
+        self.width = width or (lambda source, target: np.maximum(source + 1, target + 1))
+        known = store.length_counts()
+        longest = int(self.width(known.source, known.target).max())
         if longest > tokens:
             raise UserError(
                 f"the longest row has {longest:,} tokens with start and end, but a batch may hold {tokens:,} "
@@ -123,8 +108,21 @@ class Batches:
             )
         self.store, self.tokens, self.seed, self.window, self.shuffle = store, tokens, seed, window, shuffle
         self.framing, self.rows, self.aligned, self.copies = framing, rows, aligned, copies
-        self.windows = -(-len(store) // window)
-        self._epoch: tuple[int, Indices] = (-1, np.empty(0, np.int64))
+        self.windows = -(-len(self.order) // window)
+        self.sizes, self.multiples = sizes, multiples
+        self.twins = twins
+        self.packing = Packing.of(store, tokens // 2 if twins else tokens, sizes) if sizes else None
+
+    @property
+    def an_epoch(self) -> int:
+        """About how many batches an epoch has."""
+        source, target, count = self.store.length_counts()
+        drawn = len(self.order) / max(1, len(self.store))
+        if self.packing is not None and self.sizes is not None:
+            sides = zip(self.sizes(source, target), self.packing.widths)
+            return max(1, *(round(drawn * (size * count).sum() / width) for size, width in sides if width))
+        tokens = self.tokens / 2 if self.twins else self.tokens
+        return max(1, round(drawn * (self.width(source, target) * count).sum() / (0.95 * tokens)))
 
     def start(self, position: Position | None = None) -> Iterator[tuple[Batch, Position]]:
         """The batches from a position on without end, each with the position after it, from where to resume."""
@@ -156,82 +154,34 @@ class Batches:
 
     def plan(self, epoch: int, window: int) -> list[Indices]:
         """The pair numbers of every batch of a window, in order."""
-        pairs = self._order(epoch)[window * self.window : (window + 1) * self.window]
-        source, target = self.store.source_lengths[pairs], self.store.target_lengths[pairs]
+        pairs = self.order.pairs(epoch, window * self.window, (window + 1) * self.window)
+        self.store.load(pairs)
+        source, target = (np.asarray(side.lengths[pairs]) for side in self.store.sides)
+        if self.packing is not None and self.sizes is not None:
+            return _fill(pairs, self.sizes(source, target), self.packing)
         widths, lean = self.width(source, target), source - target
         snake = np.where(widths % 2, lean, -lean)  # there and back again: neighbours stay alike where widths change
         by_length = np.lexsort((snake, widths))  # stable: the permutation has already settled ties by chance
-        batches = _cut(pairs[by_length], widths[by_length], self.tokens)
+        batches = _cut(pairs[by_length], widths[by_length], self.tokens // 2 if self.twins else self.tokens)
         if not self.shuffle:
             return batches
         return [batches[number] for number in self._shuffled(len(batches), SHUFFLE, epoch, window)]
 
     def build(self, indices: Indices, epoch: int) -> Batch:
-        """The padded tensors of some pairs; the epoch decides the noise."""
-        import torch
-
-        types: NDArray[np.int64] | None = None
-        labels: NDArray[np.int64] | None = None
+        """The tensors of some pairs; the epoch decides the noise."""
         if self.rows is None:
-            if self.store.sides[0].features:
-                source, source_lengths = self._pad([self.store.source(index) for index in indices.tolist()], 0)
-            else:
-                around = self.framing.before, self.framing.after
-                source, source_lengths = self._frame(self.store.sides[0], indices, *around)
-            ends = (self.framing.start,), (self.framing.end,)
-            target, target_lengths = self._frame(self.store.sides[1], indices, *ends)
+            contents = Contents.plain(self.store, indices, self.framing)
         else:
             number = epoch if self.copies is None else epoch % self.copies
             streams = (np.random.Generator(self._random(NOISE, number, index)) for index in indices.tolist())
             made = [self.rows(self.store, index, stream) for index, stream in zip(indices.tolist(), streams)]
-            source, source_lengths = self._pad([row.source for row in made], self.framing.pad)
-            target, target_lengths = self._pad([row.target for row in made], self.framing.pad)
-            if made[0].types is not None:
-                types, _ = self._pad([row.types for row in made if row.types is not None], 0)
-            labels = np.array([row.label for row in made])
-        predicted = (target != self.framing.pad).sum() if self.aligned else target_lengths.sum() - len(indices)
-        return Batch(
-            torch.from_numpy(source),
-            torch.from_numpy(source_lengths),
-            torch.from_numpy(target),
-            torch.from_numpy(target_lengths),
-            indices,
-            source_tokens=int(source_lengths.sum()),
-            target_tokens=int(predicted),
-            types=None if types is None else torch.from_numpy(types),
-            labels=None if labels is None else torch.from_numpy(labels),
-        )
-
-    def _pad(self, rows: list[NDArray[Any]], pad: int) -> tuple[NDArray[Any], NDArray[np.int64]]:
-        """B S ids, or B S F vectors with zeros after them."""
-        lengths = np.array([len(row) for row in rows], np.int64)
-        if rows[0].ndim == 1:
-            ids: NDArray[Any] = np.full((len(rows), lengths.max()), pad, np.int64)
+            contents = Contents.of(made, self.aligned, self.framing.pad)
+        if self.packing is None:
+            batch = contents.padded(indices, self.framing, self.multiples)
         else:
-            ids = np.zeros((len(rows), lengths.max(), rows[0].shape[1]), np.float32)
-        ids[np.arange(ids.shape[1]) < lengths[:, None]] = np.concatenate(rows)
-        return ids, lengths
-
-    def _frame(
-        self, side: Side, indices: Indices, before: tuple[int, ...], after: tuple[int, ...]
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """Plain rows, all at once: no loop over sentences."""
-        lengths, first = side.lengths[indices], len(before)
-        framed = lengths.astype(np.int64) + first + len(after)
-        rows = np.full((len(indices), framed.max()), self.framing.pad, np.int64)
-        rows[:, first:][np.arange(rows.shape[1] - first) < lengths[:, None]] = side.rows(indices)
-        rows[:, :first] = before
-        for place, symbol in enumerate(after):
-            rows[np.arange(len(rows)), first + lengths + place] = symbol
-        return rows, framed
-
-    def _order(self, epoch: int) -> Indices:
-        known, order = self._epoch
-        if known != epoch:
-            pairs = len(self.store)
-            order = self._shuffled(pairs, ORDER, epoch) if self.shuffle else np.arange(pairs)
-            self._epoch = epoch, order  # at once: another thread may be planning too
-        return order
+            shape = self.packing
+            batch = contents.packed(indices, self.framing, shape.widths, shape.sequences, shape.longest)
+        return batch.twice() if self.twins else batch
 
     def _shuffled(self, count: int, purpose: int, epoch: int, number: int = 0) -> Indices:
         # Sorted raw bits and not Generator.permutation, whose stream another version of numpy may change.
@@ -262,3 +212,19 @@ def _cut(indices: Indices, widths: NDArray[Any], tokens: int) -> list[Indices]:
         batches.append(indices[start:end])
         start = end
     return batches
+
+
+def _fill(indices: Indices, sizes: tuple[NDArray[Any], NDArray[Any]], packing: Packing) -> list[Indices]:
+    """Cuts a sequence into runs that fill the rows of a packed batch, all of them alike full."""
+    sums = [np.concatenate(([0], np.cumsum(side, dtype=np.int64))) for side in sizes]
+    rooms = [max(1, width - 1) for width in packing.widths]  # one place is left over
+    fullest = int(np.argmax([total[-1] / room for total, room in zip(sums, rooms)]))
+    limits = [*zip(sums, rooms), (np.arange(len(indices) + 1), packing.sequences)]
+    count = max(1, *(-(-int(total[-1]) // room) for total, room in limits))
+    while True:
+        share = sums[fullest][-1] * np.arange(1, count) / count
+        ends = np.concatenate(([0], np.searchsorted(sums[fullest], share), [len(indices)]))
+        single = (np.diff(ends) <= 1).all()  # what does not fit even so is given more room
+        if single or all((np.diff(total[ends]) <= room).all() for total, room in limits):
+            return [indices[start:end] for start, end in pairwise(ends) if end > start]
+        count += 1

@@ -7,8 +7,12 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman.data.corpus import Pair
+
+MOST = 2_000  # pairs, unless told
+WAITING = 2**18  # hashes that are looked through together
 
 
 @dataclass(frozen=True)
@@ -35,19 +39,54 @@ class HoldOut:
 
 def hold_out(pairs: Iterable[Pair], seed: int, size: int | None = None) -> HoldOut:
     """Chooses about `size` pairs in one pass over the corpus, by default as many as `holdout_size` says."""
-    hashes = np.fromiter((_hash(pair.source, seed) for pair in pairs if _whole(pair)), np.uint64)
-    total = len(hashes)
-    distinct, counts = np.unique(hashes, return_counts=True)
-    held = np.cumsum(counts)[:-1]  # of the k smallest hashes; never all of them
-    if not len(held):
-        return HoldOut(seed, threshold=-1, pairs=0)
-    chosen = max(1, int(np.searchsorted(held, holdout_size(total) if size is None else size, side="right")))
-    return HoldOut(seed, threshold=int(distinct[chosen - 1]), pairs=int(held[chosen - 1]))
+    lot = Lot(seed, size)
+    lot.add(hashes_of(pairs, seed))
+    return lot.choose()
+
+
+class Lot:
+    """Chooses what to hold out while the hashes of the sources pass, of which it keeps only the smallest."""
+
+    def __init__(self, seed: int, size: int | None = None) -> None:
+        self.seed, self.size, self.total = seed, size, 0
+        self.room = (MOST if size is None else size) + 2  # one more than can be chosen, and one that never is
+        self.waiting: list[NDArray[np.uint64]] = []
+        self.smallest = np.empty(0, np.uint64)
+        self.counts = np.empty(0, np.int64)
+
+    def add(self, hashes: NDArray[np.uint64]) -> None:
+        self.total += len(hashes)
+        if len(self.smallest) == self.room:
+            hashes = hashes[hashes <= self.smallest[-1]]
+        self.waiting.append(hashes)
+        if sum(map(len, self.waiting)) > WAITING:
+            self._sift()
+
+    def _sift(self) -> None:
+        new = np.concatenate([np.empty(0, np.uint64), *self.waiting])
+        distinct, which = np.unique(np.concatenate([self.smallest, new]), return_inverse=True)
+        counts = np.zeros(len(distinct), np.int64)
+        np.add.at(counts, which, np.concatenate([self.counts, np.ones(len(new), np.int64)]))
+        self.smallest, self.counts, self.waiting = distinct[: self.room], counts[: self.room], []
+
+    def choose(self) -> HoldOut:
+        self._sift()
+        held = np.cumsum(self.counts)[:-1]  # of the k smallest hashes; never all of them
+        if not len(held):
+            return HoldOut(self.seed, threshold=-1, pairs=0)
+        size = holdout_size(self.total) if self.size is None else self.size
+        chosen = max(1, int(np.searchsorted(held, size, side="right")))
+        return HoldOut(self.seed, threshold=int(self.smallest[chosen - 1]), pairs=int(held[chosen - 1]))
+
+
+def hashes_of(pairs: Iterable[Pair], seed: int) -> NDArray[np.uint64]:
+    """Of the sources of the pairs that can be held out: those with text on both sides."""
+    return np.fromiter((_hash(pair.source, seed) for pair in pairs if _whole(pair)), np.uint64)
 
 
 def holdout_size(total: int) -> int:
     """5 % of the corpus, but no less than 50 pairs (or a tenth, where that is less) and no more than 2,000."""
-    return max(1, min(2_000, max(total // 20, min(50, total // 10))))
+    return max(1, min(MOST, max(total // 20, min(50, total // 10))))
 
 
 def _whole(pair: Pair) -> bool:

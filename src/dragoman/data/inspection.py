@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from dragoman.data.corpus import Pair
 from dragoman.data.examples import Example, encode
 from dragoman.data.preflight import SHOWN, Found, Lengths, Memory, Overlap, Preflight, Sample, SideReport
+from dragoman.data.repeats import Repeats
 from dragoman.errors import UserError
 from dragoman.text.symbols import UNKNOWN
 
@@ -45,12 +47,40 @@ def inspect(
     return inspector.report()
 
 
+@dataclass
+class Seen:
+    """What was counted in some examples: plain values, so that processes can send it to each other."""
+
+    sides: tuple[SideCount, SideCount]
+    read: int = 0
+    pairs: int = 0
+    dropped: dict[str, Found] = field(default_factory=dict)
+    identical: Found = field(default_factory=Found)
+    lopsided: Found = field(default_factory=Found)
+    samples: list[Sample] = field(default_factory=list)
+    hashes: tuple[_Hashes, _Hashes] | None = None  # of sources and of pairs
+
+    def add(self, other: Seen) -> None:
+        """Count in what was seen after it, the hashes aside."""
+        self.read += other.read
+        self.pairs += other.pairs
+        for side, more in zip(self.sides, other.sides):
+            side.merge(more)
+        for reason, found in other.dropped.items():
+            self.dropped.setdefault(reason, Found()).merge(found)
+        self.identical.merge(other.identical)
+        self.lopsided.merge(other.lopsided)
+        self.samples += other.samples[: SHOWN - len(self.samples)]
+
+
 class Inspector:
-    """Watches a stream of examples on its way into the token store, and drops what cannot be trained on.
+    """Stands in the stream of examples on its way into the token store, and drops what cannot be trained on.
 
     Empty sides and over-long sentences are dropped; duplicates, untranslated and lopsided pairs are only counted.
     `others` are the corpora that train should not contain, by name (valid, test). Of the text nothing is kept but 64
-    bits a sentence.
+    bits a pair, and those in a nameless file in `folder` once there are many.
+
+    Several may share the work: they `look`, and one of them `add`s what they have seen, in order.
     """
 
     def __init__(
@@ -60,35 +90,56 @@ class Inspector:
         limits: Limits | None = None,
         others: Mapping[str, Iterable[Pair]] | None = None,
         what: str = "train on",
+        folder: Path | None = None,
     ) -> None:
         self.what = what
         self.tokenizers = (source_tokenizer, target_tokenizer or source_tokenizer)
         self.limits = limits or Limits()
-        self.others = {name: _hashes(pairs) for name, pairs in (others or {}).items()}
-        self.read = self.pairs = 0
-        self.sides = (_SideCount(), _SideCount())
-        self.dropped: dict[str, Found] = {}
-        self.identical, self.lopsided = Found(), Found()
-        self.samples: list[Sample] = []
-        self.hashes: list[tuple[_Hashes, _Hashes]] = []
+        self.others = {name: _Other(pairs) for name, pairs in (others or {}).items()}
+        self.repeats = Repeats(folder)
+        self.seen = self._nothing()
+
+    def _nothing(self) -> Seen:
+        return Seen((SideCount(), SideCount()))
 
     def keep(self, chunks: Iterable[list[Example]]) -> Iterator[list[Example]]:
         """The chunks without the pairs that are dropped; if none is left, the error says why."""
         for chunk in chunks:
-            self.read += len(chunk)
-            if kept := [example for example in chunk if self._fits(example)]:
-                self._count(kept)
+            kept, seen = self.look(chunk)
+            self.add(seen)
+            if kept:
                 yield kept
-        if not self.pairs:
-            reasons = ", ".join(f"{found.pairs:,} {reason}" for reason, found in self.dropped.items())
-            raise UserError(f"no pair of {self.read:,} is left to {self.what} ({reasons or 'nothing was read'})")
+        self.check_some()
 
-    def _fits(self, example: Example) -> bool:
+    def look(self, chunk: list[Example], tag: Sequence[int] = ()) -> tuple[list[Example], Seen]:
+        """Those that are kept, and what was seen; `tag` will stand before their sources."""
+        seen = self._nothing()
+        seen.read = len(chunk)
+        kept = [example for example in chunk if self._fits(example, seen)]
+        if kept:
+            self._count(kept, seen, tag)
+        return kept, seen
+
+    def add(self, seen: Seen) -> None:
+        """Count in what was seen after all before it."""
+        self.seen.add(seen)
+        if seen.hashes is not None:
+            self.repeats.add(seen.hashes[1])
+            for other in self.others.values():
+                other.meet(seen.hashes)
+
+    def check_some(self) -> None:
+        """Refuse a corpus of which nothing is left."""
+        if not self.seen.pairs:
+            reasons = ", ".join(f"{found.pairs:,} {reason}" for reason, found in self.seen.dropped.items())
+            raise UserError(f"no pair of {self.seen.read:,} is left to {self.what} ({reasons or 'nothing was read'})")
+
+    def _fits(self, example: Example, seen: Seen) -> bool:
         reason = self._flaw("source", example.pair.source, example.source)
         if example.target is not None:
             reason = reason or self._flaw("target", example.pair.target or "", example.target)
         if reason:
-            self.dropped.setdefault(reason, Found()).add(example.pair)
+            seen.dropped.setdefault(reason, Found()).add(example.pair)
         return not reason
 
     def _flaw(self, side: str, text: str, ids: Any) -> str:
@@ -96,29 +147,29 @@ class Inspector:
             return f"{side} empty"
         return f"{side} longer than {self.limits.longest:,} tokens" if len(ids) > self.limits.longest else ""
 
-    def _count(self, chunk: list[Example]) -> None:
-        self.pairs += len(chunk)
+    def _count(self, chunk: list[Example], seen: Seen, tag: Sequence[int]) -> None:
+        seen.pairs += len(chunk)
         pairs = [example.pair for example in chunk]
-        self.hashes.append(_hashes(pairs))
-        self.sides[0].add([pair.source for pair in pairs], [example.source for example in chunk])
+        seen.hashes = _hashes(pairs)
+        seen.sides[0].add([pair.source for pair in pairs], [example.source for example in chunk])
         if pairs[0].target is not None:
-            self.sides[1].add([pair.target or "" for pair in pairs], [example.target or [] for example in chunk])
+            seen.sides[1].add([pair.target or "" for pair in pairs], [example.target or [] for example in chunk])
             for example in chunk:
                 pair, source, target = example
                 if pair.source == pair.target:
-                    self.identical.add(pair)
+                    seen.identical.add(pair)
                 lengths = len(source) + 1, len(target or ()) + 1  # with the end, which lets short pairs off
                 if max(lengths) > self.limits.ratio * min(lengths):
-                    self.lopsided.add(pair)
-        self.samples += [self._sample(example) for example in chunk[: SHOWN - len(self.samples)]]
+                    seen.lopsided.add(pair)
+        seen.samples += [self._sample(example, tag) for example in chunk[:SHOWN]]
 
-    def _sample(self, example: Example) -> Sample:
+    def _sample(self, example: Example, tag: Sequence[int]) -> Sample:
         pair, source, target = example
         writes = self.tokenizers[1]
         pieces, decoded = self._source(pair, source)
         return Sample(
             source=pair.source,
-            source_pieces=pieces,
+            source_pieces=[*self.tokenizers[0].pieces(tag), *pieces],
             source_decoded=decoded,
             target=pair.target,
             target_pieces=[] if target is None else writes.pieces(target),
@@ -131,21 +182,21 @@ class Inspector:
 
     def report(self, memory: Memory | None = None) -> Preflight:
         """What was seen, once the stream has run through."""
-        sources, pairs = (np.sort(np.concatenate(hashes)) for hashes in zip(*self.hashes))
-        source = self.sides[0].report()
-        target = self.sides[1].report() if self.sides[1].tokens else None
+        seen = self.seen
+        source = seen.sides[0].report()
+        target = seen.sides[1].report() if seen.sides[1].tokens else None
         return Preflight(
-            read=self.read,
-            pairs=self.pairs,
+            read=seen.read,
+            pairs=seen.pairs,
             source=source,
             target=target,
             ratio=target.tokens.total / source.tokens.total if target else None,
-            duplicates=int((pairs[1:] == pairs[:-1]).sum()),
-            identical=self.identical,
-            lopsided=self.lopsided,
-            dropped=self.dropped,
-            overlaps=[_overlap(name, (sources, pairs), hashes) for name, hashes in self.others.items()],
-            samples=self.samples,
+            duplicates=self.repeats.count(),
+            identical=seen.identical,
+            lopsided=seen.lopsided,
+            dropped=seen.dropped,
+            overlaps=[other.report(name) for name, other in self.others.items()],
+            samples=seen.samples,
             memory=memory,
         )
 
@@ -160,16 +211,19 @@ class SignalInspector(Inspector):
         limits: Limits | None = None,
         others: Mapping[str, Iterable[Pair]] | None = None,
         what: str = "train on",
+        folder: Path | None = None,
     ) -> None:
-        super().__init__(source_tokenizer, target_tokenizer, limits, others, what)
+        super().__init__(source_tokenizer, target_tokenizer, limits, others, what, folder)
         self.limits = replace(self.limits, ratio=np.inf)
-        self.sides = (_VectorCount(), _SideCount())
+
+    def _nothing(self) -> Seen:
+        return Seen((_VectorCount(), SideCount()))
 
     def _source(self, pair: Pair, ids: Any) -> tuple[list[str], str]:
         return [pair.source], pair.source
 
 
-class _SideCount:
+class SideCount:
     def __init__(self) -> None:
         self.words: Counter[int] = Counter()
         self.characters: Counter[int] = Counter()
@@ -182,12 +236,18 @@ class _SideCount:
         self.tokens.update(map(len, ids))
         self.unknown += sum(row.count(UNKNOWN) for row in ids)
 
+    def merge(self, other: SideCount) -> None:
+        self.words.update(other.words)
+        self.characters.update(other.characters)
+        self.tokens.update(other.tokens)
+        self.unknown += other.unknown
+
     def report(self) -> SideReport:
         words, characters, tokens = (Lengths.of(counts) for counts in (self.words, self.characters, self.tokens))
         return SideReport(words, characters, tokens, self.unknown / tokens.total)
 
 
-class _VectorCount(_SideCount):
+class _VectorCount(SideCount):
     """Of vectors there is nothing to be known but how many there are."""
 
     def add(self, texts: list[str], ids: list[Any]) -> None:
@@ -207,13 +267,23 @@ def _hashes(pairs: Iterable[Pair]) -> tuple[_Hashes, _Hashes]:
     return source, source * np.uint64(0x9E3779B97F4A7C15) + target  # odd factor: (x, y) and (y, x) differ
 
 
-def _overlap(name: str, train: tuple[_Hashes, _Hashes], other: tuple[_Hashes, _Hashes]) -> Overlap:
-    (sources, train_sources), (pairs, train_pairs) = (_meet(*sides) for sides in zip(train, other))
-    return Overlap(name, len(other[0]), pairs, sources, train_pairs, train_sources)
+class _Other:
+    """A corpus that train should not contain, and what of it was met there: by its sources, and by its pairs."""
 
+    def __init__(self, pairs: Iterable[Pair]) -> None:
+        hashes = _hashes(pairs)
+        self.pairs = len(hashes[0])
+        self.known = [np.unique(side, return_counts=True) for side in hashes]
+        self.found = [np.zeros(len(values), bool) for values, _ in self.known]
+        self.in_train = [0, 0]  # how many of train stand here
 
-def _meet(train: _Hashes, other: _Hashes) -> tuple[int, int]:
-    """How many of `other` stand in `train`, which is sorted, and how many of `train` in `other`."""
-    values, counts = np.unique(other, return_counts=True)
-    found = np.searchsorted(train, values, side="right") - np.searchsorted(train, values)
-    return int(counts[found > 0].sum()), int(found.sum())
+    def meet(self, train: tuple[_Hashes, _Hashes]) -> None:
+        for number, ((values, _), hashes) in enumerate(zip(self.known, train)):
+            places = np.minimum(np.searchsorted(values, hashes), len(values) - 1)
+            met = places[values[places] == hashes] if len(values) else places[:0]
+            self.found[number][met] = True
+            self.in_train[number] += len(met)
+
+    def report(self, name: str) -> Overlap:
+        sources, pairs = (int(counts[found].sum()) for (_, counts), found in zip(self.known, self.found))
+        return Overlap(name, self.pairs, pairs, sources, self.in_train[1], self.in_train[0])

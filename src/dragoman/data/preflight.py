@@ -60,6 +60,10 @@ class Found:
         if self.pairs <= SHOWN:
             self.first.append(f"{pair.corpus}:{pair.line}")
 
+    def merge(self, later: Found) -> None:
+        self.pairs += later.pairs
+        self.first += later.first[: SHOWN - len(self.first)]
+
 
 @dataclass(frozen=True)
 class Overlap:

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import json
-import mmap
-import os
 from collections.abc import Iterable
-from contextlib import ExitStack
-from itertools import chain
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.corpus import reading
-from dragoman.data.examples import Example
+from dragoman.data.sides import Form, Lengths, Side, broken
 from dragoman.errors import UserError
-from dragoman.storage import new_folder, remove_folder
 
-VERSION = 1
-LARGE = 2**29  # bytes of a side that may stay resident
+FOLDER, SHARDS = 1, 2  # versions: rows in the folder itself, or in shards of it, each a folder of version 1
+SLICE = 2**18  # rows that are looked at together
+LENGTHS = "lengths.counts"  # a file beside an index: triples of source length, target length and pairs
 
 
 def fingerprint(files: Iterable[Path], *settings: str) -> str:
@@ -35,53 +32,22 @@ def fingerprint(files: Iterable[Path], *settings: str) -> str:
     return digest.hexdigest()
 
 
-class Side:
-    """One side of a store: row i is `tokens[offsets[i] : offsets[i] + lengths[i]]`, without start and end.
+class LengthCounts(NamedTuple):
+    """How many pairs have a source and a target of such lengths: `f(source, target) @ pairs` sums over all pairs."""
 
-    `features` of more than 0: vectors of so many numbers stand in the place of tokens.
-    """
+    source: NDArray[np.int64]
+    target: NDArray[np.int64]
+    pairs: NDArray[np.int64]
 
-    def __init__(self, folder: Path, name: str, rows: int, tokens: int, dtype: str, features: int = 0) -> None:
-        self._maps: list[mmap.mmap] = []
-        self._unreleased = 0
-        self.features = features
-        flat = self._map(folder / f"{name}.tokens", np.dtype(dtype), tokens * max(1, features))
-        self.tokens = flat.reshape(-1, features) if features else flat
-        self.lengths: NDArray[np.int32] = self._map(folder / f"{name}.lengths", np.dtype(np.int32), rows)
-        self.offsets: NDArray[np.int64] = self._map(folder / f"{name}.offsets", np.dtype(np.int64), rows)
 
-    def row(self, index: int) -> NDArray[Any]:
-        start = self.offsets[index]
-        row = self.tokens[start : start + self.lengths[index]]
-        self._release(1, row.nbytes)
-        return row
+@dataclass(frozen=True)
+class Part:
+    """One of the corpora in a store: how many pairs it has, and how many of them an epoch draws."""
 
-    def rows(self, indices: NDArray[np.int64]) -> NDArray[Any]:
-        """The rows one after the other: a flat copy of their tokens."""
-        lengths = self.lengths[indices]
-        ends = np.cumsum(lengths, dtype=np.int64)
-        starts = self.offsets[indices] - (ends - lengths)  # minus the row's place in the answer
-        tokens = self.tokens[np.repeat(starts, lengths) + np.arange(ends[-1])]
-        self._release(len(indices), tokens.nbytes)
-        return tokens
-
-    def _release(self, rows: int, size: int) -> None:
-        # Pages that were read count as this process's memory until they are given back (the system keeps them cached).
-        # A row brings up to 64 KiB with it, so a large side is bounded to about 256 MiB however large it is.
-        self._unreleased += max(rows, size >> 16)
-        if self._unreleased > 4096 and sum(map(len, self._maps)) > LARGE and hasattr(mmap, "MADV_DONTNEED"):
-            self._unreleased = 0
-            for mapped in self._maps:
-                mapped.madvise(mmap.MADV_DONTNEED)
-
-    def _map(self, path: Path, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-        with path.open("rb") as file:
-            if os.fstat(file.fileno()).st_size != count * dtype.itemsize:
-                raise ValueError(f"{path} has the wrong size")
-            if not count:  # an empty file cannot be mapped
-                return np.empty(0, dtype)
-            self._maps.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
-        return np.frombuffer(self._maps[-1], dtype)
+    name: str
+    pairs: int
+    draws: int
+    tag: str = ""
 
 
 class TokenStore:
@@ -89,28 +55,55 @@ class TokenStore:
 
     A monolingual store holds one side and gives it as source and as target, which is what a language model (target
     alone), an encoder (source alone) and a denoiser (both) want to see.
+
+    A store is a folder of rows, or of shards of them with an index; opening it reads no rows of either.
     """
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         about = _about(folder)
         try:
             self.pairs: int = about["pairs"]
             self.fingerprint: str = about["fingerprint"]
             self.longest: int = about["longest"]
-            sides = {name: Side(folder, name, self.pairs, **side) for name, side in about["sides"].items()}
+            if about["version"] == FOLDER:
+                folders, pairs = [folder], np.array([self.pairs])
+                tokens = {name: [side["tokens"]] for name, side in about["sides"].items()}
+                self.parts = [Part(folder.name, self.pairs, self.pairs)]
+            else:
+                folders = [folder / shard["folder"] for shard in about["shards"]]
+                pairs = np.array([shard["pairs"] for shard in about["shards"]])
+                tokens = {name: [shard["tokens"][name] for shard in about["shards"]] for name in about["sides"]}
+                self.parts = [Part(**part) for part in about["corpora"]]
+            if pairs.sum() != self.pairs or sum(self.counts) != self.pairs:
+                raise ValueError("the pairs of the shards, of the corpora and of the store differ")
+            sides = {}
+            for name, side in about["sides"].items():
+                found = Form(name, np.dtype(side["dtype"]), tokens[name], side.get("features", 0))
+                _check_sizes(found, folders, pairs.tolist())
+                sides[name] = Side(found, folders, pairs)
             self.sides = (sides["source"], sides.get("target", sides["source"]))
-        except (KeyError, TypeError, ValueError, AttributeError, FileNotFoundError):
-            raise _broken(folder) from None
-        self.folder = folder
+        except (KeyError, TypeError, ValueError, AttributeError, OSError):
+            raise broken(folder) from None
         self.monolingual = len(sides) == 1
 
     def __len__(self) -> int:
         return self.pairs
 
     @property
+    def counts(self) -> list[int]:
+        """The pairs of each corpus, in order."""
+        return [part.pairs for part in self.parts]
+
+    @property
+    def draws(self) -> list[int]:
+        """How many pairs of each corpus an epoch draws."""
+        return [part.draws for part in self.parts]
+
+    @property
     def tokens(self) -> int:
         """How many there are on the longer side."""
-        return max(len(side.tokens) for side in self.sides)
+        return max(side.tokens for side in self.sides)
 
     def source(self, index: int) -> NDArray[Any]:
         return self.sides[0].row(index)
@@ -118,93 +111,55 @@ class TokenStore:
     def target(self, index: int) -> NDArray[Any]:
         return self.sides[1].row(index)
 
+    def load(self, pairs: NDArray[np.int64]) -> None:
+        """Have some pairs at hand, such as a window of them from which batches are then made: see `Side.load`."""
+        for side in self.sides[: 1 if self.monolingual else 2]:
+            side.load(pairs)
+
     @property
-    def source_lengths(self) -> NDArray[np.int32]:
+    def source_lengths(self) -> Lengths:
         return self.sides[0].lengths
 
     @property
-    def target_lengths(self) -> NDArray[np.int32]:
+    def target_lengths(self) -> Lengths:
         return self.sides[1].lengths
 
-
-def write_store(
-    folder: Path, chunks: Iterable[list[Example]], vocabulary: int, target_vocabulary: int = 0, fingerprint: str = ""
-) -> TokenStore:
-    """Writes a store in one pass and opens it; until it is whole it stands under a temporary name."""
-    if folder.exists() and not (folder / "store.json").exists():
-        raise UserError(f"{folder} exists and is no token store: delete it or choose another folder")
-    with new_folder(folder) as partial:
-        about = _write(partial, chunks, (vocabulary, target_vocabulary or vocabulary))
-        about = {"version": VERSION, "fingerprint": fingerprint, **about}
-        (partial / "store.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-        remove_folder(folder)
-    return TokenStore(folder)
+    def length_counts(self) -> LengthCounts:
+        """The distribution of lengths, for sums and maxima over all pairs that need not look at them."""
+        path = self.folder / LENGTHS
+        if not path.exists():  # a store without an index
+            return count_lengths(self)
+        table = np.fromfile(path, np.int64)
+        if len(table) % 3 or table[2::3].sum() != self.pairs:
+            raise broken(self.folder)
+        return LengthCounts(*table.reshape(-1, 3).T)
 
 
-def _write(folder: Path, chunks: Iterable[list[Example]], vocabularies: tuple[int, int]) -> dict[str, Any]:
-    with ExitStack() as stack:
-        writers: list[_SideWriter] = []
-        pairs = 0
-        for chunk in filter(None, chunks):
-            if not writers:
-                names = ("source",) if chunk[0].target is None else ("source", "target")
-                writers = [_writer(chunk[0], folder, *named, stack) for named in zip(names, vocabularies)]
-            pairs += len(chunk)
-            for writer in writers:
-                writer.write([getattr(example, writer.name) for example in chunk])
-        if not pairs:
-            raise UserError(f"there is no sentence pair to write to {folder.parent}: the corpus is empty")
-    return {
-        "pairs": pairs,
-        "longest": max(writer.longest for writer in writers),
-        "sides": {writer.name: writer.about() for writer in writers},
-    }
+def count_lengths(store: TokenStore) -> LengthCounts:
+    """How many pairs have which lengths, by looking at them all."""
+    found = LengthCounts(*np.zeros((3, 0), np.int64))
+    for start in range(0, len(store), SLICE):
+        rows = slice(start, start + SLICE)
+        source, target = (np.asarray(side.lengths[rows], np.int64) for side in store.sides)
+        found = merge_lengths([found, LengthCounts(source, target, np.ones_like(source))])
+    return found
 
 
-def _writer(example: Example, folder: Path, name: str, vocabulary: int, stack: ExitStack) -> _SideWriter:
-    first = getattr(example, name)
-    if isinstance(first, np.ndarray):
-        return _VectorWriter(folder, name, first.shape[1], stack)
-    return _SideWriter(folder, name, vocabulary, stack)
+def merge_lengths(some: list[LengthCounts]) -> LengthCounts:
+    source, target, count = (np.concatenate(column) for column in zip(*some))
+    lengths, which = np.unique(source << 32 | target, return_inverse=True)
+    sums = np.zeros(len(lengths), np.int64)
+    np.add.at(sums, which, count)
+    return LengthCounts(lengths >> 32, lengths & 0xFFFFFFFF, sums)
 
 
-class _SideWriter:
-    def __init__(self, folder: Path, name: str, vocabulary: int, stack: ExitStack) -> None:
-        self.name = name
-        self.dtype = np.dtype(np.uint16 if vocabulary <= 2**16 else np.uint32)
-        self.tokens = self.longest = 0
-        paths = [folder / f"{name}.{kind}" for kind in ("tokens", "lengths", "offsets")]
-        self.files: list[BinaryIO] = [stack.enter_context(path.open("wb")) for path in paths]
-
-    def about(self) -> dict[str, Any]:
-        return {"dtype": self.dtype.name, "tokens": self.tokens}
-
-    def write(self, rows: list[Any]) -> None:
-        lengths = np.fromiter(map(len, rows), np.int32, len(rows))
-        ends = self.tokens + np.cumsum(lengths, dtype=np.int64)
-        tokens = self.flat(rows, int(ends[-1]) - self.tokens)
-        for file, array in zip(self.files, (tokens, lengths, ends - lengths)):
-            file.write(array.data)
-        self.tokens = int(ends[-1])
-        self.longest = max(self.longest, int(lengths.max()))
-
-    def flat(self, rows: list[Any], count: int) -> NDArray[Any]:
-        """The rows one after the other."""
-        return np.fromiter(chain.from_iterable(rows), self.dtype, count)
-
-
-class _VectorWriter(_SideWriter):
-    """A side of vectors, float32."""
-
-    def __init__(self, folder: Path, name: str, features: int, stack: ExitStack) -> None:
-        super().__init__(folder, name, 0, stack)
-        self.dtype, self.features = np.dtype(np.float32), features
-
-    def about(self) -> dict[str, Any]:
-        return super().about() | {"features": self.features}
-
-    def flat(self, rows: list[Any], count: int) -> NDArray[Any]:
-        return np.concatenate(rows).astype(self.dtype).reshape(-1)
+def _check_sizes(about: Form, folders: list[Path], pairs: list[int]) -> None:
+    """A file that was cut short is found before training, though nothing in it is read."""
+    for folder, rows, tokens in zip(folders, pairs, about.tokens):
+        wanted = {"tokens": tokens * max(1, about.features) * about.dtype.itemsize, "lengths": 4 * rows}
+        for kind, size in (wanted | {"offsets": 8 * rows}).items():
+            if (folder / f"{about.name}.{kind}").stat().st_size != size:
+                raise ValueError(f"{folder / about.name}.{kind} has the wrong size")
 
 
 def _about(folder: Path) -> dict[str, Any]:
@@ -213,16 +168,12 @@ def _about(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise UserError(f"{folder} holds no token store: train a new run from its files") from None
     except (OSError, ValueError):
-        raise _broken(folder) from None
+        raise broken(folder) from None
     if not isinstance(about, dict):
-        raise _broken(folder)
-    if about.get("version") != VERSION:
+        raise broken(folder)
+    if about.get("version") not in (FOLDER, SHARDS):
         raise UserError(
-            f"{folder} is a token store of version {about.get('version')}, but this program reads version {VERSION}: "
-            f"train a new run from the same files"
+            f"{folder} is a token store of version {about.get('version')}, but this program reads versions {FOLDER} "
+            f"and {SHARDS}: train a new run from the same files"
         )
     return about
-
-
-def _broken(folder: Path) -> UserError:
-    return UserError(f"the token store {folder} is damaged or incomplete: train a new run from the same files")

@@ -39,6 +39,8 @@ class DecoderOnly(Spec):
 class DecoderOnlyModel(Model):
     """The source, if there is one, is the beginning of the sequence, and `ctx.prefix` says how long it is."""
 
+    joins = True
+
     def __init__(self, spec: DecoderOnly) -> None:
         super().__init__()
         self.spec: DecoderOnly = spec
@@ -63,24 +65,31 @@ class DecoderOnlyModel(Model):
     def features(
         self,
         source: Tensor,
-        source_lengths: Tensor,
+        source_layout: Layout,
         target: Tensor,
-        target_lengths: Tensor,
+        target_layout: Layout,
         recorder: dict[str, list[Tensor]] | None = None,
     ) -> tuple[Tensor, Ctx]:
-        tokens, places = join(source, source_lengths, target, target_lengths)
-        x, ctx = self.read(tokens, source_lengths + target_lengths, source_lengths, recorder)
+        if not source.shape[1]:
+            return self.read(target, target_layout, None, recorder)
+        if source_layout.lengths is None or target_layout.lengths is None:
+            raise ValueError(
+                "source and target are joined row by row: packed ones must be joined before they are packed"
+            )
+        tokens, places = join(source, source_layout.lengths, target)
+        layout = Layout.padded(tokens.shape[1], source_layout.lengths + target_layout.lengths)
+        x, ctx = self.read(tokens, layout, source_layout.lengths, recorder)
         return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1])), ctx
 
     def read(
         self,
         tokens: Tensor,
-        lengths: Tensor,
+        layout: Layout,
         prefix: Tensor | None = None,
         recorder: dict[str, list[Tensor]] | None = None,
     ) -> tuple[Tensor, Ctx]:
         """Whole sequences, B T → B T D; `prefix` (B) is how much of each may be seen from everywhere."""
-        ctx = Ctx(Layout.padded(tokens.shape[1], lengths), prefix=prefix, recorder=recorder)
+        ctx = Ctx(layout, prefix=prefix, recorder=recorder)
         return self.decoder(self.target_embedding(tokens), ctx)[0], ctx
 
     def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
@@ -104,10 +113,8 @@ class DecoderOnlyModel(Model):
         return Start(None, state, tokens, lengths.repeat_interleave(beam), places)
 
 
-def join(source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> tuple[Tensor, Tensor]:
+def join(source: Tensor, source_lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
     """Rows of source and target as one, padding last (B S+T), and where each target token stands in them (B T)."""
     places = source_lengths[:, None] + torch.arange(target.shape[1], device=target.device)  # B T
-    if not source.shape[1]:
-        return target, places
     tokens = torch.cat((source, torch.zeros_like(target)), 1)
     return tokens.scatter(1, places, target), places

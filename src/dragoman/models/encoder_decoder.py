@@ -100,14 +100,13 @@ class EncoderDecoderModel(Model):
     def features(
         self,
         source: Tensor,
-        source_lengths: Tensor,
+        source_layout: Layout,
         target: Tensor,
-        target_lengths: Tensor,
+        target_layout: Layout,
         recorder: dict[str, list[Tensor]] | None = None,
     ) -> tuple[Tensor, Ctx]:
-        memory = self.encode(source, Layout.padded(source.shape[1], source_lengths), recorder)
-        layout = Layout.padded(target.shape[1], target_lengths)
-        ctx = Ctx(layout, memory, recorder=recorder, losses=memory.losses)
+        memory = self.encode(source, source_layout, recorder)
+        ctx = Ctx(target_layout, memory, recorder=recorder, losses=memory.losses)
         return self.decoder(self.target_embedding(target), ctx)[0], ctx
 
     def decode(self, target: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:

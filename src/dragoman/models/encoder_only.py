@@ -81,14 +81,14 @@ class EncoderOnlyModel(Model):
     def features(
         self,
         source: Tensor,
-        source_lengths: Tensor,
+        source_layout: Layout,
         target: Tensor | None = None,
-        target_lengths: Tensor | None = None,
+        target_layout: Layout | None = None,
         recorder: dict[str, list[Tensor]] | None = None,
         types: Tensor | None = None,
     ) -> tuple[Tensor, Ctx]:
         """What the output layer reads at every source position, B S D; there is no target."""
-        ctx = Ctx(Layout.padded(source.shape[1], source_lengths), recorder=recorder)
+        ctx = Ctx(source_layout, recorder=recorder)
         return self.encode(source, ctx, types), ctx
 
     def forward(
@@ -100,7 +100,7 @@ class EncoderOnlyModel(Model):
         types: Tensor | None = None,
     ) -> Tensor:
         """B S → B S labels."""
-        return self.output(self.features(source, source_lengths, types=types)[0])
+        return self.output(self.features(source, Layout.padded(source.shape[1], source_lengths), types=types)[0])
 
 
 class Pooler(nn.Module):

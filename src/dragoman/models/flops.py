@@ -31,6 +31,7 @@ from dragoman.parts.convolution import (
     NormalisedLinear,
     UnfoldingMixer,
 )
+from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import NoOutput, OutputLayer, TokenEmbedding, TransformLayer
 from dragoman.parts.experts import ExpertsMixer
 from dragoman.parts.fast_forward import Column, FastForwardDecoderMixer, FastForwardEncoderMixer, cells_of
@@ -265,7 +266,7 @@ def _unfolding(part: UnfoldingMixer, extent: Extent) -> int:
 
 
 FREE = (
-    *(nn.Identity, nn.Dropout, nn.Embedding, TokenEmbedding),
+    *(nn.Identity, nn.Dropout, Dropout, nn.Embedding, TokenEmbedding),
     *(Unnormalised, LayerNormalisation, RMSNormalisation, BatchNormalisation),
     *(Position, SinusoidalPosition, LearnedPosition, RotaryPosition, BucketedBias, LinearBias),
     *(Summary, BackwardSummary, MeanSummary, Start, CopyStart, Context, Readout, NoOutput),

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.mixer import Ctx, Memory, Mixer, State
+from dragoman.parts.mixer import Ctx, Layout, Memory, State
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec
 
@@ -30,22 +30,23 @@ class Start:
 class Model(nn.Module):
     """Reads a source, writes or labels: p(y|x), p(y), or one label a token.
 
-    Whole sequences are given as padded ids with their lengths. A decoder alone reads its source as the beginning of
-    its own sequence, which may be empty (B 0); an encoder alone has no target.
+    Whole sequences are given as ids and where they lie, or padded with their lengths. A decoder alone reads its source
+    as the beginning of its own sequence, which may be empty (B 0); an encoder alone has no target.
     """
 
     spec: Spec
     output: OutputLayer
     vocabulary: int  # how many tokens the output layer tells apart
     writes = True  # can it go on token by token?
+    joins = False  # are source and target one sequence?
     source_features: int | None = None  # numbers a vector, where a source is vectors (B S F) and not tokens (B S)
 
     def features(
         self,
         source: Tensor,
-        source_lengths: Tensor,
+        source_layout: Layout,
         target: Tensor,
-        target_lengths: Tensor,
+        target_layout: Layout,
         recorder: dict[str, list[Tensor]] | None = None,
     ) -> tuple[Tensor, Ctx]:
         """What the output layer reads at every target position, B T D, and what the call has left in its ctx."""
@@ -53,7 +54,8 @@ class Model(nn.Module):
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
         """Teacher forcing: padded tokens, B S and B T → B T V logits of the token after each."""
-        return self.output(self.features(source, source_lengths, target, target_lengths)[0])
+        layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
+        return self.output(self.features(source, layouts[0], target, layouts[1])[0])
 
     def decode(self, target: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         """B T tokens → B T V logits of the token after each, and the state to go on from."""
@@ -82,7 +84,7 @@ class Model(nn.Module):
     @property
     def packs(self) -> bool:
         """Can it read packed rows?"""
-        return all(part.packs for part in self.modules() if isinstance(part, Mixer))
+        return all(getattr(part, "packs", True) for part in self.modules() if part is not self)
 
     @property
     def memory_paths(self) -> list[str]:

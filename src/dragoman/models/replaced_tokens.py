@@ -11,7 +11,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
 from dragoman.models.model import Model
-from dragoman.parts.mixer import Ctx
+from dragoman.parts.mixer import Ctx, Layout
 from dragoman.parts.spec import Spec
 
 
@@ -71,13 +71,13 @@ class ReplacedTokensModel(Model):
     def features(
         self,
         source: Tensor,
-        source_lengths: Tensor,
+        source_layout: Layout,
         target: Tensor | None = None,
-        target_lengths: Tensor | None = None,
+        target_layout: Layout | None = None,
         recorder: dict[str, list[Tensor]] | None = None,
         types: Tensor | None = None,
     ) -> tuple[Tensor, Ctx]:
-        return self.discriminator.features(source, source_lengths, recorder=recorder, types=types)
+        return self.discriminator.features(source, source_layout, recorder=recorder, types=types)
 
     def forward(
         self,
@@ -88,4 +88,4 @@ class ReplacedTokensModel(Model):
         types: Tensor | None = None,
     ) -> Tensor:
         """B S → B S 1: how likely each token is not the one that stood there."""
-        return self.output(self.features(source, source_lengths, types=types)[0])
+        return self.output(self.features(source, Layout.padded(source.shape[1], source_lengths), types=types)[0])

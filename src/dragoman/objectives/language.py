@@ -8,7 +8,7 @@ import numpy as np
 
 from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import DecoderOnlyModel
-from dragoman.objectives.objective import Loss, Material, Objective, Reads, answered, row
+from dragoman.objectives.objective import Loss, Material, Objective, Reads, answered, row, source_layout
 from dragoman.objectives.translation import Translation
 
 
@@ -28,7 +28,10 @@ class Language(Objective):
         return Row(row(()), row(framing.before or (framing.start,), store.target(index), (framing.end,)))
 
     def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        return target + 2
+        return target + 1
+
+    def sizes(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        return 0 * source, self.width(source, target)
 
     def __call__(self, model: DecoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
         return self.loss(model, batch, step)
@@ -47,7 +50,7 @@ class OneSequence(Language):
         return Row(row(()), row(framing.before, source, framing.after, (framing.start,), target, (framing.end,)))
 
     def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        return source + target + len(self.material.framing.before) + len(self.material.framing.after) + 2
+        return source + target + len(self.material.framing.before) + len(self.material.framing.after) + 1
 
 
 class Dialogue(Objective):
@@ -72,5 +75,5 @@ class Dialogue(Objective):
         return source
 
     def __call__(self, model: DecoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
-        x, ctx = model.read(batch.source, batch.source_lengths)
+        x, ctx = model.read(batch.source, source_layout(batch))
         return answered(self.material, model.output, x, batch, ctx)

@@ -7,11 +7,11 @@ from typing import ClassVar
 import numpy as np
 import torch.nn.functional as F
 
-from dragoman.data import Batch, Row, TokenStore
+from dragoman.data import NOTHING, Batch, Row, TokenStore
 from dragoman.data.noise import MaskWords
 from dragoman.errors import UserError
 from dragoman.models import EncoderOnlyModel, Model
-from dragoman.objectives.objective import Loss, Material, Objective, answered, row
+from dragoman.objectives.objective import Loss, Material, Objective, answered, row, source_layout
 from dragoman.text import SYMBOLS, Tokenizer
 from dragoman.text.symbols import BYTES
 
@@ -65,14 +65,18 @@ class MaskedWords(Objective):
         around = len(self.material.framing.before) + len(self.material.framing.after)
         return np.minimum(2 * (source + around), self.longest) if self.next_sentence else source + around
 
+    @property
+    def packs(self) -> bool:
+        return super().packs and not self.next_sentence  # which is asked of the first token of a row
+
     def __call__(self, model: EncoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
-        features, ctx = model.features(batch.source, batch.source_lengths, types=batch.types)
+        features, ctx = model.features(batch.source, source_layout(batch), types=batch.types)
         loss = answered(self.material, model.output, features, batch, ctx)
         if not self.next_sentence or model.pooler is None or batch.labels is None:
             return loss
         logits = model.pooler(features).float()
         lost = F.cross_entropy(logits, batch.labels)
-        right = (logits.argmax(-1) == batch.labels).float().mean()
+        right = (logits.argmax(-1) == batch.labels).sum() / (batch.labels != NOTHING).sum()
         parts = {"next sentence": lost.detach() * loss.count, "next sentence right": right * loss.count}
         return Loss(loss.total + lost * loss.count, loss.count, loss.parts | parts)
 

@@ -7,7 +7,7 @@ import numpy as np
 from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import DecoderOnlyModel
 from dragoman.objectives.masked_words import mask_words
-from dragoman.objectives.objective import Loss, Material, Objective, answered, row
+from dragoman.objectives.objective import Loss, Material, Objective, answered, row, source_layout
 
 
 class MixedMasks(Objective):
@@ -50,5 +50,5 @@ class MixedMasks(Objective):
         return source + len(self.material.framing.before) + len(self.material.framing.after) + 1
 
     def __call__(self, model: DecoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
-        x, ctx = model.read(batch.source, batch.source_lengths, batch.labels)
+        x, ctx = model.read(batch.source, source_layout(batch), batch.labels)
         return answered(self.material, model.output, x, batch, ctx)

@@ -8,20 +8,17 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
-from dragoman.data import Batch, Rows
+from dragoman.data import NOTHING, Batch, Rows
 from dragoman.errors import UserError
 from dragoman.models import Model
+from dragoman.objectives.cross_entropy import CrossEntropy, TwinCrossEntropy, likelihoods, rows
 from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.mixer import Ctx
+from dragoman.parts.mixer import Ctx, Layout
 from dragoman.text import Framing, Tokenizer
 
-CHUNK = 2**25  # logits that exist at a time
-NOTHING = -100  # the answer where there is no question
 Reads = Literal["pairs", "text", "tags", "turns"]
 
 
@@ -30,7 +27,7 @@ class Loss:
     """A sum over `count` answers, and the sums that it is made of; `likelihood` is always one of them."""
 
     total: Tensor
-    count: int
+    count: Tensor
     parts: dict[str, Tensor]
 
 
@@ -54,7 +51,7 @@ class Objective:
 
     reads: ClassVar[Reads] = "pairs"
     trains: ClassVar[tuple[type[Model], ...]] = ()  # the models that it can train
-    aligned: ClassVar[bool] = False  # is there an answer to every token, or a target to be written?
+    aligned: bool = False  # is there an answer to every token, or a target to be written?
     decodes: ClassVar[bool] = False  # is the model to be asked for whole targets when it is validated?
     best: ClassVar[str] = "loss"  # the measure by which validations are compared
     smooths: ClassVar[float] = 0.0  # label smoothing unless told
@@ -83,57 +80,91 @@ class Objective:
         """How wide rows of such lengths in the store will be, about."""
         framing = self.material.framing
         around = len(framing.before) + len(framing.after)
-        return self.material.model.width(source + around, target + 2)
+        return self.material.model.width(source + around, target + 1)
+
+    def sizes(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """What rows of such lengths in the store will take up of the two rows of a packed batch, about."""
+        if self.aligned:
+            return self.width(source, target), 0 * target
+        framing = self.material.framing
+        return source + len(framing.before) + len(framing.after), target + 1
+
+    @property
+    def twins(self) -> bool:
+        """Does every row come twice, so that what dropout makes of it can be compared?"""
+        return False
+
+    @property
+    def steady(self) -> bool:
+        """Is a step the same computation whatever its number?"""
+        return True
+
+    @property
+    def packs(self) -> bool:
+        """Can its batches be packed?"""
+        return self.material.model.packs
 
 
 def words_lost(
-    output: OutputLayer, features: Tensor, answers: Tensor, pad: int, smoothing: float = 0.0
+    output: OutputLayer, features: Tensor, answers: Tensor, smoothing: float = 0.0, consistency: float = 0.0
 ) -> dict[str, Tensor]:
-    """N D, N → `likelihood`: −Σ log p of the answers that are not `pad`; `spread`: −Σ of the mean log p of all words.
+    """… D and as many answers → what is lost where there is an answer, summed up.
 
-    `correct` counts the answers that were likeliest, when nothing is learned from it. A large vocabulary is dealt with
-    in chunks of tokens, whose logits are computed again for the backward pass, so that no more than CHUNK exist.
+    `total`: cross-entropy with label smoothing ε, by which the right word is to get 1 − ε and all words ε/V (Szegedy et
+    al. 2016); `likelihood`: −log p of the answers; `spread`: minus the mean log p of all words. `correct` counts the
+    answers that were likeliest, when nothing is learned from it. With a `consistency` of more than 0 the second half of
+    all is the first once more, and `divergence` is how far the two differ.
     """
-
-    def lost(some: Tensor, right: Tensor) -> tuple[Tensor, ...]:
-        log_p = output(some).float().log_softmax(-1)  # N V
-        likelihood = F.nll_loss(log_p, right, ignore_index=pad, reduction="sum")
-        spread, correct = torch.zeros_like(likelihood), torch.zeros_like(likelihood)
-        if smoothing:
-            spread = -log_p.mean(-1).masked_fill(right == pad, 0.0).sum()
-        if not torch.is_grad_enabled():
-            correct = ((log_p.argmax(-1) == right) & (right != pad)).sum().float()
-        return likelihood, spread, correct
-
-    size = max(1, CHUNK // output.weight.shape[0])
-    if len(features) <= size:
-        sums: Sequence[Tensor] = lost(features, answers)
-    else:
-        chunks = zip(features.split(size), answers.split(size))
-        parts = [checkpoint(lost, some, right, use_reentrant=False) for some, right in chunks]
-        sums = [torch.stack(some).sum() for some in zip(*parts)]
-    return dict(zip(("likelihood", "spread", "correct"), sums))
+    x, right = output.hidden(features.flatten(0, -2)), answers.flatten()
+    if torch.is_autocast_enabled(x.device.type):
+        x = x.to(torch.get_autocast_dtype(x.device.type))
+    if torch.is_grad_enabled() and consistency:
+        size = rows(x, output.weight) // 2
+        total, likelihood, spread, divergence = TwinCrossEntropy.apply(
+            x, output.weight, output.bias, right, smoothing, consistency, size
+        )
+        return {"total": total, "likelihood": likelihood, "spread": spread, "divergence": divergence}
+    if torch.is_grad_enabled():
+        total, likelihood, spread = CrossEntropy.apply(
+            x, output.weight, output.bias, right, smoothing, rows(x, output.weight)
+        )
+        return {"total": total, "likelihood": likelihood, "spread": spread}
+    likelihood, spread, correct = likelihoods(x, output.weight.to(x.dtype), output.bias, right)
+    total = (1 - smoothing) * likelihood + smoothing * spread
+    return {"total": total, "likelihood": likelihood, "spread": spread, "correct": correct}
 
 
-def smoothed(sums: dict[str, Tensor], smoothing: float) -> Tensor:
-    """Cross-entropy with label smoothing ε: the right word is to get 1 − ε, all words ε/V (Szegedy et al. 2016)."""
-    return (1 - smoothing) * sums["likelihood"] + smoothing * sums["spread"]
+def loss_of(sums: dict[str, Tensor], answers: Tensor, auxiliary: Sequence[Tensor] = ()) -> Loss:
+    """The loss of what was lost, and of what parts of the model want to be small for every answer."""
+    count = (answers != NOTHING).sum()
+    total = sums["total"]
+    for wanted in auxiliary:
+        total = total + wanted * count
+    return Loss(total, count, {name: part.detach() for name, part in sums.items() if name != "total"})
 
 
 def answered(material: Material, output: OutputLayer, features: Tensor, batch: Batch, ctx: Ctx) -> Loss:
-    """The loss of a batch whose target answers every token of its source."""
-    pad, smoothing = material.framing.pad, material.label_smoothing
-    sums = words_lost(output, *asked(features, batch.target, pad), pad, smoothing)
-    total = smoothed(sums, smoothing)
-    for auxiliary in ctx.losses:
-        total = total + auxiliary * batch.target_tokens
-    return Loss(total, batch.target_tokens, {name: part.detach() for name, part in sums.items()})
+    """The loss of a batch whose answers are to tokens of its source."""
+    sums = words_lost(output, asked(features, batch), batch.answers, material.label_smoothing)
+    return loss_of(sums, batch.answers, ctx.losses)
 
 
-def asked(features: Tensor, answers: Tensor, pad: int) -> tuple[Tensor, Tensor]:
-    """B T D, B T → N D, N: only where there is an answer, so that the output layer does no work for the others."""
-    chosen = answers != pad
-    return features[chosen], answers[chosen]
+def asked(features: Tensor, batch: Batch) -> Tensor:
+    """B S D → N D: only where there is an answer, so that the output layer does no work for the others."""
+    assert batch.asked is not None
+    return features.flatten(0, 1)[batch.asked]
+
+
+def source_layout(batch: Batch) -> Layout:
+    if batch.longest is not None:
+        return Layout.one_row(batch.source.shape[1], batch.source_lengths, batch.longest[0])
+    return Layout.padded(batch.source.shape[1], batch.source_lengths)
+
+
+def target_layout(batch: Batch) -> Layout:
+    if batch.longest is not None:
+        return Layout.one_row(batch.target.shape[1], batch.target_lengths, batch.longest[1])
+    return Layout.padded(batch.target.shape[1], batch.target_lengths)
 
 
 def row(*parts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:

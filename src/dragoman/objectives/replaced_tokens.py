@@ -8,11 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.data import Batch
+from dragoman.data import NOTHING, Batch
 from dragoman.models import Model, ReplacedTokensModel
 from dragoman.objectives.masked_words import MaskedWords
-from dragoman.objectives.objective import Loss, Material, asked, words_lost
-from dragoman.parts.mixer import Layout
+from dragoman.objectives.objective import Loss, Material, asked, loss_of, source_layout, words_lost
 
 
 class ReplacedWords(MaskedWords):
@@ -28,25 +27,25 @@ class ReplacedWords(MaskedWords):
         self.weight = weight
 
     def __call__(self, model: ReplacedTokensModel, batch: Batch, step: int = 0) -> Loss:  # type: ignore[override]
-        pad = self.material.framing.pad
-        features, _ = model.generator.features(batch.source, batch.source_lengths)
-        hidden, words = asked(features, batch.target, pad)
-        sums = words_lost(model.generator.output, hidden, words, pad)
+        assert batch.asked is not None
+        layout = source_layout(batch)
+        hidden = asked(model.generator.features(batch.source, layout)[0], batch)
+        sums = words_lost(model.generator.output, hidden, batch.answers)
         with torch.no_grad():
             drawn = draw(model.generator.output(hidden))
-        chosen = batch.target != pad
-        tokens = batch.source.masked_scatter(chosen, drawn)
-        original = torch.where(chosen, batch.target, batch.source)
+        was = batch.source.flatten()
+        nothing = batch.answers == NOTHING  # such point to a place that keeps what it has
+        tokens = was.scatter(0, batch.asked, torch.where(nothing, was[batch.asked], drawn)).view_as(batch.source)
+        original = was.scatter(0, batch.asked, torch.where(nothing, was[batch.asked], batch.answers)).view_as(tokens)
         replaced = (tokens != original).float()
-        logits = model(tokens, batch.source_lengths)[..., 0].float()  # B S
-        real = Layout.padded(tokens.shape[1], batch.source_lengths).real
-        assert real is not None
+        logits = model.output(model.features(tokens, layout)[0])[..., 0].float()  # B S
+        real = batch.source != self.material.framing.pad
         each = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none").masked_fill(~real, 0.0)
         lost = each.sum() / real.sum()
         found = (((logits > 0) == (replaced > 0)) & real).sum() / real.sum()
-        parts = sums | {"detection": lost * batch.target_tokens, "detected": found * batch.target_tokens}
-        total = sums["likelihood"] + self.weight * lost * batch.target_tokens
-        return Loss(total, batch.target_tokens, {name: part.detach() for name, part in parts.items()})
+        loss = loss_of(sums, batch.answers, [self.weight * lost])
+        parts = {"detection": lost.detach() * loss.count, "detected": found * loss.count}
+        return Loss(loss.total, loss.count, loss.parts | parts)
 
 
 def draw(logits: Tensor) -> Tensor:

@@ -7,7 +7,7 @@ import numpy as np
 from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import EncoderOnlyModel
 from dragoman.objectives.masked_words import framed_answers
-from dragoman.objectives.objective import Loss, Material, Objective, answered
+from dragoman.objectives.objective import Loss, Material, Objective, answered, source_layout
 
 
 class Tagging(Objective):
@@ -27,5 +27,5 @@ class Tagging(Objective):
         return framed_answers(framing.before, store.source(index), framing.after, store.target(index), framing.pad)
 
     def __call__(self, model: EncoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
-        features, ctx = model.features(batch.source, batch.source_lengths)
+        features, ctx = model.features(batch.source, source_layout(batch))
         return answered(self.material, model.output, features, batch, ctx)

@@ -11,7 +11,17 @@ from torch import Tensor
 
 from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, Model
-from dragoman.objectives.objective import NOTHING, Loss, Material, Objective, row, smoothed, words_lost
+from dragoman.objectives.objective import (
+    Loss,
+    Material,
+    Objective,
+    answered,
+    loss_of,
+    row,
+    source_layout,
+    target_layout,
+    words_lost,
+)
 from dragoman.parts.mixer import Layout
 from dragoman.text import Dropout
 
@@ -23,7 +33,9 @@ class Translation(Objective):
 
     The share of the target's words that the model is fed in its own words grows from 0 to `sampling` as the decay says
     over `sampling_steps`. Its own words are drawn from a first pass over the right ones, and the loss is that of a
-    second pass (Mihaylova & Martins 2019): the same for recurrent and for parallel systems.
+    second pass (Mihaylova & Martins 2019): the same for recurrent and for parallel systems. `consistency`: every pair
+    goes through the model twice, and what dropout made different between the two is to be small as well (α of R-Drop,
+    Liang et al. 2021).
     """
 
     trains = (EncoderDecoderModel, DecoderOnlyModel)
@@ -32,13 +44,46 @@ class Translation(Objective):
     smooths = 0.1
 
     def __init__(
-        self, material: Material, *, sampling: float = 0.0, sampling_steps: int = 10_000, decay: Decay = "linear"
+        self,
+        material: Material,
+        *,
+        sampling: float = 0.0,
+        sampling_steps: int = 10_000,
+        decay: Decay = "linear",
+        consistency: float = 0.0,
     ) -> None:
         super().__init__(material)
         self.sampling, self.sampling_steps, self.decay = sampling, sampling_steps, decay
+        self.consistency = consistency
         if material.dropout:
             self.dropouts = [Dropout(side, material.dropout) for side in (material.source, material.target)]
             self.rows = self._segmented_anew
+        framing = material.framing
+        if material.model.joins and material.model.packs and framing.pad != framing.end and not sampling + consistency:
+            self.aligned, self.make_row, self.rows = True, self.rows or self._plain, self._joined
+
+    @property
+    def twins(self) -> bool:
+        return self.consistency > 0
+
+    @property
+    def steady(self) -> bool:
+        return not self.sampling
+
+    @property
+    def packs(self) -> bool:
+        return super().packs and (self.aligned or not self.material.model.joins)
+
+    def _plain(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
+        framing = self.material.framing
+        target = row((framing.start,), store.target(index), (framing.end,))
+        return Row(row(framing.before, store.source(index), framing.after), target)
+
+    def _joined(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
+        """Source and target as the one sequence that the model reads, the answers to the target's part alone."""
+        source, target, *_ = self.make_row(store, index, random)
+        silent = np.full(len(source), self.material.framing.pad)
+        return Row(row(source, target[:-1]), row(silent, target[1:]))
 
     def _segmented_anew(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         """Byte pairs merged with dropout, other ones in every epoch."""
@@ -48,29 +93,29 @@ class Translation(Objective):
             read = row(framing.before, source(read.tolist(), random), framing.after)
         return Row(read, row((framing.start,), target(store.target(index).tolist(), random), (framing.end,)))
 
-    def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
-        fed, smoothing = batch.target[:, :-1], self.material.label_smoothing
-        real = Layout.padded(fed.shape[1], batch.target_lengths - 1).real  # by length: padding may look like END
-        answers = batch.target[:, 1:].masked_fill(~real, NOTHING) if real is not None else batch.target[:, 1:]
+    def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
+        if batch.asked is not None:
+            x, ctx = model.read(batch.source, source_layout(batch))
+            return answered(self.material, model.output, x, batch, ctx)
+        fed, layouts = batch.target, (source_layout(batch), target_layout(batch))
         if self.sampling and torch.is_grad_enabled():
-            fed = self._own_words(model, batch, fed, self.own_share(step))
-        features, ctx = model.features(batch.source, batch.source_lengths, fed, batch.target_lengths - 1)
-        sums = words_lost(model.output, features.flatten(0, 1), answers.flatten(), NOTHING, smoothing)
-        total = smoothed(sums, smoothing)
-        for auxiliary in ctx.losses:
-            total = total + auxiliary * batch.target_tokens
-        return Loss(total, batch.target_tokens, {name: part.detach() for name, part in sums.items()})
+            fed = self._own_words(model, batch, layouts, self.own_share(step))
+        features, ctx = model.features(batch.source, layouts[0], fed, layouts[1])
+        sums = words_lost(model.output, features, batch.answers, self.material.label_smoothing, self.consistency)
+        return loss_of(sums, batch.answers, ctx.losses)
 
     def own_share(self, step: int) -> float:
         """How much of the target is fed in the model's own words at a step."""
         return self.sampling * (1 - teacher_share(step / self.sampling_steps, self.decay))
 
     @torch.no_grad()
-    def _own_words(self, model: Model, batch: Batch, fed: Tensor, share: float) -> Tensor:
-        features, _ = model.features(batch.source, batch.source_lengths, fed, batch.target_lengths - 1)
-        words = torch.stack([self._draw(model, some) for some in features.unbind(0)])  # row by row: logits are large
+    def _own_words(self, model: Model, batch: Batch, layouts: tuple[Layout, Layout], share: float) -> Tensor:
+        fed = batch.target
+        features, _ = model.features(batch.source, layouts[0], fed, layouts[1])
+        some = features.flatten(0, 1).split(1024)  # a part at a time: logits are large
+        words = torch.cat([self._draw(model, part) for part in some]).view_as(fed)
         own = torch.rand(fed.shape, device=fed.device) < share
-        own[:, 0] = False  # START
+        own &= layouts[1].positions > 0  # START stays
         return torch.where(own, words.roll(1, 1), fed)
 
     def _draw(self, model: Model, features: Tensor) -> Tensor:

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
+from dragoman.parts.norm import Unnormalised
+from dragoman.parts.packed_attention import packed_attention, varying_attention
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.score import Score
 from dragoman.parts.spec import Spec, built
@@ -33,10 +35,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
     """softmax(score(Q, K) + bias) V over what may be seen.
 
     query B H T E, key and value B G S E with G heads shared by H/G queries each → B H T E. A fused kernel wherever
-    nobody needs the weights themselves; all ways agree.
+    nobody needs the weights themselves; all ways agree. Packed rows on a GPU go block by block where that is compiled,
+    and otherwise sequence by sequence.
     """
-    bias = _bias(query, queries, keys, look)
     needs_weights = ctx.recorder is not None or look.score is not None or _adds_to_values(look)
+    if keys.starts is not None and not needs_weights and query.is_cuda and torch.compiler.is_compiling():
+        return packed_attention(query, key, value, queries, keys, ctx, look.visibility, look.positions, look.scale)
+    if keys.starts is not None and not needs_weights and query.is_cuda and _plain(look):
+        return varying_attention(
+            query, key, value, queries, keys, look.visibility is not None and look.visibility.causal, look.scale
+        )
+    bias = _bias(query, queries, keys, look)
     whole = queries is keys and queries.segments is None and bias is None
     if (
         whole and look.visibility is not None and look.visibility.causal and not needs_weights
@@ -115,6 +124,13 @@ def _bias(query: Tensor, queries: Layout, keys: Layout, look: Look) -> Tensor | 
     return total
 
 
+def _plain(look: Look) -> bool:
+    """Is it softmax(QKᵀ) V and no more, with everything or everything before visible?"""
+    biased = any(type(position).bias is not Position.bias for position in look.positions)
+    known = look.visibility is None or look.visibility.full or look.visibility.causal
+    return known and not biased and not look.dropout
+
+
 def _adds_to_values(look: Look) -> bool:
     return any(type(position).value is not Position.value for position in look.positions)
 
@@ -168,6 +184,7 @@ class SelfAttention(Spec):
     dropout: float = 0.0
     scale: float | None = None
     output_bias: bool | None = None  # of W_O; as `bias` unless told
+    norm: Spec | None = None  # of queries and keys, head by head (Henry et al. 2020)
 
     def build(self, dim: int) -> SelfAttentionMixer:
         return SelfAttentionMixer(self, dim)
@@ -179,11 +196,14 @@ class SelfAttentionMixer(Mixer):
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
         self.project = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.width, bias=spec.bias)
+        self.blocks = {"project.weight": tuple(n * self.width for n in (self.heads, self.kv_heads, self.kv_heads))}
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
         self.position = built(spec.position, self.width, Position)
         self.visibility = built(spec.visibility, dim, Visibility)
-        self.packs = self.visibility.packs
+        self.query_norm = spec.norm.build(self.width) if spec.norm else Unnormalised()
+        self.key_norm = spec.norm.build(self.width) if spec.norm else Unnormalised()
+        self.packs = self.visibility.packs and self.position.packs and not spec.dropout
         self.dropout, self.scale = spec.dropout, spec.scale
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
@@ -193,6 +213,7 @@ class SelfAttentionMixer(Mixer):
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         groups = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E
         query, key, value = groups.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
+        query, key = self.query_norm(query), self.key_norm(key)
         positions = ctx.layout.positions
         query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
         key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
@@ -225,6 +246,7 @@ class CrossAttention(Spec):
     dropout: float = 0.0
     scale: float | None = None
     output_bias: bool | None = None
+    norm: Spec | None = None  # of queries and keys
 
     def build(self, dim: int) -> CrossAttentionMixer:
         return CrossAttentionMixer(self, dim)
@@ -239,20 +261,24 @@ class CrossAttentionMixer(Mixer):
         self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
         self.query = nn.Linear(dim, self.heads * self.width, bias=spec.bias)
         self.project = nn.Linear(dim, 2 * self.kv_heads * self.width, bias=spec.bias)
+        self.blocks = {"project.weight": (self.kv_heads * self.width,) * 2}  # keys, values
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
+        self.query_norm = spec.norm.build(self.width) if spec.norm else Unnormalised()
+        self.key_norm = spec.norm.build(self.width) if spec.norm else Unnormalised()
+        self.packs = not spec.dropout
         self.dropout, self.scale = spec.dropout, spec.scale
 
     def remember(self, memory: Memory) -> dict[str, Tensor]:
-        key, value = self.project(memory.states).chunk(2, dim=-1)
-        return {"key": split_heads(key, self.kv_heads), "value": split_heads(value, self.kv_heads)}  # B G S E
+        key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).chunk(2, dim=-1))
+        return {"key": self.key_norm(key), "value": value}  # B G S E
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         assert ctx.memory is not None
         kept = ctx.memory.projected[self.path]
         folded = fold_beams(x, ctx.memory)  # B K·T D
         look = Look(scale=self.scale, dropout=self.dropout if self.training else 0.0, path=self.path)
-        query = split_heads(self.query(folded), self.heads)  # B H K·T E
+        query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
         y = attend(query, kept["key"], kept["value"], ctx.layout, ctx.memory.layout, ctx, look)
         return self.output(join_heads(y)).reshape(x.shape), state
 

@@ -6,7 +6,9 @@ weights, for loops that feed something back and for graphs that are compiled.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal, Self
 
 import torch
@@ -14,20 +16,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
+from dragoman.parts.dropout import dropout
 from dragoman.parts.mixer import State
 
 CellKind = Literal["rnn", "lstm", "gru"]
+CLOSED = 1e4  # what closes a gate: σ(−10⁴) = 0 and σ(10⁴) = 1, exactly
 
 
 class Cells(nn.Module):
     """`layers` cells on top of one another. State: hidden (and cell, for the LSTM), B L D."""
 
     kind: CellKind = "rnn"
+    flattens = True  # may the weights be moved to lie side by side? Not where they are put together from many processes
+    kernel: Callable[..., tuple[Tensor, Tensor]]
 
     def __init__(self, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool = False) -> None:
         super().__init__()
         kinds = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
-        self.layers, self.dim, self.dropout = layers, dim, dropout
+        self.layers, self.dim, self.dropout, self.bidirectional = layers, dim, dropout, bidirectional
         whole = kinds[self.kind](
             inputs,
             dim,
@@ -38,6 +44,7 @@ class Cells(nn.Module):
         )
         for name, weight in whole.named_parameters():
             self.register_parameter(name, weight)
+        self.blocks = {name: (dim,) * (len(w) // dim) for name, w in whole.named_parameters() if w.dim() > 1}  # gates
         #: torch's own module over the same weights, in a tuple so that it is no submodule: the compiler refuses those
         self.whole = (whole,)
 
@@ -60,8 +67,24 @@ class Cells(nn.Module):
         if strangers:  # loading and moving may have put other weights in the place of those that the two shared
             for name in strangers:
                 setattr(whole, name, getattr(self, name))
-            whole.flatten_parameters()
+            if self.flattens:
+                whole.flatten_parameters()
         return whole(x, None if state is None else self.pack(state))
+
+    def read_layer(self, x: Tensor, padding: Tensor, layer: int, turned: bool) -> tuple[Tensor, State]:
+        """Whole sequences through one layer, B T I → B T D, by torch's kernel; `padding` is B T.
+
+        The state is what can be told of the last one: nothing, or what padding has left as it was.
+        """
+        weights = self.layer_weights(layer, turned)
+        first = x.new_zeros(1, x.shape[0], weights[1].shape[1])
+        with one_chunk_or_not():
+            y, _ = self.kernel(x, first, weights, True, 1, 0.0, self.training, False, True)
+        return y, {}
+
+    def layer_weights(self, layer: int, turned: bool) -> list[Tensor]:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return [getattr(self, f"{name}_l{layer}{'_reverse' if turned else ''}") for name in names]
 
     def run(self, x: Tensor, state: State) -> tuple[Tensor, State]:
         """Whole sequences: x B T I → top layer's states B T D, and the last state."""
@@ -83,11 +106,12 @@ class Cells(nn.Module):
     def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
         """One step from the bottom layer's projected input, B G: the top layer's state B D, and all of them."""
         below: list[State] = []
+        rows = {name: value.unbind(1) for name, value in state.items()}
         for layer in range(self.layers):
             if layer > 0:
-                x = F.dropout(below[-1]["hidden"], self.dropout, self.training)
+                x = dropout(below[-1]["hidden"], self.dropout, self.training)
                 gates = F.linear(x, *self.weight("ih", layer))
-            before = {name: value[:, layer] for name, value in state.items()}
+            before = {name: values[layer] for name, values in rows.items()}
             below.append(self.cell(gates, F.linear(before["hidden"], *self.weight("hh", layer)), before))
         after = {name: torch.stack([one[name] for one in below], dim=1) for name in state}  # B L D
         return below[-1]["hidden"], after
@@ -109,14 +133,37 @@ class Cells(nn.Module):
         return rows.clone(memory_format=torch.contiguous_format)
 
 
+@contextmanager
+def one_chunk_or_not() -> Iterator[None]:
+    """cuDNN wants weights side by side, and says so; copying those of one layer together costs next to nothing."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        yield
+
+
 class RNNCells(Cells):
     kind = "rnn"
+    kernel = staticmethod(torch.rnn_tanh)
 
 
 class LSTMCells(Cells):
     """i, f, o = σ(…), g = tanh(…); c = f ⊙ c + i ⊙ g; h = o ⊙ tanh(c) (Hochreiter & Schmidhuber 1997)."""
 
     kind = "lstm"
+
+    def read_layer(self, x: Tensor, padding: Tensor, layer: int, turned: bool) -> tuple[Tensor, State]:
+        """Padding closes the gates, i = 0 and f = 1, through an input of its own, so that the cell stays as it was."""
+        of_input, *others = self.layer_weights(layer, turned)
+        dim = others[0].shape[1]
+        closing = of_input.new_zeros(len(of_input), 8)  # one is enough, but kernels like even widths
+        closing[:dim, 0], closing[dim : 2 * dim, 0] = -CLOSED, CLOSED
+        flag = F.pad(padding[..., None].to(x.dtype), (0, 7))
+        first = x.new_zeros(1, x.shape[0], dim)
+        weights = [torch.cat((of_input, closing), 1), *others]
+        inputs = torch.cat((x, flag), -1)
+        with one_chunk_or_not():
+            y, _, cell = torch.lstm(inputs, (first, first), weights, True, 1, 0.0, self.training, False, True)
+        return y, {"cell": cell[0]}
 
     def init_state(self, batch: int, like: Tensor) -> State:
         return super().init_state(batch, like) | {"cell": like.new_zeros(batch, self.layers, self.dim)}
@@ -140,6 +187,7 @@ class GRUCells(Cells):
     """
 
     kind = "gru"
+    kernel = staticmethod(torch.gru)
 
     def cell(self, gates: Tensor, recurrent: Tensor, before: State) -> State:
         reset, update, new = gates.chunk(3, dim=-1)

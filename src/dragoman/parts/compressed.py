@@ -34,6 +34,7 @@ class LongAttentionMixer(Mixer):
         super().__init__()
         self.heads, self.width = heads, head_width(dim, heads, None, None)
         self.project = nn.Linear(dim, 3 * dim, bias=bias)
+        self.blocks = {"project.weight": (dim,) * 3}  # queries, keys, values
         self.output = nn.Linear(dim, dim, bias=bias)
         self.causal = CausalVisibility()
         self.dropout = dropout

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.attention import Look, attend, fold_beams
+from dragoman.parts.dropout import Dropout
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State
 from dragoman.parts.norm import LayerNormalisation
 from dragoman.parts.spec import Spec, built
@@ -103,7 +104,8 @@ class GatedConvolutionMixer(Mixer):
         super().__init__()
         linear = NormalisedLinear(spec.kernel * dim, 2 * dim, 2 * math.sqrt(1 - spec.dropout))
         self.convolution = Convolution(linear, dim, spec.kernel, 1, spec.causal)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.blocks = {"convolution.linear.weight": (dim,) * 2}  # what passes, and its gates
+        self.dropout = Dropout(spec.dropout)
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.convolution.init_state(batch, like)
@@ -203,7 +205,7 @@ class DilatedBlockMixer(Mixer):
         linear = nn.Linear(spec.kernel * inner, inner)
         self.convolution = Convolution(linear, inner, spec.kernel, spec.dilation, spec.causal)
         self.widen = nn.Linear(inner, dim)
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.convolution.init_state(batch, like)

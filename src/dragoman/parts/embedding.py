@@ -111,9 +111,14 @@ class OutputLayer(nn.Module):
         self.weight = nn.Parameter(torch.empty(outputs, width)) if tied is None else tied.weight
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
+    def hidden(self, x: Tensor) -> Tensor:
+        """What W is multiplied with."""
+        x = self.transform(x)
+        return x if self.scale == 1.0 else x * self.scale
+
     def forward(self, x: Tensor) -> Tensor:
         """B T D → B T V."""
-        return nn.functional.linear(self.transform(x) * self.scale, self.weight, self.bias)
+        return nn.functional.linear(self.hidden(x), self.weight, self.bias)
 
 
 class NoOutput(OutputLayer):

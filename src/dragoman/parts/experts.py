@@ -36,6 +36,8 @@ class Experts(Spec):
 
 
 class ExpertsMixer(Mixer):
+    packs = False  # what is left of a packed row would be balanced too
+
     def __init__(self, spec: Experts, dim: int) -> None:
         super().__init__()
         if not 1 <= spec.chosen <= spec.count:

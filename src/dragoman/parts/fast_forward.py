@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.cells import Cells, LSTMCells
+from dragoman.parts.dropout import Dropout
 from dragoman.parts.mixer import Ctx, Layout, Mixer, State
 from dragoman.parts.recurrence import flip, go_on
 from dragoman.parts.recurrent_context import Attention, FromZero
@@ -71,7 +72,7 @@ class FastForwardEncoderMixer(Mixer):
 class Column(nn.Module):
     def __init__(self, spec: FastForwardEncoder, dim: int, backward: bool) -> None:
         super().__init__()
-        self.backward, self.dropout = backward, nn.Dropout(spec.dropout)
+        self.backward, self.dropout = backward, Dropout(spec.dropout)
         self.layers = nn.ModuleList(LSTMCells(3 * dim if k else dim, dim, 1, 0.0) for k in range(spec.layers))
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
@@ -107,7 +108,7 @@ class FastForwardDecoderMixer(Mixer):
 
     def __init__(self, spec: FastForwardDecoder, dim: int) -> None:
         super().__init__()
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
         self.bottom = RecurrentDecoder("lstm", 1, spec.context, "before", "context", FromZero()).build(dim)
         self.layers = nn.ModuleList(LSTMCells(3 * dim, dim, 1, 0.0) for _ in range(spec.layers - 1))
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.parts.dropout import Dropout
 from dragoman.parts.mixer import Ctx, Mixer, State
 from dragoman.parts.spec import Spec
 
@@ -51,7 +52,7 @@ class FeedForwardMixer(Mixer):
         self.gate = nn.Linear(dim, inner, bias=spec.bias) if spec.gated else None
         self.narrow = nn.Linear(inner, dim, bias=spec.bias)
         self.activation = ACTIVATIONS[spec.activation]
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         inner = self.activation(self.widen(x))

@@ -30,13 +30,15 @@ class Layout:
     """Where the tokens of one call lie.
 
     Padded: a row is one sequence, filled up on the right (`lengths`). Packed: a row holds several sequences one after
-    another, told apart by `segments`; token t of a sequence has position t in either.
+    another, told apart by `segments`; token t of a sequence has position t in either. Where all sequences stand in one
+    row, `starts` says where each begins.
     """
 
     positions: Tensor  # B T: each token's place in its own sequence
     lengths: Tensor | None = None  # B: real tokens of each row; None where nothing is padded
     segments: Tensor | None = None  # B T: which sequence of a packed row; None where a row is one sequence
     longest: int | None = None  # no sequence is longer than this; None where `init_state` has seen to it
+    starts: Tensor | None = None  # N+1: where each sequence of one packed row begins, and where the last one ends
 
     @staticmethod
     def padded(width: int, lengths: Tensor) -> Layout:
@@ -56,6 +58,19 @@ class Layout:
         start = torch.where(new, places, 0).cummax(1).values  # B T: where the token's sequence began
         positions = places - start
         return Layout(positions, segments=segments, longest=longest or int(positions.max()) + 1)
+
+    @staticmethod
+    def one_row(width: int, lengths: Tensor, longest: int) -> Layout:
+        """One row of `width` places with sequences of these `lengths` (N) in it; what is left of it counts as one more.
+
+        Lengths of zero stand for no sequence, so that batches of different numbers of sequences have the same shape.
+        """
+        ends = lengths.cumsum(0)
+        starts = nn.functional.pad(ends, (1, 0)).int()  # N+1, as kernels want it
+        places = torch.arange(width, device=lengths.device)
+        segments = torch.searchsorted(ends, places, right=True)  # N for what is left
+        positions = (places - starts[segments]).clamp(max=longest - 1)
+        return Layout(positions[None], segments=segments[None], longest=longest, starts=starts)
 
     @staticmethod
     def steps(first: Tensor, count: int = 1) -> Layout:
@@ -92,6 +107,7 @@ class Ctx:
     context: Tensor | None = None  # B T D: what an attending layer of this stack saw of the source, for those above it
     final: State | None = None  # left here by a recurrent part that has read to the end
     losses: list[Tensor] = field(default_factory=list)  # auxiliary losses
+    masks: dict[Any, Any] = field(default_factory=dict)  # of packed rows, made once for all layers
     recorder: dict[str, list[Tensor]] | None = None  # attention weights by path, while somebody is looking
 
     def record(self, path: str, weights: Tensor) -> None:

@@ -26,12 +26,15 @@ class LayerNormalisation(nn.LayerNorm):
 
 class RMSNormalisation(nn.RMSNorm):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        return super().forward(x)
+        """In the precision of x, which under autocast need not be that of the weights."""
+        return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class BatchNormalisation(nn.BatchNorm1d):
     """torch's own over tokens in place of rows, with sums that leave padding out and wait for no GPU."""
 
+    packs = False  # what is left of a packed row would be counted too
+    repeats = False  # running statistics follow a batch once
     running_mean: Tensor
     running_var: Tensor
     momentum: float

@@ -17,6 +17,7 @@ class Position(nn.Module):
     """The identity of every way in which a position can enter; a position part overrides those that it uses."""
 
     limit: int | None = None  # the longest sequence it can place
+    packs = True  # does it enter packed rows without weights that are written out?
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Positions added to embeddings, B T D."""
@@ -28,6 +29,10 @@ class Position(nn.Module):
 
     def bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """Positions added to scores, to be broadcast to B H T S; the query is scaled already (by 1/√E)."""
+        return None
+
+    def at(self, head: Tensor, distance: Tensor) -> Tensor | None:
+        """What `bias` adds to the score of a head at distance j − i, for parts that ask nothing else; elementwise."""
         return None
 
     def value(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from dragoman.errors import UserError
 from dragoman.parts.cells import CELLS, CellKind, Cells
+from dragoman.parts.dropout import dropout
 from dragoman.parts.mixer import Ctx, Layout, Mixer, State
 from dragoman.parts.spec import Spec
 
@@ -52,7 +52,7 @@ class RecurrentMixer(Mixer):
         return self.cells.init_state(batch, like)
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        x = F.dropout(self._with_context(x, ctx), self.input_dropout, self.training)
+        x = dropout(self._with_context(x, ctx), self.input_dropout, self.training)
         if self.both or self.backward:
             return self._around(x, ctx, state), None
         if state is not None:
@@ -84,20 +84,43 @@ def go_on(cells: Cells, x: Tensor, layout: Layout, state: State) -> tuple[Tensor
 def read_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = None) -> tuple[Tensor, State]:
     """Whole rows through torch's kernels, B T I → B T D, and the state after each row's own last token.
 
-    Packing keeps padding out of the last state and out of the backward direction's first.
+    Rows that go on from a state are packed, which keeps padding out of their last one. Packing costs more than a little
+    padding does, and to a GPU the lengths would have to be told by the processor, which would have to wait for them.
     """
     real = layout.real
     if real is None:
         y, last = cells.read(x, state)
         return y, cells.unpack(last)
+    if state is None:
+        return read_padded(cells, x, layout)
     count = real.sum(1)  # B
     packed = pack_padded_sequence(x, count.cpu().clamp(min=1), batch_first=True, enforce_sorted=False)
     packed, last = cells.read(packed, state)
     y, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
     after = cells.unpack(last)
-    if state is not None:  # a row without a token stays where it was
-        after = {name: torch.where((count > 0)[:, None, None], after[name], state[name]) for name in state}
-    return y, after
+    # a row without a token stays where it was
+    return y, {name: torch.where((count > 0)[:, None, None], after[name], state[name]) for name in state}
+
+
+def read_padded(cells: Cells, x: Tensor, layout: Layout) -> tuple[Tensor, State]:
+    """The same layer by layer and direction by direction, each row turned round within its length to be read backwards.
+
+    What is read behind a row's end changes nothing before it, and its last state is taken from where it ends.
+    """
+    assert layout.lengths is not None
+    padding = layout.positions >= layout.lengths[:, None]
+    ends = (layout.lengths - 1).clamp(min=0)[:, None, None]
+    last: list[State] = []
+    for layer in range(cells.layers):
+        x = dropout(x, cells.dropout if layer else 0.0, cells.training)
+        ways = []
+        for turned in (False, True)[: 2 if cells.bidirectional else 1]:
+            y, state = cells.read_layer(flip(x, layout) if turned else x, padding, layer, turned)
+            state["hidden"] = y.gather(1, ends.expand(-1, 1, y.shape[-1]))[:, 0]
+            ways.append((flip(y, layout) if turned else y, state))
+        x = torch.cat([y for y, _ in ways], -1)
+        last.append({name: torch.cat([state[name] for _, state in ways], -1) for name in ways[0][1]})  # B D
+    return x, {name: torch.stack([one[name] for one in last], 1) for name in last[0]}
 
 
 def flip(x: Tensor, layout: Layout) -> Tensor:

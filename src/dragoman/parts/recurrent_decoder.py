@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from dragoman.parts.cells import CELLS, CellKind
+from dragoman.parts.dropout import dropout
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
 from dragoman.parts.recurrence import go_on
 from dragoman.parts.recurrent_context import (
@@ -83,7 +84,7 @@ class RecurrentDecoderMixer(Mixer):
         else:
             y, cells = self._whole(x, ctx, kept, cells, layout)
         after = None if state is None else {"cells": cells, "fed": fed}
-        return F.dropout(y, self.dropout, self.training), after
+        return dropout(y, self.dropout, self.training), after
 
     def _begin(self, x: Tensor, ctx: Ctx, kept: dict[str, Tensor], state: State | None) -> tuple[State, Tensor]:
         """The state to go on from: at a sequence's first position, the one that the source gives."""
@@ -111,6 +112,7 @@ class RecurrentDecoderMixer(Mixer):
     ) -> tuple[Tensor, State, Tensor]:
         """Word by word; the input's share of the gates is computed for all words beforehand."""
         gates = self.cells.project(x)  # R T G
+        of_fed = self.cells.weight("ih", 0)[0][:, self.dim :]  # G D
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         outputs: list[Tensor] = []
@@ -120,7 +122,7 @@ class RecurrentDecoderMixer(Mixer):
                 context = self.context(cells["hidden"][:, -1:], ctx, kept, self.path)[:, 0]
                 fed = context if self.feeds_context else fed
             if self.feeds_context or self.feeds_output:
-                gate = gate + self.cells.project(fed, start=self.dim)
+                gate = gate + F.linear(fed, of_fed)
             hidden, cells = self.cells.step(gate, cells)
             if not self.asks_before:
                 context = self.context(hidden[:, None], ctx, kept, self.path)[:, 0]

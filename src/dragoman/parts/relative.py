@@ -66,6 +66,9 @@ class BucketedBias(Position):
         bucket = torch.where(far < exact, far, (exact + (fraction * wide).long()).clamp(max=self.each_way - 1))
         return bucket + self.each_way * (distance > 0) if self.both_ways else bucket
 
+    def at(self, head: Tensor, distance: Tensor) -> Tensor:
+        return self.table.weight[self.bucket(distance), head]
+
     def bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         _same_heads("RelativeBias", self.heads, query)
         bias = self.table(self.bucket(distance(positions, key_positions)))  # B T S H
@@ -89,6 +92,8 @@ class Shaw(Spec):
 
 
 class ShawKeys(Position):
+    packs = False
+
     def __init__(self, dim: int, clip: int) -> None:
         super().__init__()
         self.dim, self.clip = dim, clip
@@ -148,6 +153,9 @@ class LinearBias(Position):
         super().__init__()
         self.heads = heads
         self.register_buffer("slope", torch.tensor(slopes(heads)), persistent=False)
+
+    def at(self, head: Tensor, distance: Tensor) -> Tensor:
+        return -self.slope[head] * distance.abs()
 
     def bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         _same_heads("ALiBi", self.heads, query)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import cast
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from dragoman.errors import UserError
+from dragoman.parts.dropout import Dropout
 from dragoman.parts.mixer import Ctx, Mixer, State
 from dragoman.parts.norm import LayerNorm, Unnormalised
 from dragoman.parts.positions import NoPosition, Position
@@ -55,7 +58,7 @@ class ResidualMixer(Mixer):
         self.body = body
         self.before = before
         self.after = after
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.body.init_state(batch, longest, like)
@@ -82,7 +85,7 @@ class ParallelMixer(Mixer):
         super().__init__()
         self.bodies = nn.ModuleList(bodies)
         self.norm = norm
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     def parts(self) -> list[tuple[str, Mixer]]:
         return [(name, cast(Mixer, body)) for name, body in self.bodies.named_children()]
@@ -104,7 +107,8 @@ class Stack(Spec):
 
     `position` is also shared by the layers through ctx, for position parts that enter at every layer. What comes in is
     normalised by `input_norm` (Devlin et al. 2019) and, where it has another width than the model, `input_width`,
-    projected after that (Lan et al. 2020).
+    projected after that (Lan et al. 2020). `recomputed`: nothing that a block computes is kept for the backward pass,
+    which computes it once more (Chen et al. 2016), or part by part where the block is alone; the result is the same.
     """
 
     block: tuple[Spec, ...]
@@ -114,6 +118,7 @@ class Stack(Spec):
     norm: Spec | None = None
     input_norm: Spec | None = None
     input_width: int | None = None
+    recomputed: bool = False
 
     def build(self, dim: int) -> StackMixer:
         return StackMixer(self, dim)
@@ -127,10 +132,17 @@ class StackMixer(Mixer):
         )
         width = spec.input_width or dim
         self.position = built(spec.position, width, Position)
+        self.packs = self.position.packs
         self.input_norm = spec.input_norm.build(width) if spec.input_norm else Unnormalised()
-        self.dropout = nn.Dropout(spec.dropout)
+        self.dropout = Dropout(spec.dropout)
         self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
         self.norm = spec.norm.build(dim) if spec.norm else Unnormalised()
+        self.recomputed = spec.recomputed
+        if spec.recomputed and not all(getattr(part, "repeats", True) for part in self.layers.modules()):
+            raise UserError(
+                "layers cannot be computed twice where they keep running statistics, which would follow a batch twice: "
+                "leave training.checkpointing out, or choose another norm"
+            )
 
     def parts(self) -> list[tuple[str, Mixer]]:
         blocks = enumerate(self.layers.children())
@@ -148,7 +160,27 @@ class StackMixer(Mixer):
         ctx.shared = self.position
         x = self.input_norm(self.position.embed(x, ctx.layout), ctx.layout)
         x = ctx.inputs = self.project(self.dropout(x))
+        if self.recomputed and state is None and ctx.recorder is None and torch.is_grad_enabled():
+            parts = [part for _, part in self.parts()]
+            size = len(parts) // len(self.layers) if len(self.layers) > 1 else 1
+            for start in range(0, len(parts), size):
+                x = recomputed(parts[start : start + size], x, ctx)
+            return self.norm(x, ctx.layout), None
         after: State = {}
         for name, part in self.parts():
             x, after[name] = part(x, ctx, None if state is None else state[name])
         return self.norm(x, ctx.layout), None if state is None else after
+
+
+def recomputed(parts: list[Mixer], x: Tensor, ctx: Ctx) -> Tensor:
+    """x through all parts; what they leave in ctx is left there once, though they are computed twice."""
+
+    def layer(x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None, State | None, list[Tensor]]:
+        own = replace(ctx, context=context, losses=[], masks=dict(ctx.masks))
+        for part in parts:
+            x, _ = part(x, own)
+        return x, own.context, own.final, own.losses
+
+    x, ctx.context, ctx.final, losses = checkpoint(layer, x, ctx.context, use_reentrant=False)
+    ctx.losses.extend(losses)
+    return x

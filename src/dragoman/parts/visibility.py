@@ -1,6 +1,7 @@
 """Visibility: who may look at whom. `see(query positions, key positions, ctx)` → bool, True where allowed.
 
-Padding and the borders of packed sequences are no concern of theirs: `attend` adds them.
+Most ask two positions and nothing else: they say so in `allows`, which kernels call for single pairs as well. Padding
+and the borders of packed sequences are no concern of theirs: `attend` adds them.
 """
 
 from __future__ import annotations
@@ -18,48 +19,56 @@ class Visibility(nn.Module):
 
     causal = False  # exactly “j ≤ i”, which kernels know by name
     full = True  # nothing is hidden
+    backward = False  # is everything that comes later hidden?
     packs = True  # is it the same for each sequence of a packed row?
+
+    def allows(self, i: Tensor, j: Tensor) -> Tensor:
+        """May position i see position j?"""
+        return (i >= 0) & (j >= 0)
 
     def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
         """query B T, key B S → B T S."""
-        return (query[:, :, None] >= 0) & (key[:, None, :] >= 0)
+        return self.allows(query[:, :, None], key[:, None, :])
 
 
 class CausalVisibility(Visibility):
-    causal = True
+    causal = backward = True
     full = False
 
-    def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
-        return key[:, None, :] <= query[:, :, None]
+    def allows(self, i: Tensor, j: Tensor) -> Tensor:
+        return j <= i
 
 
 class WindowVisibility(Visibility):
     full = False
+    backward = True
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
 
-    def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
-        distance = query[:, :, None] - key[:, None, :]
-        return (distance >= 0) & (distance < self.size)
+    def allows(self, i: Tensor, j: Tensor) -> Tensor:
+        return (j <= i) & (i - j < self.size)
 
 
 class BlockVisibility(Visibility):
     full = False
+    backward = True
 
     def __init__(self, size: int) -> None:
         super().__init__()
         self.size = size
 
-    def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
-        i, j = query[:, :, None], key[:, None, :]
+    def allows(self, i: Tensor, j: Tensor) -> Tensor:
         return (j <= i) & (i // self.size == j // self.size)
 
 
 class PrefixVisibility(Visibility):
     full = False
     packs = False  # ctx tells one prefix a row
+
+    def allows(self, i: Tensor, j: Tensor) -> Tensor:
+        return j <= i
 
     def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
         before = key[:, None, :] <= query[:, :, None]

@@ -18,7 +18,7 @@ from dragoman.config import Config
 from dragoman.data.batching import sorted_batches
 from dragoman.data.reading import dialogue
 from dragoman.data.signals import checked
-from dragoman.errors import UserError
+from dragoman.errors import UserError, unknown
 from dragoman.models import DecoderOnlyModel, Model, ModelSpec
 from dragoman.parts.spec import Spec
 from dragoman.run import labels
@@ -42,6 +42,7 @@ from dragoman.text import Framing, Tokenizer
 WINDOW = 4096  # lines that are sorted and translated together
 
 Source = str | NDArray[Any]  # a text, or vectors in its place, S F
+Tag = str | Sequence[str] | None  # for all texts, or one for each; None: as the run would
 
 
 class Run:
@@ -83,14 +84,16 @@ class Run:
         search: Search | None = None,
         alignment: bool = True,
         dictionary: Mapping[str, str] | None = None,
+        tag: Tag = None,
     ) -> list[Translation]:
         """The translations of some texts, in order; an empty text stays empty.
 
         A run that reads images or speech is given arrays of length × features instead.
+        `tag` names the corpus (of data.tags) from which the texts shall be taken to be: the first, unless told.
         With a dictionary, which may be empty, unknown words of a closed vocabulary are looked up in it or copied.
         """
         settings = self._search(beam, search)
-        return list(self.translate_stream(texts, settings, alignment=alignment, dictionary=dictionary))
+        return list(self.translate_stream(texts, settings, alignment=alignment, dictionary=dictionary, tag=tag))
 
     def translate_stream(
         self,
@@ -99,6 +102,7 @@ class Run:
         *,
         alignment: bool = False,
         dictionary: Mapping[str, str] | None = None,
+        tag: Tag = None,
     ) -> Iterator[Translation]:
         """The same for any number of texts in bounded memory: sorted by length within a window, given back in order."""
         self._needs_a_writer()
@@ -107,28 +111,30 @@ class Run:
             unknown = UnknownWords(self.source_tokenizer, self.target_tokenizer, dictionary)
         texts, first = iter(texts), 0
         while window := list(islice(texts, WINDOW)):
-            translated = self._translate_window(window, settings, alignment and unknown is None, first)
-            yield from self._known_words(window, translated, unknown) if unknown else translated
+            named = tag if tag is None or isinstance(tag, str) else tag[first : first + len(window)]
+            translated = self._translate_window(window, settings, alignment and unknown is None, first, named)
+            yield from self._known_words(window, translated, unknown, named) if unknown else translated
             first += len(window)
 
     def _known_words(
-        self, texts: list[Source], translated: list[Translation], unknown: UnknownWords
+        self, texts: list[Source], translated: list[Translation], unknown: UnknownWords, tag: Tag
     ) -> Iterator[Translation]:
         """The translations with unknown words replaced through the alignment, their alternatives too."""
-        for text, translation in zip(texts, translated):
+        for text, translation, before in zip(texts, translated, self._tags(len(texts), tag)):
             if not isinstance(text, str):
                 raise UserError("unknown words are replaced through the source's words, but vectors have none")
             if not text.strip():
                 yield translation
                 continue
-            source, lengths = self.pad(self.encode_sources([text]), self.framing.pad)
+            framed = self._framed_source([*before, *self._source_ids([text], "")[0]])
+            source, lengths = self.pad([framed], self.framing.pad)
             found = []
             for one in (translation, *translation.alternatives):
                 ids = self.target_tokenizer.numbers(one.tokens)
                 cross = self._cross(source, lengths, [ids])
                 if cross is None:
                     raise UserError(f"{self.folder} has no attention, by which unknown words are replaced")
-                written, links = unknown.write(text, ids, cross[0])
+                written, links = unknown.write(text, ids, cross[0][:, len(before) :])
                 found.append(replace(one, text=written, alignment=links, alternatives=[]))
             yield replace(found[0], alternatives=found[1:])
 
@@ -159,9 +165,9 @@ class Run:
         return Length(search.length_ratio, search.length_extra, search.longest_target)
 
     def _translate_window(
-        self, texts: list[Source], settings: Search, alignment: bool, first: int
+        self, texts: list[Source], settings: Search, alignment: bool, first: int, tag: Tag = None
     ) -> list[Translation]:
-        full = self._source_ids(texts)
+        full = self._source_ids(texts, tag)
         alignment = alignment and self.model.source_features is None  # vectors are no words
         sources = [self._framed_source(ids) for ids in full]
         results = [Translation("", 0.0, alignment=[] if alignment else None)] * len(texts)
@@ -180,11 +186,25 @@ class Run:
                 results[i] = self._translation(hypotheses, links[n] if links else None, whole)
         return results
 
-    def encode_sources(self, texts: Sequence[Source]) -> list[Any]:
+    def encode_sources(self, texts: Sequence[Source], tag: Tag = None) -> list[Any]:
         """Token ids with the symbols around them, or vectors, cut at the longest source that the run reads."""
-        return [self._framed_source(ids) for ids in self._source_ids(texts)]
+        return [self._framed_source(ids) for ids in self._source_ids(texts, tag)]
 
-    def _source_ids(self, sources: Sequence[Source]) -> list[Any]:
+    def _tags(self, count: int, tag: Tag) -> list[list[int]]:
+        """What stands before each of some texts: the symbol of a tag, or nothing for ''."""
+        if tag is None:
+            tag = next(iter(self.config.data.tags), "")
+        names, known = [tag] * count if isinstance(tag, str) else tag, self.source_tokenizer.tags
+        if wrong := [name for name in names if name and name not in known]:
+            raise unknown("tag", wrong[0], known) if known else UserError(f"{self.folder} was trained without tags")
+        return [[known[name]] if name else [] for name in names]
+
+    def tag_of(self, source: NDArray[Any]) -> str:
+        """The tag that a row of the token store begins with, or ''."""
+        names = {number: name for name, number in self.source_tokenizer.tags.items()}
+        return names.get(int(source[0]), "") if names else ""
+
+    def _source_ids(self, sources: Sequence[Source], tag: Tag = None) -> list[Any]:
         features = self.model.source_features
         if features is not None:
             return [checked(source, features) for source in sources]
@@ -192,7 +212,8 @@ class Run:
         if len(texts) < len(sources):
             raise UserError(f"{self.folder} reads text, but was given arrays: use a run of a system that reads them")
         if self.config.objective.name != "dialogue":
-            return self.source_tokenizer.encode_batch(list(texts))
+            tags = self._tags(len(texts), tag)
+            return [[*before, *ids] for before, ids in zip(tags, self.source_tokenizer.encode_batch(list(texts)))]
         if any(text.count("\t") % 2 for text in texts):
             raise UserError("a dialogue is gone on with after the other's turn: an odd number of turns is expected")
         turns = (self.source_tokenizer.encode_batch(text.split("\t")) for text in texts)  # a dialogue so far

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from dragoman.models import Model
+from dragoman.parts.mixer import Layout
 
 
 @torch.inference_mode()
@@ -17,7 +18,8 @@ def attention_weights(
     Row t of the decoder's is what was looked at when the token after target[t] was chosen.
     """
     recorder: dict[str, list[Tensor]] = {}
-    model.features(source, source_lengths, target, target_lengths, recorder)
+    layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
+    model.features(source, layouts[0], target, layouts[1], recorder)
     return {path: torch.cat(steps, dim=2) for path, steps in recorder.items()}
 
 

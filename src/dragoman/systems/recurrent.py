@@ -151,6 +151,9 @@ SIZES = {
     "big": {"width": 1000},
 }
 
+#: plain SGD, the rate halved every so often once it has been held for some epochs, the gradient's norm clipped at 5
+DESCENT = {"optimizer": "sgd", "schedule": "halving", "warmup": 0, "clip": 5.0, "hold": 5.0, "label_smoothing": 0.0}
+
 SYSTEMS: dict[str, System] = {
     "sutskever": System(
         sutskever,
@@ -158,6 +161,7 @@ SYSTEMS: dict[str, System] = {
         2014,
         SIZES | {"tiny": {"width": 128, "layers": 2, "tied": True}},
         1.0,
+        paper_training=DESCENT | {"learning_rate": 0.7, "halve_every": 0.5},
     ),
     "cho": System(
         cho,
@@ -165,6 +169,7 @@ SYSTEMS: dict[str, System] = {
         2014,
         SIZES,
         1.0,
+        paper_training=DESCENT | {"learning_rate": 1.0, "halve_every": 1.0, "clip": 1.0},  # for the papers' Adadelta
     ),
     "bahdanau": System(
         bahdanau,
@@ -172,6 +177,7 @@ SYSTEMS: dict[str, System] = {
         2015,
         SIZES,
         1.0,
+        paper_training=DESCENT | {"learning_rate": 1.0, "halve_every": 1.0, "clip": 1.0},  # for the papers' Adadelta
     ),
     "luong": System(
         luong,
@@ -179,5 +185,6 @@ SYSTEMS: dict[str, System] = {
         2015,
         SIZES,
         1.0,
+        paper_training=DESCENT | {"learning_rate": 1.0, "halve_every": 1.0},
     ),
 }

@@ -27,6 +27,10 @@ class System:
     rate: float
     #: what it learns from pairs, text or turns, with settings, where that is not what all of its kind learn
     objectives: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    #: settings of its own that are better than the paper's, as measured
+    modern: Mapping[str, Any] = field(default_factory=dict)
+    #: how the paper trained it, where that is not how the Transformer was trained
+    paper_training: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def summary(self) -> str:

@@ -33,6 +33,8 @@ def transformer(
     positions: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
     longest: int = 1024,
     norm: Literal["layer", "rms", "batch"] = "layer",
+    query_key_norm: bool = False,
+    gated: bool = False,
     shared: bool = True,
     tied: bool = True,
 ) -> EncoderDecoder:
@@ -41,7 +43,8 @@ def transformer(
     `pre_norm` moves the normalisation into the branches (Xiong et al. 2020), which trains without a long warm-up;
     `positions` may be learned, for up to `longest` tokens (Gehring et al. 2017), rotary, in queries and keys instead of
     the embeddings (Su et al. 2021), or alibi, in the scores (Press et al. 2022); `norm` may be RMSNorm (Zhang &
-    Sennrich 2019) or batch normalisation (Ioffe & Szegedy 2015).
+    Sennrich 2019) or batch normalisation (Ioffe & Szegedy 2015), and `query_key_norm` puts one into every head (Henry
+    et al. 2020); `gated` feed-forward layers are SwiGLU (Shazeer 2020), two thirds as wide so that they cost the same.
     """
     normal: Spec = {"layer": LayerNorm(), "rms": RMSNorm(), "batch": BatchNorm()}[norm]
     final = normal if pre_norm else None
@@ -58,11 +61,16 @@ def transformer(
     }[positions]
 
     def attention(visibility: Spec) -> Spec:
-        part = SelfAttention(heads, visibility=visibility, position=inside, dropout=attention_dropout)
+        part = SelfAttention(heads, visibility=visibility, position=inside, dropout=attention_dropout, norm=inner_norm)
         return wrap(part)
 
-    cross = wrap(CrossAttention(heads, dropout=attention_dropout))
-    feed_forward = wrap(FeedForward(inner, dropout=inner_dropout))
+    inner_norm = RMSNorm() if query_key_norm else None
+    cross = wrap(CrossAttention(heads, dropout=attention_dropout, norm=inner_norm))
+    if gated:
+        wide = inner or round_to(8 * width / 3, 64)
+        feed_forward = wrap(FeedForward(wide, "silu", gated=True, bias=False, dropout=inner_dropout))
+    else:
+        feed_forward = wrap(FeedForward(inner, dropout=inner_dropout))
     return EncoderDecoder(
         width,
         vocabulary.source,
@@ -74,6 +82,10 @@ def transformer(
         tied=tied,
         output_bias=False,
     )
+
+
+def round_to(number: float, multiple: int) -> int:
+    return max(multiple, multiple * round(number / multiple))
 
 
 SYSTEMS: dict[str, System] = {
@@ -88,5 +100,12 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1024, "heads": 16, "dropout": 0.3},
         },
         0.4,
+        modern={
+            "pre_norm": True,
+            "norm": "rms",
+            "positions": "rotary",
+            "query_key_norm": True,
+            "gated": True,
+        },
     ),
 }

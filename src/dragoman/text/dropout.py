@@ -49,6 +49,7 @@ class Dropout:
             id_: (id_,) if piece in whole else tuple(number[letter] for letter in piece)
             for piece, id_ in number.items()
         }
+        self._letters |= {tag: (tag,) for tag in tokenizer.tags.values()}
         # No merge reaches over the edge of a word, so a word can be told by its pieces: these begin one, those end one.
         self._begins = [False] * tokenizer.size
         self._ends = [False] * tokenizer.size
@@ -58,6 +59,8 @@ class Dropout:
             # A space that joined no piece is still the marker of the word at its side.
             self._begins[id_] = first and (initial or piece != " ")
             self._ends[id_] = last and not (initial and piece == " ")
+        for tag in tokenizer.tags.values():
+            self._begins[tag] = self._ends[tag] = True
         self._segmentations = functools.lru_cache(_WORDS_REMEMBERED)(self._make_pool)
 
     def __call__(self, ids: Sequence[int] | npt.NDArray[np.integer], rng: np.random.Generator) -> list[int]:

@@ -18,9 +18,10 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
+from types import MappingProxyType
 
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
@@ -60,7 +61,10 @@ class Tokenizer:
     separator: int | None
     cls: int | None
 
-    def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str) -> None:
+    #: the numbers of the symbols by which a source says from which corpus it comes
+    tags: Mapping[str, int] = MappingProxyType({})
+
+    def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str, tags: Sequence[str] = ()) -> None:
         self.kind, self.marker = kind, marker
         self.pad, self.unknown, self.start, self.end = PAD, UNKNOWN, START, END
         self.mask, self.separator, self.cls = MASK, SEPARATOR, CLASS
@@ -69,7 +73,8 @@ class Tokenizer:
         numbers = library.get_vocab()
         self._pieces = sorted(numbers, key=numbers.__getitem__)
         self._bytes = [piece.encode() for piece in self._pieces]
-        for number in map(numbers.get, SYMBOLS):
+        self.tags = {name: numbers[_symbol(name)] for name in tags}
+        for number in (*map(numbers.get, SYMBOLS), *self.tags.values()):
             if number is not None:
                 self._bytes[number] = b""
         for byte, piece in enumerate(BYTES):
@@ -79,6 +84,17 @@ class Tokenizer:
         self._bytes[self.unknown] = {"initial": b" <unk>", "final": b"<unk> "}[marker]
         self._numbers: dict[str, int] = {}
         self._known = {"": library.encode(" ", add_special_tokens=False).ids[:1]}  # a space is one piece in every kind
+
+    def with_tags(self, names: Sequence[str]) -> Tokenizer:
+        """The same tokenizer with a symbol for each of some tags, numbered after all pieces."""
+        if wrong := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
+            raise UserError(f"a tag is a name of letters, digits, '_', '.', '+' and '-', but {wrong[0]!r} was given")
+        library = tokenizers.Tokenizer.from_str(self._library.to_str())
+        library.add_special_tokens([AddedToken(_symbol(name), normalized=False, special=True) for name in names])
+        return Tokenizer(library, self.kind, self.marker, list(dict.fromkeys([*self.tags, *names])))
+
+    def __reduce__(self) -> tuple[Callable[[str], Tokenizer], tuple[str]]:
+        return Tokenizer.from_json, (self.to_json(),)  # how it is sent to another process
 
     @property
     def size(self) -> int:
@@ -179,7 +195,8 @@ class Tokenizer:
         """One JSON document, which the ``tokenizers`` library can read as well."""
         document = json.loads(self._library.to_str())
         # The library refuses a field of ours at the top, and passes over it in here.
-        document["model"]["dragoman"] = {"version": VERSION, "kind": self.kind, "marker": self.marker}
+        ours = {"version": VERSION, "kind": self.kind, "marker": self.marker}
+        document["model"]["dragoman"] = ours | ({"tags": list(self.tags)} if self.tags else {})
         return json.dumps(document, ensure_ascii=False)
 
     @classmethod
@@ -192,6 +209,7 @@ class Tokenizer:
         try:
             ours = document["model"].pop("dragoman")
             version, kind, marker = ours["version"], str(ours["kind"]), str(ours["marker"])
+            tags = [str(name) for name in ours.get("tags", ())]
         except (KeyError, TypeError, AttributeError):
             raise UserError(f"{origin} was not written by dragoman: its model has no field 'dragoman'") from None
         if version != VERSION:
@@ -212,7 +230,9 @@ class Tokenizer:
             )
         if library.id_to_token(library.get_vocab_size() - 1) is None:
             raise UserError(f"{origin} is damaged: its pieces are not numbered one after the other")
-        return cls(library, kind, marker)
+        if any(library.token_to_id(_symbol(name)) is None for name in tags):
+            raise UserError(f"{origin} is damaged: one of its tags has no number")
+        return cls(library, kind, marker, tags)
 
     def save(self, path: str | Path) -> None:
         Path(path).write_text(self.to_json(), encoding="utf-8")
@@ -292,6 +312,10 @@ def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
         for word, _ in splitter.pre_tokenize_str(marked):
             words[word] += count
     return words
+
+
+def _symbol(tag: str) -> str:
+    return f"<tag:{tag}>"  # no piece of a text is so written: letters and brackets are never in one piece
 
 
 def _check(kind: str, marker: str) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
-from dragoman.config import Config
+from dragoman.config import Config, TrainingConfig
 from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnly, EncoderDecoder, EncoderOnly, ModelSpec, ReplacedTokens, blueprint
+from dragoman.models.flops import training_flops
 from dragoman.objectives import check, objective
 from dragoman.parts.spec import Spec
 from dragoman.systems import SYSTEMS
+from dragoman.training.recipes import Recipe, default_recipe, noam_rate, recipe, whole_training
 
 #: what each kind of model learns from such data, unless its system says otherwise
 DEFAULTS: dict[type[Spec], dict[str, str]] = {
@@ -20,6 +24,10 @@ DEFAULTS: dict[type[Spec], dict[str, str]] = {
     EncoderOnly: {"pairs": "tagging", "text": "masked"},
     ReplacedTokens: {"text": "replaced", "pairs": "tagging"},
 }
+
+
+#: operations of a training from which on a minute of compiling is made up for
+WORTH_COMPILING = 8e15
 
 
 @dataclass(frozen=True)
@@ -62,72 +70,122 @@ def choose_objective(config: Config, spec: ModelSpec, holds: str) -> Config:
 
 
 def choose(
-    config: Config, spec: ModelSpec, store: TokenStore, device: str, fresh: bool = True
+    config: Config,
+    spec: ModelSpec,
+    store: TokenStore,
+    device: str,
+    build: Callable[[Config], ModelSpec] | None = None,
 ) -> tuple[Config, list[Choice]]:
-    """System size, batch, learning rate and the rest; a system that goes on from another run is left as it is."""
-    choices: list[Choice] = []
-    pairs, target_tokens = len(store), int(store.target_lengths.sum())
+    """Recipe, system size, batch and the rest; `build` makes a new system, one that goes on is left as it is."""
     named = SYSTEMS.get(config.system.name or "")
+    name = config.training.recipe if config.training.recipe != "auto" else default_recipe(named)
+    how = recipe(name, named)
+    choices = [] if config.training.recipe == name else [Choice("training.recipe", name, how.why)]
+    config = _with_recipe(config, name, how)
+    if build is not None:
+        config, more = _choose_system(config, how, len(store), device)
+        choices += more
+        spec = build(config)
+    config, more = _choose_training(config, how, spec, store, device)
+    return config, choices + more
+
+
+def _with_recipe(config: Config, name: str, how: Recipe) -> Config:
+    """What the recipe says where the user has said nothing."""
+    training = config.training
+    untouched = TrainingConfig()
+    values = {key: value for key, value in how.training.items() if getattr(training, key) == getattr(untouched, key)}
+    return replace(config, training=replace(training, **{"recipe": name, **values}))
+
+
+def _choose_system(config: Config, how: Recipe, pairs: int, device: str) -> tuple[Config, list[Choice]]:
+    choices: list[Choice] = []
     size, settings = config.system.size, dict(config.system.settings)
     gpu = device.startswith("cuda")
-
-    def choose_one(setting: str, value: object, reason: str) -> None:
-        choices.append(Choice(setting, value, reason))
-
-    if size is None and fresh:
+    named = SYSTEMS.get(config.system.name or "")
+    if size is None:
         size = _size(pairs, gpu)
-        choose_one("system.size", size, f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}")
-    if fresh and "dropout" not in settings and pairs < 100_000 and size != "tiny":
+        choices.append(Choice("system.size", size, f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}"))
+    textbook = config.training.recipe == "textbook"
+    if not textbook and "dropout" not in settings and pairs < 100_000 and size != "tiny":
         settings["dropout"] = 0.3
-        choose_one("system.settings.dropout", 0.3, f"{pairs:,} rows are few, and are learned by heart without it")
-    if fresh and named and "pre_norm" in named.settings() and "pre_norm" not in settings:
+        why = f"{pairs:,} rows are few, and are learned by heart without it"
+        choices.append(Choice("system.settings.dropout", 0.3, why))
+    for key, value in how.system.items():
+        settings.setdefault(key, value)
+    if not textbook and named and "pre_norm" in named.settings() and "pre_norm" not in settings:
         settings["pre_norm"] = True
-        choose_one("system.settings.pre_norm", True, "trains without a long warm-up; false is the paper's post-norm")
-    training = config.training
+        why = "trains without a long warm-up; false is the paper's post-norm"
+        choices.append(Choice("system.settings.pre_norm", True, why))
+    return replace(config, system=replace(config.system, size=size, settings=settings)), choices
+
+
+def _choose_training(
+    config: Config, how: Recipe, spec: ModelSpec, store: TokenStore, device: str
+) -> tuple[Config, list[Choice]]:
+    choices: list[Choice] = []
+    training, gpu = config.training, device.startswith("cuda")
+    lengths, target_tokens = store.length_counts(), store.sides[1].tokens + len(store)
+
+    def choose_one(setting: str, value: Any, reason: str) -> Any:
+        choices.append(Choice(f"training.{setting}", value, reason))
+        return value
+
     tokens = training.tokens
     if tokens is None:
         tokens = max(_batch(target_tokens, gpu), 2 * config.data.longest + 4)
-        choose_one("training.tokens", tokens, "padded tokens a batch, by the amount of data and the device")
+        choose_one("tokens", tokens, "tokens a batch, by the amount of data and the device")
     elif tokens < store.longest + 2:
         raise UserError(
             f"training.tokens is {tokens:,}, but the longest sentence, of {store.longest:,} tokens, must fit a batch: "
             "raise it, or lower data.longest"
         )
-    places = int(blueprint(spec).width(store.source_lengths + 1, store.target_lengths + 2).sum())
+    places = int(blueprint(spec).width(lengths.source + 1, lengths.target + 1) @ lengths.pairs)
     an_epoch = max(1, math.ceil(places / (0.95 * tokens * training.accumulate)))
-    learning_rate = training.learning_rate
-    if learning_rate is None:
-        rate, width = named.rate if named else 0.4, spec.dim
-        if named and size and fresh:
-            width = named.width(size, settings)
-        if config.training.start_from:
-            rate /= 2
-        learning_rate = float(f"{rate / width:.2g}")
-        choose_one("training.learning_rate", learning_rate, f"{rate:g} over the width of {width}")
+    steps = training.steps
+    if training.schedule in ("cosine", "stable") and steps is None:
+        if training.epochs is not None:
+            steps = training.epochs * an_epoch
+        else:
+            steps = whole_training(target_tokens, tokens * training.accumulate)
+            why = f"about {steps / an_epoch:.0f} epochs, by the amount of data; the learning rate falls to zero by then"
+            choose_one("steps", steps, why)
     warmup = training.warmup
     if warmup is None:
-        warmup = max(100, min(4000, 4 * an_epoch))
-        choose_one("training.warmup", warmup, f"four epochs of about {an_epoch:,} steps, but 100 to 4,000")
+        warmup = max(100, min(4000, 4 * an_epoch, steps // 10 if steps else 4000))
+        choose_one("warmup", warmup, f"about {warmup / an_epoch:.1f} epochs of about {an_epoch:,} steps")
+    learning_rate = training.learning_rate
+    if learning_rate is None:
+        half = 0.5 if training.start_from else 1.0
+        if how.rate is None:
+            learning_rate = float(f"{half * noam_rate(spec.dim, warmup):.2g}")
+            choose_one("learning_rate", learning_rate, f"1/√(width {spec.dim} · warm-up {warmup:,})")
+        else:
+            learning_rate = float(f"{half * how.rate / spec.dim:.2g}")
+            choose_one("learning_rate", learning_rate, f"{half * how.rate:g} over the width of {spec.dim}")
     every = training.validate_every
     if every is None:
-        every = max(50, min(2000, an_epoch))
-        choose_one("training.validate_every", every, "steps: about once an epoch")
-    steps = training.steps
-    if training.schedule == "cosine" and steps is None and training.epochs is not None:
-        steps = training.epochs * an_epoch
-    if training.schedule == "cosine" and steps is None:
-        raise UserError("the cosine schedule must know its end: set training.steps, or choose inverse-sqrt")
+        every = max(50, min(2000, max(an_epoch, steps // 12 if steps else 0)))
+        choose_one("validate_every", every, "steps")
+    compiles = training.compile
+    if compiles is None:
+        words = target_tokens / max(1, len(store))
+        work = training_flops(spec, round(words), round(words)) / words * tokens * (steps or 50 * an_epoch)
+        compiles = gpu and work > WORTH_COMPILING
     resolved = replace(
         training,
         tokens=tokens,
+        optimizer=training.optimizer or "adamw",
+        schedule=training.schedule or "inverse-sqrt",
         learning_rate=learning_rate,
         warmup=warmup,
         validate_every=every,
         steps=steps,
         device=device,
+        compile=compiles,
         precision=("bfloat16" if gpu else "float32") if training.precision == "auto" else training.precision,
     )
-    return replace(config, system=replace(config.system, size=size, settings=settings), training=resolved), choices
+    return replace(config, training=resolved), choices
 
 
 def _size(pairs: int, gpu: bool) -> str:
@@ -139,6 +197,6 @@ def _size(pairs: int, gpu: bool) -> str:
 
 
 def _batch(target_tokens: int, gpu: bool) -> int:
-    """About 100 steps an epoch, within what the device does well."""
+    """About 100 steps an epoch, or half as many on a GPU, within what the device does well."""
     most = 25_000 if gpu else 4096
-    return int(max(1024, min(most, round(target_tokens / 100, -2))))
+    return int(max(1024, min(most, round(target_tokens / (55 if gpu else 100), -2))))

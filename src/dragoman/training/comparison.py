@@ -11,6 +11,7 @@ import numpy as np
 from dragoman import checkpoint, evaluation
 from dragoman.config import Config, from_yaml
 from dragoman.data import TokenStore
+from dragoman.data.passes import Say
 from dragoman.errors import UserError, unknown
 from dragoman.evaluation import LengthBand, Score
 from dragoman.models import blueprint
@@ -20,7 +21,7 @@ from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, load
 from dragoman.search.alignment import attention_weights
 from dragoman.systems import SYSTEMS, Vocabulary, system
 from dragoman.training.display import Display
-from dragoman.training.prepare import Say, prepare
+from dragoman.training.prepare import prepare
 from dragoman.training.trainer import Trainer
 
 LONG = 13  # words from which on a sentence counts as long

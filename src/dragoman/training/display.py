@@ -56,6 +56,7 @@ class Display:
             f"epoch {record['epoch'] + 1}",
             f"loss {record['loss']:.3f}",
             f"{record['tokens_per_second']:,.0f} tokens/s",
+            f"padding {100 * record['padding']:.0f} %",
         ]
         if self.last_measures:
             parts.append(f"last {self.last_measures}")
@@ -67,6 +68,20 @@ class Display:
         rate = (time.monotonic() - self.began) / (done - self.before)
         seconds = int(rate * max(0.0, 1 - done))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+
+
+class Silent(Display):
+    """Nothing: of several processes one is enough."""
+
+    def note(self, text: str) -> None:
+        pass
+
+
+class Silent(Display):
+    """Says nothing, for steps that are no training."""
+
+    def note(self, text: str) -> None:
+        pass
 
 
 class LiveDisplay(Display):

@@ -6,58 +6,59 @@ import math
 import time
 
 import torch
-from torch import Tensor
 
-from dragoman.data import Batch
-from dragoman.objectives import Loss
+from dragoman.training.distribution import World
+from dragoman.training.groups import Group
+from dragoman.training.step import Stepper
 
 
 class Meter:
-    """Adds up on the device, and is read now and then, so that no step waits for its own loss."""
+    """Reads now and then what the stepper has added up on the device, so that no step waits for its own loss.
 
-    def __init__(self, device: torch.device, unread: dict[str, float]) -> None:
-        self.device = device
-        self._reset(**unread)
+    On many processes each adds up its own, and all read at the same step the sums of all.
+    """
 
-    def _reset(
-        self, total: float = 0.0, likelihood: float = 0.0, tokens: float = 0, padding: float = 0.0, batches: float = 0
-    ) -> None:
-        self.total = torch.tensor(total, device=self.device)
-        self.likelihood = torch.tensor(likelihood, device=self.device)
-        self.norm = torch.zeros((), device=self.device)
-        self.rate, self.tokens, self.padding, self.batches = 0.0, tokens, padding, batches
+    def __init__(self, stepper: Stepper, unread: dict[str, float], world: World | None = None) -> None:
+        self.stepper, self.world = stepper, world or World()
+        self._begin(unread)
+
+    def _begin(self, unread: dict[str, float]) -> None:
+        own = unread if self.world.rank == 0 else {}  # what all had, one of them goes on with
+        self.stepper.sums.copy_(torch.tensor([own.get(name, 0.0) for name in ("total", "likelihood", "lost")]))
+        self.stepper.skipped.fill_(unread.get("skipped", 0.0))
+        self.padding, self.batches = own.get("padding", 0.0), own.get("batches", 0.0)
+        self.tokens, self.rate = unread.get("tokens", 0.0), 0.0
         self.since, self.fresh = time.perf_counter(), 0
 
     def unread(self) -> dict[str, float]:
-        """What was added since it was last read."""
-        sums = {"total": float(self.total), "likelihood": float(self.likelihood)}
-        return sums | {"tokens": self.tokens, "padding": self.padding, "batches": self.batches}
+        """What was added since it was last read, by all processes."""
+        names = ("total", "likelihood", "lost", "padding", "batches")
+        sums = dict(zip(names, self.world.sum([*self.stepper.sums.tolist(), self.padding, self.batches])))
+        return sums | {"tokens": self.tokens, "skipped": float(self.stepper.skipped)}
 
-    def add(self, loss: Loss, batch: Batch) -> None:
-        self.total += loss.total.detach()
-        self.likelihood += loss.parts["likelihood"]
-        self.tokens += batch.target_tokens
-        self.fresh += batch.target_tokens
-        self.padding += batch.padding
-        self.batches += 1
-
-    def stepped(self, norm: Tensor, rate: float) -> None:
-        self.norm, self.rate = norm, rate
+    def add(self, group: Group, answers: int, rate: float) -> None:
+        """`answers` are those of all processes."""
+        self.tokens += answers
+        self.fresh += answers
+        self.padding += sum(batch.padding for _, batch in group.batches)
+        self.batches += len(group.batches)
+        self.rate = rate
 
     def read(self, step: int) -> dict[str, float]:
-        loss, likelihood, norm = (
-            float(x) for x in (self.total / self.tokens, self.likelihood / self.tokens, self.norm)
-        )
+        sums = self.unread()
+        tokens = max(1.0, sums["tokens"] - sums["lost"])
         record = {
             "step": step,
-            "loss": loss,
-            "perplexity": math.exp(min(likelihood, 700.0)),
+            "loss": sums["total"] / tokens,
+            "perplexity": math.exp(min(sums["likelihood"] / tokens, 700.0)),
             "learning_rate": self.rate,
-            "gradient_norm": norm,
+            "gradient_norm": float(self.stepper.norm),
             "tokens_per_second": round(self.fresh / (time.perf_counter() - self.since), 1),
-            "padding": round(self.padding / self.batches, 4),
+            "padding": round(sums["padding"] / max(1.0, sums["batches"]), 4),
         }
-        self._reset()
+        if skipped := int(sums["skipped"]):
+            record["skipped"] = skipped
+        self._begin({})
         return record
 
 

@@ -1,22 +1,128 @@
-"""The optimiser: AdamW, weight decay on matrices alone."""
+"""Optimisers: AdamW, the papers' Adam and SGD, Muon; none waits for the device, and a step can be part of a graph.
+
+Learning rates are tensors, filled in place before a step, and everything that a step changes is a tensor that is there
+from the start.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from dragoman.config import TrainingConfig
+from dragoman.errors import UserError
+from dragoman.parts.matrices import hidden_matrices
+from dragoman.training.muon import Muon, moments_of, momentum_of
+
+Group = dict[str, Any]
 
 
-def adamw(model: nn.Module, config: TrainingConfig) -> torch.optim.AdamW:
+def adamw(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """AdamW (Loshchilov & Hutter 2019); biases and norms are not decayed."""
-    weights = list(model.parameters())
+    return _adam(torch.optim.AdamW, _by_decay(model.parameters(), config), config)
+
+
+def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """Adam (Kingma & Ba 2015) without decay, as the Transformer's (Vaswani et al. 2017, §5.3)."""
+    return _adam(torch.optim.Adam, [{"params": list(model.parameters())}], config)
+
+
+def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
+    capturable = groups[0]["params"][0].is_cuda
+    betas = (config.beta1, config.beta2)
+    optimizer = kind(groups, lr=0.0, betas=betas, eps=config.epsilon, weight_decay=0, capturable=capturable, fused=True)
+    optimizer._warned_capturable_if_run_uncaptured = True  # the first steps always are
+    return _with_state(optimizer, moments_of)
+
+
+def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """W ← W − η M, M ← μ M + ∇; plain, with μ = 0 (Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1)."""
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=config.momentum or 0.0, fused=True)
+    return _with_state(optimizer, momentum_of) if config.momentum else optimizer
+
+
+def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """Muon (Jordan et al. 2024; Liu et al. 2025) for hidden matrices, AdamW for everything else."""
+    matrices = hidden_matrices(model)
+    others = [weight for weight in model.parameters() if weight not in matrices]
+    return Muon(
+        matrices,
+        _by_decay(others, config),
+        momentum=0.95 if config.momentum is None else config.momentum,
+        weight_decay=config.weight_decay,
+        betas=(config.beta1, config.beta2),
+        eps=config.epsilon,
+        precision=torch.bfloat16 if others[0].is_cuda else torch.float32,
+    )
+
+
+OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingConfig], torch.optim.Optimizer]] = {
+    "adamw": adamw,
+    "adam": adam,
+    "sgd": sgd,
+    "muon": muon,
+}
+
+
+def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """The optimiser of `training.optimizer`, for a model that is on the device where it will be trained."""
+    optimizer = OPTIMIZERS[config.optimizer or "adamw"](model, config)
+    for group in optimizer.param_groups:
+        group["lr"] = torch.zeros((), device=group["params"][0].device)
+    optimizer.found_inf = torch.zeros_like(group["lr"])  # type: ignore[attr-defined]  # where torch's kernels look
+    return optimizer
+
+
+def _by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> list[Group]:
+    """Matrices and tables are decayed, vectors are not."""
+    weights = list(weights)
     groups = [
         {"params": [w for w in weights if w.dim() >= 2], "weight_decay": config.weight_decay},
         {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
     ]
-    betas = (config.beta1, config.beta2)
-    return torch.optim.AdamW([g for g in groups if g["params"]], lr=0.0, betas=betas, eps=config.epsilon, fused=True)
+    return [group for group in groups if group["params"]]
+
+
+def _with_state(
+    optimizer: torch.optim.Optimizer, first: Callable[[Tensor], dict[str, Tensor]]
+) -> torch.optim.Optimizer:
+    """States from the start: a graph finds them in place, and a first step that is skipped leaves them as any other."""
+    for group in optimizer.param_groups:
+        for weight in group["params"]:
+            optimizer.state[weight] = first(weight)
+    return optimizer
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate in place, times the `factor` of a group that has one."""
+    for group in optimizer.param_groups:
+        group["lr"].fill_(rate * group.get("factor", 1.0))
+
+
+def clip(weights: Iterable[nn.Parameter], limit: float) -> Tensor:
+    """The norm of all gradients, which are scaled down to `limit` where it is larger (Pascanu et al. 2013); 0: never.
+
+    The norm stays on the device.
+    """
+    weights = list(weights)
+    norm = nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None], foreach=True)
+    if isinstance(norm, DTensor):  # each process has a part of each gradient
+        norm = norm.full_tensor()
+    if limit:
+        nn.utils.clip_grads_with_norm_(weights, limit, norm, foreach=True)
+    return norm
+
+
+def skip_if(optimizer: torch.optim.Optimizer, bad: Tensor) -> None:
+    """Tell whether the next steps are to change nothing, neither weights nor state: `bad` such as `~norm.isfinite()`.
+
+    `bad` is one truth value on the device; the device looks at it, and nobody waits.
+    """
+    optimizer.found_inf.copy_(bad)  # type: ignore[attr-defined]
 
 
 def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
@@ -29,8 +135,9 @@ def state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[st
 
 
 def load_state_tensors(model: nn.Module, optimizer: torch.optim.Optimizer, tensors: dict[str, Tensor]) -> None:
-    weights = dict(model.named_parameters())
+    """Set the optimiser's state in place to what `state_tensors` gave."""
+    known = state_tensors(model, optimizer)
     for name, value in tensors.items():
-        kind, _, weight = name.partition("/")
-        like = weights[weight]
-        optimizer.state[like][kind] = value.to(like.device)
+        if name not in known:
+            raise UserError(f"the checkpoint holds {name}, which training.optimizer does not know: leave it as it was")
+        known[name].copy_(value)

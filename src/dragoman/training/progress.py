@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from dragoman.data import Position
 from dragoman.errors import UserError
 from dragoman.run import CHECKPOINTS
 from dragoman.storage import clear_remains, plain_errors, point, remove_folder
+from dragoman.training.distribution import World
+from dragoman.training.ema import Average
 from dragoman.training.optimizer import load_state_tensors, state_tensors
+from dragoman.training.spread import Spread, part_of, read_shards, usable
 
 
 @dataclass
@@ -30,6 +34,8 @@ class Progress:
     tokens: int = 0  # target tokens trained on
     seconds: float = 0.0
     unread: dict[str, float] = field(default_factory=dict)  # what was measured since the last line of the log
+    rewinds: int = 0  # times that it went back to a checkpoint, because its loss had risen beyond repair
+    usual: float | None = None  # the loss that is usual by now, by which a rise is told
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -43,32 +49,85 @@ class Progress:
 
 
 class Keeper:
-    """Writes checkpoints, keeps the last few validated ones and the best, and finds the last one again."""
+    """Writes checkpoints, keeps the last few validated ones and the best, and finds the last one again.
 
-    def __init__(self, run: Path, keep: int) -> None:
+    On many processes all call `save` and `resume`, and the first one does what is done on the disk, but for the parts
+    of a sharded state, which each writes itself. Any number of processes can go on from what any number has written.
+    """
+
+    def __init__(self, run: Path, keep: int, spread: Spread | None = None) -> None:
         self.folder, self.keep = run / CHECKPOINTS, keep
+        self.spread = spread or Spread(World(), torch.device("cpu"))
         with plain_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
 
     def save(
-        self, model: nn.Module, optimizer: torch.optim.Optimizer, progress: Progress, validated: bool, best: bool
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        average: Average | None,
+        progress: Progress,
+        validated: bool,
+        best: bool,
     ) -> None:
-        """One checkpoint, named by its step; `last` and, if it is the best, `best` point to it."""
-        name = f"{progress.step:06d}"
+        """One checkpoint, named by its step; `last` and, if it is the best, `best` point to it.
+
+        Its model is the one to be used: where there is a running mean of the weights, that mean. The weights that are
+        trained stand with the optimiser's state then.
+        """
+        name, first = f"{progress.step:06d}", self.spread.world.first
         values = {"validated": validated, "progress": progress.to_dict()}
-        if self.last_step() == progress.step:  # saved before it was validated: the weights are the same
-            checkpoint.amend(self.folder / name, values)
+        if first(lambda: self.last_step() == progress.step):  # saved before it was validated: the weights are the same
+            write = partial(checkpoint.amend, self.folder / name, values)
         else:
-            remove_folder(self.folder / name)  # a process that was killed may have got so far before
-            weights = {"model": checkpoint.weights_of(model), "trainer": state_tensors(model, optimizer)}
-            checkpoint.save(self.folder / name, weights, values)
+            state = _state(model, optimizer, average)
+            files = {"model": self.spread.whole(usable(model, average))}
+            shards = self.spread.write(state, self.folder)
+            files |= {"trainer": state} if shards is None else {}
+            folders = None if shards is None else {"trainer": shards}
+            write = partial(self._write, self.folder / name, files, values, folders)
+        first(lambda: self._publish(write, name, progress, best))
+
+    def _write(self, folder: Path, *content: Any) -> None:
+        remove_folder(folder)  # a process that was killed may have got so far before
+        checkpoint.save(folder, *content)
+
+    def _publish(self, write: Callable[[], None], name: str, progress: Progress, best: bool) -> None:
+        write()
         if best or not (self.folder / "best").exists():  # before the first validation, better than nothing
             point(self.folder / "best", name)
         point(self.folder / "last", name)  # last of all: from here training goes on
         self._prune(progress)
 
-    def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer) -> Progress | None:
+    def save_again(self, progress: Progress) -> None:
+        """The last checkpoint with another progress."""
+        last = self.folder / f"{progress.step:06d}"
+        checkpoint.amend(last, checkpoint.values(last) | {"progress": progress.to_dict()})
+
+    def resume(
+        self, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None = None
+    ) -> Progress | None:
         """Take up the last checkpoint, if there is one; the newest whole one if `last` has been lost."""
+        progress = self.spread.world.first(self._find)
+        if progress is None:
+            return None
+        last = self.folder / f"{progress.step:06d}"
+        checkpoint.load_weights(model, last, part_of)
+        if average is not None:
+            average.load(checkpoint.weights_of(model))
+        state = _state(model, optimizer, average)
+        if (last / "trainer").is_dir():
+            read_shards(last / "trainer", state)
+        else:
+            found = checkpoint.tensors(last, "trainer")
+            found = {name: part_of(value, state.get(name, value)) for name, value in found.items()}
+            for name in (name for name in state if name.startswith("weight/")):
+                state[name].copy_(found.pop(name))
+            load_state_tensors(model, optimizer, found)
+        self.spread.world.first(lambda: self._point_again(progress))
+        return progress
+
+    def _find(self) -> Progress | None:
         clear_remains(self.folder)
         steps = [path for path in self.steps() if checkpoint.is_whole(path)]
         step = self.last_step()
@@ -77,14 +136,14 @@ class Keeper:
         if step is None:
             return None
         last = self.folder / f"{step:06d}"
-        checkpoint.load_weights(model, last)
-        load_state_tensors(model, optimizer, checkpoint.tensors(last, "trainer"))
-        progress = Progress.from_dict(checkpoint.values(last)["progress"])
+        checkpoint.check_folder(last, "trainer")
+        return Progress.from_dict(checkpoint.values(last)["progress"])
+
+    def _point_again(self, progress: Progress) -> None:
         best = f"{progress.best_step:06d}"
         if progress.best is not None and (self.folder / best).exists():  # an average is made anew at the end
             point(self.folder / "best", best)
-        point(self.folder / "last", last.name)
-        return progress
+        point(self.folder / "last", f"{progress.step:06d}")
 
     def last_step(self) -> int | None:
         """The step that `last` points to."""
@@ -93,6 +152,21 @@ class Keeper:
             return None
         step = int(checkpoint.values(last)["progress"]["step"])
         return step if checkpoint.is_whole(self.folder / f"{step:06d}") else None
+
+    def go_back(self) -> int | None:
+        """Make the last checkpoint that was validated the last of all; its step.
+
+        Later ones stand where the clock or an interruption had them made, and a training that goes back must go back to
+        the same place whether it was interrupted or not.
+        """
+        validated = self.validated()
+        if not validated:
+            return self.last_step()
+        point(self.folder / "last", validated[-1].name)
+        for path in self.steps():
+            if int(path.name) > int(validated[-1].name):
+                remove_folder(path)
+        return int(validated[-1].name)
 
     def steps(self) -> list[Path]:
         """The checkpoints that are named by a step, oldest first."""
@@ -127,6 +201,13 @@ class Keeper:
         for path in self.steps():
             if path.name not in stay:
                 remove_folder(path)
+
+
+def _state(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
+    """What a training needs beside the weights that are to be used: those that it trains, where they are others."""
+    weights = checkpoint.weights_of(model)
+    own = {} if average is None else {f"weight/{name}": weights[name] for name in average.averages}
+    return state_tensors(model, optimizer) | own
 
 
 def _mean(many: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
+import shlex
 import signal
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import asdict, dataclass, replace
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,30 +18,33 @@ import torch
 from dragoman import checkpoint
 from dragoman import config as configuration
 from dragoman.config import Config
-from dragoman.data import Batch, Batches, TokenStore, prefetch
+from dragoman.data import Batches, Position, TokenStore, prefetch
 from dragoman.errors import UserError
 from dragoman.objectives import Material, make
-from dragoman.run import (
-    CONFIG,
-    INITIAL,
-    METRICS,
-    Run,
-    pick_device,
-    read_framing,
-    read_metrics,
-    read_spec,
-    read_tokenizers,
-)
-from dragoman.storage import alone, plain_errors, write_file
+from dragoman.parts.spec import replace_everywhere
+from dragoman.parts.stack import Stack
+from dragoman.run import CONFIG, INITIAL, Run, pick_device, read_framing, read_spec, read_tokenizers
+from dragoman.storage import alone, write_file
+from dragoman.training.compiling import prepare_compiler
 from dragoman.training.display import Display
+from dragoman.training.distribution import World
+from dragoman.training.ema import Average
+from dragoman.training.fitting import Parts
+from dragoman.training.groups import Group, groups
+from dragoman.training.memory import keep_freed_memory
 from dragoman.training.meter import Meter, Stopwatch
-from dragoman.training.optimizer import adamw
+from dragoman.training.optimizer import make_optimizer
 from dragoman.training.progress import Keeper, Progress
-from dragoman.training.schedule import learning_rate
+from dragoman.training.records import NoRecords, Records
+from dragoman.training.schedule import Horizon, learning_rate
+from dragoman.training.spread import spread
+from dragoman.training.step import Learner, Stepper
 from dragoman.training.validation import Validation, Validator
 
 LOG_EVERY = 10  # steps
 SAVE_EVERY = 600  # seconds, beside every validation
+REWINDS = 3  # times that a training goes back to a checkpoint before it gives up
+RISE = 1.0  # nats a word over the usual loss that are too much
 
 
 @dataclass(frozen=True)
@@ -54,28 +57,50 @@ class Outcome:
     averaged: int = 0  # checkpoints in the mean that turned out best, 0 if it did not
 
 
+@dataclass(frozen=True)
+class Turn:
+    """The batches of a step with the answers of all processes, and what the first one's clock says."""
+
+    group: Group
+    over: bool  # is the time for training over?
+    save: bool  # is it time for another checkpoint?
+
+
 class Trainer:
     """Trains the run in a folder, from wherever it stands."""
 
-    def __init__(self, folder: Path, display: Display, changes: Config | None = None) -> None:
+    def __init__(
+        self, folder: Path, display: Display, changes: Config | None = None, world: World | None = None
+    ) -> None:
         self.folder, self.display = folder, display
+        self.world = world = world or World()
         self.config = changes or configuration.from_yaml(folder / CONFIG)
         training = self.config.training
-        self.device = pick_device(training.device)
+        self.device = world.place(pick_device(training.device))
+        if self.device.type == "cuda" and training.compile:
+            prepare_compiler()
+        if self.device.type == "cpu":
+            keep_freed_memory()
+        if training.deterministic:
+            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without which cuBLAS is not
+            torch.use_deterministic_algorithms(True)
         torch.manual_seed(training.seed)
-        model = read_spec(folder).build()
+        spec = replace_everywhere(read_spec(folder), Stack, recomputed=training.checkpointing)
+        model = spec.build()
         if (folder / INITIAL).exists():
             checkpoint.load_weights(model, folder / INITIAL)
-        model.to(self.device)
+        self.model = model.to(self.device)
+        self.spread = spread(training.distribution, world, self.device)
         source, target = read_tokenizers(folder)
         framing = read_framing(folder)
         self.run = Run(folder, self.config, model, source, target, framing, "last")
-        self.model = model
-        self.optimizer = adamw(model, training)
         material = Material(
             model, source, target, framing, training.label_smoothing or 0.0, dropout=self.config.text.dropout
         )
         self.objective = make(self.config.objective.name or "translation", material, self.config.objective.settings)
+        measured = replace(material, label_smoothing=0.0, dropout=0.0)
+        validated = make(self.config.objective.name or "translation", measured, self.config.objective.settings)
+        packed = self._packs()
         self.batches = Batches(
             TokenStore(folder / "data" / "train"),
             training.tokens or 4096,
@@ -85,82 +110,118 @@ class Trainer:
             aligned=self.objective.aligned,
             width=self.objective.width,
             copies=self.objective.copies,
+            sizes=self.objective.sizes if packed else None,
+            multiples=(32, 4) if self.device.type == "cuda" else (1, 1),
+            twins=self.objective.twins,
         )
         valid = TokenStore(folder / "data" / "valid")
-        measured = replace(material, label_smoothing=0.0, dropout=0.0)
-        validated = make(self.config.objective.name or "translation", measured, self.config.objective.settings)
         self.validator = Validator(self.run, validated, valid, training.tokens or 4096, training.validate_sentences)
-        self.keeper = Keeper(folder, training.keep)
-        self.progress = self.keeper.resume(model, self.optimizer) or Progress()
-        self._forget_later_metrics()
+        learner = Learner(model, self.objective)
+        self.spread.divide(learner)
+        if self.spread.even and world.rank == 0:  # what is in parts cannot search: weights are copied for that
+            self.run.model = spec.build().to(self.device)
+        self.optimizer = make_optimizer(model, training)
+        self.average = Average(model, training.ema) if training.ema else None
+        self.keeper = Keeper(folder, training.keep, self.spread)
+        self.progress = self.keeper.resume(model, self.optimizer, self.average) or Progress()
+        self.stepper = Stepper(
+            learner,
+            self.optimizer,
+            self.average,
+            device=self.device,
+            seed=training.seed,
+            clip=1.0 if training.clip is None else training.clip,
+            precision=training.precision,
+            compiles=packed and bool(training.compile) and self.spread.compiles,
+            # recomputation asks for the state of random numbers
+            replays=self.objective.steady and not training.checkpointing and self.spread.replays,
+            parts=Parts(display.note),
+            spread=self.spread,
+        )
+        self.records = Records(folder, self.progress.step) if world.rank == 0 else NoRecords()
         self.interrupted = False
-        self.board = _board(folder, self.progress.step)
+
+    def _packs(self) -> bool:
+        """Packed batches are for kernels that are compiled, which takes a GPU; elsewhere tight padding is faster."""
+        asked, able = self.config.training.layout, self.objective.packs and self.objective.steady
+        if asked == "packed" and not able:
+            raise UserError(
+                "training.layout is packed, but this system or objective cannot read packed rows: leave the setting out"
+            )
+        return able and (asked == "packed" or (asked == "auto" and self.device.type == "cuda"))
 
     def train(self) -> Outcome:
         """Train until something says stop; what was learned is saved whatever it was."""
-        with alone(self.folder), _interrupts(self), self.display:
+        lock = alone(self.folder) if self.world.rank == 0 else nullcontext()
+        with self.world.watched(self._standing), lock, _interrupts(self), self.display:
             reason = self._loop()
             averaged = 0
-            if not self.interrupted and self.config.training.average:
-                averaged = self._average()
-        if self.board is not None:
-            self.board.close()
+            if not self.interrupted and self.config.training.average and self.average is None:
+                averaged = self.world.first(self._average)
+        self.records.close()
         return Outcome(reason, self.interrupted, self.progress, averaged)
 
     def _loop(self) -> str:
         training, progress = self.config.training, self.progress
         self.model.train()
-        watch = Stopwatch(progress.seconds)
-        self.meter = meter = Meter(self.device, progress.unread)
-        saved_at = watch.seconds
-        stream = prefetch(self.batches.start(progress.position))
+        self.watch = watch = Stopwatch(progress.seconds)
+        self.meter = Meter(self.stepper, progress.unread, self.world)
+        self.saved_at = watch.seconds
+        stream = self._stream(progress.position)
         self.display.start(self._done(), training.steps)
-        while (reason := self._reason_to_stop(watch)) is None:
-            group = [next(stream) for _ in range(training.accumulate)]
-            self._step([batch for batch, _ in group], meter)
-            progress.step += 1
-            progress.position = group[-1][1]
-            progress.tokens += sum(batch.target_tokens for batch, _ in group)
-            progress.seconds = watch.seconds
-            if progress.step % LOG_EVERY == 0:
-                self._log(meter.read(progress.step))
-            if progress.step % (training.validate_every or 1) == 0:
-                self._validate(watch)
-                saved_at = watch.seconds
-            elif watch.seconds - saved_at > SAVE_EVERY:
+        while (reason := self._reason_to_stop(turn := self._agree(next(stream)))) is None:
+            self._step(turn.group)
+            if progress.step % LOG_EVERY == 0 and self._log():
+                stream.close()
+                stream = self._stream(progress.position)
+            elif progress.step % (training.validate_every or 1) == 0:
+                self._validate()
+            elif turn.save:
                 self._save()
-                saved_at = watch.seconds
         stream.close()
-        if self.interrupted and self.keeper.last_step() != progress.step:
+        if self.interrupted and self.world.first(self.keeper.last_step) != progress.step:
             self._save()
-        elif not self.interrupted and not self.keeper.is_validated(progress.step):
-            self._validate(watch)
+        elif not self.interrupted and not self.world.first(lambda: self.keeper.is_validated(progress.step)):
+            self._validate()
         return reason
 
-    def _step(self, group: list[Batch], meter: Meter) -> None:
-        """One step of the optimiser over the mean loss a target token of all the group's batches."""
-        training, step = self.config.training, self.progress.step + 1
-        rate = learning_rate(training, step)
-        for parameters in self.optimizer.param_groups:
-            parameters["lr"] = rate
-        torch.manual_seed((training.seed << 32) + step)
-        count = sum(batch.target_tokens for batch in group)
-        for batch in group:
-            with self._precision():
-                loss = self.objective(self.model, batch.to(self.device), step)
-            (loss.total / count).backward()
-            meter.add(loss, batch)
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip or math.inf)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        meter.stepped(norm, rate)
+    def _agree(self, group: Group) -> Turn:
+        """What all processes must know alike before a step: how many answers, was one told to stop, what time it is."""
+        limit, seconds = self.config.training.minutes, self.watch.seconds
+        over, save = limit is not None and seconds >= 60 * limit, seconds - self.saved_at > SAVE_EVERY
+        clock = (over, save) if self.world.rank == 0 else (False, False)
+        answers, *yes = self.world.sum([group.answers, self.interrupted, *clock])
+        self.interrupted, over, save = map(bool, yes)
+        return Turn(replace(group, answers=int(answers)), over, save)
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        if self.config.training.precision == "bfloat16":
-            return torch.autocast(self.device.type, torch.bfloat16)
-        return nullcontext()
+    def _stream(self, position: Position) -> Any:
+        steps = groups(
+            self.batches,
+            position,
+            self.config.training.accumulate,
+            self.world.rank,
+            self.world.size,
+            pinned=self.device.type == "cuda",
+            even=self.spread.even,
+        )
+        return prefetch(steps, depth=4)
 
-    def _reason_to_stop(self, watch: Stopwatch) -> str | None:
+    def _step(self, group: Group) -> None:
+        """One step of the optimiser over the mean loss an answer of all the group's batches."""
+        progress = self.progress
+        step, answers = progress.step + 1, group.answers
+        rate = learning_rate(self.config.training, step, self._horizon())
+        self.stepper(group.batches, step, rate, answers, group.idle)
+        self.meter.add(group, answers, rate)
+        progress.step, progress.position = step, group.after
+        progress.tokens += answers
+        progress.seconds = self.watch.seconds
+
+    def _horizon(self) -> Horizon:
+        training = self.config.training
+        return Horizon(training.steps, max(1, self.batches.an_epoch // training.accumulate))
+
+    def _reason_to_stop(self, turn: Turn) -> str | None:
         training, progress = self.config.training, self.progress
         if self.interrupted:
             return "it was interrupted"
@@ -168,15 +229,16 @@ class Trainer:
             return f"it did its {training.steps:,} steps"
         if training.epochs is not None and progress.position.epoch >= training.epochs:
             return f"it did its {training.epochs:,} epochs"
-        if training.minutes is not None and watch.seconds >= 60 * training.minutes:
+        if turn.over:
             return f"its {training.minutes:g} minutes are over"
         if training.patience is not None and progress.waited >= training.patience:
             return f"{progress.waited} validations brought nothing better"
         return None
 
-    def _validate(self, watch: Stopwatch) -> None:
+    def _validate(self) -> None:
         progress = self.progress
-        result = self.validator.validate()
+        with self.spread.shown(self.model, self.run.model, self.average):
+            result = self.world.first(self.validator.validate)
         if not math.isfinite(result.loss):
             raise self._diverged("validation", result.loss)
         score = self._score(result)
@@ -185,15 +247,18 @@ class Trainer:
             progress.best, progress.best_step, progress.waited = score, progress.step, 0
         else:
             progress.waited += 1
-        progress.seconds = watch.seconds
-        self._record({"kind": "valid", "step": progress.step, **result.record(), "seconds": round(watch.seconds, 2)})
-        self._write_samples(result)
+        progress.seconds = self.watch.seconds
+        self.records.write(
+            {"kind": "valid", "step": progress.step, **result.record(), "seconds": round(self.watch.seconds, 2)}
+        )
+        self.records.write_samples(result, progress.step)
         self.display.validated(progress.step, result, best)
         self._save(validated=True, best=best)
 
     def _save(self, validated: bool = False, best: bool = False) -> None:
         self.progress.unread = self.meter.unread()
-        self.keeper.save(self.model, self.optimizer, self.progress, validated, best)
+        self.keeper.save(self.model, self.optimizer, self.average, self.progress, validated, best)
+        self.saved_at = self.watch.seconds
 
     def _score(self, result: Validation) -> float:
         """Higher is better; the loss decides where nothing else was measured."""
@@ -203,29 +268,67 @@ class Trainer:
 
     def _average(self) -> int:
         """The mean of the kept checkpoints becomes the best if it is."""
-        count = self.keeper.average(self.model)
+        count = self.keeper.average(self.run.model)
         if count < 2:
             return 0
         result = self.validator.validate()
         if self.progress.best is not None and self._score(result) <= self.progress.best:
             return 0
-        self.keeper.save_average(self.model, {"checkpoints": count, **result.record()})
-        self._record({"kind": "averaged", "step": self.progress.step, "checkpoints": count, **result.record()})
+        self.keeper.save_average(self.run.model, {"checkpoints": count, **result.record()})
+        self.records.write({"kind": "averaged", "step": self.progress.step, "checkpoints": count, **result.record()})
         return count
 
-    def _log(self, measured: dict[str, float]) -> None:
-        record: dict[str, Any] = {"kind": "train", "epoch": self.progress.position.epoch, **measured}
-        record["seconds"] = round(self.progress.seconds, 2)
-        if not math.isfinite(record["loss"]):
-            raise self._diverged("training", record["loss"])
-        self._record(record)
+    def _log(self) -> bool:
+        """Write down what was measured; True where the training went wrong and was taken back to a checkpoint."""
+        progress = self.progress
+        record: dict[str, Any] = {"kind": "train", "epoch": progress.position.epoch, **self.meter.read(progress.step)}
+        record["seconds"] = round(progress.seconds, 2)
+        skipped, loss = record.get("skipped", 0), record["loss"]
+        if skipped:
+            self.display.note(f"step {progress.step:,}: {skipped} steps whose gradient was no number changed nothing")
+        usual = progress.usual
+        if skipped > LOG_EVERY // 2 or (usual is not None and loss > usual + RISE):
+            self._rewind(math.nan if skipped > LOG_EVERY // 2 else loss)
+            return True
+        progress.usual = loss if usual is None else usual + 0.1 * (loss - usual)
+        self.records.write(record)
         self.display.logged(record, self._done())
+        return False
+
+    def _rewind(self, loss: float) -> None:
+        """Go back to the last checkpoint, and on from there with other data."""
+        ahead, rewinds = self.progress.position, self.progress.rewinds + 1
+        if rewinds > REWINDS or self.world.first(self.keeper.go_back) is None:
+            raise self._diverged("training", loss)
+        progress = self.keeper.resume(self.model, self.optimizer, self.average)
+        assert progress is not None
+        self.display.note(
+            f"step {self.progress.step:,}: the loss rose to {loss:.3f}; going back to step {progress.step:,}, and on "
+            "from there with the data that comes next"
+        )
+        for name, value in vars(progress).items():
+            setattr(self.progress, name, value)
+        self.progress.position, self.progress.rewinds = ahead, rewinds
+        self.progress.unread = {}  # the rise may have begun before the checkpoint was made
+        self.records.forget_after(progress.step)
+        self.meter = Meter(self.stepper, {}, self.world)
+        self.world.first(lambda: self.keeper.save_again(self.progress))
+        self.saved_at = self.watch.seconds
 
     def _diverged(self, which: str, loss: float) -> UserError:
         """Nothing of a diverged model is kept: the last checkpoint is from before."""
         return UserError(
-            f"the {which} loss is {loss} at step {self.progress.step:,}: train anew with a lower "
+            f"the {which} loss is {loss:.4g} at step {self.progress.step:,}: train anew with a lower "
             f"training.learning_rate than {self.config.training.learning_rate}"
+        )
+
+    def _standing(self) -> str:
+        """What to say where another process was lost."""
+        there = os.environ.get("LOCAL_WORLD_SIZE", self.world.size)
+        return (
+            f"another process of this training has ended or no longer answers at step {self.progress.step:,}: see what "
+            "it said, then go on from the last checkpoint, on any number of processes, with: torchrun --nproc-per-node "
+            f"{there} -m dragoman train {shlex.quote(str(self.folder))} --resume"
         )
 
     def _done(self) -> float | None:
@@ -242,41 +345,18 @@ class Trainer:
         ]
         return max(shares, default=None)
 
-    def _record(self, record: dict[str, Any]) -> None:
-        with plain_errors(self.folder / METRICS), (self.folder / METRICS).open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
-            if record["kind"] != "train":  # a checkpoint follows, and must not know of more than is on the disk
-                file.flush()
-                os.fsync(file.fileno())
-        if self.board is not None:
-            kind = record["kind"]
-            for name, value in record.items():
-                if name not in ("kind", "step"):
-                    self.board.add_scalar(f"{kind}/{name}", value, record["step"])
-
-    def _write_samples(self, result: Validation) -> None:
-        with plain_errors(self.folder / "samples"):
-            (self.folder / "samples").mkdir(exist_ok=True)
-        lines = (json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in result.samples)
-        write_file(self.folder / "samples" / f"{self.progress.step:06d}.jsonl", "".join(lines))
-
-    def _forget_later_metrics(self) -> None:
-        """What was measured after the last checkpoint will be measured again."""
-        known = read_metrics(self.folder)
-        kept = [record for record in known if record["step"] <= self.progress.step and record["kind"] != "averaged"]
-        text = "".join(json.dumps(record) + "\n" for record in kept)
-        if known and text != (self.folder / METRICS).read_text(encoding="utf-8"):
-            write_file(self.folder / METRICS, text)
-
 
 @contextmanager
 def _interrupts(trainer: Trainer) -> Iterator[None]:
     """Ctrl-C and SIGTERM end training after the step that is being done; a second Ctrl-C ends it at once."""
 
+    asked = False
+
     def ask(number: int, frame: FrameType | None) -> None:
-        if trainer.interrupted:
+        nonlocal asked
+        if asked:  # not merely by another process
             raise KeyboardInterrupt
-        trainer.interrupted = True
+        asked = trainer.interrupted = True
         trainer.display.note("stopping after this step; once more to stop at once")
 
     old = {}
@@ -292,23 +372,15 @@ def _interrupts(trainer: Trainer) -> Iterator[None]:
             signal.signal(number, handler)
 
 
-def _board(folder: Path, step: int) -> Any:
-    """TensorBoard's writer, where it is installed."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        return None
-    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
-
-
 def change_stops(folder: Path, changed: Config) -> Config:
     """The run's configuration with new stopping rules or device; anything else must stay, for a run is its inputs."""
     saved = configuration.from_yaml(folder / CONFIG)
-    stops = {name: getattr(changed.training, name) for name in ("steps", "epochs", "minutes", "patience", "device")}
+    free = ("steps", "epochs", "minutes", "patience", "device", "distribution")
+    stops = {name: getattr(changed.training, name) for name in free}
     merged = replace(saved, training=replace(saved.training, **stops))
     if changed != merged:
         raise UserError(
-            "a run that is resumed can change only training.steps, epochs, minutes, patience and device: "
+            "a run that is resumed can change only training.steps, epochs, minutes, patience, device and distribution: "
             "for other settings train a new run"
         )
     pick_device(merged.training.device)

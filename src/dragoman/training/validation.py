@@ -47,7 +47,8 @@ class Validator:
 
     def __init__(self, run: Run, objective: Objective, store: TokenStore, tokens: int, sentences: int) -> None:
         self.run, self.objective, self.store = run, objective, store
-        widest = int(objective.width(store.source_lengths, store.target_lengths).max())
+        lengths = store.length_counts()
+        widest = int(objective.width(lengths.source, lengths.target).max())
         self.batches = Batches(
             store,
             max(tokens, widest),
@@ -60,6 +61,7 @@ class Validator:
         )
         shown = range(min(sentences, len(store)) if objective.decodes else 0)
         self.sources: list[Source] = [self._source(store.source(i)) for i in shown]
+        self.tags = [run.tag_of(store.source(i)) for i in shown]
         self.references = [run.target_tokenizer.decode(store.target(i).tolist()) for i in shown]
 
     def _source(self, row: NDArray[Any]) -> Source:
@@ -75,7 +77,7 @@ class Validator:
         count = 0
         for batch in self.batches.epoch(0):
             loss = self.objective(model, batch.to(self.run.device))
-            count += loss.count
+            count += int(loss.count)
             sums.update({"total": float(loss.total)} | {name: float(part) for name, part in loss.parts.items()})
         measures = {"accuracy": 100 * sums["correct"] / count}
         others = [name for name in sums if name not in ("total", "likelihood", "spread", "correct")]
@@ -83,7 +85,7 @@ class Validator:
         samples = []
         if self.sources:
             greedy = Beam(1, length_penalty=self.run.config.search.length_penalty)
-            texts = [t.text for t in self.run.translate(self.sources, search=greedy, alignment=False)]
+            texts = [t.text for t in self.run.translate(self.sources, search=greedy, alignment=False, tag=self.tags)]
             measures["bleu"] = evaluation.bleu(texts, self.references).value
             measures["exact_match"] = evaluation.exact_match(texts, self.references).value
             shown = [source if isinstance(source, str) else describe(source) for source in self.sources]

@@ -22,8 +22,8 @@ from dragoman.storage import new_folder, point
 from dragoman.text import Tokenizer
 from dragoman.text.families import MissingTokenizerError, Parts
 from dragoman.text.foreign import FOREIGN, ForeignTokenizer, from_folder
-from dragoman.training.prepare import check_free
 from dragoman.training.progress import Progress
+from dragoman.training.settle import check_free
 
 #: what of the library's settings for generation our search has as well
 TAKEN = {"num_beams", "length_penalty", "max_new_tokens", "max_length", "early_stopping"}

@@ -1,0 +1,93 @@
+"""Which kernel for packed rows: FlexAttention over blocks, flash attention with variable lengths, or padded rows.
+
+One attention layer, bf16, forward and backward, over one batch of sentences of several mean lengths. Needs a GPU:
+
+    python benchmarks/attention.py [--tokens 25088 --heads 8 --width 64]
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+from collections.abc import Callable
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.packed_attention import BLOCK, packed_attention, varying_attention
+from dragoman.parts.visibility import CausalVisibility, Visibility
+
+
+def sentences(tokens: int, mean: float, longest: int, seed: int = 0) -> list[int]:
+    """Lengths, log-normal about a mean, that fill a row."""
+    random = np.random.default_rng(seed)
+    lengths: list[int] = []
+    while True:
+        length = int(np.clip(np.round(np.exp(random.normal(math.log(mean) - 0.125, 0.5))), 2, longest))
+        if sum(lengths) + length > tokens:
+            return lengths
+        lengths.append(length)
+
+
+def milliseconds(function: Callable[[], object], times: int = 20) -> float:
+    for _ in range(3):
+        function()
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    for _ in range(times):
+        function()
+    torch.cuda.synchronize()
+    return (time.perf_counter() - start) / times * 1e3
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tokens", type=int, default=25088)
+    parser.add_argument("--heads", type=int, default=8)
+    parser.add_argument("--width", type=int, default=64)
+    options = parser.parse_args()
+    tokens = options.tokens // BLOCK * BLOCK
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}, {tokens} tokens, {options.heads} heads")
+    print("| mean length | causal | flex | varying | padded | (ms, forward and backward)")
+    for mean in (12, 28, 64, 256, 1024):
+        longest = max(64, 4 * mean)
+        lengths = sentences(tokens, mean, longest)
+        lengths.append(tokens - sum(lengths))
+        layout = Layout.one_row(tokens, torch.tensor(lengths, device="cuda"), max(lengths))
+        shape = (1, options.heads, tokens, options.width)
+        query, key, value, gradient = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))
+        inputs = [x.requires_grad_() for x in (query, key, value)]
+        rows = (len(lengths), options.heads, max(lengths), options.width)
+        padded = [torch.randn(rows, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3)]
+        seen = (torch.arange(max(lengths), device="cuda") < torch.tensor(lengths, device="cuda")[:, None])[
+            :, None, None
+        ]
+        for visibility in (Visibility(), CausalVisibility()):
+            causal = visibility.causal
+
+            def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility = visibility) -> Tensor:
+                return packed_attention(q, k, v, layout, layout, Ctx(layout), visibility, (), None)  # noqa: B023
+
+            compiled = torch.compile(flex, dynamic=False)
+            ways: dict[str, Callable[[], object]] = {
+                "flex": lambda c=compiled: torch.autograd.grad(c(*inputs), inputs, gradient),  # type: ignore[misc]  # noqa: B023
+                "varying": lambda c=causal: torch.autograd.grad(  # type: ignore[misc]
+                    varying_attention(*inputs, layout, layout, c, None),  # noqa: B023
+                    inputs,  # noqa: B023
+                    gradient,  # noqa: B023
+                ),
+                "padded": lambda c=causal: torch.autograd.grad(  # type: ignore[misc]
+                    F.scaled_dot_product_attention(*padded, attn_mask=None if c else seen, is_causal=c).sum(),  # noqa: B023
+                    padded,  # noqa: B023
+                ),
+            }
+            times = " | ".join(f"{milliseconds(way):.3f}" for way in ways.values())
+            print(f"| {mean} | {causal} | {times} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

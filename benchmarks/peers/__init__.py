@@ -1,0 +1,1 @@
+"""Training steps of other toolkits and of ours, for `benchmarks/training.py`."""

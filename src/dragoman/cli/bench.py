@@ -1,0 +1,107 @@
+"""`dragoman bench`: how fast this machine trains, and where the time of a step goes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dragoman.cli.common import Json, RunFolder, print_json, say
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.training.speed import Machine, Speed
+
+app = typer.Typer(
+    help="This machine's speeds, beside the peers that are installed; where the time of a step goes.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command()
+def train(
+    system: Annotated[str, typer.Option(help="Systems that translate, such as transformer,luong.")] = "transformer",
+    size: Annotated[str | None, typer.Option(help="Sizes, such as tiny,small; by the device if not given.")] = None,
+    tokens: Annotated[
+        int | None, typer.Option(help="Target tokens a batch; 25,000 on a GPU, 4,096 elsewhere.", min=100)
+    ] = None,
+    vocabulary: Annotated[int, typer.Option(help="Tokens of the joint vocabulary.", min=100)] = 8000,
+    steps: Annotated[int | None, typer.Option(help="Steps a round; 20 on a GPU, 2 elsewhere.", min=1)] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
+    as_json: Json = False,
+) -> None:
+    """This machine's training speed on synthetic sentences.
+
+    Where Hugging Face's transformers is installed, its Marian of the same sizes takes turns with the transformer in a
+    plain loop, and the ratio is printed. All peers (eole and JoeyNMT too) are run by benchmarks/training.py of the
+    source tree.
+    """
+    from dragoman.run import pick_device
+    from dragoman.training.memory import keep_freed_memory
+    from dragoman.training.speed import about, measure
+
+    where = pick_device(device)
+    gpu = where.type == "cuda"
+    if not gpu:
+        keep_freed_memory()
+    sizes = (size or ("base,big" if gpu else "tiny,small")).split(",")
+    here = about(where, "bfloat16" if gpu else "float32")
+    speeds = []
+    for name in system.split(","):
+        for one in sizes:
+            say(f"measuring {name} ({one})")
+            speeds.append(
+                measure(
+                    name,
+                    one,
+                    tokens=tokens or (25_000 if gpu else 4_096),
+                    vocabulary=vocabulary,
+                    steps=steps or (20 if gpu else 2),
+                    device=where,
+                    here=here,
+                )
+            )
+    if as_json:
+        from dataclasses import asdict
+
+        print_json({"machine": asdict(here), "speeds": [speed.to_dict() for speed in speeds]})
+    else:
+        print("\n".join(_table(here, speeds)))
+
+
+def _table(here: Machine, speeds: list[Speed]) -> list[str]:
+    lines = [
+        f"{here.device}, PyTorch {here.torch}, {here.precision}; matrices are multiplied at {here.matmul_tflops:.3g} "
+        "TFLOP/s",
+        f"{'':22}{'parameters':>12}{'tokens/s':>11}{'first step':>12}{'TFLOP/s':>10}{'of peak':>9}{'Marian':>11}"
+        f"{'ours is':>9}",
+    ]
+    for one in speeds:
+        row = f"{f'{one.system} {one.size}':22}{one.parameters:>12,}{one.tokens_per_second:>11,.0f}"
+        row += f"{one.first_step:>10.1f} s{one.tflops:>10.3g}{one.share_of_matmul:>9.1%}"
+        if one.marian is not None and one.times_as_fast is not None:
+            row += f"{one.marian:>11,.0f}{one.times_as_fast:>8.2f}×"
+        lines.append(row)
+    return lines
+
+
+@app.command()
+def step(
+    run: RunFolder,
+    steps: Annotated[int, typer.Option(help="Steps to measure.", min=1)] = 8,
+    warm_up: Annotated[int, typer.Option(help="Steps before them.", min=1)] = 4,
+    device: Annotated[str | None, typer.Option(help="cpu or cuda; that of the run if not given.")] = None,
+    as_json: Json = False,
+) -> None:
+    """Where the time of a training step goes: a few steps of a run's model on its data.
+
+    The run is not changed. Waiting for data, forward, backward and optimiser are timed one after the other, which is a
+    little slower than training, where they overlap; tokens a second are those of training.
+    """
+    from dragoman.training.profiling import profile_run
+
+    if device is not None and device.split(":")[0] not in ("cpu", "cuda"):
+        raise UserError(f"a step is measured on cpu or cuda, not on {device}")
+    found = profile_run(run, steps, warm_up, device)
+    print_json(found.to_dict()) if as_json else print("\n".join(found.lines()))

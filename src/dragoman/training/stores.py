@@ -1,0 +1,94 @@
+"""The token stores of a run: what it is trained on, and what it is validated on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+from dragoman.config import DataConfig
+from dragoman.data import Corpus, HoldOut, Inspector, Limits, Reading, TokenStore, draws_of, write_shards
+from dragoman.data.passes import Encode, Encoded, Part, Say, Teller, read_chunks
+from dragoman.data.shards import Columns
+from dragoman.data.workers import spread
+from dragoman.text import Framing, Tokenizer
+from dragoman.training.settle import as_corpora, valid_tags
+
+
+class Stores:
+    """Writes the two token stores of a run, and looks at everything that goes into them.
+
+    Memory holds a few chunks of text a worker, the distributions of lengths, the hashes of the validation and test
+    pairs, what is held out, and 32 MiB of hashes of what was written: nothing that grows with the training corpora.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: DataConfig,
+        reading: Reading,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        framing: Framing,
+        workers: int,
+        say: Say,
+    ) -> None:
+        self.folder, self.config, self.reading, self.tokenizers = folder, config, reading, tokenizers
+        self.framing, self.workers, self.say = framing, workers, say
+        self.held: list[tuple[int, Columns]] = []
+        self.names: list[str] = []
+        self.watch = reading.inspector(*tokenizers, Limits(config.longest), what="validate on")
+
+    def write_train(
+        self, train: list[Corpus], split: HoldOut | None, total: int, valid: list[Corpus]
+    ) -> tuple[TokenStore, Inspector]:
+        """The store to train on; what is held out of it is kept for the other. `total` pairs are to be read."""
+        self.names = [corpus.name for corpus in train]
+        others = {} if split else {"valid": self.reading.read(valid)}
+        if self.config.test_source:
+            tests = as_corpora(self.config, self.config.test_source, self.config.test_target)
+            others["test"] = self.reading.read(tests)
+        self.folder.mkdir(exist_ok=True)
+        inspector = self.reading.inspector(*self.tokenizers, Limits(self.config.longest), others, folder=self.folder)
+        draws = partial(draws_of, weights=self.config.weights, temperature=self.config.temperature)
+        tell, read = Teller("written", self.say, total), 0
+
+        def parts() -> Iterator[tuple[int, Columns]]:
+            nonlocal read
+            for encoded in self._encoded(train, split, self.config.tags, self.workers):
+                read += encoded.pairs
+                tell(read)
+                for seen, columns in encoded.train:
+                    inspector.add(seen)
+                    if columns is not None:
+                        yield encoded.corpus, columns
+                self._hold(encoded.corpus, encoded.held)
+            inspector.check_some()
+
+        return write_shards(self.folder / "train", parts(), self.names, self.config.tags, draws), inspector
+
+    def write_valid(self, valid: list[Corpus]) -> TokenStore:
+        """The store to validate on: from files of its own, or what was held out."""
+        tags = self.config.tags
+        if valid:
+            tags, self.names = valid_tags(self.config), [corpus.name for corpus in valid]
+            for encoded in self._encoded(valid, None, tags, 1):
+                self._hold(encoded.corpus, encoded.train)
+        self.watch.check_some()
+        seen = self.watch.seen
+        if seen.dropped:
+            lost = f"{seen.read - seen.pairs:,} of {seen.read:,} validation pairs"
+            self.say(f"  {lost} are dropped: {', '.join(seen.dropped)}")
+        return write_shards(self.folder / "valid", self.held, self.names, tags)
+
+    def _encoded(
+        self, corpora: list[Corpus], split: HoldOut | None, tags: Sequence[str], workers: int
+    ) -> Iterator[Encoded]:
+        symbols = [(self.tokenizers[0].tags[tag],) if tag else () for tag in tags]
+        encode = Encode(self.reading, self.tokenizers, self.framing, self.config.longest, split, symbols)
+        return spread(encode, read_chunks(self.reading, corpora), workers)
+
+    def _hold(self, corpus: int, parts: list[Part]) -> None:
+        for seen, columns in parts:
+            self.watch.add(seen)
+            if columns is not None:
+                self.held.append((corpus, columns))

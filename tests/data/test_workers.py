@@ -1,0 +1,105 @@
+"""Work that is spread over processes gives what it gives in one, in order, and ends with its parent."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.data import repeats
+from dragoman.data.repeats import Repeats
+from dragoman.data.workers import spread
+from dragoman.errors import UserError
+
+
+@dataclass(frozen=True)
+class Halve:
+    refuse: int = 0
+
+    def __call__(self, number: int) -> tuple[int, int]:
+        if number == self.refuse:
+            raise UserError(f"{number} cannot be")
+        if number == -1:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return number // 2, os.getpid()
+
+
+def test_results_come_in_order_from_other_processes() -> None:
+    results = list(spread(Halve(), iter(range(1, 40)), 2))
+    assert [half for half, _ in results] == [number // 2 for number in range(1, 40)]
+    assert os.getpid() not in {process for _, process in results}
+    assert {process for _, process in spread(Halve(), [1, 2, 3], 1)} == {os.getpid()}
+
+
+def test_only_a_few_items_are_taken_ahead() -> None:
+    taken = []
+
+    def items() -> Iterator[int]:
+        for number in range(1, 100):
+            taken.append(number)
+            yield number
+
+    results = spread(Halve(), items(), 2)
+    next(results)
+    assert len(taken) == 5
+    results.close()
+
+
+def test_a_mistake_is_told_as_in_one_process_and_a_lost_process_in_a_sentence() -> None:
+    with pytest.raises(UserError, match="7 cannot be"):
+        list(spread(Halve(refuse=7), range(1, 20), 2))
+    with pytest.raises(UserError, match="one of 2 worker processes has ended before its work was done"):
+        list(spread(Halve(), [1, -1, 2, 3], 2))
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at Linux' list of processes")
+def test_workers_end_when_their_parent_is_killed() -> None:
+    code = (
+        "import time\nfrom dragoman.data.workers import spread\n"
+        "if __name__ == '__main__':\n    list(spread(time.sleep, [0.0, 0.0, 600.0, 600.0], 2))\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    deadline = time.monotonic() + 60
+    while len(group(parent.pid)) < 3 and time.monotonic() < deadline:  # itself and two others
+        time.sleep(0.1)
+    time.sleep(2)
+    parent.kill()
+    parent.wait()
+    while group(parent.pid) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert group(parent.pid) == []
+
+
+def group(session: int) -> list[int]:
+    """The living processes of a session."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (folder / "stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session and fields[0] != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+@given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=12), st.integers(1, 20))
+def test_repetitions_are_counted_whether_memory_holds_the_numbers_or_not(some: list[list[int]], room: int) -> None:
+    flat = [number for numbers in some for number in numbers]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(repeats, "ROOM", room)
+        patch.setattr(repeats, "RANGES", 16)
+        counter = Repeats()
+        for numbers in some:
+            counter.add(np.array(numbers, np.uint64) * np.uint64(2**64 // 31))
+        assert counter.count() == len(flat) - len(set(flat))

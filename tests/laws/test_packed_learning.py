@@ -1,0 +1,230 @@
+"""What is learned from a packed batch is what is learned from the same pairs padded, for every system and objective."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from small import VARIANTS
+from torch import Tensor
+
+from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
+from dragoman.models import Model
+from dragoman.objectives import OBJECTIVES, Loss, Material, Objective, make, replaced_tokens
+from dragoman.run import FRAMINGS
+from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.text import Tokenizer, learn
+from dragoman.training.step import Learner
+
+TEXT = [f"the old man {verb} a {thing} ." for verb in ("reads", "sees", "has") for thing in ("book", "dog", "tree")]
+QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
+
+
+@cache
+def tokenizer() -> Tokenizer:
+    return learn(TEXT, "word", 100)
+
+
+def model_of(variant: str, objective: str = "", **more: object) -> Model:
+    """As the laws' small ones, but with nothing left to chance in training."""
+    name, settings = VARIANTS[variant]
+    known = SYSTEMS[name].settings()
+    small = {key: value for key, value in ({"width": 16, "layers": 2, "heads": 4} | QUIET).items() if key in known}
+    if objective == "spans" and "sentinels" in known:
+        more |= {"sentinels": 9}
+    size = tokenizer().size
+    torch.manual_seed(0)
+    model = SYSTEMS[name].spec(Vocabulary(size, size, joint=True), "tiny", **(small | settings | more)).build()
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(1.5).add_(torch.randn_like(weight) * 0.05)
+    return model.train()
+
+
+def objective_of(name: str, model: Model) -> Objective:
+    return make(name, Material(model, tokenizer(), tokenizer(), FRAMINGS[type(model.spec)], 0.1), {})
+
+
+def cases() -> list[tuple[str, str]]:
+    """Every variant with every objective that trains it on packed rows."""
+    found = []
+    for variant in VARIANTS:
+        for name, kind in OBJECTIVES.items():
+            if name == "spans" and "sentinels" not in SYSTEMS[VARIANTS[variant][0]].settings():
+                continue
+            model = model_of(variant, name)
+            if model.source_features is not None and kind.reads == "text":
+                continue
+            if model.packs and isinstance(model, kind.trains) and objective_of(name, model).packs:
+                found.append((variant, name))
+    return found
+
+
+CASES = cases()
+
+
+def store(folder: Path, objective: Objective) -> TokenStore:
+    """Rows of different lengths, as the objective reads them."""
+    random = np.random.default_rng(0)
+    words = min(tokenizer().size, objective.material.model.vocabulary)
+
+    def rows(lengths: Sequence[int], most: int) -> list[list[int]]:
+        return [random.integers(min(7, most - 1), most, length).tolist() for length in lengths]
+
+    lengths = random.integers(2, 14, 40).tolist()
+    sources, targets = rows(lengths, tokenizer().size), rows(lengths, words)
+    if objective.reads == "pairs":
+        targets = rows(random.integers(1, 16, 40).tolist(), words)
+    if objective.reads in ("tags", "turns"):
+        targets = [[0 if place % 3 == 1 else word for place, word in enumerate(row)] for row in targets]
+    if objective.reads == "text":
+        examples = [Example(Pair("x", None, "corpus", 1), source, None) for source in sources]
+    else:
+        read: list[Any] = sources
+        if (features := objective.material.model.source_features) is not None:
+            read = [random.standard_normal((length, features), np.float32) for length in lengths]
+        examples = [Example(Pair("x", "y", "corpus", 1), one, other) for one, other in zip(read, targets)]
+    return write_store(folder / "store", [examples], 260)
+
+
+def batches(data: TokenStore, objective: Objective, **settings: Any) -> Batches:
+    return Batches(
+        data,
+        500,
+        seed=0,
+        framing=objective.material.framing,
+        rows=objective.rows,
+        aligned=objective.aligned,
+        width=objective.width,
+        **settings,
+    )
+
+
+def learned(model: Model, objective: Objective, batch: Batch) -> tuple[Loss, dict[str, Tensor | None]]:
+    torch.manual_seed(1)
+    model.zero_grad(set_to_none=True)
+    loss = objective(model, batch, 1)
+    (loss.total / loss.count).backward()
+    return loss, {
+        name: None if weight.grad is None else weight.grad.clone() for name, weight in model.named_parameters()
+    }
+
+
+def assert_same(one: tuple[Loss, dict[str, Tensor | None]], other: tuple[Loss, dict[str, Tensor | None]]) -> None:
+    assert int(one[0].count) == int(other[0].count) > 0
+    torch.testing.assert_close(one[0].total, other[0].total, rtol=1e-5, atol=1e-4)
+    assert one[0].parts.keys() == other[0].parts.keys()
+    for name, part in one[0].parts.items():
+        torch.testing.assert_close(part, other[0].parts[name], rtol=1e-5, atol=1e-4)
+    for name, gradient in one[1].items():
+        assert (gradient is None) == (other[1][name] is None), name
+        if gradient is not None:
+            torch.testing.assert_close(
+                gradient, other[1][name], rtol=1e-4, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}"
+            )
+
+
+@pytest.fixture(autouse=True)
+def _nothing_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The likeliest words are put in, not drawn ones: how many numbers are drawn depends on the layout."""
+    monkeypatch.setattr(replaced_tokens, "draw", lambda logits: logits.argmax(-1))
+
+
+@pytest.mark.parametrize(("variant", "name"), CASES)
+def test_packed_and_padded_rows_teach_the_same(variant: str, name: str, tmp_path: Path) -> None:
+    model = model_of(variant, name)
+    objective = objective_of(name, model)
+    data = store(tmp_path, objective)
+    pairs = np.arange(3, 21)
+    packed = batches(data, objective, sizes=objective.sizes).build(pairs, 0)
+    padded = batches(data, objective).build(pairs, 0)
+    assert packed.longest is not None
+    assert len(packed.source) == len(packed.target) == 1
+    assert_same(learned(model, objective, packed), learned(model, objective, padded))
+
+
+#: one of every model, objective and way to look
+COMPILED = [
+    ("transformer", "translation"),
+    ("transformer rotary", "translation"),
+    ("transformer alibi", "translation"),
+    ("t5", "spans"),
+    ("bart", "denoising"),
+    ("vision", "translation"),
+    ("gpt", "language"),
+    ("gpt3 narrow", "one-sequence"),
+    ("llama one key head", "dialogue"),
+    ("palm", "language"),
+    ("roberta", "masked"),
+    ("electra", "replaced"),
+    ("tagger", "tagging"),
+]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.parametrize(("variant", "name"), COMPILED)
+def test_a_learner_compiles_once(variant: str, name: str, tmp_path: Path) -> None:
+    """Into one graph that serves every batch and every step."""
+    model = model_of(variant, name)
+    objective = objective_of(name, model)
+    graphs = 0
+
+    def count(graph: torch.fx.GraphModule, inputs: list[Tensor]) -> Any:
+        nonlocal graphs
+        graphs += 1
+        return graph.forward
+
+    torch._dynamo.reset()
+    learner = Learner(model, objective)
+    compiled = torch.compile(learner, fullgraph=True, dynamic=False, backend=count)
+    data = batches(store(tmp_path, objective), objective, sizes=objective.sizes)
+    for step, number in enumerate((0, 7, 15), 1):
+        batch = data.build(np.arange(number, number + 8 + step), 0)
+        torch.manual_seed(step)
+        found = compiled(batch.tensors(), batch.longest, step)
+        torch.manual_seed(step)
+        expected = learner(batch.tensors(), batch.longest, step)
+        for one, other in zip(found, expected):
+            torch.testing.assert_close(one, other)
+        found[0].backward()
+    assert graphs == 1
+
+
+# ---- padded batches of few shapes
+
+
+FILLED = [
+    *((variant, name, {}) for variant, name in CASES),
+    ("bert", "masked", {"next_sentence": True}),
+    ("unilm", "masks", {}),
+    ("luong", "translation", {}),
+    ("bahdanau", "translation", {}),
+    ("gpt", "translation", {}),
+    ("speech", "translation", {}),
+]
+
+
+@pytest.mark.parametrize(("variant", "name", "settings"), FILLED)
+def test_rows_that_fill_up_a_shape_teach_nothing(
+    variant: str, name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    model = model_of(variant, name)
+    given = Material(model, tokenizer(), tokenizer(), FRAMINGS[type(model.spec)], 0.1)
+    objective = make(name, given, settings)
+    data = store(tmp_path, objective)
+    pairs = np.arange(3, 21)
+    plain = batches(data, objective).build(pairs, 0)
+    filled = batches(data, objective, multiples=(16, 8)).build(pairs, 0)
+    assert len(filled.source) == 32
+    assert_same(learned(model, objective, filled), learned(model, objective, plain))
+
+
+def test_what_is_left_of_a_row_is_not_counted_by_those_who_count() -> None:
+    """Statistics over a batch and balances over experts are of real tokens: such systems are not packed."""
+    for variant in ("transformer batch norm", "moe", "moe one of three"):
+        assert not model_of(variant).packs

@@ -1,0 +1,203 @@
+"""Attention block by block over packed rows, against the same with all weights written out."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.parts.attention import Look, attend
+from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.packed_attention import BLOCK, block_mask, packed_attention
+from dragoman.parts.positions import NoPosition, Position
+from dragoman.parts.relative import ALiBi, RelativeBias
+from dragoman.parts.spec import Spec
+from dragoman.parts.visibility import Block, Causal, Full, Visibility, Window
+
+# without a compiler the kernel says that it is slow
+pytestmark = pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+
+WIDTH, HEADS, EACH = 384, 4, 8
+#: of a row of 384: short ones, one over two borders of blocks, ends on a border, empty ones, hardly anything left over
+LENGTHS = {
+    "short": [3, 9, 1, 17, 30, 2],
+    "across": [100, 180, 60],
+    "on the border": [128, 100, 28, 64, 63],
+    "with none between": [40, 0, 0, 90, 0, 130, 7],
+    "one alone": [383],
+}
+VISIBILITIES: dict[str, Spec] = {"full": Full(), "causal": Causal(), "window": Window(20), "block": Block(50)}
+POSITIONS: dict[str, Spec] = {
+    "none": NoPosition(),
+    "bias": RelativeBias(HEADS, buckets=8, longest=40),
+    "alibi": ALiBi(HEADS),
+}
+
+
+def layout_of(lengths: list[int], width: int = WIDTH, count: int = 8) -> Layout:
+    left = [0] * (count - len(lengths)) + [width - sum(lengths)]
+    return Layout.one_row(width, torch.tensor(lengths + left), longest=width)
+
+
+def heads(count: int, width: int = WIDTH) -> Tensor:
+    return torch.randn(1, count, width, EACH)
+
+
+def position_of(spec: Spec) -> Position:
+    position = spec.build(EACH)
+    assert isinstance(position, Position)
+    for weight in position.parameters():
+        torch.nn.init.normal_(weight)
+    return position.requires_grad_(False)
+
+
+def visibility_of(spec: Spec) -> Visibility:
+    visibility = spec.build(EACH)
+    assert isinstance(visibility, Visibility)
+    return visibility
+
+
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("visibility", VISIBILITIES)
+@pytest.mark.parametrize("position", POSITIONS)
+def test_within_one_row_it_is_plain_attention(lengths: str, visibility: str, position: str) -> None:
+    layout = layout_of(LENGTHS[lengths])
+    sees, place = visibility_of(VISIBILITIES[visibility]), position_of(POSITIONS[position])
+    query, key, value = heads(HEADS), heads(HEADS), heads(HEADS)
+    expected = attend(query, key, value, layout, layout, Ctx(layout), Look(sees, (place,)))
+    found = packed_attention(query, key, value, layout, layout, Ctx(layout), sees, (place,), None)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("scale", [None, 0.7])
+def test_heads_may_share_keys_and_have_a_scale_of_their_own(groups: int, scale: float | None) -> None:
+    layout, sees = layout_of(LENGTHS["across"]), visibility_of(Causal())
+    query, key, value = heads(HEADS), heads(groups), heads(groups)
+    expected = attend(query, key, value, layout, layout, Ctx(layout), Look(sees, scale=scale))
+    found = packed_attention(query, key, value, layout, layout, Ctx(layout), sees, (), scale)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+CROSSINGS = [
+    ("short", [200, 5, 40, 1, 9, 60], 384),
+    ("across", [3, 3, 300], 384),
+    ("on the border", [127, 1, 128, 100, 27], 512),
+    ("with none between", [10, 0, 0, 250, 0, 3, 90], 384),
+    ("one alone", [50], 128),
+]
+
+
+@pytest.mark.parametrize(("lengths", "others", "width"), CROSSINGS, ids=[one[0] for one in CROSSINGS])
+def test_each_target_sees_its_own_source_alone(lengths: str, others: list[int], width: int) -> None:
+    queries, keys = layout_of(LENGTHS[lengths]), layout_of(others, width)
+    query, key, value = heads(HEADS), heads(2, width), heads(2, width)
+    expected = attend(query, key, value, queries, keys, Ctx(queries), Look())
+    found = packed_attention(query, key, value, queries, keys, Ctx(queries), None, (), None)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+    start, other = 0, 0
+    for length, source in zip(LENGTHS[lengths], others):  # and by hand, pair by pair
+        if length:
+            q, k, v = (
+                x[:, :, at : at + n].repeat_interleave(HEADS // x.shape[1], 1)
+                for x, at, n in ((query, start, length), (key, other, source), (value, other, source))
+            )
+            alone = (q @ k.mT / EACH**0.5).softmax(-1) @ v
+            torch.testing.assert_close(found[:, :, start : start + length], alone, atol=1e-5, rtol=1e-5)
+        start, other = start + length, other + source
+
+
+def shown(layout: Layout, keys: Layout, sees: Visibility | None) -> tuple[Tensor, Tensor]:
+    """Which pairs of blocks are looked at, and which have a pair of tokens that may see each other."""
+    mask = block_mask(layout, keys, sees)
+    looked = torch.zeros(mask.kv_indices.shape[2:], dtype=torch.bool)
+    for row, count in enumerate(mask.kv_num_blocks[0, 0].tolist()):
+        looked[row, mask.kv_indices[0, 0, row, :count].long()] = True
+    assert layout.segments is not None
+    assert keys.segments is not None
+    allowed = layout.segments[0][:, None] == keys.segments[0]
+    if sees is not None:
+        allowed &= sees.allows(layout.positions[0][:, None], keys.positions[0])
+    size = [-(-side // BLOCK) * BLOCK for side in allowed.shape]
+    padded = torch.zeros(size, dtype=torch.bool)
+    padded[: allowed.shape[0], : allowed.shape[1]] = allowed
+    return looked, padded.view(size[0] // BLOCK, BLOCK, size[1] // BLOCK, BLOCK).any(3).any(1)
+
+
+@pytest.mark.parametrize(("lengths", "visibility"), list(itertools.product(LENGTHS, VISIBILITIES)))
+def test_no_block_that_is_seen_is_left_out(lengths: str, visibility: str) -> None:
+    """The kernel looks at the listed blocks alone: every pair that may see each other must lie in one of them."""
+    layout = layout_of(LENGTHS[lengths])
+    looked, needed = shown(layout, layout, visibility_of(VISIBILITIES[visibility]))
+    assert not (needed & ~looked).any()
+    if visibility in ("full", "causal"):  # and none is looked at for nothing
+        assert torch.equal(needed, looked)
+
+
+@pytest.mark.parametrize(("lengths", "others", "width"), CROSSINGS, ids=[one[0] for one in CROSSINGS])
+def test_no_block_of_a_source_is_left_out(lengths: str, others: list[int], width: int) -> None:
+    looked, needed = shown(layout_of(LENGTHS[lengths]), layout_of(others, width), None)
+    assert not (needed & ~looked).any()
+
+
+def test_rows_need_not_end_where_a_block_does() -> None:
+    layout = layout_of([100, 150, 40], 300)
+    looked, needed = shown(layout, layout, visibility_of(Causal()))
+    assert torch.equal(looked, needed)
+    query, key, value = heads(HEADS, 300), heads(HEADS, 300), heads(HEADS, 300)
+    sees = visibility_of(Causal())
+    expected = attend(query, key, value, layout, layout, Ctx(layout), Look(sees))
+    found = packed_attention(query, key, value, layout, layout, Ctx(layout), sees, (), None)
+    torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
+
+
+def test_a_mask_is_made_once_for_all_layers() -> None:
+    layout, sees = layout_of(LENGTHS["short"]), visibility_of(Causal())
+    ctx = Ctx(layout)
+    for _ in range(2):
+        packed_attention(heads(2), heads(2), heads(2), layout, layout, ctx, sees, (), None)
+    assert len(ctx.masks) == 1
+
+
+def test_what_is_left_over_may_come_in_pieces() -> None:
+    """More pieces of the target than of the source: some see nothing, which must not become anything but a number."""
+    queries = Layout.one_row(384, torch.tensor([100, 50, 0, 100, 100, 34]), 100)
+    keys = Layout.one_row(256, torch.tensor([90, 70, 0, 96, 0, 0]), 100)
+    query, key, value = heads(HEADS), heads(HEADS, 256), heads(HEADS, 256)
+    for tensor in (query, key, value):
+        tensor.requires_grad_()
+    found = attend(query, key, value, queries, keys, Ctx(queries), Look())
+    found[:, :, :150].sum().backward()
+    for tensor in (query, key, value):
+        assert tensor.grad is not None
+        assert tensor.grad.isfinite().all()
+    with torch.no_grad():
+        detached = (tensor.detach() for tensor in (query, key, value))
+        other = packed_attention(*detached, queries, keys, Ctx(queries), None, (), None)
+    torch.testing.assert_close(other[:, :, :150], found[:, :, :150], atol=1e-5, rtol=1e-5)
+    assert other.isfinite().all()
+    assert found.isfinite().all()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.parametrize("visibility", ["full", "causal"])
+@pytest.mark.parametrize("position", POSITIONS)
+@torch.no_grad()
+def test_compiled_it_is_the_same(visibility: str, position: str) -> None:
+    """The compiled kernel looks at the listed blocks alone."""
+    sees, place = visibility_of(VISIBILITIES[visibility]), position_of(POSITIONS[position])
+
+    def look(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, segments: Tensor, starts: Tensor) -> Tensor:
+        layout = Layout(positions, segments=segments, longest=WIDTH, starts=starts)
+        return packed_attention(query, key, value, layout, layout, Ctx(layout), sees, (place,), None)
+
+    compiled = torch.compile(look, fullgraph=True, dynamic=False)
+    for lengths in LENGTHS.values():
+        layout = layout_of(lengths)
+        query, key, value = heads(HEADS), heads(HEADS), heads(HEADS)
+        expected = attend(query, key, value, layout, layout, Ctx(layout), Look(sees, (place,)))
+        found = compiled(query, key, value, layout.positions, layout.segments, layout.starts)
+        torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

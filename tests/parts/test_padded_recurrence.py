@@ -1,0 +1,83 @@
+"""Rows read with their padding, as on a GPU, against rows read without it."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+
+from dragoman.parts.cells import CELLS, CellKind
+from dragoman.parts.mixer import Layout
+from dragoman.parts.recurrence import read_padded, read_rows
+
+INPUTS, WIDTH = 5, 4
+LENGTHS = torch.tensor([6, 1, 4, 6, 2])
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+@pytest.mark.parametrize("both_ways", [False, True])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_padding_changes_nothing(cell: CellKind, both_ways: bool, layers: int) -> None:
+    """Outputs at real places, last states, and every gradient."""
+    one = CELLS[cell](INPUTS, WIDTH, layers, 0.0, both_ways)
+    other = copy.deepcopy(one)
+    x = torch.randn(5, 6, INPUTS, requires_grad=True)
+    layout = Layout.padded(6, LENGTHS)
+    assert layout.real is not None
+    real = layout.real[..., None]
+    found, expected = read_padded(one, x, layout), read_rows(other, x, layout)
+    torch.testing.assert_close(found[0] * real, expected[0] * real)
+    assert found[1].keys() == expected[1].keys()
+    for name, last in expected[1].items():
+        assert found[1][name].shape == last.shape == (5, layers, WIDTH * (1 + both_ways))
+        torch.testing.assert_close(found[1][name], last)
+    gradients = []
+    for cells, (y, last) in ((one, found), (other, expected)):
+        wanted = torch.Generator().manual_seed(1)
+        loss = (y * real * torch.randn(y.shape, generator=wanted)).sum()
+        for name in sorted(last):
+            loss = loss + (last[name] * torch.randn(last[name].shape, generator=wanted)).sum()
+        gradients.append(torch.autograd.grad(loss, (x, *cells.parameters())))
+    for ours, theirs in zip(*gradients):
+        torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_what_stands_in_the_padding_is_never_seen(cell: CellKind) -> None:
+    cells = CELLS[cell](INPUTS, WIDTH, 2, 0.0, True)
+    x = torch.randn(5, 6, INPUTS)
+    layout = Layout.padded(6, LENGTHS)
+    assert layout.real is not None
+    other = torch.where(layout.real[..., None], x, 1e3 * torch.randn_like(x))
+    (y, last), (again, last_again) = (read_padded(cells, one, layout) for one in (x, other))
+    assert torch.equal(y[layout.real], again[layout.real])
+    for name in last:
+        assert torch.equal(last[name], last_again[name])
+
+
+def test_a_cell_that_has_grown_large_is_kept_to_the_bit() -> None:
+    """Closed gates are exactly 0 and 1, whatever went before: a row's last cell does not depend on its padding."""
+    cells = CELLS["lstm"](INPUTS, WIDTH, 1, 0.0)
+    with torch.no_grad():
+        for weight in cells.parameters():
+            weight.mul_(20.0)
+    x = 10 * torch.randn(3, 9, INPUTS)
+    lengths = torch.tensor([9, 5, 1])
+    _, padded = read_padded(cells, x, Layout.padded(9, lengths))
+    for row, length in enumerate(lengths.tolist()):
+        _, alone = read_padded(cells, x[row : row + 1, :length], Layout.padded(length, lengths[row : row + 1]))
+        torch.testing.assert_close(padded["cell"][row], alone["cell"][0], rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
+def test_dropout_between_layers_only_in_training(cell: CellKind) -> None:
+    cells = CELLS[cell](INPUTS, WIDTH, 2, 0.5, True)
+    x = torch.randn(5, 6, INPUTS)
+    for training, same in ((True, False), (False, True)):
+        cells.train(training)
+        one, other = (read_padded(cells, x, Layout.padded(6, LENGTHS))[0] for _ in range(2))
+        assert torch.equal(one, other) is same
+    single = CELLS[cell](INPUTS, WIDTH, 1, 0.5).train()
+    one, other = (read_padded(single, x, Layout.padded(6, LENGTHS))[0] for _ in range(2))
+    assert torch.equal(one, other)

@@ -1,0 +1,265 @@
+"""Many processes train as one does: with the same losses, from any checkpoint, and never in silence when one is lost."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest_training import small_config
+from processes import KILL, STOP, Ended, Event, command, together
+
+import dragoman
+from dragoman import checkpoint
+from dragoman.config import Config, to_yaml
+from dragoman.data import Batches, Position, TokenStore
+from dragoman.errors import UserError
+from dragoman.run import read_metrics
+from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.training import distribution
+from dragoman.training.distribution import World, for_all
+from dragoman.training.groups import groups
+from dragoman.training.prepare import prepare
+
+#: a step of three batches is two for one process and one for the other; of one batch the other has none
+WAYS: dict[str, dict[str, Any]] = {
+    "transformer": {"accumulate": 3, "ema": 0.9},
+    "bahdanau": {"accumulate": 1, "validate_every": 50},
+}
+SPREADS = ["replicated", "sharded"]
+
+
+def resume(folder: Path, size: int, spread: str = "auto", event: Event | None = None) -> list[Ended]:
+    """Train on with so many processes; all must end well, unless one is killed."""
+    arguments = ["train", str(folder), "--resume", "--set", f"training.distribution={spread}"]
+    ended = together(size, command, folder.with_name(f"{folder.name}-said"), arguments, event)
+    for number, one in enumerate(ended):
+        assert one.code == 0 or (event and event.signal == KILL), f"process {number} said: {one.said}"
+    return ended
+
+
+def assert_alike(one: Path, other: Path) -> None:
+    """The same losses, position and links, and nearly the same weights."""
+    known, found = read_metrics(one), read_metrics(other)
+    assert [(record["kind"], record["step"]) for record in known] == [(r["kind"], r["step"]) for r in found]
+    for expected, record in zip(known, found):
+        for name in ("loss", "perplexity", "padding"):
+            if name in expected:
+                assert record[name] == pytest.approx(expected[name], rel=2e-5), (record["step"], name)
+    last, ours = (folder / "checkpoints" / "last" for folder in (one, other))
+    progress, mine = (checkpoint.values(folder)["progress"] for folder in (last, ours))
+    assert all(progress[name] == mine[name] for name in ("step", "position", "tokens", "best_step", "waited"))
+    weights, own = (checkpoint.tensors(folder, "model") for folder in (last, ours))
+    assert weights.keys() == own.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(own[name], weight, rtol=1e-3, atol=1e-4, msg=lambda text, n=name: f"{n}: {text}")
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def alone(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A run that is prepared, and what one process makes of it."""
+    folder = tmp_path_factory.mktemp(f"alone-{request.param}")
+    prepare(folder / "prepared", config_of(corpus, request.param), lambda text: None)
+    shutil.copytree(folder / "prepared", folder / "trained")
+    resume(folder / "trained", 1)
+    return folder / "prepared", folder / "trained"
+
+
+def config_of(corpus: Path, system: str) -> Config:
+    return small_config(corpus, system, patience=None, average=False, **WAYS[system])
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+def test_two_processes_learn_what_one_learns(alone: tuple[Path, Path], spread: str, tmp_path: Path) -> None:
+    prepared, trained = alone
+    run = tmp_path / "run"
+    shutil.copytree(prepared, run)
+    first, second = resume(run, 2, spread)
+    assert_alike(trained, run)
+    assert f"2 processes, weights {spread}" in first.said
+    assert second.said == ""  # one speaks for all
+    assert len(list((run / "samples").iterdir())) == len(list((trained / "samples").iterdir()))
+    last = run / "checkpoints" / "last"
+    assert (last / "model.safetensors").is_file()
+    assert (last / "trainer").is_dir() == (spread == "sharded")
+    sentences = ["The old man reads the book."]  # to use what is left needs nothing special
+    ours, theirs = (dragoman.load(folder, "last", device="cpu").translate(sentences) for folder in (run, trained))
+    assert ours[0].text == theirs[0].text
+    assert ours[0].score == pytest.approx(theirs[0].score, rel=1e-3)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=["two, then one", "one, then two"])
+def test_resumed_on_another_number_it_is_the_same_training(
+    alone: tuple[Path, Path], spread: str, sizes: tuple[int, int], tmp_path: Path
+) -> None:
+    prepared, trained = alone
+    run = tmp_path / "run"
+    shutil.copytree(prepared, run)
+    before, after = sizes
+    ended = resume(run, before, spread, Event(before - 1, 12, STOP))  # told to one of them, all stop
+    assert "nothing is lost; go on with" in ended[0].said
+    assert checkpoint.values(run / "checkpoints" / "last")["progress"]["step"] == 12
+    resume(run, after, spread)
+    assert_alike(trained, run)
+
+
+@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost: int, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    prepare(run, small_config(corpus, accumulate=2, steps=10_000), lambda text: None)
+    ended = resume(run, 2, spread, Event(lost, 12, KILL))
+    assert ended[lost].code == -KILL
+    other = ended[1 - lost]
+    assert other.code == 2
+    assert (
+        "dragoman: another process of this training has ended or no longer answers at step 12: see what" in other.said
+    )
+    assert f"torchrun --nproc-per-node 2 -m dragoman train {run} --resume" in other.said
+    assert "Traceback" not in other.said
+    assert checkpoint.values(run / "checkpoints" / "last")["progress"]["step"] == 9
+
+
+SCRIPT = """
+import os, sys
+sys.path.insert(0, {tests!r})
+from processes import KILL, Event, command
+dies = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
+command(sys.argv[1:], Event(1, 12, KILL) if dies else None)
+"""
+
+
+def test_torchrun_starts_again_from_the_last_checkpoint(corpus: Path, tmp_path: Path) -> None:
+    """With the arguments of a new run, since those are what torchrun knows."""
+    (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
+    (tmp_path / "config.yaml").write_text(to_yaml(config_of(corpus, "transformer")))
+    arguments = ["train", str(tmp_path / "run"), "--config", str(tmp_path / "config.yaml")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    answer = subprocess.run(
+        [*torchrun, "--max-restarts", "1", str(tmp_path / "script.py"), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert answer.returncode == 0, answer.stderr
+    assert "going on from step 9" in answer.stderr
+    assert "training ended at step 23" in answer.stderr
+    prepare(tmp_path / "whole", config_of(corpus, "transformer"), lambda text: None)
+    resume(tmp_path / "whole", 1)
+    assert_alike(tmp_path / "whole", tmp_path / "run")
+
+
+def wait_for_the_first(seconds: float) -> None:
+    import datetime
+
+    distribution.PATIENCE, distribution.PULSE = datetime.timedelta(seconds=seconds / 3), seconds / 12
+    world = World.join()
+    answer = world.first(lambda: (time.sleep(seconds), "done")[1])
+    assert answer == "done"
+    assert world.sum([world.rank, 1.0]) == [1.0, 2.0]
+
+
+def test_who_waits_for_the_first_process_is_patient_while_it_lives(tmp_path: Path) -> None:
+    """A validation may take longer than a process that says nothing is waited for."""
+    assert [one.code for one in together(2, wait_for_the_first, tmp_path, 6.0)] == [0, 0]
+
+
+def test_a_mistake_is_said_once(corpus: Path, tmp_path: Path) -> None:
+    ended = together(2, command, tmp_path / "said", ["train", str(tmp_path / "run"), "--source", "nowhere.en"])
+    assert [one.code for one in ended] == [2, 2]
+    assert "nowhere.en" in ended[0].said
+    assert ended[1].said == ""
+
+
+def compare_gradients(names: list[str]) -> None:
+    """Sharded weights and whole ones have the same gradients, which are those of both processes together."""
+    import torch.distributed as dist
+    from torch import Tensor, nn
+
+    from dragoman.models import Model
+    from dragoman.training.spread import Sharded
+
+    class Sum(nn.Module):
+        def __init__(self, model: Model) -> None:
+            super().__init__()
+            self.model = model
+
+        def forward(self, *tensors: Tensor) -> Tensor:
+            return self.model(*tensors).square().sum()
+
+    world = World.join()
+    for name in names:
+        known = SYSTEMS[name].settings()
+        settings = {key: value for key, value in {"width": 16, "layers": 2, "heads": 2}.items() if key in known}
+        spec = SYSTEMS[name].spec(Vocabulary(101, 101, True), "tiny", **settings)
+        torch.manual_seed(1)
+        whole = spec.build().eval()
+        parts = spec.build().eval()
+        parts.load_state_dict(whole.state_dict())
+        learner = Sum(parts)
+        Sharded(world, torch.device("cpu")).divide(learner)
+        torch.manual_seed(2 + world.rank)
+        source = torch.randint(5, 100, (2, 7))
+        if whole.source_features is not None:
+            source = torch.randn(2, 7, whole.source_features)
+        tensors = [source, torch.tensor([7, 5]), torch.randint(5, 100, (2, 6)), torch.tensor([6, 4])]
+        tensors = tensors if whole.writes else tensors[:2]
+        Sum(whole)(*tensors).backward()
+        learner(*tensors).backward()
+        for (path, weight), part in zip(whole.named_parameters(), parts.parameters()):
+            if weight.grad is None:
+                assert part.grad is None, f"{name} {path}"
+                continue
+            dist.all_reduce(weight.grad)
+            torch.testing.assert_close(part.grad.full_tensor(), weight.grad, msg=lambda text: f"{name} {path}: {text}")
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        pytest.param(["gnmt", "t5", "moe", "electra"], id="some"),
+        pytest.param(list(SYSTEMS), id="all", marks=pytest.mark.slow),
+    ],
+)
+def test_every_system_can_be_sharded(names: list[str], tmp_path: Path) -> None:
+    """Whatever a layer hands on beside its output, and whoever is asked before its turn."""
+    for one in together(2, compare_gradients, tmp_path, names):
+        assert one.code == 0, one.said
+
+
+# ---- without other processes
+
+
+def test_every_batch_of_a_step_is_computed_once(alone: tuple[Path, Path]) -> None:
+    batches = Batches(TokenStore(alone[0] / "data" / "train"), 300, seed=1)
+    for size in (1, 2, 3, 4):
+        ways = [groups(batches, Position(), 3, rank, size, even=True) for rank in range(size)]
+        for _ in range(4):
+            dealt = [next(way) for way in ways]
+            assert sorted(number for group in dealt for number, _ in group.batches) == [0, 1, 2]
+            assert len({group.after for group in dealt}) == 1
+            # all do as many
+            assert len({len(group.batches) + (group.idle is not None) for group in dealt}) == 1
+            assert all(group.answers == sum(batch.target_tokens for _, batch in group.batches) for group in dealt)
+
+
+def test_a_new_run_has_a_batch_for_every_process() -> None:
+    config, said = for_all(Config(), World(0, 4))
+    assert config.training.accumulate == 4
+    assert said == ["training.accumulate=4  (batches a step: one for each process)"]
+    assert for_all(config, World(0, 2)) == (config, [])
+
+
+def test_a_process_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    with pytest.raises(UserError, match=r"3 processes or more on this machine, but 2 GPUs.*--nproc-per-node"):
+        World(2, 3, 2).place(torch.device("cuda"))
+    assert World(2, 3, 2).place(torch.device("cpu")) == torch.device("cpu")

@@ -1,0 +1,490 @@
+"""Batches that do not fit are computed in parts with the same gradients, and the largest that fit can be found."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest_training import small_config
+from torch import Tensor
+
+from dragoman.config import TrainingConfig, from_yaml, with_settings
+from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
+from dragoman.data.halving import halves
+from dragoman.errors import UserError
+from dragoman.models import Model
+from dragoman.objectives import Material, Objective, make
+from dragoman.parts.spec import replace_everywhere
+from dragoman.parts.stack import Stack
+from dragoman.run import CONFIG, FRAMINGS, read_framing, read_spec, read_tokenizers
+from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.text import learn
+from dragoman.training import budget
+from dragoman.training.budget import largest, try_out, widest
+from dragoman.training.display import Silent
+from dragoman.training.fitting import Parts, out_of_memory
+from dragoman.training.optimizer import make_optimizer
+from dragoman.training.prepare import prepare
+from dragoman.training.settle import estimate_activations
+from dragoman.training.step import Learner, Stepper
+from dragoman.training.trainer import Trainer
+
+WORDS = learn([f"a{number} b{number}" for number in range(20)], "word", 60)
+
+
+def model_of(system: str, dropout: float = 0.0, recomputed: bool = False, **more: object) -> Model:
+    known = SYSTEMS[system].settings()
+    wanted = {"width": 16, "layers": 2, "heads": 4, "dropout": dropout, "attention_dropout": 0.0}
+    settings = {name: value for name, value in wanted.items() if name in known} | more
+    spec = SYSTEMS[system].spec(Vocabulary(WORDS.size, WORDS.size, True), "tiny", **settings)
+    torch.manual_seed(0)
+    return replace_everywhere(spec, Stack, recomputed=recomputed).build().train()
+
+
+def objective_of(name: str, model: Model, **settings: object) -> Objective:
+    return make(name, Material(model, WORDS, WORDS, FRAMINGS[type(model.spec)], 0.1), settings)
+
+
+def data_for(folder: Path, objective: Objective, pairs: int = 40) -> TokenStore:
+    random = np.random.default_rng(0)
+
+    def row(most: int) -> list[int]:
+        return random.integers(7, WORDS.size, random.integers(2, most)).tolist()
+
+    features = objective.material.model.source_features
+    examples = []
+    for _ in range(pairs):
+        source, target = row(14), None if objective.reads == "text" else row(16)
+        if objective.reads in ("tags", "turns"):
+            target = [0 if place % 3 == 1 else word for place, word in enumerate(source)]
+        read: Any = source if features is None else random.standard_normal((len(source), features), np.float32)
+        examples.append(Example(Pair("x", None if target is None else "y", "corpus", 1), read, target))
+    return write_store(folder / "store", [examples], WORDS.size)
+
+
+def batches_of(store: TokenStore, objective: Objective, packed: bool = False, **more: Any) -> Batches:
+    return Batches(
+        store,
+        600,
+        seed=0,
+        framing=objective.material.framing,
+        rows=objective.rows,
+        aligned=objective.aligned,
+        width=objective.width,
+        sizes=objective.sizes if packed else None,
+        twins=objective.twins,
+        **more,
+    )
+
+
+def gradients(model: Model, objective: Objective, parts: list[Batch], answers: int) -> tuple[Tensor, dict[str, Tensor]]:
+    model.zero_grad(set_to_none=True)
+    total = torch.zeros(())
+    for part in parts:
+        torch.manual_seed(1)
+        loss = objective(model, part, 1)
+        (loss.total / answers).backward()
+        total = total + loss.total.detach()
+    return total, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
+
+
+def assert_same(one: tuple[Tensor, dict[str, Tensor]], other: tuple[Tensor, dict[str, Tensor]]) -> None:
+    torch.testing.assert_close(one[0], other[0], rtol=1e-5, atol=1e-4)
+    assert one[1].keys() == other[1].keys()
+    for name, gradient in one[1].items():
+        torch.testing.assert_close(gradient, other[1][name], rtol=1e-4, atol=2e-6, msg=lambda m, n=name: f"{n}: {m}")
+
+
+# ---- halves of a batch
+
+
+CASES = [
+    ("transformer", "translation", {}, {}),
+    ("transformer", "translation", {}, {"consistency": 1.0}),
+    ("luong", "translation", {}, {}),
+    ("gpt", "language", {}, {}),
+    ("gpt", "translation", {}, {}),
+    ("llama", "dialogue", {}, {}),
+    ("bart", "denoising", {}, {}),
+    ("roberta", "masked", {}, {}),
+    ("tagger", "tagging", {}, {}),
+    ("vision", "translation", {"features": 6}, {}),
+    ("speech", "translation", {"features": 5}, {}),
+]
+
+
+@pytest.mark.parametrize("layout", ["padded", "filled", "packed"])
+@pytest.mark.parametrize(("system", "name", "settings", "learns"), CASES)
+def test_two_halves_teach_what_the_whole_teaches(
+    system: str, name: str, settings: dict[str, Any], learns: dict[str, Any], layout: str, tmp_path: Path
+) -> None:
+    model = model_of(system, **settings)
+    objective = objective_of(name, model, **learns)
+    if layout == "packed" and not objective.packs:
+        pytest.skip("cannot be packed")
+    more = {"multiples": (8, 4)} if layout == "filled" else {}
+    whole = batches_of(data_for(tmp_path, objective), objective, layout == "packed", **more).build(np.arange(3, 22), 0)
+    first, second = halves(whole)
+    assert len(first) + len(second) == len(whole) == 19
+    assert np.concatenate((first.indices, second.indices)).tolist() == whole.indices.tolist()
+    assert first.target_tokens + second.target_tokens == whole.target_tokens
+    assert first.source_tokens + second.source_tokens == whole.source_tokens
+    answers = whole.target_tokens
+    assert_same(gradients(model, objective, [whole], answers), gradients(model, objective, [first, second], answers))
+
+
+def test_halves_of_a_packed_batch_are_narrower_and_alike(tmp_path: Path) -> None:
+    objective = objective_of("translation", model_of("transformer"))
+    batches = batches_of(data_for(tmp_path, objective, 200), objective, packed=True)
+    shapes = set()
+    for indices in batches.plan(0, 0):
+        whole = batches.build(indices, 0)
+        for half in halves(whole):
+            shapes.add(tuple(tensor.shape for tensor in half.tensors().values()))
+            assert half.target.shape[1] < 0.75 * whole.target.shape[1]
+    assert len(shapes) == 1
+
+
+def test_a_single_pair_has_no_halves(tmp_path: Path) -> None:
+    objective = objective_of("translation", model_of("transformer"))
+    with pytest.raises(ValueError, match="single pair"):
+        halves(batches_of(data_for(tmp_path, objective), objective).build(np.array([3]), 0))
+
+
+# ---- memory that runs out in a step
+
+
+def stepper_of(model: Model, objective: Objective, say: Callable[[str], None] = lambda text: None) -> Stepper:
+    return Stepper(
+        Learner(model, objective),
+        make_optimizer(model, TrainingConfig(optimizer="sgd")),
+        None,
+        device=torch.device("cpu"),
+        seed=1,
+        clip=1.0,
+        precision="float32",
+        compiles=False,
+        replays=False,
+        parts=Parts(say),
+    )
+
+
+def short_of(stepper: Stepper, places: int, late: bool = True, error: type[Exception] = torch.OutOfMemoryError) -> None:
+    """Let memory run out over batches of more places: in the backward pass, when some gradients are already added."""
+    learn = stepper._learn
+
+    def limited(batch: Batch, step: int) -> None:
+        if batch.places > places and not late:
+            raise error("out of memory")
+        learn(batch, step)
+        if batch.places > places:
+            stepper.weights[0].grad = stepper.weights[0].grad * 3  # type: ignore[operator]
+            raise error("out of memory")
+
+    stepper._learn = limited  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("late", [False, True])
+def test_a_step_that_does_not_fit_has_the_same_result(packed: bool, late: bool, tmp_path: Path) -> None:
+    """Though the first batch of the step fits, and the second fails when its gradients are half added."""
+    results = []
+    said: list[str] = []
+    for short in (False, True):
+        model = model_of("transformer")
+        objective = objective_of("translation", model)
+        batches = batches_of(data_for(tmp_path, objective), objective, packed)
+        small = batches_of(batches.store, objective).build(np.arange(2), 0)
+        stepper = stepper_of(model, objective, said.append)
+        large = batches.build(np.arange(2, 30), 0)
+        if short:
+            short_of(stepper, large.places // 2 - 1, late)
+        stepper([(0, small), (1, large)], 1, 0.01, small.target_tokens + large.target_tokens)
+        stepper([(0, large)], 2, 0.01, large.target_tokens)
+        results.append((stepper.sums.clone(), {name: weight.detach() for name, weight in model.named_parameters()}))
+    torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-5, atol=1e-4)
+    for name, weight in results[0][1].items():
+        torch.testing.assert_close(weight, results[1][1][name], rtol=1e-3, atol=1e-5)
+    assert len(said) == 2  # two parts, then four
+    assert "did not fit the memory: it is computed in 2 parts from now on" in said[0]
+    width = max(large.source.numel(), large.target.numel())
+    assert f"a batch of {width:,} tokens" in said[0]
+    assert f"training.tokens={width // 2} would avoid this" in said[0]
+
+
+def test_a_pair_that_does_not_fit_is_said_plainly(tmp_path: Path) -> None:
+    model = model_of("transformer")
+    objective = objective_of("translation", model)
+    batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(5), 0)
+    stepper = stepper_of(model, objective)
+    short_of(stepper, 0)
+    with pytest.raises(UserError, match=r"memory ran out over a single pair of .* tokens: lower data\.longest"):
+        stepper([(0, batch)], 1, 0.01, batch.target_tokens)
+
+
+def test_an_optimiser_that_does_not_fit_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of("transformer")
+    objective = objective_of("translation", model)
+    batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(5), 0)
+    stepper = stepper_of(model, objective)
+
+    def full(*arguments: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(stepper.optimizer, "step", full)
+    with pytest.raises(UserError, match="do not fit the memory: choose a smaller system"):
+        stepper([(0, batch)], 1, 0.01, batch.target_tokens)
+
+
+def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None:
+    model = model_of("transformer")
+    objective = objective_of("translation", model)
+    batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(5), 0)
+    stepper = stepper_of(model, objective)
+    stepper._learn = lambda batch, step: (_ for _ in ()).throw(RuntimeError("shapes differ"))  # type: ignore[method-assign]
+    with pytest.raises(RuntimeError, match="shapes differ"):
+        stepper([(0, batch)], 1, 0.01, batch.target_tokens)
+
+
+def test_what_a_lack_of_memory_is() -> None:
+    assert out_of_memory(torch.OutOfMemoryError("x"))
+    assert out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
+    chained = RuntimeError("operation failed due to a previous error during capture")
+    chained.__context__ = torch.OutOfMemoryError("x")
+    assert out_of_memory(chained)
+    assert not out_of_memory(RuntimeError("shapes differ"))
+
+
+# ---- layers that are computed twice
+
+
+TWICE = [
+    ("transformer", "translation", {}),
+    ("t5", "translation", {}),
+    ("convs2s", "translation", {}),
+    ("bytenet", "translation", {}),
+    ("moe", "translation", {"inner": 40}),
+    ("luong", "translation", {}),
+    ("gnmt", "translation", {"layers": 3}),
+    ("deep-att", "translation", {}),
+    ("gpt", "language", {}),
+    ("electra", "replaced", {}),
+    ("speech", "translation", {"features": 5}),
+]
+
+
+@pytest.mark.parametrize(("system", "name", "settings"), TWICE)
+def test_layers_computed_twice_give_the_same_bits(
+    system: str, name: str, settings: dict[str, Any], tmp_path: Path
+) -> None:
+    found = []
+    for recomputed in (False, True):
+        model = model_of(system, 0.2, recomputed, **settings)
+        objective = objective_of(name, model)
+        batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(20), 0)
+        found.append(gradients(model, objective, [batch], batch.target_tokens))
+    assert torch.equal(found[0][0], found[1][0])
+    assert found[0][1].keys() == found[1][1].keys()
+    for name, gradient in found[0][1].items():
+        assert torch.equal(gradient, found[1][1][name]), name
+
+
+def test_layers_computed_twice_keep_less() -> None:
+    kept = []
+    for recomputed in (False, True):
+        model = model_of("transformer", 0.1, recomputed, layers=6)
+        sizes: dict[int, int] = {}
+
+        def keep(tensor: Tensor, sizes: dict[int, int] = sizes) -> Tensor:
+            sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+            return tensor
+
+        ids, lengths = torch.randint(7, WORDS.size, (8, 16)), torch.full((8,), 16)
+        with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            model(ids, lengths, ids, lengths)
+        kept.append(sum(sizes.values()))
+    assert kept[1] < kept[0] / 4
+
+
+def test_what_layers_leave_behind_is_left_once(tmp_path: Path) -> None:
+    model = model_of("moe", 0.0, recomputed=True, inner=40)
+    objective = objective_of("translation", model)
+    batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(20), 0)
+    left = []
+    features = model.features
+
+    def watched(*arguments: Any) -> Any:
+        x, ctx = features(*arguments)
+        left.append(ctx.losses)
+        return x, ctx
+
+    model.features = watched  # type: ignore[method-assign]
+    loss = objective(model, batch, 1)
+    before = len(left[0])
+    loss.total.backward()
+    assert len(left[0]) == before == sum(name.endswith("router.weight") for name, _ in model.named_parameters())
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+@pytest.mark.parametrize(
+    ("system", "name"), [("transformer", "translation"), ("t5", "translation"), ("gpt", "language")]
+)
+def test_layers_computed_twice_compile_into_one_graph(system: str, name: str, tmp_path: Path) -> None:
+    model = model_of(system, recomputed=True)
+    objective = objective_of(name, model)
+    batch = batches_of(data_for(tmp_path, objective), objective, packed=True).build(np.arange(12), 0)
+    torch._dynamo.reset()
+    learner = Learner(model, objective)
+    compiled = torch.compile(learner, fullgraph=True, dynamic=False, backend="eager")
+    results = []
+    for one in (learner, compiled):
+        model.zero_grad(set_to_none=True)
+        torch.manual_seed(1)
+        total = one(batch.tensors(), batch.longest, 1)[0]
+        total.backward()
+        results.append((total.detach(), {n: w.grad for n, w in model.named_parameters() if w.grad is not None}))
+    assert_same(results[0], results[1])
+
+
+def test_running_statistics_are_not_followed_twice() -> None:
+    with pytest.raises(UserError, match=r"running statistics.*leave training\.checkpointing out"):
+        model_of("transformer", recomputed=True, norm="batch", pre_norm=True)
+
+
+# ---- the largest budget
+
+
+def test_the_largest_budget_is_found_to_five_percent() -> None:
+    for fixed, each, limit in ((10**9, 50_000, 8 * 10**9), (10**6, 10**5, 10**11), (0, 3 * 10**6, 7 * 10**9)):
+        asked = []
+
+        def peak(
+            tokens: int, fixed: int = fixed, each: int = each, limit: int = limit, asked: Any = asked
+        ) -> int | None:
+            asked.append(tokens)
+            used = fixed + each * tokens
+            return None if used > 1.1 * limit else used
+
+        found = largest(peak, 500, 10**9, limit)
+        best = (limit - fixed) / each
+        assert best / 1.06 <= found <= best
+        assert found in asked
+        assert len(asked) <= 8
+
+
+def test_memory_that_grows_faster_than_tokens_is_no_trap() -> None:
+    asked = []
+
+    def peak(tokens: int) -> int | None:
+        asked.append(tokens)
+        return tokens**2 if tokens < 90_000 else None
+
+    assert 80_000 / 1.06 <= largest(peak, 300, 10**9, 80_000**2) <= 80_000
+    assert len(asked) < 25
+
+
+def test_no_budget_is_larger_than_the_corpus() -> None:
+    assert largest(lambda tokens: tokens, 500, 7000, 10**9) == 7000
+
+
+def test_when_nothing_fits_it_is_said() -> None:
+    with pytest.raises(UserError, match="not even 500 tokens a batch fit"):
+        largest(lambda tokens: None, 500, 7000, 10**9)
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("fitting") / "run"
+    prepare(folder, small_config(corpus), lambda text: None)
+    return folder
+
+
+def test_a_budget_is_tried_by_a_real_step(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    learn = Stepper._learn
+
+    def limited(stepper: Stepper, batch: Batch, step: int) -> None:
+        learn(stepper, batch, step)
+        if batch.places > 3000:
+            raise torch.OutOfMemoryError("out of memory")
+
+    monkeypatch.setattr(Stepper, "_learn", limited)
+    config = from_yaml(run / CONFIG)
+    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
+    assert try_out(run, config, 1000) == 0  # nothing is measured on a CPU
+    assert try_out(run, config, 4000) is None
+    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} != before  # a trial is no place for a run
+    found = largest(lambda tokens: try_out(run, config, tokens), 400, 10**6, 10**9)
+    assert 1500 / 1.06 < found <= 1600  # both sides of a padded batch have about as many places
+
+
+def test_the_widest_batch_is_of_the_longest_rows(run: Path) -> None:
+    batches = Trainer(run, Silent()).batches
+    batch = widest(batches)
+    lengths = batches.store.length_counts()
+    longest = int(np.maximum(lengths.source, lengths.target).max()) + 1
+    assert max(batch.source.shape[1], batch.target.shape[1]) >= longest  # more where byte pairs are left unmerged
+    assert len(batch) == batches.tokens // longest
+
+
+def test_on_a_cpu_the_budget_is_an_estimate(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    free = 12 * 10**7
+    monkeypatch.setattr(budget, "available_memory", lambda: free)
+    config = with_settings(small_config(corpus), ["training.tokens=null", "training.fit=true"])
+    prepared = prepare(tmp_path / "run", config, lambda text: None)
+    [choice] = [choice for choice in prepared.choices if choice.setting == "training.tokens"]
+    assert "by an estimate: nothing is tried on a CPU" in str(choice)
+    written = from_yaml(tmp_path / "run" / CONFIG).training
+    assert written.tokens == choice.value
+    assert not written.fit
+    spec = read_spec(tmp_path / "run")
+    weights = 16 * sum(weight.numel() for weight in spec.build().parameters())
+    needed = [weights + estimate_activations(spec, tokens) for tokens in (written.tokens, written.tokens + 1000)]
+    assert needed[0] <= 0.9 * free < needed[1]
+
+
+def test_on_a_gpu_budgets_are_tried(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The search as it is on a GPU, with trials and memory put in."""
+    config = from_yaml(run / CONFIG)
+    config = with_settings(config, ["training.device=cuda", "training.tokens=null"])
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
+    monkeypatch.setattr(budget, "try_out", lambda folder, config, tokens: 10**6 * tokens)
+    said: list[str] = []
+    tokens, why = budget.fit(config, read_spec(run), run / "data", read_tokenizers(run), read_framing(run), said.append)
+    assert 900 / 1.06 <= tokens <= 900
+    assert "the most that fit 0.8 GiB" in why
+    assert said[0] == "looking for the most tokens a batch that fit the memory"
+
+
+def test_a_cpu_without_memory_is_said(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(budget, "available_memory", lambda: 10**6)
+    config = with_settings(small_config(corpus), ["training.tokens=null", "training.fit=true"])
+    with pytest.raises(UserError, match=r"training needs about .* GiB, but 0\.0 GiB are free"):
+        prepare(tmp_path / "run", config, lambda text: None)
+
+
+def test_looking_for_tokens_that_were_given_is_refused() -> None:
+    with pytest.raises(UserError, match=r"training\.fit looks .* training\.tokens=500 was given too: leave one"):
+        TrainingConfig(tokens=500, fit=True)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what is free is read from Linux")
+def test_what_is_free_is_some_of_what_there_is() -> None:
+    total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
+    assert 0 < budget.available_memory() <= 1024 * int(total.split()[1])
+
+
+def test_recomputation_is_a_setting_of_a_run(corpus: Path, tmp_path: Path) -> None:
+    """It changes nothing but the memory: the same weights to the bit."""
+    weights = []
+    for name, checkpointing in (("kept", False), ("recomputed", True)):
+        folder = tmp_path / name
+        prepare(folder, small_config(corpus, steps=4, checkpointing=checkpointing), lambda text: None)
+        trainer = Trainer(folder, Silent())
+        trainer.train()
+        weights.append(dict(trainer.model.named_parameters()))
+    assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())

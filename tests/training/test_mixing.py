@@ -1,0 +1,265 @@
+"""Several corpora: mixed by weights or temperature, told apart by tags, prepared alike by any number of workers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from conftest_training import small_config
+from test_resume import train
+
+from dragoman.config import Config, from_yaml, to_yaml, with_settings
+from dragoman.data import Batches, TokenStore, examples, phrasebook, shards
+from dragoman.errors import UserError
+from dragoman.run import load, read_framing, read_tokenizers
+from dragoman.text import Dropout, Tokenizer, learn
+from dragoman.training.prepare import prepare
+
+SHORT = ("training.steps=2", "training.validate_every=2", "training.validate_sentences=2", "training.average=false")
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A corpus of 300 pairs and one of 100, as files."""
+    folder = tmp_path_factory.mktemp("two")
+    for name, seed, pairs in (("news", 1, 300), ("web", 2, 100)):
+        phrasebook.write(folder / name, pairs=pairs, valid=10, test=10, seed=seed)
+    return folder
+
+
+def config_of(two: Path, *settings: str, valid: bool = True) -> Config:
+    files = {
+        "source": [str(two / name / "train.en") for name in ("news", "web")],
+        "target": [str(two / name / "train.de") for name in ("news", "web")],
+        "valid_source": [str(two / "news" / "valid.en")] if valid else [],
+        "valid_target": [str(two / "news" / "valid.de")] if valid else [],
+    }
+    given = [f"data.{name}={json.dumps(value)}" for name, value in files.items()]
+    return with_settings(small_config(two / "news"), [*given, "data.longest=150", *settings])
+
+
+def prepared(folder: Path, config: Config) -> TokenStore:
+    prepare(folder, config, lambda text: None)
+    return TokenStore(folder / "data" / "train")
+
+
+def sentences(two: Path, name: str) -> list[str]:
+    return (two / name / "train.en").read_text(encoding="utf-8").splitlines()
+
+
+def drawn(store: TokenStore, epoch: int) -> np.ndarray:
+    batches = Batches(store, tokens=400, seed=3, window=50)
+    return np.concatenate([indices for window in range(batches.windows) for indices in batches.plan(epoch, window)])
+
+
+def test_all_pairs_are_drawn_once_an_epoch_unless_told(two: Path, tmp_path: Path) -> None:
+    store = prepared(tmp_path / "run", config_of(two))
+    assert [(part.pairs, part.draws, Path(part.name).parent.name) for part in store.parts] == [
+        (300, 300, "news"),
+        (100, 100, "web"),
+    ]
+    assert sorted(drawn(store, 0).tolist()) == list(range(400))
+
+
+@pytest.mark.parametrize(
+    ("setting", "draws"),
+    [
+        ("data.weights=[1, 3]", [100, 300]),
+        ("data.weights=[1, 0]", [400, 0]),
+        ("data.temperature=1", [300, 100]),
+        ("data.temperature=2", [254, 146]),  # √300 : √100, so 400 · 17.3205 / 27.3205 = 253.59
+    ],
+)
+def test_the_epoch_is_mixed_as_the_settings_say(two: Path, tmp_path: Path, setting: str, draws: list[int]) -> None:
+    store = prepared(tmp_path / "run", config_of(two, setting))
+    seen = np.zeros(400, int)
+    for epoch in range(4):
+        pairs = drawn(store, epoch)
+        assert [(pairs < 300).sum(), (pairs >= 300).sum()] == draws
+        np.add.at(seen, pairs, 1)
+    for own, count in zip((seen[:300], seen[300:]), draws):
+        assert own.max() - own.min() <= 1
+        assert own.sum() == 4 * count
+
+
+def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path) -> None:
+    batches = Batches(prepared(tmp_path / "run", config_of(two, "data.weights=[1, 3]")), tokens=300, seed=3, window=90)
+    walk = batches.walk()
+    whole = [next(walk) for _ in range(90)]
+    assert whole[-1][1] >= 1  # in another epoch
+    for number in (0, 13, 88):
+        resumed = batches.walk(whole[number][2])
+        for indices, epoch, after in whole[number + 1 :]:
+            again = next(resumed)
+            assert (again[0].tolist(), again[1:]) == (indices.tolist(), (epoch, after))
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (["data.weights=[1]"], "data.weights are 1, but there are 2 training corpora: give one each"),
+        (["data.tags=[a, b, c]"], "data.tags are 3, but there are 2 training corpora"),
+        (["data.weights=[1, -1]"], "must be numbers of at least 0 and not all 0"),
+        (["data.weights=[0, 0]"], "must be numbers of at least 0 and not all 0"),
+        (["data.weights=[1, .nan]"], "must be numbers of at least 0"),
+        (["data.weights=[1, many]"], "data.weights must be a number, but is 'many'"),
+        (["data.weights=[1, 3]", "data.temperature=5"], "both say how corpora are mixed"),
+        (["data.temperature=0"], "data.temperature must lie between"),
+        (["data.tags=[news, web]"], "name one for each with data.valid_tags"),
+        (["data.tags=[news, web]", "data.valid_tags=[new]"], "did you mean 'news'"),
+        (["data.valid_tags=[news]"], "without data.tags"),
+        (["data.tags=[two words, web]", "data.valid_tags=[web]"], "a tag is a name of letters"),
+        (["data.workers=0"], "data.workers must lie between"),
+    ],
+)
+def test_contradictions_are_refused_in_a_sentence(two: Path, tmp_path: Path, settings: list[str], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        prepare(tmp_path / "run", config_of(two, *settings), lambda text: None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_tags_are_refused_where_nothing_is_translated(two: Path, tmp_path: Path) -> None:
+    config = with_settings(small_config(two / "news", "gpt"), ["data.target=[]", "data.valid_target=[]"])
+    config = with_settings(config, ["data.tags=[a]", "objective.name=language"])
+    with pytest.raises(UserError, match="mark the texts that are translated, but the data is read as lines"):
+        prepare(tmp_path / "run", config, lambda text: None)
+
+
+def test_the_settings_are_kept_in_the_run(two: Path, tmp_path: Path) -> None:
+    config = config_of(two, "data.weights=[1, 0.5]", "data.tags=[news, '']", "data.valid_tags=['']")
+    (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
+    assert from_yaml(tmp_path / "config.yaml") == config
+    assert config.data.weights == (1.0, 0.5)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.mark.parametrize("valid", [True, False])
+def test_the_number_of_workers_changes_nothing(two: Path, tmp_path: Path, monkeypatch, valid: bool) -> None:
+    monkeypatch.setattr(shards, "SHARD", 64)
+    monkeypatch.setattr(examples, "CHUNK_PAIRS", 30)
+    made: list[dict[str, bytes]] = []
+    for workers in (1, 2):
+        config = config_of(two, f"data.workers={workers}", "data.longest=40", "data.tags=[a, b]", valid=False)
+        if valid:
+            config = config_of(two, f"data.workers={workers}", "data.tags=[a, b]", "data.valid_tags=[b]")
+        prepare(tmp_path / "run", config, lambda text: None)
+        made.append(contents(tmp_path / "run"))
+        (tmp_path / "run").rename(tmp_path / f"run-{workers}")
+    settings = [one.pop("config.yaml").decode() for one in made]
+    assert made[0] == made[1]
+    assert settings[0].replace("workers: 1", "workers: 2") == settings[1]
+    assert any(name.startswith("data/train/000004/") for name in made[0])
+
+
+def test_a_store_in_shards_holds_what_one_folder_held(two: Path, tmp_path: Path, monkeypatch) -> None:
+    whole = prepared(tmp_path / "whole", config_of(two, valid=False))
+    monkeypatch.setattr(shards, "SHARD", 32)
+    cut = prepared(tmp_path / "cut", config_of(two, valid=False))
+    assert len(whole.sides[0].folders) == 2
+    assert len(cut.sides[0].folders) > 10
+    assert (cut.sides[0].rows(np.arange(len(cut))) == whole.sides[0].rows(np.arange(len(whole)))).all()
+    assert drawn(cut, 1).tolist() == drawn(whole, 1).tolist()
+    reports = [json.loads((tmp_path / name / "preflight.json").read_text()) for name in ("whole", "cut")]
+    assert reports[0] == reports[1]
+
+
+@pytest.fixture(scope="module")
+def tagged(two: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tagged") / "run"
+    prepare(folder, config_of(two, "data.tags=[news, web]", *SHORT, valid=False), lambda text: None)
+    train(folder)
+    return folder
+
+
+def test_a_tag_stands_before_every_source_of_its_corpus(two: Path, tagged: Path) -> None:
+    store, (tokenizer, _) = TokenStore(tagged / "data" / "train"), read_tokenizers(tagged)
+    numbers = tokenizer.tags
+    assert sorted(numbers) == ["news", "web"]
+    assert [part.tag for part in store.parts] == ["news", "web"]
+    news = store.counts[0]
+    first = [int(store.source(i)[0]) for i in range(len(store))]
+    assert first == [numbers["news"]] * news + [numbers["web"]] * (len(store) - news)
+    assert tokenizer.decode(store.source(news).tolist()) in sentences(two, "web")
+    assert store.target(news).max() < min(numbers.values())
+    valid = TokenStore(tagged / "data" / "valid")
+    for i in range(len(valid)):
+        name = "news" if valid.source(i)[0] == numbers["news"] else "web"
+        assert tokenizer.decode(valid.source(i).tolist()) in sentences(two, name)
+    report = json.loads((tagged / "preflight.json").read_text())
+    assert report["samples"][0]["source_pieces"][0] == "<tag:news>"
+
+
+def test_a_tag_is_never_written(tagged: Path) -> None:
+    assert set(read_tokenizers(tagged)[1].tags.values()) <= set(read_framing(tagged).banned)
+
+
+def test_a_run_is_asked_to_write_as_from_a_corpus(tagged: Path) -> None:
+    run = load(tagged, device="cpu")
+    news, web = (run.source_tokenizer.tags[name] for name in ("news", "web"))
+    text = "the old dog sleeps"
+    plain = run.source_tokenizer.encode(text)
+    encoded: Callable[[Any], list[Any]] = lambda tag: run.encode_sources([text, text], tag)  # noqa: E731
+    assert encoded("web") == [[web, *plain, run.framing.end]] * 2
+    assert encoded(None) == [[news, *plain, run.framing.end]] * 2  # as the first corpus, unless told
+    assert encoded(["", "web"]) == [[*plain, run.framing.end], [web, *plain, run.framing.end]]
+    scores = {tag: run.translate([text], tag=tag)[0].score for tag in ("news", "web")}
+    assert scores["news"] != scores["web"]
+    assert run.translate([text])[0].score == scores["news"]
+    assert [t.score for t in run.translate([text, text], tag=["web", "news"])] == pytest.approx(
+        [scores["web"], scores["news"]], rel=1e-5
+    )
+    with pytest.raises(UserError, match="unknown tag 'wep': did you mean 'web'"):
+        run.translate([text], tag="wep")
+
+
+def test_a_run_without_tags_knows_none(two: Path, tmp_path: Path) -> None:
+    prepare(tmp_path / "run", config_of(two, *SHORT), lambda text: None)
+    train(tmp_path / "run")
+    with pytest.raises(UserError, match="was trained without tags"):
+        load(tmp_path / "run", device="cpu").translate(["a"], tag="web")
+
+
+def test_a_run_that_starts_from_another_takes_its_tags(two: Path, tagged: Path, tmp_path: Path) -> None:
+    def config(tags: str) -> Config:
+        given = [f"training.start_from={tagged}", f"data.tags={tags}", "text.size=null", "system.name=null"]
+        return config_of(two, "system.settings={}", "system.size=null", *given, valid=False)
+
+    with pytest.raises(UserError, match="the run to start from does not know the tag 'film': its tags are news, web"):
+        prepare(tmp_path / "run", config("[news, film]"), lambda text: None)
+    store = prepared(tmp_path / "run", config("['', web]"))
+    assert int(store.source(len(store) - 1)[0]) == read_tokenizers(tagged)[0].tags["web"]
+
+
+@pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "byte"])
+def test_tags_are_symbols_that_no_text_contains(kind: str, tmp_path: Path) -> None:
+    tokenizer = learn(["the old dog <tag:web> sleeps", "web"], kind, 400)
+    tagged = tokenizer.with_tags(["web", "news"])
+    assert tagged.size == tokenizer.size + 2
+    assert sorted(tagged.tags.values()) == [tokenizer.size, tokenizer.size + 1]
+    text = "<tag:web> the old dog"
+    assert tagged.encode(text) == tokenizer.encode(text)
+    ids = [tagged.tags["web"], *tagged.encode("the old dog")]
+    assert tagged.decode(ids) == "the old dog"
+    assert tagged.pieces(ids)[0] == "<tag:web>"
+    assert tagged.word_of_piece(ids)[0] == -1
+    tagged.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert (again.tags, again.size, again.decode(ids)) == (tagged.tags, tagged.size, "the old dog")
+    assert again.with_tags(["web"]).size == tagged.size
+
+
+def test_dropout_leaves_a_tag_as_it_is() -> None:
+    tokenizer = learn(["low lower lowest newest widest"] * 9, "bpe", 300).with_tags(["web"])
+    ids = [tokenizer.tags["web"], *tokenizer.encode("lowest newest")]
+    random = np.random.default_rng(0)
+    found = [Dropout(tokenizer, 0.5)(ids, random) for _ in range(20)]
+    assert {one[0] for one in found} == {ids[0]}
+    assert {tokenizer.decode(one) for one in found} == {"lowest newest"}
+    assert len({tuple(one) for one in found}) > 1

@@ -1,0 +1,79 @@
+"""Learning rates against values worked by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from dragoman.config import TrainingConfig
+from dragoman.errors import UserError
+from dragoman.training.schedule import SCHEDULES, Horizon, learning_rate
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_warm_up_rises_in_a_straight_line(schedule: str) -> None:
+    config = TrainingConfig(schedule=schedule, learning_rate=0.8, warmup=4)  # type: ignore[arg-type]
+    rates = [learning_rate(config, step, Horizon(100, 10)) for step in range(1, 5)]
+    assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8])
+
+
+def test_the_inverse_square_root_is_the_papers() -> None:
+    """d^−0.5 · min(step^−0.5, step · warmup^−1.5) of Vaswani et al. (2017, eq. 3), d = 512, warmup = 4,000."""
+    peak = 512**-0.5 * 4000**-0.5
+    config = TrainingConfig(learning_rate=peak, warmup=4000)
+    for step in (1, 3999, 4000, 4001, 16_000, 100_000):
+        assert learning_rate(config, step) == pytest.approx(512**-0.5 * min(step**-0.5, step * 4000**-1.5))
+
+
+def test_the_cosine_is_halfway_down_in_the_middle_and_zero_at_the_end() -> None:
+    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup=10, steps=110)
+    assert learning_rate(config, 35) == pytest.approx(0.5 * (1 + math.sqrt(0.5)))
+    assert learning_rate(config, 60) == pytest.approx(0.5)
+    assert learning_rate(config, 110) == pytest.approx(0.0)
+    assert learning_rate(config, 111) == pytest.approx(0.0)
+
+
+def test_stable_is_constant_until_its_last_share() -> None:
+    config = TrainingConfig(schedule="stable", learning_rate=2.0, warmup=10, steps=1000, decay=0.2)
+    assert [learning_rate(config, step) for step in (11, 400, 800)] == [2.0, 2.0, 2.0]
+    assert learning_rate(config, 850) == pytest.approx(2 * (1 - 0.5))  # √(50 / 200)
+    assert learning_rate(config, 928) == pytest.approx(2 * (1 - 0.8))  # √(128 / 200)
+    assert learning_rate(config, 1000) == learning_rate(config, 1001) == 0.0
+
+
+def test_stable_decays_from_the_warm_up_on_where_the_share_is_all() -> None:
+    config = TrainingConfig(schedule="stable", learning_rate=1.0, warmup=20, decay=1.0)
+    assert learning_rate(config, 40, Horizon(100)) == pytest.approx(0.5)  # √(20 / 80)
+
+
+def test_luong_halves_every_epoch_after_five() -> None:
+    config = TrainingConfig(schedule="halving", learning_rate=1.0, warmup=0)
+    rates = [learning_rate(config, step, Horizon(epoch=10)) for step in (1, 50, 51, 60, 61, 70, 91, 100)]
+    assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 1 / 32, 1 / 32]  # ten epochs: 1.0 in five of them, then 2⁻¹ to 2⁻⁵
+
+
+def test_sutskever_halves_every_half_epoch_after_five() -> None:
+    config = TrainingConfig(schedule="halving", learning_rate=0.7, warmup=0, halve_every=0.5)
+    rates = [learning_rate(config, step, Horizon(epoch=10)) for step in (50, 51, 55, 56, 60, 61, 71, 75)]
+    assert rates == pytest.approx([0.7 / 2**times for times in (0, 1, 1, 2, 2, 3, 5, 5)])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "stable"])
+def test_a_schedule_without_an_end_asks_for_one(schedule: str) -> None:
+    config = TrainingConfig(schedule=schedule, learning_rate=1.0, warmup=1)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match=r"training\.steps"):
+        learning_rate(config, 5)
+
+
+def test_halving_without_an_epoch_asks_for_one() -> None:
+    with pytest.raises(UserError, match="epoch"):
+        learning_rate(TrainingConfig(schedule="halving", learning_rate=1.0), 5, Horizon(100))
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("decay", 1.5), ("hold", -1.0), ("halve_every", 0.0), ("ema", 1.0), ("momentum", 1.0)]
+)
+def test_settings_out_of_range_are_named(name: str, value: float) -> None:
+    with pytest.raises(UserError, match=rf"training\.{name}"):
+        TrainingConfig(**{name: value})  # type: ignore[arg-type]

@@ -1,0 +1,291 @@
+"""A step of training: accumulation, gradients that are no numbers, random numbers, and shapes that vary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from dragoman.config import TrainingConfig
+from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
+from dragoman.models import Model
+from dragoman.objectives import Loss, Material, Objective, make
+from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.text import ENCODER_DECODER, learn
+from dragoman.training.ema import Average
+from dragoman.training.groups import groups
+from dragoman.training.optimizer import make_optimizer, state_tensors
+from dragoman.training.step import Learner, Stepper
+
+WORDS = 40
+OPTIMIZERS: dict[str, dict[str, Any]] = {
+    "adamw": {"optimizer": "adamw", "weight_decay": 0.1},
+    "adam": {"optimizer": "adam"},
+    "sgd": {"optimizer": "sgd"},
+    "momentum": {"optimizer": "sgd", "momentum": 0.9},
+    "muon": {"optimizer": "muon", "weight_decay": 0.1},
+}
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    random = np.random.default_rng(0)
+    pair = Pair("x", "y", "corpus", 1)
+    examples = [
+        Example(pair, *(random.integers(4, WORDS, random.integers(2, 12)).tolist() for _ in range(2)))
+        for _ in range(200)
+    ]
+    return write_store(tmp_path / "store", [examples], WORDS)
+
+
+class Sometimes(Objective):
+    """Translation whose loss is no number in the steps that `bad` names."""
+
+    def __init__(self, objective: Objective, bad: set[int]) -> None:
+        self.objective, self.bad = objective, bad
+
+    def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
+        loss = self.objective(model, batch, step)
+        return Loss(loss.total * float("nan"), loss.count, loss.parts) if step in self.bad else loss
+
+
+def small(dropout: float = 0.0) -> tuple[Model, Objective]:
+    torch.manual_seed(0)
+    settings = {"width": 16, "layers": 1, "heads": 2, "dropout": dropout}
+    model = SYSTEMS["transformer"].spec(Vocabulary(WORDS, WORDS, True), "tiny", **settings).build().train()
+    tokenizer = learn(["a b"], "byte")
+    return model, make("translation", Material(model, tokenizer, tokenizer, ENCODER_DECODER, 0.1), {})
+
+
+def stepper_of(
+    model: Model,
+    objective: Objective,
+    optimizer: str = "momentum",
+    ema: float | None = None,
+    seed: int = 1,
+    precision: str = "float32",
+    compiles: bool = False,
+) -> Stepper:
+    config = TrainingConfig(**OPTIMIZERS[optimizer])
+    return Stepper(
+        Learner(model, objective),
+        make_optimizer(model, config),
+        Average(model, ema) if ema else None,
+        device=torch.device("cpu"),
+        seed=seed,
+        clip=1.0,
+        precision=precision,
+        compiles=compiles,
+        replays=True,
+    )
+
+
+def batch_of(store: TokenStore, start: int, stop: int, **settings: Any) -> Batch:
+    return Batches(store, 2000, seed=0, **settings).build(np.arange(start, stop), 0)
+
+
+def step(stepper: Stepper, number: int, *batches: Batch, rate: float = 0.1) -> None:
+    stepper(list(enumerate(batches)), number, rate, sum(batch.target_tokens for batch in batches))
+
+
+def everything(stepper: Stepper, model: Model) -> dict[str, Tensor]:
+    """Weights and optimiser, as they are now."""
+    both = dict(model.named_parameters()) | state_tensors(model, stepper.optimizer)
+    return {name: tensor.detach().clone() for name, tensor in both.items()}
+
+
+def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
+    assert one.keys() == other.keys()
+    for name, tensor in one.items():
+        assert torch.equal(tensor, other[name]), name
+
+
+# ---- accumulation
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum"])  # the others make much of the signs of gradients near zero
+def test_two_batches_are_one_batch_of_both(optimizer: str, store: TokenStore) -> None:
+    found = []
+    for parts in ([(0, 12), (12, 30)], [(0, 30)]):
+        model, objective = small()
+        stepper = stepper_of(model, objective, optimizer)
+        for number in (1, 2):
+            step(stepper, number, *(batch_of(store, *part) for part in parts), rate=0.01)
+        found.append((everything(stepper, model), stepper.sums, stepper.norm))
+    (one, sums, norm), (other, same_sums, same_norm) = found
+    for name, tensor in one.items():
+        torch.testing.assert_close(tensor, other[name], rtol=1e-4, atol=2e-5)
+    torch.testing.assert_close(sums, same_sums, rtol=1e-5, atol=0)
+    torch.testing.assert_close(norm, same_norm, rtol=1e-4, atol=0)
+
+
+def test_a_step_is_the_gradient_of_the_mean_loss_an_answer(store: TokenStore) -> None:
+    model, objective = small()
+    batch = batch_of(store, 0, 9)
+    before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    loss = objective(model, batch, 1)
+    gradients = torch.autograd.grad(loss.total / loss.count, list(model.parameters()))
+    norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
+    stepper = stepper_of(model, objective, "sgd")
+    step(stepper, 1, batch, rate=0.5)
+    assert float(stepper.norm) == pytest.approx(float(norm), rel=1e-5)
+    scale = 0.5 * min(1.0, 1.0 / float(norm))  # gradients are clipped to a norm of 1
+    for (name, weight), gradient in zip(model.named_parameters(), gradients):
+        torch.testing.assert_close(weight, before[name] - scale * gradient, rtol=1e-4, atol=1e-6)
+    total, likelihood, lost = stepper.sums.tolist()
+    assert total == pytest.approx(float(loss.total.detach()), rel=1e-5)
+    assert likelihood == pytest.approx(float(loss.parts["likelihood"]), rel=1e-5)
+    assert lost == 0
+
+
+def test_the_gradients_are_gone_after_a_step(store: TokenStore) -> None:
+    model, objective = small()
+    stepper = stepper_of(model, objective)
+    step(stepper, 1, batch_of(store, 0, 9))
+    assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
+
+
+# ---- what is no number
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_a_loss_that_is_no_number_changes_nothing(optimizer: str, store: TokenStore) -> None:
+    model, objective = small()
+    stepper = stepper_of(model, Sometimes(objective, {1, 3}), optimizer)
+    batches = [batch_of(store, 8 * number, 8 * number + 8) for number in range(5)]
+    first = everything(stepper, model)
+    step(stepper, 1, batches[0])  # even the very first
+    assert_equal(everything(stepper, model), first)
+    step(stepper, 2, batches[1])
+    second, sums = everything(stepper, model), stepper.sums.tolist()
+    step(stepper, 3, batches[2])
+    assert_equal(everything(stepper, model), second)
+    assert int(stepper.skipped) == 2
+    assert stepper.sums.tolist()[:2] == sums[:2]  # of the losses that were numbers
+    assert stepper.sums.tolist()[2] == batches[0].target_tokens + batches[2].target_tokens
+    step(stepper, 4, batches[3])
+    assert int(stepper.skipped) == 2
+    twin, objective = small()
+    other = stepper_of(twin, objective, optimizer)
+    step(other, 2, batches[1])
+    step(other, 4, batches[3])
+    assert_equal(everything(stepper, model), everything(other, twin))  # as if they had never been
+
+
+def test_one_bad_batch_spoils_its_step_but_not_the_measure(store: TokenStore) -> None:
+    class Second(Sometimes):
+        calls = 0
+
+        def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
+            self.calls += 1
+            return super().__call__(model, batch, 1 if self.calls == 2 else 0)
+
+    model, objective = small()
+    stepper = stepper_of(model, Second(objective, {1}))
+    before = everything(stepper, model)
+    good, bad = batch_of(store, 0, 9), batch_of(store, 9, 20)
+    loss = objective(model, good, 1)
+    step(stepper, 1, good, bad)
+    assert_equal(everything(stepper, model), before)
+    assert int(stepper.skipped) == 1
+    assert stepper.sums.tolist()[0] == pytest.approx(float(loss.total.detach()), rel=1e-5)
+    assert stepper.sums.tolist()[2] == bad.target_tokens
+
+
+# ---- random numbers
+
+
+def trained(store: TokenStore, seed: int = 1, first: int = 0, between: Callable[[], Any] = lambda: None) -> Any:
+    model, objective = small(dropout=0.3)
+    stepper = stepper_of(model, objective, "adamw", seed=seed)
+    for number in (1, 2, 3):
+        between()
+        batches = [batch_of(store, 9 * n, 9 * n + 9) for n in (number, number + 3)]
+        tokens = sum(batch.target_tokens for batch in batches)
+        stepper(list(enumerate(batches, first)), number, 0.01, tokens)
+    return everything(stepper, model), stepper.sums
+
+
+def test_seed_and_step_decide_all_that_is_left_to_chance(store: TokenStore) -> None:
+    one, sums = trained(store)
+    again, same = trained(store, between=lambda: torch.rand(7))  # whatever was drawn elsewhere
+    assert_equal(one, again)
+    assert torch.equal(sums, same)
+    assert not torch.equal(trained(store, seed=2)[1], sums)
+    assert not torch.equal(trained(store, first=4)[1], sums)  # batches of a step have random numbers of their own
+
+
+def test_a_batch_is_the_same_whoever_computes_it(store: TokenStore) -> None:
+    """By the number of a batch within its step, so that it may be computed by one process or another."""
+    batches = [batch_of(store, 9 * number, 9 * number + 9) for number in range(2)]
+    sums = []
+    for numbers in ([0, 1], [0], [1]):
+        model, objective = small(dropout=0.3)
+        stepper = stepper_of(model, objective)
+        stepper([(number, batches[number]) for number in numbers], 5, 0.0, 100)
+        sums.append(stepper.sums)
+    torch.testing.assert_close(sums[0], sums[1] + sums[2], rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_processes_share_the_batches_of_a_step(store: TokenStore, size: int) -> None:
+    batches = Batches(store, 120, seed=3)
+    alone = groups(batches, next(batches.walk())[2], 4)
+    shared = [groups(batches, next(batches.walk())[2], 4, rank, size) for rank in range(size)]
+    for _ in range(12):
+        whole, parts = next(alone), [next(each) for each in shared]
+        assert {part.after for part in parts} == {whole.after}
+        assert sum(part.answers for part in parts) == whole.answers
+        found = {number: batch for part in parts for number, batch in part.batches}
+        assert sorted(found) == [0, 1, 2, 3]
+        for number, batch in whole.batches:
+            assert torch.equal(found[number].source, batch.source)
+
+
+# ---- averages, precision, compilation
+
+
+def test_the_running_mean_follows_every_step(store: TokenStore) -> None:
+    model, objective = small()
+    stepper = stepper_of(model, objective, ema=0.5)
+    mean = {name: weight.detach().clone() for name, weight in model.named_parameters()}
+    for number in (1, 2, 3):
+        step(stepper, number, batch_of(store, 9 * number, 9 * number + 9))
+        kept = min(0.5, (1 + number) / (10 + number))
+        mean = {name: kept * mean[name] + (1 - kept) * weight.detach() for name, weight in model.named_parameters()}
+    assert stepper.average is not None
+    for name, average in stepper.average.tensors().items():
+        torch.testing.assert_close(average, mean[name])
+
+
+def test_half_precision_leaves_weights_whole(store: TokenStore) -> None:
+    losses = []
+    for precision in ("float32", "bfloat16"):
+        model, objective = small()
+        stepper = stepper_of(model, objective, precision=precision)
+        step(stepper, 1, batch_of(store, 0, 20))
+        assert {weight.dtype for weight in model.parameters()} == {torch.float32}
+        losses.append(float(stepper.sums[0]))
+    assert losses[0] == pytest.approx(losses[1], rel=0.02)
+    assert losses[0] != losses[1]
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
+def test_a_compiled_step_takes_as_many_shapes_as_come(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The compiler gives up after some shapes unless it is told that more will come."""
+    plain = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda module, **settings: plain(module, **settings, backend="eager"))
+    torch._dynamo.reset()
+    model, objective = small()
+    with torch._dynamo.config.patch(recompile_limit=2):  # a smaller one, since each takes its time
+        stepper = stepper_of(model, objective, compiles=True)
+        for number in range(1, 5):
+            batches = Batches(store, 200 * number, seed=0, sizes=objective.sizes)
+            step(stepper, number, batches.build(np.arange(number, number + 4), 0))
+    assert int(stepper.skipped) == 0
+    assert stepper.sums[0] > 0
