@@ -124,7 +124,7 @@ class TrainingConfig:
     seed: int = 1
     device: str = "auto"  # auto, cpu, cuda
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    distribution: Literal["auto", "replicated", "sharded"] = "auto"  # of the weights among processes (docs/distribution.md)
+    distribution: Literal["auto", "replicated", "sharded"] = "auto"  # of the weights among processes
     layout: Literal["auto", "padded", "packed"] = "auto"  # of a batch: packed on a GPU, where the system can read it
     compile: bool | None = None  # the step, on a GPU: takes a minute at first; done where training is long if not told
     deterministic: bool = False  # on a GPU: the same bits every time, at some cost in speed

@@ -91,7 +91,7 @@ def test_interrupted_and_resumed_is_bit_equal(system: str, corpus: Path, tmp_pat
 RECIPES: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": "muon"},
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "schedule": "constant"},
-    "plain sgd": {"optimizer": "sgd"},
+    "plain sgd": {"optimizer": "sgd", "learning_rate": 0.5},
     "adam": {"optimizer": "adam", "accumulate": 1},
     "ema": {"optimizer": "adamw", "ema": 0.9},
     "packed": {"layout": "packed", "compile": False, "ema": 0.99, "optimizer": "muon"},

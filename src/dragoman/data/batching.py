@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
@@ -113,7 +114,7 @@ class Batches:
         self.twins = twins
         self.packing = Packing.of(store, tokens // 2 if twins else tokens, sizes) if sizes else None
 
-    @property
+    @cached_property
     def an_epoch(self) -> int:
         """About how many batches an epoch has."""
         source, target, count = self.store.length_counts()

@@ -88,7 +88,7 @@ def read_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = Non
     padding does, and to a GPU the lengths would have to be told by the processor, which would have to wait for them.
     """
     real = layout.real
-    if real is None:
+    if real is None or (state is None and not x.is_cuda and bool(real.all())):
         y, last = cells.read(x, state)
         return y, cells.unpack(last)
     if state is None:

@@ -39,7 +39,7 @@ class Display:
         print(text, file=sys.stderr, flush=True)
 
     def logged(self, record: dict[str, Any], done: float | None) -> None:
-        if time.monotonic() - self.last >= self.EVERY:
+        if not 0 <= time.monotonic() - self.last < self.EVERY:
             self.last = time.monotonic()
             self.note(self.line(record, done))
 
@@ -65,20 +65,13 @@ class Display:
         return "  ".join(parts)
 
     def time_left(self, done: float) -> str:
-        rate = (time.monotonic() - self.began) / (done - self.before)
+        rate = max(0.0, time.monotonic() - self.began) / (done - self.before)
         seconds = int(rate * max(0.0, 1 - done))
         return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
 
 
 class Silent(Display):
-    """Nothing: of several processes one is enough."""
-
-    def note(self, text: str) -> None:
-        pass
-
-
-class Silent(Display):
-    """Says nothing, for steps that are no training."""
+    """Says nothing, for steps that are no training, and for processes that another one speaks for."""
 
     def note(self, text: str) -> None:
         pass

@@ -24,7 +24,8 @@ class Meter:
 
     def _begin(self, unread: dict[str, float]) -> None:
         own = unread if self.world.rank == 0 else {}  # what all had, one of them goes on with
-        self.stepper.sums.copy_(torch.tensor([own.get(name, 0.0) for name in ("total", "likelihood", "lost")]))
+        sums = [own.get(name, 0.0) for name in ("total", "likelihood", "lost")]
+        self.stepper.sums.copy_(torch.tensor(sums, dtype=torch.float64))
         self.stepper.skipped.fill_(unread.get("skipped", 0.0))
         self.padding, self.batches = own.get("padding", 0.0), own.get("batches", 0.0)
         self.tokens, self.rate = unread.get("tokens", 0.0), 0.0
@@ -53,7 +54,7 @@ class Meter:
             "perplexity": math.exp(min(sums["likelihood"] / tokens, 700.0)),
             "learning_rate": self.rate,
             "gradient_norm": float(self.stepper.norm),
-            "tokens_per_second": round(self.fresh / (time.perf_counter() - self.since), 1),
+            "tokens_per_second": round(self.fresh / max(1e-6, time.perf_counter() - self.since), 1),
             "padding": round(sums["padding"] / max(1.0, sums["batches"]), 4),
         }
         if skipped := int(sums["skipped"]):
@@ -66,8 +67,11 @@ class Stopwatch:
     """Seconds of training, those before a resumption counted in."""
 
     def __init__(self, before: float) -> None:
-        self.before, self.start = before, time.monotonic()
+        self.before, self.last = before, time.monotonic()
 
     @property
     def seconds(self) -> float:
-        return self.before + time.monotonic() - self.start
+        now = time.monotonic()
+        self.before += max(0.0, now - self.last)  # a clock that is set back takes nothing away
+        self.last = now
+        return self.before

@@ -105,8 +105,8 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         own = build if kept is None else None
         if config.training.fit:
             config = replace(config, training=replace(config.training, fit=False))
-            tried, _ = choose(config, spec, store, device, own)
-            tokens, why = fit(tried, own(tried) if own else spec, partial / "data", tokenizers, framing, say)
+            likely, _ = choose(config, spec, store, device, own)
+            tokens, why = fit(likely, own(likely) if own else spec, partial / "data", tokenizers, framing, say)
             config = replace(config, training=replace(config.training, tokens=tokens))
             choices = [*choices, Choice("training.tokens", tokens, why)]
         config, more = choose(config, spec, store, device, own)

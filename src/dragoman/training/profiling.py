@@ -6,7 +6,7 @@ import platform
 import re
 import tempfile
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -15,7 +15,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.autograd import DeviceType
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from dragoman import config as configuration
@@ -32,10 +31,10 @@ PHASES = ("waiting for data", "forward", "backward", "optimiser", "everything el
 KINDS = {
     "attention": r"attention|flash|fmha|flex",
     "recurrent cells": r"lstm|gru|rnn|_cell",
-    "softmax and loss": r"softmax|nll_loss|cross_entropy|logsumexp|CrossEntropy",
+    "softmax and loss": r"softmax|nll_loss|cross_?entropy|logsumexp",
     "norms": r"norm",
     "dropout": r"dropout|bernoulli|random|philox|rand",
-    "optimiser": r"adam|sgd|foreach|multi_tensor|lerp|_fused_|newton",
+    "optimiser": r"adam|sgd|foreach|multi_tensor|lerp|newton",
     "convolutions": r"conv(?!ert)",
     "matrix products": r"mm\b|addmm|bmm|baddbmm|matmul|gemm|linear|cutlass|sm\d+_xmma|nvjet|cublas|::mv|::dot",
     "embeddings and indexing": r"embedding|index|gather|scatter|take",
@@ -44,6 +43,7 @@ KINDS = {
     r"|pow|sqrt|neg|abs|max|min|cumsum|arange|reduce|threshold|clamp",
 }
 OTHER = "everything else"
+Spent = defaultdict[str, float]  # seconds, or a share, by name
 
 
 @dataclass(frozen=True)
@@ -177,7 +177,7 @@ class Measured:
         spec = self.trainer.model.spec
         try:
             each = [
-                pairs * training_flops(spec, max(1, round(source)), max(1, round(target)))  # type: ignore[arg-type]
+                pairs * training_flops(spec, max(1, round(source)), max(1, round(target)))
                 for pairs, source, target in self.lengths
             ]
         except Exception:  # a user's own part, say
@@ -186,7 +186,7 @@ class Measured:
 
     def phases(self, count: int) -> dict[str, float]:
         """Shares of the parts of a step, each waited for: a little slower than in training, where they overlap."""
-        spent: Counter[str] = Counter()
+        spent: Spent = defaultdict(float)
         watched = Watched(self.trainer.stepper, spent, self.wait)
         whole = time.perf_counter()
         with watched:
@@ -208,18 +208,18 @@ class Measured:
             for _ in range(count):
                 self.step()
             self.wait()
-        spent: Counter[str] = Counter()
+        spent: Spent = defaultdict(float)
         for event in profiler.key_averages():
-            if self.gpu and event.device_type == DeviceType.CUDA:
+            if self.gpu and event.device_type.name == "CUDA":
                 spent[event.key] += event.self_device_time_total
             elif not self.gpu and event.key.startswith("aten::"):
                 spent[event.key] += event.self_cpu_time_total
         whole = max(1e-9, sum(spent.values()))
-        by_kind: Counter[str] = Counter()
+        by_kind: Spent = defaultdict(float)
         for name, microseconds in spent.items():
             by_kind[kind_of(name)] += microseconds / whole
-        slowest = [(name, kind_of(name), spent[name] / whole) for name, _ in spent.most_common(10)]
-        return dict(by_kind.most_common()), slowest
+        slowest = [(name, kind_of(name), spent[name] / whole) for name, _ in _most(spent)[:10]]
+        return dict(_most(by_kind)), slowest
 
 
 class Watched:
@@ -228,7 +228,7 @@ class Watched:
     Nothing is replayed as a graph meanwhile, of which only the whole could be timed.
     """
 
-    def __init__(self, stepper: Stepper, spent: Counter[str], wait: Any) -> None:
+    def __init__(self, stepper: Stepper, spent: Spent, wait: Any) -> None:
         self.stepper, self.spent, self.wait = stepper, spent, wait
 
     def __enter__(self) -> None:
@@ -267,8 +267,12 @@ class Watched:
         return timed
 
 
+def _most(spent: Spent) -> list[tuple[str, float]]:
+    return sorted(spent.items(), key=lambda item: -item[1])
+
+
 def kind_of(operation: str) -> str:
-    return next((kind for kind, names in KINDS.items() if re.search(names, operation)), OTHER)
+    return next((kind for kind, names in KINDS.items() if re.search(names, operation, re.IGNORECASE)), OTHER)
 
 
 def matmul_speed(device: torch.device, precision: str, seconds: float = 0.5) -> float:

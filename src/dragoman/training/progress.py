@@ -169,8 +169,12 @@ class Keeper:
         return int(validated[-1].name)
 
     def steps(self) -> list[Path]:
-        """The checkpoints that are named by a step, oldest first."""
-        return sorted((p for p in self.folder.iterdir() if p.name.isdecimal()), key=lambda path: int(path.name))
+        """The checkpoints that are named by a step, oldest first; none where the folder has gone."""
+        found = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted((p for p in found if p.name.isdecimal()), key=lambda path: int(path.name))
+
+    def has_best(self, progress: Progress) -> bool:
+        return (self.folder / f"{progress.best_step:06d}").is_dir()
 
     def is_validated(self, step: int) -> bool:
         return self.last_step() == step and checkpoint.values(self.folder / "last")["validated"]

@@ -212,7 +212,8 @@ def marian_steps(spec: EncoderDecoder, store: TokenStore, tokens: int, device: t
         forced_eos_token_id=END,
         decoder_start_token_id=START,
     )
-    model = MarianMTModel(config).to(device).train()
+    model: torch.nn.Module = MarianMTModel(config)
+    model.to(device).train()
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.Adam(weights, RATE, betas=(0.9, 0.98), fused=True)
     some = Batches(store, tokens, seed=1).start()

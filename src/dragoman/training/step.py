@@ -43,7 +43,7 @@ class Learner(nn.Module):
         self, tensors: dict[str, Tensor], longest: tuple[int, int] | None, step: int
     ) -> tuple[Tensor, Tensor, Tensor]:
         """The loss, how unlikely the answers were, and how many there are; sums all."""
-        batch = Batch(**tensors, indices=NO_PAIRS, source_tokens=0, target_tokens=0, longest=longest)
+        batch = Batch(**tensors, indices=NO_PAIRS, source_tokens=0, target_tokens=0, longest=longest, twins=False)
         loss = self.objective(self.model, batch, step)
         return loss.total, loss.parts["likelihood"], loss.count
 
@@ -74,7 +74,7 @@ class Stepper:
         self.learner, self.optimizer, self.average = learner, optimizer, average
         self.device, self.seed, self.limit, self.precision = device, seed, clip, precision
         self.weights = [weight for weight in learner.parameters() if weight.requires_grad]
-        self.sums = torch.zeros(3, device=device)
+        self.sums = torch.zeros(3, device=device, dtype=torch.float64)  # sums that do not depend on their order
         self.norm = torch.zeros((), device=device)
         self.skipped = torch.zeros((), device=device)
         self.share = torch.ones((), device=device)  # 1 / the answers of all batches of the step

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -152,8 +152,8 @@ class Trainer:
 
     def train(self) -> Outcome:
         """Train until something says stop; what was learned is saved whatever it was."""
-        lock = alone(self.folder) if self.world.rank == 0 else nullcontext()
-        with self.world.watched(self._standing), lock, _interrupts(self), self.display:
+        with self.world.watched(self._standing), ExitStack() as lock, _interrupts(self), self.display:
+            self.world.first(lambda: lock.enter_context(alone(self.folder)))
             reason = self._loop()
             averaged = 0
             if not self.interrupted and self.config.training.average and self.average is None:
@@ -240,8 +240,11 @@ class Trainer:
         with self.spread.shown(self.model, self.run.model, self.average):
             result = self.world.first(self.validator.validate)
         if not math.isfinite(result.loss):
-            raise self._diverged("validation", result.loss)
+            self._give_up("validation", result.loss)
         score = self._score(result)
+        if progress.best is not None and not self.world.first(lambda: self.keeper.has_best(progress)):
+            self.display.note(f"the best checkpoint, of step {progress.best_step:,}, has gone: the best is found anew")
+            progress.best = None
         best = progress.best is None or score > progress.best
         if best:
             progress.best, progress.best_step, progress.waited = score, progress.step, 0
@@ -299,7 +302,7 @@ class Trainer:
         """Go back to the last checkpoint, and on from there with other data."""
         ahead, rewinds = self.progress.position, self.progress.rewinds + 1
         if rewinds > REWINDS or self.world.first(self.keeper.go_back) is None:
-            raise self._diverged("training", loss)
+            self._give_up("training", loss)
         progress = self.keeper.resume(self.model, self.optimizer, self.average)
         assert progress is not None
         self.display.note(
@@ -315,12 +318,16 @@ class Trainer:
         self.world.first(lambda: self.keeper.save_again(self.progress))
         self.saved_at = self.watch.seconds
 
-    def _diverged(self, which: str, loss: float) -> UserError:
+    def _give_up(self, which: str, loss: float) -> None:
         """Nothing of a diverged model is kept: the last checkpoint is from before."""
-        return UserError(
-            f"the {which} loss is {loss:.4g} at step {self.progress.step:,}: train anew with a lower "
-            f"training.learning_rate than {self.config.training.learning_rate}"
-        )
+
+        def refuse() -> None:
+            raise UserError(
+                f"the {which} loss is {loss:.4g} at step {self.progress.step:,}: train anew with a lower "
+                f"training.learning_rate than {self.config.training.learning_rate}"
+            )
+
+        self.world.first(refuse)
 
     def _standing(self) -> str:
         """What to say where another process was lost."""

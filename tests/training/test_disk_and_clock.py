@@ -1,0 +1,222 @@
+"""A full disk, folders that go away and clocks that are set back while a run is trained: said plainly, nothing lost."""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest_training import small_config
+from test_resume import Quiet, assert_equal, contents, train
+
+from dragoman import checkpoint
+from dragoman.errors import UserError
+from dragoman.run import load, read_metrics
+from dragoman.training.display import Display
+from dragoman.training.meter import Stopwatch
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("disk") / "prepared"
+    prepare(folder, small_config(corpus, steps=11, validate_every=4), lambda text: None)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(prepared: Path) -> dict[str, Any]:
+    """What training without trouble leaves."""
+    folder = prepared.with_name("trained")
+    shutil.copytree(prepared, folder)
+    train(folder)
+    return contents(folder)
+
+
+@pytest.fixture
+def run(prepared: Path, tmp_path: Path) -> Path:
+    shutil.copytree(prepared, tmp_path / "run")
+    return tmp_path / "run"
+
+
+def train_with(folder: Path, at: int, trouble: Callable[[], object], display: Display | None = None) -> Trainer:
+    """Train, with trouble before a step."""
+    trainer = Trainer(folder, display or Quiet())
+    step = trainer._step
+
+    def watched(*arguments: Any) -> None:
+        if trainer.progress.step + 1 == at:
+            trouble()
+        step(*arguments)
+
+    trainer._step = watched  # type: ignore[method-assign]
+    trainer.train()
+    return trainer
+
+
+def refuse(code: int) -> Callable[..., Any]:
+    def operation(*arguments: Any, **options: Any) -> Any:
+        raise OSError(code, os.strerror(code))
+
+    return operation
+
+
+FULL, FORBIDDEN = (
+    r"the disk of .* is full: free some space",
+    r"may not be written: choose a folder with write permission",
+)
+REFUSALS = [
+    (checkpoint, "save_file", errno.ENOSPC, FULL),
+    (Path, "symlink_to", errno.EDQUOT, FULL),
+    (Path, "mkdir", errno.EROFS, FORBIDDEN),
+    (os, "fsync", errno.EIO, r"cannot be written: "),
+]
+
+
+@pytest.mark.parametrize(("owner", "name", "code", "sentence"), REFUSALS)
+def test_a_disk_that_refuses_is_said_and_training_goes_on_later(
+    owner: Any,
+    name: str,
+    code: int,
+    sentence: str,
+    run: Path,
+    expected: dict[str, Any],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Full, over its quota, read-only from now on, or broken, before the second of three checkpoints."""
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=sentence):
+        train_with(run, 6, lambda: patch.setattr(owner, name, refuse(code)))
+    assert checkpoint.values(run / "checkpoints" / "last")["progress"]["step"] == 4
+    load(run, device="cpu")
+    train(run)
+    assert_equal(contents(run), expected)
+
+
+def test_a_disk_that_is_full_in_the_middle_of_a_file(
+    run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = checkpoint.save_file
+
+    def half(content: Any, path: Path) -> None:
+        save(content, path)
+        path.write_bytes(path.read_bytes()[:100])
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match="is full"):
+        train_with(run, 6, lambda: patch.setattr(checkpoint, "save_file", half))
+    train(run)
+    assert_equal(contents(run), expected)
+
+
+def test_metrics_that_cannot_be_written(run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    opened = Path.open
+
+    def full(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.name == "metrics.jsonl" and arguments[:1] == ("a",):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return opened(path, *arguments, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(UserError, match=r"metrics\.jsonl is full"):
+        train_with(run, 6, lambda: patch.setattr(Path, "open", full))
+    train(run)
+    assert_equal(contents(run), expected)
+
+
+@pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="whoever may do everything is refused nothing")
+def test_a_folder_made_read_only(run: Path, expected: dict[str, Any]) -> None:
+    try:
+        with pytest.raises(UserError, match="may not be written"):
+            train_with(run, 6, lambda: [path.chmod(0o555) for path in (run / "checkpoints", run)])
+    finally:
+        for path in (run, run / "checkpoints"):
+            path.chmod(0o755)
+    train(run)
+    assert_equal(contents(run), expected)
+
+
+class Listening(Quiet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.heard.append(text)
+
+
+@pytest.mark.parametrize("at", [2, 10])
+def test_checkpoints_that_are_deleted_while_training(at: int, run: Path, expected: dict[str, Any]) -> None:
+    """What is trained is not touched by it; there is a best and a last one again after the next."""
+    display = Listening()
+    trainer = train_with(run, at, lambda: shutil.rmtree(run / "checkpoints"), display)
+    assert trainer.progress.step == 11
+    found = contents(run)
+    for name, weight in expected["weights"].items():
+        assert weight.equal(found["weights"][name])
+    last = checkpoint.values(run / "checkpoints" / "last")["progress"]
+    assert (run / "checkpoints" / f"{last['best_step']:06d}").is_dir()
+    assert load(run, device="cpu").translate(["a dog ."], beam=1)
+    assert any("has gone: the best is found anew" in text for text in display.heard) == (at > 4)
+
+
+def test_a_run_that_is_deleted_while_training(run: Path) -> None:
+    with pytest.raises(UserError, match="cannot be written: No such file or directory"):
+        train_with(run, 6, lambda: shutil.rmtree(run))
+
+
+def test_data_that_is_deleted_while_training(run: Path, expected: dict[str, Any]) -> None:
+    """What is mapped stays readable; the run that is to go on later is told what is missing."""
+    train_with(run, 6, lambda: shutil.rmtree(run / "data"))
+    assert_equal(contents(run), expected)
+    with pytest.raises(UserError, match="holds no token store: train a new run from its files"):
+        train(run)
+
+
+# ---- clocks
+
+
+class Clock:
+    """One that stands still, or goes back by a second at every look."""
+
+    def __init__(self, by: float) -> None:
+        self.now, self.by = 1e6, by
+
+    def __call__(self) -> float:
+        self.now += self.by
+        return self.now
+
+
+@pytest.mark.parametrize("by", [0.0, -1.0])
+def test_a_clock_that_stands_still_or_goes_back(
+    by: float, run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("time", "monotonic", "perf_counter"):
+        monkeypatch.setattr(time, name, Clock(by))
+    display = Listening()
+    display.EVERY = 0.0  # type: ignore[misc]
+    train_with(run, 1, lambda: None, display)
+    assert_equal(contents(run), expected)
+    records = [record for record in read_metrics(run) if record["kind"] == "train"]
+    assert records
+    for record in records:
+        assert 0 <= record["tokens_per_second"] < math.inf
+        assert record["seconds"] >= 0
+    assert not any("-" in text.split("left")[0].split()[-1] for text in display.heard if "left" in text)
+
+
+def test_seconds_of_training_never_become_less(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    watch = Stopwatch(5.0)
+    now = 103.0
+    assert watch.seconds == 8.0
+    now = 40.0
+    assert watch.seconds == 8.0
+    now = 42.0
+    assert watch.seconds == 10.0
