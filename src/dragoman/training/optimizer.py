@@ -41,6 +41,8 @@ def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingCon
 
 def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """W ← W − η M, M ← μ M + ∇; plain, with μ = 0 (Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1)."""
+    if any(isinstance(weight, DTensor) for weight in model.parameters()):  # torch has no kernel for it
+        raise UserError("sgd does not know sharded weights: choose adamw, or training.distribution=replicated")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=config.momentum or 0.0, fused=True)
     return _with_state(optimizer, momentum_of) if config.momentum else optimizer
 
