@@ -187,6 +187,7 @@ command(sys.argv[1:], Event(1, 12, KILL) if dies else None)
 """
 
 
+@pytest.mark.slow
 def test_torchrun_starts_again_from_the_last_checkpoint(corpus: Path, tmp_path: Path) -> None:
     """With the arguments of a new run, since those are what torchrun knows."""
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
