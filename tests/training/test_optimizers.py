@@ -360,6 +360,7 @@ def test_gradients_are_clipped_to_their_common_norm() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_captured_step_is_the_same_and_waits_for_nothing(settings: dict[str, Any]) -> None:
     model, twin = model_of().cuda(), model_of().cuda()

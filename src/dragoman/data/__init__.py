@@ -1,6 +1,6 @@
 """From text files to batches: reading, preflight, token store, batching; torch is imported when a batch is made."""
 
-from dragoman.data.batch import NOTHING, Batch, Row, Rows
+from dragoman.data.batch import NOTHING, Batch, Row, Rows, Segments
 from dragoman.data.batching import Batches, Position, sorted_batches
 from dragoman.data.corpus import Corpus, Pair, kind_of, read
 from dragoman.data.examples import Example, encode
@@ -32,6 +32,7 @@ __all__ = [
     "Reading",
     "Row",
     "Rows",
+    "Segments",
     "Signals",
     "TokenStore",
     "draws_of",

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 Indices = NDArray[np.int64]
 Ids = NDArray[Any]
+Keys = NDArray[np.uint64]
 
 NOTHING = -100  # the answer where there is no question
 TENSORS = ("source", "source_lengths", "target", "target_lengths", "answers", "asked", "types", "labels")
@@ -34,6 +35,10 @@ class Row(NamedTuple):
 
 
 Rows = Callable[[TokenStore, int, np.random.Generator], Row]
+
+#: rows one after the other, their lengths and a random number for each → the same in other tokens
+Segment = Callable[[NDArray[Any], NDArray[Any], Keys], tuple[NDArray[Any], NDArray[Any]]]
+Segments = tuple[Segment | None, Segment | None]  # of source and target
 
 
 @dataclass(frozen=True)
@@ -138,20 +143,40 @@ class Sequences:
     def twice(self) -> Sequences:
         return Sequences(np.concatenate((self.flat, self.flat)), np.tile(self.lengths, 2))
 
+    def up_to(self, most: int, others: Sequences) -> Sequences:
+        """The same, but in the place of those longer than `most` the others."""
+        if (fits := self.lengths <= most).all():
+            return self
+        starts = np.where(fits, _starts(self.lengths), len(self.flat) + _starts(others.lengths))
+        lengths = np.where(fits, self.lengths, others.lengths)
+        places = np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
+        return Sequences(np.concatenate((self.flat, others.flat))[places], lengths)
 
-def framed(side: Side, indices: Indices, before: Sequence[int], after: Sequence[int]) -> Sequences:
-    """Rows of a store with symbols around them, all at once: no loop over sentences."""
-    lengths = side.lengths[indices].astype(np.int64)
+
+def read(side: Side, indices: Indices) -> Sequences:
+    """Rows of a store as they are."""
+    if side.features:
+        return joined([side.row(index) for index in indices.tolist()])
+    return Sequences(side.rows(indices), side.lengths[indices].astype(np.int64))
+
+
+def framed(inner: Sequences, before: Sequence[int], after: Sequence[int]) -> Sequences:
+    """Sequences with symbols around them, all at once: no loop over sentences."""
+    lengths = inner.lengths
     around = lengths + len(before) + len(after)
-    starts = np.cumsum(around) - around
+    starts = _starts(around)
     flat = np.empty(int(around.sum()), np.int64)
-    inside = np.arange(int(lengths.sum())) + np.repeat(starts + len(before) - (np.cumsum(lengths) - lengths), lengths)
-    flat[inside] = side.rows(indices)
+    inside = np.arange(int(lengths.sum())) + np.repeat(starts + len(before) - _starts(lengths), lengths)
+    flat[inside] = inner.flat
     for place, symbol in enumerate(before):
         flat[starts + place] = symbol
     for place, symbol in enumerate(after):
         flat[starts + len(before) + lengths + place] = symbol
     return Sequences(flat, around)
+
+
+def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+    return np.cumsum(lengths) - lengths
 
 
 def joined(rows: Sequence[Ids]) -> Sequences:
@@ -170,15 +195,11 @@ class Contents:
     labels: NDArray[np.int64] | None = None
 
     @staticmethod
-    def plain(store: TokenStore, indices: Indices, framing: Framing) -> Contents:
-        """Pairs with their framing."""
-        one, other = store.sides
-        if one.features:
-            source = joined([one.row(index) for index in indices.tolist()])
-        else:
-            source = framed(one, indices, framing.before, framing.after)
-        target = framed(other, indices, (framing.start,), ())
-        return Contents(source, target, framed(other, indices, (), (framing.end,)))
+    def plain(source: Sequences, target: Sequences, framing: Framing) -> Contents:
+        """Pairs with their framing; there is none around vectors."""
+        if source.flat.ndim == 1:
+            source = framed(source, framing.before, framing.after)
+        return Contents(source, framed(target, (framing.start,), ()), framed(target, (), (framing.end,)))
 
     @staticmethod
     def of(made: Sequence[Row], aligned: bool, pad: int) -> Contents:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from dragoman.data.batch import Batch, Contents, Indices, Rows
-from dragoman.data.order import Order
+from dragoman.data.batch import Batch, Contents, Indices, Rows, Segments, Sequences, read
+from dragoman.data.order import Order, chances
 from dragoman.data.store import TokenStore
 from dragoman.errors import UserError
 from dragoman.text.framing import ENCODER_DECODER, Framing
@@ -43,11 +43,11 @@ class Packing:
     longest: tuple[int, int]
 
     @staticmethod
-    def of(store: TokenStore, tokens: int, sizes: Sizes) -> Packing:
-        """`tokens` on the larger side, on the other as many as usually come with them."""
+    def of(store: TokenStore, tokens: int, sizes: Sizes, growth: tuple[float, float] = (1.0, 1.0)) -> Packing:
+        """`tokens` on the larger side, on the other as many as usually come with them, grown so much."""
         source, target, count = store.length_counts()
         sides = sizes(source, target)
-        totals = [max(0, int((side * count).sum())) for side in sides]
+        totals = [max(0.0, grown * float((side * count).sum())) for side, grown in zip(sides, growth)]
         largest, pairs = max(totals), int(count.sum())
         longest = (max(1, int(sides[0].max())), max(1, int(sides[1].max())))
         widths = [
@@ -75,7 +75,7 @@ class Batches:
 
     `rows` makes each row of a batch from the store, afresh in every epoch (or in every one of `copies` epochs, after
     which the same come again); without it a row is a pair with its framing. `width` estimates from the lengths of its
-    two sides in the store how wide a row will be.
+    two sides in the store how wide a row will be. `segments` put plain pairs into other tokens, afresh in every epoch.
     """
 
     def __init__(
@@ -93,6 +93,7 @@ class Batches:
         sizes: Sizes | None = None,
         multiples: tuple[int, int] = (1, 1),
         twins: bool = False,
+        segments: Segments = (None, None),
     ) -> None:
         self.order = Order(store.counts, seed, shuffle, store.draws)
         if window is None:
@@ -101,6 +102,7 @@ class Batches:
             raise UserError(f"the window of pairs that are sorted together must be at least 1, not {window}")
         self.width = width or (lambda source, target: np.maximum(source + 1, target + 1))
         known = store.length_counts()
+        self.longest = int(known.source.max()), int(known.target.max())  # tokens of a side
         longest = int(self.width(known.source, known.target).max())
         if longest > tokens:
             raise UserError(
@@ -111,8 +113,9 @@ class Batches:
         self.framing, self.rows, self.aligned, self.copies = framing, rows, aligned, copies
         self.windows = -(-len(self.order) // window)
         self.sizes, self.multiples = sizes, multiples
-        self.twins = twins
-        self.packing = Packing.of(store, tokens // 2 if twins else tokens, sizes) if sizes else None
+        self.twins, self.segments = twins, segments
+        self.growth = self._growth()
+        self.packing = Packing.of(store, tokens // 2 if twins else tokens, sizes, self.growth) if sizes else None
 
     @cached_property
     def an_epoch(self) -> int:
@@ -120,10 +123,34 @@ class Batches:
         source, target, count = self.store.length_counts()
         drawn = len(self.order) / max(1, len(self.store))
         if self.packing is not None and self.sizes is not None:
-            sides = zip(self.sizes(source, target), self.packing.widths)
-            return max(1, *(round(drawn * (size * count).sum() / width) for size, width in sides if width))
-        tokens = self.tokens / 2 if self.twins else self.tokens
+            sides = zip(self.sizes(source, target), self.growth, self.packing.widths)
+            return max(
+                1, *(round(drawn * grown * (size * count).sum() / width) for size, grown, width in sides if width)
+            )
+        tokens = (self.tokens / 2 if self.twins else self.tokens) / max(self.growth)
         return max(1, round(drawn * (self.width(source, target) * count).sum() / (0.95 * tokens)))
+
+    def _growth(self) -> tuple[float, float]:
+        """How much longer the two sides are in their new tokens, by the first pairs."""
+        pairs = self.order.pairs(0, 0, 1000)
+        grown = [
+            1.0 if segment is None else float(self._read(number, pairs, 0).lengths.sum() / side.lengths[pairs].sum())
+            for number, (side, segment) in enumerate(zip(self.store.sides, self.segments))
+        ]
+        return grown[0], grown[1]
+
+    def _read(self, number: int, pairs: Indices, epoch: int) -> Sequences:
+        """A side of some pairs, in the tokens that an epoch sees them in: no more than any has in the store."""
+        plain, segment = read(self.store.sides[number], pairs), self.segments[number]
+        if segment is None:
+            return plain
+        keys = chances(int(chances(self.seed, NOISE, [epoch])[0]), number, pairs)
+        return Sequences(*segment(plain.flat, plain.lengths, keys)).up_to(self.longest[number], plain)
+
+    def _lengths(self, number: int, pairs: Indices, epoch: int) -> NDArray[Any]:
+        if self.segments[number] is None:
+            return np.asarray(self.store.sides[number].lengths[pairs])
+        return self._read(number, pairs, epoch).lengths
 
     def start(self, position: Position | None = None) -> Iterator[tuple[Batch, Position]]:
         """The batches from a position on without end, each with the position after it, from where to resume."""
@@ -157,7 +184,7 @@ class Batches:
         """The pair numbers of every batch of a window, in order."""
         pairs = self.order.pairs(epoch, window * self.window, (window + 1) * self.window)
         self.store.load(pairs)
-        source, target = (np.asarray(side.lengths[pairs]) for side in self.store.sides)
+        source, target = (self._lengths(number, pairs, epoch) for number in (0, 1))
         if self.packing is not None and self.sizes is not None:
             return _fill(pairs, self.sizes(source, target), self.packing)
         widths, lean = self.width(source, target), source - target
@@ -171,7 +198,7 @@ class Batches:
     def build(self, indices: Indices, epoch: int) -> Batch:
         """The tensors of some pairs; the epoch decides the noise."""
         if self.rows is None:
-            contents = Contents.plain(self.store, indices, self.framing)
+            contents = Contents.plain(self._read(0, indices, epoch), self._read(1, indices, epoch), self.framing)
         else:
             number = epoch if self.copies is None else epoch % self.copies
             streams = (np.random.Generator(self._random(NOISE, number, index)) for index in indices.tolist())

@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dragoman.errors import UserError
+from dragoman.text.mixing import GOLDEN, Numbers, mixed
 
 Indices = NDArray[np.int64]
-Numbers = NDArray[np.uint64]
 Keys = NDArray[np.uint64]  # ROUNDS numbers a row
 
 ROUNDS = 8
@@ -97,7 +97,7 @@ def scattered(places: Indices, size: int, table: Keys) -> Indices:
     span = np.minimum(places // SPAN, last)
     found = places - span * SPAN
     for own, width in ((span < last, SPAN), (span == last, size - last * SPAN)):
-        tweak = _mixed(span[own].astype(np.uint64))
+        tweak = mixed(span[own].astype(np.uint64))
         found[own] = _permuted(found[own].astype(np.uint64), width, table, None, tweak)
     return span * SPAN + found
 
@@ -140,21 +140,18 @@ def _feistel(numbers: Numbers, size: int, key: Keys) -> Numbers:
     bits = np.uint64(half)
     left, right = numbers >> bits, numbers & np.uint64(2**half - 1)
     for number in range(ROUNDS):
-        left, right = right, left ^ (_mixed(right + key[:, number]) >> np.uint64(64 - half))
+        left, right = right, left ^ (mixed(right + key[:, number]) >> np.uint64(64 - half))
     return left << bits | right
 
 
 def keys(seed: int, corpus: int, passes: ArrayLike) -> Keys:
     """P × ROUNDS numbers that follow from seed, corpus and pass."""
-    golden = np.uint64(0x9E3779B97F4A7C15)
-    mixed = _mixed(np.array([seed % 2**64], np.uint64) + golden)
-    mixed = _mixed(mixed + np.uint64(corpus) + golden)
-    mixed = _mixed(mixed + np.asarray(passes).astype(np.uint64) + golden)
-    return _mixed(mixed[:, None] + golden * np.arange(1, ROUNDS + 1, dtype=np.uint64))
+    drawn = chances(seed, corpus, passes)
+    return mixed(drawn[:, None] + GOLDEN * np.arange(1, ROUNDS + 1, dtype=np.uint64))
 
 
-def _mixed(numbers: Numbers) -> Numbers:
-    """SplitMix64's finaliser (Steele, Lea & Flood 2014): every bit of the answer depends on every bit of the number."""
-    numbers = (numbers ^ (numbers >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    numbers = (numbers ^ (numbers >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return numbers ^ (numbers >> np.uint64(31))
+def chances(seed: int, purpose: int, numbers: ArrayLike) -> Numbers:
+    """A random number for each number, which follows from it, the seed and what it is for."""
+    found = mixed(np.array([seed % 2**64], np.uint64) + GOLDEN)
+    found = mixed(found + np.uint64(purpose) + GOLDEN)
+    return mixed(found + np.asarray(numbers).astype(np.uint64) + GOLDEN)

@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data import NOTHING, Batch, Rows
+from dragoman.data import NOTHING, Batch, Rows, Segments
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.objectives.cross_entropy import CrossEntropy, TwinCrossEntropy, likelihoods, rows
@@ -71,6 +71,7 @@ class Objective:
             )
         self.material = material
         self.rows: Rows | None = None  # None: plain pairs with their framing
+        self.segments: Segments = (None, None)  # what puts plain pairs into other tokens
         self.copies: int | None = None  # epochs after which the same rows come again; None: never
 
     def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
@@ -115,7 +116,11 @@ def words_lost(
     answers that were likeliest, when nothing is learned from it. With a `consistency` of more than 0 the second half of
     all is the first once more, and `divergence` is how far the two differ.
     """
-    x, right = output.hidden(features.flatten(0, -2)), answers.flatten()
+    x, right = features.flatten(0, -2), answers.flatten()
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to wait until it knows how many
+        real = (right != NOTHING).nonzero()[:, 0]
+        x, right = x[real], right[real]
+    x = output.hidden(x)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
     if torch.is_grad_enabled() and consistency:

@@ -55,12 +55,16 @@ class Translation(Objective):
         super().__init__(material)
         self.sampling, self.sampling_steps, self.decay = sampling, sampling_steps, decay
         self.consistency = consistency
-        if material.dropout:
-            self.dropouts = [Dropout(side, material.dropout) for side in (material.source, material.target)]
-            self.rows = self._segmented_anew
+        text = material.model.source_features is None  # vectors are not segmented
+        self.dropouts = (
+            Dropout(material.source, material.dropout) if material.dropout and text else None,
+            Dropout(material.target, material.dropout) if material.dropout else None,
+        )
         framing = material.framing
         if material.model.joins and material.model.packs and framing.pad != framing.end and not sampling + consistency:
-            self.aligned, self.make_row, self.rows = True, self.rows or self._plain, self._joined
+            self.aligned, self.rows = True, self._joined
+        else:
+            self.segments = self.dropouts
 
     @property
     def twins(self) -> bool:
@@ -74,24 +78,16 @@ class Translation(Objective):
     def packs(self) -> bool:
         return super().packs and (self.aligned or not self.material.model.joins)
 
-    def _plain(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
-        framing = self.material.framing
-        target = row((framing.start,), store.target(index), (framing.end,))
-        return Row(row(framing.before, store.source(index), framing.after), target)
-
     def _joined(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         """Source and target as the one sequence that the model reads, the answers to the target's part alone."""
-        source, target, *_ = self.make_row(store, index, random)
-        silent = np.full(len(source), self.material.framing.pad)
+        framing = self.material.framing
+        source, target = (
+            side.row(index) if dropout is None else dropout.row(side.row(index), random)
+            for side, dropout in zip(store.sides, self.dropouts)
+        )
+        source, target = row(framing.before, source, framing.after), row((framing.start,), target, (framing.end,))
+        silent = np.full(len(source), framing.pad)
         return Row(row(source, target[:-1]), row(silent, target[1:]))
-
-    def _segmented_anew(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
-        """Byte pairs merged with dropout, other ones in every epoch."""
-        framing, (source, target) = self.material.framing, self.dropouts
-        read = store.source(index)
-        if self.material.model.source_features is None:  # vectors are not segmented
-            read = row(framing.before, source(read.tolist(), random), framing.after)
-        return Row(read, row((framing.start,), target(store.target(index).tolist(), random), (framing.end,)))
 
     def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
         if batch.asked is not None:

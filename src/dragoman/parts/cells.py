@@ -106,15 +106,16 @@ class Cells(nn.Module):
     def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
         """One step from the bottom layer's projected input, B G: the top layer's state B D, and all of them."""
         below: list[State] = []
-        rows = {name: value.unbind(1) for name, value in state.items()}
+        rows = {name: [value.squeeze(1)] if self.layers == 1 else value.unbind(1) for name, value in state.items()}
         for layer in range(self.layers):
             if layer > 0:
                 x = dropout(below[-1]["hidden"], self.dropout, self.training)
                 gates = F.linear(x, *self.weight("ih", layer))
             before = {name: values[layer] for name, values in rows.items()}
             below.append(self.cell(gates, F.linear(before["hidden"], *self.weight("hh", layer)), before))
-        after = {name: torch.stack([one[name] for one in below], dim=1) for name in state}  # B L D
-        return below[-1]["hidden"], after
+        if self.layers == 1:  # nothing needs to be copied
+            return below[0]["hidden"], {name: below[0][name].unsqueeze(1) for name in state}
+        return below[-1]["hidden"], {name: torch.stack([one[name] for one in below], dim=1) for name in state}  # B L D
 
     def cell(self, gates: Tensor, recurrent: Tensor, before: State) -> State:
         """h = tanh(W x + U h)."""
@@ -169,6 +170,9 @@ class LSTMCells(Cells):
         return super().init_state(batch, like) | {"cell": like.new_zeros(batch, self.layers, self.dim)}
 
     def cell(self, gates: Tensor, recurrent: Tensor, before: State) -> State:
+        if torch.is_grad_enabled() and gates.device.type == "cpu" and not torch.compiler.is_compiling():
+            hidden, cell = LSTMCell.apply(gates, recurrent, before["cell"])
+            return {"hidden": hidden, "cell": cell}
         enter, forget, new, leave = (gates + recurrent).chunk(4, dim=-1)
         cell = forget.sigmoid() * before["cell"] + enter.sigmoid() * new.tanh()
         return {"hidden": leave.sigmoid() * cell.tanh(), "cell": cell}
@@ -178,6 +182,35 @@ class LSTMCells(Cells):
 
     def unpack(self, last: Tensor | tuple[Tensor, Tensor]) -> State:
         return {"hidden": self._batch_first(last[0]), "cell": self._batch_first(last[1])}
+
+
+class LSTMCell(torch.autograd.Function):
+    """The same for training on a CPU, with a derivative that is written out and does without copies."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, recurrent: Tensor, before: Tensor) -> tuple[Tensor, Tensor]:
+        gates = gates + recurrent
+        enter, forget, new, leave = gates.chunk(4, -1)
+        for gate in (enter, forget, leave):
+            gate.sigmoid_()
+        new.tanh_()
+        cell = torch.addcmul(forget * before, enter, new)
+        squashed = cell.tanh()
+        ctx.save_for_backward(gates, before, squashed)
+        return leave * squashed, cell
+
+    @staticmethod
+    def backward(ctx: Any, of_hidden: Tensor, of_cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, before, squashed = ctx.saved_tensors
+        enter, forget, new, leave = gates.chunk(4, -1)
+        of_cell = of_cell + torch.ops.aten.tanh_backward(of_hidden * leave, squashed)
+        found = torch.empty_like(gates)
+        into = found.chunk(4, -1)
+        torch.ops.aten.sigmoid_backward.grad_input(of_cell * new, enter, grad_input=into[0])
+        torch.ops.aten.sigmoid_backward.grad_input(of_cell * before, forget, grad_input=into[1])
+        torch.ops.aten.tanh_backward.grad_input(of_cell * enter, new, grad_input=into[2])
+        torch.ops.aten.sigmoid_backward.grad_input(of_hidden * squashed, leave, grad_input=into[3])
+        return found, found, of_cell * forget
 
 
 class GRUCells(Cells):

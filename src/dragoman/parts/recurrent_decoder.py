@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from dragoman.parts.at_once import at_once
 from dragoman.parts.cells import CELLS, CellKind
 from dragoman.parts.dropout import dropout
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
@@ -80,7 +81,8 @@ class RecurrentDecoderMixer(Mixer):
         # without a state nobody asks where rows ended, and padding comes after all that counts
         layout = Layout(ctx.layout.positions) if state is None else ctx.layout
         if self.sequential:
-            y, cells, fed = self._steps(x, ctx, kept, cells, fed, layout.real)
+            with at_once():
+                y, cells, fed = self._steps(x, ctx, kept, cells, fed, layout.real)
         else:
             y, cells = self._whole(x, ctx, kept, cells, layout)
         after = None if state is None else {"cells": cells, "fed": fed}

@@ -26,6 +26,9 @@ DEFAULTS: dict[type[Spec], dict[str, str]] = {
 }
 
 
+#: pairs of which there are few: fewer are learned by heart if nothing is done against it
+FEW = 100_000
+
 #: operations of a training from which on a minute of compiling is made up for
 WORTH_COMPILING = 8e15
 
@@ -86,6 +89,8 @@ def choose(
         config, more = _choose_system(config, how, len(store), device)
         choices += more
         spec = build(config)
+    config, more = _choose_segmentation(config, how, len(store))
+    choices += more
     config, more = _choose_training(config, how, spec, store, device)
     return config, choices + more
 
@@ -98,6 +103,20 @@ def _with_recipe(config: Config, name: str, how: Recipe) -> Config:
     return replace(config, training=replace(training, **{"recipe": name, **values}))
 
 
+def _choose_segmentation(config: Config, how: Recipe, pairs: int) -> tuple[Config, list[Choice]]:
+    """BPE dropout, where the recipe has it, for texts that are few."""
+    text = config.text
+    if text.dropout is not None:
+        return config, []
+    suits = (
+        text.kind == "bpe" and config.objective.name == "translation" and config.system.size != "tiny" and pairs < FEW
+    )
+    rate = how.segmentation if suits else 0.0
+    why = "every epoch sees the words cut into other pieces, which helps where pairs are few"
+    choices = [Choice("text.dropout", rate, why)] if rate else []
+    return replace(config, text=replace(text, dropout=rate)), choices
+
+
 def _choose_system(config: Config, how: Recipe, pairs: int, device: str) -> tuple[Config, list[Choice]]:
     choices: list[Choice] = []
     size, settings = config.system.size, dict(config.system.settings)
@@ -107,7 +126,7 @@ def _choose_system(config: Config, how: Recipe, pairs: int, device: str) -> tupl
         size = _size(pairs, gpu)
         choices.append(Choice("system.size", size, f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}"))
     textbook = config.training.recipe == "textbook"
-    if not textbook and "dropout" not in settings and pairs < 100_000 and size != "tiny":
+    if not textbook and "dropout" not in settings and pairs < FEW and size != "tiny":
         settings["dropout"] = 0.3
         why = f"{pairs:,} rows are few, and are learned by heart without it"
         choices.append(Choice("system.settings.dropout", 0.3, why))

@@ -95,7 +95,7 @@ class Trainer:
         framing = read_framing(folder)
         self.run = Run(folder, self.config, model, source, target, framing, "last")
         material = Material(
-            model, source, target, framing, training.label_smoothing or 0.0, dropout=self.config.text.dropout
+            model, source, target, framing, training.label_smoothing or 0.0, dropout=self.config.text.dropout or 0.0
         )
         self.objective = make(self.config.objective.name or "translation", material, self.config.objective.settings)
         measured = replace(material, label_smoothing=0.0, dropout=0.0)
@@ -113,6 +113,7 @@ class Trainer:
             sizes=self.objective.sizes if packed else None,
             multiples=(32, 4) if self.device.type == "cuda" else (1, 1),
             twins=self.objective.twins,
+            segments=self.objective.segments,
         )
         valid = TokenStore(folder / "data" / "valid")
         self.validator = Validator(self.run, validated, valid, training.tokens or 4096, training.validate_sentences)
