@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 from torch.nn.attention.varlen import varlen_attn
@@ -19,6 +20,7 @@ from dragoman.parts.positions import Position
 from dragoman.parts.visibility import Visibility
 
 BLOCK = 128  # tokens; rows are packed to a multiple of it
+NARROWEST = 16  # head that the kernels can do; zeros make up for what is missing
 
 
 def packed_attention(
@@ -38,7 +40,11 @@ def packed_attention(
         ctx.masks[name] = block_mask(queries, keys, visibility)
     biased = [position for position in positions if type(position).at is not Position.at]
     score_mod = _bias(biased, queries.positions[0], keys.positions[0]) if biased else None
-    return flex_attention(
+    width = query.shape[-1]
+    if width < NARROWEST:
+        scale = scale or width**-0.5
+        query, key, value = (F.pad(x, (0, NARROWEST - width)) for x in (query, key, value))
+    y = flex_attention(
         query,
         key,
         value,
@@ -47,6 +53,8 @@ def packed_attention(
         scale=scale,
         enable_gqa=key.shape[1] != query.shape[1],
     )
+    assert isinstance(y, Tensor)
+    return y[..., :width]
 
 
 def varying_attention(
