@@ -269,3 +269,38 @@ def test_rows_without_a_pair_ask_nothing_and_have_no_label(store_of: StoreOf) ->
     assert batch.types.shape == (4, 8)
     assert batch.labels is not None
     assert batch.labels.tolist() == [0, 1, NOTHING, NOTHING]
+
+
+def halved(flat: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Every token becomes two, or stays, as chance says for its row."""
+    twice = np.repeat(keys % np.uint64(2) == 1, lengths)
+    return np.repeat(flat, 1 + twice), lengths * (1 + (keys % np.uint64(2)).astype(np.int64))
+
+
+@pytest.mark.parametrize("packed", [True, False])
+def test_pairs_are_put_into_other_tokens_every_epoch_and_fit(store_of, packed: bool) -> None:
+    store = many(store_of, 600)
+    longest = max(int(store.source_lengths[i]) for i in range(600))
+    settings: dict = {"segments": (halved, None)} | ({} if packed else {"sizes": None})
+    batches, again = packing(store, 256, **settings), packing(store, 256, **settings)
+    # lengths from 1 to 11 are alike frequent, and those up to 5 are doubled every other time: 1 + ½ · 15 / 66
+    assert batches.growth[0] == pytest.approx(1.114, abs=0.03)
+    assert batches.growth[1] == 1.0
+    seen: list[dict[int, int]] = []
+    for epoch in (0, 1):
+        lengths = {}
+        for batch, same in zip(batches.epoch(epoch), again.epoch(epoch)):
+            assert shape(batch) == shape(same)
+            assert batch.source.equal(same.source)
+            if packed:
+                assert shape(batch)["source"] == (1, batches.packing.widths[0])  # type: ignore[union-attr]
+            else:
+                assert batch.source.numel() <= 256
+            lengths |= dict(zip(batch.indices.tolist(), batch.source_lengths.tolist()))
+        assert len(lengths) == 600
+        for index, length in lengths.items():
+            usual = int(store.source_lengths[index])
+            assert length - 1 in (usual, 2 * usual)
+            assert length - 1 <= longest
+        seen.append(lengths)
+    assert seen[0] != seen[1]
