@@ -106,12 +106,12 @@ class TrainingConfig:
     decay: float = 0.2  # stable: the share of the steps, at the end, in which the rate falls to zero
     hold: float = 5.0  # halving: epochs before the rate is halved for the first time
     halve_every: float = 1.0  # halving: epochs from then on between one time and the next
-    optimizer: Literal["adamw", "adam", "sgd", "muon"] | None = None
+    optimizer: Literal["adamw", "adam", "sgd", "adadelta", "muon"] | None = None
     momentum: float | None = None  # of sgd and muon; 0 and 0.95 if not given
     beta1: float = 0.9
     beta2: float = 0.98
     epsilon: float = 1e-9
-    weight_decay: float = 0.01  # of adamw and muon; adam and sgd are the papers', without
+    weight_decay: float = 0.01  # of adamw and muon; the others are the papers', without
     clip: float | None = None  # the largest norm of a gradient, 1 if not given; 0: any
     label_smoothing: float | None = None  # 0.1 for translation, else 0
     validate_every: int | None = None  # steps; about once an epoch if not given

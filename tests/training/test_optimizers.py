@@ -105,6 +105,26 @@ def test_the_gates_of_recurrent_cells_are_several_matrices() -> None:
     assert all(found[weight] == (weight.shape[0] // 4,) * 4 for weight in cells)  # an LSTM
 
 
+# ---- Adadelta
+
+
+def test_adadelta_is_torchs() -> None:
+    model, twin = model_of(), model_of()
+    own, other = (
+        make_optimizer(model, config_of({"optimizer": "adadelta"})),
+        torch.optim.Adadelta(twin.parameters(), rho=0.95, eps=1e-6),
+    )
+    for step in range(1, 6):
+        for one in (model, twin):
+            give_gradients(one, step)
+        set_rate(own, 1 / step)
+        other.param_groups[0]["lr"] = 1 / step
+        own.step()
+        other.step()
+    for weight, wanted in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(weight, wanted)
+
+
 # ---- Muon
 
 

@@ -154,6 +154,16 @@ SIZES = {
 #: plain SGD, the rate halved every so often once it has been held for some epochs, the gradient's norm clipped at 5
 DESCENT = {"optimizer": "sgd", "schedule": "halving", "warmup": 0, "clip": 5.0, "hold": 5.0, "label_smoothing": 0.0}
 
+#: Adadelta, the gradient's norm clipped at 1
+ADADELTA = {
+    "optimizer": "adadelta",
+    "schedule": "constant",
+    "warmup": 0,
+    "clip": 1.0,
+    "label_smoothing": 0.0,
+    "learning_rate": 1.0,
+}
+
 SYSTEMS: dict[str, System] = {
     "sutskever": System(
         sutskever,
@@ -169,7 +179,7 @@ SYSTEMS: dict[str, System] = {
         2014,
         SIZES,
         1.0,
-        paper_training=DESCENT | {"learning_rate": 1.0, "halve_every": 1.0, "clip": 1.0},  # for the papers' Adadelta
+        paper_training=ADADELTA,
     ),
     "bahdanau": System(
         bahdanau,
@@ -177,7 +187,7 @@ SYSTEMS: dict[str, System] = {
         2015,
         SIZES,
         1.0,
-        paper_training=DESCENT | {"learning_rate": 1.0, "halve_every": 1.0, "clip": 1.0},  # for the papers' Adadelta
+        paper_training=ADADELTA,
     ),
     "luong": System(
         luong,

@@ -1,4 +1,4 @@
-"""Optimisers: AdamW, the papers' Adam and SGD, Muon; none waits for the device, and a step can be part of a graph.
+"""Optimisers: AdamW, the papers' Adam, Adadelta and SGD, Muon; none waits for the device, and a graph can hold a step.
 
 Learning rates are tensors, filled in place before a step, and everything that a step changes is a tensor that is there
 from the start.
@@ -16,6 +16,7 @@ from torch.distributed.tensor import DTensor
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
 from dragoman.parts.matrices import hidden_matrices
+from dragoman.training.adadelta import Adadelta
 from dragoman.training.muon import Muon, moments_of, momentum_of
 
 Group = dict[str, Any]
@@ -47,6 +48,11 @@ def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     return _with_state(optimizer, momentum_of) if config.momentum else optimizer
 
 
+def adadelta(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """Adadelta (Zeiler 2012), as Cho et al. (2014) and Bahdanau et al. (2015) had it."""
+    return Adadelta(model.parameters())
+
+
 def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """Muon (Jordan et al. 2024; Liu et al. 2025) for hidden matrices, AdamW for everything else."""
     matrices = hidden_matrices(model)
@@ -66,6 +72,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingConfig], torch.optim.Optimize
     "adamw": adamw,
     "adam": adam,
     "sgd": sgd,
+    "adadelta": adadelta,
     "muon": muon,
 }
 
