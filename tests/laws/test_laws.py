@@ -11,7 +11,8 @@ from small import SYMBOLS, VARIANTS, VOCABULARY, as_read, pairs, small_model, sm
 from dragoman.models import DecoderOnlyModel, EncoderOnlyModel, Model, model_from_dict, model_to_dict
 from dragoman.parts.mixer import Ctx, Layout, State, map_state
 from dragoman.search import Beam, Length, exhaustive_search, search
-from dragoman.search.beam import beam_search
+from dragoman.search.beam import BeamSearch
+from dragoman.search.engine import Engine
 from dragoman.search.scoring import token_scores
 from dragoman.systems import SYSTEMS, Vocabulary
 
@@ -211,7 +212,8 @@ def test_beam_of_one_equals_greedy_equals_naive_argmax(variant: str) -> None:
     model, p = small_model(variant), pairs(variant)
     length = Length(ratio=0, extra=12)
     greedy = search(model, p.source, p.source_lengths, SYMBOLS, Beam(1, length=length), torch.arange(3))
-    beam = beam_search(model, p.source, p.source_lengths, SYMBOLS, torch.full((3,), 12), Beam(1))
+    one_wide = Engine([model], SYMBOLS, BeamSearch(Beam(1), SYMBOLS.end))
+    beam = one_wide.search(p.source, p.source_lengths, torch.full((3,), 12), torch.arange(3))
     for row in range(3):
         expected = naive_greedy(model, p.source[row : row + 1, : p.source_lengths[row]], 12)
         assert greedy[row][0].tokens == expected
@@ -244,7 +246,8 @@ def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, alph
     model = small_model(variant, vocabulary=7)  # 3 words and END: 1 + 3 + 9 + 27 targets of up to 4 tokens
     source = as_read(variant, torch.tensor([[4, 6, 5, 4]]))
     wide = Beam(128, alpha, stop="steps", best=40)
-    found = beam_search(model, source, torch.tensor([4]), SYMBOLS, torch.tensor([4]), wide)[0]
+    engine = Engine([model], SYMBOLS, BeamSearch(wide, SYMBOLS.end))
+    found = engine.search(source, torch.tensor([4]), torch.tensor([4]), torch.tensor([0]))[0]
     oracle = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=alpha, best=40)
     assert len(oracle) == 40
     assert [h.tokens for h in found if h.finished] == [h.tokens for h in oracle]

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.models import Start
-from dragoman.parts.mixer import Ctx, State
-from dragoman.search import Symbols
+from dragoman.parts.mixer import Ctx, State, map_state
+from dragoman.search import Beam, Hypothesis, Symbols
+from dragoman.search.beam import BeamSearch
+from dragoman.search.engine import Engine
 
 FILLERS = 2000  # words that nobody wants: what the table leaves of the probability is spread over them
 Prefix = tuple[str, ...]
@@ -50,13 +53,20 @@ class TableModel:
     def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int) -> Start:
         rows = source.shape[0] * beam
         state: State = {"written": torch.full((rows, longest + 1), -1)}
-        return Start(None, state, torch.full((rows,), first), torch.zeros(rows, dtype=torch.long))
+        return Start(None, state, torch.full((rows,), first), torch.zeros(rows, dtype=torch.long), longest + 1)
 
     def decode(self, tokens: Tensor, ctx: Ctx, state: State) -> tuple[Tensor, State]:
         written = state["written"].scatter(1, ctx.layout.positions, tokens)
         fed = [self.text([token for token in row[1:].tolist() if token >= 0]) for row in written]
         self.steps.append(fed)
         return torch.stack([self.after(prefix) for prefix in fed])[:, None], {"written": written}
+
+    def widened(self, state: State, rows: int, places: int) -> tuple[State, int]:
+        written = state["written"]
+        return {"written": torch.nn.functional.pad(written, (0, places - written.shape[1]), value=-1)}, places
+
+    def reorder(self, state: State, rows: Tensor) -> State:
+        return map_state(lambda leaf: leaf.index_select(0, rows), state)
 
     def __call__(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
         """Teacher forcing: every prefix of every row."""
@@ -72,3 +82,11 @@ class TableModel:
 
     def sentence(self, tokens: list[int]) -> str:
         return " ".join(self.text(tokens))
+
+
+def beam_search(
+    model: Any, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, settings: Beam
+) -> list[list[Hypothesis]]:
+    """A beam, even if it is one hypothesis wide."""
+    engine = Engine([model], symbols, BeamSearch(settings, symbols.end))
+    return engine.search(source, lengths, limits, torch.arange(len(source)))

@@ -7,12 +7,11 @@ from typing import Any, cast
 
 import pytest
 import torch
-from table_model import TableModel
+from table_model import TableModel, beam_search
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
 from dragoman.search import Beam, Hypothesis, Length, exhaustive_search, search
-from dragoman.search.beam import beam_search
 from dragoman.systems import SYSTEMS, Vocabulary
 
 #: the textbook's tree: log p of every hypothesis that is looked at

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from table_model import TableModel
+from table_model import TableModel, beam_search
 from test_beam import PIE
 from torch import Tensor
 
@@ -16,7 +16,6 @@ from dragoman.models import Model
 from dragoman.parts.mixer import Ctx, State
 from dragoman.search import Beam, Hypothesis, Length, Symbols, exhaustive_search, search
 from dragoman.search.alignment import attention_weights, cross_attention
-from dragoman.search.beam import beam_search
 from dragoman.search.penalties import coverage_penalty
 from dragoman.systems import SYSTEMS, Vocabulary
 

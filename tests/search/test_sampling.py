@@ -14,7 +14,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
 from dragoman.search import Hypothesis, Length, Sample, Symbols, search
-from dragoman.search.sampling import draw, sample
+from dragoman.search.sampling import draw
 from dragoman.systems import SYSTEMS, Vocabulary
 
 P = {0: 0.15, 1: 0.50, 2: 0.10, 3: 0.25}  # in no order, so that sorting shows
@@ -91,7 +91,7 @@ def fruits(count: int, settings: Sample) -> tuple[TableModel, list[list[Hypothes
     model = TableModel(FRUIT)
     source, lengths = torch.zeros(count, 1, dtype=torch.long), torch.ones(count, dtype=torch.long)
     limits, keys = torch.full((count,), 3), torch.arange(count)
-    return model, sample(cast(Any, model), source, lengths, model.symbols, limits, settings, keys)
+    return model, search(cast(Any, model), source, lengths, model.symbols, settings, keys, limits)
 
 
 @pytest.mark.parametrize("best", [1, 4])
@@ -118,7 +118,7 @@ def test_a_sample_that_never_ends_is_cut_at_its_limit() -> None:
     model = TableModel({"la": 0.0, "la la": 0.0, "la la la": 0.0})
     source, ones = torch.zeros(2, 1, dtype=torch.long), torch.ones(2, dtype=torch.long)
     limits = torch.tensor([3, 2])
-    found = sample(cast(Any, model), source, ones, model.symbols, limits, Sample(), torch.arange(2))
+    found = search(cast(Any, model), source, ones, model.symbols, Sample(), torch.arange(2), limits)
     assert [model.sentence(one[0].tokens) for one in found] == ["la la la", "la la"]
     assert not any(one[0].finished for one in found)
 

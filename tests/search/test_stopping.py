@@ -7,13 +7,10 @@ from typing import Any, cast
 
 import pytest
 import torch
-from table_model import TableModel
+from table_model import TableModel, beam_search
 
 from dragoman.errors import UserError
-from dragoman.search import Beam, Hypothesis, Sample
-from dragoman.search.beam import beam_search
-from dragoman.search.greedy import greedy_search
-from dragoman.search.sampling import sample
+from dragoman.search import Beam, Hypothesis, Sample, search
 
 #: a ends early; b c falls behind it at first, and is better in the end where lengths count: −1.0/2 < −1.3/4
 LATE = {"a": -0.6, "b": -0.9, "a </s>": -1.0, "b c": -1.2, "b c d": -1.25, "b c d </s>": -1.3}
@@ -68,9 +65,11 @@ def test_every_source_is_closed_at_its_own_limit() -> None:
     model = TableModel(LATE)
     symbols = replace(model.symbols, closed=True)
     source, lengths, limits = torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]), torch.tensor([1, 2])
-    found = greedy_search(cast(Any, model), source, lengths, symbols, limits, lambda length: 1.0)
+    found = search(
+        cast(Any, model), source, lengths, symbols, Beam(1, length_penalty=0.0), torch.arange(len(source)), limits
+    )
     assert found == [[Hypothesis([], 0.0, 0.0, True)], [Hypothesis([model.ids["a"]], near(-0.6), near(-0.6), True)]]
-    drawn = sample(cast(Any, model), source, lengths, symbols, limits, Sample(best=3), torch.arange(2))
+    drawn = search(cast(Any, model), source, lengths, symbols, Sample(best=3), torch.arange(2), limits)
     assert all(h.finished for some in drawn for h in some)
     assert [h.tokens for h in drawn[0]] == [[], [], []]
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.mixer import Ctx, Layout, Memory, State
+from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec
 
@@ -24,7 +24,7 @@ class Start:
     state: State
     tokens: Tensor  # R: the token that is fed first
     positions: Tensor  # R: its position
-    places: int = 2**31  # how many positions there is room for; rows that are over stay at the last one
+    places: int  # how many positions there is room for; rows that are over stay at the last one
 
 
 class Model(nn.Module):
@@ -36,6 +36,7 @@ class Model(nn.Module):
 
     spec: Spec
     output: OutputLayer
+    decoder: Mixer
     vocabulary: int  # how many tokens the output layer tells apart
     writes = True  # can it go on token by token?
     joins = False  # are source and target one sequence?
@@ -68,6 +69,15 @@ class Model(nn.Module):
         """
         raise UserError("this model labels its source and writes no text: use a system with a decoder")
 
+    def reorder(self, state: State, rows: Tensor) -> State:
+        """The state whose row r goes on with what row `rows[r]` has seen."""
+        return self.decoder.reorder(state, rows)
+
+    def widened(self, state: State, rows: int, places: int) -> tuple[State, int]:
+        """The state with room for so many positions, or for as many as there can be; and how many there are now."""
+        places = min(places, position_limit(self.decoder) or places)
+        return _filled(self.decoder.init_state(rows, places, next(self.decoder.parameters())), state), places
+
     def room(self, source_lengths: Tensor) -> Tensor | None:
         """B: how many target tokens can be placed after such sources; None where there is no limit."""
         return None
@@ -96,3 +106,16 @@ def position_limit(stack: nn.Module) -> int | None:
     """The longest sequence that a stack's positions can place."""
     limits = [part.limit for part in stack.modules() if isinstance(part, Position) and part.limit is not None]
     return min(limits, default=None)
+
+
+def _filled(wide: State, state: State) -> State:
+    """A state with what a narrower one holds in its first places."""
+    for name, leaf in state.items():
+        if isinstance(leaf, dict):
+            wide[name] = _filled(wide[name], leaf)
+        elif wide[name].shape == leaf.shape:
+            wide[name] = leaf
+        else:
+            wide[name] = wide[name].to(leaf.dtype)
+            wide[name][tuple(slice(size) for size in leaf.shape)] = leaf
+    return wide

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import torch
 import torch.nn.functional as F
@@ -29,6 +29,7 @@ class Look:
     scale: float | None = None  # of the dot product; 1/√E unless told
     dropout: float = 0.0
     path: str = ""
+    mask: Tensor | None = None  # B T S: what else must hold for a key to be seen
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, ctx: Ctx, look: Look) -> Tensor:
@@ -59,7 +60,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
             scale=look.scale,
             enable_gqa=key.shape[1] != query.shape[1],
         )
-    visible = _visible(queries, keys, ctx, look.visibility)
+    visible = _visible(queries, keys, ctx, look)
     if needs_weights:
         return _explicit(query, key, value, visible, bias, queries, keys, ctx, look)
     if bias is not None and visible is not None:
@@ -135,9 +136,12 @@ def _adds_to_values(look: Look) -> bool:
     return any(type(position).value is not Position.value for position in look.positions)
 
 
-def _visible(queries: Layout, keys: Layout, ctx: Ctx, visibility: Visibility | None) -> Tensor | None:
+def _visible(queries: Layout, keys: Layout, ctx: Ctx, look: Look) -> Tensor | None:
     """B T S, True where a query may see a key: visibility, padding and borders of packed sequences; None: all of it."""
+    visibility = look.visibility
     masks = [] if visibility is None or visibility.full else [visibility.see(queries.positions, keys.positions, ctx)]
+    if look.mask is not None:
+        masks.append(look.mask)
     if keys.real is not None:
         masks.append(keys.real[:, None, :])
     if keys.segments is not None and queries.segments is not None:
@@ -231,8 +235,30 @@ class SelfAttentionMixer(Mixer):
             dropout=self.dropout if self.training else 0.0,
             path=self.path,
         )
-        y = attend(query, key.transpose(1, 2), value.transpose(1, 2), ctx.layout, keys, ctx, look)
+        if state is not None and ctx.ancestors is not None:
+            y = self._among_beams(query, key, value, ctx, look)
+        else:
+            y = attend(query, key.transpose(1, 2), value.transpose(1, 2), ctx.layout, keys, ctx, look)
         return self.output(join_heads(y)), state
+
+    def _among_beams(self, query: Tensor, key: Tensor, value: Tensor, ctx: Ctx, look: Look) -> Tensor:
+        """R H 1 E, with the caches of all hypotheses of a source, R S G E, as so many keys, of which each hypothesis
+        sees its ancestors': nothing is copied when it goes on with what another one has written."""
+        assert ctx.ancestors is not None
+        batch, width, longest = ctx.ancestors.shape
+        queries = Layout(ctx.layout.positions.view(batch, width))
+        if "ancestors" not in ctx.masks:
+            rows = torch.arange(width, device=query.device)[:, None]
+            places = torch.arange(longest, device=query.device).repeat(width).expand(batch, -1)  # B K·S
+            ctx.masks["ancestors"] = Layout(places), (ctx.ancestors[:, :, None] == rows).flatten(2)  # B K K·S
+        keys, mask = ctx.masks["ancestors"]
+        folded = query.unflatten(0, (batch, width))[..., 0, :].transpose(1, 2)  # B H K E
+        key, value = (x.view(batch, width * longest, *x.shape[2:]).transpose(1, 2) for x in (key, value))
+        y = attend(folded, key, value, queries, keys, ctx, replace(look, mask=mask))
+        return y.transpose(1, 2).flatten(0, 1)[:, :, None]
+
+    def reorder(self, state: State, rows: Tensor) -> State:
+        return state  # ctx.ancestors says who has written what
 
 
 @dataclass(frozen=True)

@@ -169,6 +169,9 @@ class HalvedResidualMixer(Mixer):
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return {name: part.init_state(batch, longest, like) for name, part in self.parts()}
 
+    def reorder(self, state: State, rows: Tensor) -> State:
+        return {name: part.reorder(state[name], rows) for name, part in self.parts()}
+
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         y, after = x, {}
         for name, part in self.parts():

@@ -104,6 +104,7 @@ class Ctx:
     shared: nn.Module | None = None  # the stack's position part, where its layers share one
     prefix: Tensor | None = None  # R: how much of each row may be seen from everywhere
     inputs: Tensor | None = None  # B T D: what entered the stack's first layer, positions counted in
+    ancestors: Tensor | None = None  # B K S: which row of its source holds what a row has at each position
     context: Tensor | None = None  # B T D: what an attending layer of this stack saw of the source, for those above it
     final: State | None = None  # left here by a recurrent part that has read to the end
     losses: list[Tensor] = field(default_factory=list)  # auxiliary losses
@@ -128,6 +129,10 @@ class Mixer(nn.Module):
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         """What this part needs to go on step by step up to `longest` tokens; `like` gives dtype and device."""
         return {}
+
+    def reorder(self, state: State, rows: Tensor) -> State:
+        """The state whose row r goes on with what row `rows[r]` has seen."""
+        return map_state(lambda leaf: leaf.index_select(0, rows), state)
 
     def remember(self, memory: Memory) -> dict[str, Tensor]:
         """What this part computes once from the memory: projected keys and values, a first state."""

@@ -63,6 +63,9 @@ class ResidualMixer(Mixer):
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.body.init_state(batch, longest, like)
 
+    def reorder(self, state: State, rows: Tensor) -> State:
+        return self.body.reorder(state, rows)
+
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         y, state = self.body(self.before(x, ctx.layout), ctx, state)
         return self.after(x + self.dropout(y), ctx.layout), state
@@ -92,6 +95,9 @@ class ParallelMixer(Mixer):
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return {name: body.init_state(batch, longest, like) for name, body in self.parts()}
+
+    def reorder(self, state: State, rows: Tensor) -> State:
+        return {name: body.reorder(state[name], rows) for name, body in self.parts()}
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         same, after = self.norm(x, ctx.layout), {}
@@ -155,6 +161,9 @@ class StackMixer(Mixer):
                 f"{longest} tokens were asked for, but this model has {limit} learned positions: ask for less"
             )
         return {name: part.init_state(batch, longest, like) for name, part in self.parts()}
+
+    def reorder(self, state: State, rows: Tensor) -> State:
+        return {name: part.reorder(state[name], rows) for name, part in self.parts()}
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         ctx.shared = self.position

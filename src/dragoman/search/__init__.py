@@ -6,26 +6,39 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.search.beam import beam_search
-from dragoman.search.engine import Hypothesis, Symbols
+from dragoman.search.beam import BeamSearch
+from dragoman.search.engine import Engine, Hypothesis, Strategy, Symbols
 from dragoman.search.exhaustive import exhaustive_search
-from dragoman.search.greedy import greedy_search
-from dragoman.search.sampling import sample
+from dragoman.search.greedy import Greedy
+from dragoman.search.sampling import Sampling
 from dragoman.search.settings import Beam, Length, Sample, Search
 
-__all__ = ["Beam", "Hypothesis", "Length", "Sample", "Search", "Symbols", "exhaustive_search", "search"]
+__all__ = ["Beam", "Hypothesis", "Length", "Sample", "Search", "Symbols", "exhaustive_search", "search", "strategy"]
 
 
 def search(
-    model: Model, source: Tensor, lengths: Tensor, symbols: Symbols, settings: Search, keys: Tensor
+    model: Model,
+    source: Tensor,
+    lengths: Tensor,
+    symbols: Symbols,
+    settings: Search,
+    keys: Tensor,
+    limits: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
-    """B S padded sources → the hypotheses of each, best first; `keys` (B) number the sources, for sampling."""
-    limits = settings.length.limits(lengths, model.room(lengths))
-    if isinstance(settings, Sample):
-        return sample(model, source, lengths, symbols, limits, settings, keys)
+    """B S padded sources → the hypotheses of each, best first; `keys` (B) number the sources, for sampling.
+
+    `limits` (B) say how long the targets may get, END counted in; unless told, the settings do.
+    """
+    if limits is None:
+        limits = settings.length.limits(lengths, model.room(lengths))
     room = model.vocabulary - len(symbols.banned) - 1
-    if settings.size > room:
+    if isinstance(settings, Beam) and settings.size > room:
         raise UserError(f"a beam of {settings.size} is wider than the {room} words of the vocabulary: narrow it")
-    if settings.greedy:
-        return greedy_search(model, source, lengths, symbols, limits, settings.penalty)
-    return beam_search(model, source, lengths, symbols, limits, settings)
+    return Engine([model], symbols, strategy(settings, symbols.end)).search(source, lengths, limits, keys)
+
+
+def strategy(settings: Search, end: int) -> Strategy:
+    """The way of choosing words that the settings describe."""
+    if isinstance(settings, Sample):
+        return Sampling(settings, end)
+    return Greedy(1, end, settings.penalty) if settings.greedy else BeamSearch(settings, end)

@@ -1,125 +1,128 @@
-"""Beam search: at each step the K likeliest hypotheses; complete ones are set aside; backtracking at the end."""
+"""Beam search: at each step the K likeliest hypotheses; complete ones are set aside."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
 
-from dragoman.models import Model, Start
-from dragoman.search.engine import Hypothesis, Stepper, Symbols
-from dragoman.search.penalties import Coverage, SummedCoverage
+from dragoman.search.engine import Hypothesis, Tree
+from dragoman.search.greedy import put
+from dragoman.search.penalties import coverage_penalty, looked
 from dragoman.search.settings import Beam
 from dragoman.search.stopping import STOPS
 
 
-@torch.inference_mode()
-def beam_search(
-    model: Model, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, settings: Beam
-) -> list[list[Hypothesis]]:
-    """B S → the `settings.best` hypotheses of each source, best first, by log p(y|x) / |y|^α.
+class BeamSearch:
+    """The `settings.best` hypotheses of each source, best first, by log p(y|x) / |y|^α.
 
     Of the K·V continuations the 2K best are looked at: an END among the first K completes a hypothesis, which is set
-    aside; the first K others go on. Every step keeps its tokens and parents, from which hypotheses are traced back.
-    Penalties act where hypotheses are set aside; which of them go on is a matter of log p(y|x) alone.
+    aside; the first K others go on. Penalties act where hypotheses are set aside; which of them go on is a matter of
+    log p(y|x) alone.
     """
-    batch, width, device = source.shape[0], settings.size, source.device
-    lasts = set(limits.tolist())  # the numbers of tokens at which something is cut off
-    longest = max(lasts)
-    begin = model.start(source, lengths, width, longest, symbols.start)
-    coverage = _coverage(settings, begin, lengths, source.shape[1])
-    stepper = Stepper(model, begin, symbols, limits, coverage.watches)
-    first_row = torch.arange(batch, device=device)[:, None] * width  # B 1
-    scores = torch.full((batch, width), -torch.inf, device=device)
-    scores[:, 0] = 0.0  # at first all hypotheses are the same: let one speak
-    aside, cut = (
-        Aside(batch, settings.enough, device),
-        Aside(batch, width, device),
-    )  # complete, and cut off by the limit
-    over = torch.zeros(batch, dtype=torch.bool, device=device)
-    history: list[tuple[Tensor, Tensor]] = []  # of each step: tokens B K, parents B K
-    for step in range(longest):
-        log_p = stepper.step().unflatten(0, (batch, width))  # B K V
-        coverage.look(stepper.looks)
-        vocabulary = log_p.shape[-1]
-        total = (scores[..., None] + log_p).flatten(1)  # B K·V
-        best, index = total.topk(min(2 * width, total.shape[1]), dim=-1)  # B 2K
-        parent, token = index // vocabulary, index % vocabulary
-        end = token == symbols.end
+
+    moves = True
+
+    def __init__(self, settings: Beam, end: int) -> None:
+        self.settings, self.end, self.rows = settings, end, settings.size
+        self.watches = settings.coverage > 0
+
+    def begin(self, slots: Tree, longest: int) -> None:
+        tokens = slots["tokens"]
+        batch, width = tokens.shape
+        slots["scores"] = torch.full((batch, width), -torch.inf, device=tokens.device)
+        slots["scores"][:, 0] = 0.0  # at first all hypotheses are the same: let one speak
+        slots["written"] = torch.zeros((batch, width, longest), dtype=torch.long, device=tokens.device)
+        slots["aside"] = empty(batch, self.settings.enough, longest, tokens.device)  # complete
+        slots["cut"] = empty(batch, width, longest, tokens.device)  # off by the limit
+        if self.watches:
+            slots["looks"] = torch.zeros(batch, width, slots["real"].shape[1], device=tokens.device)  # B K S, in all
+
+    def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
+        settings, width = self.settings, self.rows
+        step, limit, written = slots["step"], slots["limit"], slots["written"]
+        if self.watches:
+            slots["looks"] = slots["looks"] + looked(looks).float()
+        best, parent, token = candidates(slots["scores"], logits, norm, 2 * width)  # B 2K
+        divisor = settings.penalty(step + 1)[:, None]  # B 1
+        end = token == self.end
         complete = torch.where(end[:, :width], best[:, :width], -torch.inf)
-        normalized = complete / settings.penalty(step + 1) + coverage.penalty(parent[:, :width])
-        aside.add(complete, normalized, step, parent[:, :width])
-        alive = torch.where(end, -torch.inf, best)
-        scores, kept = alive.topk(width, dim=-1)  # B K
+        normalized = complete / divisor + self._coverage(slots, parent[:, :width])
+        set_aside(slots["aside"], complete, normalized, of(written, parent[:, :width]), step)
+        scores, kept = torch.where(end, -torch.inf, best).topk(width, dim=-1)  # B K
         token, parent = token.gather(1, kept), parent.gather(1, kept)
-        history.append((token, parent))
-        if step + 1 in lasts:
-            unfinished = torch.where((limits == step + 1)[:, None], scores, -torch.inf)
-            normalized = unfinished / settings.penalty(step + 1) + coverage.penalty(parent)
-            cut.add(unfinished, normalized, step + 1, torch.arange(width, device=device).expand(batch, -1))
-        ahead = scores[:, 0] / settings.penalty(step + 1)  # as if it had covered every source token
-        over = over | (limits <= step + 1) | STOPS[settings.stop](aside.normalized[:, -1], ahead)
-        if bool(over.all()):
-            break
-        scores = scores.masked_fill(over[:, None], -torch.inf)  # nothing more comes of a source that is over
-        stepper.choose(token.flatten(), (first_row + parent).flatten())
-        coverage.choose(parent)
-    return _trace(history, aside, cut, settings)
+        slots["written"] = written = put(of(written, parent), step, token)
+        unfinished = torch.where((limit == step + 1)[:, None], scores, -torch.inf)
+        normalized = unfinished / divisor + self._coverage(slots, parent)
+        set_aside(slots["cut"], unfinished, normalized, written, step + 1)
+        ahead = scores[:, 0] / divisor[:, 0]  # as if it had covered every source token
+        over = slots["over"] | (limit <= step + 1) | STOPS[settings.stop](slots["aside"]["normalized"][:, -1], ahead)
+        slots["over"] = over
+        slots["scores"] = scores.masked_fill(over[:, None], -torch.inf)  # nothing more comes of a source that is over
+        if self.watches:
+            slots["looks"] = of(slots["looks"], parent)
+        return token, parent
+
+    def _coverage(self, slots: Tree, parent: Tensor) -> Tensor | float:
+        """B N: the penalty of what the hypotheses `parent` (B N) have written, this step's token counted in."""
+        if not self.watches:
+            return 0.0
+        return coverage_penalty(slots["looks"], slots["real"][:, None], self.settings.coverage).gather(1, parent)
+
+    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+        """What was set aside, then, if that is too little, what the length limit cut off, or both by score."""
+        results = []
+        for complete, unfinished in zip(rows(slots["aside"], True), rows(slots["cut"], False)):
+            found = complete + unfinished
+            if self.settings.unfinished == "beside":
+                found.sort(key=lambda one: -one.normalized)
+            results.append(found[: self.settings.best])
+        return results
 
 
-def _coverage(settings: Beam, begin: Start, lengths: Tensor, longest: int) -> Coverage:
-    """Of the places of the memory, which may be fewer than the `longest` source has."""
-    if not settings.coverage:
-        return Coverage()
-    if begin.memory is not None and begin.memory.layout.lengths is not None:
-        lengths, longest = begin.memory.layout.lengths, begin.memory.states.shape[1]
-    return SummedCoverage(lengths, settings.size, longest, settings.coverage)
+def candidates(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """B K scores so far and B K V logits → the best continuations: log p of them, their hypotheses, their tokens, B N.
+
+    The best of all are among the best of each hypothesis.
+    """
+    top, token = logits.topk(min(count, logits.shape[-1]), dim=-1)  # B K N
+    total = scores[..., None] + (top - norm[..., None])
+    best, index = total.flatten(1).topk(min(count, total[0].numel()), dim=-1)
+    return best, index // top.shape[-1], token.flatten(1).gather(1, index)
 
 
-class Aside:
+def of(rows: Tensor, parents: Tensor) -> Tensor:
+    """B K …, the rows that stand at `parents` (B N): B N …"""
+    index = parents.reshape(*parents.shape, *(1,) * (rows.dim() - 2)).expand(-1, -1, *rows.shape[2:])
+    return rows.gather(1, index)
+
+
+def empty(batch: int, room: int, longest: int, device: torch.device) -> Tree:
     """Hypotheses of each source that go on no more, best first: `room` of them, by their normalised scores."""
-
-    def __init__(self, batch: int, room: int, device: torch.device) -> None:
-        self.normalized = torch.full((batch, room), -torch.inf, device=device)
-        self.score = self.normalized.clone()
-        self.step = torch.zeros(batch, room, dtype=torch.long, device=device)  # how many steps it went, END not counted
-        self.parent = self.step.clone()  # which hypothesis it was after them
-        self.room = room
-
-    def add(self, score: Tensor, normalized: Tensor, step: int, parent: Tensor) -> None:
-        """score B K, −∞ where there is nothing to set aside; a better one takes the place of the worst."""
-        self.normalized, order = torch.cat((self.normalized, normalized), 1).topk(self.room, dim=-1)
-        self.score = torch.cat((self.score, score), 1).gather(1, order)
-        self.step = torch.cat((self.step, torch.full_like(parent, step)), 1).gather(1, order)
-        self.parent = torch.cat((self.parent, parent), 1).gather(1, order)
-
-    def rows(self) -> list[list[tuple[float, float, int, int]]]:
-        """Of each source: (score, normalised score, steps, slot) of what was set aside."""
-        columns = zip(self.score.tolist(), self.normalized.tolist(), self.step.tolist(), self.parent.tolist())
-        return [[one for one in zip(*row) if one[0] > -torch.inf] for row in columns]
+    nothing = torch.full((batch, room), -torch.inf, device=device)
+    return {
+        "normalized": nothing,
+        "score": nothing.clone(),
+        "size": torch.zeros((batch, room), dtype=torch.long, device=device),  # END not counted
+        "written": torch.zeros((batch, room, longest), dtype=torch.long, device=device),
+    }
 
 
-def _trace(history: list[tuple[Tensor, Tensor]], aside: Aside, cut: Aside, settings: Beam) -> list[list[Hypothesis]]:
-    """The hypotheses set aside, then, if they are too few, those that the length limit cut off, or both by score."""
-    tokens = torch.stack([token for token, _ in history], 1).tolist()  # B T K
-    parents = torch.stack([parent for _, parent in history], 1).tolist()
-    results = []
-    for token, parent, complete, unfinished in zip(tokens, parents, aside.rows(), cut.rows()):
-        found = [(True, *one) for one in complete] + [(False, *one) for one in unfinished]
-        if settings.unfinished == "beside":
-            found.sort(key=lambda one: -one[2])
-        results.append(
-            [
-                Hypothesis(_backtrack(token, parent, steps, slot), score, normalized, finished)
-                for finished, score, normalized, steps, slot in found[: settings.best]
-            ]
-        )
-    return results
+def set_aside(aside: Tree, score: Tensor, normalized: Tensor, written: Tensor, size: Tensor) -> None:
+    """score B K, −∞ where there is nothing to set aside; a better one takes the place of the worst."""
+    room = aside["score"].shape[1]
+    aside["normalized"], order = torch.cat((aside["normalized"], normalized), 1).topk(room, dim=-1)
+    aside["score"] = torch.cat((aside["score"], score), 1).gather(1, order)
+    aside["size"] = torch.cat((aside["size"], size[:, None].expand_as(score)), 1).gather(1, order)
+    aside["written"] = of(torch.cat((aside["written"], written), 1), order)
 
 
-def _backtrack(tokens: list[list[int]], parents: list[list[int]], steps: int, slot: int) -> list[int]:
-    """The tokens of the hypothesis that stood in `slot` after so many steps."""
-    path: list[int] = []
-    for step in reversed(range(steps)):
-        path.append(tokens[step][slot])
-        slot = parents[step][slot]
-    return path[::-1]
+def rows(aside: Tree, finished: bool) -> list[list[Hypothesis]]:
+    columns = (aside[name].tolist() for name in ("written", "size", "score", "normalized"))
+    return [
+        [
+            Hypothesis(written[:size], score, normalized, finished)
+            for written, size, score, normalized in zip(*source)
+            if score > -torch.inf
+        ]
+        for source in zip(*columns)
+    ]

@@ -1,16 +1,23 @@
-"""The stepping engine under every search: one token a row, caches instead of prefixes, fixed shapes."""
+"""The stepping engine under every search: sources in slots, one token a row and step, caches instead of prefixes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from dragoman.models import Model, Start
-from dragoman.parts.mixer import Ctx, Layout, Memory, State, map_state
+from dragoman.parts.mixer import Ctx, Layout, Memory
 from dragoman.search.alignment import cross_attention
+
+ROOM = 16  # words that there is room for at first
+
+#: A nested dict of tensors, all of them with one row a source: what a search knows of its sources.
+Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -37,58 +44,211 @@ class Hypothesis:
     finished: bool  # did it reach END within the length limit?
 
 
-class Stepper:
-    """A model in the middle of writing: feeds one token a row and gives the log-probabilities of the next."""
+class Strategy(Protocol):
+    """How words are chosen, for K rows a source."""
 
-    def __init__(self, model: Model, begin: Start, symbols: Symbols, limits: Tensor, watches: bool = False) -> None:
-        """`limits`: how long the targets of each source (B) may get.
+    rows: int  # K
+    watches: bool  # must the weights of attention be written down?
+    moves: bool  # may a row go on with what another one has written?
 
-        `watches`: after each step `looks` says where in the source every row has looked.
+    def begin(self, slots: Tree, longest: int) -> None:
+        """Put into new slots what the strategy needs."""
+
+    def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Logits B K V, −∞ where a token may not be written, and log Σ exp of them all, B K → tokens and parents, B K.
+
+        `slots["step"]` (B) words were written before. Says in `slots["over"]` which sources are.
         """
-        self.model = model
-        self.memory: Memory | None = begin.memory
-        self.state: State = begin.state
-        self.tokens, self.positions, self.places = begin.tokens, begin.positions, begin.places
-        self.symbols, self.written = symbols, 0
-        self.limits = limits.repeat_interleave(len(begin.tokens) // len(limits))  # R
-        self.watches = watches
-        self.looks: Tensor | None = None  # B K S; None where nobody watches, and where there is no attention
 
-    def step(self) -> Tensor:
-        """R V: log p of every next token, −∞ for those that may not be written."""
-        recorder: dict[str, list[Tensor]] | None = {} if self.watches else None
-        ctx = Ctx(Layout.steps(self.positions), self.memory, recorder=recorder)
-        logits, state = self.model.decode(self.tokens[:, None], ctx, self.state)
-        assert state is not None
-        if recorder is not None:  # the rows of a source ask side by side, as so many queries
-            self.looks = cross_attention(self.model, {path: weights[0] for path, weights in recorder.items()})
-        self.state = state
-        self.positions = (self.positions + 1).clamp(max=self.places - 1)
-        log_p = logits[:, 0].float().log_softmax(-1)
-        if self.symbols.banned:
-            log_p[:, list(self.symbols.banned)] = -torch.inf
-        if self.written < len(self.symbols.forced):
-            log_p.fill_(-torch.inf)[:, self.symbols.forced[self.written]] = 0.0
+    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+        """Of each source, best first."""
+
+
+class Rule(Protocol):
+    """What may be written: sets the logits (B K V) of other tokens to −∞."""
+
+    def __call__(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor: ...
+
+
+def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:
+    """The tree with `function` done to every tensor in it, or to those in the same place of several trees."""
+    return {
+        name: map_tree(function, *(tree[name] for tree in trees))
+        if isinstance(value, dict)
+        else function(*(tree[name] for tree in trees))
+        for name, value in trees[0].items()
+    }
+
+
+def take(tree: Tree, sources: Tensor) -> Tree:
+    """Some of the sources."""
+    return map_tree(lambda leaf: leaf.index_select(0, sources), tree)
+
+
+class Engine:
+    """Searches with one model, or with several that write together, each word by the mean of their probabilities."""
+
+    def __init__(
+        self, models: Sequence[Model], symbols: Symbols, strategy: Strategy, rules: Sequence[Rule] = ()
+    ) -> None:
+        self.models, self.symbols, self.strategy = models, symbols, strategy
+        self.rules = rules
+
+    @torch.inference_mode()
+    def search(self, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor) -> list[list[Hypothesis]]:
+        """B S sources, how long their targets may get (B) and their numbers (B) → the hypotheses of each.
+
+        Sources that are over leave as soon as they are a quarter of all.
+        """
+        slots = self.begin(source, lengths, limits, keys)
+        place = torch.arange(len(source), device=source.device)
+        found: dict[int, list[Hypothesis]] = {}
+        while len(place):
+            self.step(slots)
+            over = slots["over"]
+            if 4 * int(over.sum()) >= len(place):
+                done, rest = over.nonzero()[:, 0], (~over).nonzero()[:, 0]
+                hypotheses = self.strategy.results(take(self._told(slots), done), self.symbols.end)
+                found |= dict(zip(place[done].tolist(), hypotheses))
+                place, slots = place[rest], take(slots, rest)
+        return [found[number] for number in range(len(source))]
+
+    def begin(self, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor) -> Tree:
+        """Slots for new sources."""
+        longest, width, batch = int(limits.max()), self.strategy.rows, len(source)
+        self.written, self.room, self.longest = 0, min(longest, ROOM), longest
+        starts = [model.start(source, lengths, width, self.room, self.symbols.start) for model in self.models]
+        self.places = [start.places for start in starts]
+        slots: Tree = {
+            "writers": {str(n): _writer(start, batch, self.strategy.moves) for n, start in enumerate(starts)},
+            "tokens": starts[0].tokens.unflatten(0, (batch, width)),
+            "step": torch.zeros_like(limits),
+            "limit": limits,
+            "key": keys.to(limits.device),
+            "over": torch.zeros_like(limits, dtype=torch.bool),
+        }
+        if self.strategy.watches:  # of the places of the memory, which may be fewer than the source has
+            memory = slots["writers"]["0"]["memory"]
+            places = torch.arange((memory["states"] if memory else source).shape[1], device=source.device)
+            slots["real"] = places < (memory["lengths"] if memory else lengths)[:, None]  # B S
+        self.strategy.begin(slots, longest)
+        return slots
+
+    def step(self, slots: Tree) -> None:
+        """One word more for every row."""
+        if self.written == self.room:
+            self._widen(slots)
         self.written += 1
+        logits, looks = self._logits(slots)
+        norm = logits.logsumexp(-1)  # B K
+        logits = self._allowed(slots, logits, norm)
+        tokens, parents = self.strategy.choose(slots, logits, norm, looks)
+        slots["tokens"] = tokens
+        slots["step"] = slots["step"] + 1
+        if parents is not None:
+            self._reorder(slots, parents)
+
+    def _logits(self, slots: Tree) -> tuple[Tensor, Tensor | None]:
+        """B K V: what the models would write next; B K S: where in the source they looked."""
+        batch, width = slots["tokens"].shape
+        found: list[Tensor] = []
+        looks = None
+        for number, model in enumerate(self.models):
+            writer = slots["writers"][str(number)]
+            recorder: dict[str, list[Tensor]] | None = {} if self.strategy.watches and not number else None
+            places = writer["positions"].clamp(max=self.places[number] - 1)  # rows that are over stay at the last one
+            ctx = Ctx(Layout.steps(places.flatten()), _memory(writer["memory"]), recorder=recorder)
+            if "ancestors" in writer:  # what is written now, each row has written itself
+                own = torch.arange(width, device=slots["tokens"].device)[None, :, None].expand(batch, -1, 1)
+                ctx.ancestors = writer["ancestors"].scatter(2, places[..., None], own)
+                writer["ancestors"] = ctx.ancestors
+            state = map_tree(lambda leaf: leaf.flatten(0, 1), writer["state"])
+            logits, after = model.decode(slots["tokens"].flatten()[:, None], ctx, state)
+            assert after is not None
+            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), after)
+            writer["positions"] = writer["positions"] + 1
+            found.append(logits[:, 0].float().unflatten(0, (batch, width)))
+            if recorder is not None:  # the rows of a source ask side by side, as so many queries
+                looks = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
+        if len(found) == 1:
+            return found[0], looks
+        return torch.stack([logits.log_softmax(-1) for logits in found]).logsumexp(0), looks
+
+    def _allowed(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
+        if self.symbols.banned:
+            logits = logits.index_fill(-1, torch.tensor(self.symbols.banned, device=logits.device), -torch.inf)
+        for rule in self.rules:
+            logits = rule(slots, logits, norm)
+        step = slots["step"]
+        for number, token in enumerate(self.symbols.forced):
+            logits = _only(token, logits, norm, step == number)
         if self.symbols.closed:
-            last = self.limits == self.written  # R
-            log_p = log_p.masked_fill(last[:, None], -torch.inf)
-            log_p[:, self.symbols.end] = log_p[:, self.symbols.end].masked_fill(last, 0.0)
-        return log_p
+            logits = _only(self.symbols.end, logits, norm, step + 1 == slots["limit"])
+        return logits
 
-    def choose(self, tokens: Tensor, rows: Tensor | None = None) -> None:
-        """Go on with `tokens` (R), each as the continuation of row `rows`."""
-        self.tokens = tokens
-        if rows is not None:
-            self.state = map_state(lambda leaf: leaf.index_select(0, rows), self.state)
-            self.positions = self.positions.index_select(0, rows)
+    def _reorder(self, slots: Tree, parents: Tensor) -> None:
+        batch, width = parents.shape
+        rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
+        for number, model in enumerate(self.models):
+            writer = slots["writers"][str(number)]
+            state = map_tree(lambda leaf: leaf.flatten(0, 1), writer["state"])
+            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), model.reorder(state, rows))
+            writer["positions"] = writer["positions"].gather(1, parents)
+            if "ancestors" in writer:
+                index = parents[..., None].expand_as(writer["ancestors"])
+                writer["ancestors"] = writer["ancestors"].gather(1, index)
+
+    def _widen(self, slots: Tree) -> None:
+        """Twice the room for words, in steps, so that nobody looks at places that nothing has been written to yet."""
+        more = min(self.longest, 2 * self.room) - self.room
+        self.room += more
+        batch, width = slots["tokens"].shape
+        for number, model in enumerate(self.models):
+            writer = slots["writers"][str(number)]
+            state = map_tree(lambda leaf: leaf.flatten(0, 1), writer["state"])
+            before = self.places[number]
+            wider, self.places[number] = model.widened(state, batch * width, before + more)
+            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), wider)
+            if "ancestors" in writer:
+                writer["ancestors"] = pad(writer["ancestors"], (0, self.places[number] - before))
+
+    def _told(self, slots: Tree) -> Tree:
+        """The slots without what only the models need."""
+        return {name: value for name, value in slots.items() if name != "writers"}
 
 
-PAST = -1  # stands where a row that is over goes on only because others do
+def _only(token: int, logits: Tensor, norm: Tensor, where: Tensor) -> Tensor:
+    """Nothing but a token, and that at no cost, for some of the sources (B)."""
+    alone = torch.full_like(logits, -torch.inf)
+    alone[..., token] = norm
+    return torch.where(where[:, None, None], alone, logits)
 
 
-def finish(row: list[int], score: float, end: int, penalty: Callable[[int], float] = lambda length: 1.0) -> Hypothesis:
-    """The hypothesis of a row that ends at END, or unfinished at its limit; its score is divided by `penalty`(|y|)."""
-    tokens = row[: row.index(PAST)] if PAST in row else row
-    finished = tokens[-1] == end
-    return Hypothesis(tokens[:-1] if finished else tokens, score, score / penalty(len(tokens)), finished)
+def _writer(start: Start, batch: int, moves: bool) -> Tree:
+    """What a model has in its slots."""
+    rows = len(start.tokens) // batch
+    tree = {
+        "state": map_tree(lambda leaf: leaf.unflatten(0, (batch, rows)), start.state),
+        "positions": start.positions.unflatten(0, (batch, rows)),
+        "memory": {} if start.memory is None else _tree(start.memory),
+    }
+    if moves and rows > 1:
+        own = torch.arange(rows, device=start.tokens.device)
+        tree["ancestors"] = own[None, :, None].repeat(batch, 1, start.places)
+    return tree
+
+
+def _tree(memory: Memory) -> Tree:
+    """A memory as plain tensors; losses are of no interest any more."""
+    lengths = memory.layout.lengths
+    if lengths is None:
+        lengths = torch.full((len(memory.states),), memory.states.shape[1], device=memory.states.device)
+    tree: Tree = {"states": memory.states, "lengths": lengths, "projected": memory.projected}
+    return tree | {name: value for name in ("inputs", "final") if (value := getattr(memory, name)) is not None}
+
+
+def _memory(tree: Tree) -> Memory | None:
+    if not tree:
+        return None
+    layout = Layout.padded(tree["states"].shape[1], tree["lengths"])
+    return Memory(tree["states"], layout, tree.get("inputs"), tree.get("final"), projected=tree["projected"])

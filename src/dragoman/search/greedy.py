@@ -7,31 +7,56 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dragoman.models import Model
-from dragoman.search.engine import PAST, Hypothesis, Stepper, Symbols, finish
+from dragoman.search.engine import Hypothesis, Tree
+
+PAST = -1  # stands where a row that is over goes on only because others do
 
 
-@torch.inference_mode()
-def greedy_search(
-    model: Model, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, penalty: Callable[[int], float]
-) -> list[list[Hypothesis]]:
-    """B S → one hypothesis a source: y_t = argmax p(y | y_<t, x), until END or as many tokens as `limits` (B).
+class Rows:
+    """Rows that write each for itself, until END or their limit: what greedy search and sampling have in common."""
 
-    `penalty` gives what the score of so many tokens is divided by.
-    """
-    longest = int(limits.max())
-    stepper = Stepper(model, model.start(source, lengths, 1, longest, symbols.start), symbols, limits)
-    batch = source.shape[0]
-    scores = torch.zeros(batch, device=source.device)
-    over = torch.zeros(batch, dtype=torch.bool, device=source.device)
-    written = []
-    for step in range(longest):
-        best, tokens = stepper.step().max(-1)
-        scores = torch.where(over, scores, scores + best)
-        written.append(torch.where(over, PAST, tokens))
-        over = over | (tokens == symbols.end) | (step + 1 >= limits)
-        if bool(over.all()):
-            break
-        stepper.choose(tokens)
-    rows = torch.stack(written, 1).tolist()
-    return [[finish(row, score, symbols.end, penalty)] for row, score in zip(rows, scores.tolist())]
+    watches = moves = False
+
+    def __init__(self, rows: int, end: int, penalty: Callable[[float], float] = lambda length: 1.0) -> None:
+        """`penalty` gives what the score of so many tokens is divided by."""
+        self.rows, self.end, self.penalty = rows, end, penalty
+
+    def begin(self, slots: Tree, longest: int) -> None:
+        tokens = slots["tokens"]
+        slots["scores"] = torch.zeros(tokens.shape, device=tokens.device)
+        slots["ended"] = torch.zeros_like(tokens, dtype=torch.bool)
+        slots["written"] = torch.full((*tokens.shape, longest), PAST, device=tokens.device)
+
+    def write(self, slots: Tree, tokens: Tensor, log_p: Tensor) -> tuple[Tensor, None]:
+        """Tokens and their log-probabilities, B K."""
+        ended, step = slots["ended"], slots["step"]
+        slots["scores"] = torch.where(ended, slots["scores"], slots["scores"] + log_p)
+        slots["written"] = put(slots["written"], step, torch.where(ended, PAST, tokens))
+        slots["ended"] = ended | (tokens == self.end) | (step + 1 >= slots["limit"])[:, None]
+        slots["over"] = slots["ended"].all(1)
+        return tokens, None
+
+    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+        found = zip(slots["written"].tolist(), slots["scores"].tolist())
+        groups = [[self._finish(row, score) for row, score in zip(*group)] for group in found]
+        return [sorted(group, key=lambda h: -h.score) for group in groups]
+
+    def _finish(self, row: list[int], score: float) -> Hypothesis:
+        """The hypothesis of a row that ends at END, or unfinished at its limit."""
+        tokens = row[: row.index(PAST)] if PAST in row else row
+        finished = tokens[-1] == self.end
+        return Hypothesis(tokens[:-1] if finished else tokens, score, score / self.penalty(len(tokens)), finished)
+
+
+class Greedy(Rows):
+    """y_t = argmax p(y | y_<t, x)."""
+
+    def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, None]:
+        best, tokens = logits.max(-1)
+        return self.write(slots, tokens, best - norm)
+
+
+def put(written: Tensor, step: Tensor, tokens: Tensor) -> Tensor:
+    """What was written, B K T, with tokens (B K) at place `step` (B)."""
+    places = step[:, None, None].expand(*tokens.shape, 1).clamp(max=written.shape[-1] - 1)
+    return written.scatter(2, places, tokens[..., None])

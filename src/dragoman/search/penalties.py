@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
 
+Lengths = TypeVar("Lengths", float, Tensor)  # one, or many
+
 Normalisation = Literal["power", "gnmt"]
 
 
-def power(length: int, alpha: float) -> float:
+def power(length: Lengths, alpha: float) -> Lengths:
     """|y|^α: with α = 1 the mean log-probability of a token."""
     return length**alpha
 
 
-def gnmt(length: int, alpha: float) -> float:
+def gnmt(length: Lengths, alpha: float) -> Lengths:
     """lp(y) = (5 + |y|)^α / (5 + 1)^α (Wu et al. 2016, eq. 14)."""
     return ((5 + length) / 6) ** alpha
 
 
-NORMALISATIONS: dict[str, Callable[[int, float], float]] = {"power": power, "gnmt": gnmt}
+NORMALISATIONS: dict[str, Callable[[Any, float], Any]] = {"power": power, "gnmt": gnmt}
 
 
 def coverage_penalty(looks: Tensor, real: Tensor, beta: float) -> Tensor:
@@ -36,39 +38,10 @@ def coverage_penalty(looks: Tensor, real: Tensor, beta: float) -> Tensor:
     return beta * torch.where(real, logs, 0.0).sum(-1)
 
 
-class Coverage:
-    """No coverage penalty: nothing is summed, nothing is added."""
-
-    watches = False  # must the weights of attention be written down?
-
-    def look(self, looks: Tensor | None) -> None:
-        """B K S: where each hypothesis looked in this step."""
-
-    def penalty(self, parent: Tensor) -> Tensor | float:
-        """B N: the penalty of what the hypotheses `parent` (B N) have written, this step's token counted in."""
-        return 0.0
-
-    def choose(self, parent: Tensor) -> None:
-        """Go on with hypotheses that continue `parent` (B K)."""
-
-
-class SummedCoverage(Coverage):
-    watches = True
-
-    def __init__(self, lengths: Tensor, width: int, longest: int, beta: float) -> None:
-        self.sums = torch.zeros(lengths.shape[0], width, longest, device=lengths.device)  # B K S
-        self.real = torch.arange(longest, device=lengths.device) < lengths[:, None]  # B S
-        self.beta = beta
-
-    def look(self, looks: Tensor | None) -> None:
-        if looks is None:
-            raise UserError(
-                "coverage counts how often source words were looked at, but no part of this model looks at a source"
-            )
-        self.sums = self.sums + looks.float()
-
-    def penalty(self, parent: Tensor) -> Tensor:
-        return coverage_penalty(self.sums, self.real[:, None], self.beta).gather(1, parent)
-
-    def choose(self, parent: Tensor) -> None:
-        self.sums = self.sums.gather(1, parent[..., None].expand_as(self.sums))
+def looked(looks: Tensor | None) -> Tensor:
+    """B K S: where each hypothesis looked in this step."""
+    if looks is None:
+        raise UserError(
+            "coverage counts how often source words were looked at, but no part of this model looks at a source"
+        )
+    return looks

@@ -6,52 +6,34 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.models import Model
-from dragoman.search.engine import PAST, Hypothesis, Stepper, Symbols, finish
+from dragoman.search.engine import Tree
+from dragoman.search.greedy import Rows
 from dragoman.search.settings import Sample
 
 
-@torch.inference_mode()
-def sample(
-    model: Model,
-    source: Tensor,
-    lengths: Tensor,
-    symbols: Symbols,
-    limits: Tensor,
-    settings: Sample,
-    keys: Tensor,
-) -> list[list[Hypothesis]]:
-    """B S → `settings.best` samples of each source, likeliest first.
+class Sampling(Rows):
+    """`settings.best` samples of each source, likeliest first.
 
-    The draw of a source depends on the seed and on its key (B) alone, never on the batch that it stands in. The score
-    is the model's log p(y|x), whatever the temperature that it was drawn with.
+    The draw of a source depends on the seed and on its key alone, never on the batch that it stands in. The score is
+    the model's log p(y|x), whatever the temperature that it was drawn with.
     """
-    longest = int(limits.max())
-    stepper = Stepper(model, model.start(source, lengths, settings.best, longest, symbols.start), symbols, limits)
-    rows = source.shape[0] * settings.best
-    limits = limits.repeat_interleave(settings.best)
-    uniform = torch.tensor(
-        np.stack([_stream(settings.seed, key, n, longest) for key in keys.tolist() for n in range(settings.best)]),
-        device=source.device,
-        dtype=torch.float32,
-    )  # R T
-    scores = torch.zeros(rows, device=source.device)
-    over = torch.zeros(rows, dtype=torch.bool, device=source.device)
-    written = []
-    for step in range(longest):
-        log_p = stepper.step()
-        tokens = draw(log_p, uniform[:, step], settings)
-        scores = torch.where(over, scores, scores + log_p.gather(1, tokens[:, None])[:, 0])
-        written.append(torch.where(over, PAST, tokens))
-        over = over | (tokens == symbols.end) | (step + 1 >= limits)
-        if bool(over.all()):
-            break
-        stepper.choose(tokens)
-    hypotheses = [
-        finish(row, score, symbols.end) for row, score in zip(torch.stack(written, 1).tolist(), scores.tolist())
-    ]
-    groups = [hypotheses[i : i + settings.best] for i in range(0, rows, settings.best)]
-    return [sorted(group, key=lambda h: -h.score) for group in groups]
+
+    def __init__(self, settings: Sample, end: int) -> None:
+        super().__init__(settings.best, end)
+        self.settings = settings
+
+    def begin(self, slots: Tree, longest: int) -> None:
+        super().begin(slots, longest)
+        streams = [
+            [_stream(self.settings.seed, key, n, longest) for n in range(self.rows)] for key in slots["key"].tolist()
+        ]
+        slots["uniform"] = torch.tensor(np.array(streams), device=slots["key"].device, dtype=torch.float32)  # B K T
+
+    def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, None]:
+        uniform = slots["uniform"]
+        places = slots["step"].clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
+        tokens = draw(logits.flatten(0, 1), uniform.gather(2, places).flatten(), self.settings).view_as(norm)
+        return self.write(slots, tokens, logits.gather(2, tokens[..., None])[..., 0] - norm)
 
 
 def _stream(seed: int, key: int, n: int, length: int) -> np.ndarray:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -83,8 +83,8 @@ class Beam:
     def greedy(self) -> bool:
         return self.size == 1 and self.stop != "steps" and self.enough == 1 and self.coverage == 0
 
-    def penalty(self, length: int) -> float:
-        """What log p(y|x) of so many tokens, END counted in, is divided by."""
+    def penalty(self, length: Any) -> Any:
+        """What log p(y|x) of so many tokens, END counted in, is divided by; one number, or a tensor of them."""
         return NORMALISATIONS[self.normalisation](length, self.length_penalty)
 
     @property

@@ -1,0 +1,218 @@
+"""Exact search: the mode of the model, proved, and with it how far a beam is from what it looks for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.models import Model, Start
+from dragoman.parts.mixer import Ctx, Layout, State, map_state
+from dragoman.search.engine import Hypothesis, Symbols, map_tree
+from dragoman.search.penalties import NORMALISATIONS
+from dragoman.search.settings import Length
+
+
+@dataclass(frozen=True)
+class Exact:
+    """Look until nothing better can be left: argmax_y log p(y|x) / |y|^α over all y that END within the length limit.
+
+    `most` prefixes of each source are gone on from, `width` at a time; what was found by then is not proved. With a
+    `length_penalty` the bound is loose, and far more must be looked at.
+    """
+
+    most: int = 100_000
+    length_penalty: float = 0.0  # α
+    length: Length = field(default_factory=Length)
+    width: int = 16
+
+    def __post_init__(self) -> None:
+        if self.most < 1 or self.width < 1:
+            raise UserError(f"exact search needs at least 1 prefix and a width of 1, not {self.most} and {self.width}")
+        if not -10 <= self.length_penalty <= 10:
+            raise UserError(f"a length penalty must lie between -10 and 10, but is {self.length_penalty}")
+
+    @property
+    def rows(self) -> int:
+        """How many rows a source takes up in a batch."""
+        return self.width
+
+    def penalty(self, length: int) -> float:
+        """What log p(y|x) of so many tokens, END counted in, is divided by."""
+        return NORMALISATIONS["power"](length, self.length_penalty)
+
+
+@dataclass(frozen=True)
+class Mode:
+    """The best target that was found, and whether it is proved that there is no better one."""
+
+    hypothesis: Hypothesis
+    proved: bool
+    ceiling: float  # no target is better than this by its normalised score; where proved that of the hypothesis
+    expanded: int  # how many prefixes were gone on from
+
+
+@torch.inference_mode()
+def exact_search(
+    model: Model,
+    source: Tensor,
+    lengths: Tensor,
+    symbols: Symbols,
+    limits: Tensor,
+    settings: Exact,
+    begun: Sequence[Hypothesis | None] | None = None,
+) -> list[Mode]:
+    """B S → the mode of each source among the targets that END within `limits` (B) tokens.
+
+    Depth first, the likeliest continuation first, and never on from a prefix that cannot become better than the best
+    target so far, because log p(y|x) only falls as y grows (Stahlberg & Byrne 2019). What was `begun` with,
+    say the result of a beam, is the first target to be better than. Prefixes are read `settings.width` at a time.
+    """
+    modes = []
+    for i, (length, limit) in enumerate(zip(lengths.tolist(), limits.tolist())):
+        start = symbols.start[i : i + 1] if isinstance(symbols.start, Tensor) else symbols.start
+        begin = model.start(source[i : i + 1, :length], lengths[i : i + 1], 1, limit, start)
+        walk = Walk(model, begin, symbols, limit, settings, begun[i] if begun else None)
+        modes.append(walk.mode())
+    return modes
+
+
+@dataclass
+class Branch:
+    """A prefix that was read, and the continuations of it that are still to be looked at, best last."""
+
+    prefix: list[int]
+    state: State  # of 1 row
+    tokens: NDArray[np.int64]
+    scores: NDArray[np.float64]
+
+    @property
+    def over(self) -> bool:
+        return not len(self.tokens)
+
+    def prune(self, lowest: float) -> None:
+        """Forget what is not above `lowest`."""
+        first = int(np.searchsorted(self.scores, lowest, side="right"))
+        self.tokens, self.scores = self.tokens[first:], self.scores[first:]
+
+    def take(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The best continuations, best first."""
+        taken = self.tokens[-count:][::-1], self.scores[-count:][::-1]
+        self.tokens, self.scores = self.tokens[:-count], self.scores[:-count]
+        return taken
+
+
+class Walk:
+    """The walk through the prefixes of one source; its path is a stack of branches."""
+
+    def __init__(
+        self, model: Model, begin: Start, symbols: Symbols, limit: int, settings: Exact, best: Hypothesis | None
+    ) -> None:
+        self.model, self.begin, self.symbols, self.limit, self.settings = model, begin, symbols, limit, settings
+        self.best = best if best is not None and best.finished and len(best.tokens) < limit else None
+        if self.best is not None:
+            normalized = self.best.score / settings.penalty(len(self.best.tokens) + 1)
+            self.best = Hypothesis(self.best.tokens, self.best.score, normalized, True)
+        self.branches: list[Branch] = []
+        self.expanded = 0
+
+    def mode(self) -> Mode:
+        self.read([[]], [0.0], self.begin.state, self.begin.tokens)
+        while self.branches and self.expanded < self.settings.most:
+            self.go_on()
+        for branch in self.branches:
+            branch.prune(self.lowest(len(branch.prefix) + 1))
+        if self.best is None:
+            raise UserError(f"no target ends within {self.limit} tokens: raise the length limit")
+        left = [self.bound(branch) for branch in self.branches if not branch.over]
+        return Mode(self.best, not left, max([self.best.normalized, *left]), self.expanded)
+
+    def steepest(self, written: int) -> float:
+        """The penalty at which so many tokens, END still to come, may be worth most: it only rises or only falls."""
+        return max(self.settings.penalty(written + 1), self.settings.penalty(self.limit))
+
+    def lowest(self, written: int) -> float:
+        """log p that a prefix of so many tokens must be above for anything better to come of it."""
+        return -np.inf if self.best is None else self.best.normalized * self.steepest(written)
+
+    def bound(self, branch: Branch) -> float:
+        return float(branch.scores[-1]) / self.steepest(len(branch.prefix) + 1)
+
+    def go_on(self) -> None:
+        """Read the best continuations of the last branches, one row each."""
+        room = min(self.settings.width, self.settings.most - self.expanded)
+        prefixes: list[list[int]] = []
+        scores: list[float] = []
+        states: list[tuple[State, int]] = []
+        while self.branches and len(prefixes) < room:
+            branch = self.branches[-1]
+            branch.prune(self.lowest(len(branch.prefix) + 1))
+            tokens, values = branch.take(room - len(prefixes))
+            if len(tokens):
+                prefixes += [[*branch.prefix, token] for token in tokens.tolist()]
+                scores += values.tolist()
+                states.append((branch.state, len(tokens)))
+            if branch.over:
+                self.branches.pop()
+        if prefixes:
+            last = torch.tensor([prefix[-1] for prefix in prefixes], device=self.begin.tokens.device)
+            self.read(prefixes, scores, _rows(states), last)
+
+    def read(self, prefixes: list[list[int]], scores: list[float], state: State, tokens: Tensor) -> None:
+        """Feed the last `tokens` (R) of some prefixes: take what ENDs, and keep what may become better than it."""
+        written = torch.tensor([len(prefix) for prefix in prefixes], device=tokens.device)
+        positions = (self.begin.positions + written).clamp(max=self.begin.places - 1)
+        logits, after = self.model.decode(tokens[:, None], Ctx(Layout.steps(positions), self.begin.memory), state)
+        assert after is not None
+        self.expanded += len(prefixes)
+        log_p = logits[:, 0].float().log_softmax(-1).double()
+        total = torch.tensor(scores, device=tokens.device, dtype=torch.double)[:, None] + self.allowed(log_p, prefixes)
+        for prefix, score in zip(prefixes, total[:, self.symbols.end].tolist()):
+            self.take(prefix, score)
+        total[:, self.symbols.end] = -torch.inf
+        total[written + 1 >= self.limit] = -torch.inf  # no room for END after one more
+        lowest = total.new_tensor([self.lowest(len(prefix) + 1) for prefix in prefixes])
+        rows, words = (total > lowest[:, None]).nonzero(as_tuple=True)
+        row, word, value = (column.cpu().numpy() for column in (rows, words, total[rows, words]))
+        bounds = np.searchsorted(row, np.arange(len(prefixes) + 1))
+        for i in reversed(range(len(prefixes))):  # the best branch is gone on with first
+            some = slice(bounds[i], bounds[i + 1])
+            order = value[some].argsort(kind="stable")
+            if len(order):
+                own = map_state(_row(i), after)
+                self.branches.append(Branch(prefixes[i], own, word[some][order], value[some][order]))
+
+    def take(self, prefix: list[int], score: float) -> None:
+        """A target that ENDs: the best so far?"""
+        normalized = score / self.settings.penalty(len(prefix) + 1)
+        if score > -np.inf and (self.best is None or normalized > self.best.normalized):
+            self.best = Hypothesis(prefix, score, normalized, True)
+
+    def allowed(self, log_p: Tensor, prefixes: list[list[int]]) -> Tensor:
+        """R V: log p with −∞ for what may not be written, and 0 for what must be."""
+        log_p[:, list(self.symbols.banned)] = -torch.inf
+        for row, prefix in zip(log_p, prefixes):
+            written = len(prefix)
+            if written < len(self.symbols.forced):
+                row.fill_(-torch.inf)[self.symbols.forced[written]] = 0.0
+            if self.symbols.closed and written + 1 == self.limit:
+                row.fill_(-torch.inf)[self.symbols.end] = 0.0
+        return log_p
+
+
+def _row(i: int) -> Callable[[Tensor], Tensor]:
+    return lambda leaf: leaf[i : i + 1]
+
+
+def _rows(states: list[tuple[State, int]]) -> State:
+    """States of 1 row each, so many times each, as the rows of one."""
+    counts = [count for _, count in states]
+    return map_tree(
+        lambda *leaves: torch.cat([leaf.expand(count, *leaf.shape[1:]) for leaf, count in zip(leaves, counts)]),
+        *(state for state, _ in states),
+    )
