@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO, Any
 
 from dragoman.errors import UserError
 
@@ -100,12 +101,17 @@ def alone(folder: Path) -> Iterator[None]:
     with plain_errors(folder):
         lock = (folder / ".lock").open("w")
     with lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise UserError(f"{folder} is being trained by another process: wait for it, or stop it") from None
+        hold(lock, f"{folder} is being trained by another process: wait for it, or stop it")
         yield
+
+
+def hold(file: IO[Any], refusal: str) -> None:
+    """Lock an open file until it is closed; a second process that asks for it is refused."""
+    if fcntl is not None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(refusal) from None
 
 
 def sync(path: Path) -> None:

@@ -7,10 +7,12 @@ import json
 import os
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
 
 import typer
 
@@ -30,6 +32,70 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 def say(text: str) -> None:
     """Progress and remarks, on standard error."""
     print(text, file=sys.stderr, flush=True)
+
+
+class Progress:
+    """Lines that are done, their speed and the time left: a bar on a terminal, a line now and then elsewhere."""
+
+    EVERY = 30.0  # seconds between plain lines
+
+    def __init__(self, total: int | None) -> None:
+        self.total = total
+        self.done: int | None = None
+        self.before = 0
+        self.began = self.last = time.monotonic()
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as Bar
+
+        columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
+        self.bar = Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        self.task = self.bar.add_task("starting", total=self.total)
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def show(self, done: int) -> None:
+        """So many lines are done; the first call says from where it goes on."""
+        now = time.monotonic()
+        if self.done is None:
+            self.before, self.began, self.last = done, now, now
+        self.done = done
+        self.bar.update(self.task, completed=done, description=self.line())
+        if self.bar.disable and now - self.last >= self.EVERY:
+            self.last = now
+            say(self.line())
+
+    @property
+    def speed(self) -> float:
+        """Lines a second."""
+        return ((self.done or 0) - self.before) / max(1e-3, time.monotonic() - self.began)
+
+    def line(self) -> str:
+        done, speed = self.done or 0, self.speed
+        text = f"{done:,} lines" if self.total is None else f"{done:,} of {self.total:,} lines"
+        if speed > 0:
+            text += f"  {speed:,.{speed < 10:d}f} lines/s"
+            text += "" if self.total is None else f"  {clock((self.total - done) / speed)} left"
+        return text
+
+    def summary(self) -> str:
+        """What is said at the end."""
+        done, speed, seconds = self.done or 0, self.speed, max(0.0, time.monotonic() - self.began)
+        lines = f"{done:,} line{'' if done == 1 else 's'}"
+        lines += f", {done - self.before:,} of them now," if self.before else ""
+        return f"{lines} in {clock(seconds)} ({speed:,.{speed < 10:d}f} lines/s)"
+
+
+def clock(seconds: float) -> str:
+    whole = int(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def program() -> str:

@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import json
+import shlex
+import sys
+from collections.abc import Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import asdict
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json_list, say, sources_of
+from dragoman.cli.common import (
+    Checkpoint,
+    Device,
+    Json,
+    Progress,
+    RunFolder,
+    beam_settings,
+    print_json_list,
+    program,
+    say,
+    sources_of,
+)
+from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.run import Translation
+    from dragoman.run import Source, Translation
+    from dragoman.run.streaming import Place
 
 
 def translate(
@@ -54,17 +72,45 @@ def translate(
         str | None, typer.Option(metavar="NAME", help="Translate as if from this corpus, one of the run's data.tags.")
     ] = None,
     as_json: Json = False,
+    json_lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON document a line.")] = False,
+    output: Annotated[
+        Path | None,
+        typer.Option(
+            "--output", "-o", metavar="OUT", help="Write to this file, with progress and time left.", show_default=False
+        ),
+    ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Go on with OUT where it was stopped or killed, or begin it.")
+    ] = False,
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT if it exists, when all is ready.")
+    ] = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
     """Translate a file or standard input, line by line.
 
-    The order is kept, and an empty line stays empty.
+    The order is kept, and an empty line stays empty. A file may be of any size: it is translated bit by bit.
+
+    With --output the translations grow in OUT.part, which becomes OUT when all are there. If that is stopped or killed,
+    the same command with --continue goes on with it.
     """
+    if as_json and json_lines:
+        raise UserError("--json prints one document, --json-lines one a line: choose one of them")
+    if output is None and (go_on or overwrite):
+        raise UserError(f"{'--continue' if go_on else '--overwrite'} is for a file: name it with --output")
+    if output is not None and as_json:
+        raise UserError("a file gets one JSON document a line: use --json-lines with --output")
+    if output is not None and _is_done(output, file, go_on, overwrite):
+        say(f"{output} is complete already: nothing is left to do")
+        return
+
     from dragoman import load
+    from dragoman.run.streaming import made_with, window, write_translations
     from dragoman.search import Sample, Search
     from dragoman.search.unknown import read_dictionary
 
+    total = _count(file) if output else None
     loaded = load(run, checkpoint, device)
     settings: Search = (
         Sample(temperature, top_k, top_p, best, seed, loaded.length)
@@ -80,14 +126,75 @@ def translate(
         )
     )
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
-    translations = loaded.translate_stream(sources_of(file), settings, alignment=alignment, dictionary=known, tag=tag)
-    translations = _warn(translations)
-    if as_json:
-        print_json_list(asdict(translation) for translation in translations)
-        return
-    for translation in translations:
-        for line in _lines(translation, best, alignment):
-            print(line, flush=True)
+
+    def translated(sources: Iterable[Source], first: int = 0) -> Iterator[Translation]:
+        return loaded.translate_stream(sources, settings, alignment=alignment, dictionary=known, tag=tag, first=first)
+
+    def written(translation: Translation) -> str:
+        if json_lines:
+            return json.dumps(asdict(translation), ensure_ascii=False) + "\n"
+        return "".join(f"{line}\n" for line in _lines(translation, best, alignment))
+
+    if output is not None:
+        words = known and blake2b(repr(known).encode(), digest_size=8).hexdigest()
+        options = {"alignment": alignment, "JSON lines": json_lines, "dictionary": words, "tag": tag}
+        made, sources = made_with(loaded, settings, options), sources_of(file)
+        places = write_translations(
+            output, sources, translated, written, made, size=window(loaded), go_on=go_on, overwrite=overwrite
+        )
+        _write(places, output, total, file is not None)
+    elif as_json:
+        print_json_list(asdict(translation) for translation in _warn(translated(sources_of(file))))
+    else:
+        for translation in _warn(translated(sources_of(file))):
+            print(written(translation), end="", flush=True)
+
+
+def _is_done(output: Path, file: Path | None, go_on: bool, overwrite: bool) -> bool:
+    """Whether the output is there to be gone on with and complete; what may not be written is refused."""
+    from dragoman.run.streaming import check_output, is_complete
+    from dragoman.storage import plain_errors
+
+    if go_on and file is None:
+        raise UserError("standard input cannot be gone on with: write it to a file, and translate that")
+    with plain_errors(output):
+        if go_on and is_complete(output):
+            return True
+        if file is not None and file.exists() and output.exists() and file.samefile(output):
+            raise UserError(f"{output} is the input: name another file for the output")
+        check_output(output, overwrite)
+    return False
+
+
+def _count(file: Path | None) -> int | None:
+    """How many lines the input has, so that it is read once before any is translated: what is wrong is said at once.
+
+    None where it can be read only once.
+    """
+    if file is None or file.is_fifo() or file.is_char_device():
+        return None
+    return sum(1 for _ in sources_of(file))
+
+
+def _write(places: Generator[Place], output: Path, total: int | None, again: bool) -> None:
+    """Write a file, show how far it has come, and say how to go on with it if it is stopped."""
+    place, progress = None, Progress(total)
+    try:
+        with progress, closing(places):
+            for place in places:
+                if progress.done is None and place.lines:
+                    say(f"going on after {place.lines:,} lines")
+                progress.show(place.lines)
+    except (KeyboardInterrupt, UserError):
+        if place is not None and place.lines:
+            say(f"{place.lines:,} lines are translated and safe in {output}.part")
+            if again:
+                arguments = [word for word in sys.argv[1:] if word != "--continue"]
+                say(f"go on with:  {program()} {shlex.join([*arguments, '--continue'])}")
+        raise
+    assert place is not None
+    _say_limits(place.unfinished, place.cut)
+    say(f"{output}: {progress.summary()}")
 
 
 def _lines(translation: Translation, best: int, alignment: bool) -> Iterator[str]:
@@ -107,12 +214,16 @@ def _one_line(text: str) -> str:
 
 def _warn(translations: Iterable[Translation]) -> Iterator[Translation]:
     """Say at the end how many were cut off at a length limit."""
-    unfinished = partial = 0
+    unfinished = cut = 0
     for translation in translations:
         unfinished += not translation.finished
-        partial += not translation.whole
+        cut += not translation.whole
         yield translation
+    _say_limits(unfinished, cut)
+
+
+def _say_limits(unfinished: int, cut: int) -> None:
     if unfinished:
         say(f"{unfinished:,} translations reached the length limit before they ended")
-    if partial:
-        say(f"{partial:,} lines were longer than the run reads (search.longest_source) and were cut there")
+    if cut:
+        say(f"{cut:,} lines were longer than the run reads (search.longest_source) and were cut there")

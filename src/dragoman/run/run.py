@@ -103,18 +103,22 @@ class Run:
         alignment: bool = False,
         dictionary: Mapping[str, str] | None = None,
         tag: Tag = None,
+        first: int = 0,
     ) -> Iterator[Translation]:
-        """The same for any number of texts in bounded memory: sorted by length within a window, given back in order."""
+        """The same for any number of texts in bounded memory: sorted by length within a window, given back in order.
+
+        `first` is the number of the first text, where others were translated before: samples are drawn by it.
+        """
         self._needs_a_writer()
         unknown = None
         if dictionary is not None:
             unknown = UnknownWords(self.source_tokenizer, self.target_tokenizer, dictionary)
-        texts, first = iter(texts), 0
+        texts, place = iter(texts), 0
         while window := list(islice(texts, WINDOW)):
-            named = tag if tag is None or isinstance(tag, str) else tag[first : first + len(window)]
-            translated = self._translate_window(window, settings, alignment and unknown is None, first, named)
+            named = tag if tag is None or isinstance(tag, str) else tag[place : place + len(window)]
+            translated = self._translate_window(window, settings, alignment and unknown is None, first + place, named)
             yield from self._known_words(window, translated, unknown, named) if unknown else translated
-            first += len(window)
+            place += len(window)
 
     def _known_words(
         self, texts: list[Source], translated: list[Translation], unknown: UnknownWords, tag: Tag

@@ -2,18 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.search.beam import BeamSearch
-from dragoman.search.engine import Engine, Hypothesis, Strategy, Symbols
+from dragoman.search.diverse import DiverseBeamSearch
+from dragoman.search.engine import Engine, Hypothesis, Rule, Strategy, Symbols
 from dragoman.search.exhaustive import exhaustive_search
 from dragoman.search.greedy import Greedy
+from dragoman.search.rules import AtLeast, NoRepeat
 from dragoman.search.sampling import Sampling
 from dragoman.search.settings import Beam, Length, Sample, Search
 
-__all__ = ["Beam", "Hypothesis", "Length", "Sample", "Search", "Symbols", "exhaustive_search", "search", "strategy"]
+__all__ = [
+    "Beam",
+    "Hypothesis",
+    "Length",
+    "Sample",
+    "Search",
+    "Symbols",
+    "engine",
+    "exhaustive_search",
+    "search",
+    "strategy",
+]
 
 
 def search(
@@ -31,14 +46,26 @@ def search(
     """
     if limits is None:
         limits = settings.length.limits(lengths, model.room(lengths))
-    room = model.vocabulary - len(symbols.banned) - 1
+    return engine([model], symbols, settings).search(source, lengths, limits, keys)
+
+
+def engine(models: Sequence[Model], symbols: Symbols, settings: Search, rules: Sequence[Rule] = ()) -> Engine:
+    """What searches with these models, as the settings say."""
+    room = models[0].vocabulary - len(symbols.banned) - 1
     if isinstance(settings, Beam) and settings.size > room:
         raise UserError(f"a beam of {settings.size} is wider than the {room} words of the vocabulary: narrow it")
-    return Engine([model], symbols, strategy(settings, symbols.end)).search(source, lengths, limits, keys)
+    own: list[Rule] = []
+    if settings.length.least:
+        own.append(AtLeast(settings.length.least, symbols.end))
+    if settings.no_repeat:
+        own.append(NoRepeat(settings.no_repeat))
+    return Engine(models, symbols, strategy(settings, symbols.end), [*own, *rules])
 
 
 def strategy(settings: Search, end: int) -> Strategy:
     """The way of choosing words that the settings describe."""
     if isinstance(settings, Sample):
         return Sampling(settings, end)
+    if settings.groups > 1:
+        return DiverseBeamSearch(settings, end)
     return Greedy(1, end, settings.penalty) if settings.greedy else BeamSearch(settings, end)

@@ -37,12 +37,15 @@ class BeamSearch:
         if self.watches:
             slots["looks"] = torch.zeros(batch, width, slots["real"].shape[1], device=tokens.device)  # B K S, in all
 
-    def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
+    def choose(
+        self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, handicap: Tensor | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """`handicap` (B V): what words cost besides where continuations are compared."""
         settings, width = self.settings, self.rows
         step, limit, written = slots["step"], slots["limit"], slots["written"]
         if self.watches:
             slots["looks"] = slots["looks"] + looked(looks).float()
-        best, parent, token = candidates(slots["scores"], logits, norm, 2 * width)  # B 2K
+        best, parent, token = candidates(slots["scores"], logits, norm, 2 * width, handicap)  # B 2K
         divisor = settings.penalty(step + 1)[:, None]  # B 1
         end = token == self.end
         complete = torch.where(end[:, :width], best[:, :width], -torch.inf)
@@ -79,15 +82,21 @@ class BeamSearch:
         return results
 
 
-def candidates(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+def candidates(
+    scores: Tensor, logits: Tensor, norm: Tensor, count: int, handicap: Tensor | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
     """B K scores so far and B K V logits → the best continuations: log p of them, their hypotheses, their tokens, B N.
 
-    The best of all are among the best of each hypothesis.
+    The best of all are among the best of each hypothesis. `handicap` (B V) is taken off where they are compared.
     """
-    top, token = logits.topk(min(count, logits.shape[-1]), dim=-1)  # B K N
-    total = scores[..., None] + (top - norm[..., None])
-    best, index = total.flatten(1).topk(min(count, total[0].numel()), dim=-1)
-    return best, index // top.shape[-1], token.flatten(1).gather(1, index)
+    compared = logits if handicap is None else logits - handicap[:, None]
+    top, token = compared.topk(min(count, logits.shape[-1]), dim=-1)  # B K N
+    total = (scores[..., None] + (top - norm[..., None])).flatten(1)
+    best, index = total.topk(min(count, total.shape[1]), dim=-1)
+    token = token.flatten(1).gather(1, index)
+    if handicap is not None:
+        best = best + handicap.gather(1, token)
+    return best, index // top.shape[-1], token
 
 
 def of(rows: Tensor, parents: Tensor) -> Tensor:

@@ -64,10 +64,18 @@ class Strategy(Protocol):
         """Of each source, best first."""
 
 
-class Rule(Protocol):
-    """What may be written: sets the logits (B K V) of other tokens to −∞."""
+class Rule:
+    """What may be written. What a rule must know of its sources it puts into their slots, all of it B … or B K …"""
 
-    def __call__(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor: ...
+    def begin(self, slots: Tree, longest: int) -> None:
+        """Put into new slots what the rule needs."""
+
+    def __call__(self, slots: Tree, logits: Tensor) -> Tensor:
+        """B K V logits, those of tokens that may not be written next set to −∞."""
+        return logits
+
+    def follow(self, slots: Tree, tokens: Tensor, parents: Tensor | None) -> None:
+        """Tokens (B K) were written, each after what row `parents` (B K) had; None: after the same row's."""
 
 
 def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:
@@ -95,12 +103,15 @@ class Engine:
         self.rules = rules
 
     @torch.inference_mode()
-    def search(self, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor) -> list[list[Hypothesis]]:
+    def search(
+        self, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor, wishes: Tree | None = None
+    ) -> list[list[Hypothesis]]:
         """B S sources, how long their targets may get (B) and their numbers (B) → the hypotheses of each.
 
-        Sources that are over leave as soon as they are a quarter of all.
+        `wishes` are tensors, one row a source, that rules look at. Sources that are over leave as soon as they are a
+        quarter of all.
         """
-        slots = self.begin(source, lengths, limits, keys)
+        slots = self.begin(source, lengths, limits, keys, wishes)
         place = torch.arange(len(source), device=source.device)
         found: dict[int, list[Hypothesis]] = {}
         while len(place):
@@ -113,7 +124,7 @@ class Engine:
                 place, slots = place[rest], take(slots, rest)
         return [found[number] for number in range(len(source))]
 
-    def begin(self, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor) -> Tree:
+    def begin(self, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor, wishes: Tree | None = None) -> Tree:
         """Slots for new sources."""
         longest, width, batch = int(limits.max()), self.strategy.rows, len(source)
         self.written, self.room, self.longest = 0, min(longest, ROOM), longest
@@ -126,12 +137,15 @@ class Engine:
             "limit": limits,
             "key": keys.to(limits.device),
             "over": torch.zeros_like(limits, dtype=torch.bool),
+            "wishes": wishes or {},
         }
         if self.strategy.watches:  # of the places of the memory, which may be fewer than the source has
             memory = slots["writers"]["0"]["memory"]
             places = torch.arange((memory["states"] if memory else source).shape[1], device=source.device)
             slots["real"] = places < (memory["lengths"] if memory else lengths)[:, None]  # B S
         self.strategy.begin(slots, longest)
+        for rule in self.rules:
+            rule.begin(slots, longest)
         return slots
 
     def step(self, slots: Tree) -> None:
@@ -143,6 +157,8 @@ class Engine:
         norm = logits.logsumexp(-1)  # B K
         logits = self._allowed(slots, logits, norm)
         tokens, parents = self.strategy.choose(slots, logits, norm, looks)
+        for rule in self.rules:
+            rule.follow(slots, tokens, parents)
         slots["tokens"] = tokens
         slots["step"] = slots["step"] + 1
         if parents is not None:
@@ -177,8 +193,12 @@ class Engine:
     def _allowed(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
         if self.symbols.banned:
             logits = logits.index_fill(-1, torch.tensor(self.symbols.banned, device=logits.device), -torch.inf)
-        for rule in self.rules:
-            logits = rule(slots, logits, norm)
+        if self.rules:  # where they leave nothing that could be written END comes, whatever they say
+            end = logits[..., self.symbols.end].clone()
+            for rule in self.rules:
+                logits = rule(slots, logits)
+            stuck = (logits == -torch.inf).all(-1)  # B K
+            logits[..., self.symbols.end] = torch.where(stuck, end, logits[..., self.symbols.end])
         step = slots["step"]
         for number, token in enumerate(self.symbols.forced):
             logits = _only(token, logits, norm, step == number)

@@ -43,7 +43,12 @@ def _stream(seed: int, key: int, n: int, length: int) -> np.ndarray:
 
 def draw(log_p: Tensor, uniform: Tensor, settings: Sample) -> Tensor:
     """R V, and one number a row from [0, 1) → R: the token at which the cumulated probability passes that number."""
-    p, order = (log_p / settings.temperature).softmax(-1).sort(dim=-1, descending=True, stable=True)
+    p = (log_p / settings.temperature).softmax(-1)
+    if settings.typical is not None:
+        p = typical(p, settings.typical)
+    p, order = p.sort(dim=-1, descending=True, stable=True)
+    if settings.min_p is not None:
+        p = p.masked_fill(p < settings.min_p * p[:, :1], 0.0)
     if settings.top_k is not None:
         p[:, settings.top_k :] = 0.0
     if settings.top_p is not None:  # the smallest set of tokens that reaches top_p; the likeliest is always in it
@@ -52,3 +57,13 @@ def draw(log_p: Tensor, uniform: Tensor, settings: Sample) -> Tensor:
     place = torch.searchsorted(total, (uniform * total[:, -1])[:, None], right=True)
     last = (p > 0).sum(-1, keepdim=True) - 1  # rounding may not step past the last token that has any probability
     return order.gather(1, torch.minimum(place, last))[:, 0]
+
+
+def typical(p: Tensor, mass: float) -> Tensor:
+    """R V: 0 but for the tokens whose surprise −log p is nearest to its mean, as few as reach the mass."""
+    log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
+    away = (-log_p + (p * log_p).sum(-1, keepdim=True)).abs().masked_fill(p == 0, torch.inf)
+    order = away.argsort(dim=-1, stable=True)
+    sorted_p = p.gather(1, order)
+    beyond = sorted_p.cumsum(-1) - sorted_p >= mass * sorted_p.sum(-1, keepdim=True)
+    return p.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), 0.0)

@@ -15,13 +15,19 @@ from dragoman.search.stopping import STOPS, Stop
 
 @dataclass(frozen=True)
 class Length:
-    """How long a target may get: `ratio` times the source plus `extra` tokens, never more than `most`."""
+    """How long a target may get: `ratio` times the source plus `extra` tokens, never more than `most`.
+
+    No END comes before `least` tokens, unless the limit does.
+    """
 
     ratio: float = 2.0
     extra: int = 20
     most: int = 512
+    least: int = 0
 
     def __post_init__(self) -> None:
+        if not 0 <= self.least <= self.most:
+            raise UserError(f"a target of at least {self.least} and at most {self.most} tokens cannot be: change one")
         if self.ratio < 0 or self.extra < 0 or self.most < 1:
             raise UserError("a length limit needs a ratio and an extra of at least 0 and at most of at least 1")
 
@@ -51,6 +57,9 @@ class Beam:
     normalisation: Normalisation = "power"  # |y|^α, or GNMT's
     coverage: float = 0.0  # β
     unfinished: Literal["behind", "beside"] = "behind"  # where they stand to the complete ones
+    no_repeat: int = 0  # no n-gram of so many tokens comes twice; 0: any may
+    groups: int = 1  # of hypotheses that keep away from one another: diverse beam search (Vijayakumar et al. 2018)
+    diversity: float = 0.5  # λ: what a word costs a group for each time that groups before it have written it now
 
     def __post_init__(self) -> None:
         if not -10 <= self.length_penalty <= 10:
@@ -71,6 +80,14 @@ class Beam:
             raise UserError(f"a beam stops by 'complete', by 'hopeless' or by 'steps', not by {self.stop!r}")
         if self.unfinished not in ("behind", "beside"):
             raise UserError(f"unfinished hypotheses stand 'behind' or 'beside' complete ones, not {self.unfinished!r}")
+        if self.no_repeat < 0:
+            raise UserError(f"n-grams that come only once have at least 1 token, not {self.no_repeat}: 0 allows all")
+        if self.groups < 1 or self.size % self.groups:
+            raise UserError(f"a beam of {self.size} cannot be parted into {self.groups} groups: choose a divisor of it")
+        if not 0 <= self.diversity <= 100:
+            raise UserError(f"the diversity of groups must lie between 0 and 100, but is {self.diversity}")
+        if self.groups > 1 and self.coverage:
+            raise UserError("diverse groups and coverage cannot be had together: leave one of them out")
         if self.complete is not None and self.stop == "steps":
             raise UserError(f"a beam that stops by 'steps' cannot stop after {self.complete} complete hypotheses")
 
@@ -94,7 +111,11 @@ class Beam:
 
 @dataclass(frozen=True)
 class Sample:
-    """Draw from p(y|x): softened by `temperature`, from the `top_k` likeliest tokens or the `top_p` of the mass."""
+    """Draw from p(y|x): softened by `temperature`, from the `top_k` likeliest tokens or the `top_p` of the mass.
+
+    `min_p`: from tokens at least so many times as likely as the likeliest (Nguyen et al. 2024). `typical`: from those
+    whose surprise is nearest to the expected one, so much of the mass (Meister et al. 2023).
+    """
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -102,6 +123,9 @@ class Sample:
     best: int = 1  # how many samples of each source
     seed: int = 0
     length: Length = Length()
+    min_p: float | None = None
+    typical: float | None = None
+    no_repeat: int = 0  # as with a beam
 
     def __post_init__(self) -> None:
         if self.temperature <= 0:
@@ -112,6 +136,12 @@ class Sample:
             raise UserError(f"top-k must be at least 1, but is {self.top_k}")
         if self.top_p is not None and not 0 < self.top_p <= 1:
             raise UserError(f"top-p must lie between 0 and 1, but is {self.top_p}")
+        if self.min_p is not None and not 0 <= self.min_p <= 1:
+            raise UserError(f"min-p must lie between 0 and 1, but is {self.min_p}")
+        if self.typical is not None and not 0 < self.typical <= 1:
+            raise UserError(f"typical must lie between 0 and 1, but is {self.typical}")
+        if self.no_repeat < 0:
+            raise UserError(f"n-grams that come only once have at least 1 token, not {self.no_repeat}: 0 allows all")
         if self.best < 1:
             raise UserError(f"at least 1 sample must be drawn, but {self.best} were asked for")
         if not 0 <= self.seed < 2**63:

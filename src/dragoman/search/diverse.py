@@ -1,0 +1,64 @@
+"""Diverse beam search: groups of hypotheses, of which each keeps away from what those before it have just written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from dragoman.search.beam import BeamSearch
+from dragoman.search.engine import Hypothesis, Tree
+from dragoman.search.settings import Beam
+
+
+class DiverseBeamSearch:
+    """A beam of K in G groups (Vijayakumar et al. 2018, with their Hamming diversity).
+
+    At every step the groups choose one after the other. A word costs λ for each time that groups before have written it
+    at this step: in what continuations are compared by, not in the scores that hypotheses are given.
+    """
+
+    moves, watches = True, False
+
+    def __init__(self, settings: Beam, end: int) -> None:
+        size = settings.size // settings.groups
+        enough = None if settings.complete is None else max(1, settings.complete // settings.groups)
+        own = replace(settings, size=size, groups=1, best=size, complete=enough and max(enough, size))
+        self.settings, self.rows, self.group = settings, settings.size, BeamSearch(own, end)
+        self.names = [str(number) for number in range(settings.groups)]
+
+    def begin(self, slots: Tree, longest: int) -> None:
+        size = self.group.rows
+        slots["groups"] = {}
+        for name in self.names:
+            group = {"tokens": slots["tokens"][:, :size]}
+            self.group.begin(group, longest)
+            slots["groups"][name] = group | {"over": slots["over"]}
+        self._join(slots)
+
+    def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
+        size, cost = self.group.rows, torch.zeros_like(logits[:, 0])  # B V
+        tokens, parents = [], []
+        for number, name in enumerate(self.names):
+            group, part = slots["groups"][name], slice(number * size, (number + 1) * size)
+            group |= {"step": slots["step"], "limit": slots["limit"]}
+            token, parent = self.group.choose(group, logits[:, part], norm[:, part], None, cost)
+            cost = cost.scatter_add(1, token, torch.full_like(token, self.settings.diversity, dtype=cost.dtype))
+            tokens.append(token)
+            parents.append(parent + number * size)
+        slots["over"] = torch.stack([slots["groups"][name]["over"] for name in self.names]).all(0)
+        self._join(slots)
+        return torch.cat(tokens, 1), torch.cat(parents, 1)
+
+    def _join(self, slots: Tree) -> None:
+        slots["written"] = torch.cat([slots["groups"][name]["written"] for name in self.names], 1)  # what rules look at
+
+    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+        """Of all groups together, each hypothesis once."""
+        found = []
+        for some in zip(*(self.group.results(slots["groups"][name], end) for name in self.names)):
+            alike = {tuple(one.tokens): one for group in some for one in group}
+            ranked = sorted(alike.values(), key=lambda one: (not one.finished, -one.normalized))
+            found.append(ranked[: self.settings.best])
+        return found

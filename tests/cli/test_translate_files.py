@@ -1,0 +1,388 @@
+"""Files of any size: written bit by bit, stopped or killed and gone on with, the same bytes in the end."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import gzip
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.cli.common import Progress, program
+from dragoman.data import phrasebook
+from dragoman.run import Run, Translation, streaming
+
+
+class Answer(NamedTuple):
+    code: int
+    out: bytes
+    err: str
+
+
+Dragoman = Callable[..., Answer]
+
+
+@pytest.fixture
+def dragoman(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Dragoman:
+    """The command line, called in this process, with windows of four lines."""
+    monkeypatch.setattr(streaming, "window", lambda run: 4)
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfdbinary.readouterr()
+        return Answer(int(ended.value.code or 0), out, err.decode())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
+    phrasebook.write(folder, pairs=300, valid=10, test=10)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of three steps, whose translations have six tokens at most."""
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    settings = ["system.settings.width=16", "system.settings.layers=1", "training.tokens=400", "text.size=400"]
+    settings += ["search.longest_target=6", "search.beam=4"]
+    options = [part for setting in settings for part in ("--set", setting)]
+    files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = ["train", folder, *files, "--system", "bahdanau", "--steps", 3, "--device", "cpu", *options]
+        patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Fourteen lines: empty ones, one with a Windows end, the last without any."""
+    path = tmp_path_factory.mktemp("text") / "text.en"
+    lines = [pair.source for pair, _ in zip(phrasebook.sentences(3), range(12))]
+    path.write_bytes("\n".join([lines[0] + "\r", "", *lines[1:6], "  ", *lines[6:]]).encode())
+    return path
+
+
+def stopping(windows: int, trouble: Callable[[], object]) -> Callable[..., Iterator[Translation]]:
+    """A stream of translations with trouble before the window after some others."""
+    stream, left = Run.translate_stream, windows
+
+    def translate_stream(*arguments: Any, **options: Any) -> Iterator[Translation]:
+        nonlocal left
+        if not left:
+            trouble()
+        left -= 1
+        return stream(*arguments, **options)
+
+    return translate_stream
+
+
+def interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+def sentence(answer: Answer) -> str:
+    assert answer.code == 2, answer.err
+    assert "Traceback" not in answer.err
+    last = answer.err.strip().splitlines()[-1]
+    assert last.startswith("dragoman: ")
+    return last
+
+
+FORMATS = [
+    ["--beam", 1],
+    ["--best", 3],
+    ["--alignment"],
+    ["--json-lines", "--best", 2, "--alignment"],
+    ["--sample", "--seed", 5],
+    ["--sample", "--best", 2, "--top-k", 20, "--json-lines"],
+]
+
+
+@pytest.mark.parametrize("options", FORMATS, ids=lambda options: " ".join(map(str, options)))
+def test_stopped_and_gone_on_with(
+    options: list[object], dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    answer = dragoman("translate", run, text, "-o", whole, *options)
+    assert answer.code == 0, answer.err
+    assert answer.out == b""
+    assert f"{whole}: 14 lines in 0:0" in answer.err
+    for windows in range(4):
+        with monkeypatch.context() as patch:
+            patch.setattr(Run, "translate_stream", stopping(windows, interrupt))
+            stopped = dragoman("translate", run, text, "--output", output, *options)
+        assert stopped.code == 130
+        assert not output.exists()
+        if windows:
+            assert f"{4 * windows} lines are translated and safe in {output}.part" in stopped.err
+            assert f"go on with:  {program()} translate {run} {text} --output {output} " in stopped.err
+            assert "--continue\n" in stopped.err
+        else:
+            assert list(tmp_path.iterdir()) == [whole]
+        again = dragoman("translate", run, text, "--output", output, *options, "--continue")
+        assert again.code == 0, again.err
+        assert (f"going on after {4 * windows} lines" in again.err) == bool(windows)
+        assert output.read_bytes() == whole.read_bytes()
+        assert again.err.splitlines()[-2] == answer.err.splitlines()[-2]  # how many reached the limit, of all
+        output.unlink()
+    assert list(tmp_path.iterdir()) == [whole]
+
+
+def test_the_file_holds_what_is_printed_otherwise(
+    dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streaming, "window", lambda run: 100)
+    for number, options in enumerate(FORMATS):
+        output = tmp_path / str(number)
+        assert dragoman("translate", run, text, "-o", output, *options).code == 0
+        assert dragoman("translate", run, text, *options).out == output.read_bytes()
+    assert output.read_bytes().count(b"\n") == 14
+
+
+def test_every_line_has_its_own(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    assert dragoman("translate", run, text, "-o", output).code == 0
+    lines = output.read_text().split("\n")
+    assert [not line for line in lines] == [number in (1, 7, 14) for number in range(15)]
+    output.unlink()
+    assert dragoman("translate", run, text, "-o", output, "--best", 2).code == 0
+    assert [len(group.split("\n")) for group in output.read_text().split("\n\n")[:-1]].count(2) == 12
+
+
+def test_json_lines_say_what_json_says(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+    answer = dragoman("translate", run, text, "--json", "--beam", 2)
+    printed = dragoman("translate", run, text, "--json-lines", "--beam", 2)
+    assert [json.loads(line) for line in printed.out.splitlines()] == json.loads(answer.out)
+
+
+def test_gzipped_and_piped_input(
+    dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    packed, plain = tmp_path / "text.gz", tmp_path / "plain"
+    packed.write_bytes(gzip.compress(text.read_bytes()))
+    assert dragoman("translate", run, text, "-o", plain, "--beam", 1).code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "translate_stream", stopping(2, interrupt))
+        assert dragoman("translate", run, packed, "-o", tmp_path / "a", "--beam", 1).code == 130
+    answer = dragoman("translate", run, packed, "-o", tmp_path / "a", "--beam", 1, "--continue")
+    assert "going on after 8 lines" in answer.err
+    assert (tmp_path / "a").read_bytes() == plain.read_bytes()
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
+    answer = dragoman("translate", run, "-o", tmp_path / "b", "--beam", 1)
+    assert "b: 14 lines in" in answer.err
+    assert (tmp_path / "b").read_bytes() == plain.read_bytes()
+    assert "standard input cannot be gone on with" in sentence(
+        dragoman("translate", run, "-o", tmp_path / "c", "--continue")
+    )
+
+
+def test_complete_existing_and_overwritten(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+    output, other = tmp_path / "out", tmp_path / "other"
+    command = ("translate", run, text, "-o", output, "--beam", 1)
+    assert dragoman(*command).code == 0
+    translated = output.read_bytes()
+    assert "out exists already: add --overwrite" in sentence(dragoman(*command))
+    answer = dragoman(*command, "--continue")
+    assert answer.code == 0
+    assert answer.err == f"{output} is complete already: nothing is left to do\n"
+    assert output.read_bytes() == translated
+    other.write_text("Anna reads.\n")
+    assert dragoman("translate", run, other, "-o", output, "--overwrite").code == 0
+    assert output.read_bytes().count(b"\n") == 1
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
+
+
+def test_other_settings_and_other_text_are_refused(
+    dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output, other = tmp_path / "out", tmp_path / "other"
+    other.write_bytes(text.read_bytes().replace(b"the", b"a"))
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "translate_stream", stopping(2, interrupt))
+        assert dragoman("translate", run, text, "-o", output).code == 130
+    dictionary = tmp_path / "dictionary"
+    dictionary.write_text("cat\tKatze\n")
+    for more, expected in [
+        (["--beam", 3], "was begun with search size 4, but now it is 3"),
+        (["--sample"], "was begun with search 'Beam', but now it is 'Sample'"),
+        (["--best", 2], "was begun with search best 1, but now it is 2"),
+        (["--alignment"], "was begun with alignment False, but now it is True"),
+        (["--json-lines"], "was begun with JSON lines False"),
+        (["--copy-unknown"], "was begun with dictionary None"),
+        (["--dictionary", dictionary], "was begun with dictionary None"),
+        (["--tag", "news"], "was begun with tag None, but now it is 'news'"),
+    ]:
+        assert expected in sentence(dragoman("translate", run, text, "-o", output, "--continue", *more))
+    said = sentence(dragoman("translate", run, other, "-o", output, "--continue"))
+    assert "the first 8 lines of the input are not those that were translated" in said
+    assert "go on with --continue, or begin anew" in sentence(dragoman("translate", run, text, "-o", output))
+    assert dragoman("translate", run, text, "-o", output, "--continue").code == 0
+
+
+def test_other_weights_are_refused(
+    dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    output = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "translate_stream", stopping(2, interrupt))
+        assert dragoman("translate", run, text, "-o", output).code == 130
+    manifest = run / "checkpoints" / "best" / "checkpoint.json"
+    content = manifest.read_bytes()
+    try:
+        manifest.write_bytes(content + b" ")
+        assert "was begun with model '" in sentence(dragoman("translate", run, text, "-o", output, "--continue"))
+    finally:
+        manifest.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "does not exist"),
+        (b"", "text is empty"),
+        (b"fine\n" * 10 + b"bad \xff\n", "text, line 11 is not UTF-8"),
+        (gzip.compress(b"fine\n" * 1000)[:-9], "text is broken gzip"),
+    ],
+)
+def test_input_that_cannot_be_read_is_said_before_anything_is_written(
+    content: bytes | None, expected: str, dragoman: Dragoman, run: Path, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "text").write_bytes(content)
+    for more in ([], ["--continue"]):
+        assert expected in sentence(dragoman("translate", run, tmp_path / "text", "-o", tmp_path / "out", *more))
+    assert {path.name for path in tmp_path.iterdir()} <= {"text"}
+
+
+def test_contradictions(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+    out, copy = tmp_path / "out", tmp_path / "copy"
+    copy.write_text("Anna reads.\n")
+    for arguments, expected in [
+        ([text, "--continue"], "--continue is for a file: name it with --output"),
+        ([text, "--overwrite"], "--overwrite is for a file: name it with --output"),
+        ([text, "-o", out, "--json"], "use --json-lines with --output"),
+        ([text, "--json", "--json-lines"], "choose one of them"),
+        ([tmp_path, "-o", out], "is a folder: name a file in it"),
+        ([text, "-o", tmp_path], "is a folder: name a file in it"),
+        ([text, "-o", tmp_path / "none" / "out"], "there is no folder"),
+        ([text, "-o", tmp_path / "out.gz"], "would not be gzipped"),
+        ([copy, "-o", copy, "--overwrite"], "is the input: name another file"),
+    ]:
+        assert expected in sentence(dragoman("translate", run, *arguments))
+    assert copy.read_text() == "Anna reads.\n"
+    assert [path.name for path in tmp_path.iterdir()] == ["copy"]
+
+
+def test_a_full_disk(
+    dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(descriptor: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    command = ("translate", run, text, "--beam", 1, "-o")
+    assert dragoman(*command, tmp_path / "whole").code == 0
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "translate_stream", stopping(2, lambda: patch.setattr(os, "fsync", full)))
+        answer = dragoman(*command, tmp_path / "out")
+    assert "out is full: free some space there" in sentence(answer)
+    assert "8 lines are translated and safe" in answer.err
+    assert dragoman(*command, tmp_path / "out", "--continue").code == 0
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
+
+
+def test_a_second_process_is_refused(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+    with (tmp_path / "out.part.journal").open("w") as journal:
+        fcntl.flock(journal, fcntl.LOCK_EX)
+        for more in ([], ["--continue"], ["--overwrite"]):
+            said = sentence(dragoman("translate", run, text, "-o", tmp_path / "out", *more))
+            assert "out is being written by another process: wait for it, or stop it" in said
+
+
+def test_progress_in_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with Progress(10_000) as progress:
+        progress.show(1000)
+        for done in (2000, 3000, 4000, 10_000):
+            now += 20.0
+            progress.show(done)
+    assert capfd.readouterr().err.splitlines() == [
+        "3,000 of 10,000 lines  50 lines/s  0:02:20 left",
+        "10,000 of 10,000 lines  112 lines/s  0:00:00 left",
+    ]
+    assert progress.summary() == "10,000 lines, 9,000 of them now, in 0:01:20 (112 lines/s)"
+
+
+KILLS = """
+import os, random, signal, sys, time
+from pathlib import Path
+from dragoman.cli import main
+from dragoman.run import streaming
+
+def command(*more):
+    pid = os.fork()
+    if pid:
+        return pid
+    sys.argv = ["dragoman", "translate", run, text, "--device", "cpu", *more]
+    main()
+
+run, text, folder, kills = *sys.argv[1:4], int(sys.argv[4])
+streaming.window = lambda run: 4
+chance, out, whole = random.Random(kills), Path(folder, "out"), Path(folder, "whole")
+began = time.monotonic()
+os.waitpid(command("-o", str(whole)), 0)
+longest, killed, growing = time.monotonic() - began, 0, 0
+while killed < kills:
+    pid = command("-o", str(out), "--continue")
+    time.sleep(chance.uniform(0.2, 0.7) * longest)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    killed += 1
+    growing += Path(folder, "out.part").exists()
+    if out.exists():
+        assert out.read_bytes() == whole.read_bytes()
+        out.unlink()
+assert os.waitpid(command("-o", str(out), "--continue"), 0)[1] == 0
+assert out.read_bytes() == whole.read_bytes()
+assert sorted(os.listdir(folder)) == ["out", "whole"], os.listdir(folder)
+print(growing)
+"""
+
+
+def killed(run: Path, corpus: Path, folder: Path, kills: int) -> int:
+    """How many of the kills found a file growing; in processes of their own, forked from one that has loaded all."""
+    text = corpus / "some.en"
+    text.write_text("".join((corpus / "train.en").read_text().splitlines(keepends=True)[:120]))
+    command = [sys.executable, "-c", KILLS, run, text, folder, str(kills)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    answer = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert answer.returncode == 0, answer.stderr
+    return int(answer.stdout)
+
+
+def test_killed_at_random_moments(run: Path, corpus: Path, tmp_path: Path) -> None:
+    assert killed(run, corpus, tmp_path, 4)
+
+
+@pytest.mark.slow
+def test_killed_many_times(run: Path, corpus: Path, tmp_path: Path) -> None:
+    assert killed(run, corpus, tmp_path, 100) > 20

@@ -1,0 +1,131 @@
+"""Every strategy of search over every system: honest scores, rules that are met, nothing that depends on a batch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from small import SYMBOLS, VARIANTS, pairs, small_model
+
+from dragoman.models import Model
+from dragoman.search import Beam, Hypothesis, Length, Sample, Search, engine
+from dragoman.search.engine import Rule, Tree
+from dragoman.search.rules import Prefix
+from dragoman.search.scoring import token_scores
+
+WRITERS = [name for name in VARIANTS if small_model(name).writes]
+every_writer = pytest.mark.parametrize("variant", WRITERS)
+SHORT, LONG = Length(ratio=0, extra=9), Length(ratio=0, extra=40, least=36)  # longer than there is room for at first
+STRATEGIES: dict[str, Search] = {
+    "greedy without repeats": Beam(1, no_repeat=2, length=SHORT),
+    "a beam without repeated words": Beam(3, no_repeat=1, best=3, length=SHORT),
+    "a long beam": Beam(3, best=2, length=LONG),
+    "diverse": Beam(4, groups=2, best=4, length=SHORT),
+    "samples": Sample(best=3, seed=5, length=SHORT),
+    "long samples": Sample(best=2, min_p=0.02, typical=0.9, length=LONG),
+}
+
+
+def run(
+    models: list[Model], variant: str, settings: Search, rows: list[int], wishes: Tree | None = None, *rules: Rule
+) -> list[list[Hypothesis]]:
+    p = pairs(variant)
+    searching = engine(models, SYMBOLS, settings, rules)
+    longest = int(p.source_lengths[rows].max())
+    lengths = p.source_lengths[rows]
+    limits = settings.length.limits(lengths, models[0].room(lengths))
+    return searching.search(p.source[rows, :longest], lengths, limits, torch.tensor(rows), wishes)
+
+
+def forced(model: Model, variant: str, row: int, one: Hypothesis) -> float:
+    """log p(y|x) by teacher forcing."""
+    p = pairs(variant)
+    source = p.source[row : row + 1, : p.source_lengths[row]]
+    framed = torch.tensor([[SYMBOLS.start, *one.tokens, *([SYMBOLS.end] if one.finished else [])]])
+    lengths = torch.tensor([source.shape[1]]), torch.tensor([framed.shape[1]])
+    return float(token_scores(model, source, lengths[0], framed, lengths[1]).sum())
+
+
+@every_writer
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_scores_are_those_of_teacher_forcing_in_any_batch(variant: str, name: str) -> None:
+    model, settings = small_model(variant), STRATEGIES[name]
+    if model.room(torch.tensor([9])) is not None and settings.length is LONG:
+        pytest.skip("there is no room for so long a target")
+    together = run([model], variant, settings, [0, 1, 2])
+    turned = run([model], variant, settings, [2, 0])
+    for row, hypotheses in enumerate(together):
+        assert hypotheses
+        for one in hypotheses:
+            assert one.score == pytest.approx(forced(model, variant, row, one), abs=2e-4)
+            assert not set(one.tokens) & set(SYMBOLS.banned)
+            if settings.no_repeat:
+                grams = [
+                    tuple(one.tokens[i : i + settings.no_repeat])
+                    for i in range(len(one.tokens) - settings.no_repeat + 1)
+                ]
+                assert len(grams) == len(set(grams))
+            if settings.length.least:
+                assert len(one.tokens) >= settings.length.least
+    for row, again in zip((2, 0), turned):
+        assert [one.tokens for one in again] == [one.tokens for one in together[row]]
+        assert [one.score for one in again] == pytest.approx([one.score for one in together[row]], abs=1e-4)
+
+
+@every_writer
+@pytest.mark.parametrize(
+    "settings", [Beam(1, length=SHORT), Beam(3, best=2, length=SHORT), Sample(best=2, length=SHORT)]
+)
+def test_a_model_together_with_itself_changes_nothing(variant: str, settings: Search) -> None:
+    model = small_model(variant)
+    alone, doubled = (run([model] * count, variant, settings, [0, 1, 2]) for count in (1, 2))
+    for one, other in zip(alone, doubled):
+        assert [h.tokens for h in one] == [h.tokens for h in other]
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-4)
+
+
+@every_writer
+def test_a_target_begins_as_it_is_told(variant: str) -> None:
+    model = small_model(variant)
+    prefixes = [[5, 9, 5], [], [7]]
+    wishes = {
+        "prefix": torch.tensor([[*prefix, *[0] * (3 - len(prefix))] for prefix in prefixes]),
+        "prefix_length": torch.tensor([len(prefix) for prefix in prefixes]),
+    }
+    found = run([model], variant, Beam(3, best=3, length=SHORT), [0, 1, 2], wishes, Prefix())
+    free = run([model], variant, Beam(3, best=3, length=SHORT), [0, 1, 2])
+    assert [h.tokens for h in found[1]] == [h.tokens for h in free[1]]
+    for row, (prefix, hypotheses) in enumerate(zip(prefixes, found)):
+        assert len({tuple(one.tokens) for one in hypotheses}) == len(hypotheses)
+        for one in hypotheses:
+            assert one.tokens[: len(prefix)] == prefix
+            assert one.score == pytest.approx(forced(model, variant, row, one), abs=2e-4)
+
+
+def test_groups_without_diversity_are_so_many_beams() -> None:
+    model = small_model("transformer")
+    groups = run([model], "transformer", Beam(4, groups=2, diversity=0.0, best=2, length=SHORT), [0, 1, 2])
+    plain = run([model], "transformer", Beam(2, best=2, length=SHORT), [0, 1, 2])
+    assert [[h.tokens for h in one] for one in groups] == [[h.tokens for h in one] for one in plain]
+
+
+def test_groups_keep_away_from_one_another() -> None:
+    """With a cost above all differences of log p no two groups write the same word at the same step."""
+    model = small_model("transformer")
+    found = run([model], "transformer", Beam(3, groups=3, diversity=100.0, best=3, length=Length(0, 4, least=3)), [0])[
+        0
+    ]
+    assert len(found) == 3
+    for words in zip(*(one.tokens for one in found)):
+        assert len(set(words)) == 3
+
+
+@pytest.mark.parametrize("settings", [Beam(1, no_repeat=1), Beam(3, no_repeat=1, best=3), Sample(no_repeat=1)])
+def test_where_nothing_may_be_written_any_more_it_ends(settings: Search) -> None:
+    """There are nine words, and none may come twice; nor may a target end before its twentieth."""
+    model = small_model("transformer")
+    for one in run([model], "transformer", replace(settings, length=Length(0, 30, least=20)), [0, 1])[0]:
+        assert sorted(one.tokens) == [4, 5, 6, 7, 8, 9, 10, 11, 12]
+        assert one.finished
+        assert one.score == pytest.approx(forced(model, "transformer", 0, one), abs=2e-4)

@@ -1,0 +1,303 @@
+"""A file of translations that grows: killed at any byte and gone on with, it is the same in the end."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.run import Source, Translation
+from dragoman.run.streaming import Place, check_output, is_complete, partial, write_translations
+
+LINES = ["one", "", "zwei, mit ä", "three\u2028still three", " ", "six", "7", "eight and a half", "nine", "ten"]
+MADE = {"checkpoint": "000500", "search size": 5}
+SIZE = 3
+
+
+def translate(sources: list[Source], first: int) -> Iterator[Translation]:
+    """Says what stands where, and is not finished at every second line."""
+    for number, source in enumerate(sources, first):
+        yield Translation(f"{number} {str(source).upper()}", 0.0, finished=number % 2 == 0, whole=number != 4)
+
+
+def render(translation: Translation) -> str:
+    return f"{translation.text}\n\n"
+
+
+EXPECTED = "".join(f"{number} {line.upper()}\n\n" for number, line in enumerate(LINES)).encode()
+
+
+def places(output: Path, lines: Iterable[Source] = LINES, made: dict[str, Any] = MADE, **options: Any) -> Any:
+    return write_translations(output, lines, translate, render, made, size=SIZE, **options)
+
+
+def stop_after(output: Path, windows: int, **options: Any) -> Place:
+    """What is there after some windows."""
+    begun = places(output, **options)
+    found = [next(begun) for _ in range(windows + 1)]
+    begun.close()
+    return found[-1]
+
+
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out"
+
+
+def names(output: Path) -> list[str]:
+    return sorted(path.name for path in output.parent.iterdir())
+
+
+def test_all_at_once(output: Path) -> None:
+    found = list(places(output))
+    assert [place.lines for place in found] == [0, 3, 6, 9, 10]
+    assert output.read_bytes() == EXPECTED
+    assert found[-1].bytes == len(EXPECTED)
+    assert (found[-1].unfinished, found[-1].cut) == (5, 1)
+    assert names(output) == ["out"]
+
+
+def test_a_kill_at_every_byte_of_the_output(output: Path) -> None:
+    stop_after(output, 4)
+    part, journal = partial(output)
+    written, said = part.read_bytes(), journal.read_bytes()
+    assert written == EXPECTED
+    for size in range(len(written) + 1):
+        part.write_bytes(written[:size])
+        journal.write_bytes(said)
+        last = list(places(output, go_on=True))[-1]
+        assert output.read_bytes() == EXPECTED
+        assert (last.unfinished, last.cut) == (5, 1)
+        assert names(output) == ["out"]
+        output.unlink()
+
+
+def test_a_kill_at_every_byte_of_the_journal(output: Path) -> None:
+    stop_after(output, 4)
+    part, journal = partial(output)
+    written, said = part.read_bytes(), journal.read_bytes()
+    for size in range(said.index(b"\n") + 1, len(said) + 1):
+        part.write_bytes(written + b"torn")
+        journal.write_bytes(said[:size])
+        list(places(output, go_on=True))
+        assert output.read_bytes() == EXPECTED
+        output.unlink()
+
+
+def test_a_kill_while_the_journal_begins(output: Path) -> None:
+    stop_after(output, 4)
+    part, journal = partial(output)
+    said = journal.read_bytes()
+    for size in range(said.index(b"\n") + 1):
+        part.write_bytes(b"")
+        journal.write_bytes(said[:size])
+        list(places(output, go_on=True))
+        assert output.read_bytes() == EXPECTED
+        output.unlink()
+
+
+def test_many_kills_one_after_the_other(output: Path) -> None:
+    chance = random.Random(0)
+    part, journal = partial(output)
+    for _ in range(50):
+        while not output.exists() and chance.random() < 0.8:
+            begun = places(output, go_on=True)
+            for _ in range(chance.randrange(1, 4)):
+                next(begun, None)
+            begun.close()
+            for path in (part, journal):
+                if path.exists() and chance.random() < 0.3:
+                    least = 0 if path is part else path.read_bytes().index(b"\n") + 1
+                    os.truncate(path, chance.randint(least, path.stat().st_size))
+        if not output.exists():
+            list(places(output, go_on=True))
+        assert output.read_bytes() == EXPECTED
+        output.unlink()
+
+
+def test_a_kill_between_the_last_two_moves(output: Path) -> None:
+    stop_after(output, 4)
+    part, _ = partial(output)
+    part.rename(output)
+    assert is_complete(output)
+
+
+def test_going_on_tells_which_line_is_the_first(output: Path) -> None:
+    stop_after(output, 2)
+    found = places(output, go_on=True)
+    assert next(found).lines == 6
+    list(found)
+    assert output.read_bytes() == EXPECTED
+
+
+def test_going_on_with_nothing_begins(output: Path) -> None:
+    list(places(output, go_on=True))
+    assert output.read_bytes() == EXPECTED
+
+
+def test_what_holds_nothing_is_not_left_behind(output: Path) -> None:
+    stop_after(output, 0)
+    assert names(output) == []
+
+
+def test_another_input_is_refused(output: Path) -> None:
+    stop_after(output, 2)
+    for other in (["ONE", *LINES[1:]], LINES[:4], [*LINES[:5], "", *LINES[5:]]):
+        with pytest.raises(UserError, match="first 6 lines of the input are not those"):
+            list(places(output, other, go_on=True))
+    with pytest.raises(UserError, match="first 6 lines of the input are not those"):
+        list(places(output, [np.zeros((2, 3))] * 10, go_on=True))
+    list(places(output, go_on=True))
+    assert output.read_bytes() == EXPECTED
+
+
+def test_lines_that_are_not_translated_yet_may_change(output: Path) -> None:
+    stop_after(output, 2)
+    list(places(output, [*LINES[:6], "seven"], go_on=True))
+    assert output.read_bytes().decode().split("\n\n")[5:] == ["5 SIX", "6 SEVEN", ""]
+
+
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (MADE | {"search size": 4}, "was begun with search size 5, but now it is 4"),
+        (MADE | {"checkpoint": "000600"}, "was begun with checkpoint '000500', but now it is '000600'"),
+        (MADE | {"tag": "news"}, "was begun with tag None, but now it is 'news'"),
+        ({"search size": 5}, "was begun with checkpoint '000500', but now it is None"),
+    ],
+)
+def test_other_settings_are_refused(made: dict[str, Any], expected: str, output: Path) -> None:
+    stop_after(output, 2)
+    with pytest.raises(UserError, match=expected):
+        list(places(output, made=made, go_on=True))
+    list(places(output, go_on=True))
+    assert output.read_bytes() == EXPECTED
+
+
+def test_what_was_begun_is_not_begun_anew_unless_told(output: Path) -> None:
+    stop_after(output, 2)
+    with pytest.raises(UserError, match="go on with --continue, or begin anew with --overwrite"):
+        list(places(output))
+    list(places(output, LINES[3:], made={}, overwrite=True))
+    assert output.read_bytes().startswith(b"0 THREE")
+    assert names(output) == ["out"]
+
+
+def test_a_journal_that_is_lost_or_damaged_or_of_the_future(output: Path) -> None:
+    stop_after(output, 2)
+    part, journal = partial(output)
+    for content in (b"", b"{}\n", b"[1]\n", b"1\n", b"\xff\n"):
+        journal.write_bytes(content)
+        with pytest.raises(UserError, match="lost or damaged: begin anew with --overwrite"):
+            list(places(output, go_on=True))
+    journal.write_bytes(b'{"version": 9}\n')
+    with pytest.raises(UserError, match="format 9, but only 1 is known"):
+        list(places(output, go_on=True))
+    assert part.read_bytes() == EXPECTED[: part.stat().st_size]
+
+
+def test_an_output_that_exists_is_replaced_only_when_told_and_ready(output: Path) -> None:
+    output.write_text("old")
+    with pytest.raises(UserError, match="exists already: add --overwrite"):
+        list(places(output))
+    stop_after(output, 2, overwrite=True)
+    assert output.read_text() == "old"
+    assert not is_complete(output)
+    with pytest.raises(UserError, match="exists already: add --overwrite"):
+        list(places(output, go_on=True))
+    found = list(places(output, go_on=True, overwrite=True))
+    assert found[0].lines == 6
+    assert output.read_bytes() == EXPECTED
+
+
+def test_an_output_that_something_else_makes_meanwhile_stays(output: Path) -> None:
+    begun = places(output)
+    next(begun)
+    output.write_text("mine")
+    with pytest.raises(UserError, match="exists already"):
+        list(begun)
+    assert output.read_text() == "mine"
+    output.unlink()
+    assert next(places(output, go_on=True)).lines == len(LINES)
+
+
+def test_a_second_process_is_refused(output: Path) -> None:
+    begun = places(output)
+    next(begun)
+    for options in ({}, {"go_on": True}, {"overwrite": True}):
+        with pytest.raises(UserError, match="is being written by another process"):
+            list(places(output, **options))
+    list(begun)
+    assert output.read_bytes() == EXPECTED
+
+
+@pytest.mark.parametrize("at", [1, 2, 4])
+@pytest.mark.parametrize(("code", "expected"), [(errno.ENOSPC, "is full: free some space"), (errno.EIO, "cannot be")])
+def test_a_disk_that_refuses(at: int, code: int, expected: str, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = 0
+
+    def refuse(descriptor: int) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == at:
+            raise OSError(code, os.strerror(code))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", refuse)
+        with pytest.raises(UserError, match=expected):
+            list(places(output))
+    assert not output.exists()
+    found = list(places(output, go_on=True))
+    assert found[0].lines == SIZE * (at - 1)
+    assert output.read_bytes() == EXPECTED
+
+
+def test_a_file_that_may_not_grow_further(output: Path) -> None:
+    """The system itself refuses in the middle of a window, which is then written in part."""
+    most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    long = [f"{number} " + 500 * "long " for number in range(40)]
+    list(places(output, long))
+    expected = output.read_bytes()
+    output.unlink()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(expected) // 2 + 7, hard))
+    try:
+        with pytest.raises(UserError, match="cannot be written: File too large"):
+            list(places(output, long))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    assert partial(output)[0].stat().st_size == len(expected) // 2 + 7
+    assert next(places(output, long, go_on=True)).lines == 18
+    list(places(output, long, go_on=True))
+    assert output.read_bytes() == expected
+
+
+def test_an_input_that_ends_in_an_error_keeps_what_was_translated(output: Path) -> None:
+    def broken() -> Iterator[str]:
+        yield from LINES[:7]
+        raise UserError("line 8 is not UTF-8")
+
+    with pytest.raises(UserError, match="line 8"):
+        list(places(output, broken()))
+    found = list(places(output, go_on=True))
+    assert found[0].lines == 6
+    assert output.read_bytes() == EXPECTED
+
+
+def test_names_under_which_nothing_can_be_written(tmp_path: Path) -> None:
+    for output, expected in [
+        (tmp_path / "none" / "out", "there is no folder"),
+        (tmp_path, "is a folder: name a file in it"),
+        (Path("/dev/null"), "is no file: name one"),
+        (tmp_path / "out.gz", "would not be gzipped"),
+    ]:
+        with pytest.raises(UserError, match=expected):
+            check_output(output, overwrite=True)
+    assert list(tmp_path.iterdir()) == []
