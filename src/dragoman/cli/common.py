@@ -9,6 +9,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -175,19 +176,28 @@ def beam_settings(
     stop: Literal["complete", "hopeless", "steps"] | None = None,
     normalisation: Literal["power", "gnmt"] | None = None,
     coverage: float | None = None,
+    least: int = 0,
+    no_repeat: int = 0,
+    groups: int = 1,
+    diversity: float = 0.5,
 ) -> Beam:
     """The run's own search with the command line's changes; a beam is as wide as the n-best list that is asked for."""
     from dragoman.search import Beam
 
     search = run.config.search
     size = beam if beam is not None else max(search.beam, best)
+    if beam is None and size % groups:
+        size += groups - size % groups
     return Beam(
         size,
         search.length_penalty if penalty is None else penalty,
         stop or search.stop,
         best=best,
-        length=run.length,
+        length=replace(run.length, least=least),
         normalisation=search.normalisation if normalisation is None else normalisation,
         coverage=search.coverage if coverage is None else coverage,
         unfinished=search.unfinished,
+        no_repeat=no_repeat,
+        groups=groups,
+        diversity=diversity,
     )

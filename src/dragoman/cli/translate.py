@@ -7,10 +7,11 @@ import shlex
 import sys
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from hashlib import blake2b
+from itertools import chain, islice, repeat
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -58,7 +59,33 @@ def translate(
     top_p: Annotated[
         float | None, typer.Option(help="Sample from the likeliest tokens that make up p of the mass.")
     ] = None,
+    min_p: Annotated[
+        float | None, typer.Option(help="Sample from tokens at least so many times as likely as the likeliest.")
+    ] = None,
+    typical: Annotated[
+        float | None,
+        typer.Option(help="Sample from the tokens of about the expected surprise, so much of the mass."),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
+    groups: Annotated[int, typer.Option(help="Part the beam into groups that keep away from one another.", min=1)] = 1,
+    diversity: Annotated[float, typer.Option(help="λ: how far they keep away.")] = 0.5,
+    least: Annotated[int, typer.Option(help="Tokens that a translation has at least.", min=0)] = 0,
+    no_repeat: Annotated[int, typer.Option(help="Write no N tokens in a row twice.", metavar="N", min=0)] = 0,
+    together: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--with",
+            metavar="RUN",
+            help="Translate together with this run, each word by the mean of both. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    prefixes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="How each translation begins, line by line with the source.", show_default=False
+        ),
+    ] = None,
     alignment: Annotated[
         bool, typer.Option("--alignment", help="Print word alignments (0-0 1-2) after a tab.")
     ] = False,
@@ -112,8 +139,20 @@ def translate(
 
     total = _count(file) if output else None
     loaded = load(run, checkpoint, device)
+    if together:
+        loaded = loaded.together(*(load(other, checkpoint, device) for other in together))
     settings: Search = (
-        Sample(temperature, top_k, top_p, best, seed, loaded.length)
+        Sample(
+            temperature,
+            top_k,
+            top_p,
+            best,
+            seed,
+            replace(loaded.length, least=least),
+            min_p,
+            typical,
+            no_repeat,
+        )
         if sample
         else beam_settings(
             loaded,
@@ -123,12 +162,19 @@ def translate(
             "steps" if all_steps else None,
             "gnmt" if gnmt else None,
             coverage,
+            least,
+            no_repeat,
+            groups,
+            diversity,
         )
     )
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
 
     def translated(sources: Iterable[Source], first: int = 0) -> Iterator[Translation]:
-        return loaded.translate_stream(sources, settings, alignment=alignment, dictionary=known, tag=tag, first=first)
+        begun = None if prefixes is None else islice(_prefixes(prefixes), first, None)
+        return loaded.translate_stream(
+            sources, settings, alignment=alignment, dictionary=known, tag=tag, first=first, prefixes=begun
+        )
 
     def written(translation: Translation) -> str:
         if json_lines:
@@ -137,7 +183,8 @@ def translate(
 
     if output is not None:
         words = known and blake2b(repr(known).encode(), digest_size=8).hexdigest()
-        options = {"alignment": alignment, "JSON lines": json_lines, "dictionary": words, "tag": tag}
+        options: dict[str, Any] = {"alignment": alignment, "JSON lines": json_lines, "dictionary": words, "tag": tag}
+        options |= {"with": [str(other) for other in together or []], "prefixes": prefixes and str(prefixes)}
         made, sources = made_with(loaded, settings, options), sources_of(file)
         places = write_translations(
             output, sources, translated, written, made, size=window(loaded), go_on=go_on, overwrite=overwrite
@@ -148,6 +195,11 @@ def translate(
     else:
         for translation in _warn(translated(sources_of(file))):
             print(written(translation), end="", flush=True)
+
+
+def _prefixes(file: Path) -> Iterator[str]:
+    """The lines of a file, and after them as many empty ones as are asked for."""
+    return chain((text for text in sources_of(file) if isinstance(text, str)), repeat(""))
 
 
 def _is_done(output: Path, file: Path | None, go_on: bool, overwrite: bool) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -33,8 +34,9 @@ from dragoman.run.folder import (
     read_tokenizers,
 )
 from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Translation
-from dragoman.search import Beam, Hypothesis, Length, Sample, Search, Symbols, search
+from dragoman.search import Beam, Hypothesis, Length, Sample, Search, Symbols, engine
 from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
+from dragoman.search.rules import Prefix
 from dragoman.search.scoring import token_scores
 from dragoman.search.unknown import UnknownWords
 from dragoman.text import Framing, Tokenizer
@@ -59,6 +61,7 @@ class Run:
         checkpoint_name: str,
     ) -> None:
         self.folder, self.config, self.model = folder, settings, model
+        self.models = [model]  # that write together
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.framing, self.checkpoint = framing, checkpoint_name
         self.symbols = Symbols(framing.start, framing.end, framing.banned, framing.forced, framing.closed)
@@ -74,6 +77,30 @@ class Run:
     def spec(self) -> ModelSpec:
         return self.model.spec  # type: ignore[return-value]
 
+    def together(self, *others: Run) -> Run:
+        """This run and others as an ensemble, which writes each word by the mean of their probabilities.
+
+        The systems may be different ones, the words may not. What is not about translating is this run's own.
+        """
+        for other in others:
+            self._check_words(other)
+        joined = copy(self)
+        joined.models = [*self.models, *(model for other in others for model in other.models)]
+        return joined
+
+    def _check_words(self, other: Run) -> None:
+        """Refuse a run that cuts text into other tokens, or that is on another device."""
+        own, its = ((run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other))
+        if own != its or self.framing != other.framing:
+            raise UserError(
+                f"{other.folder} cuts text into other tokens than {self.folder}, but an ensemble has one vocabulary: "
+                "take runs that were trained on the same text, with other seeds or systems"
+            )
+        if self.model.source_features != other.model.source_features:
+            raise UserError(f"{other.folder} reads something else than {self.folder}: an ensemble reads one source")
+        if self.device != other.device:
+            raise UserError(f"{other.folder} is on {other.device} and {self.folder} on {self.device}: load both on one")
+
     # ---- translation
 
     def translate(
@@ -85,15 +112,22 @@ class Run:
         alignment: bool = True,
         dictionary: Mapping[str, str] | None = None,
         tag: Tag = None,
+        prefixes: Sequence[str] | None = None,
     ) -> list[Translation]:
         """The translations of some texts, in order; an empty text stays empty.
 
         A run that reads images or speech is given arrays of length × features instead.
         `tag` names the corpus (of data.tags) from which the texts shall be taken to be: the first, unless told.
+        `prefixes` say how each translation begins ('' for any); what they cost is counted in the scores.
         With a dictionary, which may be empty, unknown words of a closed vocabulary are looked up in it or copied.
         """
         settings = self._search(beam, search)
-        return list(self.translate_stream(texts, settings, alignment=alignment, dictionary=dictionary, tag=tag))
+        if prefixes is not None and len(prefixes) != len(texts):
+            raise UserError(f"{len(prefixes)} prefixes came with {len(texts)} texts: give one for each, '' for any")
+        stream = self.translate_stream(
+            texts, settings, alignment=alignment, dictionary=dictionary, tag=tag, prefixes=prefixes
+        )
+        return list(stream)
 
     def translate_stream(
         self,
@@ -104,6 +138,7 @@ class Run:
         dictionary: Mapping[str, str] | None = None,
         tag: Tag = None,
         first: int = 0,
+        prefixes: Iterable[str] | None = None,
     ) -> Iterator[Translation]:
         """The same for any number of texts in bounded memory: sorted by length within a window, given back in order.
 
@@ -114,9 +149,12 @@ class Run:
         if dictionary is not None:
             unknown = UnknownWords(self.source_tokenizer, self.target_tokenizer, dictionary)
         texts, place = iter(texts), 0
+        beginnings = None if prefixes is None else iter(prefixes)
         while window := list(islice(texts, WINDOW)):
             named = tag if tag is None or isinstance(tag, str) else tag[place : place + len(window)]
-            translated = self._translate_window(window, settings, alignment and unknown is None, first + place, named)
+            begun = None if beginnings is None else list(islice(beginnings, len(window)))
+            plain = alignment and unknown is None
+            translated = self._translate_window(window, settings, plain, first + place, named, begun)
             yield from self._known_words(window, translated, unknown, named) if unknown else translated
             place += len(window)
 
@@ -169,7 +207,13 @@ class Run:
         return Length(search.length_ratio, search.length_extra, search.longest_target)
 
     def _translate_window(
-        self, texts: list[Source], settings: Search, alignment: bool, first: int, tag: Tag = None
+        self,
+        texts: list[Source],
+        settings: Search,
+        alignment: bool,
+        first: int,
+        tag: Tag = None,
+        prefixes: list[str] | None = None,
     ) -> list[Translation]:
         full = self._source_ids(texts, tag)
         alignment = alignment and self.model.source_features is None  # vectors are no words
@@ -182,7 +226,8 @@ class Run:
             rows = written[batch]
             source, source_lengths = self.pad([sources[i] for i in rows], self.framing.pad)
             keys = torch.from_numpy(rows + first)
-            found = self._run_search(source, source_lengths, settings, keys)
+            begun = None if prefixes is None else self.target_tokenizer.encode_batch([prefixes[i] for i in rows])
+            found = self._run_search(source, source_lengths, settings, keys, begun=begun)
             targets = [hypotheses[0].tokens for hypotheses in found]
             links = self._align(source, source_lengths, targets) if alignment else None
             for n, (i, hypotheses) in enumerate(zip(rows, found)):
@@ -233,10 +278,30 @@ class Run:
         return labels.framed(ids[: self._room_for_sources], self.framing)
 
     def _run_search(
-        self, source: Tensor, lengths: Tensor, settings: Search, keys: Tensor, first: Tensor | None = None
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        settings: Search,
+        keys: Tensor,
+        first: Tensor | None = None,
+        begun: list[list[int]] | None = None,
     ) -> list[list[Hypothesis]]:
+        """`first` (B) are the tokens that targets are begun after, `begun` those that they begin with."""
         symbols = self.symbols if first is None else replace(self.symbols, start=first)
-        return search(self.model, source, lengths, symbols, settings, keys)
+        limits = settings.length.limits(lengths, self.model.room(lengths))
+        for room in (model.room(lengths) for model in self.models[1:]):
+            limits = limits if room is None else torch.minimum(limits, room.clamp(min=1))
+        if begun is None or not any(begun):
+            return engine(self.models, symbols, settings).search(source, lengths, limits, keys)
+        for prefix, limit in zip(begun, limits.tolist()):
+            if len(prefix) >= limit:
+                raise UserError(
+                    f"a translation is to begin with {len(prefix):,} tokens, but may have no more than {limit - 1:,}: "
+                    "shorten the prefix, or raise the length limit"
+                )
+        padded, sizes = self.pad(begun, self.framing.pad)
+        wishes = {"prefix": padded, "prefix_length": sizes}
+        return engine(self.models, symbols, settings, [Prefix()]).search(source, lengths, limits, keys, wishes)
 
     def _translation(self, hypotheses: list[Hypothesis], links: Links | None, whole: bool) -> Translation:
         best, *others = (

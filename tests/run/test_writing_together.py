@@ -1,0 +1,78 @@
+"""Runs that translate together, and translations that begin as they are told."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dragoman import load
+from dragoman.config import from_dict
+from dragoman.data import phrasebook
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.search import Beam, Length
+from dragoman.training.display import Display
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+TEXTS = ["the dog sleeps .", "a cat sees the old house .", "", "we read ."]
+SHORT = Beam(3, length=Length(0, 8, 8))
+
+
+def made(folder: Path, corpus: Path, system: str, seed: int, size: int = 400) -> Run:
+    names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
+    files = {side: [str(corpus / name)] for side, name in names.items()}
+    settings = {"name": system, "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "seed": seed, "device": "cpu", "tokens": 400}
+    config = {"data": files, "text": {"size": size}, "system": settings, "training": training}
+    prepare(folder, from_dict(config), lambda text: None)
+    Trainer(folder, Display()).train()
+    return load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
+    phrasebook.write(folder, 300, seed=1, valid=20, test=20)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
+    folder = tmp_path_factory.mktemp("runs")
+    return [made(folder / name, corpus, name, seed) for seed, name in enumerate(("transformer", "bahdanau"), 1)]
+
+
+def test_a_run_together_with_itself_is_the_same_run(runs: list[Run]) -> None:
+    for run in runs:
+        alone, doubled = (one.translate(TEXTS, search=SHORT) for one in (run, run.together(run)))
+        assert [one.text for one in alone] == [one.text for one in doubled]
+        assert [one.score for one in alone] == pytest.approx([one.score for one in doubled], abs=1e-4)
+
+
+def test_different_systems_write_together_in_any_order(runs: list[Run]) -> None:
+    one, other = (a.together(b).translate(TEXTS, search=SHORT) for a, b in ((runs[0], runs[1]), (runs[1], runs[0])))
+    assert [translation.text for translation in one] == [translation.text for translation in other]
+    assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
+    assert one[2].text == ""
+
+
+def test_another_vocabulary_is_refused(runs: list[Run], corpus: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="cuts text into other tokens"):
+        runs[0].together(made(tmp_path / "other", corpus, "transformer", 1, size=450))
+
+
+def test_translations_begin_as_they_are_told(runs: list[Run]) -> None:
+    prefixes = ["der Hund", "", "", "wir"]
+    found = runs[0].translate(TEXTS, search=SHORT, prefixes=prefixes)
+    free = runs[0].translate(TEXTS, search=SHORT)
+    assert all(one.text.startswith(prefix) for one, prefix in zip(found, prefixes))
+    assert found[1].text == free[1].text
+    with pytest.raises(UserError, match="2 prefixes came with 4 texts"):
+        runs[0].translate(TEXTS, search=SHORT, prefixes=["", ""])
+    with pytest.raises(UserError, match=r"to begin with \d+ tokens, but may have no more than 2"):
+        runs[0].translate(
+            TEXTS, search=replace(SHORT, length=Length(0, 3, 3)), prefixes=["der alte Hund schläft", "", "", ""]
+        )
