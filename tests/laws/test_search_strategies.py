@@ -103,6 +103,24 @@ def test_a_target_begins_as_it_is_told(variant: str) -> None:
             assert one.score == pytest.approx(forced(model, variant, row, one), abs=2e-4)
 
 
+@every_writer
+@pytest.mark.parametrize(
+    "settings", [Beam(1, length=LONG), Beam(3, best=2, length=SHORT), Sample(best=2, length=SHORT)]
+)
+def test_sources_that_wait_for_others_to_leave_find_the_same(variant: str, settings: Search) -> None:
+    model, p = small_model(variant), pairs(variant)
+    rows = torch.tensor([0, 1, 2, 1, 0, 2, 2])
+    source, lengths = p.source[rows], p.source_lengths[rows]
+    limits = torch.tensor([9, 4, 7, 2, 9, 5, 3])
+    if settings.length is LONG and model.room(lengths) is None:
+        limits = limits * 4
+    searching = engine([model], SYMBOLS, replace(settings, length=SHORT))
+    together, waiting = (searching.search(source, lengths, limits, rows, most=most) for most in (None, 2))
+    for one, other in zip(together, waiting, strict=True):
+        assert [h.tokens for h in one] == [h.tokens for h in other]
+        assert [h.score for h in one] == pytest.approx([h.score for h in other], abs=1e-4)
+
+
 def test_groups_without_diversity_are_so_many_beams() -> None:
     model = small_model("transformer")
     groups = run([model], "transformer", Beam(4, groups=2, diversity=0.0, best=2, length=SHORT), [0, 1, 2])

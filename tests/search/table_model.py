@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.models import Start
+from dragoman.models.encoder_decoder import first_tokens
 from dragoman.parts.mixer import Ctx, State, map_state
 from dragoman.search import Beam, Hypothesis, Symbols
 from dragoman.search.beam import BeamSearch
@@ -50,10 +51,11 @@ class TableModel:
             row[self.ids[word]] = log_p
         return row
 
-    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int) -> Start:
+    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
         rows = source.shape[0] * beam
         state: State = {"written": torch.full((rows, longest + 1), -1)}
-        return Start(None, state, torch.full((rows,), first), torch.zeros(rows, dtype=torch.long), longest + 1)
+        tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
+        return Start(None, state, tokens, torch.zeros_like(tokens), longest + 1)
 
     def decode(self, tokens: Tensor, ctx: Ctx, state: State) -> tuple[Tensor, State]:
         written = state["written"].scatter(1, ctx.layout.positions, tokens)

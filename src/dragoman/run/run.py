@@ -42,6 +42,7 @@ from dragoman.search.unknown import UnknownWords
 from dragoman.text import Framing, Tokenizer
 
 WINDOW = 4096  # lines that are sorted and translated together
+WAITING = 4  # sources that are given to a search for each that it works on
 
 Source = str | NDArray[Any]  # a text, or vectors in its place, S F
 Tag = str | Sequence[str] | None  # for all texts, or one for each; None: as the run would
@@ -222,12 +223,13 @@ class Run:
         written = np.array([i for i, text in enumerate(texts) if not _empty(text)], dtype=np.int64)
         lengths = np.array([len(sources[i]) for i in written])
         budget = max(1, self.config.search.tokens // settings.rows)
-        for batch in sorted_batches(lengths, budget) if len(written) else []:
+        for batch in sorted_batches(lengths, WAITING * budget) if len(written) else []:
             rows = written[batch]
             source, source_lengths = self.pad([sources[i] for i in rows], self.framing.pad)
             keys = torch.from_numpy(rows + first)
             begun = None if prefixes is None else self.target_tokenizer.encode_batch([prefixes[i] for i in rows])
-            found = self._run_search(source, source_lengths, settings, keys, begun=begun)
+            most = max(1, budget // source.shape[1])
+            found = self._run_search(source, source_lengths, settings, keys, begun=begun, most=most)
             targets = [hypotheses[0].tokens for hypotheses in found]
             links = self._align(source, source_lengths, targets) if alignment else None
             for n, (i, hypotheses) in enumerate(zip(rows, found)):
@@ -285,14 +287,18 @@ class Run:
         keys: Tensor,
         first: Tensor | None = None,
         begun: list[list[int]] | None = None,
+        most: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """`first` (B) are the tokens that targets are begun after, `begun` those that they begin with."""
+        """`first` (B) are the tokens that targets are begun after, `begun` those that they begin with.
+
+        Up to `most` sources are searched at a time.
+        """
         symbols = self.symbols if first is None else replace(self.symbols, start=first)
         limits = settings.length.limits(lengths, self.model.room(lengths))
         for room in (model.room(lengths) for model in self.models[1:]):
             limits = limits if room is None else torch.minimum(limits, room.clamp(min=1))
         if begun is None or not any(begun):
-            return engine(self.models, symbols, settings).search(source, lengths, limits, keys)
+            return engine(self.models, symbols, settings).search(source, lengths, limits, keys, most=most)
         for prefix, limit in zip(begun, limits.tolist()):
             if len(prefix) >= limit:
                 raise UserError(
@@ -301,7 +307,7 @@ class Run:
                 )
         padded, sizes = self.pad(begun, self.framing.pad)
         wishes = {"prefix": padded, "prefix_length": sizes}
-        return engine(self.models, symbols, settings, [Prefix()]).search(source, lengths, limits, keys, wishes)
+        return engine(self.models, symbols, settings, [Prefix()]).search(source, lengths, limits, keys, wishes, most)
 
     def _translation(self, hypotheses: list[Hypothesis], links: Links | None, whole: bool) -> Translation:
         best, *others = (

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dragoman.models import Model, Start
+from dragoman.models.encoder_decoder import first_tokens
 from dragoman.parts.mixer import Ctx, Layout, Memory
 from dragoman.search.alignment import cross_attention
 
@@ -93,6 +94,10 @@ def take(tree: Tree, sources: Tensor) -> Tree:
     return map_tree(lambda leaf: leaf.index_select(0, sources), tree)
 
 
+def part(tree: Tree, begin: int, end: int) -> Tree:
+    return map_tree(lambda leaf: leaf[begin:end], tree)
+
+
 class Engine:
     """Searches with one model, or with several that write together, each word by the mean of their probabilities."""
 
@@ -104,55 +109,75 @@ class Engine:
 
     @torch.inference_mode()
     def search(
-        self, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor, wishes: Tree | None = None
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        limits: Tensor,
+        keys: Tensor,
+        wishes: Tree | None = None,
+        most: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """B S sources, how long their targets may get (B) and their numbers (B) → the hypotheses of each.
+        """N S sources, how long their targets may get (N) and their numbers (N) → the hypotheses of each.
 
-        `wishes` are tensors, one row a source, that rules look at. Sources that are over leave as soon as they are a
-        quarter of all.
+        `wishes` are tensors, one row a source, that rules look at. Up to `most` sources are searched at a time; as soon
+        as a quarter of them is over these leave, and others enter.
         """
-        slots = self.begin(source, lengths, limits, keys, wishes)
-        place = torch.arange(len(source), device=source.device)
+        asked: Tree = {"source": source, "lengths": lengths, "limits": limits, "keys": keys.to(source.device)}
+        asked |= {"wishes": wishes or {}, "first": first_tokens(self.symbols.start, len(source), source.device)}
+        count, most = len(source), most or len(source)
+        self.longest = int(limits.max())
+        self.room = min(self.longest, ROOM)
+        inside = list(range(min(most, count)))  # the numbers of those that are searched
+        slots, entered = self._enter(part(asked, 0, len(inside))), len(inside)
+        self.ages = [0] * entered  # how many words they have
         found: dict[int, list[Hypothesis]] = {}
-        while len(place):
+        while inside:
             self.step(slots)
-            over = slots["over"]
-            if 4 * int(over.sum()) >= len(place):
-                done, rest = over.nonzero()[:, 0], (~over).nonzero()[:, 0]
-                hypotheses = self.strategy.results(take(self._told(slots), done), self.symbols.end)
-                found |= dict(zip(place[done].tolist(), hypotheses))
-                place, slots = place[rest], take(slots, rest)
-        return [found[number] for number in range(len(source))]
+            looks_up = source.device.type == "cpu" or max(self.ages) % 4 == 0  # for which a GPU must be waited for
+            over = slots["over"].tolist() if looks_up else []
+            if 4 * sum(over) < len(inside) or not over:
+                continue
+            done, rest = ([n for n, is_over in enumerate(over) if is_over == wanted] for wanted in (True, False))
+            leaving = take(self._told(slots), torch.tensor(done, device=source.device))
+            found |= zip((inside[n] for n in done), self.strategy.results(leaving, self.symbols.end))
+            slots = take(slots, torch.tensor(rest, dtype=torch.long, device=source.device))
+            inside, self.ages = [inside[n] for n in rest], [self.ages[n] for n in rest]
+            if more := min(most - len(inside), count - entered):
+                new = self._enter(part(asked, entered, entered + more))
+                slots = map_tree(lambda one, other: torch.cat((one, other)), slots, new)
+                inside, self.ages = [*inside, *range(entered, entered + more)], [*self.ages, *[0] * more]
+                entered += more
+        return [found[number] for number in range(count)]
 
-    def begin(self, source: Tensor, lengths: Tensor, limits: Tensor, keys: Tensor, wishes: Tree | None = None) -> Tree:
+    def _enter(self, asked: Tree) -> Tree:
         """Slots for new sources."""
-        longest, width, batch = int(limits.max()), self.strategy.rows, len(source)
-        self.written, self.room, self.longest = 0, min(longest, ROOM), longest
-        starts = [model.start(source, lengths, width, self.room, self.symbols.start) for model in self.models]
+        source, lengths, limits = asked["source"], asked["lengths"], asked["limits"]
+        width, batch = self.strategy.rows, len(source)
+        starts = [model.start(source, lengths, width, self.room, asked["first"]) for model in self.models]
         self.places = [start.places for start in starts]
         slots: Tree = {
             "writers": {str(n): _writer(start, batch, self.strategy.moves) for n, start in enumerate(starts)},
             "tokens": starts[0].tokens.unflatten(0, (batch, width)),
             "step": torch.zeros_like(limits),
             "limit": limits,
-            "key": keys.to(limits.device),
+            "key": asked["keys"],
             "over": torch.zeros_like(limits, dtype=torch.bool),
-            "wishes": wishes or {},
+            "wishes": asked["wishes"],
         }
         if self.strategy.watches:  # of the places of the memory, which may be fewer than the source has
             memory = slots["writers"]["0"]["memory"]
             places = torch.arange((memory["states"] if memory else source).shape[1], device=source.device)
             slots["real"] = places < (memory["lengths"] if memory else lengths)[:, None]  # B S
-        self.strategy.begin(slots, longest)
+        self.strategy.begin(slots, self.longest)
         for rule in self.rules:
-            rule.begin(slots, longest)
+            rule.begin(slots, self.longest)
         return slots
 
     def step(self, slots: Tree) -> None:
         """One word more for every row."""
-        if self.written == self.room:
+        if max(self.ages) >= self.room < self.longest:
             self._widen(slots)
-        self.written += 1
+        self.ages = [age + 1 for age in self.ages]
         logits, looks = self._logits(slots)
         norm = logits.logsumexp(-1)  # B K
         logits = self._allowed(slots, logits, norm)

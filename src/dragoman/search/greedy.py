@@ -31,7 +31,8 @@ class Rows:
         """Tokens and their log-probabilities, B K."""
         ended, step = slots["ended"], slots["step"]
         slots["scores"] = torch.where(ended, slots["scores"], slots["scores"] + log_p)
-        slots["written"] = put(slots["written"], step, torch.where(ended, PAST, tokens))
+        written = slots["written"]
+        slots["written"] = torch.where(ended[..., None], written, put(written, step, tokens))
         slots["ended"] = ended | (tokens == self.end) | (step + 1 >= slots["limit"])[:, None]
         slots["over"] = slots["ended"].all(1)
         return tokens, None
