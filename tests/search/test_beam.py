@@ -247,6 +247,13 @@ def test_the_n_best_are_distinct_and_in_order(stop: Any) -> None:
             {"size": 4, "stop": "steps", "complete": 2},
             "a beam that stops by 'steps' cannot stop after 2 complete hypotheses",
         ),
+        ({"size": 4, "groups": 3}, "a beam of 4 cannot be parted into 3 groups: choose a divisor of it"),
+        ({"diversity": -1.0}, "the diversity of groups must lie between 0 and 100, but is -1.0"),
+        ({"no_repeat": -2}, "n-grams that come only once have at least 1 token, not -2: 0 allows all"),
+        (
+            {"size": 4, "groups": 2, "coverage": 0.2},
+            "diverse groups and coverage cannot be had together: leave one of them out",
+        ),
     ],
 )
 def test_a_beam_that_contradicts_itself_is_refused(settings: dict[str, Any], message: str) -> None:
@@ -255,7 +262,7 @@ def test_a_beam_that_contradicts_itself_is_refused(settings: dict[str, Any], mes
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("settings", [{"ratio": -1.0}, {"extra": -1}, {"most": 0}])
+@pytest.mark.parametrize("settings", [{"ratio": -1.0}, {"extra": -1}, {"most": 0}, {"least": -1}, {"least": 9, "most": 8}])
 def test_a_length_limit_below_nothing_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="a length limit needs"):
         Length(**settings)

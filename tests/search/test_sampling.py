@@ -58,6 +58,16 @@ def test_a_low_temperature_takes_the_likeliest() -> None:
         (Sample(top_k=3, top_p=0.80), [1, 3]),  # of the first three 0.75/0.9 = 0.83: the third is not needed
         (Sample(top_k=3, top_p=0.85), [1, 3, 0]),
         (Sample(top_k=1, top_p=1.0), [1]),
+        (Sample(min_p=0.19), [1, 3, 0, 2]),  # at least 0.095
+        (Sample(min_p=0.21), [1, 3, 0]),  # at least 0.105
+        (Sample(min_p=0.51), [1]),
+        (Sample(min_p=1.0), [1]),
+        # the surprise is 1.90, 0.69, 2.30 and 1.39, its mean 1.21: 3 is nearest, then 1, 0 and 2
+        (Sample(typical=0.24), [3]),
+        (Sample(typical=0.26), [3, 1]),
+        (Sample(typical=0.76), [3, 1, 0]),
+        (Sample(typical=1.0), [3, 1, 0, 2]),
+        (Sample(typical=0.76, min_p=0.35), [3, 1]),
     ],
 )
 def test_exactly_the_right_tokens_are_cut_off(settings: Sample, kept: list[int]) -> None:
@@ -184,6 +194,9 @@ def test_asking_for_more_samples_keeps_those_that_were_there(model: EncoderDecod
         ({"top_k": 0}, "top-k must be at least 1, but is 0"),
         ({"top_p": 0.0}, "top-p must lie between 0 and 1, but is 0.0"),
         ({"top_p": 1.1}, "top-p must lie between 0 and 1, but is 1.1"),
+        ({"min_p": 1.5}, "min-p must lie between 0 and 1, but is 1.5"),
+        ({"typical": 0.0}, "typical must lie between 0 and 1, but is 0.0"),
+        ({"no_repeat": -1}, "n-grams that come only once have at least 1 token, not -1: 0 allows all"),
         ({"best": 0}, "at least 1 sample must be drawn, but 0 were asked for"),
         ({"seed": -1}, "a seed must be at least 0 and below 2^63, but is -1"),
         ({"seed": 2**63}, "a seed must be at least 0 and below 2^63, but is 9223372036854775808"),
