@@ -262,10 +262,16 @@ def test_a_beam_that_contradicts_itself_is_refused(settings: dict[str, Any], mes
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("settings", [{"ratio": -1.0}, {"extra": -1}, {"most": 0}, {"least": -1}, {"least": 9, "most": 8}])
+@pytest.mark.parametrize("settings", [{"ratio": -1.0}, {"extra": -1}, {"most": 0}])
 def test_a_length_limit_below_nothing_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="a length limit needs"):
         Length(**settings)
+
+
+@pytest.mark.parametrize("least", [-1, 9])
+def test_a_least_length_beyond_the_most_is_refused(least: int) -> None:
+    with pytest.raises(UserError, match=f"a target of at least {least} and at most 8 tokens cannot be: change one"):
+        Length(most=8, least=least)
 
 
 def test_a_beam_wider_than_the_vocabulary_is_refused() -> None:

@@ -1,0 +1,37 @@
+"""Dragoman's search over the checkpoint, imported."""
+
+from __future__ import annotations
+
+import torch
+
+from dragoman import checkpoint
+from dragoman.interop.huggingface import read_checkpoint
+from dragoman.parts.quick import quick
+from dragoman.search import Beam, Length, Symbols, search
+from peers.searching import Asked, Translate
+
+
+def translator(asked: Asked, weights: str) -> Translate:
+    """`weights`: how they are packed; not at all where there is no word for it."""
+    torch.set_num_threads(asked.threads)
+    found = read_checkpoint(asked.folder)
+    model = found.spec.build().eval()
+    checkpoint.set_weights(model, found.weights, asked.folder)
+    model = model.to(asked.device, torch.bfloat16 if asked.gpu else torch.float32)
+    if weights:
+        model = quick(model, weights)
+    framing = found.framing
+    symbols = Symbols(framing.start, framing.end, (*framing.banned, framing.end))
+    length = Length(0, asked.tokens, asked.tokens)
+
+    def translate(sources: list[list[int]], beam: int) -> list[list[int]]:
+        lengths = torch.tensor([len(source) for source in sources])
+        rows = [torch.tensor(source) for source in sources]
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=framing.pad)
+        place = asked.device
+        keys = torch.arange(len(sources))
+        settings = Beam(beam, length=length)
+        hypotheses = search(model, padded.to(place), lengths.to(place), symbols, settings, keys.to(place))
+        return [some[0].tokens for some in hypotheses]
+
+    return translate
