@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+import sacrebleu
 
 from dragoman import load
 from dragoman.config import from_dict
 from dragoman.data import phrasebook
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.search import Beam, Length
+from dragoman.search import Beam, Length, MinimumRisk, Sample
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare
 from dragoman.training.trainer import Trainer
@@ -62,6 +64,27 @@ def test_different_systems_write_together_in_any_order(runs: list[Run]) -> None:
 def test_another_vocabulary_is_refused(runs: list[Run], corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cuts text into other tokens"):
         runs[0].together(made(tmp_path / "other", corpus, "transformer", 1, size=450))
+
+
+def test_the_least_risk_is_chosen_among_all_that_was_found(runs: list[Run]) -> None:
+    beam = replace(SHORT, size=6, best=6)
+    for candidates, references in ((beam, None), (Sample(best=8, length=SHORT.length), beam)):
+        settings = MinimumRisk(candidates, references, best=2)
+        found = runs[1].translate(TEXTS, search=settings)
+        every = runs[1].translate(TEXTS, search=candidates)
+        others = every if references is None else runs[1].translate(TEXTS, search=references)
+        for one, some, other in zip(found, every, others):
+            if not one.text:
+                continue
+            texts, judges = ([t.text for t in (many, *many.alternatives)] for many in (some, other))
+            scores = [t.score for t in (other, *other.alternatives)]
+            weights = np.exp(scores) if references or candidates is beam else None
+            worth = [
+                np.average([sacrebleu.sentence_chrf(text, [judge]).score for judge in judges], weights=weights)
+                for text in texts
+            ]
+            assert worth[texts.index(one.text)] == pytest.approx(max(worth))
+            assert len(one.alternatives) == 1
 
 
 def test_translations_begin_as_they_are_told(runs: list[Run]) -> None:

@@ -71,6 +71,17 @@ def translate(
     diversity: Annotated[float, typer.Option(help="λ: how far they keep away.")] = 0.5,
     least: Annotated[int, typer.Option(help="Tokens that a translation has at least.", min=0)] = 0,
     no_repeat: Annotated[int, typer.Option(help="Write no N tokens in a row twice.", metavar="N", min=0)] = 0,
+    risk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="chrf|bleu",
+            help="Take what is nearest by this measure to all candidates: minimum Bayes risk.",
+            show_default=False,
+        ),
+    ] = None,
+    candidates: Annotated[
+        int, typer.Option(help="With --risk: of so many samples, or of the so many best of a beam.", min=2)
+    ] = 32,
     together: Annotated[
         list[Path] | None,
         typer.Option(
@@ -134,19 +145,20 @@ def translate(
 
     from dragoman import load
     from dragoman.run.streaming import made_with, window, write_translations
-    from dragoman.search import Sample, Search
+    from dragoman.search import Decision, MinimumRisk, Sample, Search
     from dragoman.search.unknown import read_dictionary
 
     total = _count(file) if output else None
     loaded = load(run, checkpoint, device)
     if together:
         loaded = loaded.together(*(load(other, checkpoint, device) for other in together))
-    settings: Search = (
+    count = candidates if risk else best
+    search: Search = (
         Sample(
             temperature,
             top_k,
             top_p,
-            best,
+            count,
             seed,
             replace(loaded.length, least=least),
             min_p,
@@ -156,9 +168,9 @@ def translate(
         if sample
         else beam_settings(
             loaded,
-            beam,
+            max(beam or 0, count) if risk else beam,
             length_penalty,
-            best,
+            count,
             "steps" if all_steps else None,
             "gnmt" if gnmt else None,
             coverage,
@@ -168,6 +180,7 @@ def translate(
             diversity,
         )
     )
+    settings: Decision = MinimumRisk(search, utility=risk, best=best) if risk else search
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
 
     def translated(sources: Iterable[Source], first: int = 0) -> Iterator[Translation]:

@@ -34,7 +34,7 @@ from dragoman.run.folder import (
     read_tokenizers,
 )
 from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Translation
-from dragoman.search import Beam, Hypothesis, Length, Sample, Search, Symbols, engine
+from dragoman.search import Beam, Decision, Hypothesis, Length, MinimumRisk, Sample, Symbols, engine
 from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
 from dragoman.search.rules import Prefix
 from dragoman.search.scoring import token_scores
@@ -109,7 +109,7 @@ class Run:
         texts: Sequence[Source],
         beam: int | None = None,
         *,
-        search: Search | None = None,
+        search: Decision | None = None,
         alignment: bool = True,
         dictionary: Mapping[str, str] | None = None,
         tag: Tag = None,
@@ -133,7 +133,7 @@ class Run:
     def translate_stream(
         self,
         texts: Iterable[Source],
-        settings: Search,
+        settings: Decision,
         *,
         alignment: bool = False,
         dictionary: Mapping[str, str] | None = None,
@@ -185,7 +185,7 @@ class Run:
         if not self.model.writes:
             raise UserError(f"{self.folder} holds an encoder alone, which writes no text: use 'tag' or 'fill'")
 
-    def _search(self, beam: int | None, settings: Search | None) -> Search:
+    def _search(self, beam: int | None, settings: Decision | None) -> Decision:
         if settings is not None:
             return settings
         room = self.model.vocabulary - len(self.symbols.banned) - 1
@@ -210,7 +210,7 @@ class Run:
     def _translate_window(
         self,
         texts: list[Source],
-        settings: Search,
+        settings: Decision,
         alignment: bool,
         first: int,
         tag: Tag = None,
@@ -283,7 +283,7 @@ class Run:
         self,
         source: Tensor,
         lengths: Tensor,
-        settings: Search,
+        settings: Decision,
         keys: Tensor,
         first: Tensor | None = None,
         begun: list[list[int]] | None = None,
@@ -293,6 +293,13 @@ class Run:
 
         Up to `most` sources are searched at a time.
         """
+        if isinstance(settings, MinimumRisk):
+            some, judges = (
+                None if one is None else self._run_search(source, lengths, one, keys, first, begun, most)
+                for one in (settings.candidates, settings.references)
+            )
+            assert some is not None
+            return [self._least_risk(settings, *both) for both in zip(some, judges or [None] * len(some))]
         symbols = self.symbols if first is None else replace(self.symbols, start=first)
         limits = settings.length.limits(lengths, self.model.room(lengths))
         for room in (model.room(lengths) for model in self.models[1:]):
@@ -308,6 +315,18 @@ class Run:
         padded, sizes = self.pad(begun, self.framing.pad)
         wishes = {"prefix": padded, "prefix_length": sizes}
         return engine(self.models, symbols, settings, [Prefix()]).search(source, lengths, limits, keys, wishes, most)
+
+    def _least_risk(
+        self, settings: MinimumRisk, candidates: list[Hypothesis], references: list[Hypothesis] | None = None
+    ) -> list[Hypothesis]:
+        """The candidates of a source that are chosen."""
+        both = [
+            None if some is None else ([self.target_tokenizer.decode(h.tokens) for h in some], [h.score for h in some])
+            for some in (candidates, references)
+        ]
+        texts, scores = both[0] or ([], [])
+        chosen = settings.choose(texts, scores, *(both[1] or (None, None)))
+        return [candidates[number] for number, _ in chosen]
 
     def _translation(self, hypotheses: list[Hypothesis], links: Links | None, whole: bool) -> Translation:
         best, *others = (
@@ -344,7 +363,7 @@ class Run:
 
     # ---- continuation, tags, masks
 
-    def generate(self, prompts: Sequence[str], search: Search | None = None, tokens: int = 50) -> list[Translation]:
+    def generate(self, prompts: Sequence[str], search: Decision | None = None, tokens: int = 50) -> list[Translation]:
         """Each prompt, which may be empty, with what the model goes on to say; drawn by chance unless told.
 
         A text is the prompt and its continuation, a score log p(continuation | prompt).

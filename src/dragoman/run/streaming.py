@@ -24,7 +24,7 @@ from dragoman.errors import UserError
 from dragoman.run.folder import CHECKPOINTS, MODEL
 from dragoman.run.results import Translation
 from dragoman.run.run import WINDOW, Run, Source
-from dragoman.search import Search
+from dragoman.search import Decision
 from dragoman.storage import hold, plain_errors, sync
 
 VERSION = 1
@@ -43,7 +43,7 @@ class Place:
     read: str = ""  # digest of the sources
 
 
-def made_with(run: Run, settings: Search, options: Mapping[str, object]) -> dict[str, Any]:
+def made_with(run: Run, settings: Decision, options: Mapping[str, object]) -> dict[str, Any]:
     """What decides how translations read, in plain values: weights, search, and the options of the output."""
     files = [run.folder / MODEL, *sorted(run.folder.glob("tokenizer*.json"))]
     digest = blake2b(digest_size=8)

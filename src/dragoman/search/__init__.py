@@ -13,14 +13,17 @@ from dragoman.search.diverse import DiverseBeamSearch
 from dragoman.search.engine import Engine, Hypothesis, Rule, Strategy, Symbols
 from dragoman.search.exhaustive import exhaustive_search
 from dragoman.search.greedy import Greedy
+from dragoman.search.risk import MinimumRisk
 from dragoman.search.rules import AtLeast, NoRepeat
 from dragoman.search.sampling import Sampling
 from dragoman.search.settings import Beam, Length, Sample, Search
 
 __all__ = [
     "Beam",
+    "Decision",
     "Hypothesis",
     "Length",
+    "MinimumRisk",
     "Sample",
     "Search",
     "Symbols",
@@ -29,6 +32,8 @@ __all__ = [
     "search",
     "strategy",
 ]
+
+Decision = Search | MinimumRisk  # what is searched for, or how to choose among what was found
 
 
 def search(
