@@ -299,7 +299,9 @@ class Run:
                 for one in (settings.candidates, settings.references)
             )
             assert some is not None
-            return [self._least_risk(settings, *both) for both in zip(some, judges or [None] * len(some))]
+            if judges is None:
+                return [self._least_risk(settings, one) for one in some]
+            return [self._least_risk(settings, *both) for both in zip(some, judges)]
         symbols = self.symbols if first is None else replace(self.symbols, start=first)
         limits = settings.length.limits(lengths, self.model.room(lengths))
         for room in (model.room(lengths) for model in self.models[1:]):
