@@ -14,6 +14,7 @@ from dragoman.errors import UserError
 from dragoman.text import families
 from dragoman.text.cutting import HIDDEN, Cutter
 from dragoman.text.families import Parts, Symbol
+from dragoman.text.symbols import BYTES
 from dragoman.text.tokenizer import VERSION, Tokenizer
 from dragoman.text.words import word_spans
 
@@ -124,6 +125,23 @@ class ForeignTokenizer(Tokenizer):
             return piece
         return text.replace(" ", "▁")
 
+    def spellings(self) -> list[bytes]:
+        """What each piece adds to a text, in UTF-8: nothing where it is a special symbol, perhaps half a character."""
+        names = [self._names[n] if n in self._names and n not in self.specials else "" for n in range(self.size)]
+        if self._in_letters:  # what is no such letter stands for itself
+            letters = {letter: byte for byte, letter in enumerate(_byte_letters())}
+            return [bytes(letters[c] for c in n) if letters.keys() >= {*n} else n.encode() for n in names]
+        if self._decoder is None:
+            return [f" {name}".encode() if name else b"" for name in names]
+        kinds = _kinds(json.loads(self._library.to_str())["decoder"])
+        if other := kinds - {"Sequence", "Replace", "ByteFallback", "Fuse", "Strip", "Metaspace"}:
+            raise UserError(
+                f"this tokenizer joins its pieces in a way ({', '.join(sorted(other))}) that does not say what each of "
+                "them adds to a text"
+            )
+        single = {piece: bytes([byte]) for byte, piece in enumerate(BYTES)} if "ByteFallback" in kinds else {}
+        return [single.get(name, name.replace("▁", " ").encode()) for name in names]
+
     def word_of_piece(self, ids: Iterable[int]) -> list[int]:
         """For each piece the index in ``words(decode(ids))`` of its word, −1 for white space and special symbols.
 
@@ -187,6 +205,18 @@ class ForeignTokenizer(Tokenizer):
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{origin} is damaged: {error!r}") from None
         return cls(Parts(library, names, symbols, roles, cutter, codes))
+
+
+def _kinds(decoder: Mapping[str, Any]) -> set[str]:
+    """The kinds of steps that a decoder of the library takes."""
+    return {str(decoder["type"])}.union(*map(_kinds, decoder.get("decoders", ())))
+
+
+def _byte_letters() -> list[str]:
+    """The letters that GPT-2 writes bytes with: a byte's own character, or, if that cannot be seen, one from 256 on."""
+    seen = {*range(33, 127), *range(161, 173), *range(174, 256)}
+    others = (chr(number) for number in range(256, 512))
+    return [chr(byte) if byte in seen else next(others) for byte in range(256)]
 
 
 def _shared(left: str, right: str) -> int:

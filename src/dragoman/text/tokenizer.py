@@ -171,6 +171,10 @@ class Tokenizer:
             self._numbers.update((piece.replace(" ", "▁"), number) for number, piece in enumerate(self._pieces))
         return [self._numbers[piece] for piece in pieces]
 
+    def spellings(self) -> list[bytes]:
+        """What each piece adds to a text, in UTF-8: nothing where it is a special symbol, perhaps half a character."""
+        return list(self._bytes)
+
     def word_of_piece(self, ids: Iterable[int]) -> list[int]:
         """For each piece the index in ``words(decode(ids))`` of its word, −1 for white space and special symbols.
 
