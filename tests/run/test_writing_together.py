@@ -99,3 +99,19 @@ def test_translations_begin_as_they_are_told(runs: list[Run]) -> None:
         runs[0].translate(
             TEXTS, search=replace(SHORT, length=Length(0, 3, 3)), prefixes=["der alte Hund schläft", "", "", ""]
         )
+
+
+def test_phrases_are_required_and_forbidden(runs: list[Run]) -> None:
+    required = [["Hund"], ["alte Katze", "sieht"], [], []]
+    found = runs[0].translate(TEXTS, search=replace(SHORT, length=Length(0, 14, 14)), required=required)
+    for one, phrases in zip(found, required):
+        assert all(phrase in one.text for phrase in phrases)
+    written = {word for one in runs[0].translate(TEXTS, search=SHORT) for word in one.text.split() if word.isalpha()}
+    without = runs[0].translate(TEXTS, search=SHORT, forbidden=sorted(written))
+    assert not {word for one in without for word in one.text.split()} & written
+    with pytest.raises(UserError, match="required"):
+        runs[0].translate(TEXTS, search=Sample(), required=required)
+    with pytest.raises(UserError, match="a prefix contains a phrase that is forbidden"):
+        runs[0].translate(TEXTS, search=SHORT, prefixes=["Hund"] * 4, forbidden=["Hund"])
+    with pytest.raises(UserError):
+        runs[0].translate(TEXTS, search=SHORT, required=[["Hund"]] * 4, forbidden=["Hund"])

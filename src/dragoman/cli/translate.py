@@ -97,6 +97,24 @@ def translate(
             metavar="FILE", help="How each translation begins, line by line with the source.", show_default=False
         ),
     ] = None,
+    required: Annotated[
+        Path | None,
+        typer.Option(
+            "--require",
+            metavar="FILE",
+            help="Phrases that each translation must contain: a line a source, tabs between them.",
+            show_default=False,
+        ),
+    ] = None,
+    forbidden: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--forbid",
+            metavar="PHRASE",
+            help="A word or phrase that no translation may contain. May be repeated.",
+            show_default=False,
+        ),
+    ] = None,
     alignment: Annotated[
         bool, typer.Option("--alignment", help="Print word alignments (0-0 1-2) after a tab.")
     ] = False,
@@ -184,9 +202,20 @@ def translate(
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
 
     def translated(sources: Iterable[Source], first: int = 0) -> Iterator[Translation]:
-        begun = None if prefixes is None else islice(_prefixes(prefixes), first, None)
+        begun, wanted = (
+            None if lines is None else islice(_lines_of(lines), first, None) for lines in (prefixes, required)
+        )
+        phrases = None if wanted is None else ([one for one in line.split("\t") if one.strip()] for line in wanted)
         return loaded.translate_stream(
-            sources, settings, alignment=alignment, dictionary=known, tag=tag, first=first, prefixes=begun
+            sources,
+            settings,
+            alignment=alignment,
+            dictionary=known,
+            tag=tag,
+            first=first,
+            prefixes=begun,
+            required=phrases,
+            forbidden=forbidden or (),
         )
 
     def written(translation: Translation) -> str:
@@ -198,6 +227,7 @@ def translate(
         words = known and blake2b(repr(known).encode(), digest_size=8).hexdigest()
         options: dict[str, Any] = {"alignment": alignment, "JSON lines": json_lines, "dictionary": words, "tag": tag}
         options |= {"with": [str(other) for other in together or []], "prefixes": prefixes and str(prefixes)}
+        options |= {"required": required and str(required), "forbidden": forbidden}
         made, sources = made_with(loaded, settings, options), sources_of(file)
         places = write_translations(
             output, sources, translated, written, made, size=window(loaded), go_on=go_on, overwrite=overwrite
@@ -210,7 +240,7 @@ def translate(
             print(written(translation), end="", flush=True)
 
 
-def _prefixes(file: Path) -> Iterator[str]:
+def _lines_of(file: Path) -> Iterator[str]:
     """The lines of a file, and after them as many empty ones as are asked for."""
     return chain((text for text in sources_of(file) if isinstance(text, str)), repeat(""))
 

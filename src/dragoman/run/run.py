@@ -34,15 +34,18 @@ from dragoman.run.folder import (
     read_tokenizers,
 )
 from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Translation
+from dragoman.run.wishes import Wishes
 from dragoman.search import Beam, Decision, Hypothesis, Length, MinimumRisk, Sample, Symbols, engine
 from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
-from dragoman.search.rules import Prefix
+from dragoman.search.forbidden import Forbidden
 from dragoman.search.scoring import token_scores
 from dragoman.search.unknown import UnknownWords
 from dragoman.text import Framing, Tokenizer
 
 WINDOW = 4096  # lines that are sorted and translated together
 WAITING = 4  # sources that are given to a search for each that it works on
+
+NO_WISHES = Wishes()
 
 Source = str | NDArray[Any]  # a text, or vectors in its place, S F
 Tag = str | Sequence[str] | None  # for all texts, or one for each; None: as the run would
@@ -114,21 +117,33 @@ class Run:
         dictionary: Mapping[str, str] | None = None,
         tag: Tag = None,
         prefixes: Sequence[str] | None = None,
+        required: Sequence[Sequence[str]] | None = None,
+        forbidden: Sequence[str] = (),
     ) -> list[Translation]:
         """The translations of some texts, in order; an empty text stays empty.
 
         A run that reads images or speech is given arrays of length × features instead.
         `tag` names the corpus (of data.tags) from which the texts shall be taken to be: the first, unless told.
-        `prefixes` say how each translation begins ('' for any); what they cost is counted in the scores.
+        `prefixes` say how each translation begins ('' for any); what they cost is counted in the scores. `required` are
+        phrases that each must contain, `forbidden` ones that none may, as whole words.
         With a dictionary, which may be empty, unknown words of a closed vocabulary are looked up in it or copied.
         """
         settings = self._search(beam, search)
-        if prefixes is not None and len(prefixes) != len(texts):
-            raise UserError(f"{len(prefixes)} prefixes came with {len(texts)} texts: give one for each, '' for any")
-        stream = self.translate_stream(
-            texts, settings, alignment=alignment, dictionary=dictionary, tag=tag, prefixes=prefixes
+        for name, given in (("prefixes", prefixes), ("lists of required phrases", required)):
+            if given is not None and len(given) != len(texts):
+                raise UserError(f"{len(given)} {name} came with {len(texts)} texts: give one for each, '' for any")
+        return list(
+            self.translate_stream(
+                texts,
+                settings,
+                alignment=alignment,
+                dictionary=dictionary,
+                tag=tag,
+                prefixes=prefixes,
+                required=required,
+                forbidden=forbidden,
+            )
         )
-        return list(stream)
 
     def translate_stream(
         self,
@@ -140,6 +155,8 @@ class Run:
         tag: Tag = None,
         first: int = 0,
         prefixes: Iterable[str] | None = None,
+        required: Iterable[Sequence[str]] | None = None,
+        forbidden: Sequence[str] = (),
     ) -> Iterator[Translation]:
         """The same for any number of texts in bounded memory: sorted by length within a window, given back in order.
 
@@ -149,13 +166,23 @@ class Run:
         unknown = None
         if dictionary is not None:
             unknown = UnknownWords(self.source_tokenizer, self.target_tokenizer, dictionary)
+            if forbidden:
+                raise UserError(
+                    "unknown words are replaced after the search, which could not keep phrases away: do without"
+                )
         texts, place = iter(texts), 0
         beginnings = None if prefixes is None else iter(prefixes)
+        phrases = None if required is None else iter(required)
+        never = None
+        if forbidden:
+            never = Forbidden(self.target_tokenizer, forbidden, self.symbols, self.model.vocabulary)
         while window := list(islice(texts, WINDOW)):
             named = tag if tag is None or isinstance(tag, str) else tag[place : place + len(window)]
             begun = None if beginnings is None else list(islice(beginnings, len(window)))
+            wanted = None if phrases is None else list(islice(phrases, len(window)))
+            wishes = Wishes(begun, wanted, never)
             plain = alignment and unknown is None
-            translated = self._translate_window(window, settings, plain, first + place, named, begun)
+            translated = self._translate_window(window, settings, plain, first + place, named, wishes)
             yield from self._known_words(window, translated, unknown, named) if unknown else translated
             place += len(window)
 
@@ -214,7 +241,7 @@ class Run:
         alignment: bool,
         first: int,
         tag: Tag = None,
-        prefixes: list[str] | None = None,
+        wishes: Wishes = NO_WISHES,
     ) -> list[Translation]:
         full = self._source_ids(texts, tag)
         alignment = alignment and self.model.source_features is None  # vectors are no words
@@ -227,9 +254,8 @@ class Run:
             rows = written[batch]
             source, source_lengths = self.pad([sources[i] for i in rows], self.framing.pad)
             keys = torch.from_numpy(rows + first)
-            begun = None if prefixes is None else self.target_tokenizer.encode_batch([prefixes[i] for i in rows])
             most = max(1, budget // source.shape[1])
-            found = self._run_search(source, source_lengths, settings, keys, begun=begun, most=most)
+            found = self._run_search(source, source_lengths, settings, keys, wishes=wishes.of(rows.tolist()), most=most)
             targets = [hypotheses[0].tokens for hypotheses in found]
             links = self._align(source, source_lengths, targets) if alignment else None
             for n, (i, hypotheses) in enumerate(zip(rows, found)):
@@ -286,16 +312,13 @@ class Run:
         settings: Decision,
         keys: Tensor,
         first: Tensor | None = None,
-        begun: list[list[int]] | None = None,
+        wishes: Wishes = NO_WISHES,
         most: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """`first` (B) are the tokens that targets are begun after, `begun` those that they begin with.
-
-        Up to `most` sources are searched at a time.
-        """
+        """`first` (B) are the tokens that targets are begun after. Up to `most` sources are searched at a time."""
         if isinstance(settings, MinimumRisk):
             some, judges = (
-                None if one is None else self._run_search(source, lengths, one, keys, first, begun, most)
+                None if one is None else self._run_search(source, lengths, one, keys, first, wishes, most)
                 for one in (settings.candidates, settings.references)
             )
             assert some is not None
@@ -306,17 +329,9 @@ class Run:
         limits = settings.length.limits(lengths, self.model.room(lengths))
         for room in (model.room(lengths) for model in self.models[1:]):
             limits = limits if room is None else torch.minimum(limits, room.clamp(min=1))
-        if begun is None or not any(begun):
-            return engine(self.models, symbols, settings).search(source, lengths, limits, keys, most=most)
-        for prefix, limit in zip(begun, limits.tolist()):
-            if len(prefix) >= limit:
-                raise UserError(
-                    f"a translation is to begin with {len(prefix):,} tokens, but may have no more than {limit - 1:,}: "
-                    "shorten the prefix, or raise the length limit"
-                )
-        padded, sizes = self.pad(begun, self.framing.pad)
-        wishes = {"prefix": padded, "prefix_length": sizes}
-        return engine(self.models, symbols, settings, [Prefix()]).search(source, lengths, limits, keys, wishes, most)
+        searching = engine(self.models, symbols, settings, wishes.rules, wishes.required is not None)
+        tree = wishes.tree(self.target_tokenizer, limits, len(symbols.forced))
+        return searching.search(source, lengths, limits, keys, tree, most)
 
     def _least_risk(
         self, settings: MinimumRisk, candidates: list[Hypothesis], references: list[Hypothesis] | None = None

@@ -9,6 +9,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.search.beam import BeamSearch
+from dragoman.search.constraints import ConstrainedBeam
 from dragoman.search.diverse import DiverseBeamSearch
 from dragoman.search.engine import Engine, Hypothesis, Rule, Strategy, Symbols
 from dragoman.search.exhaustive import exhaustive_search
@@ -54,8 +55,10 @@ def search(
     return engine([model], symbols, settings).search(source, lengths, limits, keys)
 
 
-def engine(models: Sequence[Model], symbols: Symbols, settings: Search, rules: Sequence[Rule] = ()) -> Engine:
-    """What searches with these models, as the settings say."""
+def engine(
+    models: Sequence[Model], symbols: Symbols, settings: Search, rules: Sequence[Rule] = (), required: bool = False
+) -> Engine:
+    """What searches with these models, as the settings say; `required`: for phrases that must be written."""
     room = models[0].vocabulary - len(symbols.banned) - 1
     if isinstance(settings, Beam) and settings.size > room:
         raise UserError(f"a beam of {settings.size} is wider than the {room} words of the vocabulary: narrow it")
@@ -64,13 +67,17 @@ def engine(models: Sequence[Model], symbols: Symbols, settings: Search, rules: S
         own.append(AtLeast(settings.length.least, symbols.end))
     if settings.no_repeat:
         own.append(NoRepeat(settings.no_repeat))
-    return Engine(models, symbols, strategy(settings, symbols.end), [*own, *rules])
+    return Engine(models, symbols, strategy(settings, symbols.end, required), [*own, *rules])
 
 
-def strategy(settings: Search, end: int) -> Strategy:
+def strategy(settings: Search, end: int, required: bool = False) -> Strategy:
     """The way of choosing words that the settings describe."""
+    if required and (isinstance(settings, Sample) or settings.groups > 1):
+        raise UserError("required phrases are looked for by a plain beam: sample nothing, and part it into no groups")
     if isinstance(settings, Sample):
         return Sampling(settings, end)
+    if required:
+        return ConstrainedBeam(settings, end)
     if settings.groups > 1:
         return DiverseBeamSearch(settings, end)
     return Greedy(1, end, settings.penalty) if settings.greedy else BeamSearch(settings, end)

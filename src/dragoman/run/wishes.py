@@ -1,0 +1,61 @@
+"""What is asked of translations besides: how they begin, what they must contain, and what they may not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.search.constraints import check_room, wishes_of
+from dragoman.search.engine import Rule, Tree
+from dragoman.search.forbidden import Forbidden
+from dragoman.search.rules import Prefix
+from dragoman.text import Tokenizer
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """For some texts: a prefix each, phrases each, and one list of what none of them may contain."""
+
+    prefixes: Sequence[str] | None = None
+    required: Sequence[Sequence[str]] | None = None
+    forbidden: Forbidden | None = None
+
+    def of(self, rows: Sequence[int]) -> Wishes:
+        """For some of the texts."""
+        prefixes = None if self.prefixes is None else [self.prefixes[row] for row in rows]
+        required = None if self.required is None else [self.required[row] for row in rows]
+        return Wishes(prefixes, required, self.forbidden)
+
+    @property
+    def rules(self) -> list[Rule]:
+        rules: list[Rule] = [] if self.forbidden is None else [self.forbidden]
+        return rules if self.prefixes is None else [*rules, Prefix()]
+
+    def tree(self, tokenizer: Tokenizer, limits: Tensor, forced: int) -> Tree:
+        """As tensors, for targets of such limits (B) after so many forced tokens; what cannot be is refused."""
+        tree: Tree = {}
+        begun = torch.zeros_like(limits)
+        if self.prefixes is not None:
+            if self.forbidden is not None and any(self.forbidden.phrases.stand_in(text) for text in self.prefixes):
+                raise UserError("a prefix contains a phrase that is forbidden: change one of them")
+            tokens = tokenizer.encode_batch(list(self.prefixes))
+            begun = torch.tensor([len(prefix) for prefix in tokens], device=limits.device)
+            for size, limit in zip(begun.tolist(), limits.tolist()):
+                if size >= limit:
+                    raise UserError(
+                        f"a translation is to begin with {size:,} tokens, but may have no more than {limit - 1:,}: "
+                        "shorten the prefix, or raise the length limit"
+                    )
+            longest = max(1, int(begun.max()))
+            rows = [[*prefix, *[0] * (longest - len(prefix))] for prefix in tokens]
+            tree |= {"prefix": torch.tensor(rows, device=limits.device), "prefix_length": begun}
+        if self.required is not None:
+            phrases = None if self.forbidden is None else self.forbidden.phrases
+            wanted = wishes_of(tokenizer, self.required, phrases, limits.device)
+            check_room(wanted, limits, begun + forced)
+            tree |= wanted
+        return tree
