@@ -37,7 +37,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     tokens = [*loaded.target_tokenizer.encode("THE"), loaded.target_tokenizer.unknown]
     tokens += loaded.target_tokenizer.encode("THE SEES")[1:]
     said = Hypothesis(tokens, -1.0, -1.0, True)
-    monkeypatch.setattr(loaded, "_run_search", lambda source, *others: [[said]] * len(source))
+    monkeypatch.setattr(loaded, "_run_search", lambda source, *others, **more: [[said]] * len(source))
 
     def diagonal(source: torch.Tensor, lengths: torch.Tensor, targets: list[list[int]]) -> torch.Tensor:
         return torch.eye(len(targets[0]) + 1, source.shape[1])[None]

@@ -65,7 +65,7 @@ class Run:
         checkpoint_name: str,
     ) -> None:
         self.folder, self.config, self.model = folder, settings, model
-        self.models = [model]  # that write together
+        self.others: list[Model] = []  # that write together with it
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.framing, self.checkpoint = framing, checkpoint_name
         self.symbols = Symbols(framing.start, framing.end, framing.banned, framing.forced, framing.closed)
@@ -89,8 +89,12 @@ class Run:
         for other in others:
             self._check_words(other)
         joined = copy(self)
-        joined.models = [*self.models, *(model for other in others for model in other.models)]
+        joined.others = [*self.others, *(model for other in others for model in other.models)]
         return joined
+
+    @property
+    def models(self) -> list[Model]:
+        return [self.model, *self.others]
 
     def _check_words(self, other: Run) -> None:
         """Refuse a run that cuts text into other tokens, or that is on another device."""
@@ -327,7 +331,7 @@ class Run:
             return [self._least_risk(settings, *both) for both in zip(some, judges)]
         symbols = self.symbols if first is None else replace(self.symbols, start=first)
         limits = settings.length.limits(lengths, self.model.room(lengths))
-        for room in (model.room(lengths) for model in self.models[1:]):
+        for room in (model.room(lengths) for model in self.others):
             limits = limits if room is None else torch.minimum(limits, room.clamp(min=1))
         searching = engine(self.models, symbols, settings, wishes.rules, wishes.required is not None)
         tree = wishes.tree(self.target_tokenizer, limits, len(symbols.forced))
