@@ -151,6 +151,10 @@ def translate(
     With --output the translations grow in OUT.part, which becomes OUT when all are there. If that is stopped or killed,
     the same command with --continue goes on with it.
     """
+    if sample and (beam is not None or groups > 1):
+        raise UserError("--sample draws, --beam and --groups search: choose one of them")
+    if not sample and (top_k is not None or top_p is not None or min_p is not None or typical is not None):
+        raise UserError("--top-k, --top-p, --min-p and --typical are for drawing: add --sample, or leave them out")
     if as_json and json_lines:
         raise UserError("--json prints one document, --json-lines one a line: choose one of them")
     if output is None and (go_on or overwrite):

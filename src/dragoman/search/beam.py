@@ -71,7 +71,7 @@ class BeamSearch:
             return 0.0
         return coverage_penalty(slots["looks"], slots["real"][:, None], self.settings.coverage).gather(1, parent)
 
-    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+    def results(self, slots: Tree) -> list[list[Hypothesis]]:
         """What was set aside, then, if that is too little, what the length limit cut off, or both by score."""
         results = []
         for complete, unfinished in zip(rows(slots["aside"], True), rows(slots["cut"], False)):

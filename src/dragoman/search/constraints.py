@@ -167,9 +167,9 @@ class ConstrainedBeam(BeamSearch):
         name = torch.where(best > -torch.inf, parent * logits.shape[-1] + token, -1)
         return best.masked_fill(repeated(name), -torch.inf), parent, token
 
-    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+    def results(self, slots: Tree) -> list[list[Hypothesis]]:
         """As of a beam without phrases; what lacks phrases only where there is nothing else, and as unfinished."""
-        found = super().results(slots, end)
+        found = super().results(slots)
         return [some or short[: self.settings.best] for some, short in zip(found, rows(slots["short"], False))]
 
 

@@ -54,10 +54,10 @@ class DiverseBeamSearch:
     def _join(self, slots: Tree) -> None:
         slots["written"] = torch.cat([slots["groups"][name]["written"] for name in self.names], 1)  # what rules look at
 
-    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+    def results(self, slots: Tree) -> list[list[Hypothesis]]:
         """Of all groups together, each hypothesis once."""
         found = []
-        for some in zip(*(self.group.results(slots["groups"][name], end) for name in self.names)):
+        for some in zip(*(self.group.results(slots["groups"][name]) for name in self.names)):
             alike = {tuple(one.tokens): one for group in some for one in group}
             ranked = sorted(alike.values(), key=lambda one: (not one.finished, -one.normalized))
             found.append(ranked[: self.settings.best])

@@ -61,7 +61,7 @@ class Strategy(Protocol):
         `slots["step"]` (B) words were written before. Says in `slots["over"]` which sources are.
         """
 
-    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+    def results(self, slots: Tree) -> list[list[Hypothesis]]:
         """Of each source, best first."""
 
 
@@ -139,7 +139,7 @@ class Engine:
                 continue
             done, rest = ([n for n, is_over in enumerate(over) if is_over == wanted] for wanted in (True, False))
             leaving = take(self._told(slots), torch.tensor(done, device=source.device))
-            found |= zip((inside[n] for n in done), self.strategy.results(leaving, self.symbols.end))
+            found |= zip((inside[n] for n in done), self.strategy.results(leaving))
             slots = take(slots, torch.tensor(rest, dtype=torch.long, device=source.device))
             inside, self.ages = [inside[n] for n in rest], [self.ages[n] for n in rest]
             if more := min(most - len(inside), count - entered):

@@ -37,7 +37,7 @@ class Rows:
         slots["over"] = slots["ended"].all(1)
         return tokens, None
 
-    def results(self, slots: Tree, end: int) -> list[list[Hypothesis]]:
+    def results(self, slots: Tree) -> list[list[Hypothesis]]:
         found = zip(slots["written"].tolist(), slots["scores"].tolist())
         groups = [[self._finish(row, score) for row, score in zip(*group)] for group in found]
         return [sorted(group, key=lambda h: -h.score) for group in groups]
