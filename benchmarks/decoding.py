@@ -5,7 +5,7 @@
 
 A Marian model with random weights is written by transformers, imported by us and converted by CTranslate2. Every system
 is a process of its own that translates the same sources in turn, round after round, so that whatever else happens on
-the machine happens to all of them. Every target has as many tokens, END forbidden, so that all have the same to do; the
+the machine happens to all of them. Every target has as many tokens, no END before, so that all have the same to do; the
 time is that from lists of ids to lists of ids, the encoder counted in. Ratios are medians of those of the rounds.
 
 `ours` multiplies by packed weights, `ours-int8` by bytes, `ours-plain` as torch does. What a system writes is compared

@@ -6,23 +6,25 @@ import torch
 
 from dragoman import checkpoint
 from dragoman.interop.huggingface import read_checkpoint
-from dragoman.parts.quick import quick
-from dragoman.search import Beam, Length, Symbols, search
+from dragoman.parts.quick import PACKS, quick
+from dragoman.search import Beam, Length, Symbols, engine
+from dragoman.search.engine import Engine
 from peers.searching import Asked, Translate
 
 
 def translator(asked: Asked, weights: str) -> Translate:
-    """`weights`: how they are packed; not at all where there is no word for it."""
+    """`weights`: how they are packed, or “compiled” for kernels made for the step; '' for neither."""
     torch.set_num_threads(asked.threads)
     found = read_checkpoint(asked.folder)
     model = found.spec.build().eval()
     checkpoint.set_weights(model, found.weights, asked.folder)
     model = model.to(asked.device, torch.bfloat16 if asked.gpu else torch.float32)
-    if weights:
+    if weights in PACKS:
         model = quick(model, weights)
     framing = found.framing
-    symbols = Symbols(framing.start, framing.end, (*framing.banned, framing.end))
-    length = Length(0, asked.tokens, asked.tokens)
+    symbols = Symbols(framing.start, framing.end, framing.banned)
+    length = Length(0, asked.tokens, asked.tokens, least=asked.tokens)
+    engines: dict[int, Engine] = {}
 
     def translate(sources: list[list[int]], beam: int) -> list[list[int]]:
         lengths = torch.tensor([len(source) for source in sources])
@@ -31,7 +33,10 @@ def translator(asked: Asked, weights: str) -> Translate:
         place = asked.device
         keys = torch.arange(len(sources))
         settings = Beam(beam, length=length)
-        hypotheses = search(model, padded.to(place), lengths.to(place), symbols, settings, keys.to(place))
+        if beam not in engines:
+            engines[beam] = engine([model], symbols, settings, compiled=weights == "compiled")
+        limits = torch.full_like(lengths, asked.tokens).to(place)
+        hypotheses = engines[beam].search(padded.to(place), lengths.to(place), limits, keys.to(place))
         return [some[0].tokens for some in hypotheses]
 
     return translate

@@ -23,6 +23,7 @@ SYSTEMS = {
     "ours": ("ours_searching", "float32"),
     "ours-int8": ("ours_searching", "int8"),
     "ours-plain": ("ours_searching", ""),
+    "ours-compiled": ("ours_searching", "compiled"),
     "generate": ("generate", "float32"),
     "ctranslate2": ("ctranslate", "float32"),
     "ctranslate2-int8": ("ctranslate", "int8"),

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from dragoman.parts.quick import Weights
     from dragoman.parts.spec import Spec
     from dragoman.run import Run
 
@@ -15,15 +16,20 @@ __all__ = ["load"]
 
 
 def load(
-    folder: str | Path, checkpoint: str = "best", device: str | None = None, parts: Sequence[type[Spec]] = ()
+    folder: str | Path,
+    checkpoint: str = "best",
+    device: str | None = None,
+    parts: Sequence[type[Spec]] = (),
+    weights: Weights = "float32",
 ) -> Run:
     """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`; `parts` are those of your own.
 
-    A folder with a checkpoint of Hugging Face's transformers is opened as it is.
+    A folder with a checkpoint of Hugging Face's transformers is opened as it is. `weights` “int8”: searches on a CPU
+    multiply by bytes, faster and a little less accurately.
     """
     from dragoman.interop.huggingface import is_checkpoint, load_checkpoint
     from dragoman.run import load as load_run
 
     if is_checkpoint(Path(folder)):
-        return load_checkpoint(Path(folder), device)
-    return load_run(folder, checkpoint, device, parts)
+        return load_checkpoint(Path(folder), device, weights)
+    return load_run(folder, checkpoint, device, parts, weights)

@@ -160,11 +160,14 @@ class SearchConfig:
     length_ratio: float = 2.0  # a target may have so many tokens for each of its source
     length_extra: int = 20  # and so many more
     longest_target: int = 1024  # but never more than so many
+    least: int = 0  # no END before so many tokens
+    no_repeat: int = 0  # no n-gram of so many tokens comes twice; 0: any may
+    description: dict[str, Any] = field(default_factory=dict)  # any search, in place of the beam that is said above
 
     def __post_init__(self) -> None:
         _check("search", self, beam=(1, 10_000), length_penalty=(-10, 10), coverage=(0, 10), tokens=(1, 10**9))
         _check("search", self, longest_source=(2, 100_000), length_ratio=(0, 100), length_extra=(1, 100_000))
-        _check("search", self, longest_target=(1, 100_000))
+        _check("search", self, longest_target=(1, 100_000), least=(0, 100_000), no_repeat=(0, 1000))
 
 
 @dataclass(frozen=True)

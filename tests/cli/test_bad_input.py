@@ -275,9 +275,8 @@ def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus
         (["--beam", 100000], "wider than"),
         (["--sample", "--temperature", 0], "temperature must be above 0"),
         (["--sample", "--top-p", 1.5], "top-p"),
-        (["--sample", "--groups", 2], "--sample draws, --beam and --groups search"),
-        (["--sample", "--beam", 3], "--sample draws, --beam and --groups search"),
-        (["--min-p", 0.1], "are for drawing: add --sample"),
+        (["--sample", "--groups", 2], "--sample and --groups cannot be had together"),
+        (["--min-p", 0.1], "--min-p is for --sample: add that, or leave it out"),
     ]:
         answer = dragoman("translate", trained, corpus / "test.en", "--device", "cpu", *more)
         assert expected in sentence(answer)

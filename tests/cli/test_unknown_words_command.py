@@ -10,7 +10,7 @@ import torch
 from dragoman import load
 from dragoman.cli import main
 from dragoman.errors import UserError
-from dragoman.run import Run
+from dragoman.run import Run, looking, translating
 from dragoman.search import Hypothesis
 
 
@@ -37,12 +37,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     tokens = [*loaded.target_tokenizer.encode("THE"), loaded.target_tokenizer.unknown]
     tokens += loaded.target_tokenizer.encode("THE SEES")[1:]
     said = Hypothesis(tokens, -1.0, -1.0, True)
-    monkeypatch.setattr(loaded, "_run_search", lambda source, *others, **more: [[said]] * len(source))
+    monkeypatch.setattr(translating, "find", lambda settings, run, asked: [[said]] * len(asked.source))
 
-    def diagonal(source: torch.Tensor, lengths: torch.Tensor, targets: list[list[int]]) -> torch.Tensor:
+    def diagonal(run: Run, source: torch.Tensor, lengths: torch.Tensor, targets: list[list[int]]) -> torch.Tensor:
         return torch.eye(len(targets[0]) + 1, source.shape[1])[None]
 
-    monkeypatch.setattr(loaded, "_cross", diagonal)
+    monkeypatch.setattr(translating, "cross", diagonal)
+    monkeypatch.setattr(looking, "cross", diagonal)
     return loaded
 
 

@@ -10,6 +10,7 @@ import pytest
 import tokenizers
 import torch
 import typer
+from huggingface_pairs import liven
 from huggingface_tiny import bart, bert, change, gpt2, llama, marian, mbart, t5, transformers
 from tokenizers import models, pre_tokenizers, processors
 from typer.testing import CliRunner
@@ -62,6 +63,41 @@ def test_a_run_gives_the_same_logits_and_the_same_text(tmp_path: Path) -> None:
     ours = run.translate(texts, beam=1)
     assert [one.text for one in ours] == fast.batch_decode(written, skip_special_tokens=True)
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"000000", "best", "last"}
+
+
+def lively_bart(folder: Path, **generation: Any) -> tuple[Any, Any, dragoman.Run]:
+    """A BART of which much is asked when it generates, its tokenizer, and the run that it becomes."""
+    torch.manual_seed(3)
+    model = bart(max_position_embeddings=40, tie_word_embeddings=False)
+    liven(model, 2)
+    for name, value in ({"forced_bos_token_id": 0} | generation).items():
+        setattr(model.generation_config, name, value)
+    model.save_pretrained(folder / "bart")
+    return model, add_tokenizer(folder / "bart"), imported(folder / "bart", folder / "run")
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_run_searches_as_its_checkpoint_says(early: bool, tmp_path: Path) -> None:
+    wanted = {"max_length": 14, "min_length": 5, "no_repeat_ngram_size": 2, "num_beams": 4, "length_penalty": 2.0}
+    model, fast, run = lively_bart(tmp_path, early_stopping=early, **wanted)
+    texts = ["a b c d e", "f g", "h", "q p o n m l", "i j k a a a a"]
+    rows = fast(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
+    written = fast.batch_decode(model.generate(**rows), skip_special_tokens=True)
+    assert [one.text for one in run.translate(texts)] == written
+    assert len(set(written)) > 3
+    search = run.config.search
+    assert (search.least, search.no_repeat, search.longest_target, search.length_ratio) == (4, 2, 13, 0.0)
+
+
+def test_a_prefix_comes_after_what_is_forced(tmp_path: Path) -> None:
+    _, _, run = lively_bart(tmp_path, max_length=8)
+    found = run.translate(["a b c", "d e f", "g"], beam=3, prefixes=["k l", "", "m"])
+    assert [one.tokens[0] for one in found] == ["<s>"] * 3
+    assert (found[0].tokens[1:3], found[2].tokens[1]) == (["k", "l"], "m")
+    assert found[1].text == run.translate(["d e f"], beam=3)[0].text
+    run.translate(["a"], prefixes=["a b c d e"])
+    with pytest.raises(UserError, match="to begin with 6 tokens, but may have no more than 5"):
+        run.translate(["a"], prefixes=["a b c d e f"])
 
 
 @pytest.mark.parametrize(
@@ -196,6 +232,7 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     model = marian()
     model.generation_config.bad_words_ids = [[1], [5, 6]]
     model.generation_config.no_repeat_ngram_size = 3
+    model.generation_config.repetition_penalty = 1.5
     model.save_pretrained(tmp_path / "marian")
     add_tokenizer(tmp_path / "marian", "$A </s>")
     app = typer.Typer()
@@ -205,10 +242,11 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     count = sum(w.numel() for n, w in model.named_parameters() if "embed_positions" not in n) + 29  # with the bias
     assert "MarianMTModel, here nearest to the system transformer" in result.stdout
     assert f"{count:,} parameters, 27 pieces" in result.stdout
-    assert "not taken over: no_repeat_ngram_size 3" in result.stdout
+    assert "not taken over: repetition_penalty 1.5" in result.stdout
+    assert "no_repeat" not in result.stdout
     assert "not taken over: bad_words_ids [[5, 6]]" in result.stdout
     assert dragoman.load(tmp_path / "run", device="cpu").config.search == SearchConfig(
-        beam=1, stop="hopeless", unfinished="beside"
+        beam=1, stop="hopeless", unfinished="beside", no_repeat=3
     )
     result = CliRunner().invoke(app, [str(tmp_path / "marian"), str(tmp_path / "second"), "--json"])
     assert json.loads(result.stdout)["parameters"] == count

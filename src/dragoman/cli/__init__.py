@@ -12,6 +12,7 @@ import typer
 from dragoman.cli import (
     bench,
     compare,
+    diagnose,
     evaluate,
     fill,
     generate,
@@ -19,11 +20,13 @@ from dragoman.cli import (
     phrasebook,
     quickstart,
     score,
+    shortlist,
     show,
     systems,
     tag,
     train,
     translate,
+    tune,
 )
 from dragoman.errors import UserError
 
@@ -41,17 +44,20 @@ for command in (
     phrasebook.phrasebook,
     train.train,
     translate.translate,
+    tune.tune,
     generate.generate,
     tag.tag,
     fill.fill,
     evaluate.evaluate,
     score.score,
+    shortlist.shortlist,
     systems.systems,
     compare.compare,
-    show.show,
+    diagnose.diagnose,
 ):
     app.command()(command)
 app.command("import")(import_.import_)
+app.add_typer(show.app, name="show")
 app.add_typer(bench.app, name="bench")
 
 

@@ -1,19 +1,22 @@
-"""`dragoman bench`: how fast this machine trains, and where the time of a step goes."""
+"""`dragoman bench`: how fast this machine trains and translates, and where the time goes."""
 
 from __future__ import annotations
 
+from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.common import Json, RunFolder, print_json, say
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say, sources_of
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
+    from dragoman.run import speed
     from dragoman.training.speed import Machine, Speed
 
 app = typer.Typer(
-    help="This machine's speeds, beside the peers that are installed; where the time of a step goes.",
+    help="This machine's speeds, beside the peers that are installed; where the time goes.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -105,3 +108,74 @@ def step(
         raise UserError(f"a step is measured on cpu or cuda, not on {device}")
     found = profile_run(run, steps, warm_up, device)
     print_json(found.to_dict()) if as_json else print("\n".join(found.lines()))
+
+
+@app.command()
+def translate(
+    run: RunFolder,
+    file: Annotated[
+        Path | None,
+        typer.Argument(help="Sentences to translate; the run's validation data if not given.", show_default=False),
+    ] = None,
+    batches: Annotated[str, typer.Option(help="Sentences a batch.")] = "1,16,64",
+    beams: Annotated[str | None, typer.Option(help="Widths of beams; 1 and the run's own if not given.")] = None,
+    seconds: Annotated[float, typer.Option(help="How long to measure each of them, at most about.", min=0)] = 5.0,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """How fast a run translates on this machine: by batch and beam, and where the time goes.
+
+    Tokens are those that were written, END counted in, and times are from text to text. Sentences of like length are
+    translated together, as those of a file are. Peers with the same weights are run by benchmarks/decoding.py of the
+    source tree.
+    """
+    from dragoman import load
+    from dragoman.run import speed
+    from dragoman.run.machine import machine
+
+    loaded = load(run, checkpoint, device)
+    texts = list(islice(sources_of(file), 4096)) if file else speed.validation_texts(loaded, 4096)
+    widths = _numbers("beams", beams) if beams else sorted({1, loaded.beam().size})
+    found = []
+    for width in widths:
+        for batch in _numbers("batches", batches):
+            say(f"measuring batches of {batch:,} with a beam of {width}")
+            found.append(speed.measure(loaded, texts, batch, loaded.beam(width), seconds))
+    here = f"{machine(loaded.device)}, PyTorch {_version()}"
+    if as_json:
+        print_json({"run": str(run), "machine": here, "speeds": [one.to_dict() for one in found]})
+    else:
+        print("\n".join(_speeds(f"{run}: {here}", found)))
+
+
+def _speeds(head: str, found: list[speed.Speed]) -> list[str]:
+    """A table, and below it the memory."""
+    names = next((list(one.shares) for one in found if one.shares), [])
+    lines = [
+        head,
+        f"{'beam':>4}{'batch':>7}{'sentences/s':>13}{'tokens/s':>11}{'first token':>14}"
+        + "".join(f"{name:>12}" for name in names),
+    ]
+    for one in found:
+        row = f"{one.beam:>4}{one.batch:>7,}{one.sentences_per_second:>13,.1f}{one.tokens_per_second:>11,.0f}"
+        row += f"{1000 * one.first_token:>11,.1f} ms"
+        lines.append(row + "".join(f"{one.shares[name]:>12.1%}" if one.shares else f"{'–':>12}" for name in names))
+    return [*lines, f"{max(one.peak_memory for one in found) / 2**30:.2f} GiB of memory at most"]
+
+
+def _numbers(name: str, text: str) -> list[int]:
+    """Numbers of at least 1 with commas between them."""
+    try:
+        numbers = [int(part) for part in text.split(",")]
+    except ValueError:
+        numbers = [0]
+    if min(numbers) < 1:
+        raise UserError(f"--{name} wants whole numbers of at least 1, such as 1,16,64, but got {text!r}")
+    return numbers
+
+
+def _version() -> str:
+    import torch
+
+    return torch.__version__

@@ -13,11 +13,12 @@ from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
 from dragoman.errors import UserError
+from dragoman.progress import BETWEEN_LINES, bar, clock
 
 if TYPE_CHECKING:
     from dragoman.run import Run, Source
@@ -38,8 +39,6 @@ def say(text: str) -> None:
 class Progress:
     """Lines that are done, their speed and the time left: a bar on a terminal, a line now and then elsewhere."""
 
-    EVERY = 30.0  # seconds between plain lines
-
     def __init__(self, total: int | None) -> None:
         self.total = total
         self.done: int | None = None
@@ -47,12 +46,7 @@ class Progress:
         self.began = self.last = time.monotonic()
 
     def __enter__(self) -> Self:
-        from rich.console import Console
-        from rich.progress import BarColumn, SpinnerColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as Bar
-
-        columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
-        self.bar = Bar(*columns, console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty())
+        self.bar = bar(sys.stderr.isatty())
         self.task = self.bar.add_task("starting", total=self.total)
         self.bar.start()
         return self
@@ -69,7 +63,7 @@ class Progress:
             self.before, self.began, self.last = done, now, now
         self.done = done
         self.bar.update(self.task, completed=done, description=self.line())
-        if self.bar.disable and now - self.last >= self.EVERY:
+        if self.bar.disable and now - self.last >= BETWEEN_LINES:
             self.last = now
             say(self.line())
 
@@ -92,11 +86,6 @@ class Progress:
         lines = f"{done:,} line{'' if done == 1 else 's'}"
         lines += f", {done - self.before:,} of them now," if self.before else ""
         return f"{lines} in {clock(seconds)} ({speed:,.{speed < 10:d}f} lines/s)"
-
-
-def clock(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
 
 
 def program() -> str:
@@ -168,36 +157,8 @@ def parallel(source: Path, target: Path) -> tuple[list[Any], list[str]]:
     return sources, targets
 
 
-def beam_settings(
-    run: Run,
-    beam: int | None,
-    penalty: float | None,
-    best: int = 1,
-    stop: Literal["complete", "hopeless", "steps"] | None = None,
-    normalisation: Literal["power", "gnmt"] | None = None,
-    coverage: float | None = None,
-    least: int = 0,
-    no_repeat: int = 0,
-    groups: int = 1,
-    diversity: float = 0.5,
-) -> Beam:
-    """The run's own search with the command line's changes; a beam is as wide as the n-best list that is asked for."""
-    from dragoman.search import Beam
-
-    search = run.config.search
-    size = beam if beam is not None else max(search.beam, best)
-    if beam is None and size % groups:
-        size += groups - size % groups
-    return Beam(
-        size,
-        search.length_penalty if penalty is None else penalty,
-        stop or search.stop,
-        best=best,
-        length=replace(run.length, least=least),
-        normalisation=search.normalisation if normalisation is None else normalisation,
-        coverage=search.coverage if coverage is None else coverage,
-        unfinished=search.unfinished,
-        no_repeat=no_repeat,
-        groups=groups,
-        diversity=diversity,
-    )
+def beam_settings(run: Run, beam: int | None, penalty: float | None, best: int = 1) -> Beam:
+    """The run's own beam with the command line's changes; it is as wide as the n-best list that is asked for."""
+    own = run.beam(beam)
+    size = own.size if beam is not None else max(own.size, best)
+    return replace(own, size=size, best=best, length_penalty=own.length_penalty if penalty is None else penalty)

@@ -48,7 +48,8 @@ def evaluate(
     loaded = load(run, checkpoint, device)
     say(f"{'translating' if loaded.model.writes else 'tagging'} {len(sources):,} sentences ({loaded.checkpoint})")
     if loaded.model.writes:
-        settings = beam_settings(loaded, beam, length_penalty)
+        told = beam is not None or length_penalty is not None
+        settings = beam_settings(loaded, beam, length_penalty) if told else loaded.search
         texts = [t.text for t in loaded.translate(sources, search=settings, alignment=False)]
         names = given or ["bleu", "chrf", "ter", "exact"]
     else:

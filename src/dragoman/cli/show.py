@@ -1,42 +1,67 @@
-"""`dragoman show`: what is in a run, and how it translates a sentence."""
+"""`dragoman show`: what is in a run, and what it thinks of a sentence."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
+from typer.core import TyperGroup
 
+from dragoman.cli import look
 from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json, program, say
+from dragoman.cli.look import Target
+from dragoman.cli.pictures import Dark, Png, Svg, draw, print_lines
+from dragoman.errors import UserError
 
 if TYPE_CHECKING:
+    from dragoman.lens.gradients import Gradients
     from dragoman.run import Run
 
 
-def show(
+class WithDefault(TyperGroup):
+    """A first word that is no command names a run folder."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
+            args = ["run", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=WithDefault,
+    help="What is in a run, and what it thinks: of a sentence, of places, of words that stand far away.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+# ---- a run, or a sentence at a glance
+
+
+@app.command("run")
+def show_run(
     run: RunFolder,
     sentence: Annotated[
         str | None, typer.Argument(help="A sentence to translate and look into.", show_default=False)
     ] = None,
-    target: Annotated[
-        str | None, typer.Option(help="Look into this translation instead of the one that is found.")
-    ] = None,
-    svg: Annotated[Path | None, typer.Option(help="Write the attention as a picture.")] = None,
+    target: Target = None,
+    svg: Svg = None,
+    png: Png = None,
+    dark: Dark = False,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Show what is in a run, or look into a sentence.
-
-    A sentence is translated, and its n-best list, word alignment and attention are shown.
-    """
+    """What is in a run; of a sentence its n-best list, word alignment and attention. 'run' may be left out."""
     from dragoman import load
 
     loaded = load(run, checkpoint, device)
     if sentence is None:
         _show_run(loaded, as_json)
     else:
-        _show_sentence(loaded, sentence, target, svg, as_json)
+        _show_sentence(loaded, sentence, target, (svg, png, dark), as_json)
 
 
 def _show_run(run: Run, as_json: bool) -> None:
@@ -69,17 +94,16 @@ def _show_run(run: Run, as_json: bool) -> None:
     say(f"look at {run.folder}/report.html, or into a sentence: {program()} show {run.folder} 'A sentence.'")
 
 
-def _show_sentence(run: Run, sentence: str, target: str | None, svg: Path | None, as_json: bool) -> None:
+def _show_sentence(
+    run: Run, sentence: str, target: str | None, files: tuple[Path | None, Path | None, bool], as_json: bool
+) -> None:
     from dragoman.lens.alignment import alignment_lines, heat_lines
     from dragoman.lens.pictures import attention_picture
-    from dragoman.storage import write_file
 
     best = run.translate([sentence], search=beam_settings(run, None, None, best=3))[0]
     text = best.text if target is None else target
     attention = run.attention(sentence, text)
-    if svg:
-        write_file(svg, attention_picture(attention))
-        say(f"wrote {svg}")
+    draw(lambda: [attention_picture(attention)], *files)
     ranked = [(one.score, one.text) for one in (best, *best.alternatives)]
     if as_json:
         print_json(
@@ -101,8 +125,98 @@ def _show_sentence(run: Run, sentence: str, target: str | None, svg: Path | None
     if attention.cross is None:
         print("there is nothing to align: no part of this system looks from a decoder at an encoder")
         return
-    for line in alignment_lines(sentence, text, attention.alignment):
-        print(line)
+    print_lines(alignment_lines(sentence, text, attention.alignment))
     print()
-    for line in heat_lines(attention):
-        print(line)
+    print_lines(heat_lines(attention))
+
+
+# ---- of no sentence
+
+for command in (look.attention, look.alternatives, look.layers, look.beam):
+    app.command()(command)
+app.command("all")(look.everything)
+
+
+@app.command()
+def positions(
+    run: RunFolder,
+    count: Annotated[int, typer.Option(help="How many places.", min=2)] = 64,
+    svg: Svg = None,
+    png: Png = None,
+    dark: Dark = False,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """How the model tells places apart, and how alike they are to it."""
+    from dragoman import load
+    from dragoman.lens.model_pictures import places_picture
+    from dragoman.lens.places import places
+    from dragoman.lens.seen import to_json
+    from dragoman.lens.telling import place_lines
+
+    found = places(load(run, checkpoint, device).model, count)
+    if (svg or png) and not found:
+        raise UserError(f"there is nothing to draw: no part of {run} is told places")
+    draw(lambda: map(places_picture, found), svg, png, dark)
+    if as_json:
+        print_json(to_json(found))
+        return
+    print_lines(place_lines(found))
+
+
+@app.command()
+def gradients(
+    run: RunFolder,
+    sentence: Annotated[
+        str | None, typer.Argument(help="A sentence; those of the last validation if not given.", show_default=False)
+    ] = None,
+    target: Annotated[str | None, typer.Option(help="Its translation; the run's own if not given.")] = None,
+    beside: Annotated[list[Path], typer.Option(metavar="RUN", help="Another run. May be repeated.")] = [],  # noqa: B006
+    of: Annotated[
+        Literal["encoder", "source", "target"] | None,
+        typer.Option(help="What is drawn; the encoder where there is one."),
+    ] = None,
+    sentences: Annotated[int, typer.Option(help="How many validation sentences.", min=1)] = 12,
+    svg: Svg = None,
+    png: Png = None,
+    dark: Dark = False,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """How far a gradient reaches: what words that stand far away could still change."""
+    from dragoman.lens.model_pictures import gradients_picture
+    from dragoman.lens.seen import to_json
+    from dragoman.lens.telling import gradient_lines
+
+    measured = _gradients([run, *beside], sentence, target, sentences, checkpoint, device)
+    drawn = of or ("encoder" if "encoder" in measured[0].curves else "target")
+    draw(lambda: [gradients_picture(measured, drawn)], svg, png, dark)
+    if as_json:
+        print_json(to_json(measured))
+        return
+    for one in measured:
+        print(f"{one.system}, {one.sentences} sentences")
+        print_lines([*gradient_lines(one), ""])
+
+
+def _gradients(
+    runs: Sequence[Path], sentence: str | None, target: str | None, sentences: int, checkpoint: str, device: str
+) -> list[Gradients]:
+    """Of all runs over the same sentences, which are the first run's."""
+    from dragoman import load
+    from dragoman.lens.gradients import gradients as measure
+    from dragoman.lens.report import samples_of
+
+    loaded = [load(one, checkpoint, device) for one in runs]
+    first = loaded[0]
+    if sentence is not None:
+        pairs = [(sentence, target or first.translate([sentence], alignment=False)[0].text)]
+    else:
+        samples = samples_of(first.folder)
+        pairs = [(one.source, one.reference) for one in samples[max(samples)][:sentences]] if samples else []
+        if not pairs:
+            raise UserError(f"{first.folder} has no validation sentences: give a sentence")
+    sources, targets = zip(*pairs)
+    return [measure(one, sources, targets) for one in loaded]

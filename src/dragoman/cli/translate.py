@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import shlex
 import sys
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -15,23 +15,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli import searching
 from dragoman.cli.common import (
     Checkpoint,
     Device,
     Json,
     Progress,
     RunFolder,
-    beam_settings,
+    print_json,
     print_json_list,
     program,
     say,
     sources_of,
 )
+from dragoman.cli.live import show
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.run import Source, Translation
+    from dragoman.parts.quick import Weights
+    from dragoman.run import Run, Source, Translation
     from dragoman.run.streaming import Place
+    from dragoman.search import Decision
+
+Translate = Callable[..., "Iterator[Translation]"]  # sources, and the number of the first of them
 
 
 def translate(
@@ -43,45 +49,35 @@ def translate(
             show_default=False,
         ),
     ] = None,
-    beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")] = None,
-    gnmt: Annotated[bool, typer.Option("--gnmt", help="Divide by GNMT's ((5 + |y|) / 6)^α instead of |y|^α.")] = False,
-    coverage: Annotated[
-        float | None, typer.Option(help="β: how much it counts that every source word was looked at.")
-    ] = None,
-    all_steps: Annotated[
-        bool, typer.Option("--all-steps", help="Search up to the length limit, not only until enough are complete.")
+    search: searching.Description = None,
+    show_search: Annotated[
+        bool, typer.Option("--show-search", help="Print the search that these options describe, and translate nothing.")
     ] = False,
-    best: Annotated[int, typer.Option(help="Print the N best, each with its score before it.", min=1)] = 1,
-    sample: Annotated[bool, typer.Option("--sample", help="Draw from p(y|x) instead of searching.")] = False,
-    temperature: Annotated[float, typer.Option(help="Of sampling.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")] = None,
-    top_p: Annotated[
-        float | None, typer.Option(help="Sample from the likeliest tokens that make up p of the mass.")
-    ] = None,
-    min_p: Annotated[
-        float | None, typer.Option(help="Sample from tokens at least so many times as likely as the likeliest.")
-    ] = None,
-    typical: Annotated[
-        float | None,
-        typer.Option(help="Sample from the tokens of about the expected surprise, so much of the mass."),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Of sampling.")] = 0,
-    groups: Annotated[int, typer.Option(help="Part the beam into groups that keep away from one another.", min=1)] = 1,
-    diversity: Annotated[float, typer.Option(help="λ: how far they keep away.")] = 0.5,
-    least: Annotated[int, typer.Option(help="Tokens that a translation has at least.", min=0)] = 0,
-    no_repeat: Annotated[int, typer.Option(help="Write no N tokens in a row twice.", metavar="N", min=0)] = 0,
-    risk: Annotated[
-        str | None,
-        typer.Option(
-            metavar="chrf|bleu",
-            help="Take what is nearest by this measure to all candidates: minimum Bayes risk.",
-            show_default=False,
-        ),
-    ] = None,
-    candidates: Annotated[
-        int, typer.Option(help="With --risk: of so many samples, or of the so many best of a beam.", min=2)
-    ] = 32,
+    beam: searching.Width = None,
+    length_penalty: searching.LengthPenalty = None,
+    gnmt: searching.Gnmt = False,
+    coverage: searching.Coverage = None,
+    all_steps: searching.AllSteps = False,
+    groups: searching.Groups = None,
+    diversity: searching.Diversity = None,
+    best: searching.Best = None,
+    sample: searching.Sampling = False,
+    temperature: searching.Temperature = None,
+    top_k: searching.TopK = None,
+    top_p: searching.TopP = None,
+    min_p: searching.MinP = None,
+    typical: searching.Typical = None,
+    seed: searching.Seed = None,
+    least: searching.Least = None,
+    no_repeat: searching.NoRepeat = None,
+    risk: searching.Risk = None,
+    rerank_with: searching.Judges = None,
+    rerank_length: searching.RerankLength = None,
+    candidates: searching.Candidates = None,
+    exact: searching.Exactly = False,
+    states: searching.States = None,
+    draft: searching.Draft = None,
+    ahead: searching.Ahead = None,
     together: Annotated[
         list[Path] | None,
         typer.Option(
@@ -127,6 +123,7 @@ def translate(
     tag: Annotated[
         str | None, typer.Option(metavar="NAME", help="Translate as if from this corpus, one of the run's data.tags.")
     ] = None,
+    live: Annotated[bool, typer.Option("--live", help="Show each translation as it is written, word by word.")] = False,
     as_json: Json = False,
     json_lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON document a line.")] = False,
     output: Annotated[
@@ -141,6 +138,15 @@ def translate(
     overwrite: Annotated[
         bool, typer.Option("--overwrite", help="Replace OUT if it exists, when all is ready.")
     ] = False,
+    shortlist: Annotated[
+        bool, typer.Option("--shortlist", help="Look only at likely words, as 'dragoman shortlist' has learned them.")
+    ] = False,
+    workers: Annotated[
+        int, typer.Option(help="Processes that translate at a time and share the weights, on a CPU.", min=1)
+    ] = 1,
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Multiply by bytes: faster on a CPU, and a little less accurate.")
+    ] = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
@@ -151,65 +157,73 @@ def translate(
     With --output the translations grow in OUT.part, which becomes OUT when all are there. If that is stopped or killed,
     the same command with --continue goes on with it.
     """
-    if sample and (beam is not None or groups > 1):
-        raise UserError("--sample draws, --beam and --groups search: choose one of them")
-    if not sample and (top_k is not None or top_p is not None or min_p is not None or typical is not None):
-        raise UserError("--top-k, --top-p, --min-p and --typical are for drawing: add --sample, or leave them out")
-    if as_json and json_lines:
-        raise UserError("--json prints one document, --json-lines one a line: choose one of them")
-    if output is None and (go_on or overwrite):
-        raise UserError(f"{'--continue' if go_on else '--overwrite'} is for a file: name it with --output")
-    if output is not None and as_json:
-        raise UserError("a file gets one JSON document a line: use --json-lines with --output")
-    if output is not None and _is_done(output, file, go_on, overwrite):
+    wanted = searching.SearchOptions(
+        search=search,
+        beam=beam,
+        length_penalty=length_penalty,
+        gnmt=gnmt,
+        coverage=coverage,
+        all_steps=all_steps,
+        groups=groups,
+        diversity=diversity,
+        best=best,
+        sample=sample,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        typical=typical,
+        seed=seed,
+        least=least,
+        no_repeat=no_repeat,
+        risk=risk,
+        rerank_with=rerank_with,
+        rerank_length=rerank_length,
+        candidates=candidates,
+        exact=exact,
+        states=states,
+        draft=draft,
+        ahead=ahead,
+    )
+    target = Output(output, go_on, overwrite, as_json, json_lines, alignment)
+    others = {"output": output, "json": as_json, "json-lines": json_lines, "alignment": alignment, "prefixes": prefixes}
+    others |= {"require": required, "copy-unknown": copy_unknown, "dictionary": dictionary}
+    if live and (wrong := [name for name, value in others.items() if value]):
+        raise UserError(f"--live shows plain text as it is written: leave --{wrong[0]} out")
+    if output is not None and not show_search and _is_done(output, file, go_on, overwrite):
         say(f"{output} is complete already: nothing is left to do")
         return
 
     from dragoman import load
-    from dragoman.run.streaming import made_with, window, write_translations
-    from dragoman.search import Decision, MinimumRisk, Sample, Search
+    from dragoman.search import described
     from dragoman.search.unknown import read_dictionary
 
-    total = _count(file) if output else None
-    loaded = load(run, checkpoint, device)
+    total = _count(file) if output and not show_search else None
+    weights: Weights = "int8" if int8 else "float32"
+    loaded = load(run, checkpoint, device, weights=weights)
     if together:
         loaded = loaded.together(*(load(other, checkpoint, device) for other in together))
-    count = candidates if risk else best
-    search: Search = (
-        Sample(
-            temperature,
-            top_k,
-            top_p,
-            count,
-            seed,
-            replace(loaded.length, least=least),
-            min_p,
-            typical,
-            no_repeat,
-        )
-        if sample
-        else beam_settings(
-            loaded,
-            max(beam or 0, count) if risk else beam,
-            length_penalty,
-            count,
-            "steps" if all_steps else None,
-            "gnmt" if gnmt else None,
-            coverage,
-            least,
-            no_repeat,
-            groups,
-            diversity,
-        )
-    )
-    settings: Decision = MinimumRisk(search, utility=risk, best=best) if risk else search
+    if shortlist:
+        loaded = loaded.with_shortlist()
+    loaded = loaded.with_workers(workers)
+    settings = wanted.describe(loaded)
+    if show_search:
+        print_json(described(settings))
+        return
+    if live:
+        show(loaded, sources_of(file), settings, tag, forbidden or ())
+        return
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
+    words = known and blake2b(repr(known).encode(), digest_size=8).hexdigest()
+    made: dict[str, Any] = {"alignment": alignment, "JSON lines": json_lines, "dictionary": words, "tag": tag}
+    made |= {"with": [str(other) for other in together or []], "prefixes": prefixes and str(prefixes)}
+    made |= {"required": required and str(required), "forbidden": forbidden, "weights": weights}
+    made |= {"shortlist": shortlist, "several workers": workers > 1}
 
     def translated(sources: Iterable[Source], first: int = 0) -> Iterator[Translation]:
-        begun, wanted = (
+        begun, phrases = (
             None if lines is None else islice(_lines_of(lines), first, None) for lines in (prefixes, required)
         )
-        phrases = None if wanted is None else ([one for one in line.split("\t") if one.strip()] for line in wanted)
         return loaded.translate_stream(
             sources,
             settings,
@@ -218,30 +232,73 @@ def translate(
             tag=tag,
             first=first,
             prefixes=begun,
-            required=phrases,
+            required=None if phrases is None else map(_phrases, phrases),
             forbidden=forbidden or (),
         )
 
-    def written(translation: Translation) -> str:
-        if json_lines:
-            return json.dumps(asdict(translation), ensure_ascii=False) + "\n"
-        return "".join(f"{line}\n" for line in _lines(translation, best, alignment))
+    target.write(loaded, settings, file, translated, made, total)
 
-    if output is not None:
-        words = known and blake2b(repr(known).encode(), digest_size=8).hexdigest()
-        options: dict[str, Any] = {"alignment": alignment, "JSON lines": json_lines, "dictionary": words, "tag": tag}
-        options |= {"with": [str(other) for other in together or []], "prefixes": prefixes and str(prefixes)}
-        options |= {"required": required and str(required), "forbidden": forbidden}
-        made, sources = made_with(loaded, settings, options), sources_of(file)
-        places = write_translations(
-            output, sources, translated, written, made, size=window(loaded), go_on=go_on, overwrite=overwrite
-        )
-        _write(places, output, total, file is not None)
-    elif as_json:
-        print_json_list(asdict(translation) for translation in _warn(translated(sources_of(file))))
-    else:
-        for translation in _warn(translated(sources_of(file))):
-            print(written(translation), end="", flush=True)
+
+@dataclass(frozen=True)
+class Output:
+    """Where translations go, and how they look."""
+
+    file: Path | None
+    go_on: bool
+    overwrite: bool
+    as_json: bool
+    json_lines: bool
+    alignment: bool
+
+    def __post_init__(self) -> None:
+        if self.as_json and self.json_lines:
+            raise UserError("--json prints one document, --json-lines one a line: choose one of them")
+        if self.file is None and (self.go_on or self.overwrite):
+            raise UserError(f"{'--continue' if self.go_on else '--overwrite'} is for a file: name it with --output")
+        if self.file is not None and self.as_json:
+            raise UserError("a file gets one JSON document a line: use --json-lines with --output")
+
+    def write(
+        self,
+        run: Run,
+        settings: Decision,
+        file: Path | None,
+        translated: Translate,
+        made: dict[str, Any],
+        total: int | None,
+    ) -> None:
+        """Translate what there is and write it; `made` is what must be the same for a file to be gone on with."""
+        from dragoman.run.streaming import made_with, window, write_translations
+
+        best = settings.best
+
+        def written(translation: Translation) -> str:
+            if self.json_lines:
+                return json.dumps(asdict(translation), ensure_ascii=False) + "\n"
+            return "".join(f"{line}\n" for line in _lines(translation, best, self.alignment))
+
+        sources = sources_of(file)
+        if self.file is not None:
+            places = write_translations(
+                self.file,
+                sources,
+                translated,
+                written,
+                made_with(run, settings, made),
+                size=window(run),
+                go_on=self.go_on,
+                overwrite=self.overwrite,
+            )
+            _write(places, self.file, total, file is not None)
+        elif self.as_json:
+            print_json_list(asdict(translation) for translation in _warn(translated(sources)))
+        else:
+            for translation in _warn(translated(sources)):
+                print(written(translation), end="", flush=True)
+
+
+def _phrases(line: str) -> list[str]:
+    return [phrase for phrase in line.split("\t") if phrase.strip()]
 
 
 def _lines_of(file: Path) -> Iterator[str]:
@@ -292,7 +349,7 @@ def _write(places: Generator[Place], output: Path, total: int | None, again: boo
                 say(f"go on with:  {program()} {shlex.join([*arguments, '--continue'])}")
         raise
     assert place is not None
-    _say_limits(place.unfinished, place.cut)
+    _say_limits(place.unfinished, place.cut, place.unproved)
     say(f"{output}: {progress.summary()}")
 
 
@@ -313,16 +370,22 @@ def _one_line(text: str) -> str:
 
 def _warn(translations: Iterable[Translation]) -> Iterator[Translation]:
     """Say at the end how many were cut off at a length limit."""
-    unfinished = cut = 0
+    unfinished = cut = unproved = 0
     for translation in translations:
         unfinished += not translation.finished
         cut += not translation.whole
+        unproved += translation.proved is False
         yield translation
-    _say_limits(unfinished, cut)
+    _say_limits(unfinished, cut, unproved)
 
 
-def _say_limits(unfinished: int, cut: int) -> None:
+def _say_limits(unfinished: int, cut: int, unproved: int) -> None:
     if unfinished:
         say(f"{unfinished:,} translations reached the length limit before they ended")
     if cut:
         say(f"{cut:,} lines were longer than the run reads (search.longest_source) and were cut there")
+    if unproved:
+        say(
+            f"{unproved:,} translations are the best that were found, but not proved to be: exact search gave up "
+            "(--states lets it look further)"
+        )

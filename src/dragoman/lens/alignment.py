@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
+from torch import Tensor
 
 from dragoman.evaluation import Link
 from dragoman.lens.markup import printable
@@ -30,12 +31,12 @@ def alignment_lines(source: str, target: str, links: Iterable[Link], width: int 
     for i, j in sorted(set(links)):
         if i < len(source_words) and j < len(target_words):
             origins[j].append(i)
-    lines = [f"source     {_line(source)}"]
+    lines = [f"source     {one_line(source)}"]
     if not any(origins):
-        return [*lines, f"target     {_line(target)}"]
+        return [*lines, f"target     {one_line(target)}"]
     names = [" ".join(source_words[i] for i in origin) or "–" for origin in origins]
     places = [" ".join(str(i + 1) for i in origin) or "–" for origin in origins]
-    for number, block in enumerate(_fold([target_words, names, places], width - 11)):
+    for number, block in enumerate(fold([target_words, names, places], width - 11)):
         lines += [""] * (number > 0)
         lines += [f"{heading:11}{line}" for heading, line in zip(("target", "from", "word"), block)]
     return lines
@@ -45,23 +46,27 @@ def heat_lines(attention: Attention, width: int = WIDTH) -> list[str]:
     """Who looked at what as a picture of blocks: a row for each target piece, a column for each source piece."""
     if attention.cross is None:
         return ["this system has no attention"]
-    names = [_short(piece) for piece in attention.target]
+    return [*block_lines(attention.cross, attention.target, attention.source, width), LEGEND]
+
+
+def block_lines(weights: Tensor, rows: Sequence[str], columns: Sequence[str], width: int = WIDTH) -> list[str]:
+    """T S weights as blocks, folded where they are wider than the terminal."""
+    names = [short(name) for name in rows]
     margin = max(map(cell_len, names), default=0) + 2
-    columns = [
-        [piece, *(_shade(weight) * max(2, cell_len(_short(piece))) for weight in column)]
-        for piece, column in zip(attention.source, attention.cross.T.tolist())
+    blocks = [
+        [name, *(shade(weight) * max(2, cell_len(short(name))) for weight in column)]
+        for name, column in zip(columns, weights.T.tolist())
     ]
-    rows = [list(row) for row in zip(*columns)]
-    lines = []
-    for block in _fold(rows, width - margin):
-        lines += [set_cell_size(name, margin) + line for name, line in zip(["", *names], block)]
+    lines: list[str] = []
+    for block in fold([list(row) for row in zip(*blocks)], width - margin):
+        lines += [(set_cell_size(name, margin) + line).rstrip() for name, line in zip(["", *names], block)]
         lines.append("")
-    return [line.rstrip() for line in lines] + [LEGEND]
+    return lines
 
 
-def _fold(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]:
+def fold(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]:
     """Rows of cells as lines in aligned columns, in as many blocks as the width makes necessary."""
-    cells = [[_short(cell) for cell in row] for row in rows]
+    cells = [[short(cell) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) + 2 for column in zip(*cells)]
     begin = 0
     while begin < len(widths):
@@ -73,15 +78,15 @@ def _fold(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]:
         begin = end
 
 
-def _shade(weight: float) -> str:
+def shade(weight: float) -> str:
     return next((shade for least, shade in SHADES if weight >= least), SHADES[-1][1])
 
 
-def _short(text: str, longest: int = LONGEST) -> str:
+def short(text: str, longest: int = LONGEST) -> str:
     """A text that takes no more than so many cells, wide characters counted as two, combining marks as none."""
-    text = _line(text)
+    text = one_line(text)
     return text if cell_len(text) <= longest else set_cell_size(text, longest - 1).rstrip() + "…"
 
 
-def _line(text: str) -> str:
+def one_line(text: str) -> str:
     return printable(" ".join(text.split()))

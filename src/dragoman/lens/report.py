@@ -42,7 +42,7 @@ def write_report(run: Run) -> Path:
 def report(run: Run) -> str:
     """The report as HTML."""
     name = run.folder.resolve().name
-    metrics, samples = run.metrics(), _samples(run.folder)
+    metrics, samples = run.metrics(), samples_of(run.folder)
     preflight = _preflight(run.folder)
     last = samples[max(samples)] if samples else []
     sections = {
@@ -65,7 +65,7 @@ def report(run: Run) -> str:
 # ---- what the folder holds
 
 
-def _samples(folder: Path) -> dict[int, list[Sample]]:
+def samples_of(folder: Path) -> dict[int, list[Sample]]:
     """What was said at each validation, by its step."""
     return {
         # A line ends at a line feed alone: the sentences may hold other separators.

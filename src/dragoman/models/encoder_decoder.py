@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, field
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models.model import Model, Start, position_limit
-from dragoman.parts.embedding import Embedding, OutputLayer, SourceEmbedding, Transform
+from dragoman.parts.embedding import ChosenEmbedding, Embedding, OutputLayer, SourceEmbedding, Transform
 from dragoman.parts.initial import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, name_parts
 from dragoman.parts.sensory import Frames, Patches
@@ -113,12 +114,19 @@ class EncoderDecoderModel(Model):
         x, state = self.decoder(self.target_embedding(target), ctx, state)
         return self.output(x), state
 
+    def chosen(self, tokens: Tensor) -> EncoderDecoderModel:
+        made = copy(self)
+        made._modules = dict(self._modules)  # so that only its own are changed
+        made.vocabulary, made.output = len(tokens), self.output.chosen(tokens)
+        made._modules["target_embedding"] = ChosenEmbedding(self.target_embedding, tokens)
+        return made
+
     def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
         memory = self.encode(source, Layout.padded(source.shape[1], lengths))
-        rows = source.shape[0] * beam
-        state = self.decoder.init_state(rows, longest, memory.states)
+        rows, places = source.shape[0] * beam, min(longest, position_limit(self.decoder) or longest)
+        state = self.decoder.init_state(rows, places, memory.states)
         tokens = first_tokens(first, source.shape[0], source.device).repeat_interleave(beam)
-        return Start(memory, state, tokens, torch.zeros_like(tokens), longest)
+        return Start(memory, state, tokens, torch.zeros_like(tokens), places)
 
 
 def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tensor:

@@ -69,6 +69,12 @@ class Model(nn.Module):
         """
         raise UserError("this model labels its source and writes no text: use a system with a decoder")
 
+    def chosen(self, tokens: Tensor) -> Model:
+        """The model that writes only some tokens (N), by their numbers among these; the weights are shared."""
+        raise UserError(
+            "this model reads what it writes as one sequence, which needs all words: leave the shortlist out"
+        )
+
     def reorder(self, state: State, rows: Tensor) -> State:
         """The state whose row r goes on with what row `rows[r]` has seen."""
         return self.decoder.reorder(state, rows)

@@ -30,6 +30,7 @@ class Look:
     dropout: float = 0.0
     path: str = ""
     mask: Tensor | None = None  # B T S: what else must hold for a key to be seen
+    alike: tuple[object, ...] = ()  # what all that sees alike in a call has in common, so that it shares a mask
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, ctx: Ctx, look: Look) -> Tensor:
@@ -60,13 +61,17 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
             scale=look.scale,
             enable_gqa=key.shape[1] != query.shape[1],
         )
-    visible = _visible(queries, keys, ctx, look)
-    if needs_weights:
-        return _explicit(query, key, value, visible, bias, queries, keys, ctx, look)
-    if bias is not None and visible is not None:
-        mask: Tensor | None = bias.masked_fill(~visible[:, None], -torch.inf)
+    mask = bias
+    if bias is None and not needs_weights and look.alike and not torch.is_grad_enabled():
+        mask = _added(queries, keys, ctx, look, query)
     else:
-        mask = bias if visible is None else visible[:, None]  # B 1 T S
+        visible = _visible(queries, keys, ctx, look)
+        if needs_weights:
+            return _explicit(query, key, value, visible, bias, queries, keys, ctx, look)
+        if visible is not None:
+            mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
+    if key.stride(-2) == 1 and not look.dropout:
+        return _by_products(query, key, value, mask, look.scale)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -76,6 +81,33 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
         scale=look.scale,
         enable_gqa=key.shape[1] != query.shape[1],
     )
+
+
+def for_products(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """B G S E each, in memory as a CPU's product of a few queries reads them, which is faster there than the kernel."""
+    if key.device.type != "cpu" or torch.is_grad_enabled():
+        return key, value
+    return key.transpose(-1, -2).contiguous().transpose(-1, -2), value.contiguous()
+
+
+def _by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+    """Two products and a softmax; the queries that share a head's keys ask side by side.
+
+    `mask`, B 1 T S or B H T S, is True where a key may be seen, or a number that is added to its score.
+    """
+    batch, heads, count, width = query.shape
+    groups, longest = key.shape[1:3]
+    asked = query.reshape(batch * groups, -1, width)  # B·G (H/G)·T E
+    answers, scale = key.transpose(-1, -2).reshape(batch * groups, width, longest), scale or 1 / math.sqrt(width)
+    if mask is None:
+        scores = torch.bmm(asked, answers) * scale
+    else:
+        if mask.dtype == torch.bool:
+            mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
+        added = mask.expand(batch, heads, count, longest).reshape(batch * groups, -1, longest)
+        scores = torch.baddbmm(added, asked, answers, alpha=scale)
+    values = value.reshape(batch * groups, longest, -1)
+    return torch.bmm(scores.softmax(-1), values).view(batch, heads, count, -1)
 
 
 def _explicit(
@@ -134,6 +166,19 @@ def _plain(look: Look) -> bool:
 
 def _adds_to_values(look: Look) -> bool:
     return any(type(position).value is not Position.value for position in look.positions)
+
+
+def _added(queries: Layout, keys: Layout, ctx: Ctx, look: Look, like: Tensor) -> Tensor | None:
+    """B 1 T S: −∞ where a query may not see a key, else 0; None where all is visible.
+
+    Made once for all layers that ask and answer in the same places and see as much.
+    """
+    if look.alike not in ctx.masks:
+        visible, mask = _visible(queries, keys, ctx, look), None
+        if visible is not None:
+            mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device).masked_fill_(~visible, -torch.inf)
+        ctx.masks[look.alike] = None if mask is None else mask[:, None]
+    return ctx.masks[look.alike]
 
 
 def _visible(queries: Layout, keys: Layout, ctx: Ctx, look: Look) -> Tensor | None:
@@ -210,6 +255,11 @@ class SelfAttentionMixer(Mixer):
         self.packs = self.visibility.packs and self.position.packs and not spec.dropout
         self.dropout, self.scale = spec.dropout, spec.scale
 
+    @property
+    def _sight(self) -> str:
+        """The same for all parts that surely see as much."""
+        return "all" if self.visibility.full else "before" if self.visibility.causal else self.path
+
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         shape = (batch, longest, self.kv_heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
@@ -223,10 +273,9 @@ class SelfAttentionMixer(Mixer):
         key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
         keys = ctx.layout
         if state is not None:
-            rows = torch.arange(x.shape[0], device=x.device)[:, None]
+            rows, keys = _cached(x, state["key"].shape[1], ctx)
             key = state["key"].index_put_((rows, positions), key.to(state["key"].dtype))  # B S G E
             value = state["value"].index_put_((rows, positions), value.to(state["value"].dtype))
-            keys = Layout(torch.arange(key.shape[1], device=x.device).expand(x.shape[0], -1))
         shared = (ctx.shared,) if isinstance(ctx.shared, Position) else ()
         look = Look(
             self.visibility,
@@ -234,6 +283,7 @@ class SelfAttentionMixer(Mixer):
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
             path=self.path,
+            alike=("own", key.shape[1], self._sight) if ctx.layout.segments is None else (),
         )
         if state is not None and ctx.ancestors is not None:
             y = self._among_beams(query, key, value, ctx, look)
@@ -246,12 +296,12 @@ class SelfAttentionMixer(Mixer):
         sees its ancestors': nothing is copied when it goes on with what another one has written."""
         assert ctx.ancestors is not None
         batch, width, longest = ctx.ancestors.shape
-        queries = Layout(ctx.layout.positions.view(batch, width))
         if "ancestors" not in ctx.masks:
+            queries = Layout(ctx.layout.positions.view(batch, width))
             rows = torch.arange(width, device=query.device)[:, None]
             places = torch.arange(longest, device=query.device).repeat(width).expand(batch, -1)  # B K·S
-            ctx.masks["ancestors"] = Layout(places), (ctx.ancestors[:, :, None] == rows).flatten(2)  # B K K·S
-        keys, mask = ctx.masks["ancestors"]
+            ctx.masks["ancestors"] = queries, Layout(places), (ctx.ancestors[:, :, None] == rows).flatten(2)  # B K K·S
+        queries, keys, mask = ctx.masks["ancestors"]
         folded = query.unflatten(0, (batch, width))[..., 0, :].transpose(1, 2)  # B H K E
         key, value = (x.view(batch, width * longest, *x.shape[2:]).transpose(1, 2) for x in (key, value))
         y = attend(folded, key, value, queries, keys, ctx, replace(look, mask=mask))
@@ -259,6 +309,15 @@ class SelfAttentionMixer(Mixer):
 
     def reorder(self, state: State, rows: Tensor) -> State:
         return state  # ctx.ancestors says who has written what
+
+
+def _cached(x: Tensor, longest: int, ctx: Ctx) -> tuple[Tensor, Layout]:
+    """The numbers of the rows of x, B 1, and where the keys of a cache lie: made once for all layers."""
+    name = "cache", longest
+    if name not in ctx.masks:
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        ctx.masks[name] = rows, Layout(torch.arange(longest, device=x.device).expand(x.shape[0], -1))
+    return ctx.masks[name]
 
 
 @dataclass(frozen=True)
@@ -297,13 +356,14 @@ class CrossAttentionMixer(Mixer):
 
     def remember(self, memory: Memory) -> dict[str, Tensor]:
         key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).chunk(2, dim=-1))
-        return {"key": self.key_norm(key), "value": value}  # B G S E
+        key, value = for_products(self.key_norm(key), value)
+        return {"key": key, "value": value}  # B G S E
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         assert ctx.memory is not None
         kept = ctx.memory.projected[self.path]
         folded = fold_beams(x, ctx.memory)  # B K·T D
-        look = Look(scale=self.scale, dropout=self.dropout if self.training else 0.0, path=self.path)
+        look = Look(scale=self.scale, dropout=self.dropout if self.training else 0.0, path=self.path, alike=("memory",))
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
         y = attend(query, kept["key"], kept["value"], ctx.layout, ctx.memory.layout, ctx, look)
         return self.output(join_heads(y)).reshape(x.shape), state

@@ -22,7 +22,9 @@ def dropout(x: Tensor, share: float, training: bool) -> Tensor:
     On the CPU a draw of 64 bits serves four numbers here, where torch's dropout draws for each: 4 % of a small
     Transformer's step.
     """
-    if not training or not share or x.device.type != "cpu" or torch.compiler.is_compiling():
+    if not training or not share:
+        return x
+    if x.device.type != "cpu" or torch.compiler.is_compiling():
         return F.dropout(x, share, training)
     dropped = min(round(share * STEPS), STEPS - 1)
     draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)

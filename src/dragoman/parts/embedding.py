@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass
 
 import torch
@@ -55,6 +56,19 @@ class TokenEmbedding(SourceEmbedding):
             kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
             x = x * (kept / (1 - self.word_dropout))[..., None].to(x.dtype)
         return x * self.scale
+
+
+class ChosenEmbedding(nn.Module):
+    """Vectors of tokens that are known by their numbers among some."""
+
+    def __init__(self, table: nn.Module, tokens: Tensor) -> None:
+        super().__init__()
+        self.table = table
+        self.tokens: Tensor
+        self.register_buffer("tokens", tokens, persistent=False)
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        return self.table(self.tokens[numbers])
 
 
 @dataclass(frozen=True)
@@ -115,6 +129,14 @@ class OutputLayer(nn.Module):
         """What W is multiplied with."""
         x = self.transform(x)
         return x if self.scale == 1.0 else x * self.scale
+
+    def chosen(self, tokens: Tensor) -> OutputLayer:
+        """The layer that knows only some tokens (N), by their numbers among these."""
+        made = copy(self)
+        made._parameters = dict(self._parameters)
+        made.weight = nn.Parameter(self.weight.detach()[tokens], requires_grad=False)
+        made.bias = None if self.bias is None else nn.Parameter(self.bias.detach()[tokens], requires_grad=False)
+        return made
 
     def forward(self, x: Tensor) -> Tensor:
         """B T D → B T V."""

@@ -6,6 +6,7 @@ as long as the product itself. For inference alone: what was packed does not lea
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,7 +18,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import unknown
+from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer
+from dragoman.parts.mixer import Ctx, Layout, Mixer, State
+from dragoman.parts.norm import Unnormalised
+from dragoman.parts.stack import ResidualMixer
 
 Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
 Pack = Callable[[Tensor, Tensor | None], Product]
@@ -26,6 +31,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 ROWS = 64  # of x that matrices are packed for; any other number of them can be multiplied
 FEW = 4  # rows of x that are too few for packing to pay
+MANY = 128  # rows of x from which on oneDNN multiplies faster by a vocabulary
 TALL = 8_000  # rows of a matrix from which on it is a vocabulary
 
 
@@ -46,6 +52,16 @@ def quick(model: AnyModule, weights: Weights = "float32") -> AnyModule:
     for parent, name, child in reversed(children):  # what lies deepest first
         if type(child) in QUICK:
             setattr(parent, name, QUICK[type(child)](child, _product(child.weight, child.bias, weights, packed)))
+            if isinstance(child, OutputLayer):
+                getattr(parent, name).pack = PACKS[weights]
+    for parent, name, child in children:
+        if type(child) is ResidualMixer:
+            setattr(parent, name, QuickResidual(child))
+        elif type(child) in (Dropout, Unnormalised):
+            setattr(parent, name, Quiet())
+    for part in copy.modules():
+        if getattr(part, "activation", None) is F.relu:
+            part.activation = torch.relu_  # type: ignore[assignment]  # of a product: nobody else will look at it
     return copy
 
 
@@ -75,13 +91,22 @@ def packed_float32(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
-    """So few rows that reading the matrix is all the work are multiplied by it as it lies."""
+    """So few rows that reading the matrix is all the work are multiplied by it as it lies, and by a vocabulary many
+    rows by oneDNN, for which it is packed once more when they first come."""
     matrix, multiply = torch.ops.mkl._mkl_reorder_linear_weight(weight, ROWS), torch.ops.mkl._mkl_linear.default
     width = weight.shape[1]
+    most = MANY if weight.shape[0] >= TALL and torch.backends.mkldnn.is_available() else sys.maxsize
+    others: list[Product] = []
 
     def product(x: Tensor) -> Tensor:
         rows = x.numel() // width
-        return F.linear(x, weight, bias) if rows < FEW else multiply(x, matrix, weight, bias, rows)
+        if rows < FEW:
+            return F.linear(x, weight, bias)
+        if rows < most:
+            return multiply(x, matrix, weight, bias, rows)
+        if not others:
+            others.append(_onednn(weight, bias))
+        return others[0](x)
 
     return product
 
@@ -137,17 +162,51 @@ class QuickLinear(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x)
 
+    __call__ = forward  # without what torch does around every call of a module for those who watch it
+
 
 class QuickOutput(OutputLayer):
     """Logits of the next token."""
+
+    pack: Pack  # as it was packed
 
     def __init__(self, layer: OutputLayer, product: Product) -> None:
         nn.Module.__init__(self)
         self.scale, self.transform, self.weight, self.bias = layer.scale, layer.transform, layer.weight, layer.bias
         self.product = product
 
+    def chosen(self, tokens: Tensor) -> OutputLayer:
+        made = super().chosen(tokens)
+        assert isinstance(made, QuickOutput)
+        able = made.weight.device.type == "cpu" and made.weight.dtype == torch.float32
+        made.product = (self.pack if able else plain)(made.weight, made.bias)
+        return made
+
     def forward(self, x: Tensor) -> Tensor:
         return self.product(self.hidden(x))
+
+
+class QuickResidual(ResidualMixer):
+    """norm(x + f(norm(x)))."""
+
+    def __init__(self, part: ResidualMixer) -> None:
+        Mixer.__init__(self)
+        self.body, self.before, self.after, self.path = part.body, part.before, part.after, part.path
+
+    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+        y, state = self.body.forward(self.before.forward(x, ctx.layout), ctx, state)
+        return self.after.forward(x + y, ctx.layout), state
+
+    __call__ = forward
+
+
+class Quiet(nn.Identity):
+    """Nothing: what dropout and norms that are none do."""
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        return x
+
+    __call__ = forward
 
 
 PACKS: dict[str, Pack] = {"float32": packed_float32, "int8": packed_int8}

@@ -17,7 +17,11 @@ AnySpec = TypeVar("AnySpec", bound="Spec")
 Module = TypeVar("Module", bound=nn.Module)
 
 
-class Spec:
+class Description:
+    """A frozen dataclass of plain values and other descriptions: written as JSON, read back exactly, compared."""
+
+
+class Spec(Description):
     """Description of a part: a frozen dataclass of plain values and other specs.
 
     `build(dim)` makes the module; the width flows down at build time, so a spec never repeats it. Specs have no
@@ -37,32 +41,32 @@ def built(spec: Spec, dim: int, kind: type[Module]) -> Module:
 
 
 def to_dict(value: Any) -> Any:
-    """Plain JSON values for a spec, its kind beside its fields."""
-    if isinstance(value, Spec):
+    """Plain JSON values for a description, its kind beside its fields."""
+    if isinstance(value, Description):
         return {"kind": type(value).__name__} | {f.name: to_dict(getattr(value, f.name)) for f in _fields(value)}
     if isinstance(value, tuple):
         return [to_dict(item) for item in value]
     return value
 
 
-def from_dict(data: Any, known: Mapping[str, type[Spec]]) -> Any:
-    """The spec that `to_dict` wrote; an unknown part, a missing or surplus field, a value of another type is an error.
+def from_dict(data: Any, known: Mapping[str, type[Description]], what: str = "part") -> Any:
+    """What `to_dict` wrote; an unknown kind, a missing or surplus field, a value of another type is an error.
 
-    Only the parts in `known` can be built, so that reading a stranger's file executes nothing of his.
+    Only what is in `known` can be made, so that reading a stranger's file executes nothing of his.
     """
     if isinstance(data, list):
-        return tuple(from_dict(item, known) for item in data)
+        return tuple(from_dict(item, known, what) for item in data)
     if not isinstance(data, dict):
         return data
     kind = data.get("kind")
     if not isinstance(kind, str):
-        raise UserError(f"a part's description must name its kind, but this one has {sorted(data)}")
+        raise UserError(f"a {what}'s description must name its kind, but this one has {sorted(data)}")
     if kind not in known:
-        raise unknown("part", kind, known)
+        raise unknown(what, kind, known)
     cls = known[kind]
     hints = typing.get_type_hints(cls)
     names = {f.name for f in _fields(cls)}
-    values = {name: from_dict(value, known) for name, value in data.items() if name != "kind"}
+    values = {name: from_dict(value, known, what) for name, value in data.items() if name != "kind"}
     for name, value in values.items():
         if name not in names:
             raise unknown(f"field of {kind}", name, names)
@@ -74,8 +78,8 @@ def from_dict(data: Any, known: Mapping[str, type[Spec]]) -> Any:
     return cls(**values)
 
 
-def _fields(spec: Spec | type[Spec]) -> tuple[Field[Any], ...]:
-    return fields(spec)  # type: ignore[arg-type]  # every spec is a dataclass
+def _fields(spec: Description | type[Description]) -> tuple[Field[Any], ...]:
+    return fields(spec)  # type: ignore[arg-type]  # every description is a dataclass
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -121,16 +125,16 @@ def find(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two specs differ: (path, value before, value after).
+    """Where two descriptions differ: (path, value before, value after).
 
     Parts of two kinds that hold other parts (a norm before and a norm after) differ in their kind, given by its name,
     and then in what they hold.
     """
-    if isinstance(before, Spec) and isinstance(after, Spec):
+    if isinstance(before, Description) and isinstance(after, Description):
         mine, others = ({f.name: getattr(one, f.name) for f in _fields(one)} for one in (before, after))
         shared = [name for name in mine if name in others]
         if type(before) is not type(after):
-            if not any(isinstance(mine[name], Spec) for name in shared):
+            if not any(isinstance(mine[name], Description) for name in shared):
                 yield path, before, after
                 return
             yield path, type(before).__name__, type(after).__name__

@@ -19,8 +19,10 @@ from dragoman.run.folder import (
     write_model,
     write_tokenizers,
 )
+from dragoman.run.live import Piece
 from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Translation
-from dragoman.run.run import Run, Source, load
+from dragoman.run.run import Run, load
+from dragoman.run.sources import Source
 
 __all__ = [
     "CHECKPOINTS",
@@ -32,6 +34,7 @@ __all__ = [
     "Attention",
     "Filled",
     "Links",
+    "Piece",
     "Run",
     "Scored",
     "Source",

@@ -20,6 +20,8 @@ class Translation:
     alternatives: list[Translation] = field(default_factory=list)
     finished: bool = True  # False: cut off at the length limit
     whole: bool = True  # False: the source was longer than the run reads, and only its beginning was translated
+    proved: bool | None = None  # by exact search: is there none better? False: its bound ended it before that was known
+    token_scores: list[float] | None = None  # log p of every token, END last where it was reached; if asked for
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,10 @@ from dragoman.checkpoint import MANIFEST
 from dragoman.errors import UserError
 from dragoman.run.folder import CHECKPOINTS, MODEL
 from dragoman.run.results import Translation
-from dragoman.run.run import WINDOW, Run, Source
-from dragoman.search import Decision
+from dragoman.run.run import Run
+from dragoman.run.sources import Source
+from dragoman.run.translating import WINDOW
+from dragoman.search import Decision, described
 from dragoman.storage import hold, plain_errors, sync
 
 VERSION = 1
@@ -40,6 +42,7 @@ class Place:
     bytes: int = 0  # of the output
     unfinished: int = 0  # translations that reached the length limit
     cut: int = 0  # sources that were longer than the run reads
+    unproved: int = 0  # translations that exact search gave up on
     read: str = ""  # digest of the sources
 
 
@@ -49,10 +52,18 @@ def made_with(run: Run, settings: Decision, options: Mapping[str, object]) -> di
     digest = blake2b(digest_size=8)
     for path in [*files, run.folder / CHECKPOINTS / run.checkpoint / MANIFEST]:  # which holds the weights' own digests
         digest.update(path.read_bytes())
-    values = {"checkpoint": run.checkpoint, "model": digest.hexdigest(), "search": type(settings).__name__}
-    values |= {f"search {name}": value for name, value in asdict(settings).items()}
+    values: dict[str, Any] = {"checkpoint": run.checkpoint, "model": digest.hexdigest()}
+    values |= _flat("search", described(settings))
     values |= {f"the run's {name}": value for name, value in asdict(run.config.search).items()}
     return json.loads(json.dumps(values | dict(options), default=str))
+
+
+def _flat(name: str, value: Any) -> dict[str, Any]:
+    """A description as single values, each named by where it stands; a kind by the place of what it is the kind of."""
+    if not isinstance(value, dict):
+        return {name: value}
+    parts = (_flat(name if key == "kind" else f"{name} {key}", part) for key, part in value.items())
+    return {place: part for some in parts for place, part in some.items()}
 
 
 def window(run: Run) -> int:
@@ -120,6 +131,7 @@ def write_translations(
                 place.bytes + len(written),
                 place.unfinished + sum(not one.finished for one in found),
                 place.cut + sum(not one.whole for one in found),
+                place.unproved + sum(one.proved is False for one in found),
                 digest.hexdigest(),
             )
             growing.add(written, place)

@@ -43,16 +43,22 @@ class Wishes:
             if self.forbidden is not None and any(self.forbidden.phrases.stand_in(text) for text in self.prefixes):
                 raise UserError("a prefix contains a phrase that is forbidden: change one of them")
             tokens = tokenizer.encode_batch(list(self.prefixes))
-            begun = torch.tensor([len(prefix) for prefix in tokens], device=limits.device)
-            for size, limit in zip(begun.tolist(), limits.tolist()):
-                if size >= limit:
+            for text, prefix in zip(self.prefixes, tokens):
+                if tokenizer.unknown in prefix:
                     raise UserError(
-                        f"a translation is to begin with {size:,} tokens, but may have no more than {limit - 1:,}: "
+                        f"the prefix {text!r} has a word that the target vocabulary does not: begin with other words"
+                    )
+            begun = torch.tensor([len(prefix) for prefix in tokens], device=limits.device)
+            for size, most in zip(begun.tolist(), (limits - 1 - forced).tolist()):
+                if size > most:
+                    raise UserError(
+                        f"a translation is to begin with {size:,} tokens, but may have no more than {most:,}: "
                         "shorten the prefix, or raise the length limit"
                     )
             longest = max(1, int(begun.max()))
-            rows = [[*prefix, *[0] * (longest - len(prefix))] for prefix in tokens]
-            tree |= {"prefix": torch.tensor(rows, device=limits.device), "prefix_length": begun}
+            rows = [[*[0] * forced, *prefix, *[0] * (longest - len(prefix))] for prefix in tokens]
+            length = torch.where(begun > 0, begun + forced, 0)
+            tree |= {"prefix": torch.tensor(rows, device=limits.device), "prefix_length": length}
         if self.required is not None:
             phrases = None if self.forbidden is None else self.forbidden.phrases
             wanted = wishes_of(tokenizer, self.required, phrases, limits.device)

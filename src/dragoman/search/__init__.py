@@ -10,31 +10,40 @@ from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.search.beam import BeamSearch
 from dragoman.search.constraints import ConstrainedBeam
+from dragoman.search.description import Decision, described, from_description, read_description
 from dragoman.search.diverse import DiverseBeamSearch
 from dragoman.search.engine import Engine, Hypothesis, Rule, Strategy, Symbols
+from dragoman.search.exact import Exact
 from dragoman.search.exhaustive import exhaustive_search
 from dragoman.search.greedy import Greedy
+from dragoman.search.reranking import Rerank, Weights
 from dragoman.search.risk import MinimumRisk
 from dragoman.search.rules import AtLeast, NoRepeat
 from dragoman.search.sampling import Sampling
 from dragoman.search.settings import Beam, Length, Sample, Search
+from dragoman.search.speculative import Speculative
 
 __all__ = [
     "Beam",
     "Decision",
+    "Exact",
     "Hypothesis",
     "Length",
     "MinimumRisk",
+    "Rerank",
     "Sample",
     "Search",
+    "Speculative",
     "Symbols",
+    "Weights",
+    "described",
     "engine",
     "exhaustive_search",
+    "from_description",
+    "read_description",
     "search",
     "strategy",
 ]
-
-Decision = Search | MinimumRisk  # what is searched for, or how to choose among what was found
 
 
 def search(
@@ -56,9 +65,17 @@ def search(
 
 
 def engine(
-    models: Sequence[Model], symbols: Symbols, settings: Search, rules: Sequence[Rule] = (), required: bool = False
+    models: Sequence[Model],
+    symbols: Symbols,
+    settings: Search,
+    rules: Sequence[Rule] = (),
+    required: bool = False,
+    compiled: bool = False,
 ) -> Engine:
-    """What searches with these models, as the settings say; `required`: for phrases that must be written."""
+    """What searches with these models, as the settings say; `required`: for phrases that must be written.
+
+    `compiled`: with kernels that are made for it, on a GPU.
+    """
     room = models[0].vocabulary - len(symbols.banned) - 1
     if isinstance(settings, Beam) and settings.size > room:
         raise UserError(f"a beam of {settings.size} is wider than the {room} words of the vocabulary: narrow it")
@@ -67,7 +84,7 @@ def engine(
         own.append(AtLeast(settings.length.least, symbols.end))
     if settings.no_repeat:
         own.append(NoRepeat(settings.no_repeat))
-    return Engine(models, symbols, strategy(settings, symbols.end, required), [*own, *rules])
+    return Engine(models, symbols, strategy(settings, symbols.end, required), [*own, *rules], compiled)
 
 
 def strategy(settings: Search, end: int, required: bool = False) -> Strategy:

@@ -7,6 +7,7 @@ from torch import Tensor
 
 from dragoman.search.engine import Hypothesis, Tree
 from dragoman.search.greedy import put
+from dragoman.search.largest import top
 from dragoman.search.penalties import coverage_penalty, looked
 from dragoman.search.settings import Beam
 from dragoman.search.stopping import STOPS
@@ -90,13 +91,13 @@ def candidates(
     The best of all are among the best of each hypothesis. `handicap` (B V) is taken off where they are compared.
     """
     compared = logits if handicap is None else logits - handicap[:, None]
-    top, token = compared.topk(min(count, logits.shape[-1]), dim=-1)  # B K N
-    total = (scores[..., None] + (top - norm[..., None])).flatten(1)
+    found, token = top(compared, min(count, logits.shape[-1]))  # B K N
+    total = (scores[..., None] + (found - norm[..., None])).flatten(1)
     best, index = total.topk(min(count, total.shape[1]), dim=-1)
     token = token.flatten(1).gather(1, index)
     if handicap is not None:
         best = best + handicap.gather(1, token)
-    return best, index // top.shape[-1], token
+    return best, index // found.shape[-1], token
 
 
 def of(rows: Tensor, parents: Tensor) -> Tensor:

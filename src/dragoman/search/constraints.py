@@ -73,10 +73,10 @@ def check_room(wishes: Tree, limits: Tensor, before: int | Tensor = 0) -> None:
     """
     needed = (wishes["required_times"] * wishes["required_length"]).sum(1)  # B
     room = limits.to(needed.device) - 1 - before
-    for number, (length, there) in enumerate(zip(needed.tolist(), room.tolist())):
+    for length, there in zip(needed.tolist(), room.tolist()):
         if length > there:
             raise UserError(
-                f"the required phrases of source {number + 1} have {length} tokens, but its target may have no more "
+                f"the required phrases of a source have {length} tokens, but its target may have no more "
                 f"than {max(0, there)} before its end: require less, or raise the length limit"
             )
 

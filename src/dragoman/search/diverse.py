@@ -34,16 +34,17 @@ class DiverseBeamSearch:
         for name in self.names:
             group = {"tokens": slots["tokens"][:, :size]}
             self.group.begin(group, longest)
-            slots["groups"][name] = group | {"over": slots["over"]}
+            slots["groups"][name] = group | {"over": slots["over"].clone()}
         self._join(slots)
 
     def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
         size, cost = self.group.rows, torch.zeros_like(logits[:, 0])  # B V
         tokens, parents = [], []
         for number, name in enumerate(self.names):
-            group, part = slots["groups"][name], slice(number * size, (number + 1) * size)
-            group |= {"step": slots["step"], "limit": slots["limit"]}
+            part = slice(number * size, (number + 1) * size)
+            group = slots["groups"][name] | {"step": slots["step"], "limit": slots["limit"]}
             token, parent = self.group.choose(group, logits[:, part], norm[:, part], None, cost)
+            slots["groups"][name] = {kept: group[kept] for kept in slots["groups"][name]}
             cost = cost.scatter_add(1, token, torch.full_like(token, self.settings.diversity, dtype=cost.dtype))
             tokens.append(token)
             parents.append(parent + number * size)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -12,10 +12,15 @@ from torch.nn.functional import pad
 
 from dragoman.models import Model, Start
 from dragoman.models.encoder_decoder import first_tokens
+from dragoman.models.model import position_limit
 from dragoman.parts.mixer import Ctx, Layout, Memory
 from dragoman.search.alignment import cross_attention
+from dragoman.search.largest import log_sum
+from dragoman.search.replay import Replay
 
 ROOM = 16  # words that there is room for at first
+COMPILED = 64  # shapes of slots that a step is compiled for
+NOBODY = -1  # stands where a place for a source is empty
 
 #: A nested dict of tensors, all of them with one row a source: what a search knows of its sources.
 Tree = dict[str, Any]
@@ -43,6 +48,7 @@ class Hypothesis:
     score: float
     normalized: float  # by which it was chosen: score / |y|^α, or with the penalties that were asked for
     finished: bool  # did it reach END within the length limit?
+    proved: bool | None = None  # by exact search: is there none better?
 
 
 class Strategy(Protocol):
@@ -68,6 +74,8 @@ class Strategy(Protocol):
 class Rule:
     """What may be written. What a rule must know of its sources it puts into their slots, all of it B … or B K …"""
 
+    may_leave_nothing = True  # could all that is not banned be taken away?
+
     def begin(self, slots: Tree, longest: int) -> None:
         """Put into new slots what the rule needs."""
 
@@ -81,6 +89,9 @@ class Rule:
 
 def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:
     """The tree with `function` done to every tensor in it, or to those in the same place of several trees."""
+    if len(trees) == 1:  # by far the most frequent
+        items = trees[0].items()
+        return {name: map_tree(function, leaf) if isinstance(leaf, dict) else function(leaf) for name, leaf in items}
     return {
         name: map_tree(function, *(tree[name] for tree in trees))
         if isinstance(value, dict)
@@ -91,23 +102,54 @@ def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:
 
 def take(tree: Tree, sources: Tensor) -> Tree:
     """Some of the sources."""
-    return map_tree(lambda leaf: leaf.index_select(0, sources), tree)
+    return map_tree(lambda leaf: leaf[sources], tree)  # laid out in memory as they were
 
 
 def part(tree: Tree, begin: int, end: int) -> Tree:
     return map_tree(lambda leaf: leaf[begin:end], tree)
 
 
+@dataclass
+class Course:
+    """How far one search is."""
+
+    longest: int  # words of a target
+    room: int  # words that there is room for
+    places: list[int]  # positions that there is room for, by model
+    inside: list[int]  # the numbers of the sources that are searched
+    ages: list[int]  # how many words they have
+    replays: bool  # are steps replayed, and shapes therefore few?
+
+    def size(self, count: int) -> int:
+        """How many places there are for so many sources."""
+        return rounded(count, 1) if self.replays and count else count
+
+
 class Engine:
-    """Searches with one model, or with several that write together, each word by the mean of their probabilities."""
+    """Searches with one model, or with several that write together, each word by the mean of their probabilities.
+
+    On a GPU, unless told otherwise, the slots have one of a few shapes, and a step is recorded once for each and then
+    replayed; `compiled`: and its kernels are made for it, which takes some time before the first.
+    """
 
     def __init__(
-        self, models: Sequence[Model], symbols: Symbols, strategy: Strategy, rules: Sequence[Rule] = ()
+        self,
+        models: Sequence[Model],
+        symbols: Symbols,
+        strategy: Strategy,
+        rules: Sequence[Rule] = (),
+        compiled: bool = False,
+        replays: bool | None = None,
     ) -> None:
         self.models, self.symbols, self.strategy = models, symbols, strategy
-        self.rules = rules
+        self.rules, self.compiled, self.replays = rules, compiled, replays
+        self.replay = Replay(self._advance)
+        self.word = self._word
+        if compiled:
+            torch._dynamo.config.recompile_limit = max(COMPILED, torch._dynamo.config.recompile_limit)
+            self.word = torch.compile(self._word, fullgraph=True, dynamic=False)
+        self.banned: dict[torch.device, Tensor] = {}
 
-    @torch.inference_mode()
     def search(
         self,
         source: Tensor,
@@ -122,108 +164,185 @@ class Engine:
         `wishes` are tensors, one row a source, that rules look at. Up to `most` sources are searched at a time; as soon
         as a quarter of them is over these leave, and others enter.
         """
+        steps = self.steps(source, lengths, limits, keys, wishes, most)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return end.value
+
+    @torch.inference_mode()
+    def steps(
+        self,
+        source: Tensor,
+        lengths: Tensor,
+        limits: Tensor,
+        keys: Tensor,
+        wishes: Tree | None = None,
+        most: int | None = None,
+    ) -> Generator[tuple[list[int], Tree], None, list[list[Hypothesis]]]:
+        """The same step by step, for those who look on: after each the numbers of the sources inside and their slots.
+
+        Closing the generator ends the search.
+        """
         asked: Tree = {"source": source, "lengths": lengths, "limits": limits, "keys": keys.to(source.device)}
         asked |= {"wishes": wishes or {}, "first": first_tokens(self.symbols.start, len(source), source.device)}
         count, most = len(source), most or len(source)
-        self.longest = int(limits.max())
-        self.room = min(self.longest, ROOM)
-        inside = list(range(min(most, count)))  # the numbers of those that are searched
-        slots, entered = self._enter(part(asked, 0, len(inside))), len(inside)
-        self.ages = [0] * entered  # how many words they have
+        replays = source.is_cuda if self.replays is None else self.replays
+        course = self._course(int(limits.max()), min(most, count), replays)
+        if replays and not any(self._bounded(model) for model in self.models):
+            asked["source"] = _wider(source, rounded(source.shape[1]))
+        slots, entered = self._enter(asked, course.inside, course), max(course.inside) + 1
         found: dict[int, list[Hypothesis]] = {}
-        while inside:
-            self.step(slots)
-            looks_up = source.device.type == "cpu" or max(self.ages) % 4 == 0  # for which a GPU must be waited for
+        while course.inside:
+            slots = self._step(slots, course)
+            yield course.inside, slots
+            looks_up = not source.is_cuda or max(course.ages) % 4 == 0  # for which a GPU must be waited for
             over = slots["over"].tolist() if looks_up else []
-            if 4 * sum(over) < len(inside) or not over:
+            searched = sum(number != NOBODY for number in course.inside)
+            done = [n for n, (is_over, number) in enumerate(zip(over, course.inside)) if is_over and number != NOBODY]
+            if not done or 4 * len(done) < searched:
                 continue
-            done, rest = ([n for n, is_over in enumerate(over) if is_over == wanted] for wanted in (True, False))
             leaving = take(self._told(slots), torch.tensor(done, device=source.device))
-            found |= zip((inside[n] for n in done), self.strategy.results(leaving))
-            slots = take(slots, torch.tensor(rest, dtype=torch.long, device=source.device))
-            inside, self.ages = [inside[n] for n in rest], [self.ages[n] for n in rest]
-            if more := min(most - len(inside), count - entered):
-                new = self._enter(part(asked, entered, entered + more))
-                slots = map_tree(lambda one, other: torch.cat((one, other)), slots, new)
-                inside, self.ages = [*inside, *range(entered, entered + more)], [*self.ages, *[0] * more]
+            found |= zip((course.inside[n] for n in done), self.strategy.results(leaving))
+            more = min(len(done), count - entered)
+            if more:
+                new = range(entered, entered + more)
+                self._replace(slots, torch.tensor(done[:more], device=source.device), asked, new, course)
+                for n, number in zip(done, new):
+                    course.inside[n], course.ages[n] = number, 0
                 entered += more
+            for n in done[more:]:
+                course.inside[n], course.ages[n] = NOBODY, 0
+            slots = self._drawn_together(slots, course)
         return [found[number] for number in range(count)]
 
-    def _enter(self, asked: Tree) -> Tree:
-        """Slots for new sources."""
+    def _course(self, longest: int, count: int, replays: bool) -> Course:
+        """Where a search of so many sources begins."""
+        if replays and not any(self._bounded(model) for model in self.models):
+            longest = rounded(longest)
+        room = longest if self.compiled and replays else min(longest, ROOM)
+        course = Course(longest, room, [], list(range(count)), [], replays)
+        course.inside += [NOBODY] * (course.size(count) - count)
+        course.ages = [0] * len(course.inside)
+        return course
+
+    @staticmethod
+    def _bounded(model: Model) -> bool:
+        """Has it positions for so many tokens and no more, so that there may be none to spare?"""
+        return model.longest_source is not None or position_limit(model.decoder) is not None
+
+    def _drawn_together(self, slots: Tree, course: Course) -> Tree:
+        """The slots without empty places, or on a GPU in the next smaller shape that all searched ones fit into."""
+        kept = [n for n, number in enumerate(course.inside) if number != NOBODY]
+        size = course.size(len(kept))
+        if size >= len(course.inside):
+            return slots
+        kept += [n for n, number in enumerate(course.inside) if number == NOBODY][: size - len(kept)]
+        course.inside, course.ages = [course.inside[n] for n in kept], [course.ages[n] for n in kept]
+        return take(slots, torch.tensor(kept, dtype=torch.long, device=slots["over"].device))
+
+    def _replace(self, slots: Tree, where: Tensor, asked: Tree, numbers: Sequence[int], course: Course) -> None:
+        """Put new sources into the places of others that are over."""
+        new = self._enter(asked, numbers, course)
+        map_tree(lambda other, leaf: leaf.index_copy_(0, where, other.to(leaf.dtype)), new, slots)
+
+    def _enter(self, asked: Tree, numbers: Sequence[int], course: Course) -> Tree:
+        """Slots for some of the sources; for nobody there is the first of them, and over."""
+        device = asked["source"].device
+        searched = torch.tensor([number != NOBODY for number in numbers], device=device)
+        asked = take(asked, torch.tensor([max(0, number) for number in numbers], device=device))
         source, lengths, limits = asked["source"], asked["lengths"], asked["limits"]
         width, batch = self.strategy.rows, len(source)
-        starts = [model.start(source, lengths, width, self.room, asked["first"]) for model in self.models]
-        self.places = [start.places for start in starts]
+        starts = [model.start(source, lengths, width, course.room, asked["first"]) for model in self.models]
+        course.places = [start.places for start in starts]
         slots: Tree = {
             "writers": {str(n): _writer(start, batch, self.strategy.moves) for n, start in enumerate(starts)},
             "tokens": starts[0].tokens.unflatten(0, (batch, width)),
             "step": torch.zeros_like(limits),
             "limit": limits,
             "key": asked["keys"],
-            "over": torch.zeros_like(limits, dtype=torch.bool),
+            "over": ~searched,
             "wishes": asked["wishes"],
         }
         if self.strategy.watches:  # of the places of the memory, which may be fewer than the source has
             memory = slots["writers"]["0"]["memory"]
             places = torch.arange((memory["states"] if memory else source).shape[1], device=source.device)
             slots["real"] = places < (memory["lengths"] if memory else lengths)[:, None]  # B S
-        self.strategy.begin(slots, self.longest)
+        self.strategy.begin(slots, course.longest)
         for rule in self.rules:
-            rule.begin(slots, self.longest)
-        return slots
+            rule.begin(slots, course.longest)
+        return map_tree(_apart, slots)
 
-    def step(self, slots: Tree) -> None:
+    def _step(self, slots: Tree, course: Course) -> Tree:
         """One word more for every row."""
-        if max(self.ages) >= self.room < self.longest:
-            self._widen(slots)
-        self.ages = [age + 1 for age in self.ages]
-        logits, looks = self._logits(slots)
-        norm = logits.logsumexp(-1)  # B K
+        if max(course.ages) >= course.room < course.longest:
+            slots = map_tree(lambda leaf: leaf, slots)
+            self._widen(slots, course)
+        course.ages = [age + 1 for age in course.ages]
+        return (self.replay if course.replays else self._advance)(slots, course.places)
+
+    def _advance(self, slots: Tree, places: Sequence[int]) -> Tree:
+        """The slots with a word more; models see their states row by row, R …, as these lie in memory."""
+        batch, width = slots["tokens"].shape
+        writers: Tree = {name: dict(writer) for name, writer in slots["writers"].items()}
+        states = [_rows(writer.pop("state")) for writer in writers.values()]
+        after, states = self.word(slots | {"writers": writers}, states, tuple(places))
+        for writer, state in zip(after["writers"].values(), states):
+            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), state)
+        return after
+
+    def _word(self, slots: Tree, states: list[Tree], places: Sequence[int]) -> tuple[Tree, list[Tree]]:
+        """Tensors only: nothing here may depend on what is in them, or wait for it."""
+        slots = map_tree(lambda leaf: leaf, slots)  # the tree is a new one, the tensors are not
+        logits, looks, states = self._logits(slots, states, places)
+        norm = log_sum(logits)  # B K
         logits = self._allowed(slots, logits, norm)
         tokens, parents = self.strategy.choose(slots, logits, norm, looks)
         for rule in self.rules:
             rule.follow(slots, tokens, parents)
         slots["tokens"] = tokens
         slots["step"] = slots["step"] + 1
-        if parents is not None:
-            self._reorder(slots, parents)
+        return slots, states if parents is None else self._reorder(slots, states, parents)
 
-    def _logits(self, slots: Tree) -> tuple[Tensor, Tensor | None]:
-        """B K V: what the models would write next; B K S: where in the source they looked."""
+    def _logits(self, slots: Tree, states: list[Tree], room: Sequence[int]) -> tuple[Tensor, Tensor | None, list[Tree]]:
+        """B K V: what the models would write next; B K S: where in the source they looked; their states after that."""
         batch, width = slots["tokens"].shape
         found: list[Tensor] = []
+        after: list[Tree] = []
         looks = None
-        for number, model in enumerate(self.models):
+        for number, (model, state) in enumerate(zip(self.models, states)):
             writer = slots["writers"][str(number)]
             recorder: dict[str, list[Tensor]] | None = {} if self.strategy.watches and not number else None
-            places = writer["positions"].clamp(max=self.places[number] - 1)  # rows that are over stay at the last one
+            places = writer["positions"].clamp(max=room[number] - 1)  # rows that are over stay at the last one
             ctx = Ctx(Layout.steps(places.flatten()), _memory(writer["memory"]), recorder=recorder)
             if "ancestors" in writer:  # what is written now, each row has written itself
                 own = torch.arange(width, device=slots["tokens"].device)[None, :, None].expand(batch, -1, 1)
                 ctx.ancestors = writer["ancestors"].scatter(2, places[..., None], own)
                 writer["ancestors"] = ctx.ancestors
-            state = map_tree(lambda leaf: leaf.flatten(0, 1), writer["state"])
-            logits, after = model.decode(slots["tokens"].flatten()[:, None], ctx, state)
-            assert after is not None
-            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), after)
+            logits, left = model.decode(slots["tokens"].flatten()[:, None], ctx, state)
+            assert left is not None
+            after.append(left)
             writer["positions"] = writer["positions"] + 1
             found.append(logits[:, 0].float().unflatten(0, (batch, width)))
             if recorder is not None:  # the rows of a source ask side by side, as so many queries
                 looks = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
         if len(found) == 1:
-            return found[0], looks
-        return torch.stack([logits.log_softmax(-1) for logits in found]).logsumexp(0), looks
+            return found[0], looks, after
+        return torch.stack([logits.log_softmax(-1) for logits in found]).logsumexp(0), looks, after
 
     def _allowed(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
         if self.symbols.banned:
-            logits = logits.index_fill(-1, torch.tensor(self.symbols.banned, device=logits.device), -torch.inf)
+            if logits.device not in self.banned:
+                self.banned[logits.device] = torch.tensor(self.symbols.banned, device=logits.device)
+            logits = logits.index_fill_(-1, self.banned[logits.device], -torch.inf)
         if self.rules:  # where they leave nothing that could be written END comes, whatever they say
             end = logits[..., self.symbols.end].clone()
             for rule in self.rules:
                 logits = rule(slots, logits)
-            stuck = (logits == -torch.inf).all(-1)  # B K
-            logits[..., self.symbols.end] = torch.where(stuck, end, logits[..., self.symbols.end])
+            if any(rule.may_leave_nothing for rule in self.rules):
+                stuck = logits.amax(-1) == -torch.inf  # B K
+                logits[..., self.symbols.end] = torch.where(stuck, end, logits[..., self.symbols.end])
         step = slots["step"]
         for number, token in enumerate(self.symbols.forced):
             logits = _only(token, logits, norm, step == number)
@@ -231,35 +350,53 @@ class Engine:
             logits = _only(self.symbols.end, logits, norm, step + 1 == slots["limit"])
         return logits
 
-    def _reorder(self, slots: Tree, parents: Tensor) -> None:
+    def _reorder(self, slots: Tree, states: list[Tree], parents: Tensor) -> list[Tree]:
         batch, width = parents.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
-        for number, model in enumerate(self.models):
-            writer = slots["writers"][str(number)]
-            state = map_tree(lambda leaf: leaf.flatten(0, 1), writer["state"])
-            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), model.reorder(state, rows))
+        for writer in slots["writers"].values():
             writer["positions"] = writer["positions"].gather(1, parents)
             if "ancestors" in writer:
                 index = parents[..., None].expand_as(writer["ancestors"])
                 writer["ancestors"] = writer["ancestors"].gather(1, index)
+        return [model.reorder(state, rows) for model, state in zip(self.models, states)]
 
-    def _widen(self, slots: Tree) -> None:
+    def _widen(self, slots: Tree, course: Course) -> None:
         """Twice the room for words, in steps, so that nobody looks at places that nothing has been written to yet."""
-        more = min(self.longest, 2 * self.room) - self.room
-        self.room += more
+        more = min(course.longest, 2 * course.room) - course.room
+        course.room += more
         batch, width = slots["tokens"].shape
         for number, model in enumerate(self.models):
             writer = slots["writers"][str(number)]
-            state = map_tree(lambda leaf: leaf.flatten(0, 1), writer["state"])
-            before = self.places[number]
-            wider, self.places[number] = model.widened(state, batch * width, before + more)
+            before = course.places[number]
+            wider, course.places[number] = model.widened(_rows(writer["state"]), batch * width, before + more)
             writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), wider)
             if "ancestors" in writer:
-                writer["ancestors"] = pad(writer["ancestors"], (0, self.places[number] - before))
+                writer["ancestors"] = pad(writer["ancestors"], (0, course.places[number] - before))
 
     def _told(self, slots: Tree) -> Tree:
         """The slots without what only the models need."""
         return {name: value for name, value in slots.items() if name != "writers"}
+
+
+def rounded(number: int, least: int = 16) -> int:
+    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 …, so that there are few shapes."""
+    power = max(least, 1 << (number - 1).bit_length())
+    return power * 3 // 4 if power > least and power % 4 == 0 and number <= power * 3 // 4 else power
+
+
+def _wider(source: Tensor, width: int) -> Tensor:
+    """B S or B S F sources with padding up to a width."""
+    return pad(source, (*(0, 0) * (source.dim() - 2), 0, width - source.shape[1]))
+
+
+def _apart(leaf: Tensor) -> Tensor:
+    """A tensor none of whose elements lie in the same place, so that rows of it can be changed."""
+    return leaf.contiguous() if 0 in leaf.stride() else leaf
+
+
+def _rows(state: Tree) -> Tree:
+    """B K … → R …"""
+    return map_tree(lambda leaf: leaf.flatten(0, 1), state)
 
 
 def _only(token: int, logits: Tensor, norm: Tensor, where: Tensor) -> Tensor:

@@ -13,13 +13,14 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import Model, Start
 from dragoman.parts.mixer import Ctx, Layout, State, map_state
+from dragoman.parts.spec import Description
 from dragoman.search.engine import Hypothesis, Symbols, map_tree
 from dragoman.search.penalties import NORMALISATIONS
 from dragoman.search.settings import Length
 
 
 @dataclass(frozen=True)
-class Exact:
+class Exact(Description):
     """Look until nothing better can be left: argmax_y log p(y|x) / |y|^α over all y that END within the length limit.
 
     `most` prefixes of each source are gone on from, `width` at a time; what was found by then is not proved. With a
@@ -41,6 +42,10 @@ class Exact:
     def rows(self) -> int:
         """How many rows a source takes up in a batch."""
         return self.width
+
+    @property
+    def best(self) -> int:
+        return 1
 
     def penalty(self, length: int) -> float:
         """What log p(y|x) of so many tokens, END counted in, is divided by."""
@@ -71,7 +76,8 @@ def exact_search(
 
     Depth first, the likeliest continuation first, and never on from a prefix that cannot become better than the best
     target so far, because log p(y|x) only falls as y grows (Stahlberg & Byrne 2019). What was `begun` with,
-    say the result of a beam, is the first target to be better than. Prefixes are read `settings.width` at a time.
+    say the result of a beam, is the first target to be better than, and what is given back, unproved, where nothing
+    ENDs. Prefixes are read `settings.width` at a time.
     """
     modes = []
     for i, (length, limit) in enumerate(zip(lengths.tolist(), limits.tolist())):
@@ -114,6 +120,7 @@ class Walk:
         self, model: Model, begin: Start, symbols: Symbols, limit: int, settings: Exact, best: Hypothesis | None
     ) -> None:
         self.model, self.begin, self.symbols, self.limit, self.settings = model, begin, symbols, limit, settings
+        self.begun = best
         self.best = best if best is not None and best.finished and len(best.tokens) < limit else None
         if self.best is not None:
             normalized = self.best.score / settings.penalty(len(self.best.tokens) + 1)
@@ -127,10 +134,14 @@ class Walk:
             self.go_on()
         for branch in self.branches:
             branch.prune(self.lowest(len(branch.prefix) + 1))
-        if self.best is None:
-            raise UserError(f"no target ends within {self.limit} tokens: raise the length limit")
         left = [self.bound(branch) for branch in self.branches if not branch.over]
-        return Mode(self.best, not left, max([self.best.normalized, *left]), self.expanded)
+        if self.best is not None:
+            return Mode(self.best, not left, max([self.best.normalized, *left]), self.expanded)
+        if self.begun is not None:
+            return Mode(self.begun, False, max([-np.inf, *left]), self.expanded)
+        if left:
+            raise UserError(f"no target was found among {self.expanded:,} prefixes: look at more of them")
+        raise UserError(f"no target ends within {self.limit} tokens: raise the length limit")
 
     def steepest(self, written: int) -> float:
         """The penalty at which so many tokens, END still to come, may be worth most: it only rises or only falls."""
@@ -198,6 +209,8 @@ class Walk:
         log_p[:, list(self.symbols.banned)] = -torch.inf
         for row, prefix in zip(log_p, prefixes):
             written = len(prefix)
+            if written < self.settings.length.least:
+                row[self.symbols.end] = -torch.inf
             if written < len(self.symbols.forced):
                 row.fill_(-torch.inf)[self.symbols.forced[written]] = 0.0
             if self.symbols.closed and written + 1 == self.limit:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from dragoman.search.engine import Hypothesis, Tree
+from dragoman.search.largest import largest
 
 PAST = -1  # stands where a row that is over goes on only because others do
 
@@ -53,7 +54,7 @@ class Greedy(Rows):
     """y_t = argmax p(y | y_<t, x)."""
 
     def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, None]:
-        best, tokens = logits.max(-1)
+        best, tokens = largest(logits)
         return self.write(slots, tokens, best - norm)
 
 

@@ -10,6 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from dragoman.errors import UserError, unknown
+from dragoman.parts.spec import Description
+from dragoman.search.settings import OtherRun, Search
 from dragoman.search.utilities import Array, Bleu, ChrF, Overlap, Utility, paired
 
 
@@ -31,7 +33,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Rerank:
+class Weights(Description):
     """The noisy channel: by Bayes' rule p(y|x) ∝ p(x|y) p(y), here beside the direct model and with a word on length.
 
         log p(y|x) + λ₁ log p(x|y) + λ₂ log p(y) + λ₃ |y|
@@ -58,10 +60,49 @@ class Rerank:
         return np.argsort(-(_features(candidates) @ _weights(self)), kind="stable").tolist()
 
 
+@dataclass(frozen=True)
+class Rerank(Description):
+    """Of what a search has found take what other runs, and its length, speak for as well; see `Weights`.
+
+    `channel` is a run from target to source, `language` one of a decoder alone: open, or the folder of one.
+    """
+
+    candidates: Search
+    weights: Weights
+    channel: str | OtherRun | None = None
+    language: str | OtherRun | None = None
+    best: int = 1  # how many of the candidates to give back
+
+    def __post_init__(self) -> None:
+        for name in ("channel", "language"):
+            weight, judge = getattr(self.weights, name), getattr(self, name)
+            if weight and judge is None:
+                raise UserError(f"a weight of {weight} for the {name} model was given, but no {name} model: name a run")
+            if judge is not None and not weight:
+                raise UserError(f"the {name} model weighs 0, so it would be asked in vain: weigh it, or leave it out")
+        if self.weights == Weights():
+            raise UserError("reranking needs a channel model, a language model or a weight of lengths: give one")
+        if self.best < 1:
+            raise UserError(f"at least 1 hypothesis must be given back, but {self.best} were asked for")
+        if self.best > self.candidates.best:
+            raise UserError(
+                f"{self.candidates.best} candidates cannot give the {self.best} best: search for more, or ask for fewer"
+            )
+        if self.candidates.best == 1:
+            raise UserError(
+                "reranking chooses among candidates, but its search gives only 1: ask it for the best 2 or more"
+            )
+
+    @property
+    def rows(self) -> int:
+        """How many rows a source takes up in a batch."""
+        return self.candidates.rows
+
+
 class Reranker:
     """Asks other runs about candidates, and sorts them anew."""
 
-    def __init__(self, weights: Rerank, channel: Scorer | None = None, language: Scorer | None = None) -> None:
+    def __init__(self, weights: Weights, channel: Scorer | None = None, language: Scorer | None = None) -> None:
         """`channel` is a model from target to source, `language` one of targets."""
         given = (("channel", weights.channel, channel), ("language", weights.language, language))
         for name, weight, scorer in given:
@@ -104,7 +145,7 @@ IMPOSSIBLE = -1e9
 class Tuned:
     """The weights that did best, their corpus score, and that of choosing by log p(y|x) alone."""
 
-    weights: Rerank
+    weights: Weights
     score: float
     alone: float
 
@@ -127,10 +168,10 @@ def tune(nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric
     score = _corpus(nbest, references, METRICS[metric])
     features = np.concatenate([_features(some) for some in nbest])
     grids = [grid if features[:, i].any() else (0.0,) for i, grid in enumerate((COARSE, COARSE, LENGTHS), 1)]
-    alone = score(Rerank())
-    best = Tuned(Rerank(), alone, alone)
+    alone = score(Weights())
+    best = Tuned(Weights(), alone, alone)
     for weights in product(*grids):
-        best = _better(best, Rerank(*weights), score)
+        best = _better(best, Weights(*weights), score)
     step = 0.25
     while step >= FINE:
         last = best
@@ -138,13 +179,13 @@ def tune(nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric
             for move in (-step, step) if len(grid) > 1 else ():
                 moved = list(astuple(best.weights))
                 moved[i] += move
-                best = _better(best, Rerank(*moved), score)
+                best = _better(best, Weights(*moved), score)
         if best is last:
             step /= 2
     return best
 
 
-def _better(best: Tuned, weights: Rerank, score: Callable[[Rerank], float]) -> Tuned:
+def _better(best: Tuned, weights: Weights, score: Callable[[Weights], float]) -> Tuned:
     found = score(weights)
     return Tuned(weights, found, best.alone) if found > best.score + 1e-9 else best
 
@@ -155,13 +196,13 @@ def _features(candidates: Sequence[Candidate]) -> Array:
     return np.maximum(np.array(rows, float), IMPOSSIBLE)
 
 
-def _weights(rerank: Rerank) -> Array:
-    return np.array((1.0, *astuple(rerank)))
+def _weights(weights: Weights) -> Array:
+    return np.array((1.0, *astuple(weights)))
 
 
 def _corpus(
     nbest: Sequence[Sequence[Candidate]], references: Sequence[str], measure: Utility
-) -> Callable[[Rerank], float]:
+) -> Callable[[Weights], float]:
     """Gives the corpus score of what some weights choose."""
     texts = [one.text for some in nbest for one in some]
     source = np.repeat(np.arange(len(nbest)), [len(some) for some in nbest])
@@ -177,8 +218,8 @@ def _corpus(
         both = paired(order, partner)[: len(texts)]
         counts[source, place, :, n] = np.stack((measure.counted(own, other), other, both), 1)
 
-    def score(rerank: Rerank) -> float:
-        chosen = (features @ _weights(rerank)).argmax(1)
+    def score(weights: Weights) -> float:
+        chosen = (features @ _weights(weights)).argmax(1)
         own, other, both = counts[np.arange(len(chosen)), chosen].sum(0)
         return float(measure.score(Overlap(list(own), list(other), list(both))))
 

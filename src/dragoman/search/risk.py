@@ -8,12 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from dragoman.errors import UserError
+from dragoman.parts.spec import Description
 from dragoman.search.settings import Sample, Search
 from dragoman.search.utilities import Array, utility_of
 
 
 @dataclass(frozen=True)
-class MinimumRisk:
+class MinimumRisk(Description):
     """Minimum Bayes risk decoding: the candidate that is worth most where any of the references may be right.
 
         ŷ = argmax_h Σ_r w_r u(h, r)

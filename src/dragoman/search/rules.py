@@ -11,6 +11,8 @@ from dragoman.search.engine import Rule, Tree
 class AtLeast(Rule):
     """No END before so many tokens."""
 
+    may_leave_nothing = False
+
     def __init__(self, least: int, end: int) -> None:
         self.least, self.end = least, end
 
@@ -50,6 +52,6 @@ class NoRepeat(Rule):
         last = written.gather(2, places.clamp(0, longest - 1)[:, None].expand(-1, written.shape[1], -1))  # B K n−1
         whole = torch.arange(n - 1, longest, device=step.device) < step[:, None]  # B N: n-grams that were written
         again = (grams[..., :-1] == last[:, :, None]).all(-1) & whole[:, None] & (step >= n - 1)[:, None, None]
-        token = torch.where(again, grams[..., -1], 0)
+        token = torch.where(again, grams[..., -1], 0).clamp(min=0)  # below 0 where a row is over
         least = torch.where(again, -torch.inf, torch.inf)
         return logits.scatter_reduce(2, token, least, "amin")

@@ -1,20 +1,31 @@
-"""Search settings: small values that say how to look for a translation."""
+"""Descriptions of searches: small values that say how to look for a translation."""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from dragoman.errors import UserError, unknown
+from dragoman.parts.spec import Description
 from dragoman.search.penalties import NORMALISATIONS, Normalisation
 from dragoman.search.stopping import STOPS, Stop
 
 
+@runtime_checkable
+class OtherRun(Protocol):
+    """A run that is open, where a description may also name the folder of one."""
+
+    @property
+    def folder(self) -> Path: ...
+
+
 @dataclass(frozen=True)
-class Length:
+class Length(Description):
     """How long a target may get: `ratio` times the source plus `extra` tokens, never more than `most`.
 
     No END comes before `least` tokens, unless the limit does.
@@ -28,7 +39,7 @@ class Length:
     def __post_init__(self) -> None:
         if not 0 <= self.least <= self.most:
             raise UserError(f"a target of at least {self.least} and at most {self.most} tokens cannot be: change one")
-        if self.ratio < 0 or self.extra < 0 or self.most < 1:
+        if not 0 <= self.ratio < math.inf or self.extra < 0 or self.most < 1:
             raise UserError("a length limit needs a ratio and an extra of at least 0 and at most of at least 1")
 
     def limits(self, source: Tensor, room: Tensor | None) -> Tensor:
@@ -38,7 +49,7 @@ class Length:
 
 
 @dataclass(frozen=True)
-class Beam:
+class Beam(Description):
     """Beam search: keep the `size` best hypotheses, set those aside that reach END, choose by log p(y|x) / |y|^α.
 
     Stops when `complete` hypotheses are set aside (as many as the beam is wide unless told); with `stop` “hopeless”
@@ -110,7 +121,7 @@ class Beam:
 
 
 @dataclass(frozen=True)
-class Sample:
+class Sample(Description):
     """Draw from p(y|x): softened by `temperature`, from the `top_k` likeliest tokens or the `top_p` of the mass.
 
     `min_p`: from tokens at least so many times as likely as the likeliest (Nguyen et al. 2024). `typical`: from those
@@ -128,7 +139,7 @@ class Sample:
     no_repeat: int = 0  # as with a beam
 
     def __post_init__(self) -> None:
-        if self.temperature <= 0:
+        if not 0 < self.temperature < math.inf:
             raise UserError(
                 f"a temperature must be above 0, but is {self.temperature}: for the likeliest word use a beam"
             )

@@ -8,13 +8,14 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from dragoman.progress import BETWEEN_LINES, bar, clock
 from dragoman.training.validation import Validation
 
 
 class Display:
     """Plain lines, for logs and pipes."""
 
-    EVERY = 30.0  # seconds between lines
+    EVERY = BETWEEN_LINES
 
     def __init__(self) -> None:
         self.last = 0.0
@@ -66,8 +67,7 @@ class Display:
 
     def time_left(self, done: float) -> str:
         rate = max(0.0, time.monotonic() - self.began) / (done - self.before)
-        seconds = int(rate * max(0.0, 1 - done))
-        return f"{seconds // 3600}:{seconds // 60 % 60:02d}:{seconds % 60:02d} left"
+        return f"{clock(rate * max(0.0, 1 - done))} left"
 
 
 class Silent(Display):
@@ -81,12 +81,7 @@ class LiveDisplay(Display):
     """A bar with the last figures, on a terminal."""
 
     def __enter__(self) -> Self:
-        from rich.console import Console
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-        self.console = Console(stderr=True)
-        columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
-        self.bar = Progress(*columns, console=self.console, transient=True)
+        self.bar = bar()
         self.task = self.bar.add_task("starting", total=None)
         self.bar.start()
         return self

@@ -15,6 +15,7 @@ from dragoman.errors import UserError
 from dragoman.models import ModelSpec, blueprint, count_parameters
 from dragoman.objectives import Material, make, objective
 from dragoman.run import CONFIG, pick_device, write_model, write_tokenizers
+from dragoman.search import from_description
 from dragoman.storage import new_folder
 from dragoman.systems import Vocabulary
 from dragoman.text import Framing, Tokenizer
@@ -54,6 +55,8 @@ class Prepared:
 def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     """Make the run folder: tokenizers, token stores, the model's spec. Nothing is left behind if it fails."""
     check_free(folder)
+    if config.search.description:
+        from_description(config.search.description, "search.description")
     origin = Origin.open(config.training.start_from) if config.training.start_from else None
     told = config.system.name or config.objective.name or origin
     config = settle_system(config, origin)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import re
 import tempfile
 import time
@@ -21,6 +20,7 @@ from dragoman import config as configuration
 from dragoman.data import Position
 from dragoman.models.flops import training_flops
 from dragoman.run import CONFIG, read_spec
+from dragoman.run.machine import machine, peak_memory
 from dragoman.training.display import Silent
 from dragoman.training.groups import Group
 from dragoman.training.step import Stepper
@@ -291,22 +291,3 @@ def matmul_speed(device: torch.device, precision: str, seconds: float = 0.5) -> 
                 torch.cuda.synchronize(device)
             best = max(best, (10 if gpu else 1) * 2 * size**3 / max(1e-9, time.perf_counter() - start))
     return best
-
-
-def peak_memory(device: torch.device) -> int:
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    import resource  # which Windows does not have
-
-    return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-
-
-def machine(device: torch.device) -> str:
-    if device.type == "cuda":
-        return torch.cuda.get_device_name(device)
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.machine()}, {torch.get_num_threads()} threads"

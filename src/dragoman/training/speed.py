@@ -26,12 +26,13 @@ from dragoman.parts.attention import SelfAttention
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.spec import find
 from dragoman.run import FRAMINGS
+from dragoman.run.machine import machine, wait
 from dragoman.systems import Vocabulary, system
 from dragoman.text import END, PAD, START, SYMBOLS, learn
 from dragoman.training.compiling import prepare_compiler
 from dragoman.training.groups import groups
 from dragoman.training.optimizer import make_optimizer
-from dragoman.training.profiling import machine, matmul_speed
+from dragoman.training.profiling import matmul_speed
 from dragoman.training.step import Learner, Stepper
 
 Step = Callable[[], int]  # one step, which answers how many target tokens it learned from
@@ -82,7 +83,7 @@ def measure(
         start = time.perf_counter()
         own = our_steps(spec, store, tokens, device, here.precision)
         own()
-        _wait(device)
+        wait(device)
         first = time.perf_counter() - start
         others = [own]
         if name == "transformer" and importlib.util.find_spec("transformers"):
@@ -111,16 +112,11 @@ def measure(
 
 
 def _rate(step: Step, count: int, device: torch.device) -> float:
-    _wait(device)
+    wait(device)
     start = time.perf_counter()
     done = sum(step() for _ in range(count))
-    _wait(device)
+    wait(device)
     return done / max(1e-9, time.perf_counter() - start)
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
 
 
 def _operations(spec: ModelSpec, source: Any, target: Any, pairs: Any, sample: int = 16) -> float:

@@ -17,7 +17,9 @@ from dragoman.errors import UserError
 from dragoman.interop.huggingface.checkpoint import Checkpoint, read_checkpoint
 from dragoman.interop.huggingface.framing import framed
 from dragoman.models import EncoderDecoder
+from dragoman.parts.quick import Weights
 from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, pick_device, write_model, write_tokenizers
+from dragoman.run.packing import Packing
 from dragoman.storage import new_folder, point
 from dragoman.text import Tokenizer
 from dragoman.text.families import MissingTokenizerError, Parts
@@ -26,7 +28,16 @@ from dragoman.training.progress import Progress
 from dragoman.training.settle import check_free
 
 #: what of the library's settings for generation our search has as well
-TAKEN = {"num_beams", "length_penalty", "max_new_tokens", "max_length", "early_stopping"}
+TAKEN = {
+    "num_beams",
+    "length_penalty",
+    "max_new_tokens",
+    "max_length",
+    "min_new_tokens",
+    "min_length",
+    "early_stopping",
+    "no_repeat_ngram_size",
+}
 #: when a beam stops, by the library's early_stopping
 STOPS = {False: "hopeless", True: "complete", "never": "steps"}
 #: what it has in the framing
@@ -69,7 +80,7 @@ def is_checkpoint(folder: Path) -> bool:
     return (folder / "config.json").exists() and not is_run(folder)
 
 
-def load_checkpoint(folder: Path, device: str | None = None) -> Run:
+def load_checkpoint(folder: Path, device: str | None = None, weights: Weights = "float32") -> Run:
     """A checkpoint opened for use as it lies there; without files of a tokenizer it can only be asked for logits."""
     found = read_checkpoint(folder)
     try:
@@ -80,7 +91,8 @@ def load_checkpoint(folder: Path, device: str | None = None) -> Run:
     checkpoints.set_weights(model, found.weights, folder)
     model.eval().to(pick_device(device or "auto"))
     settings = _config(found, joint=source is target)
-    return Run(folder, settings, model, source, target, found.framing, found.architecture)
+    packing = Packing(weights, pick_device(device or "auto"))
+    return Run(folder, settings, model, source, target, found.framing, found.architecture, packing)
 
 
 class NoTokenizer:
@@ -147,13 +159,21 @@ def _labels(names: tuple[str, ...]) -> Tokenizer:
 
 
 def _config(found: Checkpoint, joint: bool) -> config.Config:
-    """The library counts the symbol that starts a target in, and has its own names."""
+    """The library counts the symbol that starts a target in, has its own names, and one limit for all sources."""
     search = found.search
-    longest = search["max_length"] - 1 if isinstance(search.get("max_length"), int) else None
+    longest, least = (search.get(name) for name in ("max_new_tokens", "min_new_tokens"))
+    if longest is None and isinstance(search.get("max_length"), int):
+        longest = search["max_length"] - 1
+    if least is None and isinstance(search.get("min_length"), int):
+        least = max(0, search["min_length"] - 1)
     wanted = {
         "beam": search.get("num_beams", 1),
         "length_penalty": search.get("length_penalty"),
-        "longest_target": search.get("max_new_tokens", longest),
+        "longest_target": longest,
+        "length_ratio": None if longest is None else 0.0,
+        "length_extra": longest,
+        "least": least,
+        "no_repeat": search.get("no_repeat_ngram_size"),
         "stop": STOPS.get(search.get("early_stopping", False)),
         "unfinished": "beside",
     }

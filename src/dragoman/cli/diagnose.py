@@ -1,0 +1,72 @@
+"""`dragoman diagnose`: the known failures of translation, measured on a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, lines_of, parallel, print_json, say
+from dragoman.errors import UserError
+
+
+def diagnose(
+    run: RunFolder,
+    source: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A test set; the run's validation sentences if not given.")
+    ] = None,
+    target: Annotated[Path | None, typer.Option(metavar="FILE", help="Its reference translations.")] = None,
+    alignments: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Gold links between them, such as 0-0 1-2, a line each.")
+    ] = None,
+    pair: Annotated[
+        str | None, typer.Option(help="The languages, such as en-de; by the training files' endings.")
+    ] = None,
+    templates: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="More sentences that leave a gender open; see docs/seeing.md.")
+    ] = None,
+    sentences: Annotated[int, typer.Option(help="How many sentences at most.", min=1)] = 200,
+    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page.")] = None,
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """The known failures of translation, measured: each a number, what it means, and examples.
+
+    Gender chosen where the source has none, babbling on odd input, copying, dropped and repeated content, length, and
+    quality by the length of the source.
+    """
+    from dragoman import load
+    from dragoman.evaluation import parse_pharaoh
+    from dragoman.lens import diagnosis as looking
+    from dragoman.lens.diagnosis.page import lines, page
+    from dragoman.storage import write_file
+
+    if source is None and (target or alignments):
+        raise UserError("references and alignments are of a test set: name it with --source")
+    loaded = load(run, checkpoint, device)
+    references: list[str] | None
+    if source is None:
+        sources, references = looking.validation_pairs(loaded, sentences)
+    elif target is None:
+        sources, references = [line for line, _ in zip(lines_of(source), range(sentences))], None
+    else:
+        sources, references = (side[:sentences] for side in parallel(source, target))
+    gold = None
+    if alignments is not None:
+        gold = [
+            parse_pharaoh(line, f"{alignments}, line {number:,}")
+            for number, line in enumerate(lines_of(alignments), 1)
+            if number <= sentences
+        ]
+    say(f"translating {len(sources):,} sentences and some odd ones")
+    found = looking.diagnose(loaded, sources, references, pair=pair, templates=templates, gold=gold)
+    if html is not None:
+        write_file(html, page(found))
+        say(f"wrote {html}")
+    if as_json:
+        print_json(found.to_json())
+        return
+    for line in lines(found):
+        print(line)

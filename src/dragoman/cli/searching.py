@@ -1,0 +1,238 @@
+"""How the command line describes a search: single options, or a whole description."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.run import Run
+    from dragoman.search import Beam, Decision, Length, Rerank, Search
+
+Description = Annotated[
+    str | None,
+    typer.Option(
+        "--search",
+        metavar="FILE|JSON",
+        help="The whole search in place of the options below, as --show-search prints it.",
+        show_default=False,
+    ),
+]
+Width = Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")]
+LengthPenalty = Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")]
+Gnmt = Annotated[bool, typer.Option("--gnmt", help="Divide by GNMT's ((5 + |y|) / 6)^α instead of |y|^α.")]
+Coverage = Annotated[float | None, typer.Option(help="β: how much it counts that every source word was looked at.")]
+AllSteps = Annotated[
+    bool, typer.Option("--all-steps", help="Search up to the length limit, not only until enough are complete.")
+]
+Groups = Annotated[int | None, typer.Option(help="Part the beam into groups that keep away from one another.", min=1)]
+Diversity = Annotated[float | None, typer.Option(help="λ: how far they keep away.")]
+Best = Annotated[int | None, typer.Option(help="Print the N best, each with its score before it.", min=1)]
+Sampling = Annotated[bool, typer.Option("--sample", help="Draw from p(y|x) instead of searching.")]
+Temperature = Annotated[float | None, typer.Option(help="Of sampling.")]
+TopK = Annotated[int | None, typer.Option(help="Sample from the k likeliest tokens.")]
+TopP = Annotated[float | None, typer.Option(help="Sample from the likeliest tokens that make up p of the mass.")]
+MinP = Annotated[
+    float | None, typer.Option(help="Sample from tokens at least so many times as likely as the likeliest.")
+]
+Typical = Annotated[
+    float | None, typer.Option(help="Sample from the tokens of about the expected surprise, so much of the mass.")
+]
+Seed = Annotated[int | None, typer.Option(help="Of sampling.")]
+Least = Annotated[int | None, typer.Option(help="Tokens that a translation has at least.", min=0)]
+NoRepeat = Annotated[int | None, typer.Option(help="Write no N tokens in a row twice.", metavar="N", min=0)]
+Risk = Annotated[
+    str | None,
+    typer.Option(
+        metavar="chrf|bleu",
+        help="Take what is nearest by this measure to all candidates: minimum Bayes risk.",
+        show_default=False,
+    ),
+]
+Judges = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rerank-with",
+        metavar="RUN[:WEIGHT]",
+        help="Take the candidate that this run speaks for too: one from target to source, or a language model. "
+        "May be repeated.",
+        show_default=False,
+    ),
+]
+RerankLength = Annotated[float | None, typer.Option(help="What a token more is worth to a candidate.")]
+Candidates = Annotated[
+    int | None,
+    typer.Option(
+        help="Of so many samples, or of the so many best of a beam; 32 with --risk, 10 with --rerank-with.", min=2
+    ),
+]
+Exactly = Annotated[bool, typer.Option("--exact", help="Look until it is proved that no translation is likelier.")]
+States = Annotated[
+    int | None, typer.Option(help="With --exact: give up after so many beginnings of a translation; 100,000.", min=1)
+]
+
+Draft = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN",
+        help="A smaller run of the same vocabulary that writes ahead: the same translations, greedy or drawn, in "
+        "fewer steps.",
+        show_default=False,
+    ),
+]
+Ahead = Annotated[int | None, typer.Option(help="With --draft: so many tokens ahead; 4.", min=1)]
+
+NEEDS = {  # an option, and those of which it needs one
+    **dict.fromkeys(("temperature", "top_k", "top_p", "min_p", "typical", "seed"), ("sample",)),
+    "diversity": ("groups",),
+    "candidates": ("risk", "rerank_with", "rerank_length"),
+    "states": ("exact",),
+    "ahead": ("draft",),
+}
+BEAM = ("beam", "gnmt", "coverage", "all_steps", "groups")
+ALONE = {  # an option, and those that it cannot go with
+    "sample": (*BEAM, "length_penalty"),
+    "exact": (*BEAM, "sample", "best", "no_repeat", "risk", "rerank_with", "rerank_length"),
+    "risk": ("rerank_with", "rerank_length"),
+    "draft": ("beam", "groups", "best", "coverage", "all_steps", "risk", "rerank_with", "rerank_length", "exact"),
+}
+
+
+@dataclass(frozen=True)
+class SearchOptions:
+    """What the command line says about a search; None or False where it says nothing."""
+
+    search: str | None = None
+    beam: int | None = None
+    length_penalty: float | None = None
+    gnmt: bool = False
+    coverage: float | None = None
+    all_steps: bool = False
+    groups: int | None = None
+    diversity: float | None = None
+    best: int | None = None
+    sample: bool = False
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    typical: float | None = None
+    seed: int | None = None
+    least: int | None = None
+    no_repeat: int | None = None
+    risk: str | None = None
+    rerank_with: list[str] | None = None
+    rerank_length: float | None = None
+    candidates: int | None = None
+    exact: bool = False
+    states: int | None = None
+    draft: str | None = None
+    ahead: int | None = None
+
+    def __post_init__(self) -> None:
+        given = self.given
+        if self.search is not None and len(given) > 1:
+            other = next(name for name in given if name != "search")
+            raise UserError(f"--search describes the whole search: leave {_flag(other)} out, or say it there")
+        for name, needed in NEEDS.items():
+            if name in given and not set(needed) & set(given):
+                raise UserError(f"{_flag(name)} is for {_flag(needed[0])}: add that, or leave it out")
+        for name, others in ALONE.items():
+            for other in others if name in given else ():
+                if other in given:
+                    raise UserError(f"{_flag(name)} and {_flag(other)} cannot be had together: choose one of them")
+
+    @property
+    def given(self) -> list[str]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return [name for name, value in values.items() if value is not None and value is not False and value != []]
+
+    def describe(self, run: Run) -> Decision:
+        """The run's own search with these changes, or the one that is described."""
+        from dragoman.search import Beam, Exact, MinimumRisk, Speculative, read_description
+
+        if self.search is not None:
+            return read_description(self.search)
+        if not self.given:
+            return run.search
+        if self.exact:
+            limits = {} if self.states is None else {"most": self.states}
+            return Exact(length_penalty=self.length_penalty or 0.0, length=self._length(run.length), **limits)
+        if self.risk is not None:
+            return MinimumRisk(self._found(run, self._count(32)), utility=self.risk, best=self.best or 1)
+        if self.rerank_with or self.rerank_length is not None:
+            return self._reranking(run, self._found(run, self._count(10)))
+        found = self._found(run, self.best or 1)
+        if self.draft is None:
+            return found
+        plain = replace(found, size=1) if isinstance(found, Beam) else found
+        return Speculative(self.draft, self.ahead or 4, plain)
+
+    def _count(self, usual: int) -> int:
+        """How many candidates there are to choose from."""
+        return self.candidates or self.beam or usual
+
+    def _found(self, run: Run, count: int) -> Search:
+        """What finds so many hypotheses."""
+        from dragoman.search import Sample
+
+        if not self.sample:
+            return self._beam(run, count)
+        named = ("temperature", "top_k", "top_p", "min_p", "typical", "seed", "no_repeat")
+        return Sample(best=count, length=self._length(run.length), **self._changes(*named))
+
+    def _beam(self, run: Run, count: int) -> Beam:
+        own = run.beam()
+        size, groups = max(own.size, count) if self.beam is None else self.beam, self.groups or own.groups
+        if self.beam is None:
+            size += -size % groups
+        changes = self._changes("length_penalty", "coverage", "groups", "diversity", "no_repeat")
+        changes |= {"normalisation": "gnmt"} if self.gnmt else {}
+        changes |= {"stop": "steps"} if self.all_steps else {}
+        return replace(own, size=size, best=count, length=self._length(own.length), **changes)
+
+    def _reranking(self, run: Run, found: Search) -> Rerank:
+        from dragoman.search import Rerank, Weights
+
+        judges = judges_of(run, self.rerank_with or [])
+        length = {} if self.rerank_length is None else {"length": self.rerank_length}
+        weights = Weights(**length, **{kind: weight for kind, (_, weight) in judges.items()})
+        return Rerank(found, weights, **{kind: folder for kind, (folder, _) in judges.items()}, best=self.best or 1)
+
+    def _length(self, length: Length) -> Length:
+        return length if self.least is None else replace(length, least=self.least)
+
+    def _changes(self, *names: str) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+
+
+def judges_of(run: Run, judges: list[str]) -> dict[str, tuple[str, float]]:
+    """Runs that are named with their weights, by what each is a model of: the channel, or the language."""
+    found: dict[str, tuple[str, float]] = {}
+    for judge in judges:
+        folder, weight = _weighted(judge)
+        kind = "language" if run.opened(folder).speaks else "channel"
+        if kind in found:
+            raise UserError(f"{found[kind][0]} and {folder} are both {kind} models: name one of them")
+        found[kind] = folder, weight
+    return found
+
+
+def _weighted(judge: str) -> tuple[str, float]:
+    """RUN:WEIGHT, or RUN alone, which weighs 1."""
+    folder, colon, weight = judge.rpartition(":")
+    if not colon or Path(judge).exists():
+        return judge, 1.0
+    try:
+        return folder, float(weight)
+    except ValueError:
+        return judge, 1.0
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"

@@ -1,0 +1,56 @@
+"""`dragoman tune`: the weights of a reranking."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, parallel, print_json, say
+from dragoman.cli.searching import Judges, judges_of
+from dragoman.errors import UserError
+
+
+def tune(
+    run: RunFolder,
+    source: Annotated[Path, typer.Option(help="Sentences that the run was not trained on.", show_default=False)],
+    reference: Annotated[Path, typer.Option(help="How they should be translated.", show_default=False)],
+    rerank_with: Judges = None,
+    candidates: Annotated[int, typer.Option(help="Choose among the so many best of a beam.", min=2)] = 10,
+    metric: Annotated[str, typer.Option(help="bleu, chrf or chrf++.")] = "bleu",
+    as_json: Json = False,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+) -> None:
+    """Find the weights with which other runs rerank translations best, by BLEU or chrF of a corpus.
+
+    The options that 'translate' is to be given are printed. Weights that are named with a run are not looked at.
+    """
+    from dragoman import load
+    from dragoman.run.finding import judges
+    from dragoman.search.reranking import Candidate, Reranker, Weights
+    from dragoman.search.reranking import tune as best_weights
+
+    sources, references = parallel(source, reference)
+    loaded = load(run, checkpoint, device)
+    if not all(isinstance(text, str) for text in sources):
+        raise UserError(f"{source} holds vectors: weights are tuned on text")
+    named = {kind: folder for kind, (folder, _) in judges_of(loaded, rerank_with or []).items()}
+    say(f"translating {len(sources):,} sentences")
+    found = loaded.translate(sources, search=beam_settings(loaded, None, None, candidates), alignment=False)
+    nbest = [
+        [Candidate(one.text, one.score, len(one.tokens)) for one in (first, *first.alternatives)] for first in found
+    ]
+    say("asking the other runs")
+    reranker = Reranker(Weights(), *judges(loaded, named.get("channel"), named.get("language")))
+    tuned = best_weights(reranker.ask(sources, nbest), references, metric)
+    weights = asdict(tuned.weights)
+    if as_json:
+        print_json({"weights": weights, "metric": metric, "score": tuned.score, "alone": tuned.alone})
+        return
+    print(f"{metric} {tuned.score:.2f} in place of {tuned.alone:.2f}")
+    options = [f"--rerank-with {folder}:{weights[kind]:g}" for kind, folder in named.items() if weights[kind]]
+    options += [f"--rerank-length {tuned.weights.length:g}"] if tuned.weights.length else []
+    print(f"--candidates {candidates} {' '.join(options)}" if options else "nothing is better than the run alone")

@@ -1,0 +1,216 @@
+"""Looking into a sentence: from a run and a text to everything that can be seen."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from dragoman.errors import UserError
+from dragoman.lens.reading import Pass, read
+from dragoman.lens.seen import Alternative, Kind, Layer, Looks, Seen, Side, Step
+from dragoman.lens.watching import watched_search
+from dragoman.lens.words import labels
+from dragoman.parts.compressed import CompressedAttentionMixer
+from dragoman.parts.embedding import NoOutput
+from dragoman.run import Run, Source
+from dragoman.run.sources import is_empty
+from dragoman.run.wishes import Wishes
+from dragoman.search import Beam, Decision, Sample
+from dragoman.search.alignment import cross_attention, word_alignment
+from dragoman.text import Tokenizer
+
+#: objectives whose runs read a text for its own sake
+READERS = ("language", "masks")
+#: what a discriminator says of a token
+REPLACED = ("replaced", "as it was")
+
+Names = tuple[Sequence[str], Sequence[str]]  # of the rows and of the columns of an attention
+
+
+def look(
+    run: Run,
+    source: Source,
+    target: str | None = None,
+    *,
+    search: Decision | None = None,
+    prefix: str | None = None,
+    alternatives: int = 5,
+) -> Seen:
+    """What a run does with a sentence: for a given translation, or for the one that it finds.
+
+    A translation that is searched for may be told how to begin. A language model reads the text alone, unless a search
+    says how it is to be gone on with; an encoder alone labels it.
+    """
+    if is_empty(source):
+        raise UserError("there is nothing to look into: give a sentence that has words")
+    if alternatives < 1:
+        raise UserError(f"at least 1 alternative must be shown, but {alternatives} were asked for")
+    searched = search is not None or prefix is not None
+    if target is not None and searched:
+        raise UserError("a translation that is given is not searched for: leave out the search and the prefix")
+    eye = Eye(run, alternatives)
+    if not run.model.writes:
+        if target is not None or searched:
+            raise UserError(f"{run.folder} holds an encoder alone, which labels its source and writes nothing")
+        return eye.labelled(source)
+    if isinstance(source, str) and run.config.objective.name in READERS and target is None and not searched:
+        return eye.alone(source)
+    ids = run.encode_sources([source])[0]
+    if target is not None:
+        return eye.translated(source, ids, run.target_tokenizer.encode(target), finished=True)
+    settings = search or run.search
+    if isinstance(settings, (Beam, Sample)):
+        wishes = Wishes(None if prefix is None else [prefix])
+        best, tree = watched_search(run, *run.pad([ids], run.framing.pad), settings, wishes)
+        return replace(eye.translated(source, ids, best.tokens, best.finished), found=True, beam=tree)
+    found = run.translate([source], search=settings, prefixes=None if prefix is None else [prefix], alignment=False)[0]
+    tokens = run.target_tokenizer.numbers(found.tokens)
+    return replace(eye.translated(source, ids, tokens, found.finished), found=True)
+
+
+@dataclass(frozen=True)
+class Eye:
+    """Looks into the sentences of one run."""
+
+    run: Run
+    alternatives: int
+
+    def translated(self, source: Source, ids: Sequence[int], tokens: list[int], finished: bool) -> Seen:
+        """A source, its ids with the symbols around them, and a target without them."""
+        run, framing, tokenizer = self.run, self.run.framing, self.run.target_tokenizer
+        written = [*tokens, framing.end] if finished else tokens
+        if not written:
+            raise UserError("there is nothing to look into: nothing was written")
+        fed = [framing.start, *written[:-1]]
+        done = read(run.model, *run.pad([ids], framing.pad), *run.pad([fed], framing.pad))
+        cross = cross_attention(run.model, {path: weights[None] for path, weights in done.weights.items()})
+        before = self._source(source, ids, cross)
+        after, given = _side(tokenizer, written, tokenizer.decode(tokens)), tokenizer.pieces(fed)
+        names: dict[str, Names] = {
+            "encoder": (before.pieces, before.pieces),
+            "decoder": (after.pieces, given),
+            "cross": (after.pieces, before.pieces),
+        }
+        if run.model.joins:
+            names = {"decoder": ((*before.pieces[1:], given[0], *after.pieces), (*before.pieces, *given))}
+        seen = self._seen(done, written, _namer(tokenizer), names)
+        if cross is not None:
+            links = word_alignment(cross[0], list(before.word_of_piece), list(after.word_of_piece))
+            seen = replace(seen, alignment=links, cross=cross[0])
+        return replace(seen, source=before, target=after, finished=finished)
+
+    def alone(self, text: str) -> Seen:
+        """A text that a decoder reads for its own sake."""
+        framing, tokenizer = self.run.framing, self.run.target_tokenizer
+        begin = framing.before or (framing.start,)
+        whole = [*begin, *tokenizer.encode(text), framing.end]
+        fed, expected = whole[:-1], whole[1:]
+        done = read(self.run.model, *self.run.pad([[]], framing.pad), *self.run.pad([fed], framing.pad))
+        side = _side(tokenizer, expected, text)
+        seen = self._seen(done, expected, _namer(tokenizer), {"decoder": (side.pieces, tokenizer.pieces(fed))})
+        score = sum(step.log_probability for step in seen.steps[len(begin) - 1 :])
+        return replace(seen, target=side, score=score)
+
+    def labelled(self, source: Source) -> Seen:
+        """What an encoder alone says of every token: the word that it would put there, its tag, or whether it fits."""
+        run, labels = self.run, self.run.model.vocabulary
+        ids = run.encode_sources([source])[0]
+        padded, lengths = run.pad([ids], run.framing.pad)
+        done = read(run.model, padded, lengths, padded[:, :0], lengths * 0)
+        before = self._source(source, ids, None)
+        names: dict[str, Names] = {"encoder": (before.pieces, before.pieces)}
+        name: Callable[[int], str] = _namer(run.target_tokenizer)
+        if labels == 1:  # log σ(x) is the first of log softmax(x, 0)
+            layers = {layer: pad(logits, (0, 1)) for layer, logits in done.layers.items()}
+            done, name = Pass(pad(done.logits, (0, 1)), done.weights, layers), REPLACED.__getitem__
+        answers = done.logits.argmax(-1).tolist()
+        if isinstance(run.model.output, NoOutput):  # states, which are no answers
+            return replace(self._seen(done, answers, str, names), source=before, score=0.0, steps=(), layers=())
+        if labels > 1 and run.target_tokenizer is run.source_tokenizer:  # is the word that stands there the likeliest?
+            answers = [best if own == run.source_tokenizer.mask else own for best, own in zip(answers, ids)]
+        return replace(self._seen(done, answers, name, names), source=before)
+
+    def _seen(
+        self, done: Pass, expected: Sequence[int], name: Callable[[int], str], names: Mapping[str, Names]
+    ) -> Seen:
+        """All that does not depend on where the tokens came from."""
+        steps = steps_of(done.logits, expected, name, self.alternatives)
+        layers = (
+            Layer(layer, steps_of(logits, expected, name, self.alternatives)) for layer, logits in done.layers.items()
+        )
+        return Seen(
+            self.run.config.system.name or "",
+            self.run.checkpoint,
+            attention=self._looks(done.weights, names),
+            score=sum(step.log_probability for step in steps),
+            steps=steps,
+            layers=tuple(layers),
+        )
+
+    def _looks(self, recorded: Mapping[str, Tensor], names: Mapping[str, Names]) -> tuple[Looks, ...]:
+        found: list[Looks] = []
+        for path, weights in recorded.items():
+            in_encoder, model = "encoder" in path.split("."), self.run.model
+            kind: Kind = "cross" if path in model.memory_paths else "encoder" if in_encoder else "decoder"
+            queries, keys = names[kind]
+            part = model.get_submodule(path)
+            if isinstance(part, CompressedAttentionMixer):
+                keys = _compressed(keys, part.stride, weights.shape[-1])
+            layer = 1 + sum(looks.kind == kind for looks in found)
+            found.append(Looks(path, kind, layer, tuple(queries), tuple(keys), weights, tuple(entropies(weights))))
+        return tuple(found)
+
+    def _source(self, source: Source, ids: Sequence[int], cross: Tensor | None) -> Side:
+        if isinstance(source, str):
+            return _side(self.run.source_tokenizer, ids, source)
+        places = len(ids) if cross is None else cross.shape[-1]  # as many as the encoder makes of the vectors
+        return Side("", tuple(str(place) for place in range(1, places + 1)), (), (-1,) * places)
+
+
+def _side(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> Side:
+    of_piece = tokenizer.word_of_piece(ids)
+    place = {word: n for n, word in enumerate(sorted(set(of_piece) - {-1}))} | {-1: -1}
+    words = labels(tokenizer.decode(ids), of_piece) if len(place) > 1 else []
+    return Side(text, tuple(tokenizer.pieces(ids)), tuple(words), tuple(place[word] for word in of_piece))
+
+
+def _namer(tokenizer: Tokenizer) -> Callable[[int], str]:
+    """What tokens are called; an output layer may tell more of them apart than the tokenizer knows."""
+    return lambda token: tokenizer.pieces([token])[0] if token < tokenizer.size else f"#{token}"
+
+
+def _compressed(keys: Sequence[str], stride: int, cells: int) -> tuple[str, ...]:
+    """The names of keys that stand for `stride` pieces each; the first stands for nothing."""
+    return ("(nothing)", *("".join(keys[n * stride : (n + 1) * stride]) for n in range(cells - 1)))
+
+
+def entropies(weights: Tensor) -> list[float]:
+    """H T S → of each head, in bits: the mean over rows of −Σ w log₂ w."""
+    return (torch.special.entr(weights).sum(-1).mean(-1) / math.log(2)).tolist()
+
+
+def steps_of(logits: Tensor, tokens: Sequence[int], name: Callable[[int], str], alternatives: int) -> tuple[Step, ...]:
+    """T V logits and the T tokens that were chosen."""
+    log_p = logits.log_softmax(-1)
+    own = log_p.gather(1, torch.tensor(tokens, device=logits.device)[:, None])  # T 1
+    ranks = 1 + (log_p > own).sum(-1)
+    entropy = torch.special.entr(log_p.exp()).sum(-1) / math.log(2)
+    top = log_p.topk(min(alternatives, log_p.shape[-1]), dim=-1)
+    columns = (column.tolist() for column in (own[:, 0], ranks, entropy, top.indices, top.values.exp()))
+    return tuple(
+        Step(
+            name(token),
+            token,
+            math.exp(log_probability),
+            log_probability,
+            rank,
+            bits,
+            tuple(Alternative(name(other), other, probability) for other, probability in zip(others, likely)),
+        )
+        for token, log_probability, rank, bits, others, likely in zip(tokens, *columns)
+    )

@@ -1,0 +1,151 @@
+"""Our pictures as PNG: the few shapes that they are made of, painted by matplotlib."""
+
+from __future__ import annotations
+
+import re
+from io import BytesIO
+from typing import Any
+from xml.etree import ElementTree
+
+from dragoman.errors import UserError
+from dragoman.lens.drawing import PAINTED, PALETTE
+
+NAMESPACE = "{http://www.w3.org/2000/svg}"
+DENSITY = 2  # pixels of a PNG for each of the picture
+#: fonts that are asked, one after the other, for letters that those before do not have
+FONTS = [
+    "DejaVu Sans",
+    "Noto Sans",
+    "Noto Sans CJK SC",
+    "Noto Sans CJK JP",
+    "Source Han Sans SC",
+    "WenQuanYi Zen Hei",
+    "WenQuanYi Micro Hei",
+    "Droid Sans Fallback",
+    "PingFang SC",
+    "Microsoft YaHei",
+    "Noto Sans Arabic",
+    "Noto Sans Hebrew",
+    "Noto Sans Devanagari",
+    "FreeSans",
+    "Arial Unicode MS",
+]
+SIZES = {"title": 15.0, "faint": 12.0, "figure": 11.0, "tiny": 9.0}
+STROKES = {"grid": 0.16, "axis": 0.55, "frame": 0.2, "box": 0.6, "lost": 0.35, "edge": 0.25}  # in ink, how strong
+WIDTHS = {"way": 3.0, "curve": 2.0}
+
+
+def to_png(picture: str, dark: bool = False) -> bytes:
+    """A picture of the lens as PNG, on light paper or on dark."""
+    try:
+        from matplotlib import font_manager
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ImportError:
+        raise UserError("a PNG is painted by matplotlib: pip install 'dragoman[plots]', or write an SVG") from None
+    root = ElementTree.fromstring(picture)
+    width, height = float(root.get("width", "1")), float(root.get("height", "1"))
+    scheme = int(dark)
+    figure = Figure((width / 100, height / 100), dpi=100 * DENSITY, facecolor=PALETTE["paper"][scheme])
+    axes = figure.add_axes((0, 0, 1, 1))
+    axes.set(xlim=(0, width), ylim=(height, 0))
+    axes.axis("off")
+    installed = set(font_manager.get_font_names())
+    painter = Painter(axes, scheme, [name for name in FONTS if name in installed] or ["sans-serif"])
+    for element in root:
+        painter.paint(element)
+    written = BytesIO()
+    FigureCanvasAgg(figure).print_png(written)
+    return written.getvalue()
+
+
+class Painter:
+    """Paints elements one after the other, as a browser would."""
+
+    def __init__(self, axes: Any, scheme: int, fonts: list[str]) -> None:
+        self.axes, self.scheme, self.fonts = axes, scheme, fonts
+        self.order = 0
+
+    def paint(self, element: ElementTree.Element) -> None:
+        kind = element.tag.removeprefix(NAMESPACE)
+        paint = {"rect": self._rect, "text": self._text, "line": self._line, "polyline": self._polyline}
+        paint |= {"circle": self._circle}
+        if kind in paint:
+            self.order += 1
+            paint[kind](element, (element.get("class") or "").split())
+
+    def _colour(self, classes: list[str], what: str, default: str | None) -> str | None:
+        for kind, property_, colour in PAINTED:
+            if property_ == what and kind in classes:
+                return PALETTE[colour][self.scheme]
+        return default
+
+    def _stroke(self, element: ElementTree.Element, classes: list[str]) -> dict[str, Any]:
+        ink = PALETTE["ink"][self.scheme]
+        alpha = next((alpha for kind, alpha in STROKES.items() if kind in classes), 1.0)
+        dashes = "3 3" if "lost" in classes else element.get("stroke-dasharray")
+        style: Any = "-" if dashes is None else (0, [float(size) for size in dashes.split()])
+        width = next((width for kind, width in WIDTHS.items() if kind in classes), 1.0)
+        colour = self._colour(classes, "stroke", ink)
+        return {"color": colour, "alpha": alpha, "linewidth": width * 0.72, "linestyle": style, "zorder": self.order}
+
+    def _rect(self, element: ElementTree.Element, classes: list[str]) -> None:
+        from matplotlib.patches import FancyBboxPatch, Rectangle
+
+        x, y, width, height = (float(element.get(name, "0")) for name in ("x", "y", "width", "height"))
+        outlined = any(kind in classes for kind in (*STROKES, "way"))
+        stroke = self._stroke(element, classes)
+        fill = None if outlined else self._colour(classes, "fill", PALETTE["ink"][self.scheme])
+        settings: dict[str, Any] = {"zorder": self.order, "linestyle": stroke["linestyle"]}
+        settings |= {"facecolor": fill or "none", "linewidth": stroke["linewidth"] if outlined else 0}
+        settings |= {"edgecolor": stroke["color"] if outlined else "none"}
+        settings["alpha"] = stroke["alpha"] if outlined else float(element.get("fill-opacity") or 1)
+        corner = min(float(element.get("rx") or 0), width / 2, height / 2)
+        if corner:
+            inner = (x + corner, y + corner), width - 2 * corner, height - 2 * corner
+            box: Any = FancyBboxPatch(*inner, boxstyle=f"round,pad={corner}", **settings)
+        else:
+            box = Rectangle((x, y), width, height, **settings)
+        self.axes.add_patch(box)
+
+    def _text(self, element: ElementTree.Element, classes: list[str]) -> None:
+        text = "".join([element.text or "", *(child.tail or "" for child in element)])
+        x, y = float(element.get("x", "0")), float(element.get("y", "0"))
+        turn = 0.0
+        if match := re.fullmatch(
+            r"translate\(([-.\d]+) ([-.\d]+)\)(?: rotate\(([-.\d]+)\))?", element.get("transform", "")
+        ):
+            x, y, turn = float(match[1]), float(match[2]), -float(match[3] or 0)
+        size = float(element.get("font-size") or next((SIZES[kind] for kind in classes if kind in SIZES), 13.0))
+        anchor = {"end": "right", "middle": "center"}.get(element.get("text-anchor", ""), "left")
+        self.axes.text(
+            x,
+            y,
+            text.replace("$", r"\$"),  # a price is no formula
+            fontsize=size * 0.72,
+            fontfamily=self.fonts,
+            fontweight="bold" if {"title", "bold"} & set(classes) else "normal",
+            color=self._colour(classes, "fill", PALETTE["ink"][self.scheme]),
+            alpha=0.85 if "faint" in classes else 1.0,
+            ha=anchor,
+            va="baseline",
+            rotation=turn,
+            rotation_mode="anchor",
+            zorder=self.order,
+        )
+
+    def _line(self, element: ElementTree.Element, classes: list[str]) -> None:
+        x1, y1, x2, y2 = (float(element.get(name, "0")) for name in ("x1", "y1", "x2", "y2"))
+        self.axes.plot([x1, x2], [y1, y2], **self._stroke(element, classes))
+
+    def _polyline(self, element: ElementTree.Element, classes: list[str]) -> None:
+        points = [tuple(map(float, point.split(","))) for point in element.get("points", "").split()]
+        xs, ys = zip(*points)
+        self.axes.plot(xs, ys, **self._stroke(element, classes))
+
+    def _circle(self, element: ElementTree.Element, classes: list[str]) -> None:
+        from matplotlib.patches import Circle
+
+        x, y, r = (float(element.get(name, "0")) for name in ("cx", "cy", "r"))
+        colour = self._colour(classes, "fill", PALETTE["ink"][self.scheme])
+        self.axes.add_patch(Circle((x, y), r, facecolor=colour, linewidth=0, zorder=self.order))

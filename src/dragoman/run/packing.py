@@ -1,0 +1,35 @@
+"""The models of a run as searches use them: on a CPU with packed weights, which are the same within rounding."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from dragoman.errors import UserError, unknown
+from dragoman.models import Model
+from dragoman.parts.quick import PACKS, Weights, quick
+
+
+class Packing:
+    """Packs a model when it is first asked for, and once more whenever its weights have changed since.
+
+    `weights` None: nothing is packed, as where a model is still being trained.
+    """
+
+    def __init__(self, weights: Weights | None = None, device: str | torch.device = "cpu") -> None:
+        if weights is not None and weights not in PACKS:
+            raise unknown("kind of weights", weights, PACKS)
+        if weights == "int8" and torch.device(device).type != "cpu":
+            raise UserError(f"int8 weights are for a CPU, but the run is on {device}: load it on the device 'cpu'")
+        self.weights = weights
+        self._packed: dict[int, tuple[Any, Model, Model]] = {}  # what it was packed from, that model, the packed one
+
+    def __call__(self, model: Model) -> Model:
+        first = next(model.parameters())
+        if self.weights is None or first.device.type != "cpu" or first.dtype != torch.float32:
+            return model
+        now = [(weight.data_ptr(), weight._version) for weight in model.parameters()]
+        if id(model) not in self._packed or self._packed[id(model)][0] != now:
+            self._packed[id(model)] = now, model, quick(model, self.weights)
+        return self._packed[id(model)][2]

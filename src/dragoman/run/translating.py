@@ -1,0 +1,194 @@
+"""Translating: texts in windows, batches of like length, a search, and texts again in the order of the sources."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import islice
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from dragoman.data.batching import sorted_batches
+from dragoman.errors import UserError
+from dragoman.models import DecoderOnlyModel
+from dragoman.run.finding import Asked, find
+from dragoman.run.looking import cross, links_of, token_scores_of
+from dragoman.run.results import Links, Translation
+from dragoman.run.sources import Source, Tag, framed_source, ids_of, is_empty, room_for, tags_of
+from dragoman.run.wishes import Wishes
+from dragoman.run.workers import shared
+from dragoman.search import Decision, Hypothesis
+from dragoman.search.forbidden import Forbidden
+from dragoman.search.unknown import UnknownWords
+
+if TYPE_CHECKING:
+    from dragoman.run.run import Run
+
+WINDOW = 4096  # lines that are sorted and translated together
+WAITING = 4  # sources that are given to a search for each that it works on
+
+
+class Translating:
+    """A run that translates any number of texts in one and the same way."""
+
+    def __init__(
+        self,
+        run: Run,
+        settings: Decision,
+        *,
+        alignment: bool,
+        dictionary: Mapping[str, str] | None,
+        tag: Tag,
+        forbidden: Sequence[str],
+        token_scores: bool = False,
+    ) -> None:
+        self.run, self.settings, self.tag, self.token_scores = run, settings, tag, token_scores
+        self.unknown = None
+        if dictionary is not None:
+            self.unknown = UnknownWords(run.source_tokenizer, run.target_tokenizer, dictionary)
+            if forbidden:
+                raise UserError(
+                    "unknown words are replaced after the search, which could not keep phrases away: do without"
+                )
+        #: vectors are no words, and where unknown words are replaced they are aligned anew
+        self.aligns = alignment and self.unknown is None and run.model.source_features is None
+        self.never = None
+        if forbidden:
+            self.never = Forbidden(run.target_tokenizer, forbidden, run.symbols, run.model.vocabulary)
+
+    def stream(
+        self,
+        texts: Iterable[Source],
+        first: int,
+        prefixes: Iterable[str] | None,
+        required: Iterable[Sequence[str]] | None,
+    ) -> Iterator[Translation]:
+        """The translations in order, a window of texts at a time; `first` is the number of the first text."""
+        texts, place, tag = iter(texts), 0, self.tag
+        beginnings = None if prefixes is None else iter(prefixes)
+        phrases = None if required is None else iter(required)
+        while window := list(islice(texts, WINDOW)):
+            named = tag if tag is None or isinstance(tag, str) else tag[place : place + len(window)]
+            begun = None if beginnings is None else list(islice(beginnings, len(window)))
+            wanted = None if phrases is None else list(islice(phrases, len(window)))
+            translated = self.window(window, first + place, named, Wishes(begun, wanted, self.never))
+            yield from self.known_words(window, translated, self.unknown, named) if self.unknown else translated
+            place += len(window)
+
+    def window(self, texts: list[Source], first: int, tag: Tag, wishes: Wishes) -> list[Translation]:
+        run = self.run
+        full = ids_of(run, texts, tag)
+        sources = [framed_source(run, ids) for ids in full]
+        nothing = Translation("", 0.0, alignment=[] if self.aligns else None)
+        results = [replace(nothing, token_scores=[] if self.token_scores else None)] * len(texts)
+        written = np.array([i for i, text in enumerate(texts) if not is_empty(text)], dtype=np.int64)
+        lengths = np.array([len(sources[i]) for i in written])
+        budget = max(1, run.config.search.tokens // self.settings.rows)
+
+        def translated(batch: NDArray[np.int64]) -> list[Translation]:
+            rows = written[batch]
+            source, source_lengths = run.pad([sources[i] for i in rows], run.framing.pad)
+            asked = Asked(
+                source,
+                source_lengths,
+                torch.from_numpy(rows + first),
+                [texts[i] for i in rows],
+                wishes=wishes.of(rows.tolist()),
+                most=max(1, budget // source.shape[1]),
+            )
+            found = find(self.settings, run, asked)
+            targets = [hypotheses[0].tokens for hypotheses in found]
+            links = links_of(run, source, source_lengths, targets) if self.aligns else None
+            scores = token_scores_of(run, source, source_lengths, found) if self.token_scores else None
+            return [
+                translation(
+                    run,
+                    hypotheses,
+                    links[n] if links else None,
+                    len(full[i]) <= room_for(run),
+                    scores[n] if scores else None,
+                )
+                for n, (i, hypotheses) in enumerate(zip(rows, found))
+            ]
+
+        waiting = WAITING
+        if run.workers > 1:
+            waiting, _ = 1, run.writers  # more batches, so that no worker has nothing to do; packed once for all
+        batches = sorted_batches(lengths, waiting * budget) if len(written) else []
+        for batch, some in zip(batches, shared(translated, batches, run.workers)):
+            for i, one in zip(written[batch], some):
+                results[i] = one
+        return results
+
+    def known_words(
+        self, texts: list[Source], translated: list[Translation], unknown: UnknownWords, tag: Tag
+    ) -> Iterator[Translation]:
+        """The translations with unknown words replaced through the alignment, their alternatives too."""
+        run = self.run
+        for text, first, before in zip(texts, translated, tags_of(run, len(texts), tag)):
+            if not isinstance(text, str):
+                raise UserError("unknown words are replaced through the source's words, but vectors have none")
+            if not text.strip():
+                yield first
+                continue
+            framed = framed_source(run, [*before, *ids_of(run, [text], "")[0]])
+            source, lengths = run.pad([framed], run.framing.pad)
+            found = []
+            for one in (first, *first.alternatives):
+                ids = run.target_tokenizer.numbers(one.tokens)
+                looks = cross(run, source, lengths, [ids])
+                if looks is None:
+                    raise UserError(f"{run.folder} has no attention, by which unknown words are replaced")
+                written, links = unknown.write(text, ids, looks[0][:, len(before) :])
+                found.append(replace(one, text=written, alignment=links, alternatives=[]))
+            yield replace(found[0], alternatives=found[1:])
+
+
+def continued(run: Run, prompts: Sequence[str], settings: Decision) -> list[Translation]:
+    """Each prompt, which may be empty, with what a decoder goes on to say."""
+    if not isinstance(run.model, DecoderOnlyModel):
+        raise UserError(f"{run.folder} cannot continue a text: it has no decoder that stands alone; try 'translate'")
+    begin, encoded = run.framing.before, run.target_tokenizer.encode_batch(list(prompts))
+    encoded = [[*begin, *ids] or [run.framing.start] for ids in encoded]
+    longest = max(map(len, encoded), default=0)
+    room = run.model.room(torch.tensor([longest]))
+    if room is not None and int(room) < 1:
+        raise UserError(f"a prompt has {longest:,} tokens, and {1 - int(room):,} too many for the model: shorten it")
+    results = [Translation("", 0.0)] * len(prompts)
+    budget = max(1, run.config.search.tokens // settings.rows)
+    for batch in sorted_batches([len(ids) for ids in encoded], budget) if len(prompts) else []:
+        source, lengths = run.pad([encoded[i][:-1] for i in batch], run.framing.pad)
+        first = torch.tensor([encoded[i][-1] for i in batch], device=run.device)
+        asked = Asked(source, lengths, torch.from_numpy(batch), first=first)
+        for i, found in zip(batch, find(settings, run, asked)):
+            begun = encoded[i][len(begin) :]
+            whole = [replace(hypothesis, tokens=[*begun, *hypothesis.tokens]) for hypothesis in found]
+            results[i] = translation(run, whole, None, True)
+    return results
+
+
+def translation(
+    run: Run,
+    hypotheses: list[Hypothesis],
+    links: Links | None,
+    whole: bool,
+    token_scores: list[list[float]] | None = None,
+) -> Translation:
+    """The best of some hypotheses as text, the others as its alternatives."""
+    tokenizer = run.target_tokenizer
+    by_token: Sequence[list[float] | None] = token_scores or [None] * len(hypotheses)
+    best, *others = (
+        Translation(
+            tokenizer.decode(h.tokens),
+            h.score,
+            tokenizer.pieces(h.tokens),
+            finished=h.finished,
+            proved=h.proved,
+            token_scores=scores,
+        )
+        for h, scores in zip(hypotheses, by_token)
+    )
+    return replace(best, alignment=links, alternatives=others, whole=whole)

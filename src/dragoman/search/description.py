@@ -1,0 +1,61 @@
+"""Searches as plain values: what Python, the command line, the run folder and a service say to one another."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from dragoman.errors import UserError
+from dragoman.parts.spec import Description, from_dict, to_dict
+from dragoman.search.exact import Exact
+from dragoman.search.reranking import Rerank, Weights
+from dragoman.search.risk import MinimumRisk
+from dragoman.search.settings import Beam, Length, OtherRun, Sample
+from dragoman.search.speculative import Speculative
+
+#: what is searched for, or how to choose among what was found
+Decision = Beam | Sample | MinimumRisk | Rerank | Exact | Speculative
+
+SEARCHES: dict[str, type[Description]] = {
+    kind.__name__: kind for kind in (Beam, Sample, MinimumRisk, Rerank, Exact, Speculative)
+}
+KINDS: dict[str, type[Description]] = SEARCHES | {kind.__name__: kind for kind in (Length, Weights)}
+
+
+def described(search: Decision) -> dict[str, Any]:
+    """A search as JSON has it; a run that is open is named by its folder."""
+    return _named(to_dict(search))
+
+
+def from_description(data: Any, where: str = "a search") -> Decision:
+    """The search that was described; what is left out is as in Python, what is unknown or contradictory is refused."""
+    if not isinstance(data, dict):
+        raise UserError(f"{where} must be names and values such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
+    found = from_dict(data, KINDS, "search")
+    if type(found).__name__ not in SEARCHES:
+        raise UserError(f"{type(found).__name__} is a part of a search: describe one of {', '.join(SEARCHES)}")
+    return found
+
+
+def read_description(text: str) -> Decision:
+    """From JSON, or from a file that holds it."""
+    where = "the search"
+    if not text.lstrip().startswith("{"):
+        where = text
+        try:
+            text = Path(text).read_text(encoding="utf-8")
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+            raise UserError(f"{where} cannot be read: {reason}; name a file of JSON, or give JSON itself") from None
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{where} is no JSON: {error}") from None
+    return from_description(data, where)
+
+
+def _named(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _named(item) for name, item in value.items()}
+    return str(value.folder) if isinstance(value, OtherRun) else value

@@ -1,0 +1,115 @@
+"""Long texts: parted into sentences, and their translations joined with the white space that stood between."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+CLOSING = "\"'”’“»«›)\\]}"
+# a mark that ends sentences where white space follows, or, of scripts that are written without spaces, anywhere
+END = re.compile(rf"[.!?…؟۔।॥።։။។]+[{CLOSING}]*(?=\s)|[。！？｡]+[」』”’）】》{CLOSING}]*")
+PARAGRAPH = re.compile(r"\s*[\n\r\t\v\f\x85\u2028\u2029]\s*")
+OPENING = "\"'„“‚‘«»‹¿¡([{"
+ABBREVIATIONS = frozenset(
+    "bzw ca dr etc evtl fr gen hr inc jr ltd mr mrs ms mme nr no prof sr sra sen st str usw vgl vol vs".split()
+)
+#: control characters are no text, and count as spaces
+CONTROLS = {code: " " for code in (*range(0x00, 0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
+WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my"})  # languages
+
+
+@dataclass
+class Parted:
+    """A text as sentences with what stands before each of them, and after the last."""
+
+    sentences: list[str] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=lambda: [""])
+
+    def add(self, sentence: str, gap: str) -> None:
+        """A sentence and what follows it."""
+        self.sentences.append(sentence)
+        self.gaps.append(gap)
+
+    def joined(self, translations: Sequence[str], target: str) -> str:
+        """Translations in place of the sentences; where nothing stood between two, a space if `target` has spaces."""
+        space = "" if target.split("-")[0] in WITHOUT_SPACES else " "
+        gaps = [self.gaps[0], *(gap or space for gap in self.gaps[1:-1]), *self.gaps[1:][-1:]]
+        return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:]))
+
+
+def parted(text: str, tokens: Callable[[str], int], most: int) -> Parted:
+    """The sentences of a text; those of more than `most` tokens are cut at commas, spaces, or where it must be.
+
+    Line breaks and tabs end a sentence, marks do where no lower-case letter follows. A full stop after one letter, one
+    or two digits or a common abbreviation does not.
+    """
+    found, place = Parted(), 0
+    for gap in [*PARAGRAPH.finditer(text), None]:
+        paragraph = text[place : gap.start() if gap else len(text)]
+        for sentence, after in _sentences(paragraph):
+            for part, space in _fitting(sentence, after, tokens, most):
+                _add(found, part, space)
+        if gap:
+            found.gaps[-1] += gap.group()
+            place = gap.end()
+    return found
+
+
+def whole(text: str) -> Parted:
+    """A text as one sentence."""
+    found = Parted()
+    _add(found, text, "")
+    return found
+
+
+def _add(found: Parted, sentence: str, gap: str) -> None:
+    """The white space around a sentence belongs to the gaps."""
+    clean = sentence.translate(CONTROLS)
+    inner = clean.strip()
+    if not inner:
+        found.gaps[-1] += sentence + gap
+        return
+    before = len(clean) - len(clean.lstrip())
+    found.gaps[-1] += sentence[:before]
+    found.add(inner, sentence[before + len(inner) :] + gap)
+
+
+def _sentences(paragraph: str) -> list[tuple[str, str]]:
+    """Sentences, each with the white space after it."""
+    found, start = [], 0
+    for mark in END.finditer(paragraph):
+        rest = paragraph[mark.end() : mark.end() + 200]
+        space = rest[: len(rest) - len(rest.lstrip())]
+        if mark.end() >= len(paragraph) or (space and _goes_on(paragraph[start : mark.start()], mark.group(), rest)):
+            continue
+        found.append((paragraph[start : mark.end()], space))
+        start = mark.end() + len(space)
+    return [*found, (paragraph[start:], "")]
+
+
+def _goes_on(before: str, mark: str, after: str) -> bool:
+    """Is the mark within a sentence?"""
+    if after.lstrip().lstrip(OPENING)[:1].islower():
+        return True
+    word = (before.rsplit(None, 1) or [""])[-1].lstrip(OPENING).rsplit(".", 1)[-1]
+    if mark != ".":
+        return False
+    return len(word) == 1 or (word.isdigit() and len(word) <= 2) or word.lower() in ABBREVIATIONS
+
+
+def _fitting(sentence: str, after: str, tokens: Callable[[str], int], most: int) -> list[tuple[str, str]]:
+    """A sentence as parts of at most so many tokens, halved as near to the middle as a good place is found."""
+    if len(sentence) < 2 or tokens(sentence) <= most:
+        return [(sentence, after)]
+    middle = len(sentence) // 2
+    places = [match.end() for match in re.finditer(r"[,;:،；：，、](?!\d)", sentence)]
+    places = [place for place in places if abs(place - middle) <= len(sentence) // 4]
+    places = places or [match.start() for match in re.finditer(r"\s", sentence[1:-1])]
+    place = min(places, key=lambda place: abs(place - middle), default=middle)
+    place = place if 0 < place < len(sentence) else middle
+    second = sentence[place:].lstrip()
+    space = sentence[place : len(sentence) - len(second)]
+    if not second:
+        return [(sentence, after)]
+    return _fitting(sentence[:place], space, tokens, most) + _fitting(second, after, tokens, most)

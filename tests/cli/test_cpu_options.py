@@ -1,0 +1,90 @@
+"""The command line's ways to be faster on a CPU: bytes, a shortlist, workers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.config import from_dict
+from dragoman.data import phrasebook
+from dragoman.search.shortlist import FILE
+from dragoman.training.display import Display
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Dragoman = Callable[..., Answer]
+
+
+@pytest.fixture
+def dragoman(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Dragoman:
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        return Answer(int(ended.value.code or 0), *capfd.readouterr())
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("cpu")
+    phrasebook.write(folder / "corpus", 300, seed=1, valid=20, test=20)
+    names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
+    files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
+    system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "seed": 1, "device": "cpu", "tokens": 400}
+    search = {"length_ratio": 0.0, "length_extra": 8, "longest_target": 8, "tokens": 60}
+    config = {"data": files, "text": {"size": 400}, "system": system, "training": training, "search": search}
+    prepare(folder / "run", from_dict(config), lambda text: None)
+    Trainer(folder / "run", Display()).train()
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def lines(run: Path) -> Path:
+    path = run.parent / "lines.en"
+    path.write_text("\n".join((run.parent / "corpus" / "test.en").read_text().splitlines()[:12]) + "\n")
+    return path
+
+
+def test_workers_write_what_one_writes(dragoman: Dragoman, run: Path, lines: Path) -> None:
+    alone = dragoman("translate", run, lines, "--device", "cpu")
+    several = dragoman("translate", run, lines, "--device", "cpu", "--workers", 2)
+    assert (several.code, several.out) == (alone.code, alone.out)
+    assert len(alone.out.splitlines()) == 12
+
+
+def test_bytes(dragoman: Dragoman, run: Path, lines: Path) -> None:
+    answer = dragoman("translate", run, lines, "--device", "cpu", "--int8")
+    assert answer.code == 0
+    assert len(answer.out.splitlines()) == 12
+
+
+def test_a_shortlist_is_learned_and_used(dragoman: Dragoman, run: Path, lines: Path) -> None:
+    missing = dragoman("translate", run, lines, "--device", "cpu", "--shortlist")
+    assert missing.code == 2
+    assert "dragoman shortlist" in missing.err
+    learned = dragoman("shortlist", run, "--best", 20, "--frequent", 30)
+    assert learned.code == 0
+    assert (run / FILE).exists()
+    answer = dragoman("translate", run, lines, "--device", "cpu", "--shortlist")
+    assert answer.code == 0
+    assert len(answer.out.splitlines()) == 12
+
+
+def test_a_folder_that_is_no_run_has_no_shortlist(dragoman: Dragoman, tmp_path: Path) -> None:
+    answer = dragoman("shortlist", tmp_path)
+    assert answer.code == 2
+    assert "is not a run folder" in answer.err

@@ -1,0 +1,50 @@
+"""`dragoman translate --live`: translations as they are written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.cli import main
+from dragoman.cli.live import show
+from dragoman.run import Piece
+from dragoman.search import Beam
+
+
+class Speaker:
+    """A run that says what it was told to."""
+
+    def stream(self, source: str | np.ndarray, **options: object) -> object:
+        yield Piece("zwei", likely=" Worte")
+        yield Piece(" Wör", likely="ter")
+        yield Piece("ter\nmehr")
+
+
+def test_what_is_settled_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+    show(Speaker(), ["one", "two"], Beam(), None, ())  # type: ignore[arg-type]
+    assert capsys.readouterr().out == "zwei Wörter mehr\nzwei Wörter mehr\n"
+
+
+def test_on_a_terminal_what_is_likely_is_shown_too(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    show(Speaker(), ["one"], Beam(), None, ())  # type: ignore[arg-type]
+    out = capsys.readouterr().out
+    assert "zwei\x1b[2m Worte" in out
+    assert "zwei Wör\x1b[2mter" in out
+    assert out.endswith("zwei Wörter mehr\n\x1b[?25h")  # and the cursor is shown again
+
+
+def test_other_forms_of_output_are_refused(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.argv", ["dragoman", "translate", str(tmp_path), "--live", "--json"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert "--live shows plain text as it is written: leave --json out" in capsys.readouterr().err

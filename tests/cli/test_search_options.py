@@ -1,0 +1,232 @@
+"""A search on the command line: options or a description, reranked, exact, tuned, measured, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from dragoman import load
+from dragoman.cli import main
+from dragoman.data import phrasebook
+from dragoman.search import Beam, Exact, MinimumRisk, Rerank, Sample, Speculative, Weights, from_description
+
+
+class Answer(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+Dragoman = Callable[..., Answer]
+
+
+@pytest.fixture
+def dragoman(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Dragoman:
+    """The command line, called in this process."""
+
+    def call(*arguments: object) -> Answer:
+        monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return Answer(int(ended.value.code or 0), out, err)
+
+    return call
+
+
+def sentence(answer: Answer) -> str:
+    """The one plain sentence of a refusal."""
+    assert answer.code == 2, answer.err
+    assert "Traceback" not in answer.err
+    last = answer.err.strip().splitlines()[-1]
+    assert last.startswith("dragoman: ")
+    return last
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """There and back in whole words, there in pieces, and German alone; targets have six tokens at most."""
+    folder = tmp_path_factory.mktemp("runs")
+    phrasebook.write(folder / "text", pairs=200, valid=6, test=6)
+    english, german = folder / "text" / "train.en", folder / "text" / "train.de"
+    small = ["system.settings.width=16", "system.settings.layers=1", "training.tokens=800", "text.size=400"]
+    small += ["search.longest_target=6", "search.beam=3", "training.validate_sentences=1"]
+    for name, system, files, kind in (
+        ("there", "bahdanau", ["--source", english, "--target", german], "word"),
+        ("back", "bahdanau", ["--source", german, "--target", english], "word"),
+        ("pieces", "bahdanau", ["--source", english, "--target", german], "bpe"),
+        ("german", "gpt", ["--source", german], "word"),
+    ):
+        settings = [part for setting in (*small, f"text.kind={kind}") for part in ("--set", setting)]
+        arguments = ["train", folder / name, *files, "--system", system, "--steps", 2, "--device", "cpu", *settings]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert not ended.value.code
+    (folder / "some.en").write_text("Anna reads.\nThe dog sleeps.\n", encoding="utf-8")
+    return folder
+
+
+def command(runs: Path, *more: object) -> list[object]:
+    return ["translate", runs / "there", runs / "some.en", "--device", "cpu", *more]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ([], lambda own: own),
+        (["--beam", 2, "--length-penalty", 0.5, "--least", 3], {"size": 2, "length_penalty": 0.5}),
+        (["--best", 4, "--gnmt", "--all-steps"], {"size": 4, "best": 4, "normalisation": "gnmt", "stop": "steps"}),
+        (["--groups", 2], {"size": 4, "groups": 2}),
+        (["--sample", "--top-k", 5, "--seed", 9, "--best", 2], Sample),
+        (["--risk", "bleu", "--candidates", 4], MinimumRisk),
+        (["--risk", "chrf", "--sample"], MinimumRisk),
+        (["--rerank-length", 0.5, "--beam", 4], Rerank),
+        (["--exact", "--states", 7, "--length-penalty", 0.25], Exact),
+        (["--draft", "runs/tiny", "--ahead", 2], Speculative),
+    ],
+)
+def test_options_and_their_description_are_the_same_search(
+    options: list[object], expected: object, dragoman: Dragoman, runs: Path, tmp_path: Path
+) -> None:
+    shown = dragoman(*command(runs, *options, "--show-search"))
+    assert shown.code == 0, shown.err
+    (tmp_path / "search.json").write_text(shown.out, encoding="utf-8")
+    again = dragoman(*command(runs, "--search", tmp_path / "search.json", "--show-search"))
+    assert again.out == shown.out
+    found = from_description(json.loads(shown.out))
+    if isinstance(expected, type):
+        assert isinstance(found, expected)
+    elif isinstance(expected, dict):
+        assert isinstance(found, Beam)
+        assert expected.items() <= vars(found).items()
+    else:
+        assert found == load(runs / "there", device="cpu").search
+
+
+def test_a_description_translates_as_its_options_do(dragoman: Dragoman, runs: Path) -> None:
+    shown = dragoman(*command(runs, "--beam", 2, "--best", 2, "--show-search"))
+    plain = dragoman(*command(runs, "--beam", 2, "--best", 2))
+    assert dragoman(*command(runs, "--search", shown.out)) == plain
+    assert plain.out.count("\n") == 6
+
+
+def test_reranked_with_other_runs(dragoman: Dragoman, runs: Path) -> None:
+    judges = ["--rerank-with", f"{runs / 'back'}:0.5", "--rerank-with", runs / "german", "--candidates", 4]
+    shown = from_description(json.loads(dragoman(*command(runs, *judges, "--show-search")).out))
+    assert isinstance(shown, Rerank)
+    assert shown.weights == Weights(0.5, 1.0)
+    assert (shown.channel, shown.language) == (str(runs / "back"), str(runs / "german"))
+    answer = dragoman(*command(runs, *judges))
+    assert answer.code == 0, answer.err
+    found = load(runs / "there", device="cpu").translate(["Anna reads.", "The dog sleeps."], search=shown)
+    assert answer.out.splitlines() == [one.text for one in found]
+    twice = ["--rerank-with", runs / "back", "--rerank-with", runs / "pieces"]
+    assert "are both channel models: name one of them" in sentence(dragoman(*command(runs, *twice)))
+
+
+def test_exact_search_says_where_it_gave_up(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+    answer = dragoman(*command(runs, "--exact", "--states", 3))
+    assert "2 translations are the best that were found, but not proved to be" in answer.err
+    assert "--states" in answer.err
+    written = dragoman(*command(runs, "--exact", "--states", 3, "--output", tmp_path / "out", "--json-lines"))
+    assert "2 translations are the best that were found, but not proved to be" in written.err
+    lines = [json.loads(line) for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()]
+    assert [line["proved"] for line in lines] == [False, False]
+    assert [line["text"] for line in lines] == answer.out.splitlines()
+
+
+def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
+    test = ["--source", runs / "text" / "test.en", "--reference", runs / "text" / "test.de", "--device", "cpu"]
+    tune = ["tune", runs / "there", *test, "--rerank-with", runs / "back", "--candidates", 3, "--metric", "chrf"]
+    found = json.loads(dragoman(*tune, "--json").out)
+    assert found["score"] >= found["alone"]
+    assert set(found["weights"]) == {"channel", "language", "length"}
+    assert found["weights"]["language"] == 0
+    assert "chrf" in dragoman(*tune).out
+    assert "did you mean 'bleu'" in sentence(dragoman(*tune[:-1], "blue"))
+
+
+def test_speeds_of_a_run(dragoman: Dragoman, runs: Path) -> None:
+    quick = ["--device", "cpu", "--seconds", 0]
+    answer = dragoman("bench", "translate", runs / "there", "--batches", "1,2", "--beams", "1,2", *quick, "--json")
+    assert answer.code == 0, answer.err
+    speeds = json.loads(answer.out)["speeds"]
+    assert [(one["beam"], one["batch"]) for one in speeds] == [(1, 1), (1, 2), (2, 1), (2, 2)]
+    for one in speeds:
+        assert one["tokens_per_second"] >= one["sentences_per_second"] > 0
+        assert one["first_token"] > 0
+        assert sum(one["shares"].values()) == pytest.approx(1)
+        assert all(0 < share < 1 for share in one["shares"].values())
+        assert one["peak_memory"] > 2**20
+    table = dragoman("bench", "translate", runs / "there", runs / "some.en", "--batches", 4, *quick)
+    for word in ("tokens/s", "first token", "encoder", "decoder", "vocabulary", "search", "GiB"):
+        assert word in table.out
+    assert "measuring batches of 4 with a beam of 3" in table.err
+
+
+def test_speeds_that_cannot_be_measured(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "nothing").write_text("\n\n", encoding="utf-8")
+    measure = ["bench", "translate", runs / "there", "--device", "cpu"]
+    assert "whole numbers of at least 1" in sentence(dragoman(*measure, "--batches", "1,x"))
+    assert "whole numbers of at least 1" in sentence(dragoman(*measure, "--beams", "0"))
+    assert "there is nothing to translate" in sentence(dragoman(*measure, tmp_path / "nothing"))
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        (["--candidates", 4], "--candidates is for --risk: add that, or leave it out"),
+        (["--seed", 4], "--seed is for --sample"),
+        (["--diversity", 1], "--diversity is for --groups"),
+        (["--states", 4], "--states is for --exact"),
+        (["--ahead", 4], "--ahead is for --draft"),
+        (["--sample", "--coverage", 0.1], "--sample and --coverage cannot be had together"),
+        (["--exact", "--beam", 3], "--exact and --beam cannot be had together"),
+        (["--risk", "bleu", "--rerank-length", 1], "--risk and --rerank-length cannot be had together"),
+        (["--draft", "x", "--best", 2], "--draft and --best cannot be had together"),
+        (["--risk", "blue"], "did you mean 'bleu'"),
+        (["--risk", "bleu", "--beam", 2, "--candidates", 3], "a beam of 2 cannot give the 3 best"),
+        (["--risk", "bleu", "--beam", 1], "its search gives only 1"),
+        (["--beam", 100_000], "a beam of 100000 is wider than the"),
+        (["--groups", 2, "--beam", 3], "cannot be parted into 2 groups"),
+        (["--least", 9], "at least 9 and at most 6 tokens cannot be"),
+        (["--rerank-with", "nowhere"], "nowhere does not exist"),
+        (["--rerank-with", "nowhere:0.5"], "nowhere does not exist"),
+        (["--draft", "nowhere"], "nowhere does not exist"),
+        (["--search", "{}", "--beam", 3], "--search describes the whole search: leave --beam out"),
+        (["--search", '{"kind": "Beam", "siz": 3}'], "did you mean 'size'"),
+        (["--search", '{"kind": "Beam", "size": 0}'], "a beam must be at least 1 wide"),
+        (["--search", "nowhere.json"], "nowhere.json cannot be read"),
+        (["--forbid", " "], "phrase"),
+        (["--exact", "--forbid", "Hund"], "leave prefixes, required and forbidden phrases out"),
+    ],
+)
+def test_contradictions_are_refused(more: list[object], expected: str, dragoman: Dragoman, runs: Path) -> None:
+    assert expected in sentence(dragoman(*command(runs, *more)))
+
+
+@pytest.mark.parametrize(
+    ("option", "line", "expected"),
+    [
+        ("--require", "die die die die die die", "have 6 tokens, but its target may have no more than 5"),
+        ("--require", "Nilpferdwaage", "'Nilpferdwaage' has a word that the target vocabulary does not"),
+        ("--prefixes", "die die die die die die", "is to begin with 6 tokens, but may have no more than 5"),
+        ("--prefixes", "Nilpferdwaage", "the prefix 'Nilpferdwaage' has a word that the target vocabulary does not"),
+    ],
+)
+def test_wishes_that_cannot_be_met(
+    option: str, line: str, expected: str, dragoman: Dragoman, runs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "wishes").write_text(f"{line}\n", encoding="utf-8")
+    assert expected in sentence(dragoman(*command(runs, option, tmp_path / "wishes")))
+
+
+def test_an_ensemble_of_different_vocabularies(dragoman: Dragoman, runs: Path) -> None:
+    assert "cuts text into other tokens than" in sentence(dragoman(*command(runs, "--with", runs / "pieces")))
+    assert "cuts text into other tokens than" in sentence(dragoman(*command(runs, "--draft", runs / "pieces")))

@@ -1,0 +1,122 @@
+"""`dragoman show …` and `dragoman diagnose` as a user calls them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from dragoman.cli import main
+from dragoman.data import phrasebook
+
+SENTENCE = "The old man reads the book."
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
+    phrasebook.write(folder, pairs=200, valid=10, test=10)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    settings = ["system.settings.width=16", "system.settings.layers=1", "system.settings.heads=2", "text.size=400"]
+    settings += ["training.tokens=400", "search.beam=2", "search.longest_target=30"]  # it will not know how to end
+    options = [part for setting in settings for part in ("--set", setting)]
+    files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
+    assert not call("train", folder, *files, "--system", "transformer", "--steps", 4, "--device", "cpu", *options)
+    return folder
+
+
+def call(*arguments: object) -> int:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    return int(ended.value.code or 0)
+
+
+@pytest.fixture
+def dragoman(capfd: pytest.CaptureFixture[str]) -> Command:
+    """The exit status, and what was said on standard output and error."""
+
+    def run_and_read(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = call(*arguments)
+        return code, *capfd.readouterr()
+
+    return run_and_read
+
+
+@pytest.mark.parametrize("what", ["attention", "alternatives", "layers", "beam"])
+def test_a_sentence_is_shown_as_text_as_data_and_as_a_picture(
+    what: str, run: Path, tmp_path: Path, dragoman: Command
+) -> None:
+    code, text, _ = dragoman("show", what, run, SENTENCE)
+    assert code == 0
+    assert text.strip()
+    picture = tmp_path / f"{what}.svg"
+    code, text, said = dragoman("show", what, run, SENTENCE, "--json", "--svg", picture)
+    assert code == 0
+    assert json.loads(text)["source"]["text"] == SENTENCE
+    assert picture.read_text().startswith("<svg")
+    assert f"wrote {picture}" in said
+
+
+def test_a_png_is_written(run: Path, tmp_path: Path, dragoman: Command) -> None:
+    pytest.importorskip("matplotlib")
+    picture = tmp_path / "head.png"
+    options = ["--kind", "cross", "--layer", 1, "--head", 2, "--png", picture, "--dark"]
+    assert dragoman("show", "attention", run, SENTENCE, *options)[0] == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+def test_everything_is_one_document(run: Path, dragoman: Command) -> None:
+    code, text, _ = dragoman("show", "all", run, SENTENCE, "--target", "Der alte Mann liest das Buch.")
+    assert code == 0
+    document = json.loads(text)
+    assert document["target"]["words"] == ["Der", "alte", "Mann", "liest", "das", "Buch", "."]
+    assert document["beam"] is None
+
+
+def test_positions_and_gradients_need_no_sentence(run: Path, tmp_path: Path, dragoman: Command) -> None:
+    assert json.loads(dragoman("show", "positions", run, "--json", "--count", 8)[1])
+    assert dragoman("show", "positions", run, "--svg", tmp_path / "places.svg")[0] == 0
+    assert (tmp_path / "places.svg").exists()
+    code, text, _ = dragoman("show", "gradients", run, SENTENCE, "--target", "Der Mann.", "--beside", run, "--json")
+    assert code == 0
+    assert len(json.loads(text)) == 2
+
+
+def test_mistakes_are_answered_in_a_sentence(run: Path, tmp_path: Path, dragoman: Command) -> None:
+    mistakes = {
+        "it has encoder 1, decoder 1, cross 1": ["show", "attention", run, SENTENCE, "--layer", 5],
+        "give a sentence that has words": ["show", "beam", run, " "],
+        "leave out --beam": ["show", "layers", run, SENTENCE, "--target", "Der Mann.", "--beam", 3],
+        "is not a run folder": ["show", "attention", tmp_path, SENTENCE],
+        "does not exist": ["show", "attenton", "--json"],
+        "name it with --source": ["diagnose", run, "--target", run / "config.yaml"],
+    }
+    for answer, arguments in mistakes.items():
+        code, text, said = dragoman(*arguments)
+        assert (code, text) == (2, "")
+        assert answer in said
+        assert "Traceback" not in said
+
+
+def test_a_run_is_diagnosed(run: Path, corpus: Path, tmp_path: Path, dragoman: Command) -> None:
+    files = ["--source", corpus / "test.en", "--target", corpus / "test.de", "--alignments", corpus / "test.align"]
+    code, text, _ = dragoman("diagnose", run, *files, "--sentences", 5, "--json", "--html", tmp_path / "page.html")
+    assert code == 0
+    document = json.loads(text)
+    assert document["sentences"] == 5
+    assert [one["name"] for one in document["findings"]][-1] == "alignment"
+    assert "<h1>" in (tmp_path / "page.html").read_text()
+    code, text, _ = dragoman("diagnose", run, "--sentences", 3)
+    assert code == 0
+    assert "Gender where the source has none" in text

@@ -1,0 +1,284 @@
+"""The laws of the lens, for every system: what is shown is what was computed, and looking changes nothing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from small import SYMBOLS, VARIANTS, pairs, small_model, small_spec
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from dragoman.lens.gradients import spread
+from dragoman.lens.look import steps_of
+from dragoman.lens.places import places
+from dragoman.lens.reading import read
+from dragoman.lens.watching import Watching, ranked
+from dragoman.models import Model
+from dragoman.parts import attention, compressed, convolution, recurrent_context
+from dragoman.parts.attention import Look
+from dragoman.parts.compressed import LocalAttentionMixer
+from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.relative import ShawKeys
+from dragoman.parts.score import AdditiveScore, ConcatScore
+from dragoman.search import Beam, Length, Sample, engine
+from dragoman.search.scoring import token_scores
+
+WRITERS = [variant for variant in VARIANTS if small_spec(variant).build().writes]
+CLOSE = {"atol": 1e-4, "rtol": 1e-4}  # weights of attention, after products that are rounded in another order
+every_system = pytest.mark.parametrize("variant", VARIANTS)
+every_writer = pytest.mark.parametrize("variant", WRITERS)
+
+
+def first_pair(variant: str, model: Model) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    p = pairs(variant)
+    target = p.target[:1] if model.writes else p.target[:1, :0]
+    return p.source[:1], p.source_lengths[:1], target, torch.tensor([target.shape[1]])
+
+
+@dataclass
+class Call:
+    """What one attention was asked, and what it answered with nobody looking."""
+
+    query: Tensor
+    key: Tensor
+    queries: Layout
+    keys: Layout
+    look: Look
+    ctx: Ctx
+    kernel: Tensor | None  # the weights as PyTorch's kernel has them
+
+
+@contextmanager
+def overheard() -> Iterator[list[Call]]:
+    """Every call of `attend`. That the answer is the same without a recorder is checked on the way."""
+    calls: list[Call] = []
+    original = attention.attend
+
+    def attend(query: Tensor, key: Tensor, value: Tensor, queries: Any, keys: Any, ctx: Ctx, look: Look) -> Tensor:
+        plain = replace(ctx, recorder=None)
+        answer = original(query, key, value, queries, keys, ctx, look)
+        torch.testing.assert_close(answer, original(query, key, value, queries, keys, plain, look), **CLOSE)
+        kernel = None
+        if look.score is None and not any(isinstance(part, ShawKeys) for part in look.positions):
+            identity = torch.eye(key.shape[2]).expand(*key.shape[:2], -1, -1)  # what comes out are the weights
+            kernel = original(query, key, identity, queries, keys, plain, look)
+        calls.append(Call(query, key, queries, keys, look, ctx, kernel))
+        return answer
+
+    with (
+        patch.object(attention, "attend", attend),
+        patch.object(recurrent_context, "attend", attend),
+        patch.object(convolution, "attend", attend),
+        patch.object(compressed, "attend", attend),
+    ):
+        yield calls
+
+
+def by_hand(call: Call) -> Tensor:
+    """softmax of the scores, B H T S, in double precision and written out."""
+    query, key = call.query.double(), call.key.double()
+    key = key.repeat_interleave(query.shape[1] // key.shape[1], 1)
+    score, scale = call.look.score, call.look.scale or 1 / math.sqrt(query.shape[-1])
+    if isinstance(score, (AdditiveScore, ConcatScore)):
+        matrix = score.query.weight if isinstance(score, AdditiveScore) else score.both.weight[:, : query.shape[-1]]
+        inner = torch.tanh((query @ matrix.double().T)[..., :, None, :] + key[..., None, :, :])
+        scores = (inner * score.value.weight.double()[0]).sum(-1)
+    elif score is not None:
+        scaled = type(score).__name__ == "ScaledDotScore"
+        scores = torch.einsum("bhte,bhse->bhts", query, key) * (1 / math.sqrt(query.shape[-1]) if scaled else 1.0)
+    else:
+        scores = torch.einsum("bhte,bhse->bhts", query, key) * scale
+    i, j = call.queries.positions, call.keys.positions
+    for part in call.look.positions:
+        if isinstance(part, ShawKeys):
+            away = (j[:, None, :] - i[:, :, None]).clamp(-part.clip, part.clip) + part.clip
+            scores = scores + torch.einsum("bhte,btse->bhts", query, part.keys.weight.double()[away]) * scale
+        elif (bias := part.bias(call.query * scale, i, j)) is not None:
+            scores = scores + bias.double()
+    if call.look.visibility is not None:
+        scores = scores.masked_fill(~call.look.visibility.see(i, j, call.ctx)[:, None], -torch.inf)
+    return scores.softmax(-1)
+
+
+@every_system
+@torch.no_grad()
+def test_attention_is_what_was_computed_and_its_rows_sum_to_one(variant: str) -> None:
+    model = small_model(variant)
+    with overheard() as calls:
+        done = read(model, *first_pair(variant, model))
+    if not done.weights:
+        assert not calls, "there was attention that nobody wrote down"
+        return
+    computed: dict[str, list[Tensor]] = {}
+    for call in calls:
+        expected = by_hand(call).float()
+        computed.setdefault(call.look.path, []).append(expected)
+        if call.kernel is not None:
+            torch.testing.assert_close(call.kernel, expected, **CLOSE)
+    for path, weights in done.weights.items():
+        torch.testing.assert_close(weights, torch.cat(computed[path], 2)[0], **CLOSE)
+        torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), **CLOSE)
+
+
+@every_writer
+@torch.no_grad()
+def test_word_by_word_it_looks_at_the_same_as_teacher_forced(variant: str) -> None:
+    model = small_model(variant)
+    source, lengths, target, target_lengths = first_pair(variant, model)
+    whole = read(model, source, lengths, target, target_lengths).weights
+    begin = model.start(source, lengths, beam=1, longest=9, first=SYMBOLS.start)
+    first, state = int(begin.positions[0]), begin.state
+    for t in range(target.shape[1]):
+        recorder: dict[str, list[Tensor]] = {}
+        ctx = Ctx(Layout.steps(begin.positions + t), begin.memory, recorder=recorder)
+        _, state = model.decode(target[:, t : t + 1], ctx, state)
+        for path, (weights,) in recorder.items():
+            row = t if path in model.memory_paths else first + t
+            expected, found = whole[path][:, row], weights[0, :, 0]
+            part = model.get_submodule(path)
+            if isinstance(part, LocalAttentionMixer):  # its cells are those of the block that it stands in
+                block = row // part.block * part.block
+                expected, found = expected[:, block : row + 1], found[:, : row + 1 - block]
+            seen = min(expected.shape[-1], found.shape[-1])
+            torch.testing.assert_close(found[:, :seen], expected[:, :seen], **CLOSE)
+            assert not found[:, seen:].any()
+            assert not expected[:, seen:].any()
+
+
+@every_system
+@torch.no_grad()
+def test_the_last_layer_says_what_the_model_says(variant: str) -> None:
+    model = small_model(variant)
+    source, lengths, target, target_lengths = first_pair(variant, model)
+    done = read(model, source, lengths, target, target_lengths)
+    own = (model(source, lengths, target, target_lengths) if model.writes else model(source, lengths))[0]
+    torch.testing.assert_close(done.logits, own, **CLOSE)
+    assert next(iter(done.layers)) == "input"
+    torch.testing.assert_close(list(done.layers.values())[-1], own, **CLOSE)
+    assert all(layer.shape == own.shape for layer in done.layers.values())
+
+
+@every_writer
+@torch.no_grad()
+def test_alternatives_are_a_teacher_forced_pass(variant: str) -> None:
+    model = small_model(variant)
+    source, lengths, target, target_lengths = first_pair(variant, model)
+    done = read(model, source, lengths, target, target_lengths)
+    tokens = [*target[0, 1:].tolist(), SYMBOLS.end]
+    steps = steps_of(done.logits, tokens, str, 3)
+    framed = torch.tensor([[*target[0].tolist(), SYMBOLS.end]])
+    scores = token_scores(model, source, lengths, framed, torch.tensor([framed.shape[1]]))[0]
+    torch.testing.assert_close(torch.tensor([step.log_probability for step in steps]), scores, **CLOSE)
+    for step, p in zip(steps, model(source, lengths, target, target_lengths)[0].softmax(-1), strict=True):
+        best = sorted(range(len(p)), key=lambda token: -float(p[token]))
+        assert [one.token for one in step.alternatives] == best[:3]
+        assert step.rank == 1 + best.index(step.token)
+        assert step.alternatives[0].probability == pytest.approx(float(p.max()), rel=1e-4)
+        assert step.entropy == pytest.approx(-sum(float(q) * math.log2(float(q)) for q in p), rel=1e-3)
+
+
+SEARCHES = {
+    "beam": Beam(4, 0.6, best=3, length=Length(0, 6)),
+    "greedy": Beam(1, length=Length(0, 6)),
+    "hopeless": Beam(3, stop="hopeless", best=2, length=Length(0, 5)),
+    "steps": Beam(2, stop="steps", length=Length(0, 5), normalisation="gnmt"),
+    "diverse": Beam(4, groups=2, best=2, length=Length(0, 5)),
+    "samples": Sample(best=3, seed=5, length=Length(0, 6)),
+}
+
+
+@every_writer
+def test_the_trees_best_leaf_is_what_was_found(variant: str) -> None:
+    check_tree(variant, "beam")
+
+
+@pytest.mark.parametrize("way", SEARCHES)
+def test_every_search_has_a_tree(way: str) -> None:
+    check_tree("transformer", way)
+
+
+def check_tree(variant: str, way: str) -> None:
+    model, settings = small_model(variant), SEARCHES[way]
+    source, lengths, _, _ = first_pair(variant, model)
+    limits, keys = settings.length.limits(lengths, model.room(lengths)), torch.zeros(1, dtype=torch.long)
+    plain = engine([model], SYMBOLS, settings).search(source, lengths, limits, keys)[0]
+    searching = engine([model], SYMBOLS, settings)
+    watching = Watching(searching.strategy, SYMBOLS.end, settings)
+    searching.strategy = watching
+    assert searching.search(source, lengths, limits, keys)[0] == plain, "looking has changed what is found"
+    nodes = ranked(watching.nodes, plain)
+    best = next(node for node in nodes if node.rank == 1)
+
+    def tokens(number: int | None) -> list[int]:
+        return [] if not number else [*tokens(nodes[number].parent), nodes[number].token]
+
+    written = tokens(best.number)
+    assert written == [*plain[0].tokens, *([SYMBOLS.end] if plain[0].finished else [])]
+    assert best.score == pytest.approx(plain[0].score, abs=1e-4)
+    assert best.normalised == pytest.approx(plain[0].normalized, abs=1e-4) or way == "samples"
+    assert {node.fate for node in nodes[1:] if node.rank} <= {"finished", "cut"}
+    assert [node.number for node in nodes] == list(range(len(nodes)))
+    if way not in ("samples", "diverse"):  # whose rows know nothing of each other
+        assert len({(node.parent, node.token) for node in nodes}) == len(nodes)
+    for node in nodes[1 :: len(nodes) // 4]:  # scores are those of teacher forcing
+        framed = torch.tensor([[SYMBOLS.start, *tokens(node.number)]])
+        scores = token_scores(model, source, lengths, framed, torch.tensor([framed.shape[1]]))[0]
+        assert node.score == pytest.approx(float(scores.sum()), abs=2e-3)
+        assert node.log_probability == pytest.approx(float(scores[-1]), abs=2e-3)
+        assert node.step == framed.shape[1] - 1
+    going_on = {node.parent for node in nodes[1:]}
+    assert all(nodes[parent].fate == "kept" for parent in going_on if parent is not None)
+
+
+class Operations(TorchDispatchMode):
+    """The names of everything that is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("variant", ["transformer", "bahdanau", "convs2s", "gpt", "bert"])
+@torch.no_grad()
+def test_nothing_is_left_of_a_look(variant: str) -> None:
+    model = small_model(variant)
+    pair = first_pair(variant, model)
+    with Operations() as before:
+        model(*pair)
+    assert read(model, *pair).weights
+    with Operations() as after:
+        model(*pair)
+    assert before.names == after.names
+    for part in model.modules():
+        assert not part._forward_hooks
+        assert not part._forward_pre_hooks
+    assert Ctx(Layout(torch.zeros(1, 1))).recorder is None
+
+
+@every_system
+def test_every_position_part_can_be_shown(variant: str) -> None:
+    for one in places(small_model(variant), 12):
+        count = len(one.labels)
+        if one.bias is not None:
+            assert one.bias.shape[1:] == (count, count)
+        else:
+            assert one.encoding is not None
+            assert one.similarity is not None
+            assert one.encoding.shape[0] == count
+            torch.testing.assert_close(one.similarity.diagonal(), torch.ones(count), **CLOSE)
+
+
+def test_spread_takes_the_first_and_the_last() -> None:
+    assert spread(3, 5) == [0, 1, 2]
+    assert spread(10, 4) == [0, 3, 6, 9]

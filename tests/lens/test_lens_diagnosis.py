@@ -1,0 +1,192 @@
+"""Diagnosis: every failure is found where it is, and not where it is not."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from copy import copy
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.lens.diagnosis import diagnose, languages, validation_pairs
+from dragoman.lens.diagnosis.babbling import babbling, copying, loops, repeated_input
+from dragoman.lens.diagnosis.content import alignment_error, coverage, length_ratio, quality_by_length
+from dragoman.lens.diagnosis.gender import gender, read_templates, templates_of
+from dragoman.lens.diagnosis.page import lines, page
+from dragoman.lens.diagnosis.templates import TEMPLATES
+from dragoman.run import Run, Translation
+
+
+class Parrot:
+    """A run that answers by a function."""
+
+    def __init__(self, answer: Callable[[str], str], finished: bool = True) -> None:
+        self.answer, self.finished = answer, finished
+
+    def translate(self, texts: list[str], **_: Any) -> list[Translation]:
+        return [Translation(self.answer(text), 0.0, finished=self.finished) for text in texts]
+
+    def align(self, sources: list[str], targets: list[str]) -> list[list[tuple[int, int]]]:
+        return [[(n, n) for n in range(min(len(s.split()), len(t.split())))] for s, t in zip(sources, targets)]
+
+
+def said(*texts: str) -> list[Translation]:
+    return [Translation(text, 0.0, alignment=[(n, n) for n in range(len(text.split()))]) for text in texts]
+
+
+# ---- gender
+
+
+def test_the_gender_that_is_chosen_is_counted() -> None:
+    run: Any = Parrot(
+        lambda text: "Sie liest." if "orvos" in text else "He reads." if "tanár" in text else "She reads."
+    )
+    found = gender(run, "hu-en", None)
+    assert found.value == pytest.approx(100 * 15 / 16)  # of 17 sentences one is not English, one is “he”
+    assert found.numbers["masculine"] == pytest.approx(100 / 17)
+    assert found.numbers["nothing"] == pytest.approx(100 / 17)
+    assert "came out feminine" in found.explanation
+
+
+def test_genders_are_told_apart_by_whole_words() -> None:
+    doctor = next(one for one in templates_of("en-de", None) if "doctor" in one.source)
+    assert doctor.gender("Die Ärztin ist müde.") == "feminine"
+    assert doctor.gender("Der Arzt ist müde.") == "masculine"
+    assert doctor.gender("Arzt und Ärztin.") == "both"
+    assert doctor.gender("Die Arztpraxis.") == "nothing"
+
+
+def test_a_pair_without_templates_says_so_plainly() -> None:
+    run: Any = Parrot(str)
+    assert gender(run, "en-hu", None).figure == "not measured"
+    assert "no templates for en-hu, only for en-de" in gender(run, "en-hu", None).explanation
+    assert "--pair" in gender(run, None, None).explanation
+
+
+def test_templates_can_be_extended(tmp_path: Path) -> None:
+    file = tmp_path / "mine.tsv"
+    file.write_text("# mine\n[en-hu]\nframe\tThe {} sleeps.\nking\tkirálynő\tkirály\tfej\n[xx-en]\nO.\tshe\the\n")
+    (one,) = templates_of("en-hu", file)
+    assert one.source == "The king sleeps."
+    assert one.gender("A király alszik.") == "masculine"
+    assert one.gender("A fej.") == "neutral"
+    with pytest.raises(UserError, match="no templates for en-zz: it has en-hu, xx-en"):
+        templates_of("en-zz", file)
+    with pytest.raises(UserError, match="line 1: a language pair"):
+        read_templates("doctor\ta\tb", "mine")
+    with pytest.raises(UserError, match="line 2: expected a source"):
+        read_templates("[a-b]\ndoctor", "mine")
+
+
+def test_all_built_in_templates_can_be_read() -> None:
+    found = read_templates(TEMPLATES, "built-in")
+    assert {"en-de", "hu-en", "tr-en", "fi-en", "hu-de", "tr-de", "fi-de"} <= set(found)
+    for templates in found.values():
+        assert len(templates) >= 10
+        assert not any(one.feminine & one.masculine for one in templates)
+
+
+# ---- odd input
+
+
+def test_loops_are_words_in_a_row() -> None:
+    assert loops("a a a a") == "a"
+    assert loops("x a b a b a b a b y") == "a b"
+    assert loops("a b c a b c") is None
+
+
+def test_a_run_that_goes_on_and_on_babbles() -> None:
+    sources = ["The man sleeps.", "The man eats."]
+    assert babbling(Parrot(str), sources, "en-de").value == 0  # type: ignore[arg-type]
+    assert babbling(Parrot(str, finished=False), sources, "en-de").value == 100  # type: ignore[arg-type]
+    prophet: Any = Parrot(lambda text: "the end of days draws near and all of us must be ready for it now")
+    assert babbling(prophet, sources, "en-de").numbers["repeated input"] > 70
+    assert repeated_input(sources)[0] == " ".join(["The"] * 20)
+
+
+def test_words_of_the_source_are_copies_unless_the_reference_has_them() -> None:
+    sources = ["Anna sees the dog.", "Peter sleeps."]
+    found = copying(sources, said("Anna sieht the Hund.", "Peter sleeps."), ["Anna sieht den Hund.", "Peter schläft."])
+    assert found.value == pytest.approx(100 * 2 / 6)  # “the” and “sleeps”
+    assert found.numbers["whole sentences"] == 50
+    assert [one.remark for one in found.examples] == ["copied: the", "copied: sleeps"]
+
+
+# ---- content
+
+
+def test_dropped_and_repeated_words_are_found_by_alignment() -> None:
+    translations = [
+        Translation("der Hund Hund", 0.0, alignment=[(0, 0), (1, 1), (1, 2)]),
+        Translation("er schläft", 0.0, alignment=[(0, 0), (1, 1)]),
+    ]
+    run: Any = Parrot(str)
+    dropped, repeated = coverage(run, ["the dog sleeps", "he sleeps"], translations, ["der Hund schläft", "er schläft"])
+    assert dropped.value == pytest.approx(100 / 5)
+    assert dropped.numbers["references"] == 0
+    assert dropped.examples[0].remark == "not looked at: sleeps"
+    assert repeated.value == 50
+    assert repeated.examples[0].remark == "again: Hund"
+
+
+def test_without_attention_nothing_is_said_of_content() -> None:
+    run: Any = Parrot(str)
+    found = coverage(run, ["a"], [Translation("b", 0.0)], ["b"])
+    assert [one.value for one in found] == [None, None]
+
+
+def test_lengths_are_compared_with_the_reference() -> None:
+    found = length_ratio(["a b c d", "e f"], said("x", "y z"), ["x x x x", "y z"])
+    assert found.value == pytest.approx(3 / 6)
+    assert found.numbers["odd ones"] == 50
+
+
+def test_quality_falls_with_length_where_it_does() -> None:
+    short, long = "a b c d", " ".join("abcdefghijkl")
+    sources, references = [short] * 5 + [long] * 5, [short] * 5 + [long] * 5
+    found = quality_by_length(sources, said(*[short] * 5, *["q r s t"] * 5), references)
+    assert found.value is not None
+    assert found.value > 80
+    assert [band.exact_match for band in found.bands] == [100, 0]
+    assert quality_by_length(sources, said(*references), None).value is None
+
+
+def test_alignment_error_is_the_evaluations() -> None:
+    found = alignment_error([[(0, 0), (1, 1)]], [[(0, 0), (1, 2)]])
+    assert found.value == pytest.approx(50)
+    assert alignment_error(None, [[]]).value is None
+
+
+# ---- all of it
+
+
+def test_a_diagnosis_of_a_run(run: Run) -> None:
+    sources, references = validation_pairs(run, 3)
+    assert len(sources) == len(references) == 3
+    assert languages(run) == "en-de"
+    brief = copy(run)  # it has not learned to end
+    brief.config = replace(run.config, search=replace(run.config.search, beam=1, longest_target=30))
+    found = diagnose(brief, sources, references, gold=[[(0, 0)]] * 3)
+    names = ["gender", "babbling", "copying", "dropped", "repeated", "length", "by-length", "alignment"]
+    assert [one.name for one in found.findings] == names
+    assert json.dumps(found.to_json(), allow_nan=False)
+    written = "\n".join(lines(found))
+    drawn = page(found)
+    for one in found.findings:
+        assert one.title in written
+        assert one.explanation
+        assert f'id="{one.name}"' in drawn
+    assert "<script>alert" not in drawn
+
+
+def test_what_cannot_be_diagnosed_is_refused(run: Run) -> None:
+    with pytest.raises(UserError, match="nothing to diagnose"):
+        diagnose(run, [])
+    with pytest.raises(UserError, match="1 sources came with 2 references"):
+        diagnose(run, ["a"], ["b", "c"])
+    with pytest.raises(UserError, match="gold alignments are of references"):
+        diagnose(run, ["a"], gold=[[]])

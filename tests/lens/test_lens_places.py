@@ -1,0 +1,89 @@
+"""Positions by formula, and how far gradients reach."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dragoman.errors import UserError
+from dragoman.lens.model_pictures import places_picture
+from dragoman.lens.places import Places, places
+from dragoman.lens.telling import place_lines
+from dragoman.models import Model
+from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
+from dragoman.parts.relative import ALiBi, RelativeBias, Shaw
+from dragoman.parts.spec import Spec
+
+
+def shown(spec: Spec, dim: int, count: int = 5) -> list[Places]:
+    model = nn.Module()
+    model.position = spec.build(dim)  # type: ignore[attr-defined]
+    return places(model, count)  # type: ignore[arg-type]
+
+
+def test_sinusoids_and_their_products_follow_the_formula() -> None:
+    """n = 5, d = 4: sin and cos of pos and of pos/100, whose products are cos(i − j) + cos((i − j)/100)."""
+    (one,) = shown(Sinusoidal(), 4)
+    assert one.encoding is not None
+    assert one.encoding[3].tolist() == pytest.approx(
+        [math.sin(3), math.cos(3), math.sin(0.03), math.cos(0.03)], abs=1e-6
+    )
+    for i in range(5):
+        for j in range(5):
+            expected = (math.cos(i - j) + math.cos((i - j) / 100)) / 2
+            assert float(one.similarity[i, j]) == pytest.approx(expected, abs=1e-5)  # type: ignore[index]
+
+
+def test_the_kernel_of_rotary_positions_is_a_mean_of_cosines() -> None:
+    (one,) = shown(Rotary(), 4)
+    assert one.way == "turned"
+    for d in range(5):
+        expected = (math.cos(d) + math.cos(d / 100)) / 2
+        assert float(one.similarity[0, d]) == pytest.approx(expected, abs=1e-5)  # type: ignore[index]
+
+
+def test_learned_positions_are_their_table_and_end_with_it() -> None:
+    torch.manual_seed(0)
+    model = nn.Module()
+    model.position = Learned(4).build(6)  # type: ignore[attr-defined]
+    (one,) = places(model, 9)  # type: ignore[arg-type]
+    assert one.labels == (0, 1, 2, 3)
+    assert torch.equal(one.encoding, model.position.table.weight.detach())  # type: ignore[arg-type]
+
+
+def test_alibi_falls_by_its_slopes() -> None:
+    (one,) = shown(ALiBi(2), 8)
+    assert one.bias is not None
+    assert one.bias[0, 4].tolist() == pytest.approx([-4 / 16, -3 / 16, -2 / 16, -1 / 16, 0])
+    assert one.bias[1, 0].tolist() == pytest.approx([0, -1 / 256, -2 / 256, -3 / 256, -4 / 256])
+
+
+def test_a_learned_bias_and_vectors_of_distances_are_shown_too() -> None:
+    (bias,) = shown(RelativeBias(3), 8)
+    assert bias.bias is not None
+    assert bias.bias.shape == (3, 5, 5)
+    assert float((bias.bias[:, 0, 1] - bias.bias[:, 1, 2]).abs().max()) == 0, "only the distance counts"
+    (vectors,) = shown(Shaw(2), 8)
+    assert vectors.labels == (-2, -1, 0, 1, 2)
+
+
+def test_parts_that_are_alike_are_named_once() -> None:
+    model = nn.ModuleList([Rotary().build(4), Rotary().build(4), Rotary(100.0).build(4), NoPosition().build(4)])
+    found = places(model, 5)  # type: ignore[arg-type]
+    assert [one.paths for one in found] == [("0", "1"), ("2",)]
+
+
+def test_a_model_that_is_told_no_places_says_so() -> None:
+    assert "recurrence" in place_lines(shown(NoPosition(), 4))[0]
+    with pytest.raises(UserError, match="at least 2"):
+        places(Model(), 1)
+
+
+@pytest.mark.parametrize("spec", [Sinusoidal(), Learned(200), Rotary(), ALiBi(4), RelativeBias(2), Shaw(3)])
+def test_every_kind_has_a_picture_and_words(spec: Spec) -> None:
+    found = shown(spec, 8, 120)
+    assert places_picture(found[0]).startswith("<svg")
+    assert place_lines(found)

@@ -1,0 +1,83 @@
+"""Runs that draft for one another, and what every token of a translation costs."""
+
+from __future__ import annotations
+
+import pytest
+from untrained_runs import untrained
+
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.search import Beam, Decision, Length, MinimumRisk, Sample, Speculative
+
+TEXTS = ["the dog sleeps .", "", "a cat sees an old house 🏠", "größe – 5 €", "cat"]
+SHORT = Length(0, 12, 12)
+RUN, SMALL = untrained("bpe"), untrained("bpe", "luong", 2)
+
+
+@pytest.mark.parametrize("search", [Beam(1, length=SHORT, no_repeat=2), Sample(seed=4, length=SHORT)])
+def test_translations_are_those_without_the_draft(search: Beam | Sample) -> None:
+    for draft in (RUN, SMALL):
+        plain, found = (RUN.translate(TEXTS, search=one) for one in (search, Speculative(draft, 3, search)))
+        assert [one.text for one in found] == [one.text for one in plain]
+        assert [one.score for one in found] == pytest.approx([one.score for one in plain], abs=1e-4)
+        assert [one.alignment for one in found] == [one.alignment for one in plain]
+
+
+def test_with_phrases_that_are_forbidden_and_prefixes() -> None:
+    search, prefixes = Beam(1, length=SHORT), ["a", "", "the dog", "", "größe"]
+    plain, found = (
+        RUN.translate(TEXTS, search=one, prefixes=prefixes, forbidden=["cat", "an old"])
+        for one in (search, Speculative(SMALL, 3, search))
+    )
+    assert [one.text for one in found] == [one.text for one in plain]
+    assert all(one.text.startswith(prefix) for one, prefix in zip(found, prefixes) if one.text)
+
+
+def test_how_well_a_draft_is_received() -> None:
+    own = RUN.acceptance(TEXTS, Speculative(RUN, 3, Beam(1, length=SHORT)))
+    assert own.accepted == own.offered > 0
+    other = RUN.acceptance(TEXTS, Speculative(SMALL, 3, Beam(1, length=SHORT)))
+    assert 0 <= other.rate < 1
+    assert other.rounds > own.rounds
+
+
+def test_a_draft_that_cuts_text_otherwise_is_refused() -> None:
+    with pytest.raises(UserError, match="cuts text into other tokens than untrained, but a draft is read by the run"):
+        RUN.translate(TEXTS, search=Speculative(untrained("byte"), 3))
+
+
+@pytest.mark.parametrize("search", [Beam(1, length=SHORT), Sample(length=SHORT)])
+def test_required_phrases_need_a_beam(search: Beam | Sample) -> None:
+    with pytest.raises(UserError, match="beam"):
+        RUN.translate(TEXTS[:1], search=Speculative(SMALL, 3, search), required=[["dog"]])
+
+
+SEARCHES: list[Decision] = [
+    Beam(1, length=SHORT),
+    Beam(4, best=3, length=SHORT),
+    Sample(best=2, length=SHORT),
+    MinimumRisk(Sample(best=4, length=SHORT), best=2),
+]
+
+
+@pytest.mark.parametrize("run", [RUN, RUN.together(SMALL)], ids=["one model", "two"])
+@pytest.mark.parametrize("search", SEARCHES)
+def test_the_scores_of_tokens_sum_up_to_the_translations(run: Run, search: Decision) -> None:
+    plain = run.translate(TEXTS, search=search)
+    found = run.translate(TEXTS, search=search, token_scores=True)
+    for before, one in zip(plain, found):
+        assert before.token_scores is None
+        assert (one.text, one.score, one.alignment) == (before.text, before.score, before.alignment)
+        for each in (one, *one.alternatives):
+            assert each.token_scores is not None
+            assert len(each.token_scores) == (len(each.tokens) + each.finished if each.tokens else each.score < 0)
+            assert sum(each.token_scores) == pytest.approx(each.score, abs=1e-4)
+
+
+def test_the_scores_of_tokens_are_those_of_a_given_translation() -> None:
+    run = untrained("byte")  # which cuts a text in one way alone
+    one = run.translate(["cat"], search=Beam(1, length=SHORT), prefixes=["a cat"], token_scores=True)[0]
+    scored = run.score(["cat"], [one.text])[0]
+    assert one.token_scores is not None
+    if "\ufffd" not in one.text:
+        assert one.token_scores == pytest.approx(scored.token_scores[: len(one.token_scores)], abs=1e-4)

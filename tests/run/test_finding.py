@@ -1,0 +1,151 @@
+"""Every kind of search through a run: reranked by other runs, proved, as the configuration describes it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dragoman import load
+from dragoman.config import from_dict, from_yaml, to_yaml
+from dragoman.data import phrasebook
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.search import Beam, Decision, Exact, Length, MinimumRisk, Rerank, Sample, Weights, described
+from dragoman.training.display import Display
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+TEXTS = ["the dog sleeps .", "a cat sees the old house .", "", "we read ."]
+SHORT = Length(0, 6, 6)
+BEAM = Beam(6, best=6, length=SHORT)
+
+
+def made(folder: Path, files: dict[str, Path], system: str) -> Run:
+    settings = {"name": system, "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "device": "cpu", "tokens": 600}
+    given = {side: [str(path)] for side, path in files.items()}
+    config = {"data": given, "text": {"size": 400}, "system": settings, "training": training}
+    prepare(folder, from_dict(config), lambda text: None)
+    Trainer(folder, Display()).train()
+    return load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
+    """From English to German, back, and one that knows German alone."""
+    folder = tmp_path_factory.mktemp("runs")
+    phrasebook.write(folder / "text", 300, seed=1, valid=20, test=20)
+    english, german = folder / "text" / "train.en", folder / "text" / "train.de"
+    return {
+        "there": made(folder / "there", {"source": english, "target": german}, "bahdanau"),
+        "back": made(folder / "back", {"source": german, "target": english}, "bahdanau"),
+        "german": made(folder / "german", {"source": german}, "gpt"),
+    }
+
+
+def test_reranked_by_what_the_other_runs_score(runs: dict[str, Run]) -> None:
+    there, back, german = runs["there"], runs["back"], runs["german"]
+    weights = Weights(0.7, 0.4, 0.9)
+    plain = there.translate(TEXTS, search=BEAM)
+    found = there.translate(TEXTS, search=Rerank(BEAM, weights, back, german, best=6))
+    moved = 0
+    for text, before, after in zip(TEXTS, plain, found):
+        some = [before, *before.alternatives]
+        if not text:
+            assert after.text == ""
+            continue
+        worth = [
+            one.score
+            + 0.7 * back.score([one.text], [text])[0].score
+            + 0.4 * german.score(None, [one.text])[0].score
+            + 0.9 * len(one.tokens)
+            for one in some
+        ]
+        order = sorted(range(6), key=lambda i: -worth[i])
+        texts = [one.text for one in (after, *after.alternatives)]
+        assert texts == [some[i].text for i in order]
+        assert [one.score for one in (after, *after.alternatives)] == [some[i].score for i in order]  # still log p(y|x)
+        moved += order != sorted(order)
+    assert moved
+
+
+def test_runs_are_named_by_their_folders_too(runs: dict[str, Run]) -> None:
+    there, back = runs["there"], runs["back"]
+    by_name, open_already = (Rerank(BEAM, Weights(1.0), channel) for channel in (str(back.folder), back))
+    assert there.translate(TEXTS, search=by_name) == there.translate(TEXTS, search=open_already)
+    assert there.opened(str(back.folder)) is there.opened(str(back.folder))
+    with pytest.raises(UserError, match="does not exist"):
+        there.translate(TEXTS, search=Rerank(BEAM, Weights(1.0), "nowhere"))
+
+
+def test_which_run_is_asked_for_what(runs: dict[str, Run]) -> None:
+    assert [runs[name].speaks for name in ("there", "back", "german")] == [False, False, True]
+    with pytest.raises(UserError, match="scores translations, so it must be given their sources"):
+        runs["there"].translate(TEXTS, search=Rerank(BEAM, Weights(language=1.0), language=runs["back"]))
+
+
+@pytest.mark.parametrize("alpha", [0.0, 1.0])
+def test_nothing_is_likelier_than_what_is_proved(runs: dict[str, Run], alpha: float) -> None:
+    length = Length(0, 2, 2)
+    proved = runs["there"].translate(TEXTS, search=Exact(length_penalty=alpha, length=length))
+    beam = runs["there"].translate(TEXTS, search=Beam(50, alpha, "steps", length=length))
+    for text, best, other in zip(TEXTS, proved, beam):
+        if text:
+            assert best.proved
+            assert other.proved is None
+            worth = [one.score / (len(one.tokens) + 1) ** alpha for one in (best, other) if one.finished]
+            assert worth[0] >= max(worth) - 1e-5
+
+
+def test_a_bound_that_ends_the_search_is_said(runs: dict[str, Run]) -> None:
+    found = runs["there"].translate(TEXTS, search=Exact(most=1, length=Length(0, 12, 12)))
+    assert [one.proved for one in found] == [False, False, None, False]
+    beam = runs["there"].translate(TEXTS, search=Beam(5, 0.0, length=Length(0, 12, 12)))
+    assert all(one.score >= other.score - 1e-5 for one, other in zip(found, beam) if other.finished)
+
+
+def test_what_exact_search_cannot_do(runs: dict[str, Run]) -> None:
+    there = runs["there"]
+    with pytest.raises(UserError, match="what one model says"):
+        there.together(there).translate(TEXTS, search=Exact())
+    for wish in ({"prefixes": ["der"] * 4}, {"required": [["Hund"]] * 4}, {"forbidden": ["Hund"]}):
+        with pytest.raises(UserError, match="leave prefixes, required and forbidden phrases out"):
+            there.translate(TEXTS, search=Exact(), **wish)  # type: ignore[arg-type]
+
+
+def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp_path: Path) -> None:
+    there = runs["there"]
+    assert there.search == there.beam() == Beam(5, length=Length(2.0, 20, 1024))
+    for search in (Sample(seed=3, length=SHORT), MinimumRisk(BEAM), Rerank(BEAM, Weights(length=1.0))):
+        settings = replace(there.config, search=replace(there.config.search, description=described(search)))
+        (tmp_path / "config.yaml").write_text(to_yaml(settings), encoding="utf-8")
+        assert from_yaml(tmp_path / "config.yaml") == settings
+        own = Run(
+            there.folder,
+            settings,
+            there.model,
+            there.source_tokenizer,
+            there.target_tokenizer,
+            there.framing,
+            there.checkpoint,
+        )
+        assert own.search == search
+        assert own.translate(TEXTS) == there.translate(TEXTS, search=search)
+        assert own.translate(TEXTS[:1], beam=2) == there.translate(TEXTS[:1], beam=2)
+
+
+def test_a_description_is_checked_before_anything_is_trained(tmp_path: Path) -> None:
+    config = from_dict({"search": {"description": {"kind": "Beem"}}})
+    with pytest.raises(UserError, match="did you mean 'Beam'"):
+        prepare(tmp_path / "run", config, lambda text: None)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("search", [BEAM, Sample(best=2, length=SHORT), Exact(length=SHORT, most=50)])
+def test_a_text_is_continued_by_any_search(runs: dict[str, Run], search: Decision) -> None:
+    found = runs["german"].generate(["der", ""], search)
+    assert found[0].text.startswith("der")
+    with pytest.raises(UserError, match="reranking is for translations"):
+        runs["german"].generate(["der"], Rerank(BEAM, Weights(length=1.0)))

@@ -1,0 +1,80 @@
+"""Runs whose searches multiply by packed weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from dragoman import load
+from dragoman.config import from_dict
+from dragoman.data import phrasebook
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.run.packing import Packing
+from dragoman.search import Beam, Length
+from dragoman.training.display import Display
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+TEXTS = ["the dog sleeps .", "a cat sees the old house .", "", "we read ."]
+SHORT = Beam(3, length=Length(0, 8, 8))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("packing")
+    phrasebook.write(folder / "corpus", 300, seed=1, valid=20, test=20)
+    names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
+    files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
+    system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "seed": 1, "device": "cpu", "tokens": 400}
+    config = {"data": files, "text": {"size": 400}, "system": system, "training": training}
+    prepare(folder / "run", from_dict(config), lambda text: None)
+    Trainer(folder / "run", Display()).train()
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return load(folder, device="cpu")
+
+
+def test_searches_use_packed_weights_and_nothing_else_does(run: Run) -> None:
+    assert not any(type(part) is nn.Linear for part in run.writers[0].modules())
+    assert any(type(part) is nn.Linear for part in run.model.modules())
+    assert run.writers[0] is run.writers[0], "they were packed twice"
+
+
+def test_translations_are_those_of_plain_weights(run: Run, folder: Path) -> None:
+    plain = load(folder, device="cpu")
+    plain.packing = Packing()
+    assert plain.writers == [plain.model]
+    one, other = (some.translate(TEXTS, search=SHORT) for some in (run, plain))
+    assert [translation.text for translation in one] == [translation.text for translation in other]
+    assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
+
+
+def test_weights_that_change_are_packed_anew(folder: Path) -> None:
+    run = load(folder, device="cpu")
+    before = run.translate(["the dog sleeps ."], search=SHORT)[0]
+    with torch.no_grad():
+        for weight in run.model.parameters():
+            weight.mul_(0.5)
+    after, alone = run.translate(["the dog sleeps ."], search=SHORT)[0], run.model
+    assert after.score != before.score
+    assert run.packing(alone) is run.writers[0]
+
+
+def test_bytes_translate(folder: Path) -> None:
+    found = load(folder, device="cpu", weights="int8").translate(TEXTS, search=SHORT)
+    assert [bool(translation.tokens) or not text for translation, text in zip(found, TEXTS)] == [True] * 4
+
+
+def test_what_cannot_be_packed_is_refused(folder: Path) -> None:
+    with pytest.raises(UserError, match="int9"):
+        load(folder, device="cpu", weights="int9")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="int8 weights are for a CPU"):
+        Packing("int8", "cuda")

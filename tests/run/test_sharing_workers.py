@@ -1,0 +1,75 @@
+"""Copies of a process that translate at a time."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from dragoman import load
+from dragoman.config import from_dict
+from dragoman.data import phrasebook
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.run.workers import check_workers, shared
+from dragoman.search import Beam, Length, Sample
+from dragoman.training.display import Display
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("workers")
+    phrasebook.write(folder / "corpus", 300, seed=1, valid=20, test=20)
+    names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
+    files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
+    system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "seed": 1, "device": "cpu", "tokens": 400}
+    config = {"data": files, "text": {"size": 400}, "system": system, "training": training}
+    prepare(folder / "run", from_dict(config), lambda text: None)
+    Trainer(folder / "run", Display()).train()
+    made = load(folder / "run", device="cpu")
+    made.config = replace(made.config, search=replace(made.config.search, tokens=120))  # many batches
+    return made
+
+
+def test_results_come_in_order_from_copies_of_this_process() -> None:
+    here = os.getpid()
+    found = list(shared(lambda item: (item * item, os.getpid(), torch.get_num_threads()), range(7), 2))
+    assert [square for square, _, _ in found] == [0, 1, 4, 9, 16, 25, 36]
+    assert here not in {process for _, process, _ in found}
+    assert list(shared(lambda item: os.getpid(), range(2), 1)) == [here, here]
+
+
+def test_a_mistake_in_a_copy_is_told_here() -> None:
+    def work(item: int) -> int:
+        raise UserError(f"{item} is wrong")
+
+    with pytest.raises(UserError, match="0 is wrong"):
+        list(shared(work, range(3), 2))
+
+
+def test_a_copy_that_dies_is_told() -> None:
+    with pytest.raises(UserError, match="has ended before its work was done"):
+        list(shared(lambda item: os._exit(3), range(3), 2))
+
+
+@pytest.mark.parametrize("search", [Beam(3, length=Length(0, 8, 8)), Sample(2, length=Length(0, 8, 8), seed=5)])
+def test_translations_are_those_of_one_worker(run: Run, search: Beam | Sample, tmp_path: Path) -> None:
+    phrasebook.write(tmp_path / "corpus", 60, seed=2, valid=5, test=5)
+    texts = [*(tmp_path / "corpus" / "train.en").read_text().splitlines(), "", "we read ."]
+    one, other = (some.translate(texts, search=search) for some in (run, run.with_workers(2)))
+    assert [translation.text for translation in one] == [translation.text for translation in other]
+    assert [translation.alignment for translation in one] == [translation.alignment for translation in other]
+    assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
+
+
+def test_workers_that_cannot_be_are_refused(run: Run) -> None:
+    with pytest.raises(UserError, match="at least one"):
+        run.with_workers(0)
+    with pytest.raises(UserError, match="share the cores of a CPU"):
+        check_workers(2, torch.device("cuda"))

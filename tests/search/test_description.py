@@ -1,0 +1,133 @@
+"""One description of a search: written as JSON and read back exactly, refused alike whoever gives it."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from dragoman.errors import UserError
+from dragoman.search import (
+    Beam,
+    Decision,
+    Exact,
+    Length,
+    MinimumRisk,
+    Rerank,
+    Sample,
+    Speculative,
+    Weights,
+    described,
+    from_description,
+    read_description,
+)
+from dragoman.search.description import KINDS, SEARCHES
+
+EVERY = [
+    Beam(),
+    Beam(6, 0.6, "hopeless", 3, 2, Length(1.5, 3, 40, 2), "gnmt", 0.2, "beside", 3),
+    Beam(6, groups=3, diversity=0.25),
+    Sample(),
+    Sample(0.7, 40, 0.9, 3, 2**40, Length(), 0.05, 0.8, 2),
+    MinimumRisk(Sample(best=4)),
+    MinimumRisk(Sample(best=4), Beam(4, best=3), "bleu", 0.3, True, 2),
+    Rerank(Beam(4, best=4), Weights(0.1, -2.0, 1 / 3), "runs/de-en", "runs/news", 2),
+    Rerank(Sample(best=4), Weights(length=0.5)),
+    Exact(),
+    Exact(7, 0.3, Length(0, 9), 2),
+    Speculative("runs/small", 3, Sample(seed=5)),
+]
+
+
+@pytest.mark.parametrize("search", EVERY, ids=lambda search: type(search).__name__)
+def test_json_and_back(search: Decision) -> None:
+    assert from_description(json.loads(json.dumps(described(search)))) == search
+
+
+def test_every_kind_is_among_them() -> None:
+    assert {type(search).__name__ for search in EVERY} == set(SEARCHES)
+
+
+def test_what_is_left_out_is_as_in_python() -> None:
+    assert from_description({"kind": "Beam"}) == Beam()
+    short = {"kind": "Length", "most": 7}
+    assert from_description({"kind": "Sample", "top_k": 3, "length": short}) == Sample(top_k=3, length=Length(most=7))
+
+
+def test_a_run_that_is_open_is_named_by_its_folder() -> None:
+    run = cast(Any, SimpleNamespace(folder=Path("runs/back")))
+    assert described(Rerank(Beam(2, best=2), Weights(1.0), run))["channel"] == "runs/back"
+
+
+def test_from_a_file_or_as_text(tmp_path: Path) -> None:
+    path = tmp_path / "search.json"
+    path.write_text(json.dumps(described(Beam(3))), encoding="utf-8")
+    assert read_description(str(path)) == read_description(' {"kind": "Beam", "size": 3}') == Beam(3)
+    path.write_bytes(b"\xff")
+    for text, expected in [
+        (str(path), "cannot be read: it is not UTF-8"),
+        (str(tmp_path / "nowhere"), "cannot be read: No such file"),
+        ("{", "is no JSON"),
+        ("[" * 100_000, "cannot be read"),
+        ('{"kind":' * 100_000, "is no JSON"),
+    ]:
+        with pytest.raises(UserError, match=expected):
+            read_description(text)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        ([], "must be names and values"),
+        ({}, "must name its kind"),
+        ({"kind": "Beem"}, "unknown search 'Beem': did you mean 'Beam'"),
+        ({"kind": "Length"}, "Length is a part of a search: describe one of Beam"),
+        ({"kind": "Spec"}, "unknown search 'Spec'"),
+        ({"kind": "Beam", "widht": 3}, "unknown field of Beam 'widht'"),
+        ({"kind": "Beam", "size": "5"}, "Beam.size must be int, but is '5'"),
+        ({"kind": "Beam", "size": True}, "Beam.size must be int"),
+        ({"kind": "Beam", "stop": "soon"}, "Beam.stop must be"),
+        ({"kind": "Beam", "length": {"kind": "Beam"}}, "Beam.length must be Length"),
+        ({"kind": "MinimumRisk"}, "MinimumRisk lacks its field candidates"),
+        ({"kind": "MinimumRisk", "candidates": {"kind": "Exact"}}, r"candidates must be Beam \| Sample"),
+        ({"kind": "Speculative", "draft": 3}, "Speculative.draft must be str"),
+        ({"kind": "Beam", "size": 2, "best": 3}, "a beam of 2 cannot give the 3 best"),
+        ({"kind": "Beam", "size": 4, "groups": 3}, "cannot be parted into 3 groups"),
+        ({"kind": "Length", "least": 9, "most": 3}, "at least 9 and at most 3 tokens cannot be"),
+        ({"kind": "Sample", "temperature": math.nan}, "a temperature must be above 0"),
+        ({"kind": "Exact", "most": 0}, "at least 1 prefix"),
+    ],
+)
+def test_what_is_refused(data: Any, expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        from_description(data)
+
+
+@pytest.mark.parametrize(
+    ("weights", "more", "expected"),
+    [
+        (Weights(0.5), {}, "a weight of 0.5 for the channel model was given, but no channel model"),
+        (Weights(language=1.0), {"channel": "runs/x"}, "the channel model weighs 0"),
+        (Weights(), {}, "needs a channel model, a language model or a weight of lengths"),
+        (Weights(length=1.0), {"best": 5}, "4 candidates cannot give the 5 best"),
+        (Weights(length=1.0), {"best": 0}, "at least 1 hypothesis"),
+    ],
+)
+def test_rerankings_that_contradict_themselves(weights: Weights, more: dict[str, Any], expected: str) -> None:
+    with pytest.raises(UserError, match=expected):
+        Rerank(Beam(4, best=4), weights, **more)
+
+
+def test_a_reranking_needs_something_to_choose_from() -> None:
+    with pytest.raises(UserError, match="its search gives only 1"):
+        Rerank(Beam(4), Weights(length=1.0))
+
+
+def test_only_what_is_known_can_be_made() -> None:
+    assert set(KINDS) == {*SEARCHES, "Length", "Weights"}
+    assert replace(Beam(), size=2) != Beam()

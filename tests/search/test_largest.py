@@ -1,0 +1,68 @@
+"""The largest logits and the logarithm of their sum are what torch says that they are."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dragoman.search.largest import CHUNK, MANY, largest, log_sum, top
+
+SHAPES = [(3, 5), (1, 1, 40), (7, 1, 1000), (4, 5, 8000), (33, 2 * MANY // 33 + 1), (2, 3, 32001), (40, 40, 700)]
+every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
+
+
+@every_shape
+@pytest.mark.parametrize("count", [1, 2, 5, 10])
+def test_top_is_topk(shape: tuple[int, ...], count: int) -> None:
+    logits = torch.randn(shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)  # no two are equal
+    count = min(count, shape[-1])
+    values, index = top(logits, count)
+    expected = logits.topk(count, dim=-1)
+    assert torch.equal(values, expected.values)
+    assert torch.equal(index, expected.indices)
+
+
+@pytest.mark.parametrize("place", [0, 1, CHUNK - 1, CHUNK, 40 * CHUNK, 40 * CHUNK + 2])
+def test_what_stands_at_the_borders_of_chunks_is_found(place: int) -> None:
+    logits = torch.zeros(MANY // (40 * CHUNK) + 1, 40 * CHUNK + 3)
+    logits[:, place] = 1.0
+    for found in (top(logits, 3), [one[:, None] for one in largest(logits)]):
+        assert found[0][:, 0].eq(1.0).all()
+        assert found[1][:, 0].eq(place).all()
+
+
+@every_shape
+def test_the_first_of_the_largest_is_taken(shape: tuple[int, ...]) -> None:
+    logits = torch.randint(0, 9, shape, generator=torch.Generator().manual_seed(2)).float()  # most are equal
+    values, index = largest(logits)
+    assert torch.equal(values, logits.amax(-1))
+    assert torch.equal(index, logits.argmax(-1))
+
+
+def test_forbidden_words_are_last() -> None:
+    logits = torch.full((9, 10_000), -torch.inf)
+    logits[:, 7777], logits[:, 3] = 1.0, 2.0
+    values, index = top(logits, 4)
+    assert values.tolist() == [[2.0, 1.0, -torch.inf, -torch.inf]] * 9
+    assert index[:, :2].tolist() == [[3, 7777]] * 9
+    assert all(len(set(row)) == 4 for row in index.tolist())
+
+
+@every_shape
+@pytest.mark.parametrize("scale", [1.0, 1000.0])
+def test_log_sum_is_logsumexp(shape: tuple[int, ...], scale: float) -> None:
+    logits = torch.randn(shape, generator=torch.Generator().manual_seed(3)) * scale
+    torch.testing.assert_close(log_sum(logits), logits.logsumexp(-1), rtol=1e-6, atol=1e-6)
+
+
+def test_log_sum_of_infinite_logits() -> None:
+    logits = torch.zeros(4, 100_000)
+    logits[0], logits[1, 1:], logits[2, 5] = -torch.inf, -torch.inf, torch.inf
+    expected = torch.tensor([-torch.inf, 0.0, torch.inf, 11.512925])  # log 100,000
+    torch.testing.assert_close(log_sum(logits), expected)
+
+
+def test_one_graph() -> None:
+    logits = torch.randn(8, 9000, generator=torch.Generator().manual_seed(4))
+    for function in (lambda x: top(x, 6), largest, log_sum):
+        assert torch._dynamo.explain(function)(logits).graph_break_count == 0

@@ -1,0 +1,94 @@
+"""Steps in a few fixed shapes, computed again and again into the same tensors, find what plain steps find."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dragoman.search import Beam, Hypothesis, Length, Sample, engine
+from dragoman.search.engine import Engine, rounded
+from dragoman.search.replay import Replay, apart, copy
+from laws.small import SYMBOLS, pairs, small_model
+
+LENGTH = Length(0, 20, 20)
+SEARCHES = {
+    "greedy": Beam(1, length=LENGTH),
+    "beam": Beam(3, best=2, length=LENGTH),
+    "groups": Beam(4, groups=2, no_repeat=2, length=LENGTH),
+    "samples": Sample(top_p=0.9, best=2, length=LENGTH),
+}
+SYSTEMS = ["transformer", "luong", "bahdanau", "convs2s", "gpt"]
+
+
+def found(engine: Engine, variant: str, device: str = "cpu") -> list[list[Hypothesis]]:
+    """Eight sources, of which four are searched at a time, so that some leave and others enter."""
+    read = pairs(variant)
+    source, lengths = torch.cat([read.source] * 3)[:8], read.source_lengths.repeat(3)[:8]
+    limits, keys = torch.tensor([20, 7, 20, 3, 20, 20, 12, 20]), torch.arange(8)
+    return engine.search(*(some.to(device) for some in (source, lengths, limits, keys)), most=4)
+
+
+def same(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> None:
+    assert [[one.tokens for one in group] for group in some] == [[one.tokens for one in group] for group in others]
+    for group, other in zip(some, others):
+        assert [one.score for one in group] == pytest.approx([one.score for one in other], abs=1e-3)
+
+
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("variant", SYSTEMS)
+def test_fixed_shapes_find_the_same(variant: str, search: str) -> None:
+    model = small_model(variant).eval()
+    plain = found(engine([model], SYMBOLS, SEARCHES[search]), variant)
+    replayed = engine([model], SYMBOLS, SEARCHES[search])
+    replayed.replays = True
+    for _ in range(2):  # the second time all shapes are known
+        same(found(replayed, variant), plain)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("search", SEARCHES)
+@pytest.mark.parametrize("variant", SYSTEMS)
+def test_recorded_steps_find_the_same(variant: str, search: str, compiled: bool) -> None:
+    torch.backends.cudnn.allow_tf32 = False
+    model = small_model(variant).eval()
+    plain = found(engine([model], SYMBOLS, SEARCHES[search]), variant)
+    replayed = engine([model.cuda()], SYMBOLS, SEARCHES[search], compiled=compiled)
+    for _ in range(3):
+        same(found(replayed, variant, "cuda"), plain)
+    assert any(known.graph is not None for known in replayed.replay.shapes.values())
+
+
+def test_a_few_shapes_are_enough_for_all_sizes() -> None:
+    assert [rounded(number, 1) for number in (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 33)] == [
+        1,
+        2,
+        3,
+        4,
+        6,
+        6,
+        8,
+        12,
+        12,
+        16,
+        48,
+    ]
+    assert [rounded(number) for number in (1, 16, 17, 24, 25, 33, 100)] == [16, 16, 24, 24, 32, 48, 128]
+
+
+def test_what_shares_memory_is_kept_apart() -> None:
+    one = torch.arange(4)
+    tree = apart({"one": one, "inside": {"view": one[1:], "other": torch.zeros(2)}})
+    copy(tree, {"one": torch.full((4,), 7), "inside": {"view": torch.tensor([1, 2, 3]), "other": torch.ones(2)}})
+    assert tree["one"].tolist() == [7, 7, 7, 7]
+    assert tree["inside"]["view"].tolist() == [1, 2, 3]
+
+
+def test_only_the_shapes_that_were_used_last_are_kept() -> None:
+    replay = Replay(lambda slots, places: {"tokens": slots["tokens"] + 1})
+    first = {"tokens": torch.zeros(1)}
+    for size in range(1, 30):
+        replay({"tokens": torch.zeros(size)}, [])
+        replay(first, [])
+    assert len(replay.shapes) == 16
+    assert replay(first, [])["tokens"].tolist() == [1.0]

@@ -1,0 +1,151 @@
+"""Shortlists: what is learned, and that a shortlist of everything changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from dragoman import load
+from dragoman.config import from_dict
+from dragoman.data import phrasebook
+from dragoman.data.store import TokenStore
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.search import Beam, Length, Sample, Symbols
+from dragoman.search import shortlist as shortlists
+from dragoman.search.shortlist import Shortlist, learn
+from dragoman.training.display import Display
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+TEXTS = ["the dog sleeps .", "a cat sees the old house .", "", "we read ."]
+SHORT = Length(0, 8, 8)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("shortlist")
+    phrasebook.write(folder / "corpus", 400, seed=1, valid=20, test=20)
+    names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
+    files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
+    system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "seed": 1, "device": "cpu", "tokens": 400}
+    text = {"size": 400, "joint": False}
+    config = {"data": files, "text": text, "system": system, "training": training}
+    prepare(folder / "run", from_dict(config), lambda text: None)
+    Trainer(folder / "run", Display()).train()
+    return folder / "run"
+
+
+@pytest.fixture(scope="module")
+def run(folder: Path) -> Run:
+    return load(folder, device="cpu")
+
+
+def learned(run: Run, **settings: int) -> Shortlist:
+    sizes = run.source_tokenizer.size, run.target_tokenizer.size
+    return learn(TokenStore(run.folder / "data" / "train"), sizes, **settings)
+
+
+def of_source(found: Shortlist, piece: int) -> list[int]:
+    return found.pieces[found.begins[piece] : found.begins[piece + 1]].tolist()
+
+
+class Pairs:
+    """A store that is in memory."""
+
+    monolingual = False
+
+    def __init__(self, sources: list[list[int]], targets: list[list[int]]) -> None:
+        self.sides = [Column(sources), Column(targets)]
+
+    def __len__(self) -> int:
+        return len(self.sides[0].lengths)
+
+
+class Column:
+    features = 0
+
+    def __init__(self, rows: list[list[int]]) -> None:
+        self.all = [np.array(row, np.int32) for row in rows]
+        self.lengths = np.array([len(row) for row in rows], np.int32)
+
+    def rows(self, indices: np.ndarray) -> np.ndarray:
+        return np.concatenate([self.all[index] for index in indices])
+
+
+def test_model_1_finds_who_translates_whom() -> None:
+    """das Haus / the house, das Buch / the book, ein Buch / a book (Knight 1999): by the second round all is clear."""
+    store = Pairs([[0, 1], [0, 2], [3, 2]], [[0, 1], [0, 2], [3, 2]])
+    found = learn(store, (4, 4), best=1, frequent=0)  # type: ignore[arg-type]
+    assert [of_source(found, piece) for piece in range(4)] == [[0], [1], [2], [3]]
+
+
+def test_probabilities_are_those_worked_out_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After one round from p(t|s) = c(s, t) / c(s) over {a b / x y, a / x}: p(x|a) = 2/3 and p(y|a) = 1/3 of a's three
+    meetings, p(x|b) = p(y|b) = 1/2. The x of the first pair is a's by (2/3) / (2/3 + 1/2) = 4/7 and its y by
+    (1/3) / (1/3 + 1/2) = 2/5, the x of the second all a's: a has 11/7 of x and 2/5 of y, and b 3/7 and 3/5."""
+    monkeypatch.setattr(shortlists, "ROUNDS", 1)
+    seen: list[np.ndarray] = []
+    plain = shortlists._best
+    monkeypatch.setattr(
+        shortlists, "_best", lambda keys, weights, *rest: seen.append(weights) or plain(keys, weights, *rest)
+    )
+    learn(Pairs([[0, 1], [0]], [[0, 1], [0]]), (2, 2))  # type: ignore[arg-type]
+    assert seen[0].tolist() == pytest.approx([11 / 7, 2 / 5, 3 / 7, 3 / 5])
+
+
+def test_what_is_looked_at_together_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = learned(run)
+    monkeypatch.setattr(shortlists, "LINKS", 1000)
+    bits = learned(run)
+    assert np.array_equal(whole.begins, bits.begins)
+    assert np.array_equal(whole.frequent, bits.frequent)
+
+
+def test_no_more_is_kept_than_there_is_room_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortlists, "LINKS", 1000)
+    monkeypatch.setattr(shortlists, "ENTRIES", 500)
+    assert 0 < len(learned(run).pieces) <= 500
+
+
+@pytest.mark.parametrize("search", [Beam(1, length=SHORT), Beam(4, length=SHORT), Sample(2, length=SHORT, seed=3)])
+def test_a_shortlist_of_the_whole_vocabulary_changes_nothing(run: Run, search: Beam | Sample) -> None:
+    size = run.model.vocabulary
+    everything = run.with_shortlist(Shortlist(np.arange(size), np.zeros(2, np.int64), np.zeros(0, np.int64), size))
+    for settings in ({}, {"prefixes": ["der", "", "", "wir"]}):
+        one, other = (some.translate(TEXTS, search=search, **settings) for some in (run, everything))
+        assert [translation.tokens for translation in one] == [translation.tokens for translation in other]
+        assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
+
+
+def test_only_what_is_on_the_list_is_written(run: Run) -> None:
+    found = learned(run, best=3, frequent=5)
+    allowed = set(found.frequent.tolist()) | set(found.pieces.tolist()) | set(run.target_tokenizer.encode("zzz"))
+    few = run.with_shortlist(found)
+    for translation in few.translate(TEXTS, search=Beam(4, length=SHORT)):
+        assert set(run.target_tokenizer.numbers(translation.tokens)) <= allowed
+    begun = few.translate(["we read ."], search=Beam(4, length=SHORT), prefixes=["zzz"])[0]
+    assert begun.text.startswith("zzz")
+
+
+def test_pieces_of_the_sources_and_symbols_are_chosen() -> None:
+    found = Shortlist(np.array([7]), np.array([0, 2, 3, 3]), np.array([4, 5, 9]), 20)
+    chosen = found.chosen(torch.tensor([[0, 2], [0, 19]]), Symbols(1, 2, (3,)))
+    assert chosen.pieces.tolist() == [1, 2, 3, 4, 5, 7]
+    assert chosen.symbols(Symbols(1, 2, (3,))) == Symbols(0, 1, (2,))
+
+
+def test_it_is_kept_in_the_run(run: Run, folder: Path) -> None:
+    with pytest.raises(UserError, match="has no shortlist"):
+        run.with_shortlist()
+    learned(run).save(folder)
+    assert run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length=SHORT))[0].tokens
+    with pytest.raises(UserError, match="knows few words"):
+        run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length=SHORT), forbidden=["der"])
+    (folder / shortlists.FILE).write_bytes(b"nothing")
+    with pytest.raises(UserError, match="is damaged"):
+        run.with_shortlist()
