@@ -20,6 +20,7 @@ from dragoman.cli import (
     phrasebook,
     quickstart,
     score,
+    serve,
     shortlist,
     show,
     systems,
@@ -54,6 +55,7 @@ for command in (
     systems.systems,
     compare.compare,
     diagnose.diagnose,
+    serve.serve,
 ):
     app.command()(command)
 app.command("import")(import_.import_)

@@ -6,15 +6,16 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, InvalidStateError
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.run import Run, Translation
 from dragoman.search import Decision, Sample
 from dragoman.serving.metrics import SIZES, Metrics
-from dragoman.serving.refusal import Refused
+from dragoman.serving.refusal import RequestError
 from dragoman.serving.settings import Batching
 
 TURN = 16  # sentences that a request may put into a batch before the others have had their turn
@@ -70,12 +71,9 @@ class Job:
     def fail(self, error: Exception) -> None:
         self._end(lambda: self.answer.set_exception(error))
 
-    def _end(self, set_answer: Any) -> None:
-        if not self.answer.done():
-            try:
-                set_answer()
-            except InvalidStateError:  # cancelled in this very moment
-                pass
+    def _end(self, set_answer: Callable[[], None]) -> None:
+        with suppress(InvalidStateError):  # nobody waits for it any more
+            set_answer()
 
 
 Batch = list[tuple[Job, int]]  # sentences by their number
@@ -121,11 +119,13 @@ class Batcher:
     def accept(self, job: Job) -> Job:
         with self._changed:
             if self._closing:
-                raise Refused(503, "the service is being stopped", retry=5)
+                raise RequestError(503, "the service is being stopped", retry=5)
             if len(self._jobs) >= self.most:
                 self._drop()
             if len(self._jobs) >= self.most:
-                raise Refused(503, f"{len(self._jobs)} requests are waiting already: try again in a moment", retry=1)
+                raise RequestError(
+                    503, f"{len(self._jobs)} requests are waiting already: try again in a moment", retry=1
+                )
             self._jobs.append(job)
             self._changed.notify()
         return job

@@ -60,6 +60,6 @@ class Detector:
             seen[language] = sum(three in counts for three in found) / len(found)
         best = max(scores.values())
         weights = {language: math.exp(score - best) for language, score in scores.items()}
-        total = sum(weights.values())
-        sure = {language: round(100 * weight / total * seen[language], 1) for language, weight in weights.items()}
+        share = 100 / sum(weights.values())
+        sure = {language: round(share * weight * seen[language], 1) for language, weight in weights.items()}
         return sorted(sure.items(), key=lambda item: -item[1])

@@ -11,7 +11,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from dragoman.serving.metrics import Metrics
-from dragoman.serving.refusal import Refused
+from dragoman.serving.refusal import RequestError
 from dragoman.serving.settings import Limits
 
 CLIENTS = 10_000  # whose rates are remembered
@@ -40,36 +40,39 @@ class Guard:
                 async with asyncio.timeout(self.limits.patience):
                     body = await self._body(receive)
             except TimeoutError:
-                raise Refused(408, f"the request did not come within {self.limits.patience:g} seconds") from None
+                raise RequestError(408, f"the request did not come within {self.limits.patience:g} seconds") from None
             await self.app(scope, _again(body, receive), watched)
-        except Refused as refused:
+        except RequestError as refused:
             await _answer(watched, refused)
-        except _Gone:
+        except _LeftError:
             status = 499
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            labels = {"route": route, "status": str(status)}
-            self.metrics.count("dragoman_requests_total", "Requests by route and status.", **labels)
             seconds = time.monotonic() - began
-            self.metrics.observe("dragoman_request_seconds", "The time until a request was answered.", seconds, route=route)
+            self.metrics.count(
+                "dragoman_requests_total", "Requests by route and status.", route=route, status=str(status)
+            )
+            self.metrics.observe(
+                "dragoman_request_seconds", "The time until a request was answered.", seconds, route=route
+            )
 
     async def _body(self, receive: Receive) -> bytes:
         body, size = bytearray(), 0
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _Gone
+                raise _LeftError
             chunk = message.get("body", b"")
             size += len(chunk)
             if size <= self.limits.body:
                 body += chunk
             if size > SPILT * self.limits.body or (size > self.limits.body and not message.get("more_body")):
-                raise Refused(413, f"a request may have {self.limits.body:,} bytes: send the text in parts")
+                raise RequestError(413, f"a request may have {self.limits.body:,} bytes: send the text in parts")
             if not message.get("more_body"):
                 return bytes(body)
 
 
-class _Gone(Exception):
+class _LeftError(Exception):
     """The client has left before it had said what it wanted."""
 
 
@@ -87,11 +90,11 @@ def _again(body: bytes, receive: Receive) -> Receive:
     return told_again
 
 
-def headers_of(refused: Refused) -> dict[str, str]:
+def headers_of(refused: RequestError) -> dict[str, str]:
     return {} if refused.retry is None else {"retry-after": str(max(1, round(refused.retry + 0.5)))}
 
 
-async def _answer(send: Send, refused: Refused) -> None:
+async def _answer(send: Send, refused: RequestError) -> None:
     text = json.dumps({"error": refused.message}).encode()
     headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(text)).encode())]
     headers += [(name.encode(), value.encode()) for name, value in headers_of(refused).items()]
@@ -117,4 +120,4 @@ class Rates:
         while len(self._buckets) > CLIENTS:
             self._buckets.popitem(last=False)
         if left < 1:
-            raise Refused(429, "too many requests: slow down", retry=(1 - left) / self.rate)
+            raise RequestError(429, "too many requests: slow down", retry=(1 - left) / self.rate)

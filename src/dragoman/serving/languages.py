@@ -9,18 +9,20 @@ from typing import NamedTuple
 from dragoman.errors import UserError
 from dragoman.run import Run
 
-NAMES = dict(
-    line.split(" ", 1)
-    for line in """af Afrikaans;am Amharic;ar Arabic;az Azerbaijani;be Belarusian;bg Bulgarian;bn Bengali;bs Bosnian;ca Catalan;
-cs Czech;cy Welsh;da Danish;de German;el Greek;en English;eo Esperanto;es Spanish;et Estonian;eu Basque;fa Persian;
-fi Finnish;fr French;ga Irish;gl Galician;gu Gujarati;ha Hausa;he Hebrew;hi Hindi;hr Croatian;hu Hungarian;hy Armenian;
-id Indonesian;ig Igbo;is Icelandic;it Italian;ja Japanese;ka Georgian;kk Kazakh;km Khmer;kn Kannada;ko Korean;ky Kyrgyz;
-la Latin;lb Luxembourgish;lo Lao;lt Lithuanian;lv Latvian;mg Malagasy;mk Macedonian;ml Malayalam;mn Mongolian;mr Marathi;
-ms Malay;mt Maltese;my Burmese;nb Norwegian Bokmål;ne Nepali;nl Dutch;nn Norwegian Nynorsk;no Norwegian;pa Punjabi;
-pl Polish;ps Pashto;pt Portuguese;ro Romanian;ru Russian;sa Sanskrit;sd Sindhi;si Sinhala;sk Slovak;sl Slovenian;
-so Somali;sq Albanian;sr Serbian;sv Swedish;sw Swahili;ta Tamil;te Telugu;th Thai;tl Tagalog;tr Turkish;uk Ukrainian;
-ur Urdu;uz Uzbek;vi Vietnamese;xh Xhosa;yi Yiddish;yo Yoruba;zh Chinese;zu Zulu""".replace("\n", "").split(";")
-)
+_NAMED = """
+af Afrikaans, am Amharic, ar Arabic, az Azerbaijani, be Belarusian, bg Bulgarian, bn Bengali, bs Bosnian,
+ca Catalan, cs Czech, cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish,
+et Estonian, eu Basque, fa Persian, fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati, ha Hausa,
+he Hebrew, hi Hindi, hr Croatian, hu Hungarian, hy Armenian, id Indonesian, ig Igbo, is Icelandic, it Italian,
+ja Japanese, ka Georgian, kk Kazakh, km Khmer, kn Kannada, ko Korean, ky Kyrgyz, la Latin, lb Luxembourgish,
+lo Lao, lt Lithuanian, lv Latvian, mg Malagasy, mk Macedonian, ml Malayalam, mn Mongolian, mr Marathi,
+ms Malay, mt Maltese, my Burmese, nb Norwegian Bokmål, ne Nepali, nl Dutch, nn Norwegian Nynorsk, no Norwegian,
+pa Punjabi, pl Polish, ps Pashto, pt Portuguese, ro Romanian, ru Russian, sa Sanskrit, sd Sindhi, si Sinhala,
+sk Slovak, sl Slovenian, so Somali, sq Albanian, sr Serbian, sv Swedish, sw Swahili, ta Tamil, te Telugu,
+th Thai, tl Tagalog, tr Turkish, uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, xh Xhosa, yi Yiddish,
+yo Yoruba, zh Chinese, zu Zulu
+"""
+NAMES = {code: name for code, _, name in (one.strip().partition(" ") for one in _NAMED.split(","))}
 CODE = "[a-zA-Z]{2,3}(?:[-_][a-zA-Z]{4})?"  # a language, with a script where one is told
 PAIR = re.compile(rf"({CODE})[-_>:]({CODE})")
 IN_A_NAME = re.compile(r"(?:^|[-_.])([a-z]{2})[-_]([a-z]{2})(?:$|[-_.])")  # such as opus-mt-en-de

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from dragoman.serving.refusal import Refused
+from dragoman.serving.refusal import RequestError
 
 Model = TypeVar("Model", bound=BaseModel)
 Answer = TypeVar("Answer")
@@ -31,7 +31,7 @@ async def read(request: Request, model: type[Model]) -> Model:
     elif kind in (JSON, "") or kind.endswith("+json"):
         fields, strict = _json(body), True
     else:
-        raise Refused(415, f"a body of {kind} cannot be read: send {JSON} or {FORM}")
+        raise RequestError(415, f"a body of {kind} cannot be read: send {JSON} or {FORM}")
     _check_characters(fields)
     try:
         return model.model_validate(fields, strict=strict)
@@ -43,9 +43,9 @@ def _json(body: bytes) -> dict[str, Any]:
     try:
         fields = json.loads(body, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is no JSON: {error}") from None
+        raise RequestError(400, f"the body is no JSON: {error}") from None
     if not isinstance(fields, dict):
-        raise Refused(400, "the body must be a JSON object with names and values")
+        raise RequestError(400, "the body must be a JSON object with names and values")
     return fields
 
 
@@ -61,11 +61,14 @@ def _form(header: str, kind: str, body: bytes) -> dict[str, Any]:
             parser = BytesParser(policy=HTTP)
             message = parser.parsebytes(b"Content-Type: " + header.encode("latin-1") + b"\r\n\r\n" + body)
             pairs = [
-                (str(part.get_param("name", header="content-disposition")), bytes(part.get_payload(decode=True)).decode())
+                (
+                    str(part.get_param("name", header="content-disposition")),
+                    bytes(part.get_payload(decode=True)).decode(),
+                )
                 for part in message.iter_parts()
             ]
     except (ValueError, TypeError, AttributeError, KeyError, LookupError):
-        raise Refused(400, "the form in the body cannot be read: send names and values in UTF-8") from None
+        raise RequestError(400, "the form in the body cannot be read: send names and values in UTF-8") from None
     texts = [value for name, value in pairs if name == "q"]
     return dict(pairs) | ({"q": texts} if len(texts) > 1 else {})
 
@@ -75,19 +78,19 @@ def _check_characters(fields: Any) -> None:
     try:
         json.dumps(fields, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise Refused(400, "the text holds half a surrogate pair, which is no character") from None
+        raise RequestError(400, "the text holds half a surrogate pair, which is no character") from None
     except RecursionError:
-        raise Refused(400, "the body is nested too deeply") from None
+        raise RequestError(400, "the body is nested too deeply") from None
 
 
 def _refuse(error: ValidationError) -> NoReturn:
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"] if not str(part).endswith("]")) or "the body"
     if first["type"] == "missing":
-        raise Refused(400, f"the field {name!r} is missing")
+        raise RequestError(400, f"the field {name!r} is missing")
     if first["type"] == "extra_forbidden":
-        raise Refused(400, f"there is no field {name!r} here")
-    raise Refused(400, f"the field {name!r} is wrong: {first['msg'][:1].lower()}{first['msg'][1:]}")
+        raise RequestError(400, f"there is no field {name!r} here")
+    raise RequestError(400, f"the field {name!r} is wrong: {first['msg'][:1].lower()}{first['msg'][1:]}")
 
 
 def key_of(request: Request, key: str | None) -> str | None:
@@ -113,8 +116,8 @@ async def unless_gone(request: Request, work: Awaitable[Answer], seconds: float)
         if tasks[0].done():
             return tasks[0].result()
         if tasks[1].done():
-            raise Refused(499, "the client has left")
-        raise Refused(503, f"the translation took longer than {seconds:g} seconds", retry=10)
+            raise RequestError(499, "the client has left")
+        raise RequestError(503, f"the translation took longer than {seconds:g} seconds", retry=10)
     finally:
         for task in tasks:
             task.cancel()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 
-class Refused(Exception):
+class RequestError(Exception):
     """A request that is refused: an HTTP status, a plain sentence, and when to come again if that helps."""
 
     def __init__(self, status: int, message: str, retry: float | None = None) -> None:

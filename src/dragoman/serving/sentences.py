@@ -12,7 +12,8 @@ END = re.compile(rf"[.!?…؟۔।॥።։။។]+[{CLOSING}]*(?=\s)|[。！？�
 PARAGRAPH = re.compile(r"\s*[\n\r\t\v\f\x85\u2028\u2029]\s*")
 OPENING = "\"'„“‚‘«»‹¿¡([{"
 ABBREVIATIONS = frozenset(
-    "bzw ca dr etc evtl fr gen hr inc jr ltd mr mrs ms mme nr no prof sr sra sen st str usw vgl vol vs".split()
+    ("bzw", "ca", "dr", "etc", "evtl", "gen", "hr", "inc", "jr", "ltd", "mme", "mr", "mrs", "ms", "nr", "prof", "sen")
+    + ("sr", "sra", "st", "str", "usw", "vgl", "vol", "vs")
 )
 #: control characters are no text, and count as spaces
 CONTROLS = {code: " " for code in (*range(0x00, 0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
@@ -31,11 +32,15 @@ class Parted:
         self.sentences.append(sentence)
         self.gaps.append(gap)
 
-    def joined(self, translations: Sequence[str], target: str) -> str:
-        """Translations in place of the sentences; where nothing stood between two, a space if `target` has spaces."""
+    def spaced(self, target: str) -> list[str]:
+        """The gaps; where nothing stands between two sentences, a space if the target language has spaces."""
         space = "" if target.split("-")[0] in WITHOUT_SPACES else " "
-        gaps = [self.gaps[0], *(gap or space for gap in self.gaps[1:-1]), *self.gaps[1:][-1:]]
-        return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:]))
+        return [gap or space if 0 < n < len(self.gaps) - 1 else gap for n, gap in enumerate(self.gaps)]
+
+    def joined(self, translations: Sequence[str], target: str) -> str:
+        """Translations in place of the sentences."""
+        gaps = self.spaced(target)
+        return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:], strict=True))
 
 
 def parted(text: str, tokens: Callable[[str], int], most: int) -> Parted:

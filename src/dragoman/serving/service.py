@@ -17,7 +17,7 @@ from dragoman.serving.detection import Detector
 from dragoman.serving.guard import Rates
 from dragoman.serving.languages import Pair, name_of
 from dragoman.serving.metrics import Metrics
-from dragoman.serving.refusal import Refused
+from dragoman.serving.refusal import RequestError
 from dragoman.serving.sentences import Parted, parted, whole
 from dragoman.serving.settings import Batching, Keys, Limits
 
@@ -33,7 +33,9 @@ class Served:
 
     def parted(self, text: str, split: bool = True) -> Parted:
         """The sentences of a text, none of them longer than the run reads, nor than those that it has learned from."""
-        return parted(text, self.tokens, min(room_for(self.run), self.run.config.data.longest)) if split else whole(text)
+        return (
+            parted(text, self.tokens, min(room_for(self.run), self.run.config.data.longest)) if split else whole(text)
+        )
 
     def tokens(self, text: str) -> int:
         return len(self.run.source_tokenizer.encode(text))
@@ -109,27 +111,34 @@ class Service:
         codes = dict.fromkeys(code for served in self.runs.values() for code in served.pair)
         return [{"code": code, "name": name_of(code), "targets": self.targets(code)} for code in codes]
 
+    def code(self, language: str) -> str:
+        """A language as it is called here: en for EN or en-GB."""
+        code = language.strip().lower().replace("_", "-")
+        known = {code for served in self.runs.values() for code in served.pair}
+        return code if code in known else code.split("-")[0]
+
     def between(self, source: str, target: str) -> Served:
         """The first run for two languages."""
         for served in self.runs.values():
-            if served.pair == (source, target):
+            if served.pair == (self.code(source), self.code(target)):
                 return served
         known = ", ".join(dict.fromkeys(f"{one.pair.source} to {one.pair.target}" for one in self.runs.values()))
-        raise Refused(400, f"nothing here translates from {source!r} to {target!r}, only from {known}")
+        raise RequestError(400, f"nothing here translates from {source!r} to {target!r}, only from {known}")
 
     def named(self, name: str) -> Served:
         if name not in self.runs:
-            raise Refused(400, str(unknown("run", name, self.runs)))
+            raise RequestError(400, str(unknown("run", name, self.runs)))
         return self.runs[name]
 
     def detected(self, text: str, target: str | None = None) -> tuple[str, float]:
         """The likeliest language of a text, among those that are translated into `target`; the only one if none is."""
-        sources = [one.pair.source for one in self.runs.values() if target is None or one.pair.target == target]
+        wanted = None if target is None else self.code(target)
+        sources = [one.pair.source for one in self.runs.values() if wanted in (None, one.pair.target)]
         for language, confidence in self.detector(text):
             if language in sources:
                 return language, confidence
         if len(set(sources)) != 1:
-            raise Refused(400, "the language of the text could not be told: say it as 'source'")
+            raise RequestError(400, "the language of the text could not be told: say it as 'source'")
         return sources[0], 0.0
 
     # ---- what is allowed
@@ -137,23 +146,23 @@ class Service:
     def admit(self, client: str, key: str | None) -> None:
         """Refuse those who have no key, and those who ask too often."""
         if not self.keys.know(key):
-            raise Refused(403, "this service wants an API key" if key is None else "this API key is not known")
+            raise RequestError(403, "this service wants an API key" if key is None else "this API key is not known")
         self.rates.take(client if key is None or not self.keys.asked else f"key {key}")
 
     def check(self, texts: Sequence[str]) -> None:
         """Refuse too much text."""
         if len(texts) > self.limits.texts:
-            raise Refused(400, f"a request may have {self.limits.texts} texts, but has {len(texts):,}")
+            raise RequestError(400, f"a request may have {self.limits.texts} texts, but has {len(texts):,}")
         characters = sum(map(len, texts))
         if characters > self.limits.characters:
-            raise Refused(400, f"a request may have {self.limits.characters:,} characters, but has {characters:,}")
+            raise RequestError(400, f"a request may have {self.limits.characters:,} characters, but has {characters:,}")
         self.metrics.count("dragoman_characters_total", "Characters that were accepted.", characters)
 
     def search(self, served: Served, description: dict[str, Any]) -> Decision:
         """A search that a client describes: no other runs' folders, nothing that has no bounds."""
         kind = description.get("kind")
         if kind not in ("Beam", "Sample", "MinimumRisk"):
-            raise Refused(400, f"a search here is of kind 'Beam', 'Sample' or 'MinimumRisk', not {kind!r}")
+            raise RequestError(400, f"a search here is of kind 'Beam', 'Sample' or 'MinimumRisk', not {kind!r}")
         search = from_description(description)
         longest = self._longest(served.run)
         parts = [search]
@@ -161,11 +170,13 @@ class Service:
             parts = [search.candidates, *([search.references] if search.references else [])]
         for part in parts:
             if not isinstance(part, (Beam, Sample)):
-                raise Refused(400, "candidates and references are found by a search of kind 'Beam' or 'Sample'")
+                raise RequestError(400, "candidates and references are found by a search of kind 'Beam' or 'Sample'")
             if part.rows > self.limits.rows:
-                raise Refused(400, f"a search may look at {self.limits.rows} hypotheses at a time, not {part.rows:,}")
+                raise RequestError(
+                    400, f"a search may look at {self.limits.rows} hypotheses at a time, not {part.rows:,}"
+                )
             if part.length.most > longest:
-                raise Refused(400, f"translations may have {longest:,} tokens here, not {part.length.most:,}")
+                raise RequestError(400, f"translations may have {longest:,} tokens here, not {part.length.most:,}")
         return search
 
     @staticmethod

@@ -1,0 +1,63 @@
+"""`dragoman serve`: runs over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from dragoman.cli.common import Checkpoint, Device, say
+from dragoman.errors import UserError
+
+
+def serve(
+    runs: Annotated[
+        list[str],
+        typer.Argument(metavar="RUN…", help="Run folders, or RUN=en-de to say the languages.", show_default=False),
+    ],
+    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 5000,
+    host: Annotated[str, typer.Option(help="0.0.0.0: other machines may ask too.")] = "127.0.0.1",
+    keys: Annotated[Path | None, typer.Option(help="A file of API keys, one a line; only these are answered.")] = None,
+    characters: Annotated[int, typer.Option(help="The most characters of a request.")] = 10_000,
+    texts: Annotated[int, typer.Option(help="The most texts of a request.")] = 100,
+    body: Annotated[int, typer.Option(help="The most bytes of a request.")] = 1_000_000,
+    queue: Annotated[int, typer.Option(help="The most requests that wait for a run.")] = 256,
+    rate: Annotated[int, typer.Option(help="The most requests a minute of a client; 0: any number.")] = 600,
+    seconds: Annotated[float, typer.Option(help="The longest that a request may take.")] = 60.0,
+    delay: Annotated[float, typer.Option(help="How many milliseconds a request waits for others to join it.")] = 5.0,
+    batch: Annotated[int | None, typer.Option(help="Source tokens of a batch, if not the run's search.tokens.")] = None,
+    checkpoint: Checkpoint = "best",
+    device: Device = "auto",
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Multiply by bytes, on a CPU: faster, a little less exact.")
+    ] = False,
+) -> None:
+    """Serve runs over HTTP: LibreTranslate's interface, and our own under /v1."""
+    from dragoman import load
+    from dragoman.serving import Batching, Keys, Limits, Service, is_loopback, listening, pair_of, told
+    from dragoman.serving import serve as serve_them
+
+    limits = Limits(characters=characters, texts=texts, body=body, queue=queue, rate=rate, seconds=seconds)
+    batching, known = Batching(batch, delay / 1000), Keys() if keys is None else Keys.read(keys)
+    meant = [told(run) for run in runs]
+    for folder, _ in meant:
+        if not folder.is_dir():
+            raise UserError(f"{folder} does not exist: name the folder of a run")
+    bound = listening(host, port)
+    opened = []
+    for folder, pair in meant:
+        run = load(folder, checkpoint, device, weights="int8" if int8 else "float32")
+        opened.append((run, pair or pair_of(run)))
+    service = Service(opened, limits, batching, known)
+    address, number = bound.getsockname()[:2]
+
+    def ready() -> None:
+        for served in service.runs.values():
+            say(f"{served.name}: {served.pair.source} to {served.pair.target}")
+        if not is_loopback(address) and not known.asked:
+            say("other machines can reach this service, and it asks for no key: see --keys")
+        place = f"[{address}]" if ":" in address else address
+        print(f"http://{place}:{number}", flush=True)
+
+    serve_them(service, bound, ready)

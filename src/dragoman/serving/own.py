@@ -1,0 +1,201 @@
+"""Our own interface, under /v1: runs by name, searches, n-best lists, scores, alignments, and words as they come."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import AsyncIterator
+from contextlib import closing
+from typing import Any
+
+from fastapi import APIRouter, Request
+from fastapi.responses import StreamingResponse
+
+from dragoman.errors import UserError
+from dragoman.search import described
+from dragoman.serving.batching import Way
+from dragoman.serving.reading import client_of, key_of, read, unless_gone
+from dragoman.serving.refusal import RequestError
+from dragoman.serving.schemas import Ask, RunAnswer, Sentence, StreamAsk, Translated, TranslationAnswer, body_of
+from dragoman.serving.sentences import Parted
+from dragoman.serving.service import Served, Service
+
+Event = tuple[str, dict[str, Any]]  # its name and what it says
+
+
+def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["Dragoman"])
+
+    @router.get("/runs")
+    async def runs() -> list[RunAnswer]:
+        """The runs that are served."""
+        return [_about(served) for served in service.runs.values()]
+
+    @router.post("/translate", responses=errors, openapi_extra=body_of(Ask))
+    async def translate(request: Request) -> TranslationAnswer:
+        """Translations with scores, tokens and, where they are asked for, alternatives and alignments."""
+        asked = await read(request, Ask)
+        service.admit(client_of(request), key_of(request, asked.api_key))
+        texts = [asked.text] if isinstance(asked.text, str) else asked.text
+        service.check([*texts, asked.prefix])
+        if asked.prefix and len(texts) != 1:
+            raise RequestError(400, f"a prefix is for one text, but {len(texts)} came: send them one by one")
+        served = _meant(service, asked)
+        way = Way(_search(service, served, asked), asked.alignment, asked.token_scores, asked.prefix)
+        cut = [served.parted(text, asked.split) for text in texts]
+        found = await unless_gone(request, served.translate(cut, way), service.limits.seconds)
+        translations = [
+            Translated(
+                text=text.joined([one.text for one in some], served.pair.target),
+                sentences=[Sentence.of(*both) for both in zip(text.sentences, some)],
+            )
+            for text, some in zip(cut, found)
+        ]
+        return TranslationAnswer(run=served.name, translations=translations)
+
+    @router.post(
+        "/stream",
+        responses=errors | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+        response_class=StreamingResponse,
+        openapi_extra=body_of(StreamAsk),
+    )
+    async def stream(request: Request) -> StreamingResponse:
+        """A translation as it is written, as server-sent events.
+
+        `piece`: text that is added, and what will likely follow it; `sentence`: all about one that is complete; `done`:
+        the whole text; `error`: what went wrong.
+        """
+        asked = await read(request, StreamAsk)
+        service.admit(client_of(request), key_of(request, asked.api_key))
+        service.check([asked.text, asked.prefix])
+        served = _meant(service, asked)
+        way = Way(_search(service, served, asked), asked.alignment, prefix=asked.prefix)
+        writing = _Writing(service, served, served.parted(asked.text, asked.split), way)
+        first = await writing.start()
+        return StreamingResponse(writing.events(first), media_type="text/event-stream")
+
+    return router
+
+
+def _about(served: Served) -> RunAnswer:
+    run = served.run
+    return RunAnswer(
+        name=served.name,
+        source=served.pair.source,
+        target=served.pair.target,
+        system=run.config.system.name,
+        checkpoint=run.checkpoint,
+        parameters=sum(weight.numel() for weight in run.model.parameters()),
+        search=described(run.search),
+    )
+
+
+def _meant(service: Service, asked: Ask | StreamAsk) -> Served:
+    """The run that is named, or the first for the languages, or the only one."""
+    if asked.run is not None:
+        return service.named(asked.run)
+    if asked.source is not None and asked.target is not None:
+        return service.between(asked.source, asked.target)
+    if len(service.runs) > 1 or asked.source is not None or asked.target is not None:
+        raise RequestError(400, "say which run is meant: give 'run', or 'source' and 'target'")
+    return next(iter(service.runs.values()))
+
+
+def _search(service: Service, served: Served, asked: Ask | StreamAsk) -> Any:
+    best = asked.best if isinstance(asked, Ask) else None
+    if asked.search is not None and best is not None:
+        raise RequestError(400, "'best' and 'search' both say how to search: write it into the search")
+    if best is not None:
+        if best > service.limits.rows:
+            raise RequestError(
+                400, f"at most {service.limits.rows} translations of a sentence can be given, not {best:,}"
+            )
+        return served.beam(best)
+    return served.run.search if asked.search is None else service.search(served, asked.search)
+
+
+class _Writing:
+    """A text that a thread translates word by word, its steps between those of the batches."""
+
+    def __init__(self, service: Service, served: Served, text: Parted, way: Way) -> None:
+        self.service, self.served, self.text, self.way = service, served, text, way
+        self.loop = asyncio.get_running_loop()
+        self.queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+        self.stopped = threading.Event()
+
+    async def start(self) -> Event:
+        """The first event, or the error where nothing comes of it."""
+        if self.service.streams >= self.service.limits.streams:
+            raise RequestError(503, f"{self.service.streams} translations are being sent already: try again", retry=2)
+        self.service.streams += 1
+        threading.Thread(target=self._work, name="streaming", daemon=True).start()
+        try:
+            first = await self.queue.get()
+        except asyncio.CancelledError:
+            self.stopped.set()
+            raise
+        if isinstance(first, Exception):
+            raise first
+        assert first is not None  # 'done' is always said
+        return first
+
+    async def events(self, first: Event) -> AsyncIterator[str]:
+        """As the protocol of server-sent events writes them."""
+        event: Event | Exception | None = first
+        try:
+            while event is not None:
+                if isinstance(event, Exception):
+                    known = isinstance(event, UserError | RequestError)
+                    event = "error", {"error": str(event) if known else "the translation failed"}
+                yield f"event: {event[0]}\ndata: {json.dumps(event[1], ensure_ascii=False)}\n\n"
+                event = await self.queue.get()
+        finally:
+            self.stopped.set()  # whoever has left costs no more
+
+    def _say(self, event: Event | Exception | None) -> None:
+        self.loop.call_soon_threadsafe(self.queue.put_nowait, event)
+
+    def _work(self) -> None:
+        try:
+            self._translate()
+        except Exception as error:  # whatever it was, it is said
+            self._say(error)
+        finally:
+            self._say(None)
+            self.loop.call_soon_threadsafe(self._end)
+
+    def _end(self) -> None:
+        self.service.streams -= 1
+
+    def _translate(self) -> None:
+        run, limit = self.service.streaming(self.served), self.service.limits.seconds
+        ends = time.monotonic() + limit
+        gaps = self.text.spaced(self.served.pair.target)
+        texts = []
+        self._piece(0, gaps[0])
+        for number, sentence in enumerate(self.text.sentences):
+            prefix = self.way.prefix if number == 0 else ""
+            pieces = run.stream(sentence, search=self.way.search, alignment=self.way.alignment, prefix=prefix)
+            with closing(pieces):
+                while True:
+                    if self.stopped.is_set():
+                        return
+                    if time.monotonic() > ends:
+                        raise RequestError(503, f"the translation took longer than {limit:g} seconds")
+                    with self.service.device:
+                        piece = next(pieces, None)
+                    if piece is None:
+                        break
+                    self._piece(number, piece.text, piece.likely)
+                    if piece.translation is not None:
+                        texts.append(piece.translation.text)
+                        told = Sentence.of(sentence, piece.translation).model_dump(mode="json")
+                        self._say(("sentence", {"sentence": number, **told}))
+            self._piece(number, gaps[number + 1])
+        self._say(("done", {"run": self.served.name, "text": self.text.joined(texts, self.served.pair.target)}))
+
+    def _piece(self, number: int, text: str, likely: str = "") -> None:
+        if text or likely:
+            self._say(("piece", {"sentence": number, "text": text, "likely": likely}))

@@ -1,0 +1,154 @@
+"""What requests and answers hold, as the OpenAPI description shows it."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from dragoman.run import Translation
+from dragoman.serving.reading import FORM, JSON
+
+
+class Error(BaseModel):
+    error: str = Field(description="What was wrong, in a plain sentence.")
+
+
+class TranslateRequest(BaseModel):
+    """As LibreTranslate has it; other fields are left aside."""
+
+    q: str | list[str] = Field(description="A text, or several.")
+    source: str = Field(description="The language of the text, or 'auto'.", examples=["en"])
+    target: str = Field(description="The language to translate into.", examples=["de"])
+    format: Literal["text", "html"] | None = Field(None, description="'text' if not given.")
+    alternatives: int | None = Field(None, ge=0, description="How many other translations to give.")
+    api_key: str | None = None
+
+
+class DetectRequest(BaseModel):
+    q: str | list[str]
+    api_key: str | None = None
+
+
+class Detection(BaseModel):
+    language: str
+    confidence: float = Field(ge=0, le=100)
+
+
+class TranslateAnswer(BaseModel):
+    translatedText: str | list[str]  # noqa: N815
+    alternatives: list[str] | list[list[str]] | None = None
+    detectedLanguage: Detection | list[Detection] | None = None  # noqa: N815
+
+
+class Language(BaseModel):
+    code: str
+    name: str
+    targets: list[str]
+
+
+class Health(BaseModel):
+    status: Literal["ok"]
+
+
+class RunAnswer(BaseModel):
+    """A run that is served."""
+
+    name: str
+    source: str
+    target: str
+    system: str | None
+    checkpoint: str
+    parameters: int
+    search: dict[str, Any] = Field(description="How it translates unless told otherwise.")
+
+
+class _Ask(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    run: str | None = Field(None, description="Its name, as in /v1/runs; or else source and target.")
+    source: str | None = None
+    target: str | None = None
+    search: dict[str, Any] | None = Field(
+        None, description="A search, such as {'kind': 'Beam', 'size': 8}.", examples=[{"kind": "Beam", "size": 8}]
+    )
+    prefix: str = Field("", description="How the translation of the first sentence begins.")
+    split: bool = Field(True, description="Part texts into sentences? If not, each is translated as one.")
+    alignment: bool = False
+    api_key: str | None = None
+
+
+class Ask(_Ask):
+    """Texts to translate, and what to say of them."""
+
+    text: str | list[str]
+    best: int | None = Field(None, ge=1, description="How many translations of each sentence.")
+    token_scores: bool = Field(False, description="log p of every token?")
+
+
+class StreamAsk(_Ask):
+    """A text to translate as it is written."""
+
+    text: str
+
+
+class Hypothesis(BaseModel):
+    """A translation of a sentence, as a run gives it."""
+
+    text: str
+    score: float | None = Field(description="log p(y|x).")
+    tokens: list[str]
+    token_scores: list[float | None] | None = None
+    alignment: list[tuple[int, int]] | None = Field(None, description="Links of source word and target word.")
+    finished: bool = Field(description="False: cut off at the length limit.")
+    whole: bool = Field(description="False: only the beginning of the source was read.")
+
+    @classmethod
+    def of(cls, one: Translation) -> Hypothesis:
+        scores = None if one.token_scores is None else [_finite(score) for score in one.token_scores]
+        return cls(
+            text=one.text,
+            score=_finite(one.score),
+            tokens=one.tokens,
+            token_scores=scores,
+            alignment=one.alignment,
+            finished=one.finished,
+            whole=one.whole,
+        )
+
+
+class Sentence(BaseModel):
+    source: str
+    best: list[Hypothesis]
+
+    @classmethod
+    def of(cls, source: str, found: Translation) -> Sentence:
+        return cls(source=source, best=[Hypothesis.of(one) for one in (found, *found.alternatives)])
+
+
+class Translated(BaseModel):
+    """A text: the best translations of its sentences, joined, and all about each of them."""
+
+    text: str
+    sentences: list[Sentence]
+
+
+class TranslationAnswer(BaseModel):
+    run: str
+    translations: list[Translated]
+
+
+def _finite(score: float) -> float | None:
+    """JSON knows no infinity."""
+    return score if math.isfinite(score) else None
+
+
+def body_of(model: type[BaseModel], forms: bool = False) -> dict[str, Any]:
+    """The description of a body that we read ourselves."""
+    content = {JSON: {"schema": model.model_json_schema()}}
+    if forms:
+        names = {name: {"type": "string"} for name in model.model_fields}
+        required = [name for name, field in model.model_fields.items() if field.is_required()]
+        content[FORM] = {"schema": {"type": "object", "properties": names, "required": required}}
+    return {"requestBody": {"required": True, "content": content}}

@@ -1,0 +1,71 @@
+"""The process that listens."""
+
+from __future__ import annotations
+
+import ipaddress
+import signal
+import socket
+from collections.abc import Callable
+
+import uvicorn
+
+from dragoman.errors import UserError
+from dragoman.serving.app import application
+from dragoman.serving.service import Service
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """A socket that is bound, so that a port that is taken is said before runs are opened."""
+    try:
+        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(kind, socket.SOCK_STREAM)
+        bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"nothing can listen at {host} port {port}: {reason}; try another --port") from None
+    return bound
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Answer requests until the process is told to end; then finish what was accepted.
+
+    `ready` is called when requests are answered. A second signal ends it at once.
+    """
+    config = uvicorn.Config(
+        application(service),
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        limit_concurrency=service.limits.connections,
+        timeout_keep_alive=10,
+        timeout_graceful_shutdown=round(service.limits.seconds) + 1,
+    )
+    before = {one: signal.signal(one, _quietly) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        _Server(config, ready).run(sockets=[bound])
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+def _quietly(number: int, frame: object) -> None:
+    """uvicorn sends itself the signal again that it has ended by: that was all that was asked for."""
+
+
+class _Server(uvicorn.Server):
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
