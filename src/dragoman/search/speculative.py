@@ -169,11 +169,12 @@ class SpeculativeEngine(Engine):
         logits = logits.gather(1, last.expand(-1, 1, logits.shape[-1]))  # B 1 V
         writer["seen"] = step + 1
         saved, ahead = _saved(model, writer["state"]), dict(writer)
-        drafts = [self._write(told, logits)]
+        no_matter = torch.zeros_like(logits[..., 0])  # what a draft costs
+        drafts = [self._write(told, logits, no_matter)]
         while len(drafts) < self.ahead:
             logits = _read(model, ahead, drafts[-1], None, room[-1])
             ahead["seen"] = ahead["seen"] + 1
-            drafts.append(self._write(told, logits))
+            drafts.append(self._write(told, logits, no_matter))
         writer["state"] = _with(writer["state"], saved)
         return torch.cat(drafts, 1)
 
@@ -184,10 +185,11 @@ class SpeculativeEngine(Engine):
         """
         going, writers = ~slots["over"], slots["writers"]  # B
         told, written = self._told(slots), torch.zeros_like(slots["step"])
+        norm = log_sum(logits)  # B N+1
         self.acceptance.rounds += int(going.sum())
         for place, drafted in enumerate([*drafts.unbind(1), None]):
             after = dict(told)
-            self._write(after, logits[:, place : place + 1])
+            self._write(after, logits[:, place : place + 1], norm[:, place : place + 1])
             told = _where(going, after, told)
             written = written + going
             if drafted is None:
@@ -200,9 +202,8 @@ class SpeculativeEngine(Engine):
                 break
         return told | {"writers": writers}, written
 
-    def _write(self, slots: Tree, logits: Tensor) -> Tensor:
-        """B 1 V → the words that are chosen, B 1."""
-        norm = log_sum(logits)  # B 1
+    def _write(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
+        """Logits, B 1 V, and log Σ exp of them, B 1 → the words that are chosen, B 1."""
         tokens, _ = self.strategy.choose(slots, self._allowed(slots, logits, norm), norm, None)
         for rule in self.rules:
             rule.follow(slots, tokens, None)

@@ -11,10 +11,25 @@ CLOSING = "\"'”’“»«›)\\]}"
 END = re.compile(rf"[.!?…؟۔।॥።։။។]+[{CLOSING}]*(?=\s)|[。！？｡]+[」』”’）】》{CLOSING}]*")
 PARAGRAPH = re.compile(r"\s*[\n\r\t\v\f\x85\u2028\u2029]\s*")
 OPENING = "\"'„“‚‘«»‹¿¡([{"
-ABBREVIATIONS = frozenset(
-    ("bzw", "ca", "dr", "etc", "evtl", "gen", "hr", "inc", "jr", "ltd", "mme", "mr", "mrs", "ms", "nr", "prof", "sen")
-    + ("sr", "sra", "st", "str", "usw", "vgl", "vol", "vs")
-)
+ABBREVIATIONS = {
+    "bzw",
+    "ca",
+    "dr",
+    "etc",
+    "evtl",
+    "gen",
+    "hr",
+    "inc",
+    "jr",
+    "ltd",
+    "mme",
+    "mr",
+    "mrs",
+    "ms",
+    "nr",
+    "prof",
+}
+ABBREVIATIONS |= {"sen", "sr", "sra", "st", "str", "usw", "vgl", "vol", "vs"}
 #: control characters are no text, and count as spaces
 CONTROLS = {code: " " for code in (*range(0x00, 0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my"})  # languages
