@@ -25,7 +25,12 @@ from dragoman.serving.service import Served, Service
 def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
     router = APIRouter(tags=["LibreTranslate"])
 
-    @router.post("/translate", responses=errors, openapi_extra=body_of(TranslateRequest, forms=True))
+    @router.post(
+        "/translate",
+        responses=errors,
+        response_model_exclude_none=True,
+        openapi_extra=body_of(TranslateRequest, forms=True),
+    )
     async def translate(request: Request) -> TranslateAnswer:
         """Translate a text, or a list of them."""
         asked = await read(request, TranslateRequest)

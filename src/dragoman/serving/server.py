@@ -34,11 +34,8 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until the process is told to end; then finish what was accepted.
-
-    `ready` is called when requests are answered. A second signal ends it at once.
-    """
+def server_of(service: Service, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+    """What answers requests; `ready` is called when it does."""
     config = uvicorn.Config(
         application(service),
         log_level="warning",
@@ -48,9 +45,14 @@ def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = la
         timeout_keep_alive=10,
         timeout_graceful_shutdown=round(service.limits.seconds) + 1,
     )
+    return _Server(config, ready)
+
+
+def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
+    """Answer requests until the process is told to end; then finish what was accepted. A second signal ends it at once."""
     before = {one: signal.signal(one, _quietly) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
-        _Server(config, ready).run(sockets=[bound])
+        server_of(service, ready).run(sockets=[bound])
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)

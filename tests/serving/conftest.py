@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from starlette.testclient import TestClient
+
+import dragoman
+from dragoman.cli import main
+from dragoman.data import phrasebook
+from dragoman.run import Run
+from dragoman.serving import Batching, Keys, Limits, Pair, Service, application
+
+Serving = Callable[..., TestClient]
+
+
+@pytest.fixture(scope="session")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run that has hardly learned anything."""
+    place = tmp_path_factory.mktemp("serving")
+    phrasebook.write(place / "book", pairs=300, valid=10, test=10)
+    settings = ["system.settings.width=16", "system.settings.layers=1", "training.tokens=400", "text.size=400"]
+    settings += ["search.longest_target=12"]
+    options = [part for setting in settings for part in ("--set", setting)]
+    files = ["--source", place / "book" / "train.en", "--target", place / "book" / "train.de"]
+    arguments = ["train", place / "run", *files, "--system", "bahdanau", "--steps", 4, "--device", "cpu", *options]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+    return place / "run"
+
+
+@pytest.fixture(scope="session")
+def run(folder: Path) -> Run:
+    return dragoman.load(folder, device="cpu")
+
+
+@pytest.fixture
+def serving(run: Run) -> Iterator[Serving]:
+    """A client of a service with such limits."""
+    opened = []
+
+    def open_client(
+        limits: Limits | None = None, keys: Keys | None = None, batching: Batching | None = None
+    ) -> TestClient:
+        service = Service([(run, Pair("en", "de"))], limits or Limits(rate=0), batching, keys)
+        client = TestClient(application(service), raise_server_exceptions=False)
+        client.__enter__()
+        opened.append(client)
+        return client
+
+    yield open_client
+    for client in opened:
+        client.__exit__(None, None, None)
+
+
+@pytest.fixture
+def client(serving: Serving) -> TestClient:
+    return serving()

@@ -1,0 +1,176 @@
+"""Requests are gathered, take turns, can be given up, and do not harm one another."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+
+import pytest
+
+from dragoman.run import Translation
+from dragoman.search import Beam, MinimumRisk, Sample
+from dragoman.serving.batching import Batcher, Job, Way, draws
+from dragoman.serving.metrics import Metrics
+from dragoman.serving.refusal import RequestError
+from dragoman.serving.settings import Batching
+
+WAY = Way(Beam(1))
+
+
+class Upper:
+    """A run that writes capitals, remembers its batches, and works only when it may."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[str]] = []
+        self.may = threading.Event()
+        self.may.set()
+        self.config = SimpleNamespace(search=SimpleNamespace(tokens=100))
+
+    def translate_stream(
+        self, texts: Sequence[str], settings: object, first: int, **_: object
+    ) -> Iterator[Translation]:
+        self.batches.append(list(texts))
+        assert self.may.wait(10)
+        if "bad" in texts:
+            raise ValueError("bad")
+        for number, text in enumerate(texts, first):
+            yield Translation(f"{text.upper()}{number if isinstance(settings, Sample) else ''}", 0.0)
+
+
+@pytest.fixture
+def run() -> Upper:
+    return Upper()
+
+
+@pytest.fixture
+def batcher(run: Upper) -> Iterator[Callable[..., Batcher]]:
+    made = []
+
+    def make(tokens: int | None = None, delay: float = 0.0, most: int = 100) -> Batcher:
+        one = Batcher(run, "upper", threading.Lock(), Batching(tokens, delay), most, Metrics())  # type: ignore[arg-type]
+        made.append(one)
+        one.start()
+        return one
+
+    yield make
+    run.may.set()
+    for one in made:
+        one.close()
+
+
+def job(*texts: str, way: Way = WAY) -> Job:
+    return Job(texts, [1] * len(texts), way)
+
+
+def busy(run: Upper, batcher: Batcher) -> Job:
+    """The run is kept at work until it may go on."""
+    run.may.clear()
+    first = batcher.accept(job("first"))
+    while not run.batches:
+        time.sleep(0.001)
+    return first
+
+
+def texts(one: Job) -> list[str]:
+    return [found.text for found in one.answer.result(10)]
+
+
+def test_what_comes_while_a_batch_runs_is_the_next_batch(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher()
+    busy(run, one)
+    waiting = [one.accept(job(name, name * 2)) for name in "abc"]
+    run.may.set()
+    assert [texts(some) for some in waiting] == [["A", "AA"], ["B", "BB"], ["C", "CC"]]
+    assert run.batches == [["first"], ["a", "aa", "b", "bb", "c", "cc"]]
+
+
+def test_a_run_with_nothing_to_do_waits_for_others_to_join(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher(delay=0.3)
+    waiting = [one.accept(job(name)) for name in "ab"]
+    assert [texts(some) for some in waiting] == [["A"], ["B"]]
+    assert run.batches == [["a", "b"]]
+
+
+def test_it_does_not_wait_when_the_batch_is_full(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher(tokens=2, delay=9.0)
+    began = time.monotonic()
+    assert texts(one.accept(job("a", "b"))) == ["A", "B"]
+    assert time.monotonic() - began < 5
+
+
+def test_a_batch_has_no_more_tokens_than_its_budget(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher(tokens=5)
+    busy(run, one)
+    large = one.accept(Job(["l"], [7], WAY))
+    waiting = one.accept(Job(list("abc"), [2, 2, 2], WAY))
+    run.may.set()
+    assert texts(waiting) == ["A", "B", "C"]
+    assert texts(large) == ["L"]
+    assert run.batches[1:] == [["l"], ["a", "b"], ["c"]]
+
+
+def test_a_long_text_lets_short_ones_pass(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher(tokens=20)
+    busy(run, one)
+    long = one.accept(job(*["x"] * 60))
+    short = one.accept(job("y"))
+    run.may.set()
+    assert texts(short) == ["Y"]
+    assert len(texts(long)) == 60
+    assert "y" in run.batches[1]
+
+
+def test_a_request_that_was_given_up_costs_nothing(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher()
+    busy(run, one)
+    left, stays = one.accept(job("gone")), one.accept(job("here"))
+    assert left.answer.cancel()
+    run.may.set()
+    assert texts(stays) == ["HERE"]
+    assert run.batches == [["first"], ["here"]]
+
+
+def test_a_failure_is_answered_to_whom_it_concerns(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher()
+    busy(run, one)
+    good, bad = one.accept(job("good")), one.accept(job("bad"))
+    run.may.set()
+    assert texts(good) == ["GOOD"]
+    with pytest.raises(ValueError, match="bad"):
+        bad.answer.result(10)
+    assert texts(one.accept(job("next"))) == ["NEXT"]
+
+
+def test_ways_to_search_are_not_mixed_and_draws_are_alone(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher()
+    busy(run, one)
+    drawn = [one.accept(job("a", "b", way=Way(Sample()))) for _ in range(2)]
+    wide = one.accept(job("c", way=Way(Beam(2))))
+    run.may.set()
+    assert [texts(some) for some in drawn] == [["A0", "B1"]] * 2  # by their number within the request
+    assert texts(wide) == ["C"]
+    assert sorted(run.batches[1:]) == [["a", "b"], ["a", "b"], ["c"]]
+    assert draws(MinimumRisk(Sample(best=4)))
+    assert not draws(MinimumRisk(Beam(4, best=4)))
+
+
+def test_a_full_queue_refuses_at_once(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher(most=2)
+    busy(run, one)
+    waiting = [one.accept(job("a")), one.accept(job("b"))]
+    with pytest.raises(RequestError) as refused:
+        one.accept(job("c"))
+    assert (refused.value.status, refused.value.retry) == (503, 1)
+    waiting[0].answer.cancel()  # which makes room
+    one.accept(job("d"))
+
+
+def test_closing_finishes_what_was_accepted(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher(delay=5.0)
+    accepted = [one.accept(job(name)) for name in "abc"]
+    one.close()
+    assert [texts(some) for some in accepted] == [["A"], ["B"], ["C"]]
+    with pytest.raises(RequestError, match="stopped"):
+        one.accept(job("d"))

@@ -1,0 +1,288 @@
+"""What clients ask over HTTP, and what they are answered."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from starlette.testclient import TestClient
+
+from dragoman.run import Run
+from dragoman.search import Beam, Sample
+from dragoman.serving import Keys, Limits
+
+PAIR = {"source": "en", "target": "de"}
+TEXT = "Anna reads the book. The man sleeps.\n\nThe dog sees him."
+
+
+def best(run: Run, text: str) -> str:
+    return run.translate([text], alignment=False)[0].text
+
+
+# ---- as LibreTranslate has it
+
+
+def test_a_text_is_translated_sentence_by_sentence(client: TestClient, run: Run) -> None:
+    answer = client.post("/translate", json={"q": TEXT, **PAIR})
+    first, second, third = (best(run, text) for text in TEXT.replace("\n\n", " ").replace(". ", ".|").split("|"))
+    assert answer.status_code == 200
+    assert answer.json() == {"translatedText": f"{first} {second}\n\n{third}"}
+
+
+def test_a_list_comes_back_as_a_list(client: TestClient, run: Run) -> None:
+    answer = client.post("/translate", json={"q": ["Anna reads.", "", " \n"], **PAIR, "format": "text"})
+    assert answer.json() == {"translatedText": [best(run, "Anna reads."), "", " \n"]}
+
+
+@pytest.mark.parametrize("way", ["form", "parts", "address"])
+def test_forms_and_addresses_are_read_too(client: TestClient, run: Run, way: str) -> None:
+    fields = {"q": "Anna reads.", **PAIR, "alternatives": "0"}
+    given = {
+        "form": {"data": fields},
+        "parts": {"files": {name: (None, value) for name, value in fields.items()}},
+        "address": {"params": fields},
+    }[way]
+    assert client.post("/translate", **given).json() == {"translatedText": best(run, "Anna reads.")}
+
+
+def test_alternatives_are_the_next_best(client: TestClient, run: Run) -> None:
+    answer = client.post("/translate", json={"q": "Anna reads.", **PAIR, "alternatives": 3}).json()
+    found = run.translate(["Anna reads."], search=Beam(5, best=4, length=run.length))[0]
+    assert answer["translatedText"] == found.text
+    others = [one.text for one in found.alternatives]
+    assert answer["alternatives"] == [one for one in dict.fromkeys(others) if one != found.text]
+    assert client.post("/translate", json={"q": "Anna reads.", **PAIR, "alternatives": 11}).status_code == 400
+
+
+def test_markup_stays_as_it_is(client: TestClient, run: Run) -> None:
+    text = "<p class='a > b'>Anna reads.</p><!-- no --><pre>Anna reads.</pre> &lt;"
+    answer = client.post("/translate", json={"q": text, **PAIR, "format": "html"}).json()["translatedText"]
+    inner, last = (best(run, text) for text in ("Anna reads.", "<"))
+    escaped = [text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;") for text in (inner, last)]
+    assert answer == f"<p class='a > b'>{escaped[0]}</p><!-- no --><pre>Anna reads.</pre> {escaped[1]}"
+
+
+def test_languages_are_listed_and_told_apart(client: TestClient) -> None:
+    assert client.get("/languages").json() == [
+        {"code": "en", "name": "English", "targets": ["de"]},
+        {"code": "de", "name": "German", "targets": []},
+    ]
+    for text, language in (("The woman sees the old man.", "en"), ("Die Frau sieht den alten Mann.", "de")):
+        found = client.post("/detect", json={"q": text}).json()
+        assert found[0]["language"] == language
+        assert found[0]["confidence"] > 90
+    strange = client.post("/detect", json={"q": "你好"}).json()
+    assert all(one["confidence"] == 0 for one in strange)
+    answer = client.post("/translate", json={"q": "The woman sleeps.", "source": "auto", "target": "de"}).json()
+    assert answer["detectedLanguage"]["language"] == "en"
+    variant = client.post("/translate", json={"q": "Anna reads.", "source": "en-GB", "target": "DE"})
+    assert variant.status_code == 200
+
+
+def test_health_settings_and_counters(client: TestClient) -> None:
+    assert client.get("/health").json() == {"status": "ok"}
+    assert client.get("/frontend/settings").json()["charLimit"] == Limits().characters
+    client.post("/translate", json={"q": "Anna reads.", **PAIR})
+    answer = client.get("/metrics")
+    assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
+    lines = answer.text.splitlines()
+    assert 'dragoman_requests_total{route="/translate",status="200"} 1' in lines
+    assert 'dragoman_sentences_total{run="run"} 1' in lines
+    assert 'dragoman_batch_sentences_bucket{run="run",le="1"} 1' in lines
+    assert 'dragoman_request_seconds_count{route="/health"} 1' in lines
+
+
+def test_nothing_is_loaded_from_other_hosts(client: TestClient) -> None:
+    assert client.get("/docs").status_code == 404
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/translate", "/languages", "/detect", "/v1/translate", "/v1/stream", "/v1/runs"} <= set(paths)
+
+
+# ---- our own
+
+
+def test_runs_say_how_they_translate(client: TestClient, run: Run) -> None:
+    (one,) = client.get("/v1/runs").json()
+    assert (one["name"], one["source"], one["target"], one["system"]) == ("run", "en", "de", "bahdanau")
+    assert one["search"]["kind"] == "Beam"
+    assert one["parameters"] == sum(weight.numel() for weight in run.model.parameters())
+
+
+def test_scores_alignments_and_n_best(client: TestClient, run: Run) -> None:
+    asked = {"text": ["Anna reads. The man sleeps."], "best": 2, "alignment": True, "token_scores": True}
+    (answer,) = client.post("/v1/translate", json=asked).json()["translations"]
+    found = run.translate(
+        ["Anna reads.", "The man sleeps."], search=Beam(5, best=2, length=run.length), token_scores=True
+    )
+    assert answer["text"] == " ".join(one.text for one in found)
+    for sentence, one in zip(answer["sentences"], found, strict=True):
+        first, second = sentence["best"]
+        assert (first["text"], first["tokens"]) == (one.text, one.tokens)
+        assert first["score"] == pytest.approx(one.score, abs=1e-4)
+        assert [tuple(link) for link in first["alignment"]] == one.alignment
+        assert first["token_scores"] == pytest.approx(one.token_scores, abs=1e-4)
+        assert second["text"] == one.alternatives[0].text
+
+
+def test_a_search_can_be_described(client: TestClient, run: Run) -> None:
+    asked = {"text": TEXT, "split": False, "search": {"kind": "Sample", "seed": 3, "top_k": 5}}
+    answers = [client.post("/v1/translate", json=asked).json()["translations"][0]["text"] for _ in range(2)]
+    assert answers == [run.translate([TEXT], search=Sample(seed=3, top_k=5))[0].text] * 2
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"text": "a", "search": {"kind": "Exact"}}, "'Beam', 'Sample' or 'MinimumRisk', not 'Exact'"),
+        (
+            {"text": "a", "search": {"kind": "Rerank", "candidates": {"kind": "Beam"}, "channel": "/etc"}},
+            "not 'Rerank'",
+        ),
+        ({"text": "a", "search": {"kind": "Beam", "size": 65}}, "64 hypotheses"),
+        ({"text": "a", "search": {"kind": "Beam", "sise": 5}}, "sise"),
+        ({"text": "a", "search": {"kind": "Beam", "size": 2, "best": 3}}, "cannot give the 3 best"),
+        ({"text": "a", "search": {"kind": "Sample", "length": {"kind": "Length", "most": 10**6}}}, "tokens here"),
+        ({"text": "a", "search": {"kind": "Beam"}, "best": 2}, "both say how to search"),
+        ({"text": "a", "best": 0}, "'best'"),
+        ({"text": "a", "run": "rum"}, "did you mean 'run'"),
+        ({"text": "a", "target": "de"}, "which run"),
+        ({"text": "a", "colour": 1}, "no field 'colour'"),
+        ({"text": ["a", "b"], "prefix": "Der"}, "one text"),
+    ],
+)
+def test_what_cannot_be_done_is_refused(client: TestClient, asked: dict[str, object], said: str) -> None:
+    answer = client.post("/v1/translate", json=asked)
+    assert answer.status_code == 400
+    assert said in answer.json()["error"]
+
+
+def events(client: TestClient, **asked: object) -> list[tuple[str, dict[str, object]]]:
+    answer = client.post("/v1/stream", json=asked)
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    blocks = [block.split("\n") for block in answer.text.strip().split("\n\n")]
+    return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
+
+
+def test_words_come_as_they_are_written(client: TestClient, run: Run) -> None:
+    found = events(client, text=TEXT, search={"kind": "Beam", "size": 1})
+    whole = client.post("/v1/translate", json={"text": TEXT, "search": {"kind": "Beam", "size": 1}}).json()
+    text = "".join(str(said["text"]) for name, said in found if name == "piece")
+    assert text == whole["translations"][0]["text"] == found[-1][1]["text"]
+    assert [name for name, _ in found if name != "piece"] == ["sentence"] * 3 + ["done"]
+    assert [said["best"] for name, said in found if name == "sentence"] == [
+        pytest.approx(one["best"]) if False else one["best"] for one in whole["translations"][0]["sentences"]
+    ]
+    assert client.get("/metrics").text.count("dragoman_streams 0") == 1
+
+
+def test_a_stream_that_cannot_begin_is_refused(client: TestClient) -> None:
+    answer = client.post("/v1/stream", json={"text": "a", "search": {"kind": "Beam", "size": 5, "groups": 2}})
+    assert (answer.status_code, "groups" in answer.json()["error"]) == (400, True)
+    assert events(client, text="")[-1] == ("done", {"run": "run", "text": ""})
+
+
+# ---- many at once
+
+
+def test_every_answer_is_the_one_that_is_given_alone(client: TestClient, run: Run) -> None:
+    texts = [
+        f"{who} {what} the {whom}." for who in ("Anna", "He") for what in ("sees", "reads") for whom in ("dog", "book")
+    ]
+    alone = [best(run, text) for text in texts]
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda text: client.post("/translate", json={"q": text, **PAIR}).json(), texts * 3))
+    assert [one["translatedText"] for one in answers] == alone * 3
+
+
+# ---- keys and limits
+
+
+def test_keys_are_asked_for_where_there_are_some(serving) -> None:  # type: ignore[no-untyped-def]
+    client = serving(keys=Keys(["secret"]))
+    asked = {"q": "Anna reads.", **PAIR}
+    assert client.post("/translate", json=asked).status_code == 403
+    assert client.post("/translate", json={**asked, "api_key": "wrong"}).status_code == 403
+    assert client.post("/translate", json={**asked, "api_key": "secret"}).status_code == 200
+    assert client.post("/translate", data={**asked, "api_key": "secret"}).status_code == 200
+    with_header = client.post("/v1/translate", json={"text": "a"}, headers={"authorization": "Bearer secret"})
+    assert with_header.status_code == 200
+    assert client.get("/languages").status_code == 200
+    assert client.get("/frontend/settings").json()["keyRequired"] is True
+
+
+def test_a_client_that_asks_too_often_is_slowed_down(serving) -> None:  # type: ignore[no-untyped-def]
+    client = serving(Limits(rate=12))  # two at once, then one every five seconds
+    answers = [client.post("/detect", json={"q": "a"}) for _ in range(3)]
+    assert [one.status_code for one in answers] == [200, 200, 429]
+    assert 1 <= int(answers[2].headers["retry-after"]) <= 6
+    assert client.get("/health").status_code == 200
+
+
+def test_too_much_is_refused(serving) -> None:  # type: ignore[no-untyped-def]
+    client = serving(Limits(rate=0, characters=20, texts=2, body=1000, seconds=1e-9))
+    for q, status in (("a" * 21, 400), (["a", "b", "c"], 400), ("a" * 2000, 413), (["a" * 15, "b" * 15], 400)):
+        answer = client.post("/translate", json={"q": q, **PAIR})
+        assert (answer.status_code, list(answer.json())) == (status, ["error"])
+    slow = client.post("/translate", json={"q": "Anna reads.", **PAIR})
+    assert (slow.status_code, "longer" in slow.json()["error"]) == (503, True)
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "status", "said"),
+    [
+        (b"{", "application/json", 400, "no JSON"),
+        (b"[1]", "application/json", 400, "JSON object"),
+        (b'"q"', "application/json", 400, "JSON object"),
+        (b"[" * 100_000, "application/json", 400, "JSON"),
+        (b'{"q": NaN}', "application/json", 400, "NaN"),
+        (b"\xff\xfe", "application/json", 400, "no JSON"),
+        (b"", "application/json", 400, "no JSON"),
+        (b"{}", "application/json", 400, "'q' is missing"),
+        (b'{"q": 5, "source": "en", "target": "de"}', "application/json", 400, "'q"),
+        (b'{"q": ["a", null], "source": "en", "target": "de"}', "application/json", 400, "'q"),
+        (
+            b'{"q": "a", "source": "en", "target": "de", "alternatives": "many"}',
+            "application/json",
+            400,
+            "alternatives",
+        ),
+        (b'{"q": "a", "source": "en", "target": "de", "alternatives": -1}', "application/json", 400, "alternatives"),
+        (b'{"q": "a", "source": "en", "target": "de", "format": "pdf"}', "application/json", 400, "format"),
+        (b'{"q": "", "source": "en", "target": "de"}', "application/json", 400, "no text"),
+        (b'{"q": [], "source": "en", "target": "de"}', "application/json", 400, "no text"),
+        (b'{"q": "\\ud800", "source": "en", "target": "de"}', "application/json", 400, "surrogate"),
+        (b'{"q": "a", "source": "en\\udfff", "target": "de"}', "application/json", 400, "surrogate"),
+        (b'{"q": "a", "source": "en", "target": "fr"}', "application/json", 400, "only from en to de"),
+        (b'{"q": "a", "source": "auto", "target": "fr"}', "application/json", 400, "could not be told"),
+        (b"q=a&source=en&target=%ff", "application/x-www-form-urlencoded", 400, "UTF-8"),
+        (b"nothing", "multipart/form-data; boundary=x", 400, ""),
+        (b"<q>a</q>", "text/xml", 415, "text/xml"),
+    ],
+)
+def test_bad_requests_get_a_plain_answer(client: TestClient, body: bytes, kind: str, status: int, said: str) -> None:
+    answer = client.post("/translate", content=body, headers={"content-type": kind})
+    assert answer.status_code == status, answer.text
+    assert said in answer.json()["error"]
+
+
+def test_control_characters_count_as_spaces(client: TestClient, run: Run) -> None:
+    answer = client.post("/translate", json={"q": "Anna\x00reads.\x1b", **PAIR}).json()["translatedText"]
+    assert answer.startswith(best(run, "Anna reads."))
+
+
+def test_unknown_places_and_methods_are_said(client: TestClient) -> None:
+    assert client.get("/nothing").json() == {"error": "not found"}
+    answer = client.get("/translate")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
+
+
+def test_a_fault_is_answered_and_the_service_goes_on(
+    client: TestClient, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(type(run), "translate_stream", lambda *_, **__: 1 / 0)
+        answer = client.post("/translate", json={"q": "Anna reads.", **PAIR})
+    assert answer.status_code == 500
+    assert "failed" in answer.json()["error"]
+    assert client.post("/translate", json={"q": "Anna reads.", **PAIR}).status_code == 200

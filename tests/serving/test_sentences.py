@@ -1,0 +1,67 @@
+"""Long texts are parted into sentences and joined again."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dragoman.serving.sentences import parted, whole
+
+
+def words(text: str) -> int:
+    return len(text.split())
+
+
+@pytest.mark.parametrize(
+    ("text", "sentences"),
+    [
+        ("One. Two! Three? Four", ["One.", "Two!", "Three?", "Four"]),
+        ("He said: “Go.” Then he left.", ["He said: “Go.”", "Then he left."]),
+        ("Dr. Smith met J. Doe at 3. Mai.", ["Dr. Smith met J. Doe at 3. Mai."]),
+        ("In 1999. Then 3.5 or 1,000.", ["In 1999.", "Then 3.5 or 1,000."]),
+        ("e.g. this, z. B. das, etc. and so on", ["e.g. this, z. B. das, etc. and so on"]),
+        ("what? he asked. No. Yes.", ["what? he asked.", "No.", "Yes."]),
+        ("你好。你是谁？我是「他。」好！", ["你好。", "你是谁？", "我是「他。」", "好！"]),
+        ("كيف حالك؟ أنا بخير.", ["كيف حالك؟", "أنا بخير."]),
+        ("राम घर जाता है। वह खुश है।", ["राम घर जाता है।", "वह खुश है।"]),
+        ("a line\nanother\tand a cell", ["a line", "another", "and a cell"]),
+        ("… and so on", ["… and so on"]),
+        ("", []),
+        (" \n\t ", []),
+        ("with\0control\x07characters\x85", ["with control characters"]),
+    ],
+)
+def test_sentences_end_where_a_reader_would_end_them(text: str, sentences: list[str]) -> None:
+    assert parted(text, words, 100).sentences == sentences
+
+
+@given(st.text(st.sampled_from("aB1. !?\n\t\r  。」,\x00é"), max_size=60), st.integers(1, 4))
+def test_sentences_joined_again_are_the_text(text: str, most: int) -> None:
+    found = parted(text, words, most)
+    kept = found.joined(found.sentences, "zh")
+    assert kept.replace("\0", " ") == text.replace("\0", " ")
+    assert len(found.gaps) == len(found.sentences) + 1
+    assert all(sentence.strip() == sentence and sentence for sentence in found.sentences)
+
+
+def test_paragraphs_and_white_space_stay() -> None:
+    found = parted("  First.  Second.\n\n\tThird.\n", words, 100)
+    assert found.joined(["1", "2", "3"], "de") == "  1  2\n\n\t3\n"
+
+
+def test_languages_without_spaces_get_one_where_the_target_has_them() -> None:
+    found = parted("你好。再见。", words, 100)
+    assert found.joined(["Hallo.", "Tschüss."], "de") == "Hallo. Tschüss."
+    assert found.joined(["やあ。", "またね。"], "ja") == "やあ。またね。"
+
+
+def test_what_is_too_long_is_cut_near_the_middle() -> None:
+    assert parted("a b c, d e f", words, 4).sentences == ["a b c,", "d e f"]
+    assert parted("a b c d", words, 2).sentences == ["a b", "c d"]
+    assert parted("abcdefgh", len, 4).sentences == ["abcd", "efgh"]
+
+
+def test_a_text_can_stay_whole() -> None:
+    assert whole(" One. Two. ").sentences == ["One. Two."]
+    assert whole(" One. Two. ").joined(["x"], "de") == " x "
