@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -10,7 +11,8 @@ import dragoman
 from dragoman.cli import main
 from dragoman.data import phrasebook
 from dragoman.run import Run
-from dragoman.serving import Batching, Keys, Limits, Pair, Service, application
+from dragoman.serving import Batching, Keys, Limits, Pair, Service, application, listening
+from dragoman.serving.server import server_of
 
 Serving = Callable[..., TestClient]
 
@@ -60,3 +62,27 @@ def serving(run: Run) -> Iterator[Serving]:
 @pytest.fixture
 def client(serving: Serving) -> TestClient:
     return serving()
+
+
+@pytest.fixture(scope="module")
+def service(run: Run) -> Service:
+    """A service that listens."""
+    return Service([(run, Pair("en", "de"))], Limits(rate=0, patience=0.5))
+
+
+@pytest.fixture(scope="module")
+def address(service: Service) -> Iterator[tuple[str, int]]:
+    ready, bound = threading.Event(), listening("127.0.0.1", 0)
+    server = server_of(service, ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    assert ready.wait(60)
+    yield bound.getsockname()
+    server.should_exit = True
+    thread.join()
+    bound.close()
+
+
+@pytest.fixture(scope="module")
+def url(address: tuple[str, int]) -> str:
+    return "http://{}:{}/".format(*address)

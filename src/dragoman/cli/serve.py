@@ -14,7 +14,7 @@ from dragoman.errors import UserError
 def serve(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN…", help="Run folders, or RUN=en-de to say the languages.", show_default=False),
+        typer.Argument(metavar="RUN", help="Run folders, or RUN=en-de to say the languages.", show_default=False),
     ],
     port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 5000,
     host: Annotated[str, typer.Option(help="0.0.0.0: other machines may ask too.")] = "127.0.0.1",

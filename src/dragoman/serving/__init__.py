@@ -6,6 +6,7 @@ from dragoman.errors import UserError
 
 try:
     import fastapi  # noqa: F401
+    import uvicorn  # noqa: F401
 except ImportError:
     raise UserError("the service needs FastAPI and uvicorn: pip install 'dragoman[serve]'") from None
 

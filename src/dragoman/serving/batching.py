@@ -116,13 +116,17 @@ class Batcher:
             return []
         return await asyncio.wrap_future(self.accept(Job(sentences, sizes, way)).answer)
 
+    @property
+    def full(self) -> bool:
+        return len(self._jobs) >= self.most
+
     def accept(self, job: Job) -> Job:
         with self._changed:
             if self._closing:
                 raise RequestError(503, "the service is being stopped", retry=5)
-            if len(self._jobs) >= self.most:
+            if self.full:
                 self._drop()
-            if len(self._jobs) >= self.most:
+            if self.full:
                 raise RequestError(
                     503, f"{len(self._jobs)} requests are waiting already: try again in a moment", retry=1
                 )

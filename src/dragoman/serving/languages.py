@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,6 @@ yo Yoruba, zh Chinese, zu Zulu
 NAMES = {code: name for code, _, name in (one.strip().partition(" ") for one in _NAMED.split(","))}
 CODE = "[a-zA-Z]{2,3}(?:[-_][a-zA-Z]{4})?"  # a language, with a script where one is told
 PAIR = re.compile(rf"({CODE})[-_>:]({CODE})")
-IN_A_NAME = re.compile(r"(?:^|[-_.])([a-z]{2})[-_]([a-z]{2})(?:$|[-_.])")  # such as opus-mt-en-de
 
 
 class Pair(NamedTuple):
@@ -58,9 +58,10 @@ def pair_of(run: Run) -> Pair:
     endings = [{_ending(file) for file in files} for files in (data.source, data.target)]
     if all(len(codes) == 1 and codes <= NAMES.keys() for codes in endings):
         return Pair(*(next(iter(codes)) for codes in endings))
-    match = IN_A_NAME.search(run.folder.resolve().name.lower())
-    if match and set(match.groups()) <= NAMES.keys():
-        return Pair(*match.groups())
+    parts = re.split(r"[-_.]", run.folder.resolve().name.lower())
+    for source, target in reversed(list(pairwise(parts))):  # the last two, as in opus-mt-en-de
+        if source in NAMES and target in NAMES:
+            return Pair(source, target)
     raise UserError(f"the languages of {run.folder} are not known: say them, as in {run.folder}=en-de")
 
 

@@ -33,6 +33,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
     )
     async def translate(request: Request) -> TranslateAnswer:
         """Translate a text, or a list of them."""
+        service.hurry()
         asked = await read(request, TranslateRequest)
         service.admit(client_of(request), key_of(request, asked.api_key))
         if not asked.q:

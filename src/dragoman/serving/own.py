@@ -23,6 +23,14 @@ from dragoman.serving.sentences import Parted
 from dragoman.serving.service import Served, Service
 
 Event = tuple[str, dict[str, Any]]  # its name and what it says
+EVENT = {
+    "type": "object",
+    "properties": {
+        "event": {"type": "string", "enum": ["piece", "sentence", "done", "error"]},
+        "data": {"type": "string", "description": "A JSON object."},
+    },
+    "required": ["event", "data"],
+}
 
 
 def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
@@ -36,6 +44,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
     @router.post("/translate", responses=errors, openapi_extra=body_of(Ask))
     async def translate(request: Request) -> TranslationAnswer:
         """Translations with scores, tokens and, where they are asked for, alternatives and alignments."""
+        service.hurry()
         asked = await read(request, Ask)
         service.admit(client_of(request), key_of(request, asked.api_key))
         texts = [asked.text] if isinstance(asked.text, str) else asked.text
@@ -57,7 +66,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
 
     @router.post(
         "/stream",
-        responses=errors | {200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+        responses=errors | {200: {"content": {"text/event-stream": {"schema": EVENT}}}},
         response_class=StreamingResponse,
         openapi_extra=body_of(StreamAsk),
     )

@@ -125,7 +125,7 @@ def _fitting(sentence: str, after: str, tokens: Callable[[str], int], most: int)
     middle = len(sentence) // 2
     places = [match.end() for match in re.finditer(r"[,;:،；：，、](?!\d)", sentence)]
     places = [place for place in places if abs(place - middle) <= len(sentence) // 4]
-    places = places or [match.start() for match in re.finditer(r"\s", sentence[1:-1])]
+    places = places or [match.start() + 1 for match in re.finditer(r"\s", sentence[1:-1])]
     place = min(places, key=lambda place: abs(place - middle), default=middle)
     place = place if 0 < place < len(sentence) else middle
     second = sentence[place:].lstrip()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ipaddress
 import signal
 import socket
+import sys
 from collections.abc import Callable
 
 import uvicorn
@@ -13,15 +14,21 @@ from dragoman.errors import UserError
 from dragoman.serving.app import application
 from dragoman.serving.service import Service
 
+#: seconds after which a thread that computes lets another one run; the thread that answers needs little, but often
+SWITCH = 0.0005
+
 
 def listening(host: str, port: int) -> socket.socket:
     """A socket that is bound, so that a port that is taken is said before runs are opened."""
+    bound = None
     try:
         kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(kind, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except (OSError, OverflowError) as error:
+        if bound is not None:
+            bound.close()
         reason = getattr(error, "strerror", None) or error
         raise UserError(f"nothing can listen at {host} port {port}: {reason}; try another --port") from None
     return bound
@@ -49,7 +56,11 @@ def server_of(service: Service, ready: Callable[[], None] = lambda: None) -> uvi
 
 
 def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until the process is told to end; then finish what was accepted. A second signal ends it at once."""
+    """Answer requests until the process is told to end; then finish what was accepted.
+
+    A second signal ends it at once.
+    """
+    sys.setswitchinterval(SWITCH)
     before = {one: signal.signal(one, _quietly) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
         server_of(service, ready).run(sockets=[bound])

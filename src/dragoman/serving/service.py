@@ -143,6 +143,11 @@ class Service:
 
     # ---- what is allowed
 
+    def hurry(self) -> None:
+        """Refuse a request before it is even read where all queues are full: that costs least."""
+        if all(served.batcher.full for served in self.runs.values()):
+            raise RequestError(503, "too many requests are waiting already: try again in a moment", retry=1)
+
     def admit(self, client: str, key: str | None) -> None:
         """Refuse those who have no key, and those who ask too often."""
         if not self.keys.know(key):

@@ -1,0 +1,145 @@
+"""A service that listens: clients of others, clients that misbehave, and its end."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from deep_translator import LibreTranslator
+from libretranslatepy import LibreTranslateAPI
+
+from dragoman.cli import main
+from dragoman.run import Run
+from dragoman.serving import Service, listening
+
+PAIR = {"source": "en", "target": "de"}
+
+
+def test_libretranslatepy_works_unchanged(url: str, run: Run) -> None:
+    client = LibreTranslateAPI(url)
+    assert client.translate("Anna reads.", "en", "de") == run.translate(["Anna reads."])[0].text
+    assert [one["code"] for one in client.languages()] == ["en", "de"]
+    assert client.detect("Die Frau sieht den Mann.")[0]["language"] == "de"
+
+
+def test_deep_translator_works_unchanged(url: str, run: Run) -> None:
+    client = LibreTranslator(source="en", target="de", custom_url=url, api_key="any")
+    texts = ["Anna reads.", "The man sleeps."]
+    found = [one.text for one in run.translate(texts)]
+    assert client.translate(texts[0]) == found[0]
+    assert client.translate_batch(texts) == found
+
+
+def ask(url: str, body: bytes) -> tuple[int, dict[str, str]]:
+    request = urllib.request.Request(url + "translate", body, {"content-type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=20) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def test_ten_megabytes_are_refused_with_an_answer(url: str) -> None:
+    status, said = ask(url, json.dumps({"q": "a" * 10_000_000, **PAIR}).encode())
+    assert (status, "1,000,000 bytes" in said["error"]) == (413, True)
+
+
+def test_a_slow_client_is_not_waited_for(url: str, address: tuple[str, int]) -> None:
+    with socket.create_connection(address) as slow:
+        slow.sendall(b"POST /translate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
+        assert ask(url, json.dumps({"q": "Anna reads.", **PAIR}).encode())[0] == 200  # others go on
+        slow.settimeout(10)
+        assert slow.recv(100).startswith(b"HTTP/1.1 408")
+
+
+def test_a_client_that_leaves_costs_no_more(
+    url: str, address: tuple[str, int], service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (served,) = service.runs.values()
+    batches: list[list[object]] = []
+    answer = served.batcher._answer
+    monkeypatch.setattr(served.batcher, "_answer", lambda batch: (batches.append(batch), answer(batch)))
+    body = json.dumps({"q": "Anna reads.", **PAIR}).encode()
+    with service.device:  # the run cannot work now
+        first = threading.Thread(target=ask, args=(url, body))
+        first.start()
+        _until(lambda: batches)
+        leaving = socket.create_connection(address)
+        leaving.sendall(b"POST /translate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n")
+        leaving.sendall(b"content-length: %d\r\n\r\n" % len(body) + body)
+        _until(lambda: len(served.batcher._jobs) == 1)
+        leaving.close()
+        _until(lambda: all(job.answer.cancelled() for job in served.batcher._jobs))
+    first.join()
+    _until(lambda: 'route="/translate",status="499"' in service.metrics.text())
+    assert ask(url, body)[0] == 200
+    assert len(batches) == 2  # of the first and of the last
+
+
+def _until(true: Callable[[], object]) -> None:
+    ends = time.monotonic() + 10
+    while not true():
+        assert time.monotonic() < ends
+        time.sleep(0.005)
+
+
+def test_told_to_end_it_finishes_what_it_has_accepted(folder: Path) -> None:
+    """The command itself; the request waits for others to join it while the signal comes."""
+    command = [
+        sys.executable,
+        "-m",
+        "dragoman",
+        "serve",
+        str(folder),
+        "--port",
+        "0",
+        "--delay",
+        "3000",
+        "--device",
+        "cpu",
+    ]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    assert process.stdout is not None
+    url = process.stdout.readline().strip() + "/"
+    answers: list[tuple[int, dict[str, str]]] = []
+    body = json.dumps({"q": "Anna reads.", **PAIR}).encode()
+    asking = threading.Thread(target=lambda: answers.append(ask(url, body)))
+    asking.start()
+    _until(lambda: b'dragoman_queue{run="run"} 1' in urllib.request.urlopen(url + "metrics").read())
+    process.send_signal(signal.SIGTERM)
+    asking.join()
+    said = process.communicate(timeout=20)[1]
+    assert answers[0][0] == 200
+    assert process.returncode == 0, said
+    assert "run: en to de" in said
+
+
+def test_what_cannot_be_served_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*arguments: object) -> str:
+        monkeypatch.setattr("sys.argv", ["dragoman", "serve", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+        assert ended.value.code == 2
+        return capsys.readouterr().err
+
+    with listening("127.0.0.1", 0) as taken:
+        taken.listen()
+        assert "nothing can listen" in said(folder, "--port", taken.getsockname()[1])
+    assert "does not exist" in said(tmp_path / "none")
+    assert "such as" in said(f"{folder}=english")
+    assert "'queue' must be above 0" in said(folder, "--queue", 0)
+    (tmp_path / "keys").write_text("# none yet\n")
+    assert "holds no key" in said(folder, "--keys", tmp_path / "keys")

@@ -1,0 +1,21 @@
+"""The service keeps to its own OpenAPI description, whatever it is sent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+CHECKER = "from schemathesis.cli import schemathesis; schemathesis()"
+
+
+def test_answers_are_as_described(url: str, tmp_path: Path) -> None:
+    """Schemathesis sends what the description allows and what it does not, from a process of its own.
+
+    Which languages and searches there are the description does not say, so that what it allows may still be refused.
+    """
+    options = ["--max-examples", "10", "--exclude-checks", "positive_data_acceptance", "--seed", "1", "--no-color"]
+    command = [sys.executable, "-c", CHECKER, "run", url + "openapi.json", *options]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    assert ended.returncode == 0, ended.stdout
+    assert "9 selected / 9 total" in ended.stdout
