@@ -98,8 +98,9 @@ def test_learned_positions_refuse_past_their_length_in_steps() -> None:
         assert after is not None
         state = after
     torch.testing.assert_close(logits[0, 0], _whole(model, source, lengths), atol=1e-5, rtol=1e-5)
+    assert model.start(source, lengths, beam=1, longest=6, first=2).places == 5
     with pytest.raises(UserError, match="6 tokens were asked for, but this model has 5 learned positions"):
-        model.start(source, lengths, beam=1, longest=6, first=2)
+        model.decoder.init_state(1, 6, source)
 
 
 def _whole(model: EncoderDecoderModel, source: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:

@@ -253,7 +253,7 @@ def test_what_cannot_be_required_is_refused() -> None:
     wishes_of(words, [["sea"], ["house"]], Phrases.of(["the old house", "hous", "Sea"]))
     wishes = phrases_of([[[4, 5]], [[4, 5, 6], [7], [7], [5, 6]]])
     check_room(wishes, torch.tensor([3, 6]))
-    with pytest.raises(UserError, match="source 2 have 5 tokens, but its target may have no more than 4 before"):
+    with pytest.raises(UserError, match="a source have 5 tokens, but its target may have no more than 4 before"):
         check_room(wishes, torch.tensor([3, 5]))
-    with pytest.raises(UserError, match="source 1 have 2 tokens, but its target may have no more than 1 before"):
+    with pytest.raises(UserError, match="a source have 2 tokens, but its target may have no more than 1 before"):
         check_room(wishes, torch.tensor([3, 9]), before=1)
