@@ -6,39 +6,15 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from calling import Answer, Dragoman
 
 from dragoman import checkpoint
 from dragoman.cli import main
 from dragoman.data import phrasebook
 from dragoman.storage import plain_errors, write_file
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Dragoman = Callable[..., Answer]
-
-
-@pytest.fixture
-def dragoman(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Dragoman:
-    """The command line, called in this process."""
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return Answer(int(ended.value.code or 0), out, err)
-
-    return call
 
 
 @pytest.fixture(scope="module")

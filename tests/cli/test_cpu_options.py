@@ -2,39 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from calling import Dragoman
 
-from dragoman.cli import main
 from dragoman.config import from_dict
 from dragoman.data import phrasebook
 from dragoman.search.shortlist import FILE
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare
 from dragoman.training.trainer import Trainer
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Dragoman = Callable[..., Answer]
-
-
-@pytest.fixture
-def dragoman(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Dragoman:
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        return Answer(int(ended.value.code or 0), *capfd.readouterr())
-
-    return call
 
 
 @pytest.fixture(scope="module")

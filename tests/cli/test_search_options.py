@@ -3,39 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
 import pytest
+from calling import Answer, Dragoman
 
 from dragoman import load
 from dragoman.cli import main
 from dragoman.data import phrasebook
 from dragoman.search import Beam, Exact, MinimumRisk, Rerank, Sample, Speculative, Weights, from_description
-
-
-class Answer(NamedTuple):
-    code: int
-    out: str
-    err: str
-
-
-Dragoman = Callable[..., Answer]
-
-
-@pytest.fixture
-def dragoman(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Dragoman:
-    """The command line, called in this process."""
-
-    def call(*arguments: object) -> Answer:
-        monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
-        with pytest.raises(SystemExit) as ended:
-            main()
-        out, err = capfd.readouterr()
-        return Answer(int(ended.value.code or 0), out, err)
-
-    return call
 
 
 def sentence(answer: Answer) -> str:

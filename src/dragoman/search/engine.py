@@ -105,10 +105,6 @@ def take(tree: Tree, sources: Tensor) -> Tree:
     return map_tree(lambda leaf: leaf[sources], tree)  # laid out in memory as they were
 
 
-def part(tree: Tree, begin: int, end: int) -> Tree:
-    return map_tree(lambda leaf: leaf[begin:end], tree)
-
-
 @dataclass
 class Course:
     """How far one search is."""
