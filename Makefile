@@ -13,7 +13,7 @@ quickstart: $(VENV)/core
 	$(BIN)/dragoman quickstart
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist loadgroup
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .
@@ -35,7 +35,7 @@ $(VENV)/core: pyproject.toml constraints.txt
 	@echo "making the environment in $(VENV): a few minutes, mostly PyTorch's download"
 	@$(PYTHON) -m venv $(VENV)
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt torch
-	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable .
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[serve]'
 	@touch $@
 
 $(VENV)/dev: $(VENV)/core

@@ -6,6 +6,7 @@ import torch
 
 from dragoman import checkpoint
 from dragoman.interop.huggingface import read_checkpoint
+from dragoman.parts.half import half
 from dragoman.parts.quick import PACKS, quick
 from dragoman.search import Beam, Length, Symbols, engine
 from dragoman.search.engine import Engine
@@ -18,7 +19,9 @@ def translator(asked: Asked, weights: str) -> Translate:
     found = read_checkpoint(asked.folder)
     model = found.spec.build().eval()
     checkpoint.set_weights(model, found.weights, asked.folder)
-    model = model.to(asked.device, torch.bfloat16 if asked.gpu else torch.float32)
+    model = model.to(asked.device)
+    if asked.gpu:
+        model = half(model)
     if weights in PACKS:
         model = quick(model, weights)
     framing = found.framing
@@ -28,8 +31,8 @@ def translator(asked: Asked, weights: str) -> Translate:
 
     def translate(sources: list[list[int]], beam: int) -> list[list[int]]:
         lengths = torch.tensor([len(source) for source in sources])
-        rows = [torch.tensor(source) for source in sources]
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=framing.pad)
+        longest = int(lengths.max())
+        padded = torch.tensor([source + [framing.pad] * (longest - len(source)) for source in sources])
         place = asked.device
         keys = torch.arange(len(sources))
         settings = Beam(beam, length=length)

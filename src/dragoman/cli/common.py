@@ -21,6 +21,7 @@ from dragoman.errors import UserError
 from dragoman.progress import BETWEEN_LINES, bar, clock
 
 if TYPE_CHECKING:
+    from dragoman.parts.quick import Weights
     from dragoman.run import Run, Source
     from dragoman.search import Beam
 
@@ -94,6 +95,13 @@ def program() -> str:
         return "dragoman"
     path = Path(sys.argv[0])
     return os.path.relpath(path) if path.name == "dragoman" else "python -m dragoman"
+
+
+def weights_of(int8: bool, bfloat16: bool) -> Weights:
+    """What searches multiply by."""
+    if int8 and bfloat16:
+        raise UserError("--int8 is for a CPU and --bfloat16 for a GPU: give one of them")
+    return "int8" if int8 else "bfloat16" if bfloat16 else "float32"
 
 
 def print_json(value: Any) -> None:

@@ -75,6 +75,7 @@ def quickstart(
     me = program()
     print(f"""What to do next:
   look at it             open {folder}/report.html
+  see what it thinks     {me} serve {folder}, and open http://127.0.0.1:5000
   translate              echo 'The old man reads the book.' | {me} translate {folder}
   see what it looks at   {me} show {folder} 'The old man reads the book.'
   use your own text      {me} train runs/mine --source my.en --target my.de

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, say
+from dragoman.cli.common import Checkpoint, Device, say, weights_of
 from dragoman.errors import UserError
 
 
@@ -32,8 +32,11 @@ def serve(
     int8: Annotated[
         bool, typer.Option("--int8", help="Multiply by bytes, on a CPU: faster, a little less exact.")
     ] = False,
+    bfloat16: Annotated[
+        bool, typer.Option("--bfloat16", help="Compute in bfloat16, on a GPU: faster, a little less exact.")
+    ] = False,
 ) -> None:
-    """Serve runs over HTTP: LibreTranslate's interface, and our own under /v1."""
+    """Serve runs over HTTP: a page that shows what they think, LibreTranslate's interface, and our own under /v1."""
     from dragoman import load
     from dragoman.serving import Batching, Keys, Limits, Service, is_loopback, listening, pair_of, told
     from dragoman.serving import serve as serve_them
@@ -47,7 +50,7 @@ def serve(
     bound = listening(host, port)
     opened = []
     for folder, pair in meant:
-        run = load(folder, checkpoint, device, weights="int8" if int8 else "float32")
+        run = load(folder, checkpoint, device, weights=weights_of(int8, bfloat16))
         opened.append((run, pair or pair_of(run)))
     service = Service(opened, limits, batching, known)
     address, number = bound.getsockname()[:2]

@@ -27,12 +27,12 @@ from dragoman.cli.common import (
     program,
     say,
     sources_of,
+    weights_of,
 )
 from dragoman.cli.live import show
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.parts.quick import Weights
     from dragoman.run import Run, Source, Translation
     from dragoman.run.streaming import Place
     from dragoman.search import Decision
@@ -147,6 +147,9 @@ def translate(
     int8: Annotated[
         bool, typer.Option("--int8", help="Multiply by bytes: faster on a CPU, and a little less accurate.")
     ] = False,
+    bfloat16: Annotated[
+        bool, typer.Option("--bfloat16", help="Compute in bfloat16: faster on a GPU, and a little less accurate.")
+    ] = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
@@ -199,7 +202,7 @@ def translate(
     from dragoman.search.unknown import read_dictionary
 
     total = _count(file) if output and not show_search else None
-    weights: Weights = "int8" if int8 else "float32"
+    weights = weights_of(int8, bfloat16)
     loaded = load(run, checkpoint, device, weights=weights)
     if together:
         loaded = loaded.together(*(load(other, checkpoint, device) for other in together))

@@ -19,7 +19,7 @@ from dragoman.parts.compressed import CompressedAttentionMixer
 from dragoman.parts.embedding import NoOutput
 from dragoman.run import Run, Source
 from dragoman.run.sources import is_empty
-from dragoman.run.wishes import Wishes
+from dragoman.run.wishes import Beginning, Wishes
 from dragoman.search import Beam, Decision, Sample
 from dragoman.search.alignment import cross_attention, word_alignment
 from dragoman.text import Tokenizer
@@ -38,13 +38,13 @@ def look(
     target: str | None = None,
     *,
     search: Decision | None = None,
-    prefix: str | None = None,
+    prefix: Beginning | None = None,
     alternatives: int = 5,
 ) -> Seen:
     """What a run does with a sentence: for a given translation, or for the one that it finds.
 
-    A translation that is searched for may be told how to begin. A language model reads the text alone, unless a search
-    says how it is to be gone on with; an encoder alone labels it.
+    A translation that is searched for may be told how to begin, by a text or by tokens, the last of which may be END. A
+    language model reads the text alone, unless a search says how it is to be gone on with; an encoder alone labels it.
     """
     if is_empty(source):
         raise UserError("there is nothing to look into: give a sentence that has words")
@@ -63,14 +63,31 @@ def look(
     ids = run.encode_sources([source])[0]
     if target is not None:
         return eye.translated(source, ids, run.target_tokenizer.encode(target), finished=True)
+    if prefix is not None and not isinstance(prefix, str):
+        prefix = _without_forced(run, prefix)
+        if prefix and prefix[-1] == run.framing.end:  # nothing is left to search for
+            return eye.translated(source, ids, list(prefix[:-1]), finished=True)
     settings = search or run.search
     if isinstance(settings, (Beam, Sample)):
         wishes = Wishes(None if prefix is None else [prefix])
         best, tree = watched_search(run, *run.pad([ids], run.framing.pad), settings, wishes)
         return replace(eye.translated(source, ids, best.tokens, best.finished), found=True, beam=tree)
+    if prefix is not None and not isinstance(prefix, str):
+        raise UserError("tokens to begin with are for beams and samples: give the text of the beginning instead")
     found = run.translate([source], search=settings, prefixes=None if prefix is None else [prefix], alignment=False)[0]
     tokens = run.target_tokenizer.numbers(found.tokens)
     return replace(eye.translated(source, ids, tokens, found.finished), found=True)
+
+
+def _without_forced(run: Run, tokens: Sequence[int]) -> list[int]:
+    """Tokens to begin with, without those that every translation begins with; those that are none are refused."""
+    forced, banned = run.framing.forced, run.symbols.banned
+    own = list(tokens[len(forced) :] if tuple(tokens[: len(forced)]) == tuple(forced) else tokens)
+    for place, token in enumerate(own):
+        last = token == run.framing.end and place == len(own) - 1
+        if not 0 <= token < run.target_tokenizer.size or (not last and token in (*banned, run.framing.end)):
+            raise UserError(f"a translation cannot begin with the token {token}: it is none that can be written there")
+    return own
 
 
 @dataclass(frozen=True)

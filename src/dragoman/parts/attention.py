@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
+from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
@@ -17,6 +18,12 @@ from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.score import Score
 from dragoman.parts.spec import Spec, built
 from dragoman.parts.visibility import Causal, Visibility
+
+KERNELS = find_spec("triton") is not None
+if KERNELS:
+    from dragoman.parts import kernels
+
+FEW = 32  # queries that our own kernels are for
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
         return varying_attention(
             query, key, value, queries, keys, look.visibility is not None and look.visibility.causal, look.scale
         )
+    if _by_kernel(query, ctx, look) and look.visibility is None and look.mask is None and keys.lengths is not None:
+        return kernels.few_queries(query, key, value, keys.lengths, look.scale or 1 / math.sqrt(query.shape[-1]))
     bias = _bias(query, queries, keys, look)
     whole = queries is keys and queries.segments is None and bias is None
     if (
@@ -71,7 +80,7 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
         if visible is not None:
             mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
     if key.stride(-2) == 1 and not look.dropout:
-        return _by_products(query, key, value, mask, look.scale)
+        return by_products(query, key, value, mask, look.scale)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -83,6 +92,12 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
     )
 
 
+def _by_kernel(query: Tensor, ctx: Ctx, look: Look) -> bool:
+    """Are there few enough queries for our own kernels, B H T E, and is it what these compute?"""
+    few = KERNELS and query.is_cuda and query.shape[2] <= FEW and not torch.is_grad_enabled()
+    return few and ctx.recorder is None and look.score is None and _plain(look) and not _adds_to_values(look)
+
+
 def for_products(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """B G S E each, in memory as a CPU's product of a few queries reads them, which is faster there than the kernel."""
     if key.device.type != "cpu" or torch.is_grad_enabled():
@@ -90,7 +105,7 @@ def for_products(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     return key.transpose(-1, -2).contiguous().transpose(-1, -2), value.contiguous()
 
 
-def _by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+def by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Two products and a softmax; the queries that share a head's keys ask side by side.
 
     `mask`, B 1 T S or B H T S, is True where a key may be seen, or a number that is added to its score.
@@ -99,15 +114,18 @@ def _by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None,
     groups, longest = key.shape[1:3]
     asked = query.reshape(batch * groups, -1, width)  # B·G (H/G)·T E
     answers, scale = key.transpose(-1, -2).reshape(batch * groups, width, longest), scale or 1 / math.sqrt(width)
+    scores = torch.bmm(asked, answers).view(batch, heads, count, longest)
     if mask is None:
-        scores = torch.bmm(asked, answers) * scale
+        scores = scores * scale
     else:
-        if mask.dtype == torch.bool:
-            mask = torch.zeros(mask.shape, dtype=query.dtype, device=mask.device).masked_fill(~mask, -torch.inf)
-        added = mask.expand(batch, heads, count, longest).reshape(batch * groups, -1, longest)
-        scores = torch.baddbmm(added, asked, answers, alpha=scale)
-    values = value.reshape(batch * groups, longest, -1)
-    return torch.bmm(scores.softmax(-1), values).view(batch, heads, count, -1)
+        scores = torch.add(_numbers(mask, query) if mask.dtype == torch.bool else mask, scores, alpha=scale)
+    weights, values = scores.softmax(-1).view(batch * groups, -1, longest), value.reshape(batch * groups, longest, -1)
+    return torch.bmm(weights, values).view(batch, heads, count, -1)
+
+
+def _numbers(visible: Tensor, like: Tensor) -> Tensor:
+    """0 where something may be seen, else −∞."""
+    return torch.where(visible, 0.0, -torch.inf).to(like.dtype)
 
 
 def _explicit(
@@ -174,10 +192,8 @@ def _added(queries: Layout, keys: Layout, ctx: Ctx, look: Look, like: Tensor) ->
     Made once for all layers that ask and answer in the same places and see as much.
     """
     if look.alike not in ctx.masks:
-        visible, mask = _visible(queries, keys, ctx, look), None
-        if visible is not None:
-            mask = torch.zeros(visible.shape, dtype=like.dtype, device=like.device).masked_fill_(~visible, -torch.inf)
-        ctx.masks[look.alike] = None if mask is None else mask[:, None]
+        visible = _visible(queries, keys, ctx, look)
+        ctx.masks[look.alike] = None if visible is None else _numbers(visible[:, None], like)
     return ctx.masks[look.alike]
 
 
@@ -187,8 +203,8 @@ def _visible(queries: Layout, keys: Layout, ctx: Ctx, look: Look) -> Tensor | No
     masks = [] if visibility is None or visibility.full else [visibility.see(queries.positions, keys.positions, ctx)]
     if look.mask is not None:
         masks.append(look.mask)
-    if keys.real is not None:
-        masks.append(keys.real[:, None, :])
+    if (real := keys.real) is not None:
+        masks.append(real[:, None, :])
     if keys.segments is not None and queries.segments is not None:
         masks.append(queries.segments[:, :, None] == keys.segments[:, None, :])
     visible = None
@@ -271,25 +287,36 @@ class SelfAttentionMixer(Mixer):
         positions = ctx.layout.positions
         query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
         key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
-        keys = ctx.layout
-        if state is not None:
-            rows, keys = _cached(x, state["key"].shape[1], ctx)
-            key = state["key"].index_put_((rows, positions), key.to(state["key"].dtype))  # B S G E
-            value = state["value"].index_put_((rows, positions), value.to(state["value"].dtype))
         shared = (ctx.shared,) if isinstance(ctx.shared, Position) else ()
+        longest = x.shape[1] if state is None else state["key"].shape[1]
         look = Look(
             self.visibility,
             (self.position, *shared),
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
             path=self.path,
-            alike=("own", key.shape[1], self._sight) if ctx.layout.segments is None else (),
+            alike=("own", longest, self._sight) if ctx.layout.segments is None else (),
         )
+        if state is not None and x.shape[1] == 1 and self.visibility.causal and _by_kernel(query, ctx, look):
+            return self.output(self._next(query, key, value, ctx, state)[:, None]), state
+        keys = ctx.layout
+        if state is not None:
+            rows, keys = _cached(x, longest, ctx)
+            key = state["key"].index_put_((rows, positions), key.to(state["key"].dtype))  # B S G E
+            value = state["value"].index_put_((rows, positions), value.to(state["value"].dtype))
         if state is not None and ctx.ancestors is not None:
             y = self._among_beams(query, key, value, ctx, look)
         else:
             y = attend(query, key.transpose(1, 2), value.transpose(1, 2), ctx.layout, keys, ctx, look)
         return self.output(join_heads(y)), state
+
+    def _next(self, query: Tensor, key: Tensor, value: Tensor, ctx: Ctx, state: State) -> Tensor:
+        """R (H·E) for the next token of every row on a GPU, R H 1 E, with key and value R 1 G E put into the caches."""
+        scale, places = self.scale or 1 / math.sqrt(self.width), ctx.layout.positions[:, 0]
+        caches = state["key"], state["value"]
+        return kernels.next_to_cache(
+            query[:, :, 0], key[:, 0], value[:, 0], *caches, places.contiguous(), ctx.ancestors, scale
+        ).flatten(1)
 
     def _among_beams(self, query: Tensor, key: Tensor, value: Tensor, ctx: Ctx, look: Look) -> Tensor:
         """R H 1 E, with the caches of all hypotheses of a source, R S G E, as so many keys, of which each hypothesis

@@ -73,9 +73,10 @@ class Layout:
         return Layout(positions[None], segments=segments[None], longest=longest, starts=starts)
 
     @staticmethod
-    def steps(first: Tensor, count: int = 1) -> Layout:
+    def steps(first: Tensor, count: int = 1, longest: int | None = None) -> Layout:
         """`count` tokens that continue each row from position `first` (R)."""
-        return Layout(first[:, None] + torch.arange(count, device=first.device))
+        places = first[:, None]
+        return Layout(places if count == 1 else places + torch.arange(count, device=first.device), longest=longest)
 
     @property
     def real(self) -> Tensor | None:

@@ -6,12 +6,17 @@ A norm is told the layout, for those whose statistics must leave padding out.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.parts.mixer import Layout
 from dragoman.parts.spec import Spec
+
+KERNELS = find_spec("triton") is not None  # for GPUs
+if KERNELS:
+    from dragoman.parts import kernels
 
 
 class Unnormalised(nn.Identity):
@@ -61,6 +66,14 @@ class BatchNormalisation(nn.BatchNorm1d):
             self.running_mean.lerp_(mean, self.momentum)
             self.running_var.lerp_(unbiased, self.momentum)
         return mean, variance
+
+
+def sum_normalised(x: Tensor, y: Tensor, norm: nn.Module, layout: Layout | None) -> Tensor:
+    """norm(x + y); on a GPU, where nothing is learned, by one kernel."""
+    learns = torch.is_grad_enabled() or torch.compiler.is_compiling()  # the compiler has kernels of its own
+    if KERNELS and x.is_cuda and not learns and isinstance(norm, LayerNormalisation) and x.dtype == y.dtype:
+        return kernels.sum_normalised(x, y, norm.weight, norm.bias, norm.eps)
+    return norm(x + y, layout)
 
 
 @dataclass(frozen=True)

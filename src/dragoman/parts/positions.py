@@ -89,7 +89,7 @@ class SinusoidalPosition(Position):
         return self.join((angle.sin(), angle.cos()), -1)[..., : self.dim]
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        if layout.longest is None:
+        if layout.longest is None or layout.positions.numel() < layout.longest:
             return x + self.encoding(layout.positions).to(x.dtype)
         table = self.encoding(torch.arange(layout.longest, device=x.device))  # sines once a place, not once a token
         return x + nn.functional.embedding(layout.positions, table.to(x.dtype))

@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from dragoman.errors import UserError
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.mixer import Ctx, Mixer, State
-from dragoman.parts.norm import LayerNorm, Unnormalised
+from dragoman.parts.norm import LayerNorm, Unnormalised, sum_normalised
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.spec import Spec, built
 
@@ -68,7 +68,7 @@ class ResidualMixer(Mixer):
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         y, state = self.body(self.before(x, ctx.layout), ctx, state)
-        return self.after(x + self.dropout(y), ctx.layout), state
+        return sum_normalised(x, self.dropout(y), self.after, ctx.layout), state
 
 
 @dataclass(frozen=True)

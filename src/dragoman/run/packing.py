@@ -1,4 +1,4 @@
-"""The models of a run as searches use them: on a CPU with packed weights, which are the same within rounding."""
+"""The models of a run as searches use them: packed for a CPU, the same within rounding, or in bfloat16 on a GPU."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import torch
 
 from dragoman.errors import UserError, unknown
 from dragoman.models import Model
+from dragoman.parts.half import half
 from dragoman.parts.quick import PACKS, Weights, quick
 
 
@@ -18,18 +19,22 @@ class Packing:
     """
 
     def __init__(self, weights: Weights | None = None, device: str | torch.device = "cpu") -> None:
-        if weights is not None and weights not in PACKS:
-            raise unknown("kind of weights", weights, PACKS)
-        if weights == "int8" and torch.device(device).type != "cpu":
+        if weights is not None and weights not in (*PACKS, "bfloat16"):
+            raise unknown("kind of weights", weights, [*PACKS, "bfloat16"])
+        kind = torch.device(device).type
+        if weights == "int8" and kind != "cpu":
             raise UserError(f"int8 weights are for a CPU, but the run is on {device}: load it on the device 'cpu'")
+        if weights == "bfloat16" and kind == "cpu":
+            raise UserError("bfloat16 weights are for a GPU, but the run is on a CPU: leave them, or take int8")
         self.weights = weights
         self._packed: dict[int, tuple[Any, Model, Model]] = {}  # what it was packed from, that model, the packed one
 
     def __call__(self, model: Model) -> Model:
         first = next(model.parameters())
-        if self.weights is None or first.device.type != "cpu" or first.dtype != torch.float32:
+        wanted = {"cpu": PACKS, "cuda": ("bfloat16",)}.get(first.device.type, ())
+        if self.weights is None or self.weights not in wanted or first.dtype != torch.float32:
             return model
         now = [(weight.data_ptr(), weight._version) for weight in model.parameters()]
         if id(model) not in self._packed or self._packed[id(model)][0] != now:
-            self._packed[id(model)] = now, model, quick(model, self.weights)
+            self._packed[id(model)] = now, model, half(model) if first.is_cuda else quick(model, self.weights)
         return self._packed[id(model)][2]

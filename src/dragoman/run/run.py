@@ -34,6 +34,7 @@ from dragoman.run.live import Piece
 from dragoman.run.packing import Packing
 from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Translation
 from dragoman.run.sources import Source, Tag, framed_source, ids_of, is_empty
+from dragoman.run.wishes import Beginning
 from dragoman.run.workers import check_workers
 from dragoman.search import Beam, Decision, Length, Sample, Speculative, Symbols, from_description
 from dragoman.search.engine import Engine
@@ -319,7 +320,7 @@ class Run:
         target: str | None = None,
         *,
         search: Decision | None = None,
-        prefix: str | None = None,
+        prefix: Beginning | None = None,
         alternatives: int = 5,
     ) -> Seen:
         """All that can be seen of a sentence, for a given translation or for the one that is found: see `lens.look`."""

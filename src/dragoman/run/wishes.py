@@ -15,12 +15,14 @@ from dragoman.search.forbidden import Forbidden
 from dragoman.search.rules import Prefix
 from dragoman.text import Tokenizer
 
+Beginning = str | Sequence[int]  # a text, or the very tokens
+
 
 @dataclass(frozen=True)
 class Wishes:
     """For some texts: a prefix each, phrases each, and one list of what none of them may contain."""
 
-    prefixes: Sequence[str] | None = None
+    prefixes: Sequence[Beginning] | None = None
     required: Sequence[Sequence[str]] | None = None
     forbidden: Forbidden | None = None
 
@@ -40,10 +42,12 @@ class Wishes:
         tree: Tree = {}
         begun = torch.zeros_like(limits)
         if self.prefixes is not None:
-            if self.forbidden is not None and any(self.forbidden.phrases.stand_in(text) for text in self.prefixes):
+            texts = [one if isinstance(one, str) else tokenizer.decode(one) for one in self.prefixes]
+            if self.forbidden is not None and any(self.forbidden.phrases.stand_in(text) for text in texts):
                 raise UserError("a prefix contains a phrase that is forbidden: change one of them")
-            tokens = tokenizer.encode_batch(list(self.prefixes))
-            for text, prefix in zip(self.prefixes, tokens):
+            encoded = zip(self.prefixes, tokenizer.encode_batch(texts))
+            tokens = [read if isinstance(given, str) else list(given) for given, read in encoded]
+            for text, prefix in zip(texts, tokens):
                 if tokenizer.unknown in prefix:
                     raise UserError(
                         f"the prefix {text!r} has a word that the target vocabulary does not: begin with other words"

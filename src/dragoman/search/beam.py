@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dragoman.search.engine import Hypothesis, Tree
 from dragoman.search.greedy import put
-from dragoman.search.largest import top
+from dragoman.search.largest import continuations, top
 from dragoman.search.penalties import coverage_penalty, looked
 from dragoman.search.settings import Beam
 from dragoman.search.stopping import STOPS
@@ -52,7 +52,7 @@ class BeamSearch:
         complete = torch.where(end[:, :width], best[:, :width], -torch.inf)
         normalized = complete / divisor + self._coverage(slots, parent[:, :width])
         set_aside(slots["aside"], complete, normalized, of(written, parent[:, :width]), step)
-        scores, kept = torch.where(end, -torch.inf, best).topk(width, dim=-1)  # B K
+        scores, kept = top(torch.where(end, -torch.inf, best), width)  # B K
         token, parent = token.gather(1, kept), parent.gather(1, kept)
         slots["written"] = written = put(of(written, parent), step, token)
         unfinished = torch.where((limit == step + 1)[:, None], scores, -torch.inf)
@@ -75,11 +75,12 @@ class BeamSearch:
     def results(self, slots: Tree) -> list[list[Hypothesis]]:
         """What was set aside, then, if that is too little, what the length limit cut off, or both by score."""
         results = []
-        for complete, unfinished in zip(rows(slots["aside"], True), rows(slots["cut"], False)):
+        best = self.settings.best
+        for complete, unfinished in zip(rows(slots["aside"], True, best), rows(slots["cut"], False, best)):
             found = complete + unfinished
             if self.settings.unfinished == "beside":
                 found.sort(key=lambda one: -one.normalized)
-            results.append(found[: self.settings.best])
+            results.append(found[:best])
         return results
 
 
@@ -88,16 +89,13 @@ def candidates(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """B K scores so far and B K V logits → the best continuations: log p of them, their hypotheses, their tokens, B N.
 
-    The best of all are among the best of each hypothesis. `handicap` (B V) is taken off where they are compared.
+    `handicap` (B V) is taken off where they are compared.
     """
     compared = logits if handicap is None else logits - handicap[:, None]
-    found, token = top(compared, min(count, logits.shape[-1]))  # B K N
-    total = (scores[..., None] + (found - norm[..., None])).flatten(1)
-    best, index = total.topk(min(count, total.shape[1]), dim=-1)
-    token = token.flatten(1).gather(1, index)
+    best, parent, token = continuations(scores, compared, norm, count)
     if handicap is not None:
         best = best + handicap.gather(1, token)
-    return best, index // found.shape[-1], token
+    return best, parent, token
 
 
 def of(rows: Tensor, parents: Tensor) -> Tensor:
@@ -120,14 +118,15 @@ def empty(batch: int, room: int, longest: int, device: torch.device) -> Tree:
 def set_aside(aside: Tree, score: Tensor, normalized: Tensor, written: Tensor, size: Tensor) -> None:
     """score B K, −∞ where there is nothing to set aside; a better one takes the place of the worst."""
     room = aside["score"].shape[1]
-    aside["normalized"], order = torch.cat((aside["normalized"], normalized), 1).topk(room, dim=-1)
+    aside["normalized"], order = top(torch.cat((aside["normalized"], normalized), 1), room)
     aside["score"] = torch.cat((aside["score"], score), 1).gather(1, order)
     aside["size"] = torch.cat((aside["size"], size[:, None].expand_as(score)), 1).gather(1, order)
     aside["written"] = of(torch.cat((aside["written"], written), 1), order)
 
 
-def rows(aside: Tree, finished: bool) -> list[list[Hypothesis]]:
-    columns = (aside[name].tolist() for name in ("written", "size", "score", "normalized"))
+def rows(aside: Tree, finished: bool, most: int) -> list[list[Hypothesis]]:
+    """The best of each source, at `most` so many."""
+    columns = (aside[name][:, :most].tolist() for name in ("written", "size", "score", "normalized"))
     return [
         [
             Hypothesis(written[:size], score, normalized, finished)

@@ -110,6 +110,7 @@ class ConstrainedBeam(BeamSearch):
     def choose(
         self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, handicap: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
+        logits = logits.float()
         if self.watches:
             slots["looks"] = slots["looks"] + looked(looks).float()
         step, limit, written, wishes = slots["step"], slots["limit"], slots["written"], slots["wishes"]
@@ -170,7 +171,8 @@ class ConstrainedBeam(BeamSearch):
     def results(self, slots: Tree) -> list[list[Hypothesis]]:
         """As of a beam without phrases; what lacks phrases only where there is nothing else, and as unfinished."""
         found = super().results(slots)
-        return [some or short[: self.settings.best] for some, short in zip(found, rows(slots["short"], False))]
+        short = rows(slots["short"], False, self.settings.best)
+        return [some or others for some, others in zip(found, short)]
 
 
 def advance(wishes: Tree, met: Tensor, place: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:

@@ -38,6 +38,7 @@ class DiverseBeamSearch:
         self._join(slots)
 
     def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
+        logits = logits.float()  # in which costs can be told apart
         size, cost = self.group.rows, torch.zeros_like(logits[:, 0])  # B V
         tokens, parents = [], []
         for number, name in enumerate(self.names):

@@ -15,10 +15,12 @@ from dragoman.models.encoder_decoder import first_tokens
 from dragoman.models.model import position_limit
 from dragoman.parts.mixer import Ctx, Layout, Memory
 from dragoman.search.alignment import cross_attention
-from dragoman.search.largest import log_sum
+from dragoman.search.largest import log_sum, readable
 from dragoman.search.replay import Replay
 
 ROOM = 16  # words that there is room for at first
+ROOM_ON_GPU = 64
+FEWER = 4  # times as few sources must be left for a GPU to go on in another shape, which it must get to know
 COMPILED = 64  # shapes of slots that a step is compiled for
 NOBODY = -1  # stands where a place for a source is empty
 
@@ -115,6 +117,13 @@ class Course:
     inside: list[int]  # the numbers of the sources that are searched
     ages: list[int]  # how many words they have
     replays: bool  # are steps replayed, and shapes therefore few?
+    limits: list[int]  # words of each source's targets, by their numbers
+
+    @property
+    def ends(self) -> bool:
+        """Are all at their limits, so that nothing more can come?"""
+        pairs = zip(self.inside, self.ages)
+        return all(number == NOBODY or age >= self.limits[number] for number, age in pairs)
 
     def size(self, count: int) -> int:
         """How many places there are for so many sources."""
@@ -139,7 +148,7 @@ class Engine:
     ) -> None:
         self.models, self.symbols, self.strategy = models, symbols, strategy
         self.rules, self.compiled, self.replays = rules, compiled, replays
-        self.replay = Replay(self._advance)
+        self.entering, self.replay = Replay(self._begin, again=False), Replay(self._next, again=True)
         self.word = self._word
         if compiled:
             torch._dynamo.config.recompile_limit = max(COMPILED, torch._dynamo.config.recompile_limit)
@@ -185,21 +194,28 @@ class Engine:
         asked |= {"wishes": wishes or {}, "first": first_tokens(self.symbols.start, len(source), source.device)}
         count, most = len(source), most or len(source)
         replays = source.is_cuda if self.replays is None else self.replays
-        course = self._course(int(limits.max()), min(most, count), replays)
+        course = self._course(limits.tolist(), min(most, count), replays)
         if replays and not any(self._bounded(model) for model in self.models):
             asked["source"] = _wider(source, rounded(source.shape[1]))
-        slots, entered = self._enter(asked, course.inside, course), max(course.inside) + 1
+        slots, entered = self._enter(asked, course.inside, course, first=True), max(course.inside) + 1
         found: dict[int, list[Hypothesis]] = {}
+        answer: Answer | None = None
         while course.inside:
             slots = self._step(slots, course)
             yield course.inside, slots
-            looks_up = not source.is_cuda or max(course.ages) % 4 == 0  # for which a GPU must be waited for
-            over = slots["over"].tolist() if looks_up else []
+            if answer is None and (not source.is_cuda or max(course.ages) % 4 == 0 or course.ends):
+                answer = Answer(slots["over"])
+                if source.is_cuda and not course.ends:
+                    continue  # until after the next step, so that the device does not wait meanwhile
+            over = [] if answer is None else answer.read()
+            answer = None
             searched = sum(number != NOBODY for number in course.inside)
             done = [n for n, (is_over, number) in enumerate(zip(over, course.inside)) if is_over and number != NOBODY]
             if not done or 4 * len(done) < searched:
                 continue
-            leaving = take(self._told(slots), torch.tensor(done, device=source.device))
+            leaving = self._told(slots)
+            if len(done) < len(course.inside):
+                leaving = take(leaving, torch.tensor(done, device=source.device))
             found |= zip((course.inside[n] for n in done), self.strategy.results(leaving))
             more = min(len(done), count - entered)
             if more:
@@ -208,17 +224,20 @@ class Engine:
                 for n, number in zip(done, new):
                     course.inside[n], course.ages[n] = number, 0
                 entered += more
+            elif len(done) == searched:
+                break  # nobody is left
             for n in done[more:]:
                 course.inside[n], course.ages[n] = NOBODY, 0
             slots = self._drawn_together(slots, course)
         return [found[number] for number in range(count)]
 
-    def _course(self, longest: int, count: int, replays: bool) -> Course:
+    def _course(self, limits: list[int], count: int, replays: bool) -> Course:
         """Where a search of so many sources begins."""
+        longest = max(limits)
         if replays and not any(self._bounded(model) for model in self.models):
             longest = rounded(longest)
-        room = longest if self.compiled and replays else min(longest, ROOM)
-        course = Course(longest, room, [], list(range(count)), [], replays)
+        room = longest if self.compiled and replays else min(longest, ROOM_ON_GPU if replays else ROOM)
+        course = Course(longest, room, [], list(range(count)), [], replays, limits)
         course.inside += [NOBODY] * (course.size(count) - count)
         course.ages = [0] * len(course.inside)
         return course
@@ -232,7 +251,7 @@ class Engine:
         """The slots without empty places, or on a GPU in the next smaller shape that all searched ones fit into."""
         kept = [n for n, number in enumerate(course.inside) if number != NOBODY]
         size = course.size(len(kept))
-        if size >= len(course.inside):
+        if size >= len(course.inside) or (course.replays and size > len(course.inside) // FEWER > 0):
             return slots
         kept += [n for n, number in enumerate(course.inside) if number == NOBODY][: size - len(kept)]
         course.inside, course.ages = [course.inside[n] for n in kept], [course.ages[n] for n in kept]
@@ -243,32 +262,45 @@ class Engine:
         new = self._enter(asked, numbers, course)
         map_tree(lambda other, leaf: leaf.index_copy_(0, where, other.to(leaf.dtype)), new, slots)
 
-    def _enter(self, asked: Tree, numbers: Sequence[int], course: Course) -> Tree:
-        """Slots for some of the sources; for nobody there is the first of them, and over."""
+    def _enter(self, asked: Tree, numbers: Sequence[int], course: Course, first: bool = False) -> Tree:
+        """Slots for some of the sources; for nobody there is the first of them, and over.
+
+        Those that are entered `first` may be the same tensors as the last time.
+        """
         device = asked["source"].device
-        searched = torch.tensor([number != NOBODY for number in numbers], device=device)
-        asked = take(asked, torch.tensor([max(0, number) for number in numbers], device=device))
+        nobody = torch.zeros(len(numbers), dtype=torch.bool, device=device)
+        if NOBODY in numbers:
+            nobody = torch.tensor([number == NOBODY for number in numbers], device=device)
+        if list(numbers) != list(range(len(asked["source"]))):
+            asked = take(asked, torch.tensor([max(0, number) for number in numbers], device=device))
+        asked = asked | {"over": nobody}
+        begin = self.entering if first and course.replays else self._begin
+        slots, places = begin(asked, course.room, course.longest)
+        course.places = list(places)
+        return slots
+
+    def _begin(self, asked: Tree, room: int, longest: int) -> tuple[Tree, tuple[int, ...]]:
+        """Slots with room for so many words, of targets no longer than that, and for how many positions, by model."""
         source, lengths, limits = asked["source"], asked["lengths"], asked["limits"]
         width, batch = self.strategy.rows, len(source)
-        starts = [model.start(source, lengths, width, course.room, asked["first"]) for model in self.models]
-        course.places = [start.places for start in starts]
+        starts = [model.start(source, lengths, width, room, asked["first"]) for model in self.models]
         slots: Tree = {
             "writers": {str(n): _writer(start, batch, self.strategy.moves) for n, start in enumerate(starts)},
             "tokens": starts[0].tokens.unflatten(0, (batch, width)),
             "step": torch.zeros_like(limits),
             "limit": limits,
             "key": asked["keys"],
-            "over": ~searched,
+            "over": asked["over"],
             "wishes": asked["wishes"],
         }
         if self.strategy.watches:  # of the places of the memory, which may be fewer than the source has
             memory = slots["writers"]["0"]["memory"]
             places = torch.arange((memory["states"] if memory else source).shape[1], device=source.device)
             slots["real"] = places < (memory["lengths"] if memory else lengths)[:, None]  # B S
-        self.strategy.begin(slots, course.longest)
+        self.strategy.begin(slots, longest)
         for rule in self.rules:
-            rule.begin(slots, course.longest)
-        return map_tree(_apart, slots)
+            rule.begin(slots, longest)
+        return map_tree(_apart, slots), tuple(start.places for start in starts)
 
     def _step(self, slots: Tree, course: Course) -> Tree:
         """One word more for every row."""
@@ -276,7 +308,10 @@ class Engine:
             slots = map_tree(lambda leaf: leaf, slots)
             self._widen(slots, course)
         course.ages = [age + 1 for age in course.ages]
-        return (self.replay if course.replays else self._advance)(slots, course.places)
+        return (self.replay if course.replays else self._next)(slots, *course.places)[0]
+
+    def _next(self, slots: Tree, *places: int) -> tuple[Tree, None]:
+        return self._advance(slots, places), None
 
     def _advance(self, slots: Tree, places: Sequence[int]) -> Tree:
         """The slots with a word more; models see their states row by row, R …, as these lie in memory."""
@@ -311,7 +346,8 @@ class Engine:
             writer = slots["writers"][str(number)]
             recorder: dict[str, list[Tensor]] | None = {} if self.strategy.watches and not number else None
             places = writer["positions"].clamp(max=room[number] - 1)  # rows that are over stay at the last one
-            ctx = Ctx(Layout.steps(places.flatten()), _memory(writer["memory"]), recorder=recorder)
+            layout = Layout.steps(places.flatten(), longest=room[number])
+            ctx = Ctx(layout, _memory(writer["memory"]), recorder=recorder)
             if "ancestors" in writer:  # what is written now, each row has written itself
                 own = torch.arange(width, device=slots["tokens"].device)[None, :, None].expand(batch, -1, 1)
                 ctx.ancestors = writer["ancestors"].scatter(2, places[..., None], own)
@@ -320,12 +356,12 @@ class Engine:
             assert left is not None
             after.append(left)
             writer["positions"] = writer["positions"] + 1
-            found.append(logits[:, 0].float().unflatten(0, (batch, width)))
+            found.append(readable(logits[:, 0]).unflatten(0, (batch, width)))
             if recorder is not None:  # the rows of a source ask side by side, as so many queries
                 looks = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
         if len(found) == 1:
             return found[0], looks, after
-        return torch.stack([logits.log_softmax(-1) for logits in found]).logsumexp(0), looks, after
+        return torch.stack([logits.float().log_softmax(-1) for logits in found]).logsumexp(0), looks, after
 
     def _allowed(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
         if self.symbols.banned:
@@ -333,13 +369,16 @@ class Engine:
                 self.banned[logits.device] = torch.tensor(self.symbols.banned, device=logits.device)
             logits = logits.index_fill_(-1, self.banned[logits.device], -torch.inf)
         if self.rules:  # where they leave nothing that could be written END comes, whatever they say
-            end = logits[..., self.symbols.end].clone()
+            nothing = any(rule.may_leave_nothing for rule in self.rules)
+            end = logits[..., self.symbols.end].clone() if nothing else logits
             for rule in self.rules:
                 logits = rule(slots, logits)
-            if any(rule.may_leave_nothing for rule in self.rules):
+            if nothing:
                 stuck = logits.amax(-1) == -torch.inf  # B K
                 logits[..., self.symbols.end] = torch.where(stuck, end, logits[..., self.symbols.end])
         step = slots["step"]
+        if self.symbols.forced or self.symbols.closed:
+            logits = logits.float()  # so that what is forced costs nothing, not even by rounding
         for number, token in enumerate(self.symbols.forced):
             logits = _only(token, logits, norm, step == number)
         if self.symbols.closed:
@@ -372,6 +411,23 @@ class Engine:
     def _told(self, slots: Tree) -> Tree:
         """The slots without what only the models need."""
         return {name: value for name, value in slots.items() if name != "writers"}
+
+
+class Answer:
+    """Truth values that a GPU is asked for, to be read when it has come to them."""
+
+    def __init__(self, values: Tensor) -> None:
+        self.values, self.event = values, torch.cuda.Event() if values.is_cuda else None
+        if self.event is not None:
+            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(
+                values, non_blocking=True
+            )
+            self.event.record()
+
+    def read(self) -> list[bool]:
+        if self.event is not None:
+            self.event.synchronize()
+        return self.values.tolist()
 
 
 def rounded(number: int, least: int = 16) -> int:

@@ -35,7 +35,7 @@ class Rows:
         written = slots["written"]
         slots["written"] = torch.where(ended[..., None], written, put(written, step, tokens))
         slots["ended"] = ended | (tokens == self.end) | (step + 1 >= slots["limit"])[:, None]
-        slots["over"] = slots["ended"].all(1)
+        slots["over"] = slots["ended"].all(1) if self.rows > 1 else slots["ended"][:, 0]
         return tokens, None
 
     def results(self, slots: Tree) -> list[list[Hypothesis]]:

@@ -6,13 +6,25 @@ comes out here is what comes out there, only sooner. No operation's shape follow
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 from torch import Tensor
+
+KERNELS = find_spec("triton") is not None  # for GPUs
+if KERNELS:
+    from dragoman.search import kernels
 
 CHUNK = 64  # logits of which only the largest is looked at first
 MANY = 2**16  # logits from which on that pays
 PIECE = 2**18  # logits of which the exponentials stay in a core's cache
 LARGE = 2**20  # logits from which on it pays to go by pieces
+MOST = 64  # that these are asked for
+
+
+def readable(logits: Tensor) -> Tensor:
+    """In float32, but for a GPU's kernels, which read what they are given and count in float32 themselves."""
+    return logits if KERNELS and logits.is_cuda else logits.float()
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -20,6 +32,9 @@ def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
     The largest are in those chunks that have the largest maxima: only these are looked into.
     """
+    if KERNELS and logits.is_cuda and count <= MOST:
+        most, places = kernels.top(logits.reshape(-1, logits.shape[-1]), count)
+        return most.view(*logits.shape[:-1], count), places.view(*logits.shape[:-1], count)
     chunks = logits.shape[-1] // CHUNK
     if logits.numel() < MANY or count > chunks:
         return logits.topk(count, dim=-1)
@@ -34,6 +49,9 @@ def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
     """… V → the largest of a row and where it stands, …, the first of them where there are several, as from `max`."""
+    if KERNELS and logits.is_cuda:
+        values, index = top(logits, 1)
+        return values[..., 0], index[..., 0]
     width = logits.shape[-1]
     chunks = width // CHUNK
     if logits.numel() < MANY or not chunks:
@@ -46,8 +64,43 @@ def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
     return values, torch.where(order < CHUNK, best[..., 0] * CHUNK + order, order + (chunks - 1) * CHUNK)
 
 
+def continuations(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The largest of scores + (logits − norm), of B K, B K V and B K, over all rows of a source: B N each, largest first.
+
+    With the rows and the places in them. A row's numbers grow with its logits, so that here too chunks can be left out.
+    """
+    rows, width = logits.shape[1:]
+    chunks = width // CHUNK
+    if (
+        logits.is_cuda or logits.numel() < MANY or count > rows * chunks
+    ):  # the best of all are among the best of each row
+        found, place = top(logits, min(count, width))  # B K N
+        total = (scores[..., None] + (found - norm[..., None])).flatten(1)
+        best, index = top(total, min(count, total.shape[1]))
+        return best, index // found.shape[-1], place.flatten(1).gather(1, index)
+    most = logits[..., : chunks * CHUNK].unflatten(-1, (chunks, CHUNK)).amax(-1)
+    chunk = (scores[..., None] + (most - norm[..., None])).flatten(1).topk(count, dim=-1).indices[..., None]  # B N 1
+    inside = torch.arange(CHUNK, device=logits.device)
+    rest = torch.arange(chunks * CHUNK, width, device=logits.device)
+    place = _beside((chunk % chunks * CHUNK + inside).flatten(1), rest.repeat(rows))
+    row = torch.arange(rows, device=logits.device).repeat_interleave(len(rest))
+    row = _beside((chunk // chunks).expand(-1, -1, CHUNK).flatten(1), row)
+    found = logits.flatten(1).gather(1, row * width + place)
+    best, order = (scores.gather(1, row) + (found - norm.gather(1, row))).topk(count, dim=-1)
+    return best, row.gather(1, order), place.gather(1, order)
+
+
+def _beside(some: Tensor, others: Tensor) -> Tensor:
+    """B N and M, which all sources have → B N+M."""
+    return torch.cat((some, others.expand(len(some), -1)), 1) if len(others) else some
+
+
 def log_sum(logits: Tensor) -> Tensor:
     """log Σ exp, … V → …, as from `logsumexp`. On a CPU some rows at a time, whose exponentials stay in its cache."""
+    if KERNELS and logits.is_cuda:
+        return kernels.log_sum(logits.reshape(-1, logits.shape[-1])).view(logits.shape[:-1])
+    if logits.device.type == "cpu" and logits.numel() < MANY:  # one operation for many; the largest has p = 1 / Σ
+        return logits.amax(-1) - logits.log_softmax(-1).amax(-1).nan_to_num_()  # ∞ − ∞ is no number
     if logits.device.type != "cpu" or logits.numel() < LARGE or torch.compiler.is_compiling():
         return logits.logsumexp(-1)
     rows = logits.reshape(-1, logits.shape[-1])
@@ -55,6 +108,6 @@ def log_sum(logits: Tensor) -> Tensor:
 
 
 def _log_sum(rows: Tensor) -> Tensor:
-    limit = torch.finfo(rows.dtype).max  # ∞ − ∞ is no number
+    limit = torch.finfo(rows.dtype).max
     most = rows.amax(-1, keepdim=True).clamp(-limit, limit)
     return ((rows - most).exp_().sum(-1, keepdim=True).log_() + most)[:, 0]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -12,44 +12,60 @@ import torch
 from torch import Tensor
 
 Tree = dict[str, Any]
-Advance = Callable[[Tree, Sequence[int]], Tree]
+Work = Callable[..., tuple[Tree, Any]]
 
 MOST = 16  # shapes that are kept, those that were used last
+PATIENCE = 4  # times that a shape is looked at before it is given up
 
 
 class Replay:
-    """A function from slots to slots, recorded when a shape of them comes up for the third time.
+    """A function from a tree of tensors, and numbers that belong to its shape, to a tree and something that follows
+    from the shapes alone; recorded when a shape of the tree comes up for the third time.
 
     The first time everything is made that is made only once (kernels, workspaces), the second shows whether something
-    waits for the device, which cannot be recorded: that is done as it is from then on. For one shape the slots that
-    come back are always the same tensors, with new values in them. On a CPU there is nothing to record.
+    waits for the device, which cannot be recorded: after a few times that is done as it is. For one shape what comes
+    back are always the same tensors, with new values in them; `again`: they are those that went in, so that the next
+    step finds them in place. On a CPU there is nothing to record.
     """
 
-    def __init__(self, advance: Advance) -> None:
-        self.advance = advance
+    def __init__(self, function: Work, again: bool) -> None:
+        self.function, self.again = function, again
         self.shapes: dict[Any, Recording] = {}
         self.stream: torch.cuda.Stream | None = None
         self.pool: Any = None
 
-    def __call__(self, slots: Tree, places: Sequence[int]) -> Tree:
-        key = (tuple(places), *((path, leaf.shape, leaf.dtype) for path, leaf in leaves(slots).items()))
-        known = self.shapes.pop(key) if key in self.shapes else Recording(apart(slots))
-        self.shapes[key] = known
-        if len(self.shapes) > MOST:
-            self.shapes.pop(next(iter(self.shapes)))
-        if slots is not known.slots:
-            copy(known.slots, slots)
-        work = partial(self._work, known.slots, tuple(places))
+    def __call__(self, tree: Tree, *numbers: int) -> tuple[Tree, Any]:
+        known = self._known(tree, numbers)
+        if tree is not known.tree and tree is not known.same and not copy(known.tree, tree):
+            known.same = tree
+        work = partial(self._work, known, numbers)
         if known.graph is not None:
             known.graph.replay()
-        elif known.slots["tokens"].is_cuda:
+        elif next(iter(leaves(known.tree).values())).is_cuda:
             self._on_device(known, work)
         else:
             work()
-        return known.slots
+        assert known.found is not None
+        return known.found, known.told
 
-    def _work(self, slots: Tree, places: Sequence[int]) -> None:
-        copy(slots, self.advance(slots, places))
+    def _known(self, tree: Tree, numbers: tuple[int, ...]) -> Recording:
+        for one in self.shapes.values():  # those that are given back again and again are known at sight
+            if (one.tree is tree or one.same is tree) and one.numbers == numbers:
+                return one
+        key = (numbers, *((path, leaf.shape, leaf.dtype) for path, leaf in leaves(tree).items()))
+        known = self.shapes.pop(key) if key in self.shapes else Recording(apart(tree, self.again), numbers)
+        known.found = known.tree if self.again else known.found
+        self.shapes[key] = known
+        if len(self.shapes) > MOST:
+            self.shapes.pop(next(iter(self.shapes)))
+        return known
+
+    def _work(self, known: Recording, numbers: tuple[int, ...]) -> None:
+        found, known.told = self.function(known.tree, *numbers)
+        if known.found is None:
+            known.found = apart(found)
+        else:
+            copy(known.found, found)
 
     def _on_device(self, known: Recording, work: Callable[[], None]) -> None:
         """Do it, and find out how it can be done from now on."""
@@ -58,17 +74,16 @@ class Replay:
         known.times += 1
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(self.stream):
-            if known.times == 2:
+            if known.waits and 1 < known.times < PATIENCE:
                 known.waits = _waits(work)
-            elif known.times == 1 or known.waits:
+            elif known.waits:
                 work()
             else:
-                known.graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(
-                    known.graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"
-                ):
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
                     work()
-                known.graph.replay()
+                known.graph = graph
+                graph.replay()
         torch.cuda.current_stream().wait_stream(self.stream)
 
 
@@ -76,21 +91,26 @@ class Replay:
 class Recording:
     """What is known of a shape."""
 
-    slots: Tree
+    tree: Tree  # that is read
+    numbers: tuple[int, ...]
+    same: Tree | None = None  # another tree of the same tensors
+    found: Tree | None = None  # that is written
+    told: Any = None
     times: int = 0  # that it came up
-    waits: bool = False  # does a step wait for the device?
+    waits: bool = True  # does it wait for the device, as far as is known?
     graph: torch.cuda.CUDAGraph | None = None
 
 
 def _waits(work: Callable[[], None]) -> bool:
     """Do it, and find out whether it waits for the device."""
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            caught.clear()  # that the mode is a prototype
             work()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
     return any("synchroniz" in str(one.message) for one in caught)
 
 
@@ -102,24 +122,29 @@ def leaves(tree: Tree, path: str = "") -> dict[str, Tensor]:
     return found
 
 
-def copy(to: Tree, tree: Tree) -> None:
-    """Put a tree's values into another one's tensors, where they are not there already."""
+def copy(to: Tree, tree: Tree) -> int:
+    """Put a tree's values into another one's tensors, where they are not there already; how many tensors' that were."""
     values = leaves(tree)
-    for path, one in leaves(to).items():
-        other = values[path]
-        if one.data_ptr() != other.data_ptr() or one.stride() != other.stride():
-            one.copy_(other)
+    pairs = [(one, values[path]) for path, one in leaves(to).items()]
+    moved = [(one, two) for one, two in pairs if one.data_ptr() != two.data_ptr() or one.stride() != two.stride()]
+    for dtype in {one.dtype for one, _ in moved}:  # those of a kind by as few kernels as can be
+        alike = [pair for pair in moved if pair[0].dtype == dtype]
+        torch._foreach_copy_([one for one, _ in alike], [two for _, two in alike])
+    return len(moved)
 
 
-def apart(tree: Tree, seen: set[int] | None = None) -> Tree:
-    """The tree with copies of those tensors that share memory with others, so that each can be changed for itself."""
+def apart(tree: Tree, ours: bool = True, seen: set[int] | None = None) -> Tree:
+    """The tree with copies of those tensors that share memory with others, so that each can be changed for itself.
+
+    Not `ours`: of all of them.
+    """
     seen = set() if seen is None else seen
     found: Tree = {}
     for name, value in tree.items():
         if isinstance(value, dict):
-            found[name] = apart(value, seen)
+            found[name] = apart(value, ours, seen)
         else:
             home = value.untyped_storage().data_ptr()
-            found[name] = value.clone() if home in seen else value
+            found[name] = value.clone() if home in seen or not ours else value
             seen.add(home)
     return found

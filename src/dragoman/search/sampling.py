@@ -30,7 +30,7 @@ class Sampling(Rows):
         slots["uniform"] = torch.tensor(np.array(streams), device=slots["key"].device, dtype=torch.float32)  # B K T
 
     def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, None]:
-        uniform = slots["uniform"]
+        logits, uniform = logits.float(), slots["uniform"]
         places = slots["step"].clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
         tokens = draw(logits.flatten(0, 1), uniform.gather(2, places).flatten(), self.settings).view_as(norm)
         return self.write(slots, tokens, logits.gather(2, tokens[..., None])[..., 0] - norm)

@@ -105,11 +105,11 @@ class SpeculativeEngine(Engine):
             )
         self.ahead, self.acceptance = ahead, Acceptance()
 
-    def _course(self, longest: int, count: int, replays: bool) -> Course:
+    def _course(self, limits: list[int], count: int, replays: bool) -> Course:
         """With room for drafts behind the last word."""
-        return super()._course(longest + 2 * (self.ahead + 1), count, replays)
+        return super()._course([limit + 2 * (self.ahead + 1) for limit in limits], count, replays)
 
-    def _enter(self, asked: Tree, numbers: Sequence[int], course: Course) -> Tree:
+    def _enter(self, asked: Tree, numbers: Sequence[int], course: Course, first: bool = False) -> Tree:
         reach = self.models[-1].longest_source
         longest = int(asked["lengths"].max())
         if reach is not None and longest > reach:
@@ -117,7 +117,7 @@ class SpeculativeEngine(Engine):
                 f"a source has {longest:,} tokens, but the draft reads no more than {reach:,}: "
                 "search without it, or take another one"
             )
-        slots = super()._enter(asked, numbers, course)
+        slots = super()._enter(asked, numbers, course)  # no step of it is recorded
         slots["first"] = slots["tokens"][:, 0].clone()
         for writer in slots["writers"].values():
             writer["seen"] = torch.zeros_like(slots["step"])

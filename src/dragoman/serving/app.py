@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 
 from dragoman import __version__
 from dragoman.errors import UserError
-from dragoman.serving import libre, own
+from dragoman.serving import libre, own, pages, seeing
 from dragoman.serving.guard import Guard, headers_of
 from dragoman.serving.refusal import RequestError
 from dragoman.serving.schemas import Error
@@ -45,6 +45,8 @@ def application(service: Service) -> FastAPI:
     app.add_middleware(Guard, limits=service.limits, metrics=service.metrics)
     app.include_router(libre.routes(service, ERRORS))
     app.include_router(own.routes(service, ERRORS))
+    app.include_router(seeing.routes(service, ERRORS))
+    app.include_router(pages.routes())
 
     @app.get("/metrics", response_class=PlainTextResponse, tags=["Prometheus"])
     async def metrics() -> PlainTextResponse:

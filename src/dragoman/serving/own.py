@@ -51,7 +51,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
         service.check([*texts, asked.prefix])
         if asked.prefix and len(texts) != 1:
             raise RequestError(400, f"a prefix is for one text, but {len(texts)} came: send them one by one")
-        served = _meant(service, asked)
+        served = service.meant(asked.run, asked.source, asked.target)
         way = Way(_search(service, served, asked), asked.alignment, asked.token_scores, asked.prefix)
         cut = [served.parted(text, asked.split) for text in texts]
         found = await unless_gone(request, served.translate(cut, way), service.limits.seconds)
@@ -79,7 +79,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
         asked = await read(request, StreamAsk)
         service.admit(client_of(request), key_of(request, asked.api_key))
         service.check([asked.text, asked.prefix])
-        served = _meant(service, asked)
+        served = service.meant(asked.run, asked.source, asked.target)
         way = Way(_search(service, served, asked), asked.alignment, prefix=asked.prefix)
         writing = _Writing(service, served, served.parted(asked.text, asked.split), way)
         first = await writing.start()
@@ -99,17 +99,6 @@ def _about(served: Served) -> RunAnswer:
         parameters=sum(weight.numel() for weight in run.model.parameters()),
         search=described(run.search),
     )
-
-
-def _meant(service: Service, asked: Ask | StreamAsk) -> Served:
-    """The run that is named, or the first for the languages, or the only one."""
-    if asked.run is not None:
-        return service.named(asked.run)
-    if asked.source is not None and asked.target is not None:
-        return service.between(asked.source, asked.target)
-    if len(service.runs) > 1 or asked.source is not None or asked.target is not None:
-        raise RequestError(400, "say which run is meant: give 'run', or 'source' and 'target'")
-    return next(iter(service.runs.values()))
 
 
 def _search(service: Service, served: Served, asked: Ask | StreamAsk) -> Any:

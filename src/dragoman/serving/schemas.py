@@ -64,7 +64,9 @@ class RunAnswer(BaseModel):
     search: dict[str, Any] = Field(description="How it translates unless told otherwise.")
 
 
-class _Ask(BaseModel):
+class Which(BaseModel):
+    """Which run is meant, and how it shall search."""
+
     model_config = ConfigDict(extra="forbid")
 
     run: str | None = Field(None, description="Its name, as in /v1/runs; or else source and target.")
@@ -73,10 +75,13 @@ class _Ask(BaseModel):
     search: dict[str, Any] | None = Field(
         None, description="A search, such as {'kind': 'Beam', 'size': 8}.", examples=[{"kind": "Beam", "size": 8}]
     )
+    api_key: str | None = None
+
+
+class _Ask(Which):
     prefix: str = Field("", description="How the translation of the first sentence begins.")
     split: bool = Field(True, description="Part texts into sentences? If not, each is translated as one.")
     alignment: bool = False
-    api_key: str | None = None
 
 
 class Ask(_Ask):
@@ -91,6 +96,41 @@ class StreamAsk(_Ask):
     """A text to translate as it is written."""
 
     text: str
+
+
+class LensAsk(Which):
+    """A sentence to look into."""
+
+    text: str = Field(description="One sentence: it is not parted.")
+    translation: str | None = Field(None, description="To be looked into instead of the one that is found.")
+    prefix: str | list[int] = Field("", description="How the translation begins: a text, or numbers of tokens.")
+    alternatives: int = Field(5, ge=1, le=20, description="How many of the likeliest pieces are shown at every place.")
+
+
+class LensAnswer(BaseModel):
+    run: str
+    forced: int = Field(description="How many pieces the translation was told to begin with.")
+    seen: dict[str, Any] = Field(description="The JSON document of docs/seeing.md.")
+
+
+class Curve(BaseModel):
+    name: str = Field(examples=["training loss", "validation loss", "BLEU"])
+    points: list[tuple[float, float]] = Field(description="Step and value; no more than 400 of them.")
+
+
+class CurvesAnswer(BaseModel):
+    run: str
+    curves: list[Curve]
+
+
+class PositionsAnswer(BaseModel):
+    run: str
+    positions: list[dict[str, Any]] = Field(description="As `dragoman show positions --json` has them.")
+
+
+class ExamplesAnswer(BaseModel):
+    run: str
+    examples: list[str] = Field(description="Short sentences of the run's last validation, if its folder has some.")
 
 
 class Hypothesis(BaseModel):

@@ -16,6 +16,7 @@ from dragoman.serving.batching import Batcher, Way
 from dragoman.serving.detection import Detector
 from dragoman.serving.guard import Rates
 from dragoman.serving.languages import Pair, name_of
+from dragoman.serving.looking import Looking
 from dragoman.serving.metrics import Metrics
 from dragoman.serving.refusal import RequestError
 from dragoman.serving.sentences import Parted, parted, whole
@@ -70,6 +71,7 @@ class Service:
         self.rates, self.detector = Rates(self.limits.rate), Detector()
         self.device = threading.Lock()
         self.streams = 0  # that are being sent
+        self.looking = Looking(self.device, self.limits.looks)
         self.runs: dict[str, Served] = {}
         for run, pair in runs:
             if run.model.source_features is not None or not run.model.writes:
@@ -80,6 +82,7 @@ class Service:
         if not self.runs:
             raise UserError("there is no run to serve: name one")
         self.metrics.gauge("dragoman_streams", "Translations that are being sent word by word.", lambda: self.streams)
+        self.metrics.gauge("dragoman_looks", "Requests that wait to look into something.", lambda: self.looking.waiting)
 
     def _free_name(self, name: str) -> str:
         names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.runs) + 2))
@@ -96,6 +99,7 @@ class Service:
         """Finish what was accepted."""
         for served in self.runs.values():
             served.batcher.close()
+        self.looking.close()
 
     # ---- which run
 
@@ -129,6 +133,16 @@ class Service:
         if name not in self.runs:
             raise RequestError(400, str(unknown("run", name, self.runs)))
         return self.runs[name]
+
+    def meant(self, name: str | None, source: str | None, target: str | None) -> Served:
+        """The run that is named, or the first for the languages, or the only one."""
+        if name is not None:
+            return self.named(name)
+        if source is not None and target is not None:
+            return self.between(source, target)
+        if len(self.runs) > 1 or source is not None or target is not None:
+            raise RequestError(400, "say which run is meant: give 'run', or 'source' and 'target'")
+        return next(iter(self.runs.values()))
 
     def detected(self, text: str, target: str | None = None) -> tuple[str, float]:
         """The likeliest language of a text, among those that are translated into `target`; the only one if none is."""

@@ -23,13 +23,17 @@ class Limits:
     alternatives: int = 10
     rows: int = 64  # hypotheses of a sentence that are looked at together
     streams: int = 8  # translations that are sent word by word at a time
+    looks: int = 16  # requests that wait to look into a sentence or a run
+    pieces: int = 128  # of a source that is looked into
+    weights: int = 2_000_000  # of all attention that is shown of a sentence
     connections: int = 1000
 
     def __post_init__(self) -> None:
         for name, least in (("rate", 0), ("alternatives", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"the limit '{name}' must be at least {least}, but is {getattr(self, name)}")
-        for name in ("characters", "texts", "body", "patience", "seconds", "queue", "rows", "streams", "connections"):
+        above = ["characters", "texts", "body", "patience", "seconds", "queue", "rows", "streams", "connections"]
+        for name in (*above, "looks", "pieces", "weights"):
             if not getattr(self, name) > 0:
                 raise UserError(f"the limit '{name}' must be above 0, but is {getattr(self, name)}")
 

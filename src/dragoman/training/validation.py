@@ -85,7 +85,10 @@ class Validator:
         samples = []
         if self.sources:
             greedy = Beam(1, length_penalty=self.run.config.search.length_penalty)
+            self.run.engines = {} if self.run.engines is None and _has_room(self.run.device) else self.run.engines
             texts = [t.text for t in self.run.translate(self.sources, search=greedy, alignment=False, tag=self.tags)]
+            if not _has_room(self.run.device):  # they are kept where that takes nothing from the training
+                self.run.engines = None
             measures["bleu"] = evaluation.bleu(texts, self.references).value
             measures["exact_match"] = evaluation.exact_match(texts, self.references).value
             shown = [source if isinstance(source, str) else describe(source) for source in self.sources]
@@ -93,3 +96,11 @@ class Validator:
         model.train(training)
         perplexity = evaluation.perplexity(-sums["likelihood"], count).value
         return Validation(sums["total"] / count, perplexity, measures, samples)
+
+
+def _has_room(device: torch.device) -> bool:
+    """Is much of a GPU's memory free?"""
+    if device.type != "cuda":
+        return False
+    free, total = torch.cuda.mem_get_info(device)
+    return 4 * free > total

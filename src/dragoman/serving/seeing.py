@@ -1,0 +1,169 @@
+"""What can be seen of runs and of sentences, under /v1: what the page shows."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from fastapi import APIRouter, Request
+from fastapi.responses import JSONResponse, Response
+from pydantic import BaseModel
+
+from dragoman.lens.axes import thin
+from dragoman.lens.places import places
+from dragoman.lens.report import samples_of
+from dragoman.lens.seen import Seen, to_json
+from dragoman.run import Run
+from dragoman.serving.reading import client_of, key_of, read, unless_gone
+from dragoman.serving.refusal import RequestError
+from dragoman.serving.schemas import (
+    Curve,
+    CurvesAnswer,
+    Error,
+    ExamplesAnswer,
+    LensAnswer,
+    LensAsk,
+    PositionsAnswer,
+    body_of,
+)
+from dragoman.serving.service import Served, Service
+from dragoman.text import words
+
+Answer = TypeVar("Answer")
+PLACES = 64  # that are compared
+EXAMPLES = 4
+UNKNOWN: dict[int | str, dict[str, Any]] = {404: {"model": Error, "description": "There is no such run"}}
+
+#: the kind of a record, its measure, and what the curve of it is called
+CURVES = [
+    ("train", "perplexity", "training loss"),
+    ("valid", "loss", "validation loss"),
+    ("valid", "bleu", "BLEU"),
+    ("valid", "exact_match", "exactly right"),
+    ("valid", "accuracy", "accuracy"),
+    ("train", "learning_rate", "learning rate"),
+    ("train", "tokens_per_second", "tokens per second"),
+]
+
+
+def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["Seeing"])
+
+    @router.post(
+        "/lens",
+        responses=errors | {200: {"model": LensAnswer}},
+        response_class=JSONResponse,
+        openapi_extra=body_of(LensAsk),
+    )
+    async def lens(request: Request) -> Response:
+        """All that can be seen of a sentence and its translation: attention, probabilities, layers, the beam."""
+        asked = await read(request, LensAsk)
+        service.admit(client_of(request), key_of(request, asked.api_key))
+        told = asked.prefix if isinstance(asked.prefix, str) else ""
+        service.check([asked.text, asked.translation or "", told])
+        served = service.meant(asked.run, asked.source, asked.target)
+        look = _look(service, served, asked)
+        text = await unless_gone(request, service.looking(look), service.limits.seconds)
+        return Response(text, media_type="application/json")
+
+    @router.get("/runs/{name}/curves", responses=errors | UNKNOWN)
+    async def curves(request: Request, name: str) -> CurvesAnswer:
+        """How a run was trained: loss, quality, learning rate and speed by step."""
+        served = _named(service, request, name)
+        return await _looked(service, request, lambda: CurvesAnswer(run=name, curves=curves_of(served.run)))
+
+    @router.get("/runs/{name}/positions", responses=errors | UNKNOWN | {200: {"model": PositionsAnswer}})
+    async def positions(request: Request, name: str) -> Response:
+        """How a run tells places apart: what its position parts add, turn or prefer."""
+        served = _named(service, request, name)
+
+        def look() -> str:
+            return _json(PositionsAnswer(run=name, positions=to_json(places(served.run.model, PLACES))))
+
+        return Response(await _looked(service, request, look), media_type="application/json")
+
+    @router.get("/runs/{name}/examples", responses=errors | UNKNOWN)
+    async def examples(request: Request, name: str) -> ExamplesAnswer:
+        """A few sentences that a run can be tried with."""
+        served = _named(service, request, name)
+        return await _looked(service, request, lambda: ExamplesAnswer(run=name, examples=examples_of(served.run)))
+
+    return router
+
+
+async def _looked(service: Service, request: Request, work: Callable[[], Answer]) -> Answer:
+    return await unless_gone(request, service.looking(work), service.limits.seconds)
+
+
+def _named(service: Service, request: Request, name: str) -> Served:
+    """The run that an address names, for those who may ask."""
+    service.admit(client_of(request), key_of(request, None))
+    try:
+        return service.named(name)
+    except RequestError as error:
+        raise RequestError(404, error.message) from None
+
+
+def _look(service: Service, served: Served, asked: LensAsk) -> Callable[[], str]:
+    """What is to be done for a look, as JSON; what cannot be shown is refused before."""
+    run, limits = service.streaming(served), service.limits
+    size = len(run.encode_sources([asked.text])[0])
+    if size > limits.pieces:
+        raise RequestError(400, f"a sentence of {limits.pieces} pieces can be looked into, but this one has {size:,}")
+    search = None if asked.search is None else service.search(served, asked.search)
+    forced = len(run.target_tokenizer.encode(asked.prefix)) if isinstance(asked.prefix, str) else len(asked.prefix)
+    if asked.translation is not None:
+        written = len(run.target_tokenizer.encode(asked.translation))
+        if written > limits.pieces:
+            raise RequestError(
+                400, f"a translation of {limits.pieces} pieces can be looked into, but this one has {written:,}"
+            )
+
+    def look() -> str:
+        seen = run.lens(
+            asked.text,
+            asked.translation,
+            search=search,
+            prefix=asked.prefix or None,
+            alternatives=asked.alternatives,
+        )
+        _check(seen, limits.weights)
+        return _json(LensAnswer(run=served.name, forced=forced, seen=seen.to_json()))
+
+    return look
+
+
+def _check(seen: Seen, most: int) -> None:
+    weights = sum(looks.weights.numel() for looks in seen.attention)
+    if weights > most:
+        raise RequestError(
+            400, f"the attention of this sentence has {weights:,} weights, of which {most:,} can be shown: shorten it"
+        )
+
+
+def _json(answer: BaseModel) -> str:
+    """In the thread that looks, so that the one that answers goes on."""
+    return json.dumps(dict(answer), ensure_ascii=False, separators=(",", ":"))
+
+
+def curves_of(run: Run) -> list[Curve]:
+    """What was measured in training. A loss is −log p of a piece, without label smoothing."""
+    metrics = run.metrics()
+    found = []
+    for kind, measure, name in CURVES:
+        points = [(one["step"], one[measure]) for one in metrics if one["kind"] == kind and measure in one]
+        if measure == "perplexity":
+            points = [(step, math.log(value)) for step, value in points if value > 0]
+        finite = [(float(step), float(value)) for step, value in points if math.isfinite(value)]
+        if finite:
+            found.append(Curve(name=name, points=list(thin(finite))))
+    return found
+
+
+def examples_of(run: Run) -> list[str]:
+    """Sentences of a length that is worth looking at, of the last validation."""
+    samples = samples_of(run.folder)
+    sources = dict.fromkeys(sample.source for sample in samples[max(samples)]) if samples else {}
+    return [source for source in sources if 4 <= len(words(source)) <= 14][:EXAMPLES]

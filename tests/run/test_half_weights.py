@@ -1,0 +1,49 @@
+"""Weights in bfloat16, for searches on a GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from dragoman.errors import UserError
+from dragoman.parts.half import PLACES, Sines, half
+from dragoman.parts.mixer import Layout
+from dragoman.parts.positions import Sinusoidal
+from dragoman.run.packing import Packing
+from laws.small import pairs, small_model
+
+
+@pytest.mark.parametrize("variant", ["transformer", "luong", "convs2s", "gpt"])
+def test_a_copy_in_bfloat16_differs_by_rounding(variant: str) -> None:
+    model = small_model(variant).eval()
+    before = {name: weight.clone() for name, weight in model.named_parameters()}
+    copy, read = half(model), pairs(variant)
+    assert {weight.dtype for weight in copy.parameters()} == {torch.bfloat16}
+    with torch.no_grad():
+        exact, rounded = (
+            one(read.source, read.source_lengths, read.target, read.target_lengths).float() for one in (model, copy)
+        )
+    real = torch.arange(read.target.shape[1]) < read.target_lengths[:, None]
+    assert (exact - rounded)[real].abs().mean() < 0.05 * exact[real].std()
+    assert all(torch.equal(weight, before[name]) for name, weight in model.named_parameters())
+
+
+def test_sines_are_those_of_the_formula() -> None:
+    plain = Sinusoidal().build(16)
+    sines = Sines(plain)
+    near = Layout(torch.tensor([[0, 5, PLACES - 1]]), longest=PLACES)
+    torch.testing.assert_close(
+        sines.embed(torch.zeros(1, 3, 16, dtype=torch.bfloat16), near).float(),
+        plain.encoding(near.positions),
+        atol=4e-3,
+        rtol=0,
+    )
+    far = Layout(torch.tensor([[PLACES + 7]]), longest=2 * PLACES)
+    torch.testing.assert_close(sines.embed(torch.zeros(1, 1, 16), far), plain.encoding(far.positions))
+
+
+def test_they_are_refused_on_a_cpu() -> None:
+    with pytest.raises(UserError, match="bfloat16 weights are for a GPU"):
+        Packing("bfloat16", "cpu")
+    with pytest.raises(UserError, match="kind of weights"):
+        Packing("float8")  # type: ignore[arg-type]

@@ -1,0 +1,530 @@
+"""The page in a real browser: what a reader does, and what is then seen."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import threading
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Iterator
+from itertools import product
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+import torch
+
+import dragoman
+from dragoman.cli import main
+from dragoman.data import phrasebook
+from dragoman.run import Run
+from dragoman.serving import Keys, Limits, Pair, Service, listening
+from dragoman.serving.server import server_of
+
+sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright")
+BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+pytestmark = [
+    pytest.mark.skipif(BROWSER is None, reason="the page is tested in Chromium, which is not installed"),
+    pytest.mark.xdist_group("page"),
+]
+
+PATIENCE = 30_000  # milliseconds: other tests may run at the same time
+Page = Any  # Playwright need not be installed where types are checked
+SENTENCE = "The old man reads the book."
+HEBREW = {
+    "who": [("the man", "האיש"), ("the girl", "הילדה"), ("our dog", "הכלב שלנו")],
+    "verb": [("sees", "רואה"), ("wants", "רוצה")],
+    "what": [("the book", "את הספר"), ("water", "מים"), ("the red car", "את המכונית האדומה")],
+}
+CHINESE = {
+    "who": [("男人", "the man"), ("女孩", "the girl"), ("我们的狗", "our dog")],
+    "verb": [("看见", "sees"), ("想要", "wants")],
+    "what": [("这本书", "this book"), ("水", "water"), ("红色的车", "the red car")],
+}
+
+
+# ---- small runs, a service and a browser for all of them
+
+
+def train(place: Path, name: str, files: list[Path], system: str, steps: int, *more: str) -> Run:
+    """A small run that has learned a little."""
+    settings = ["system.settings.width=32", "training.tokens=400", "training.warmup=10", "search.longest_target=12"]
+    settings += ["system.settings.dropout=0.0", "training.validate_sentences=8", *more]
+    options = [part for setting in settings for part in ("--set", setting)]
+    arguments = ["train", place / name, "--source", files[0], "--target", files[1], "--system", system]
+    arguments += ["--steps", steps, "--device", "cpu", *options]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
+        with pytest.raises(SystemExit) as ended:
+            main()
+    assert not ended.value.code
+    return dragoman.load(place / name, device="cpu")
+
+
+def written(place: Path, endings: tuple[str, str], parts: dict[str, list[tuple[str, str]]], space: str) -> list[Path]:
+    """All sentences of some words in both languages."""
+    made = list(product(*parts.values()))
+    files = [place / f"small.{ending}" for ending in endings]
+    for side, file in enumerate(files):
+        between = space if side == 0 else " "
+        lines = [between.join(word[side] for word in one) + ("。" if not between else ".") for one in made]
+        file.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return files
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Run, Pair]]]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # the browser wants to run too
+    place = tmp_path_factory.mktemp("page")
+    phrasebook.write(place / "book", pairs=300, valid=10, test=10)
+    book, size = [place / "book" / "train.en", place / "book" / "train.de"], "text.size=420"
+    layers = ["system.settings.layers=2", "system.settings.heads=2"]
+    hebrew = written(place, ("en", "he"), HEBREW, " ")
+    chinese = written(place, ("zh", "en"), CHINESE, "")
+    yield [
+        (train(place, "attentive", book, "transformer", 30, size, *layers), Pair("en", "de")),
+        (train(place, "recurrent", book, "bahdanau", 6, size, "system.settings.layers=1"), Pair("en", "de")),
+        (train(place, "fixed", book, "sutskever", 2, size, "system.settings.layers=1"), Pair("en", "de")),
+        (train(place, "right", hebrew, "transformer", 20, "text.size=330", *layers), Pair("en", "he")),
+        (train(place, "east", chinese, "transformer", 20, "text.size=340", *layers), Pair("zh", "en")),
+    ]
+    torch.set_num_threads(threads)
+
+
+def served(service: Service) -> Iterator[str]:
+    ready, bound = threading.Event(), listening("127.0.0.1", 0)
+    server = server_of(service, ready.set)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
+    thread.start()
+    assert ready.wait(60)
+    yield "http://{}:{}/".format(*bound.getsockname())
+    server.should_exit = True
+    thread.join()
+    bound.close()
+
+
+@pytest.fixture(scope="module")
+def home(runs: list[tuple[Run, Pair]]) -> Iterator[str]:
+    yield from served(Service(runs, Limits(rate=0, pieces=40)))
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    sync_api.expect.set_options(timeout=PATIENCE)
+    with sync_api.sync_playwright() as playwright:
+        opened = playwright.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
+        yield opened
+        opened.close()
+
+
+Opening = Callable[..., Page]
+
+
+@pytest.fixture
+def show(browser: Any, home: str) -> Iterator[Opening]:
+    """Opens the page with a state in its link; what its console says, and whom it asks, is looked at in the end."""
+    said: list[str] = []
+    asked: list[str] = []
+    contexts: list[Any] = []
+
+    def open_page(at: str = home, expected: str = "", **state: object) -> Page:
+        settings = {name: state.pop(name) for name in ("viewport", "color_scheme", "reduced_motion") if name in state}
+        context = browser.new_context(**settings)
+        context.set_default_timeout(PATIENCE)
+        context.grant_permissions(["clipboard-read", "clipboard-write"])
+        contexts.append(context)
+        page = context.new_page()
+
+        def hear(message: Any) -> None:
+            if message.type in ("error", "warning") and not (expected and expected in message.text):
+                said.append(message.text)
+
+        page.on("console", hear)
+        page.on("pageerror", lambda error: said.append(str(error)))
+        page.on("request", lambda request: asked.append(request.url))
+        page.goto(f"{at}#{urlencode(state)}")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert said == []
+    assert {re.match(r"(blob:)?http://127\.0\.0\.1:\d+/", url) is not None for url in asked} <= {True}
+
+
+def weight(word: Any) -> float:
+    return float(word.evaluate("one => getComputedStyle(one).getPropertyValue('--weight')"))
+
+
+def own(runs: list[tuple[Run, Pair]], number: int, text: str = SENTENCE) -> str:
+    return runs[number][0].translate([text], alignment=False)[0].text
+
+
+# ---- translating
+
+
+def test_what_is_typed_is_translated(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    page = show()
+    assert page.locator("#source").evaluate("one => one === document.activeElement")
+    page.keyboard.type("The man")
+    page.keyboard.type(" sleeps.")
+    expected = own(runs, 0, "The man sleeps.")
+    sync_api.expect(page.locator(".result li button")).to_have_text(expected)
+    sync_api.expect(page.locator("#announcement")).to_have_text(expected)
+    sync_api.expect(page.locator("#target-name")).to_have_text("German")
+
+
+def test_an_example_can_be_taken(show: Opening) -> None:
+    page = show()
+    first = page.locator(".examples button").first
+    text = first.text_content()
+    first.click()
+    sync_api.expect(page.locator("#source")).to_have_value(text)
+    page.locator(".stage").wait_for()
+
+
+def test_the_latest_text_wins(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    page = show(text=" ".join([SENTENCE] * 30))
+    page.locator(".result li").nth(1).wait_for()
+    page.locator("#source").fill("The man sleeps.")
+    sync_api.expect(page.locator(".result li")).to_have_count(1)
+    sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0, "The man sleeps."))
+
+
+def test_four_hundred_words_stay_responsive(show: Opening) -> None:
+    """Rows come one by one; meanwhile the page answers within a moment."""
+    text = " ".join([SENTENCE, "The man sleeps."] * 45)
+    assert len(text.split()) > 400
+    page = show(text=text, beam=1)
+    page.locator(".result li").first.wait_for()
+    waits = page.evaluate(
+        """async () => { let worst = 0; let last = performance.now();
+           while (document.getElementById('busy').textContent) {
+             await new Promise((done) => setTimeout(done, 10));
+             const now = performance.now(); worst = Math.max(worst, now - last); last = now; }
+           return worst; }"""
+    )
+    assert waits < 1000
+    sync_api.expect(page.locator(".result li")).to_have_count(90)
+    page.locator(".result li button").nth(3).click()
+    sync_api.expect(page.locator("#chosen")).to_contain_text("Sentence 4 of 90")
+    page.get_by_label("Next sentence").click()
+    sync_api.expect(page.locator("#chosen")).to_contain_text("Sentence 5 of 90")
+    page.locator(".stage").wait_for()
+    assert sideways(page) <= 0
+
+
+# ---- attention
+
+
+def test_words_light_up_as_they_were_looked_at(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    page = show(text=SENTENCE)
+    page.locator("[data-word=q0]").hover()
+    lit = [weight(word) for word in page.locator(".word[data-word^=k]").all()]
+    seen = runs[0][0].lens(SENTENCE)
+    assert seen.cross is not None
+    assert sum(lit) == pytest.approx(1, abs=1e-3)
+    assert max(lit) > 0
+    pieces = [n for n, word in enumerate(seen.target.word_of_piece) if word == 0]  # type: ignore[union-attr]
+    last = seen.cross[pieces].mean(0)[-1].item()  # END stands alone
+    assert lit[-1] == pytest.approx(last, abs=1e-3)
+    sync_api.expect(page.locator(".told")).to_contain_text("looked at")
+    page.locator("[data-word=k1]").hover()
+    sync_api.expect(page.locator(".told")).to_contain_text("“old”")
+    assert [weight(word) for word in page.locator(".word[data-word^=k]").all()] == [0] * len(lit)
+    assert any(weight(word) > 0 for word in page.locator(".word[data-word^=q]").all())
+
+
+def test_a_head_can_be_picked(show: Opening) -> None:
+    page = show(text=SENTENCE)
+    thumbs = page.locator(".thumb")
+    sync_api.expect(thumbs).to_have_count(4)
+    assert "bits" in thumbs.nth(3).text_content()
+    thumbs.nth(3).click()
+    sync_api.expect(page.locator("h4").first).to_have_text("Attention: layer 2, head 2")
+    sync_api.expect(page.get_by_role("combobox", name="Layer")).to_have_value("2")
+    page.get_by_role("combobox", name="Head").select_option("0")
+    sync_api.expect(page.locator("h4").first).to_have_text("Attention: layer 2, all heads")
+    page.get_by_role("button", name="within the source").click()
+    sync_api.expect(page.locator("h4").first).to_have_text("Attention: all layers, all heads")
+    sync_api.expect(page.locator(".line").nth(1).locator(".word").first).to_have_text("The")
+    page.get_by_role("button", name="pieces").click()
+    assert page.locator(".line").first.locator(".word").first.text_content().startswith("▁")
+
+
+def test_recurrent_attention_is_shown_alike_and_none_is_said(show: Opening) -> None:
+    page = show(run="recurrent", text=SENTENCE)
+    sync_api.expect(page.locator(".thumb")).to_have_count(1)
+    page.locator("[data-word=q0]").hover()
+    assert sum(weight(word) for word in page.locator(".word[data-word^=k]").all()) == pytest.approx(1, abs=1e-3)
+    page = show(run="fixed", text=SENTENCE)
+    sync_api.expect(page.locator(".empty")).to_contain_text("no attention")
+
+
+def test_right_to_left(show: Opening) -> None:
+    page = show(run="right", text="the man sees the book.")
+    line = page.locator(".line").nth(1)
+    sync_api.expect(line).to_have_attribute("lang", "he")
+    boxes = [line.locator(".word").nth(n).bounding_box() for n in range(2)]
+    assert boxes[0]["x"] > boxes[1]["x"]
+    assert page.locator(".result li button").evaluate("one => getComputedStyle(one).direction") == "rtl"
+    line.locator(".word").first.focus()
+    page.keyboard.press("ArrowLeft")
+    sync_api.expect(line.locator(".word").nth(1)).to_be_focused()
+
+
+def test_chinese_has_pieces_for_words(show: Opening) -> None:
+    page = show(run="east", text="女孩看见这本书。")
+    words = page.locator(".line").first.locator(".word")
+    words.first.wait_for()
+    assert words.count() > 3
+    assert "".join(words.all_text_contents()).startswith("女孩看见这本书。")
+    words.first.hover()
+    sync_api.expect(page.locator(".told")).to_contain_text(words.first.text_content())
+
+
+# ---- probabilities
+
+
+def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    run = runs[0][0]
+    page = show(text=SENTENCE, view="probabilities")
+    first = page.locator(".chip").first
+    first.click()
+    options = page.locator(".option")
+    other = options.nth(1).locator(".piece").text_content()
+    options.nth(1).click()
+    sync_api.expect(page.locator(".chip.forced")).to_have_count(1)
+    step = run.lens(SENTENCE, alternatives=8).steps[0]
+    token = step.alternatives[1].token
+    expected = run.lens(SENTENCE, prefix=[token])
+    assert expected.target is not None
+    sync_api.expect(page.locator(".chip .piece").first).to_have_text(other)
+    sync_api.expect(page.locator(".result li button")).to_have_text(expected.target.text)
+    assert page.evaluate("location.hash").endswith(f"forced=0.0-{token}")
+    page.get_by_role("button", name="Back to its own translation").click()
+    sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
+    sync_api.expect(page.locator(".chip.forced")).to_have_count(0)
+
+
+# ---- the beam
+
+
+def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    page = show(text=SENTENCE, view="beam", beam=3)
+    told = page.locator(".toolbar output")
+    told.wait_for()
+    steps = int(told.text_content().split()[-1])
+    assert told.text_content() == f"step {steps} of {steps}"
+    page.get_by_label("First step").click()
+    sync_api.expect(told).to_have_text(f"step 1 of {steps}")
+    assert page.locator(".node:not(.later)").evaluate_all("all => all.every((one) => one.dataset.step === '1')")
+    page.get_by_label("Step forward").click()
+    sync_api.expect(told).to_have_text(f"step 2 of {steps}")
+    page.locator(".tree").focus()
+    page.keyboard.press("ArrowLeft")
+    sync_api.expect(told).to_have_text(f"step 1 of {steps}")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("End")
+    sync_api.expect(told).to_have_text(f"step {steps} of {steps}")
+    fates = set(page.locator(".hypotheses tr[class]").evaluate_all("all => all.map((one) => one.classList[0])"))
+    assert fates <= {"kept", "pruned", "finished", "cut"}
+    tree = runs[0][0].lens(SENTENCE, search=runs[0][0].beam(3)).beam
+    assert tree is not None
+    assert page.locator(".node").count() == len(tree.nodes) - 1
+    last = page.locator(f"[data-node='{tree.best.number}']")
+    assert last.locator("text").first.text_content().startswith("1.")
+    assert sideways(page) <= 0
+
+
+# ---- two runs, training, positions
+
+
+def test_two_runs_stand_side_by_side(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    page = show(text=SENTENCE)
+    page.get_by_label("beside").select_option("recurrent")
+    results = page.locator(".result li button")
+    sync_api.expect(results).to_have_count(2)
+    sync_api.expect(results.nth(0)).to_have_text(own(runs, 0))
+    sync_api.expect(results.nth(1)).to_have_text(own(runs, 1))
+    sync_api.expect(page.locator(".stage")).to_have_count(2)
+    page.get_by_role("tab", name="Training").click()
+    loss = page.locator("figure", has=page.get_by_role("heading", name="Loss"))
+    sync_api.expect(loss.locator(".curve.series0").first).to_be_visible()
+    sync_api.expect(loss.locator(".dot.series1").first).to_be_visible()
+    page.get_by_role("tab", name="Positions").click()
+    sync_api.expect(page.locator("section[data-side='0'] figure")).not_to_have_count(0)
+    sync_api.expect(page.locator("section[data-side='1'] .empty")).to_contain_text("no position parts")
+    page.get_by_role("tab", name="Layers").click()
+    sync_api.expect(page.locator("section[data-side='0'] .picture")).to_be_visible()
+
+
+# ---- links, files
+
+
+def test_a_link_shows_the_same_again(show: Opening) -> None:
+    text = f"{SENTENCE} The man sleeps."
+    page = show(text=text, beside="recurrent", sentence=1, layer=2, head=1, word="q0", view="attention")
+    page.locator(".stage").nth(1).wait_for()
+    page.get_by_role("button", name="Copy link").click()
+    link = page.evaluate("navigator.clipboard.readText()")
+    again = show()
+    again.goto(link)
+    again.locator(".stage").nth(1).wait_for()
+    for one in (page, again):
+        sync_api.expect(one.locator(".word.lit").first).to_be_visible()
+        sync_api.expect(one.locator("#busy")).to_have_text("")
+    texts = [one.locator("main").inner_text().replace("Copied", "") for one in (page, again)]
+    assert texts[0] == texts[1]
+    assert again.locator("#source").input_value() == text
+
+
+@pytest.mark.parametrize("view", ["attention", "probabilities", "beam", "layers", "positions", "training"])
+def test_pictures_are_saved_as_files_of_their_own(show: Opening, view: str, tmp_path: Path) -> None:
+    page = show(text=SENTENCE, view=view, reduced_motion="reduce")
+    page.locator("figure").first.wait_for()
+    for number in range(page.locator("figure").count()):
+        figure = page.locator("figure").nth(number)
+        with page.expect_download() as saved:
+            figure.get_by_role("button", name="SVG").click()
+        file = tmp_path / f"{number}.svg"
+        saved.value.save_as(file)
+        assert ElementTree.parse(file).getroot().tag == "{http://www.w3.org/2000/svg}svg"
+        text = file.read_text(encoding="utf-8")
+        assert "prefers-color-scheme: dark" in text
+        assert "var(" not in text
+        with page.expect_download() as saved:
+            figure.get_by_role("button", name="JSON").click()
+        saved.value.save_as(file)
+        assert json.loads(file.read_text(encoding="utf-8"))
+
+
+# ---- what goes wrong
+
+
+def test_an_error_of_the_service_is_a_sentence(show: Opening) -> None:
+    page = show(text="a" * 10_001, expected="status of 400")
+    sync_api.expect(page.locator("#notice")).to_have_text("A request may have 10,000 characters, but has 10,001.")
+    page.locator("#source").fill(SENTENCE)
+    page.locator(".stage").wait_for()
+    sync_api.expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_a_service_that_is_gone_or_busy_is_said(show: Opening) -> None:
+    page = show(expected="Failed to load resource")
+    page.route("**/v1/stream", lambda route: route.abort())
+    page.locator("#source").fill(SENTENCE)
+    sync_api.expect(page.locator("#notice")).to_contain_text("cannot be reached")
+    page.unroute("**/v1/stream")
+    busy = {"status": 503, "headers": {"retry-after": "1"}, "json": {"error": "8 translations are being sent already"}}
+    page.route("**/v1/stream", lambda route: route.fulfill(**busy), times=1)
+    page.locator("#source").fill("The man sleeps.")
+    sync_api.expect(page.locator("#notice")).to_contain_text("8 translations are being sent already.")
+    page.locator(".stage").wait_for()  # it was tried again
+    sync_api.expect(page.locator("#notice")).to_be_hidden()
+
+
+def test_what_is_too_long_to_look_into_is_said(show: Opening) -> None:
+    page = show(text=" ".join(["the old man and"] * 15), expected="status of 400")
+    sync_api.expect(page.locator(".views .empty")).to_contain_text("of 40 pieces can be looked into")
+
+
+def test_a_key_is_asked_for(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    for at in served(Service(runs[:1], Limits(rate=0), keys=Keys(["secret"]))):
+        page = show(at, expected="status of 403", text=SENTENCE)
+        page.get_by_label("This service wants an API key").fill("secret")
+        page.keyboard.press("Enter")
+        page.locator(".stage").wait_for()
+        sync_api.expect(page.locator("#key")).to_be_hidden()
+        page.close()
+
+
+# ---- readers of all kinds
+
+
+def test_everything_is_reached_by_keyboard(show: Opening) -> None:
+    page = show(text=SENTENCE)
+    page.locator(".stage").wait_for()
+    page.locator("#tab-attention").focus()
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(page.locator("#tab-probabilities")).to_have_attribute("aria-selected", "true")
+    page.locator(".chip").first.wait_for()
+    page.keyboard.press("Tab")
+    while not page.evaluate("document.activeElement.matches('.chip')"):
+        page.keyboard.press("Tab")
+    page.keyboard.press("ArrowRight")
+    sync_api.expect(page.locator(".chip").nth(1)).to_be_focused()
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator(".option:focus")).to_have_count(1)
+    page.keyboard.press("Escape")
+    sync_api.expect(page.locator(".choices")).to_have_count(0)
+    sync_api.expect(page.locator(".chip").nth(1)).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    sync_api.expect(page.locator(".chip.forced")).to_have_count(2)
+    sync_api.expect(page.locator(".chip").nth(1)).to_be_focused()
+    outline = page.evaluate("getComputedStyle(document.activeElement).outlineStyle")
+    assert outline == "solid"
+
+
+NAMELESS = """() => [...document.querySelectorAll('button, a, input, select, textarea, [role=img], [role=region]')]
+  .filter((one) => one.checkVisibility() && !one.closest('[aria-hidden]'))
+  .filter((one) => !(one.getAttribute('aria-label') ?? one.textContent).trim()
+    && ![...(one.labels ?? [])].some((label) => label.textContent.trim()))
+  .map((one) => one.outerHTML)"""
+
+CONTRAST = """() => {
+  const brightness = (colour) => { const [r, g, b] = colour.map((part) => { const s = part / 255;
+    return s <= 0.04045 ? s / 12.92 : ((s + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
+  const probe = document.body.appendChild(document.createElement('i'));
+  const read = (name) => { probe.style.color = `var(--${name})`;
+    return getComputedStyle(probe).color.match(/[0-9.]+/g).slice(0, 3).map(Number); };
+  const ratio = (a, b) => { const [x, y] = [brightness(read(a)), brightness(read(b))].sort((p, q) => q - p);
+    return (x + 0.05) / (y + 0.05); };
+  const found = {};
+  for (const text of ['ink', 'quiet', 'accent', 'cold', 'good'])
+    for (const under of ['paper', 'ground', 'wash']) found[`${text} on ${under}`] = ratio(text, under);
+  probe.remove(); return found; }"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_names_and_contrast(show: Opening, scheme: str) -> None:
+    page = show(text=SENTENCE, beside="recurrent", color_scheme=scheme)
+    page.locator(".stage").nth(1).wait_for()
+    for name in ("Probabilities", "Beam", "Layers", "Positions", "Training", "Attention"):
+        page.get_by_role("tab", name=name).click()
+        page.locator("figure").first.wait_for()
+        assert page.evaluate(NAMELESS) == []
+    assert {pair: ratio for pair, ratio in page.evaluate(CONTRAST).items() if ratio < 4.5} == {}
+    dark = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    assert (dark == "rgb(14, 16, 20)") == (scheme == "dark")
+
+
+def test_theme_and_size_are_kept(show: Opening) -> None:
+    page = show(text=SENTENCE)
+    before = page.locator("#source").evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
+    for _ in range(3):
+        page.get_by_label("Larger type").click()
+    page.get_by_role("button", name="Theme: auto").click()
+    page.get_by_role("button", name="Theme: light").click()
+    page.reload()
+    sync_api.expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
+    assert page.locator("#source").evaluate("one => parseFloat(getComputedStyle(one).fontSize)") > 1.5 * before
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 16, 20)"
+
+
+def sideways(page: Page) -> int:
+    return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+
+
+def test_a_phone_needs_no_scrolling_sideways(show: Opening) -> None:
+    page = show(text=SENTENCE, beside="recurrent", viewport={"width": 360, "height": 740})
+    page.locator(".stage").nth(1).wait_for()
+    for name in ("Attention", "Probabilities", "Beam", "Layers", "Positions", "Training"):
+        page.get_by_role("tab", name=name).click()
+        page.locator("figure").first.wait_for()
+        assert sideways(page) <= 0, name

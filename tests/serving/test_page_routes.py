@@ -1,0 +1,151 @@
+"""What the page asks the service for: its own files, and what can be seen of runs and sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+
+import pytest
+from starlette.testclient import TestClient
+
+from dragoman.errors import UserError
+from dragoman.run import Run
+from dragoman.serving import Keys, Limits, Pair, Service, application
+
+Serving = Callable[..., TestClient]
+SENTENCE = "Anna reads the book."
+
+
+# ---- the files of the page
+
+
+def test_the_page_and_its_files_are_given_with_their_types(client: TestClient) -> None:
+    page = client.get("/")
+    assert page.headers["content-type"] == "text/html; charset=utf-8"
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    assert page.headers["x-content-type-options"] == "nosniff"
+    assert "<script>" not in page.text
+    kinds = {"main.js": "text/javascript", "style.css": "text/css", "icon.svg": "image/svg+xml"}
+    for name, kind in kinds.items():
+        assert f"/page/{name}" in page.text
+        assert client.get(f"/page/{name}").headers["content-type"].startswith(kind)
+    assert client.get("/", headers={"if-none-match": page.headers["etag"]}).status_code == 304
+
+
+@pytest.mark.parametrize("name", ["../pages.py", "..%2fpages.py", "%2e%2e/pages.py", "/etc/passwd", "none.js", ""])
+def test_nothing_else_is_given(client: TestClient, name: str) -> None:
+    assert client.get(f"/page/{name}").status_code == 404
+
+
+# ---- a sentence
+
+
+def test_a_sentence_is_looked_into(client: TestClient, run: Run) -> None:
+    answer = client.post("/v1/lens", json={"text": SENTENCE, "alternatives": 3})
+    assert answer.status_code == 200
+    assert answer.json() == {"run": "run", "forced": 0, "seen": run.lens(SENTENCE, alternatives=3).to_json()}
+    rows = answer.json()["seen"]["attention"][0]["weights"][0]
+    assert all(math.isclose(sum(row), 1, abs_tol=1e-4) for row in rows)
+
+
+def test_a_given_translation_and_a_search(client: TestClient, run: Run) -> None:
+    given = client.post("/v1/lens", json={"text": SENTENCE, "translation": "Anna liest."}).json()["seen"]
+    assert given == run.lens(SENTENCE, "Anna liest.").to_json()
+    seen = client.post("/v1/lens", json={"text": SENTENCE, "search": {"kind": "Beam", "size": 2}}).json()["seen"]
+    assert max(node["row"] for node in seen["beam"]["nodes"]) == 1
+
+
+def test_a_translation_goes_on_from_tokens(client: TestClient, run: Run) -> None:
+    """What is forced costs what the model says, and what follows is the run's own."""
+    step = run.lens(SENTENCE).steps[0]
+    other = step.alternatives[-1]
+    answer = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [other.token]}).json()
+    assert answer["forced"] == 1
+    assert answer["seen"]["steps"][0]["token"] == other.token
+    assert math.isclose(answer["seen"]["steps"][0]["probability"], other.probability, abs_tol=1e-5)
+    whole = [one["token"] for one in answer["seen"]["steps"]][:3]
+    assert [one.token for one in run.lens(SENTENCE, prefix=whole).steps][:3] == whole
+
+
+def test_end_can_be_forced(client: TestClient, run: Run) -> None:
+    first = run.lens(SENTENCE).steps[0].token
+    seen = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [first, run.framing.end]}).json()["seen"]
+    assert [step["token"] for step in seen["steps"]] == [first, run.framing.end]
+    assert (seen["found"], seen["finished"], seen["beam"]) == (False, True, None)
+
+
+def test_tokens_that_cannot_be_written_are_refused(client: TestClient, run: Run) -> None:
+    for prefix in ([10**9], [-1], [run.framing.pad], [run.framing.end, 300], [10**30]):
+        answer = client.post("/v1/lens", json={"text": SENTENCE, "prefix": prefix})
+        assert (answer.status_code, "cannot begin with the token" in answer.json()["error"]) == (400, True)
+    with pytest.raises(UserError, match="cannot begin"):
+        run.lens(SENTENCE, prefix=[-5])
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"text": ""}, "nothing to look into"),
+        ({"text": "the man " * 100}, "of 128 pieces can be looked into"),
+        ({"text": SENTENCE, "translation": "der Mann " * 100}, "of 128 pieces can be looked into"),
+        ({"text": SENTENCE, "run": "none"}, "none"),
+        ({"text": SENTENCE, "alternatives": 0}, "alternatives"),
+        ({"text": SENTENCE, "search": {"kind": "Exact"}}, "of kind 'Beam'"),
+        ({"text": SENTENCE, "translation": "x", "prefix": "y"}, "is not searched for"),
+        ({"text": "a" * 10_001}, "10,000 characters"),
+    ],
+)
+def test_what_cannot_be_looked_into_is_said(client: TestClient, fields: dict[str, object], said: str) -> None:
+    answer = client.post("/v1/lens", json=fields)
+    assert (answer.status_code, said in answer.json()["error"]) == (400, True), answer.text
+
+
+def test_too_much_attention_is_refused(serving: Serving) -> None:
+    answer = serving(Limits(rate=0, weights=10)).post("/v1/lens", json={"text": SENTENCE})
+    assert (answer.status_code, "weights" in answer.json()["error"]) == (400, True)
+
+
+def test_looks_wait_for_the_device_and_too_many_are_refused_at_once(run: Run) -> None:
+    service = Service([(run, Pair("en", "de"))], Limits(rate=0, looks=2))
+    with TestClient(application(service)) as client, ThreadPoolExecutor(3) as pool:
+
+        def ask() -> int:
+            return client.post("/v1/lens", json={"text": SENTENCE}).status_code
+
+        with service.device:
+            asked = [pool.submit(ask) for _ in range(3)]
+            assert next(as_completed(asked, timeout=20)).result() == 503
+        assert sorted(future.result() for future in asked) == [200, 200, 503]
+
+
+# ---- a run
+
+
+def test_curves_are_what_training_wrote_down(client: TestClient, run: Run) -> None:
+    curves = {one["name"]: one["points"] for one in client.get("/v1/runs/run/curves").json()["curves"]}
+    valid = [record for record in run.metrics() if record["kind"] == "valid"]
+    assert curves["validation loss"] == [[record["step"], record["loss"]] for record in valid]
+    assert curves["BLEU"] == [[record["step"], record["bleu"]] for record in valid]
+
+
+def test_positions_and_examples(client: TestClient) -> None:
+    assert client.get("/v1/runs/run/positions").json() == {"run": "run", "positions": []}  # it is recurrent
+    examples = client.get("/v1/runs/run/examples").json()["examples"]
+    assert all(isinstance(text, str) and text for text in examples)
+
+
+@pytest.mark.parametrize("what", ["curves", "positions", "examples"])
+def test_unknown_runs_are_said(client: TestClient, what: str) -> None:
+    answer = client.get(f"/v1/runs/rum/{what}")
+    assert (answer.status_code, "run" in answer.json()["error"]) == (404, True)
+
+
+@pytest.mark.parametrize("address", ["curves", "positions", "examples"])
+def test_keys_are_wanted(serving: Serving, address: str) -> None:
+    client = serving(keys=Keys(["secret"]))
+    assert client.get(f"/v1/runs/run/{address}").status_code == 403
+    assert client.post("/v1/lens", json={"text": SENTENCE}).status_code == 403
+    known = {"authorization": "Bearer secret"}
+    assert client.get(f"/v1/runs/run/{address}", headers=known).status_code == 200
+    assert client.get("/").status_code == 200  # the page asks for the key
