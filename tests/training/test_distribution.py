@@ -248,7 +248,7 @@ def compare_gradients(names: list[str]) -> None:
     from torch import Tensor, nn
 
     from dragoman.models import Model
-    from dragoman.training.spread import Sharded
+    from dragoman.training.sharding import Sharded
 
     class Sum(nn.Module):
         def __init__(self, model: Model) -> None:

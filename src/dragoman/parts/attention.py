@@ -13,11 +13,13 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
 from dragoman.parts.norm import Unnormalised
-from dragoman.parts.packed_attention import packed_attention, varying_attention
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.score import Score
 from dragoman.parts.spec import Spec, built
 from dragoman.parts.visibility import Causal, Visibility
+
+if torch.cuda.is_available():  # packed rows are for GPUs, and what they need takes a second to import
+    from dragoman.parts.packed_attention import packed_attention, varying_attention
 
 KERNELS = find_spec("triton") is not None
 if KERNELS:

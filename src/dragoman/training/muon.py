@@ -8,10 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
-from dragoman.training.spread import part_of
+from dragoman.training.spread import is_part, part_of, whole_of
 
 A, B, C = 3.4445, -4.7750, 2.0315  # of Jordan et al. 2024: small singular values grow fastest
 
@@ -88,8 +87,8 @@ class Muon(torch.optim.Optimizer):
         for weight, rows in zip(group["params"], group["blocks"]):
             if weight.grad is not None:
                 three = [weight, weight.grad, self.state[weight]["momentum_buffer"]]
-                if isinstance(weight, DTensor):  # a part of a matrix says nothing of its directions
-                    three, own = [one.full_tensor() for one in three], three
+                if is_part(weight):  # a part of a matrix says nothing of its directions
+                    three, own = [whole_of(one) for one in three], three
                     parts += [(own[0], three[0]), (own[2], three[2])]
                 for block in zip(*(one.split(rows) for one in three)):
                     alike.setdefault(block[0].shape, []).append(block)

@@ -11,13 +11,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
 from dragoman.parts.matrices import hidden_matrices
 from dragoman.training.adadelta import Adadelta
 from dragoman.training.muon import Muon, moments_of, momentum_of
+from dragoman.training.spread import is_part, whole_of
 
 Group = dict[str, Any]
 
@@ -42,7 +42,7 @@ def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingCon
 
 def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """W ← W − η M, M ← μ M + ∇; plain, with μ = 0 (Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1)."""
-    if any(isinstance(weight, DTensor) for weight in model.parameters()):  # torch has no kernel for it
+    if any(is_part(weight) for weight in model.parameters()):  # torch has no kernel for it
         raise UserError("sgd does not know sharded weights: choose adamw, or training.distribution=replicated")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=config.momentum or 0.0, fused=True)
     return _with_state(optimizer, momentum_of) if config.momentum else optimizer
@@ -119,8 +119,7 @@ def clip(weights: Iterable[nn.Parameter], limit: float) -> Tensor:
     """
     weights = list(weights)
     norm = nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None], foreach=True)
-    if isinstance(norm, DTensor):  # each process has a part of each gradient
-        norm = norm.full_tensor()
+    norm = whole_of(norm)  # each process may have a part of each gradient
     if limit:
         nn.utils.clip_grads_with_norm_(weights, limit, norm, foreach=True)
     return norm

@@ -19,7 +19,7 @@ from dragoman.storage import clear_remains, plain_errors, point, remove_folder
 from dragoman.training.distribution import World
 from dragoman.training.ema import Average
 from dragoman.training.optimizer import load_state_tensors, state_tensors
-from dragoman.training.spread import Spread, part_of, read_shards, usable
+from dragoman.training.spread import Spread, part_of, usable
 
 
 @dataclass
@@ -117,6 +117,8 @@ class Keeper:
             average.load(checkpoint.weights_of(model))
         state = _state(model, optimizer, average)
         if (last / "trainer").is_dir():
+            from dragoman.training.sharding import read_shards  # which takes seconds to import
+
             read_shards(last / "trainer", state)
         else:
             found = checkpoint.tensors(last, "trainer")

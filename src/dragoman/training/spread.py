@@ -8,26 +8,16 @@ process may do as many batches as there are for it, none, or one in halves where
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
-from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
-from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor, distribute_tensor
 
 from dragoman import checkpoint
-from dragoman.errors import UserError
-from dragoman.parts.mixer import Ctx, Mixer
-from dragoman.storage import plain_errors, remove_folder
 from dragoman.training.distribution import World
 from dragoman.training.ema import Average
 
@@ -137,105 +127,15 @@ def _even_out(statistics: Sequence[Tensor], world: World) -> None:
         tensor.div_(world.size)
 
 
-class Sharded(Spread):
-    """Every process keeps a part of each weight, of its gradient and of optimiser's (Rajbhandari et al. 2020).
-
-    A layer is put together when it is needed and taken apart again (torch's fully_shard). Weights, gradients and their
-    sums are float32; what is computed in bfloat16 is cast within the layer, as on one process.
-    """
-
-    compiles = False
-    replays = False
-    even = True
-    name = "sharded"
-
-    def divide(self, learner: nn.Module) -> None:
-        _share(learner)
-        # nothing is written into what a layer returns, so that views do no harm
-        warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
-        mesh = init_device_mesh(self.device.type, (self.world.size,))
-        for unit in units(learner):
-            fully_shard(unit, mesh=mesh)
-            if remembers(unit):
-                register_fsdp_forward_method(unit, "remember")
-            unit.register_forward_pre_hook(_hide, prepend=True)
-            unit.register_forward_pre_hook(_show)
-        fully_shard(learner, mesh=mesh)
-        for module in learner.modules():
-            if isinstance(module, FSDPModule):
-                module.set_gradient_divide_factor(1.0)  # sums, no means
-                module.set_force_sum_reduction_for_comms(True)
-            if hasattr(module, "flattens"):
-                module.flattens = False  # type: ignore[assignment]
-        self.statistics = _statistics(learner)
-
-    def add_up(self, weights: Sequence[nn.Parameter]) -> None:
-        _even_out(self.statistics, self.world)  # the gradients' sums came with the backward pass
-
-    def whole(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        found = {}
-        for name, tensor in tensors.items():  # one at a time: the others keep none of it
-            full = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-            if self.world.rank == 0:
-                found[name] = full.cpu()
-        return found
-
-    def write(self, state: Mapping[str, Tensor], folder: Path) -> Path | None:
-        shards = folder / ".shards.partial"
-
-        def begin() -> None:
-            with plain_errors(folder):
-                remove_folder(shards)
-                shards.mkdir()
-
-        self.world.first(begin)
-        if state:
-            writer = HuggingFaceStorageWriter(str(shards), save_distributed=True)  # torch's own would be a pickle
-            with _disk(folder):
-                state_dict_saver.save(dict(state), storage_writer=writer)
-        return shards
-
-    @contextmanager
-    def shown(self, model: nn.Module, copy: nn.Module, average: Average | None) -> Iterator[None]:
-        weights = self.whole(usable(model, average))
-        if self.world.rank == 0:
-            checkpoint.set_weights(copy, weights, Path())
-        yield
-
-
 def spread(asked: str, world: World, device: torch.device) -> Spread:
     """As `training.distribution` asks: whole on every process unless sharded."""
     if world.size == 1:
         return Spread(world, device)
-    return Sharded(world, device) if asked == "sharded" else Replicated(world, device)
+    if asked == "sharded":
+        from dragoman.training.sharding import Sharded  # which takes seconds to import
 
-
-def units(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers of every stack, and the parts that look at the source before their layer does; inner ones first."""
-    mixers = {path: part for path, part in model.named_modules() if isinstance(part, Mixer)}
-    for path, part in reversed(mixers.items()):
-        above = sum(path.startswith(f"{other}.") for other in mixers)
-        if above == 1 or remembers(part):
-            yield part
-
-
-def remembers(part: nn.Module) -> bool:
-    return isinstance(part, Mixer) and type(part).remember is not Mixer.remember
-
-
-class _Hidden:
-    """What fully_shard must not look into: it would make a copy, and what a layer leaves there would be lost."""
-
-    def __init__(self, ctx: Ctx) -> None:
-        self.ctx = ctx
-
-
-def _hide(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_Hidden(one) if isinstance(one, Ctx) else one for one in arguments)
-
-
-def _show(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(one.ctx if isinstance(one, _Hidden) else one for one in arguments)
+        return Sharded(world, device)
+    return Replicated(world, device)
 
 
 def usable(model: nn.Module, average: Average | None) -> dict[str, Tensor]:
@@ -244,31 +144,21 @@ def usable(model: nn.Module, average: Average | None) -> dict[str, Tensor]:
     return weights if average is None else weights | average.tensors()
 
 
+def is_part(tensor: Tensor) -> bool:
+    """Has this process but a part of it (torch's DTensor)?"""
+    return hasattr(tensor, "full_tensor")
+
+
+def whole_of(tensor: Tensor) -> Tensor:
+    """All of a tensor, put together from its parts."""
+    return tensor.full_tensor() if is_part(tensor) else tensor  # type: ignore[attr-defined]
+
+
 def part_of(whole: Tensor, like: Tensor) -> Tensor:
     """What this process is to have of a tensor."""
-    if not isinstance(like, DTensor):
+    if not is_part(like):
         return whole
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    assert isinstance(like, DTensor)
     return distribute_tensor(whole.to(like.device), like.device_mesh, like.placements, src_data_rank=None)
-
-
-def read_shards(folder: Path, state: dict[str, Tensor]) -> None:
-    """Fill a state, in parts or whole, with what any number of processes has written."""
-    if not state:
-        return
-    with warnings.catch_warnings(), _disk(folder):
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process is meant
-        state_dict_loader.load(state, storage_reader=HuggingFaceStorageReader(str(folder)))
-
-
-@contextmanager
-def _disk(folder: Path) -> Iterator[None]:
-    """What the disk of any process refuses, as if it were this one's."""
-    try:
-        with plain_errors(folder):
-            yield
-    except CheckpointException as error:
-        cause = next((one for one, _ in error.failures.values() if isinstance(one, OSError)), None)
-        with plain_errors(folder):
-            if cause is not None:
-                raise cause from None
-        raise UserError(f"{folder} cannot be written or read: {next(iter(error.failures.values()))[0]}") from None
