@@ -9,7 +9,7 @@ from torch import nn
 from dragoman.errors import UserError
 from dragoman.parts import quick as quick_module
 from dragoman.parts.embedding import Embedding, OutputLayer
-from dragoman.parts.quick import FEW, MANY, TALL, quick
+from dragoman.parts.quick import FEW, ROWS, TALL, quick
 
 LINEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -110,6 +110,6 @@ def test_an_unknown_kind_of_weights() -> None:
 def test_many_rows_by_a_vocabulary_are_the_same() -> None:
     layer = nn.Linear(16, TALL)
     made = quick(nn.Sequential(layer))
-    for rows in (FEW - 1, FEW, MANY - 1, MANY, 3 * MANY):
+    for rows in (FEW - 1, FEW, ROWS - 1, ROWS, 3 * ROWS):
         x = torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
         torch.testing.assert_close(made(x), layer(x), atol=1e-5, rtol=1e-5)

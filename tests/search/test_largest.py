@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dragoman.search.largest import CHUNK, MANY, largest, log_sum, top
+from dragoman.search.largest import CHUNK, MANY, continuations, largest, log_sum, top
 
 SHAPES = [(3, 5), (1, 1, 40), (7, 1, 1000), (4, 5, 8000), (33, 2 * MANY // 33 + 1), (2, 3, 32001), (40, 40, 700)]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -29,6 +29,29 @@ def test_what_stands_at_the_borders_of_chunks_is_found(place: int) -> None:
     for found in (top(logits, 3), [one[:, None] for one in largest(logits)]):
         assert found[0][:, 0].eq(1.0).all()
         assert found[1][:, 0].eq(place).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 9), (2, 1, 70), (4, 5, 8000), (3, 2, 32001), (40, 4, 700)], ids=str)
+@pytest.mark.parametrize("count", [1, 4, 10])
+def test_continuations_are_the_topk_of_all_rows(shape: tuple[int, int, int], count: int) -> None:
+    chance = torch.Generator().manual_seed(5)
+    logits = torch.randn(shape, generator=chance, dtype=torch.float64)  # no two are equal
+    scores = torch.randn(shape[:2], generator=chance, dtype=torch.float64)
+    norm = logits.logsumexp(-1)
+    expected = (scores[..., None] + (logits - norm[..., None])).flatten(1).topk(count)
+    best, row, place = continuations(scores, logits, norm, count)
+    assert torch.equal(best, expected.values)
+    assert torch.equal(row * shape[2] + place, expected.indices)
+
+
+def test_continuations_of_rows_that_are_over_are_last() -> None:
+    logits = torch.zeros(4, 3, 9000)
+    logits[:, 1, 8999], logits[:, 0] = 1.0, 9.0
+    scores = torch.tensor([-torch.inf, -1.0, -2.0]).expand(4, -1)
+    best, row, place = continuations(scores, logits, torch.zeros(4, 3), 3)
+    assert best.tolist() == [[0.0, -1.0, -1.0]] * 4
+    assert row.tolist() == [[1, 1, 1]] * 4
+    assert place[:, 0].tolist() == [8999] * 4
 
 
 @every_shape

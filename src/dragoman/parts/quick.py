@@ -6,7 +6,6 @@ as long as the product itself. For inference alone: what was packed does not lea
 
 from __future__ import annotations
 
-import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,21 +17,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import unknown
+from dragoman.parts.attention import CrossAttentionMixer, SelfAttentionMixer
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer
+from dragoman.parts.feedforward import FeedForwardMixer
 from dragoman.parts.mixer import Ctx, Layout, Mixer, State
-from dragoman.parts.norm import Unnormalised
-from dragoman.parts.stack import ResidualMixer
+from dragoman.parts.norm import LayerNormalisation, Unnormalised
+from dragoman.parts.positions import SinusoidalPosition
+from dragoman.parts.quick_attention import QuickCrossAttention, QuickSelfAttention
+from dragoman.parts.stack import ResidualMixer, StackMixer
 
 Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
 Pack = Callable[[Tensor, Tensor | None], Product]
-Weights = Literal["float32", "int8"]
+Weights = Literal["float32", "int8", "bfloat16"]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
-ROWS = 64  # of x that matrices are packed for; any other number of them can be multiplied
+ROWS = 160  # of x that matrices are packed for; any other number of them can be multiplied
 FEW = 4  # rows of x that are too few for packing to pay
-MANY = 128  # rows of x from which on oneDNN multiplies faster by a vocabulary
 TALL = 8_000  # rows of a matrix from which on it is a vocabulary
+PLACES = 1024  # of a sequence that have their sines ready
 
 
 def quick(model: AnyModule, weights: Weights = "float32") -> AnyModule:
@@ -54,14 +57,14 @@ def quick(model: AnyModule, weights: Weights = "float32") -> AnyModule:
             setattr(parent, name, QUICK[type(child)](child, _product(child.weight, child.bias, weights, packed)))
             if isinstance(child, OutputLayer):
                 getattr(parent, name).pack = PACKS[weights]
-    for parent, name, child in children:
-        if type(child) is ResidualMixer:
-            setattr(parent, name, QuickResidual(child))
-        elif type(child) in (Dropout, Unnormalised):
-            setattr(parent, name, Quiet())
+    for parent, name, child in reversed(children):
+        if type(child) in QUIET:
+            setattr(parent, name, QUIET[type(child)](child))
     for part in copy.modules():
         if getattr(part, "activation", None) is F.relu:
             part.activation = torch.relu_  # type: ignore[assignment]  # of a product: nobody else will look at it
+        if part is not copy:  # whose parts may be changed for a search
+            part.__dict__.update(part._modules)  # where Python looks first
     return copy
 
 
@@ -91,22 +94,13 @@ def packed_float32(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
-    """So few rows that reading the matrix is all the work are multiplied by it as it lies, and by a vocabulary many
-    rows by oneDNN, for which it is packed once more when they first come."""
+    """So few rows that reading the matrix is all the work are multiplied by it as it lies, but for a vocabulary."""
     matrix, multiply = torch.ops.mkl._mkl_reorder_linear_weight(weight, ROWS), torch.ops.mkl._mkl_linear.default
-    width = weight.shape[1]
-    most = MANY if weight.shape[0] >= TALL and torch.backends.mkldnn.is_available() else sys.maxsize
-    others: list[Product] = []
+    width, few = weight.shape[1], 0 if weight.shape[0] >= TALL else FEW
 
     def product(x: Tensor) -> Tensor:
         rows = x.numel() // width
-        if rows < FEW:
-            return F.linear(x, weight, bias)
-        if rows < most:
-            return multiply(x, matrix, weight, bias, rows)
-        if not others:
-            others.append(_onednn(weight, bias))
-        return others[0](x)
+        return F.linear(x, weight, bias) if rows < few else multiply(x, matrix, weight, bias, rows)
 
     return product
 
@@ -192,15 +186,58 @@ class QuickResidual(ResidualMixer):
     def __init__(self, part: ResidualMixer) -> None:
         Mixer.__init__(self)
         self.body, self.before, self.after, self.path = part.body, part.before, part.after, part.path
+        self.fresh = isinstance(part.body, SelfAttentionMixer | CrossAttentionMixer | FeedForwardMixer)  # of a product
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
         y, state = self.body.forward(self.before.forward(x, ctx.layout), ctx, state)
-        return self.after.forward(x + y, ctx.layout), state
+        return self.after.forward(y.add_(x) if self.fresh else x + y, ctx.layout), state
 
     __call__ = forward
 
 
-class Quiet(nn.Identity):
+class QuickStack(StackMixer):
+    """Parts on top of one another, which are what they are."""
+
+    def __init__(self, stack: StackMixer) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(stack.__dict__)
+        self.fixed = stack.parts()
+
+    def parts(self) -> list[tuple[str, Mixer]]:
+        return self.fixed
+
+
+class QuickSinusoids(SinusoidalPosition):
+    """Sines that were computed once for the first places."""
+
+    def __init__(self, position: SinusoidalPosition) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(position.__dict__)
+        self.table = self.encoding(torch.arange(PLACES, device=self.frequency.device))
+
+    def embed(self, x: Tensor, layout: Layout) -> Tensor:
+        if x.is_cuda:
+            return super().embed(x, layout)
+        try:
+            return x + F.embedding(layout.positions, self.table)
+        except IndexError:  # further on
+            return super().embed(x, layout)
+
+
+class QuickNorm(LayerNormalisation):
+    """(x − mean) / √(variance + ε) · g + b."""
+
+    def __init__(self, norm: LayerNormalisation) -> None:
+        nn.Module.__init__(self)
+        self.__dict__.update(norm.__dict__)
+
+    def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
+        return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    __call__ = forward
+
+
+class Quiet(Unnormalised):
     """Nothing: what dropout and norms that are none do."""
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
@@ -211,3 +248,14 @@ class Quiet(nn.Identity):
 
 PACKS: dict[str, Pack] = {"float32": packed_float32, "int8": packed_int8}
 QUICK: dict[type[nn.Module], Callable[..., nn.Module]] = {nn.Linear: QuickLinear, OutputLayer: QuickOutput}
+QUIET: dict[type[nn.Module], Callable[..., nn.Module]] = {
+    ResidualMixer: QuickResidual,
+    StackMixer: QuickStack,
+    SinusoidalPosition: QuickSinusoids,
+    LayerNormalisation: QuickNorm,
+    SelfAttentionMixer: QuickSelfAttention,
+    CrossAttentionMixer: QuickCrossAttention,
+    Dropout: Quiet,
+    Unnormalised: Quiet,
+    nn.Identity: Quiet,
+}

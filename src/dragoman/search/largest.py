@@ -65,9 +65,10 @@ def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def continuations(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The largest of scores + (logits − norm), of B K, B K V and B K, over all rows of a source: B N each, largest first.
+    """B K scores, B K V logits, B K norms → the largest scores + (logits − norm) of a source, largest first, with their
+    rows and their places in them, B N each.
 
-    With the rows and the places in them. A row's numbers grow with its logits, so that here too chunks can be left out.
+    A row's numbers grow with its logits: here too, whole chunks can be left out.
     """
     rows, width = logits.shape[1:]
     chunks = width // CHUNK
@@ -99,8 +100,6 @@ def log_sum(logits: Tensor) -> Tensor:
     """log Σ exp, … V → …, as from `logsumexp`. On a CPU some rows at a time, whose exponentials stay in its cache."""
     if KERNELS and logits.is_cuda:
         return kernels.log_sum(logits.reshape(-1, logits.shape[-1])).view(logits.shape[:-1])
-    if logits.device.type == "cpu" and logits.numel() < MANY:  # one operation for many; the largest has p = 1 / Σ
-        return logits.amax(-1) - logits.log_softmax(-1).amax(-1).nan_to_num_()  # ∞ − ∞ is no number
     if logits.device.type != "cpu" or logits.numel() < LARGE or torch.compiler.is_compiling():
         return logits.logsumexp(-1)
     rows = logits.reshape(-1, logits.shape[-1])
@@ -108,6 +107,6 @@ def log_sum(logits: Tensor) -> Tensor:
 
 
 def _log_sum(rows: Tensor) -> Tensor:
-    limit = torch.finfo(rows.dtype).max
+    limit = torch.finfo(rows.dtype).max  # ∞ − ∞ is no number
     most = rows.amax(-1, keepdim=True).clamp(-limit, limit)
     return ((rows - most).exp_().sum(-1, keepdim=True).log_() + most)[:, 0]

@@ -1,0 +1,54 @@
+"""Searches with packed weights: what they find costs what the model itself says, for every system that writes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from small import SYMBOLS, VARIANTS, pairs, small_model
+
+from dragoman.parts import quick as packing
+from dragoman.parts.attention import CrossAttentionMixer
+from dragoman.parts.positions import Sinusoidal
+from dragoman.parts.quick import quick
+from dragoman.search import Beam, Length, Sample, Search, engine
+from dragoman.search.scoring import token_scores
+
+WRITERS = [name for name in VARIANTS if small_model(name).writes]
+SHORT, LONG = Length(ratio=0, extra=9), Length(ratio=0, extra=20, least=18)  # longer than there is room for at first
+SEARCHES: dict[str, Search] = {
+    "greedy": Beam(1, length=LONG),
+    "a beam": Beam(3, best=3, length=LONG),
+    "a beam that looks": Beam(2, best=2, coverage=0.2, length=SHORT),
+    "samples": Sample(best=3, seed=5, length=SHORT),
+}
+
+
+@pytest.mark.parametrize("variant", WRITERS)
+@pytest.mark.parametrize("name", SEARCHES)
+def test_scores_are_those_of_the_model_that_was_packed(variant: str, name: str) -> None:
+    model, settings, p = small_model(variant), SEARCHES[name], pairs(variant)
+    if settings.length is LONG and model.room(torch.tensor([9])) is not None:
+        pytest.skip("there is no room for so long a target")
+    attends = any(isinstance(part, CrossAttentionMixer) for part in model.modules())
+    if isinstance(settings, Beam) and settings.coverage and not attends:
+        pytest.skip("not about how it looks at a source")
+    limits = settings.length.limits(p.source_lengths, model.room(p.source_lengths))
+    searching = engine([quick(model)], SYMBOLS, settings)
+    found = searching.search(p.source, p.source_lengths, limits, torch.arange(len(p.source)))
+    for row, hypotheses in enumerate(found):
+        source, length = p.source[row : row + 1, : p.source_lengths[row]], p.source_lengths[row : row + 1]
+        for one in hypotheses:
+            framed = torch.tensor([[SYMBOLS.start, *one.tokens, *([SYMBOLS.end] if one.finished else [])]])
+            expected = token_scores(model, source, length, framed, torch.tensor([framed.shape[1]])).sum()
+            assert one.score == pytest.approx(float(expected), abs=2e-4)
+
+
+@pytest.mark.parametrize("halves", [False, True])
+def test_sines_go_on_where_none_are_ready(halves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "PLACES", 4)
+    position = Sinusoidal(halves=halves).build(6)
+    made = quick(torch.nn.ModuleDict({"position": position}))["position"]
+    for width in (3, 4, 5, 9):
+        layout = packing.Layout.padded(width, torch.tensor([width]))
+        x = torch.zeros(1, width, 6)
+        torch.testing.assert_close(made.embed(x, layout), position.embed(x, layout))
