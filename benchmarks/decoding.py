@@ -130,7 +130,7 @@ def measure(options: argparse.Namespace, sizes: Sizes, folder: Path) -> dict[str
 
 
 def one_cell(cell: Cell, workers: dict[str, Worker]) -> dict[str, Any]:
-    measured = next(name for name in ("generate", "ctranslate2", "ours") if name in workers)
+    measured = next((name for name in ("generate", "ctranslate2", "ours") if name in workers), next(iter(workers)))
     model = workers[measured].targets[cell]
     systems = {}
     for name, worker in workers.items():
