@@ -14,7 +14,8 @@ from torch import Tensor, nn
 from dragoman.interop.huggingface import Checkpoint
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, Length, Symbols, engine
-from dragoman.search.engine import Rule, Tree
+from dragoman.search.engine import Rule
+from dragoman.search.slots import Tree
 
 OPEN: dict[str, Any] = {"forced_eos_token_id": None}  # END is not put behind what the limit cuts off
 UNTIED: dict[str, Any] = {"tie_word_embeddings": False}  # else random models write each word again and again

@@ -10,9 +10,10 @@ from small import SYMBOLS, VARIANTS, pairs, small_model
 
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, Length, Sample, Search, engine
-from dragoman.search.engine import Rule, Tree
+from dragoman.search.engine import Rule
 from dragoman.search.rules import Prefix
 from dragoman.search.scoring import token_scores
+from dragoman.search.slots import Tree
 
 WRITERS = [name for name in VARIANTS if small_model(name).writes]
 every_writer = pytest.mark.parametrize("variant", WRITERS)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, Length, Sample, engine
-from dragoman.search.engine import Rule, Tree
+from dragoman.search.engine import Rule
 from dragoman.search.rules import Prefix
+from dragoman.search.slots import Tree
 from dragoman.search.speculative import Acceptance, SpeculativeEngine
 
 WRITERS = [name for name in VARIANTS if small_spec(name).build().writes]

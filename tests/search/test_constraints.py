@@ -13,11 +13,12 @@ from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, Symbols, exhaustive_search
 from dragoman.search.beam import BeamSearch
 from dragoman.search.constraints import ConstrainedBeam, advance, allocate, check_room, phrases_of, wishes_of
-from dragoman.search.engine import Engine, Tree, map_tree
+from dragoman.search.engine import Engine
 from dragoman.search.forbidden import Forbidden
 from dragoman.search.phrases import Phrases
 from dragoman.search.rules import Prefix
 from dragoman.search.scoring import token_scores
+from dragoman.search.slots import Tree, map_tree
 from dragoman.text import learn
 from laws.small import SYMBOLS, as_read, pairs, small_model
 

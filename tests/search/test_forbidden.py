@@ -14,9 +14,9 @@ import torch
 
 from dragoman.errors import UserError
 from dragoman.search import Beam, Sample, Search, Symbols, engine
-from dragoman.search.engine import Tree
 from dragoman.search.forbidden import Forbidden
 from dragoman.search.phrases import Phrases
+from dragoman.search.slots import Tree
 from dragoman.text import Tokenizer, learn, words
 from dragoman.text.families import Parts, Symbol
 from dragoman.text.foreign import ForeignTokenizer

@@ -6,8 +6,9 @@ import pytest
 import torch
 
 from dragoman.search import Beam, Hypothesis, Length, Sample, engine
-from dragoman.search.engine import Engine, rounded
+from dragoman.search.engine import Engine
 from dragoman.search.replay import Replay, apart, copy
+from dragoman.search.slots import rounded
 from laws.small import SYMBOLS, pairs, small_model
 
 LENGTH = Length(0, 20, 20)

@@ -14,7 +14,7 @@ from dragoman.run.finding import limits_of
 from dragoman.run.wishes import Wishes
 from dragoman.search import Beam, Hypothesis, Search, engine
 from dragoman.search.engine import Strategy
-from dragoman.search.engine import Tree as Slots
+from dragoman.search.slots import Tree as Slots
 
 
 def watched_search(

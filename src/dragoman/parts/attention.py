@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field, replace
-from importlib.util import find_spec
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
+from dragoman.parts.gpu import KERNELS
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
 from dragoman.parts.norm import Unnormalised
 from dragoman.parts.positions import NoPosition, Position
@@ -21,7 +21,6 @@ from dragoman.parts.visibility import Causal, Visibility
 if torch.cuda.is_available():  # packed rows are for GPUs, and what they need takes a second to import
     from dragoman.parts.packed_attention import packed_attention, varying_attention
 
-KERNELS = find_spec("triton") is not None
 if KERNELS:
     from dragoman.parts import kernels
 

@@ -6,15 +6,14 @@ A norm is told the layout, for those whose statistics must leave padding out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from importlib.util import find_spec
 
 import torch
 from torch import Tensor, nn
 
+from dragoman.parts.gpu import KERNELS
 from dragoman.parts.mixer import Layout
 from dragoman.parts.spec import Spec
 
-KERNELS = find_spec("triton") is not None  # for GPUs
 if KERNELS:
     from dragoman.parts import kernels
 

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.search.constraints import check_room, wishes_of
-from dragoman.search.engine import Rule, Tree
+from dragoman.search.engine import Rule
 from dragoman.search.forbidden import Forbidden
 from dragoman.search.rules import Prefix
+from dragoman.search.slots import Tree
 from dragoman.text import Tokenizer
 
 Beginning = str | Sequence[int]  # a text, or the very tokens

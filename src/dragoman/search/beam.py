@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.search.engine import Hypothesis, Tree
+from dragoman.search.engine import Hypothesis
 from dragoman.search.greedy import put
 from dragoman.search.largest import continuations, top
 from dragoman.search.penalties import coverage_penalty, looked
 from dragoman.search.settings import Beam
+from dragoman.search.slots import Tree
 from dragoman.search.stopping import STOPS
 
 

@@ -11,10 +11,11 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.search.beam import BeamSearch, candidates, empty, of, rows, set_aside
-from dragoman.search.engine import Hypothesis, Tree
+from dragoman.search.engine import Hypothesis
 from dragoman.search.greedy import put
 from dragoman.search.penalties import looked
 from dragoman.search.phrases import Phrases, check_required
+from dragoman.search.slots import Tree
 from dragoman.search.stopping import STOPS
 from dragoman.text import Tokenizer
 

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from dragoman.search.beam import BeamSearch
-from dragoman.search.engine import Hypothesis, Tree
+from dragoman.search.engine import Hypothesis
 from dragoman.search.settings import Beam
+from dragoman.search.slots import Tree
 
 
 class DiverseBeamSearch:

@@ -2,30 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dragoman.models import Model, Start
+from dragoman.models import Model
 from dragoman.models.encoder_decoder import first_tokens
 from dragoman.models.model import position_limit
-from dragoman.parts.mixer import Ctx, Layout, Memory
+from dragoman.parts.mixer import Ctx, Layout
 from dragoman.search.alignment import cross_attention
 from dragoman.search.largest import log_sum, readable
 from dragoman.search.replay import Replay
+from dragoman.search.slots import (
+    NOBODY,
+    Answer,
+    Course,
+    Tree,
+    map_tree,
+    memory_of,
+    rounded,
+    rows_of,
+    take,
+    unshared,
+    wider,
+    writer_of,
+)
 
 ROOM = 16  # words that there is room for at first
 ROOM_ON_GPU = 64
 FEWER = 4  # times as few sources must be left for a GPU to go on in another shape, which it must get to know
 COMPILED = 64  # shapes of slots that a step is compiled for
-NOBODY = -1  # stands where a place for a source is empty
-
-#: A nested dict of tensors, all of them with one row a source: what a search knows of its sources.
-Tree = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -87,47 +97,6 @@ class Rule:
 
     def follow(self, slots: Tree, tokens: Tensor, parents: Tensor | None) -> None:
         """Tokens (B K) were written, each after what row `parents` (B K) had; None: after the same row's."""
-
-
-def map_tree(function: Callable[..., Any], *trees: Tree) -> Tree:
-    """The tree with `function` done to every tensor in it, or to those in the same place of several trees."""
-    if len(trees) == 1:  # by far the most frequent
-        items = trees[0].items()
-        return {name: map_tree(function, leaf) if isinstance(leaf, dict) else function(leaf) for name, leaf in items}
-    return {
-        name: map_tree(function, *(tree[name] for tree in trees))
-        if isinstance(value, dict)
-        else function(*(tree[name] for tree in trees))
-        for name, value in trees[0].items()
-    }
-
-
-def take(tree: Tree, sources: Tensor) -> Tree:
-    """Some of the sources."""
-    return map_tree(lambda leaf: leaf[sources], tree)  # laid out in memory as they were
-
-
-@dataclass
-class Course:
-    """How far one search is."""
-
-    longest: int  # words of a target
-    room: int  # words that there is room for
-    places: list[int]  # positions that there is room for, by model
-    inside: list[int]  # the numbers of the sources that are searched
-    ages: list[int]  # how many words they have
-    replays: bool  # are steps replayed, and shapes therefore few?
-    limits: list[int]  # words of each source's targets, by their numbers
-
-    @property
-    def ends(self) -> bool:
-        """Are all at their limits, so that nothing more can come?"""
-        pairs = zip(self.inside, self.ages)
-        return all(number == NOBODY or age >= self.limits[number] for number, age in pairs)
-
-    def size(self, count: int) -> int:
-        """How many places there are for so many sources."""
-        return rounded(count, 1) if self.replays and count else count
 
 
 class Engine:
@@ -196,7 +165,7 @@ class Engine:
         replays = source.is_cuda if self.replays is None else self.replays
         course = self._course(limits.tolist(), min(most, count), replays)
         if replays and not any(self._bounded(model) for model in self.models):
-            asked["source"] = _wider(source, rounded(source.shape[1]))
+            asked["source"] = wider(source, rounded(source.shape[1]))
         slots, entered = self._enter(asked, course.inside, course, first=True), max(course.inside) + 1
         found: dict[int, list[Hypothesis]] = {}
         answer: Answer | None = None
@@ -285,7 +254,7 @@ class Engine:
         width, batch = self.strategy.rows, len(source)
         starts = [model.start(source, lengths, width, room, asked["first"]) for model in self.models]
         slots: Tree = {
-            "writers": {str(n): _writer(start, batch, self.strategy.moves) for n, start in enumerate(starts)},
+            "writers": {str(n): writer_of(start, batch, self.strategy.moves) for n, start in enumerate(starts)},
             "tokens": starts[0].tokens.unflatten(0, (batch, width)),
             "step": torch.zeros_like(limits),
             "limit": limits,
@@ -300,7 +269,7 @@ class Engine:
         self.strategy.begin(slots, longest)
         for rule in self.rules:
             rule.begin(slots, longest)
-        return map_tree(_apart, slots), tuple(start.places for start in starts)
+        return map_tree(unshared, slots), tuple(start.places for start in starts)
 
     def _step(self, slots: Tree, course: Course) -> Tree:
         """One word more for every row."""
@@ -317,7 +286,7 @@ class Engine:
         """The slots with a word more; models see their states row by row, R …, as these lie in memory."""
         batch, width = slots["tokens"].shape
         writers: Tree = {name: dict(writer) for name, writer in slots["writers"].items()}
-        states = [_rows(writer.pop("state")) for writer in writers.values()]
+        states = [rows_of(writer.pop("state")) for writer in writers.values()]
         after, states = self.word(slots | {"writers": writers}, states, tuple(places))
         for writer, state in zip(after["writers"].values(), states):
             writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), state)
@@ -347,7 +316,7 @@ class Engine:
             recorder: dict[str, list[Tensor]] | None = {} if self.strategy.watches and not number else None
             places = writer["positions"].clamp(max=room[number] - 1)  # rows that are over stay at the last one
             layout = Layout.steps(places.flatten(), longest=room[number])
-            ctx = Ctx(layout, _memory(writer["memory"]), recorder=recorder)
+            ctx = Ctx(layout, memory_of(writer["memory"]), recorder=recorder)
             if "ancestors" in writer:  # what is written now, each row has written itself
                 own = torch.arange(width, device=slots["tokens"].device)[None, :, None].expand(batch, -1, 1)
                 ctx.ancestors = writer["ancestors"].scatter(2, places[..., None], own)
@@ -403,8 +372,8 @@ class Engine:
         for number, model in enumerate(self.models):
             writer = slots["writers"][str(number)]
             before = course.places[number]
-            wider, course.places[number] = model.widened(_rows(writer["state"]), batch * width, before + more)
-            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), wider)
+            widened, course.places[number] = model.widened(rows_of(writer["state"]), batch * width, before + more)
+            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), widened)
             if "ancestors" in writer:
                 writer["ancestors"] = pad(writer["ancestors"], (0, course.places[number] - before))
 
@@ -413,76 +382,8 @@ class Engine:
         return {name: value for name, value in slots.items() if name != "writers"}
 
 
-class Answer:
-    """Truth values that a GPU is asked for, to be read when it has come to them."""
-
-    def __init__(self, values: Tensor) -> None:
-        self.values, self.event = values, torch.cuda.Event() if values.is_cuda else None
-        if self.event is not None:
-            self.values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(
-                values, non_blocking=True
-            )
-            self.event.record()
-
-    def read(self) -> list[bool]:
-        if self.event is not None:
-            self.event.synchronize()
-        return self.values.tolist()
-
-
-def rounded(number: int, least: int = 16) -> int:
-    """The next of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 …, so that there are few shapes."""
-    power = max(least, 1 << (number - 1).bit_length())
-    return power * 3 // 4 if power > least and power % 4 == 0 and number <= power * 3 // 4 else power
-
-
-def _wider(source: Tensor, width: int) -> Tensor:
-    """B S or B S F sources with padding up to a width."""
-    return pad(source, (*(0, 0) * (source.dim() - 2), 0, width - source.shape[1]))
-
-
-def _apart(leaf: Tensor) -> Tensor:
-    """A tensor none of whose elements lie in the same place, so that rows of it can be changed."""
-    return leaf.contiguous() if 0 in leaf.stride() else leaf
-
-
-def _rows(state: Tree) -> Tree:
-    """B K … → R …"""
-    return map_tree(lambda leaf: leaf.flatten(0, 1), state)
-
-
 def _only(token: int, logits: Tensor, norm: Tensor, where: Tensor) -> Tensor:
     """Nothing but a token, and that at no cost, for some of the sources (B)."""
     alone = torch.full_like(logits, -torch.inf)
     alone[..., token] = norm
     return torch.where(where[:, None, None], alone, logits)
-
-
-def _writer(start: Start, batch: int, moves: bool) -> Tree:
-    """What a model has in its slots."""
-    rows = len(start.tokens) // batch
-    tree = {
-        "state": map_tree(lambda leaf: leaf.unflatten(0, (batch, rows)), start.state),
-        "positions": start.positions.unflatten(0, (batch, rows)),
-        "memory": {} if start.memory is None else _tree(start.memory),
-    }
-    if moves and rows > 1:
-        own = torch.arange(rows, device=start.tokens.device)
-        tree["ancestors"] = own[None, :, None].repeat(batch, 1, start.places)
-    return tree
-
-
-def _tree(memory: Memory) -> Tree:
-    """A memory as plain tensors; losses are of no interest any more."""
-    lengths = memory.layout.lengths
-    if lengths is None:
-        lengths = torch.full((len(memory.states),), memory.states.shape[1], device=memory.states.device)
-    tree: Tree = {"states": memory.states, "lengths": lengths, "projected": memory.projected}
-    return tree | {name: value for name in ("inputs", "final") if (value := getattr(memory, name)) is not None}
-
-
-def _memory(tree: Tree) -> Memory | None:
-    if not tree:
-        return None
-    layout = Layout.padded(tree["states"].shape[1], tree["lengths"])
-    return Memory(tree["states"], layout, tree.get("inputs"), tree.get("final"), projected=tree["projected"])

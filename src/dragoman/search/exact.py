@@ -14,9 +14,10 @@ from dragoman.errors import UserError
 from dragoman.models import Model, Start
 from dragoman.parts.mixer import Ctx, Layout, State, map_state
 from dragoman.parts.spec import Description
-from dragoman.search.engine import Hypothesis, Symbols, map_tree
+from dragoman.search.engine import Hypothesis, Symbols
 from dragoman.search.penalties import NORMALISATIONS
 from dragoman.search.settings import Length
+from dragoman.search.slots import map_tree
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.search.beam import of
-from dragoman.search.engine import Rule, Symbols, Tree
+from dragoman.search.engine import Rule, Symbols
 from dragoman.search.phrases import OTHER, POINTS, SPACE, Bools, Numbers, Phrases
+from dragoman.search.slots import Tree
 from dragoman.text import Tokenizer
 
 MOST = 1 << 29  # bytes of the largest table

@@ -7,8 +7,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dragoman.search.engine import Hypothesis, Tree
+from dragoman.search.engine import Hypothesis
 from dragoman.search.largest import largest
+from dragoman.search.slots import Tree
 
 PAST = -1  # stands where a row that is over goes on only because others do
 

@@ -6,12 +6,11 @@ comes out here is what comes out there, only sooner. No operation's shape follow
 
 from __future__ import annotations
 
-from importlib.util import find_spec
-
 import torch
 from torch import Tensor
 
-KERNELS = find_spec("triton") is not None  # for GPUs
+from dragoman.parts.gpu import KERNELS
+
 if KERNELS:
     from dragoman.search import kernels
 

@@ -8,8 +8,8 @@ from itertools import takewhile
 
 import torch
 
-from dragoman.search.engine import Tree
 from dragoman.search.greedy import PAST
+from dragoman.search.slots import Tree
 
 
 @dataclass(frozen=True)

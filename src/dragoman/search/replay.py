@@ -11,7 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-Tree = dict[str, Any]
+from dragoman.search.slots import Tree
+
 Work = Callable[..., tuple[Tree, Any]]
 
 MOST = 16  # shapes that are kept, those that were used last

@@ -5,7 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.search.engine import Rule, Tree
+from dragoman.search.engine import Rule
+from dragoman.search.slots import Tree
 
 
 class AtLeast(Rule):

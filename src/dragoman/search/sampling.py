@@ -6,9 +6,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.search.engine import Tree
 from dragoman.search.greedy import Rows
 from dragoman.search.settings import Sample
+from dragoman.search.slots import Tree
 
 
 class Sampling(Rows):

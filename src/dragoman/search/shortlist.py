@@ -22,7 +22,8 @@ from torch import Tensor
 
 from dragoman.data.store import TokenStore
 from dragoman.errors import UserError
-from dragoman.search.engine import Hypothesis, Symbols, Tree
+from dragoman.search.engine import Hypothesis, Symbols
+from dragoman.search.slots import Tree
 from dragoman.storage import write_file
 
 FILE = "shortlist.safetensors"

@@ -12,10 +12,10 @@ from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.parts.mixer import Ctx, Layout, State, map_state
 from dragoman.parts.spec import Description
-from dragoman.search.engine import Course, Engine, Tree, map_tree
-from dragoman.search.engine import _memory as memory_of
+from dragoman.search.engine import Engine
 from dragoman.search.largest import log_sum
 from dragoman.search.settings import Beam, Length, OtherRun, Sample
+from dragoman.search.slots import Course, Tree, map_tree, memory_of
 
 GREEDY = Beam(1)
 
