@@ -39,3 +39,37 @@ def test_a_row_without_hope() -> None:
 
     logits = torch.full((2, 9000), -torch.inf, device="cuda")
     assert kernels.log_sum(logits).tolist() == [-torch.inf] * 2
+
+
+@pytest.mark.parametrize("width", [7, 3000, 40_000])
+@pytest.mark.parametrize("least", [0, 4])
+def test_a_step_of_greedy_search_at_once(width: int, least: int) -> None:
+    from dragoman.search import kernels
+
+    end, banned, longest = 1, torch.tensor([0, 3], device="cuda"), 6
+    logits = 3 * torch.randn(5, width, device="cuda", generator=torch.Generator("cuda").manual_seed(width))
+    logits[0, 0], logits[1, end], logits[2, end] = 60.0, 50.0, 70.0  # banned, early, and at the limit
+    step, limit = torch.tensor([0, 1, 2, 5, 3], device="cuda"), torch.tensor([6, 6, 3, 6, 6], device="cuda")
+    ended = torch.tensor([False, False, False, False, True], device="cuda")
+    slots = {
+        "step": step.clone(),
+        "limit": limit,
+        "tokens": torch.zeros_like(step)[:, None],
+        "scores": torch.zeros(5, 1, device="cuda"),
+        "ended": ended[:, None].clone(),
+        "over": torch.zeros_like(ended),
+        "written": torch.full((5, 1, longest), -1, device="cuda"),
+    }
+    kernels.write_largest(logits, banned, end, least, *slots.values())
+    allowed = logits.index_fill(1, banned, -torch.inf)
+    allowed[step < (limit - 1).clamp(max=least), end] = -torch.inf
+    best, token = allowed.max(-1)
+    assert slots["tokens"][:, 0].tolist() == token.tolist()
+    torch.testing.assert_close(slots["scores"][:, 0], (best - logits.logsumexp(-1)).masked_fill(ended, 0.0))
+    over = (ended | (token == end) | (step + 1 >= limit)).tolist()
+    assert slots["ended"][:, 0].tolist() == over
+    assert slots["over"].tolist() == over
+    assert slots["step"].tolist() == (step + 1).tolist()
+    expected = torch.full((5, longest), -1, device="cuda").scatter(1, step[:, None], token[:, None])
+    assert slots["written"][:4, 0].tolist() == expected[:4].tolist()
+    assert (slots["written"][4] == -1).all()

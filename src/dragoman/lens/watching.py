@@ -43,7 +43,7 @@ class Complete:
     size: int
 
 
-class Watching:
+class Watching(Strategy):
     """Does as its strategy does, and keeps a node for every continuation that was chosen or nearly so.
 
     Of a step the 2K best continuations are kept beside those that were chosen. Only the first source is watched.

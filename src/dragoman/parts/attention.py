@@ -55,7 +55,8 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
         return varying_attention(
             query, key, value, queries, keys, look.visibility is not None and look.visibility.causal, look.scale
         )
-    if _by_kernel(query, ctx, look) and look.visibility is None and look.mask is None and keys.lengths is not None:
+    everything = (look.visibility is None or look.visibility.full) and look.mask is None
+    if everything and keys.lengths is not None and _by_kernel(query, ctx, look):
         return kernels.few_queries(query, key, value, keys.lengths, look.scale or 1 / math.sqrt(query.shape[-1]))
     bias = _bias(query, queries, keys, look)
     whole = queries is keys and queries.segments is None and bias is None

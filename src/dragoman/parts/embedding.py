@@ -55,7 +55,7 @@ class TokenEmbedding(SourceEmbedding):
         if self.training and self.word_dropout > 0:
             kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
             x = x * (kept / (1 - self.word_dropout))[..., None].to(x.dtype)
-        return x * self.scale
+        return x if self.scale == 1.0 else x * self.scale
 
 
 class ChosenEmbedding(nn.Module):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
+from copy import copy, deepcopy
 from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from dragoman.parts.embedding import TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
 from dragoman.parts.mixer import Layout
 from dragoman.parts.positions import SinusoidalPosition
@@ -30,8 +31,18 @@ def half(model: AnyModule) -> AnyModule:
         for name, child in parent.named_children():
             if type(child) is SinusoidalPosition:
                 setattr(parent, name, Sines(child))
+            if isinstance(child, TokenEmbedding) and child.scale != 1.0:
+                setattr(parent, name, scaled(child))
         if isinstance(parent, FeedForwardMixer) and parent.activation is F.relu:
             parent.widen, parent.activation = ReluLinear(parent.widen), ACTIVATIONS["identity"]
+    return made
+
+
+def scaled(table: TokenEmbedding) -> TokenEmbedding:
+    """A table of its own whose vectors are multiplied already."""
+    made = copy(table)
+    made._parameters = {"weight": nn.Parameter(table.weight * table.scale, requires_grad=False)}
+    made.scale = 1.0
     return made
 
 

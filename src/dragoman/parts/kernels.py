@@ -28,17 +28,31 @@ def next_to_cache(
     keys and values R S G E hold what stands before position (R); with `ancestors` (B K S), the rows of a source hold it
     for one another: row k has at place s what row ancestors[k, s] has written there.
     """
+    return _of_one(query, keys, values, positions, (key, value), ancestors, scale)
+
+
+def _of_one(
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    ends: Tensor,
+    own: tuple[Tensor, Tensor] | None,
+    ancestors: Tensor | None,
+    scale: float,
+) -> Tensor:
+    """One query a row, R H E, over the first `ends` (R) of R S G E → R H E."""
     rows, heads, width = query.shape
     y = torch.empty(rows, heads, width, dtype=query.dtype, device=query.device)
+    key, value = own or (query, query)
     _next[rows, heads](
         query,
         keys,
         values,
-        positions,
+        ends,
         y,
         key,
         value,
-        positions if ancestors is None else ancestors,
+        ends if ancestors is None else ancestors,
         heads // keys.shape[2],
         1 if ancestors is None else ancestors.shape[1],
         keys.shape[1],
@@ -52,6 +66,7 @@ def next_to_cache(
         WIDTH=triton.next_power_of_2(width),
         BLOCK=BLOCK,
         BEAMS=ancestors is not None,
+        OWN=own is not None,
         num_warps=1,
     )
     return y
@@ -60,6 +75,9 @@ def next_to_cache(
 def few_queries(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
     """query B H T E, key and value B G S E, of which the first `lengths` (B) are real → B H T E."""
     batch, heads, count, width = query.shape
+    if count == 1:
+        found = _of_one(query[:, :, 0], key.transpose(1, 2), value.transpose(1, 2), lengths, None, None, scale)
+        return found[:, :, None]
     y = torch.empty(batch, count, heads, width, dtype=query.dtype, device=query.device)
     strides = query.stride()[:3], key.stride()[:3], value.stride()[:3]
     _look[batch, heads](
@@ -167,22 +185,23 @@ def _next(
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     BEAMS: tl.constexpr,
+    OWN: tl.constexpr,
 ):
-    """One row and head a program: softmax(q K) V over the first `ends` keys and the query's own, block by block."""
+    """One row and head a program: softmax(q K) V over the first `ends` keys, block by block, and the query's own."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     group, heads = head // shared, tl.num_programs(1)
     e = tl.arange(0, WIDTH)
     inside = e < E
     end = tl.load(ends + row)
     q = tl.load(query + row * query_row + head * query_head + e, mask=inside, other=0.0).to(tl.float32) * SCALE
-    k = tl.load(own_key + row * own_key_row + group * own_key_head + e, mask=inside, other=0.0)
-    v = tl.load(own_value + row * own_value_row + group * own_value_head + e, mask=inside, other=0.0)
-    if head % shared == 0:
-        tl.store(keys + row * key_row + end * key_place + group * key_head + e, k, mask=inside)
-        tl.store(values + row * value_row + end * value_place + group * value_head + e, v, mask=inside)
-    most = tl.sum(q * k.to(tl.float32), 0)
-    total = most * 0.0 + 1.0
-    found = v.to(tl.float32)
+    most, total, found = -float("inf"), 0.0, tl.zeros([WIDTH], dtype=tl.float32)
+    if OWN:
+        k = tl.load(own_key + row * own_key_row + group * own_key_head + e, mask=inside, other=0.0)
+        v = tl.load(own_value + row * own_value_row + group * own_value_head + e, mask=inside, other=0.0)
+        if head % shared == 0:
+            tl.store(keys + row * key_row + end * key_place + group * key_head + e, k, mask=inside)
+            tl.store(values + row * value_row + end * value_place + group * value_head + e, v, mask=inside)
+        most, total, found = tl.sum(q * k.to(tl.float32), 0), total + 1.0, v.to(tl.float32)
     for first in range(0, end, BLOCK):
         s = first + tl.arange(0, BLOCK)
         seen = s < end
@@ -200,7 +219,8 @@ def _next(
         found = found * shrunk + tl.sum(weights[:, None] * block, 0)
         total = total * shrunk + tl.sum(weights, 0)
         most = above
-    tl.store(y + (row * heads + head) * E + e, (found / total).to(y.dtype.element_ty), mask=inside)
+    found = found / tl.maximum(total, 1e-30)  # nothing at all where nothing is seen
+    tl.store(y + (row * heads + head) * E + e, found.to(y.dtype.element_ty), mask=inside)
 
 
 def sum_normalised(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:

@@ -155,7 +155,7 @@ def _exact(settings: Exact, run: Run, asked: Asked) -> list[list[Hypothesis]]:
     symbols = run.symbols if asked.first is None else replace(run.symbols, start=asked.first)
     limits = limits_of(run, settings.length, asked.lengths)
     modes = exact_search(run.writers[0], asked.source, asked.lengths, symbols, limits, settings, begun)
-    return [[replace(mode.hypothesis, proved=mode.proved)] for mode in modes]
+    return [[mode.hypothesis._replace(proved=mode.proved)] for mode in modes]
 
 
 def judges(

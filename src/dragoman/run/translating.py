@@ -165,7 +165,7 @@ def continued(run: Run, prompts: Sequence[str], settings: Decision) -> list[Tran
         asked = Asked(source, lengths, torch.from_numpy(batch), first=first)
         for i, found in zip(batch, find(settings, run, asked)):
             begun = encoded[i][len(begin) :]
-            whole = [replace(hypothesis, tokens=[*begun, *hypothesis.tokens]) for hypothesis in found]
+            whole = [hypothesis._replace(tokens=[*begun, *hypothesis.tokens]) for hypothesis in found]
             results[i] = translation(run, whole, None, True)
     return results
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor
 
@@ -18,7 +19,7 @@ from dragoman.search.exhaustive import exhaustive_search
 from dragoman.search.greedy import Greedy
 from dragoman.search.reranking import Rerank, Weights
 from dragoman.search.risk import MinimumRisk
-from dragoman.search.rules import AtLeast, NoRepeat
+from dragoman.search.rules import NoRepeat
 from dragoman.search.sampling import Sampling
 from dragoman.search.settings import Beam, Length, Sample, Search
 from dragoman.search.speculative import Speculative
@@ -79,11 +80,8 @@ def engine(
     room = models[0].vocabulary - len(symbols.banned) - 1
     if isinstance(settings, Beam) and settings.size > room:
         raise UserError(f"a beam of {settings.size} is wider than the {room} words of the vocabulary: narrow it")
-    own: list[Rule] = []
-    if settings.length.least:
-        own.append(AtLeast(settings.length.least, symbols.end))
-    if settings.no_repeat:
-        own.append(NoRepeat(settings.no_repeat))
+    own = [NoRepeat(settings.no_repeat)] if settings.no_repeat else []
+    symbols = replace(symbols, least=settings.length.least)
     return Engine(models, symbols, strategy(settings, symbols.end, required), [*own, *rules], compiled)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dragoman.search.engine import Hypothesis
+from dragoman.search.engine import Hypothesis, Strategy
 from dragoman.search.greedy import put
 from dragoman.search.largest import continuations, top
 from dragoman.search.penalties import coverage_penalty, looked
@@ -14,7 +14,7 @@ from dragoman.search.slots import Tree
 from dragoman.search.stopping import STOPS
 
 
-class BeamSearch:
+class BeamSearch(Strategy):
     """The `settings.best` hypotheses of each source, best first, by log p(y|x) / |y|^α.
 
     Of the K·V continuations the 2K best are looked at: an END among the first K completes a hypothesis, which is set

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from dragoman.search.beam import BeamSearch
-from dragoman.search.engine import Hypothesis
+from dragoman.search.engine import Hypothesis, Strategy
 from dragoman.search.settings import Beam
 from dragoman.search.slots import Tree
 
 
-class DiverseBeamSearch:
+class DiverseBeamSearch(Strategy):
     """A beam of K in G groups (Vijayakumar et al. 2018, with their Hamming diversity).
 
     At every step the groups choose one after the other. A word costs λ for each time that groups before have written it

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import cached_property
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,10 +51,10 @@ class Symbols:
     banned: tuple[int, ...] = ()
     forced: tuple[int, ...] = ()  # at no cost: its log p is 0
     closed: bool = False  # at the length limit END is forced as well
+    least: int = 0  # words before END may come, unless the limit is lower
 
 
-@dataclass(frozen=True)
-class Hypothesis:
+class Hypothesis(NamedTuple):
     """A target that was found: its tokens without START and END, and log p(y|x) with END counted in."""
 
     tokens: list[int]
@@ -63,12 +64,12 @@ class Hypothesis:
     proved: bool | None = None  # by exact search: is there none better?
 
 
-class Strategy(Protocol):
+class Strategy:
     """How words are chosen, for K rows a source."""
 
     rows: int  # K
-    watches: bool  # must the weights of attention be written down?
-    moves: bool  # may a row go on with what another one has written?
+    watches = False  # must the weights of attention be written down?
+    moves = False  # may a row go on with what another one has written?
 
     def begin(self, slots: Tree, longest: int) -> None:
         """Put into new slots what the strategy needs."""
@@ -78,15 +79,19 @@ class Strategy(Protocol):
 
         `slots["step"]` (B) words were written before. Says in `slots["over"]` which sources are.
         """
+        raise NotImplementedError
+
+    def write_at_once(self, slots: Tree, logits: Tensor, symbols: Symbols, banned: Tensor) -> bool:
+        """All that follows from the models' B K V logits in a step, where one kernel does it; False: none does."""
+        return False
 
     def results(self, slots: Tree) -> list[list[Hypothesis]]:
         """Of each source, best first."""
+        raise NotImplementedError
 
 
 class Rule:
     """What may be written. What a rule must know of its sources it puts into their slots, all of it B … or B K …"""
-
-    may_leave_nothing = True  # could all that is not banned be taken away?
 
     def begin(self, slots: Tree, longest: int) -> None:
         """Put into new slots what the rule needs."""
@@ -122,6 +127,7 @@ class Engine:
         if compiled:
             torch._dynamo.config.recompile_limit = max(COMPILED, torch._dynamo.config.recompile_limit)
             self.word = torch.compile(self._word, fullgraph=True, dynamic=False)
+        self.plain = not rules and not symbols.forced and not symbols.closed
         self.banned: dict[torch.device, Tensor] = {}
 
     def search(
@@ -164,7 +170,7 @@ class Engine:
         count, most = len(source), most or len(source)
         replays = source.is_cuda if self.replays is None else self.replays
         course = self._course(limits.tolist(), min(most, count), replays)
-        if replays and not any(self._bounded(model) for model in self.models):
+        if replays and not self.bounded:
             asked["source"] = wider(source, rounded(source.shape[1]))
         slots, entered = self._enter(asked, course.inside, course, first=True), max(course.inside) + 1
         found: dict[int, list[Hypothesis]] = {}
@@ -203,7 +209,7 @@ class Engine:
     def _course(self, limits: list[int], count: int, replays: bool) -> Course:
         """Where a search of so many sources begins."""
         longest = max(limits)
-        if replays and not any(self._bounded(model) for model in self.models):
+        if replays and not self.bounded:
             longest = rounded(longest)
         room = longest if self.compiled and replays else min(longest, ROOM_ON_GPU if replays else ROOM)
         course = Course(longest, room, [], list(range(count)), [], replays, limits)
@@ -211,10 +217,11 @@ class Engine:
         course.ages = [0] * len(course.inside)
         return course
 
-    @staticmethod
-    def _bounded(model: Model) -> bool:
-        """Has it positions for so many tokens and no more, so that there may be none to spare?"""
-        return model.longest_source is not None or position_limit(model.decoder) is not None
+    @cached_property
+    def bounded(self) -> bool:
+        """Has a model positions for so many tokens and no more, so that there may be none to spare?"""
+        limits = ((model.longest_source, position_limit(model.decoder)) for model in self.models)
+        return any(limit is not None for pair in limits for limit in pair)
 
     def _drawn_together(self, slots: Tree, course: Course) -> Tree:
         """The slots without empty places, or on a GPU in the next smaller shape that all searched ones fit into."""
@@ -296,6 +303,8 @@ class Engine:
         """Tensors only: nothing here may depend on what is in them, or wait for it."""
         slots = map_tree(lambda leaf: leaf, slots)  # the tree is a new one, the tensors are not
         logits, looks, states = self._logits(slots, states, places)
+        if self.plain and self.strategy.write_at_once(slots, logits, self.symbols, self._banned(logits.device)):
+            return slots, states
         norm = log_sum(logits)  # B K
         logits = self._allowed(slots, logits, norm)
         tokens, parents = self.strategy.choose(slots, logits, norm, looks)
@@ -324,7 +333,7 @@ class Engine:
             logits, left = model.decode(slots["tokens"].flatten()[:, None], ctx, state)
             assert left is not None
             after.append(left)
-            writer["positions"] = writer["positions"] + 1
+            writer["positions"] = writer["positions"].add_(1)
             found.append(readable(logits[:, 0]).unflatten(0, (batch, width)))
             if recorder is not None:  # the rows of a source ask side by side, as so many queries
                 looks = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
@@ -333,26 +342,30 @@ class Engine:
         return torch.stack([logits.float().log_softmax(-1) for logits in found]).logsumexp(0), looks, after
 
     def _allowed(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
+        step, last = slots["step"], self.symbols.end
         if self.symbols.banned:
-            if logits.device not in self.banned:
-                self.banned[logits.device] = torch.tensor(self.symbols.banned, device=logits.device)
-            logits = logits.index_fill_(-1, self.banned[logits.device], -torch.inf)
+            logits = logits.index_fill_(-1, self._banned(logits.device), -torch.inf)
+        end = logits[..., last].clone() if self.rules else logits
+        if self.symbols.least:
+            early = step < torch.clamp(slots["limit"] - 1, max=self.symbols.least)  # a limit is a limit
+            logits[..., last] = logits[..., last].masked_fill(early[:, None], -torch.inf)
+        for rule in self.rules:
+            logits = rule(slots, logits)
         if self.rules:  # where they leave nothing that could be written END comes, whatever they say
-            nothing = any(rule.may_leave_nothing for rule in self.rules)
-            end = logits[..., self.symbols.end].clone() if nothing else logits
-            for rule in self.rules:
-                logits = rule(slots, logits)
-            if nothing:
-                stuck = logits.amax(-1) == -torch.inf  # B K
-                logits[..., self.symbols.end] = torch.where(stuck, end, logits[..., self.symbols.end])
-        step = slots["step"]
+            stuck = logits.amax(-1) == -torch.inf  # B K
+            logits[..., last] = torch.where(stuck, end, logits[..., last])
         if self.symbols.forced or self.symbols.closed:
             logits = logits.float()  # so that what is forced costs nothing, not even by rounding
         for number, token in enumerate(self.symbols.forced):
             logits = _only(token, logits, norm, step == number)
         if self.symbols.closed:
-            logits = _only(self.symbols.end, logits, norm, step + 1 == slots["limit"])
+            logits = _only(last, logits, norm, step + 1 == slots["limit"])
         return logits
+
+    def _banned(self, device: torch.device) -> Tensor:
+        if device not in self.banned:
+            self.banned[device] = torch.tensor(self.symbols.banned, dtype=torch.long, device=device)
+        return self.banned[device]
 
     def _reorder(self, slots: Tree, states: list[Tree], parents: Tensor) -> list[Tree]:
         batch, width = parents.shape

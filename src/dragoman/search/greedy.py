@@ -7,17 +7,19 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
-from dragoman.search.engine import Hypothesis
+from dragoman.parts.gpu import KERNELS
+from dragoman.search.engine import Hypothesis, Strategy, Symbols
 from dragoman.search.largest import largest
 from dragoman.search.slots import Tree
+
+if KERNELS:
+    from dragoman.search import kernels
 
 PAST = -1  # stands where a row that is over goes on only because others do
 
 
-class Rows:
+class Rows(Strategy):
     """Rows that write each for itself, until END or their limit: what greedy search and sampling have in common."""
-
-    watches = moves = False
 
     def __init__(self, rows: int, end: int, penalty: Callable[[float], float] = lambda length: 1.0) -> None:
         """`penalty` gives what the score of so many tokens is divided by."""
@@ -40,13 +42,13 @@ class Rows:
         return tokens, None
 
     def results(self, slots: Tree) -> list[list[Hypothesis]]:
-        found = zip(slots["written"].tolist(), slots["scores"].tolist())
+        found = zip(slots["written"].cpu().numpy().tolist(), slots["scores"].tolist())  # numpy is quicker about it
         groups = [[self._finish(row, score) for row, score in zip(*group)] for group in found]
-        return [sorted(group, key=lambda h: -h.score) for group in groups]
+        return [sorted(group, key=lambda h: -h.score) for group in groups] if self.rows > 1 else groups
 
     def _finish(self, row: list[int], score: float) -> Hypothesis:
         """The hypothesis of a row that ends at END, or unfinished at its limit."""
-        tokens = row[: row.index(PAST)] if PAST in row else row
+        tokens = row[: row.index(PAST)] if row[-1] == PAST else row
         finished = tokens[-1] == self.end
         return Hypothesis(tokens[:-1] if finished else tokens, score, score / self.penalty(len(tokens)), finished)
 
@@ -57,6 +59,13 @@ class Greedy(Rows):
     def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, None]:
         best, tokens = largest(logits)
         return self.write(slots, tokens, best - norm)
+
+    def write_at_once(self, slots: Tree, logits: Tensor, symbols: Symbols, banned: Tensor) -> bool:
+        if not KERNELS or not logits.is_cuda:
+            return False
+        own = ("step", "limit", "tokens", "scores", "ended", "over", "written")
+        kernels.write_largest(logits[:, 0], banned, self.end, symbols.least, *(slots[name] for name in own))
+        return True
 
 
 def put(written: Tensor, step: Tensor, tokens: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from torch import Tensor
 
 BLOCK = 8192  # logits at a time
 CHUNK = 64  # logits of which only the largest is looked at first
+FEW = 128  # rows that a GPU has processors for
 NARROW = 1024  # rows that are looked through at once
 NONE = -(2**31)  # is below every number
 
@@ -17,9 +18,60 @@ def log_sum(logits: Tensor) -> Tensor:
     """R V → R in float32."""
     rows, width = logits.shape
     found = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    block = min(BLOCK, triton.next_power_of_2(width))
-    _log_sum[(rows,)](logits, found, width, logits.stride(0), BLOCK=block, num_warps=8)
+    block = _block(rows, width)
+    _log_sum[(rows,)](logits, found, width, logits.stride(0), BLOCK=block, num_warps=_warps(block))
     return found
+
+
+def write_largest(
+    logits: Tensor,
+    banned: Tensor,
+    end: int,
+    least: int,
+    step: Tensor,
+    limit: Tensor,
+    tokens: Tensor,
+    scores: Tensor,
+    ended: Tensor,
+    over: Tensor,
+    written: Tensor,
+) -> None:
+    """A step of greedy search at once: B V logits; all of B in place, `written` B T.
+
+    The largest logit that is not `banned` (N), and not that of END before `least` words, is the token that is written
+    at place `step`, unless the row has ended, and its log-probability is added to the score.
+    """
+    rows, width = logits.shape
+    block = _block(rows, width)
+    _write_largest[(rows,)](
+        logits,
+        banned,
+        step,
+        limit,
+        tokens,
+        scores,
+        ended,
+        over,
+        written,
+        width,
+        logits.stride(0),
+        len(banned),
+        end,
+        least,
+        written.shape[-1],
+        BLOCK=block,
+        num_warps=_warps(block),
+    )
+
+
+def _block(rows: int, width: int) -> int:
+    """How much of a row is looked at at a time: more where rows are so few that each has a processor to itself."""
+    return min(BLOCK if rows > FEW else 2 * BLOCK, triton.next_power_of_2(width))
+
+
+def _warps(block: int) -> int:
+    """For so many numbers at a time: 32 a thread."""
+    return max(1, block // 1024)
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
@@ -73,6 +125,57 @@ def _log_sum(logits, found, width, stride, BLOCK: tl.constexpr):
         total = total * tl.exp(most - base) + tl.sum(tl.exp(x - base), 0)
         most = above
     tl.store(found + row, most + tl.log(total))
+
+
+@triton.jit
+def _write_largest(
+    logits,
+    banned,
+    step,
+    limit,
+    tokens,
+    scores,
+    ended,
+    over,
+    written,
+    width,
+    stride,
+    bans,
+    end,
+    least,
+    longest,
+    BLOCK: tl.constexpr,
+):
+    row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    now, last, is_over = tl.load(step + row), tl.load(limit + row), tl.load(ended + row) != 0
+    closed = tl.where(now < tl.minimum(last - 1, least), end, -1)  # END may not come yet; a limit is a limit
+    most = -float("inf")
+    total = 0.0
+    best = -float("inf")
+    token = now * 0
+    for first in range(0, width, BLOCK):
+        x = tl.load(logits + row * stride + first + place, mask=first + place < width, other=-float("inf"))
+        x = x.to(tl.float32)
+        above = tl.maximum(most, tl.max(x, 0))
+        base = tl.where(above == -float("inf"), 0.0, above)  # ∞ − ∞ is no number
+        total = total * tl.exp(most - base) + tl.sum(tl.exp(x - base), 0)
+        most = above
+        for n in range(bans + 1):
+            ban = tl.load(banned + n, mask=n < bans, other=closed)
+            if (ban >= first) & (ban < first + BLOCK):
+                x = tl.where(first + place == ban, -float("inf"), x)
+        largest = tl.max(x, 0)
+        if largest > best:  # the first of those that are as large
+            token = first + tl.min(tl.where(x == largest, place, BLOCK), 0).to(tl.int64)
+            best = largest
+    tl.store(tokens + row, token)
+    score = tl.load(scores + row) + (best - (most + tl.log(total)))
+    tl.store(scores + row, score, mask=not is_over)
+    tl.store(written + row * longest + tl.minimum(now, longest - 1), token, mask=not is_over)
+    is_over = is_over | (token == end) | (now + 1 >= last)
+    tl.store(ended + row, is_over)
+    tl.store(over + row, is_over)
+    tl.store(step + row, now + 1)
 
 
 @triton.jit

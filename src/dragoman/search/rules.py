@@ -9,20 +9,6 @@ from dragoman.search.engine import Rule
 from dragoman.search.slots import Tree
 
 
-class AtLeast(Rule):
-    """No END before so many tokens."""
-
-    may_leave_nothing = False
-
-    def __init__(self, least: int, end: int) -> None:
-        self.least, self.end = least, end
-
-    def __call__(self, slots: Tree, logits: Tensor) -> Tensor:
-        early = slots["step"] < torch.clamp(slots["limit"] - 1, max=self.least)  # a limit is a limit
-        logits[..., self.end] = logits[..., self.end].masked_fill(early[:, None], -torch.inf)
-        return logits
-
-
 class Prefix(Rule):
     """Targets that begin as they are told: `wishes["prefix"]` (B P) up to `wishes["prefix_length"]` (B).
 

@@ -70,7 +70,7 @@ class Chosen:
     def back(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Hypotheses in the vocabulary's own numbers."""
         own = self.pieces.tolist()
-        return [[replace(one, tokens=[own[token] for token in one.tokens]) for one in some] for some in found]
+        return [[one._replace(tokens=[own[token] for token in one.tokens]) for one in some] for some in found]
 
 
 class Shortlist:

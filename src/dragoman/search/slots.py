@@ -118,11 +118,12 @@ def _tree(memory: Memory) -> Tree:
     if lengths is None:
         lengths = torch.full((len(memory.states),), memory.states.shape[1], device=memory.states.device)
     tree: Tree = {"states": memory.states, "lengths": lengths, "projected": memory.projected}
+    tree["positions"] = memory.layout.positions
     return tree | {name: value for name in ("inputs", "final") if (value := getattr(memory, name)) is not None}
 
 
 def memory_of(tree: Tree) -> Memory | None:
     if not tree:
         return None
-    layout = Layout.padded(tree["states"].shape[1], tree["lengths"])
+    layout = Layout(tree["positions"], lengths=tree["lengths"], longest=tree["states"].shape[1])
     return Memory(tree["states"], layout, tree.get("inputs"), tree.get("final"), projected=tree["projected"])
