@@ -31,7 +31,7 @@ class Initializer:
             if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d)):
                 continue
             for name, weight in module.named_parameters(recurse=False):
-                if id(weight) in done:  # tied to one that is set already
+                if weight.is_meta or id(weight) in done:  # of a blueprint, or tied to one that is set already
                     continue
                 done.add(id(weight))
                 if weight.dim() < 2:

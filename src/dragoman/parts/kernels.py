@@ -64,7 +64,7 @@ def _of_one(
         SCALE=scale,
         E=width,
         WIDTH=triton.next_power_of_2(width),
-        BLOCK=BLOCK,
+        BLOCK=BLOCK if own is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,
         BEAMS=ancestors is not None,
         OWN=own is not None,
         num_warps=1,

@@ -50,8 +50,8 @@ class NoPosition(Spec):
 
 def _frequencies(dim: int, base: float) -> Tensor:
     """1 / base^{2i/d}, D/2 of them."""
-    exponent = torch.arange(0, dim, 2, dtype=torch.float64) / dim
-    return torch.exp(-math.log(base) * exponent).float()
+    frequencies = [base ** (-2 * i / dim) for i in range((dim + 1) // 2)]
+    return torch.tensor(frequencies)  # by no operation, so that a blueprint is drawn at once
 
 
 def _in_turns(parts: tuple[Tensor, ...], dim: int) -> Tensor:

@@ -42,9 +42,11 @@ class Rows(Strategy):
         return tokens, None
 
     def results(self, slots: Tree) -> list[list[Hypothesis]]:
-        found = zip(slots["written"].cpu().numpy().tolist(), slots["scores"].tolist())  # numpy is quicker about it
-        groups = [[self._finish(row, score) for row, score in zip(*group)] for group in found]
-        return [sorted(group, key=lambda h: -h.score) for group in groups] if self.rows > 1 else groups
+        written = slots["written"].flatten(0, 1).cpu().numpy().tolist()  # numpy is quicker about it
+        found = map(self._finish, written, slots["scores"].flatten().tolist())
+        if self.rows == 1:
+            return [[one] for one in found]
+        return [sorted(group, key=lambda h: -h.score) for group in zip(*[found] * self.rows)]
 
     def _finish(self, row: list[int], score: float) -> Hypothesis:
         """The hypothesis of a row that ends at END, or unfinished at its limit."""

@@ -18,7 +18,7 @@ def log_sum(logits: Tensor) -> Tensor:
     """R V → R in float32."""
     rows, width = logits.shape
     found = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    block = _block(rows, width)
+    block = _block(rows, width, BLOCK)
     _log_sum[(rows,)](logits, found, width, logits.stride(0), BLOCK=block, num_warps=_warps(block))
     return found
 
@@ -42,7 +42,7 @@ def write_largest(
     at place `step`, unless the row has ended, and its log-probability is added to the score.
     """
     rows, width = logits.shape
-    block = _block(rows, width)
+    block = _block(rows, width, BLOCK // 2)
     _write_largest[(rows,)](
         logits,
         banned,
@@ -64,9 +64,9 @@ def write_largest(
     )
 
 
-def _block(rows: int, width: int) -> int:
-    """How much of a row is looked at at a time: more where rows are so few that each has a processor to itself."""
-    return min(BLOCK if rows > FEW else 2 * BLOCK, triton.next_power_of_2(width))
+def _block(rows: int, width: int, many: int) -> int:
+    """How much is looked at at a time, of `many` rows or of so few that each has a processor to itself."""
+    return min(many if rows > FEW else 2 * BLOCK, triton.next_power_of_2(width))
 
 
 def _warps(block: int) -> int:
@@ -151,23 +151,32 @@ def _write_largest(
     closed = tl.where(now < tl.minimum(last - 1, least), end, -1)  # END may not come yet; a limit is a limit
     most = -float("inf")
     total = 0.0
-    best = -float("inf")
     token = now * 0
     for first in range(0, width, BLOCK):
         x = tl.load(logits + row * stride + first + place, mask=first + place < width, other=-float("inf"))
         x = x.to(tl.float32)
-        above = tl.maximum(most, tl.max(x, 0))
+        largest = tl.max(x, 0)
+        above = tl.maximum(most, largest)
         base = tl.where(above == -float("inf"), 0.0, above)  # ∞ − ∞ is no number
         total = total * tl.exp(most - base) + tl.sum(tl.exp(x - base), 0)
-        most = above
-        for n in range(bans + 1):
-            ban = tl.load(banned + n, mask=n < bans, other=closed)
-            if (ban >= first) & (ban < first + BLOCK):
-                x = tl.where(first + place == ban, -float("inf"), x)
-        largest = tl.max(x, 0)
-        if largest > best:  # the first of those that are as large
+        if largest > most:  # the first of those that are as large
             token = first + tl.min(tl.where(x == largest, place, BLOCK), 0).to(tl.int64)
-            best = largest
+        most = above
+    best, allowed = most, token != closed
+    for n in range(bans):
+        allowed = allowed & (token != tl.load(banned + n))
+    if not allowed:  # once more, without those that may not be written
+        best = -float("inf")
+        token = now * 0
+        for first in range(0, width, BLOCK):
+            x = tl.load(logits + row * stride + first + place, mask=first + place < width, other=-float("inf"))
+            x = tl.where(first + place == closed, -float("inf"), x.to(tl.float32))
+            for n in range(bans):
+                x = tl.where(first + place == tl.load(banned + n), -float("inf"), x)
+            largest = tl.max(x, 0)
+            if largest > best:
+                token = first + tl.min(tl.where(x == largest, place, BLOCK), 0).to(tl.int64)
+                best = largest
     tl.store(tokens + row, token)
     score = tl.load(scores + row) + (best - (most + tl.log(total)))
     tl.store(scores + row, score, mask=not is_over)
