@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 
 from dragoman import checkpoint
+from dragoman.data.padding import padded
 from dragoman.interop.huggingface import read_checkpoint
 from dragoman.parts.half import half
 from dragoman.parts.quick import PACKS, quick
@@ -30,16 +31,14 @@ def translator(asked: Asked, weights: str) -> Translate:
     engines: dict[int, Engine] = {}
 
     def translate(sources: list[list[int]], beam: int) -> list[list[int]]:
-        lengths = torch.tensor([len(source) for source in sources])
-        longest = int(lengths.max())
-        padded = torch.tensor([source + [framing.pad] * (longest - len(source)) for source in sources])
         place = asked.device
+        source, lengths = padded(sources, framing.pad)
         keys = torch.arange(len(sources))
         settings = Beam(beam, length=length)
         if beam not in engines:
             engines[beam] = engine([model], symbols, settings, compiled=weights == "compiled")
         limits = torch.full_like(lengths, asked.tokens).to(place)
-        hypotheses = engines[beam].search(padded.to(place), lengths.to(place), limits, keys.to(place))
+        hypotheses = engines[beam].search(source.to(place), lengths.to(place), limits, keys.to(place))
         return [some[0].tokens for some in hypotheses]
 
     return translate

@@ -57,6 +57,15 @@ def test_int8_rounds_a_matrix_row_by_row() -> None:
     assert abs(float(y[0, 1]) + 3 + 0.01) < 4e-4, "the small row must not be rounded in the steps of the large one"
 
 
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_large_row_leaves_a_small_one_its_digits(bias: bool) -> None:
+    """With one scale for both, the small row's numbers would all be 0: its largest is 1/1000 of the other's."""
+    layer = nn.Linear(64, 16, bias=bias)
+    x = torch.randn(2, 64) * torch.tensor([[1000.0], [1.0]])
+    found, right = quick(nn.Sequential(layer), "int8")(x), layer(x)
+    assert ((found - right).norm(dim=1) < 0.03 * right.norm(dim=1)).all()  # of steps of 1/63, each a third on average
+
+
 @pytest.mark.parametrize("weights", ["float32", "int8"])
 @torch.no_grad()
 def test_without_kernels_products_are_plain(monkeypatch: pytest.MonkeyPatch, weights: quick_module.Weights) -> None:

@@ -114,19 +114,30 @@ def packed_int8(weight: Tensor, bias: Tensor | None) -> Product:
     """y = s_x s_w (q_x − z_x) q_wᵀ + b: a scale s_w for every row of W, the scale and zero of x by what comes.
 
     The activations of a call have one scale, those of all its rows, so that in int8 a row may depend, within rounding,
-    on its company. Float32 where torch cannot multiply so.
+    on its company. What a feed-forward layer has widened differs in size from row to row by far: where W narrows, every
+    row is divided by its largest number first. Float32 where torch cannot multiply so.
     """
+    rows, columns = weight.shape
+    inside = bias if columns <= rows else None
     try:
         with _engine(weight), warnings.catch_warnings():
             warnings.filterwarnings("ignore", message=".*quantized tensor creation functions")  # will go some day
             scale = weight.abs().amax(1).clamp(min=1e-8).double() / 127
             zero = torch.zeros_like(scale, dtype=torch.long)
             whole = torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
-            matrix = torch.ops.quantized.linear_prepack(whole, bias)
+            matrix = torch.ops.quantized.linear_prepack(whole, inside)
     except (AttributeError, RuntimeError):
         return packed_float32(weight, bias)
     multiply, narrow = torch.ops.quantized.linear_dynamic.default, not _vnni()
-    return lambda x: multiply(x, matrix, narrow)
+    if columns <= rows:
+        return lambda x: multiply(x, matrix, narrow)
+
+    def product(x: Tensor) -> Tensor:
+        size = x.abs().amax(-1, keepdim=True).clamp_(min=1e-8)
+        y = multiply(x / size, matrix, narrow)
+        return y.mul_(size) if bias is None else torch.addcmul(bias, y, size)
+
+    return product
 
 
 def _vnni() -> bool:

@@ -8,13 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman import checkpoint, config
 from dragoman.config import Config
+from dragoman.data.padding import padded
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnlyModel, Model, ModelSpec
 from dragoman.parts.quick import Weights
@@ -348,12 +348,7 @@ class Run:
 
     def pad(self, rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
         """B T ids, or B S F vectors with zeros after them, and B lengths on the model's device."""
-        lengths = torch.tensor([len(row) for row in rows])
-        ids = torch.full((len(rows), int(lengths.max())), pad)
-        if isinstance(rows[0], np.ndarray):
-            ids = torch.zeros(*ids.shape, rows[0].shape[1])
-        for row, values in zip(ids, rows):
-            row[: len(values)] = torch.tensor(values)
+        ids, lengths = padded(rows, pad)
         return ids.to(self.device), lengths.to(self.device)
 
     # ---- what the folder holds
