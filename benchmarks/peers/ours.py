@@ -9,13 +9,13 @@ import torch
 
 from dragoman.config import TrainingConfig
 from dragoman.data import Batches, Position, TokenStore, prefetch
+from dragoman.memory import keep_freed_memory
 from dragoman.models import EncoderDecoder
 from dragoman.objectives import Material, make
 from dragoman.systems import Vocabulary, system
 from dragoman.text.framing import ENCODER_DECODER
 from dragoman.text.tokenizer import learn
 from dragoman.training.groups import groups
-from dragoman.training.memory import keep_freed_memory
 from dragoman.training.optimizer import make_optimizer
 from dragoman.training.step import Learner, Stepper
 from peers.protocol import CLIP, LABEL_SMOOTHING, RATE, Precision, Sizes

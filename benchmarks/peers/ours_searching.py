@@ -7,6 +7,7 @@ import torch
 from dragoman import checkpoint
 from dragoman.data.padding import padded
 from dragoman.interop.huggingface import read_checkpoint
+from dragoman.memory import keep_freed_memory
 from dragoman.parts.half import half
 from dragoman.parts.quick import PACKS, quick
 from dragoman.search import Beam, Length, Symbols, engine
@@ -17,6 +18,7 @@ from peers.searching import Asked, Translate
 def translator(asked: Asked, weights: str) -> Translate:
     """`weights`: how they are packed, or “compiled” for kernels made for the step; '' for neither."""
     torch.set_num_threads(asked.threads)
+    keep_freed_memory()  # as the command line does
     found = read_checkpoint(asked.folder)
     model = found.spec.build().eval()
     checkpoint.set_weights(model, found.weights, asked.folder)

@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from dragoman.training.memory import keep_freed_memory
+from dragoman.memory import keep_freed_memory
 
 CODE = """
 import resource
 import torch
-from dragoman.training.memory import keep_freed_memory
+from dragoman.memory import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -41,13 +41,10 @@ def train(
     source tree.
     """
     from dragoman.run import pick_device
-    from dragoman.training.memory import keep_freed_memory
     from dragoman.training.speed import about, measure
 
     where = pick_device(device)
     gpu = where.type == "cuda"
-    if not gpu:
-        keep_freed_memory()
     sizes = (size or ("base,big" if gpu else "tiny,small")).split(",")
     here = about(where, "bfloat16" if gpu else "float32")
     speeds = []

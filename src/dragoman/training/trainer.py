@@ -20,6 +20,7 @@ from dragoman import config as configuration
 from dragoman.config import Config
 from dragoman.data import Batches, Position, TokenStore, prefetch
 from dragoman.errors import UserError
+from dragoman.memory import keep_freed_memory
 from dragoman.objectives import Material, make
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
@@ -31,7 +32,6 @@ from dragoman.training.distribution import World
 from dragoman.training.ema import Average
 from dragoman.training.fitting import Parts
 from dragoman.training.groups import Group, groups
-from dragoman.training.memory import keep_freed_memory
 from dragoman.training.meter import Meter, Stopwatch
 from dragoman.training.optimizer import make_optimizer
 from dragoman.training.progress import Keeper, Progress

@@ -12,9 +12,9 @@ TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
 def keep_freed_memory() -> None:
     """Let this process keep the memory that it frees, for what it allocates next.
 
-    A step of training on the CPU allocates and frees the same large tensors again and again. glibc gives blocks of that
-    size back to the system at once, which hands out other pages filled with zeros for the next, and writing those zeros
-    costs up to a seventh of a step. Where the C library is another one, nothing is done.
+    A step of training or of a search on the CPU allocates and frees the same large tensors again and again. glibc gives
+    blocks of that size back to the system at once, which hands out other pages filled with zeros for the next, and
+    writing those zeros costs up to a seventh of a step. Where the C library is another one, nothing is done.
     """
     if platform.libc_ver()[0] != "glibc":
         return
