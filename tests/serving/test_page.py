@@ -217,6 +217,27 @@ def test_four_hundred_words_stay_responsive(show: Opening) -> None:
     assert sideways(page) <= 0
 
 
+def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    page, mine = show(text=SENTENCE), "Der Mann schläft."
+    page.locator(".stage").wait_for()
+    found = own(runs, 0)
+    page.get_by_label("Yours").fill(mine)
+    figures = page.locator("#own-figures")
+    sync_api.expect(figures).to_contain_text("less likely than the run's own")
+    score = runs[0][0].score([SENTENCE], [mine])[0].score
+    assert f"log p {score:.2f}".replace("-", "−") in figures.text_content()
+    sync_api.expect(page.locator(".word[data-word^=q]").first).to_have_text("Der")
+    sync_api.expect(page.locator(".result li button")).to_have_text(found)  # which stays
+    page.get_by_role("tab", name="Beam").click()
+    sync_api.expect(page.locator("#views")).to_contain_text("The whole translation was given")
+    page.reload()  # the link says it all
+    sync_api.expect(page.locator("#own")).to_have_value(mine)
+    sync_api.expect(figures).to_contain_text("less likely")
+    page.locator("#source").fill("The man sleeps.")
+    sync_api.expect(page.locator("#own")).to_have_value("")
+    sync_api.expect(figures).to_have_text("")
+
+
 # ---- attention
 
 

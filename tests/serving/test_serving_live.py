@@ -62,6 +62,38 @@ def test_a_slow_client_is_not_waited_for(url: str, address: tuple[str, int]) -> 
         assert slow.recv(100).startswith(b"HTTP/1.1 408")
 
 
+@pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: "])
+def test_headers_that_do_not_come_are_not_waited_for(url: str, address: tuple[str, int], begun: bytes) -> None:
+    with socket.create_connection(address) as slow:
+        slow.settimeout(10)
+        slow.sendall(begun)
+        said = b"".join(iter(lambda: slow.recv(1000), b""))
+    assert said.startswith(b"HTTP/1.1 408")
+    assert b"0.5 seconds" in said
+
+
+def test_a_second_request_must_come_whole_too(address: tuple[str, int]) -> None:
+    with socket.create_connection(address) as slow:
+        slow.settimeout(10)
+        slow.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
+        assert slow.recv(1000).startswith(b"HTTP/1.1 200")
+        slow.sendall(b"GET /health HTTP/1.1\r\nho")
+        said = b"".join(iter(lambda: slow.recv(1000), b""))
+    assert b"HTTP/1.1 408" in said
+
+
+def test_a_long_answer_is_waited_for(url: str, address: tuple[str, int], service: Service) -> None:
+    body = json.dumps({"q": "Anna reads.", **PAIR}).encode()
+    found: list[int] = []
+    with service.device:  # the run cannot work now
+        asking = threading.Thread(target=lambda: found.append(ask(url, body)[0]))
+        asking.start()
+        asking.join(1.5)  # seconds, of which 0.5 are the client's
+        assert asking.is_alive()
+    asking.join()
+    assert found == [200]
+
+
 def test_a_client_that_leaves_costs_no_more(
     url: str, address: tuple[str, int], service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:

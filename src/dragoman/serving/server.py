@@ -12,6 +12,7 @@ import uvicorn
 
 from dragoman.errors import UserError
 from dragoman.serving.app import application
+from dragoman.serving.connection import impatient
 from dragoman.serving.service import Service
 
 #: seconds after which a thread that computes lets another one run; the thread that answers needs little, but often
@@ -45,6 +46,7 @@ def server_of(service: Service, ready: Callable[[], None] = lambda: None) -> uvi
     """What answers requests; `ready` is called when it does."""
     config = uvicorn.Config(
         application(service),
+        http=impatient(service.limits.patience),
         log_level="warning",
         access_log=False,
         server_header=False,

@@ -16,7 +16,7 @@ class Limits:
     characters: int = 10_000  # of all texts of a request together
     texts: int = 100  # of a request
     body: int = 1_000_000  # bytes
-    patience: float = 10.0  # seconds until a body has come
+    patience: float = 10.0  # seconds until the headers have come, and then the body
     seconds: float = 60.0  # until it is answered
     queue: int = 256  # requests that wait for a run
     rate: int = 600  # requests a minute of one client; 0: any number

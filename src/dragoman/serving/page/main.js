@@ -8,7 +8,7 @@ import * as probabilities from "./probabilities.js";
 import * as tree from "./tree.js";
 import * as theme from "./theme.js";
 import { Failure, dropKey, get, listen, post, setKey } from "./api.js";
-import { byId, later, make, roving } from "./dom.js";
+import { byId, figure, later, make, percent, roving } from "./dom.js";
 import { VIEWS, read, write } from "./state.js";
 import { show as showTranslation } from "./translation.js";
 import { direction, joined } from "./words.js";
@@ -55,6 +55,8 @@ function begin() {
   byId("beside").value = state.beside;
   byId("beam").value = state.beam;
   if (byId("source").value !== state.text) byId("source").value = state.text;
+  if (byId("own").value !== state.own) byId("own").value = state.own;
+  byId("own").lang = target;
   tabs();
   suggest();
   translate();
@@ -69,7 +71,7 @@ function fillChoices() {
   for (const name of ["run", "beside", "beam"]) {
     byId(name).addEventListener("change", () => {
       change({ [name]: byId(name).value, forced: {}, step: 0, word: "" });
-      begin();
+      begin(); // with one's own translation, which other runs may think differently of
     });
   }
 }
@@ -84,9 +86,22 @@ function search(run) {
 // ---- translating
 
 const typed = later(PATIENCE, () => {
+  disown();
   change({ text: byId("source").value, forced: {}, step: 0, word: "" });
   translate();
 });
+
+const typedOwn = later(PATIENCE, () => {
+  change({ own: byId("own").value, step: 0, word: "" });
+  for (const side of sides) look(side);
+});
+
+/** What is looked into is the run's translation again. */
+function disown() {
+  typedOwn.cancel();
+  byId("own").value = "";
+  change({ own: "" });
+}
 
 /** Translate the text with every run that is shown; what was being translated before is given up. */
 async function translate(tries = 0) {
@@ -167,8 +182,10 @@ async function look(side, signal = writing.signal) {
   const sentence = side.sentences[state.sentence];
   if (!sentence?.complete) return;
   const asked = { run: side.run.name, text: sentence.source, search: search(side.run), alternatives: 8 };
-  const prefix = state.forced[`${side.number}.${state.sentence}`];
-  if (prefix) asked.prefix = prefix;
+  const own = state.own.trim();
+  const prefix = own ? undefined : state.forced[`${side.number}.${state.sentence}`];
+  if (own) asked.translation = own;
+  else if (prefix) asked.prefix = prefix;
   const key = JSON.stringify(asked);
   if (side.asked === key && (side.busy || side.seen)) return showViews();
   Object.assign(side, { asked: key, busy: true, error: null });
@@ -222,11 +239,13 @@ function force(side, tokens) {
     delete forced[place];
     if (sentence.own) Object.assign(sentence, sentence.own, { own: undefined, forced: false, begun: "" });
   }
+  disown();
   change({ forced, step: 0, word: "" });
   look(side);
 }
 
 function choose(sentence) {
+  if (sentence !== state.sentence) disown();
   change({ sentence, step: 0, word: "" });
   for (const side of sides) look(side);
   showTranslation(byId("target"), context());
@@ -258,6 +277,7 @@ function showViews() {
   const settled = sides.every((side) => !side.busy);
   place.classList.toggle("stale", !settled);
   showChosen();
+  showOwn();
   const now = JSON.stringify([state.view, sides.map((side) => [side.asked, side.seen !== null, side.error])]);
   const waits = !settled && place.childElementCount && place.dataset.view === state.view;
   if (waits || now === drawn) return; // what is drawn already may be in somebody's hands
@@ -267,6 +287,19 @@ function showViews() {
   const nothing = view.ofSentence && !sides.some((side) => side.seen || side.error);
   if (nothing) place.replaceChildren(make("p", { class: "empty" }, settled ? "Type a sentence above, and this shows what the model made of it." : "Looking …"));
   else view.show(place, context());
+}
+
+/** What the runs think of one's own translation, beside their own. */
+function showOwn() {
+  byId("yours").hidden = !sides.some((side) => side.sentences[state.sentence]?.complete);
+  const opinions = sides.map((side) => {
+    const [sentence, { seen }] = [side.sentences[state.sentence], side];
+    if (!state.own.trim() || !seen || seen.found || !sentence) return "";
+    const better = seen.score > sentence.score ? "likelier than the run's own" : seen.score < sentence.score ? "less likely than the run's own" : "the run's own";
+    return `${sides.length > 1 ? `${side.run.name}: ` : ""}log p ${figure(seen.score)} · ${percent(Math.exp(seen.score / seen.steps.length))} a piece · ${better}`;
+  });
+  const said = opinions.filter(Boolean).join("; ");
+  if (byId("own-figures").textContent !== said) byId("own-figures").textContent = said;
 }
 
 /** Which of several sentences is looked into. */
@@ -350,6 +383,7 @@ function listenToPage() {
     byId("views").classList.add("stale");
     typed();
   });
+  byId("own").addEventListener("input", typedOwn);
   byId("key").addEventListener("submit", (event) => {
     event.preventDefault();
     setKey(byId("secret").value.trim());

@@ -5,6 +5,7 @@ export const VIEWS = ["attention", "probabilities", "beam", "layers", "positions
 const START = {
   run: "", beside: "", text: "", // what is translated, by which runs
   beam: "", // its width; "": the run's own search
+  own: "", // a translation of the chosen sentence that is looked into instead of the run's
   sentence: 0, view: "attention",
   kind: "cross", layer: 0, head: 0, // 0: all of them
   unit: "words", word: "", // the word whose looks are held: q3 or k3, a row or a column
@@ -16,7 +17,7 @@ const START = {
 export function read(hash) {
   const given = new URLSearchParams(hash.replace(/^#/, ""));
   const state = { ...START, forced: {} };
-  for (const name of ["run", "beside", "text", "beam", "view", "kind", "unit", "word"]) state[name] = given.get(name) ?? START[name];
+  for (const name of ["run", "beside", "text", "beam", "own", "view", "kind", "unit", "word"]) state[name] = given.get(name) ?? START[name];
   for (const name of ["sentence", "layer", "head", "step"]) state[name] = Math.max(0, Number.parseInt(given.get(name), 10) || 0);
   if (!VIEWS.includes(state.view)) state.view = START.view;
   for (const part of (given.get("forced") ?? "").split("_")) {

@@ -72,7 +72,7 @@ const brief = (score) => score.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-
 /** The end of a text, where hypotheses differ. */
 const tail = (text, most = 15) => (text.length <= most ? text : `… ${text.slice(text.indexOf(" ", text.length - most) + 1 || -most)}`);
 
-const reason = ({ seen }) => (!seen ? "Looking …" : seen.found ? "This search does not go step by step, so there is no tree of it." : "Everything up to the end was forced, so that there was nothing to search for.");
+const reason = ({ seen }) => (!seen ? "Looking …" : seen.found ? "This search does not go step by step, so there is no tree of it." : "The whole translation was given, so that there was nothing to search for.");
 
 const legend = () => make("ul", { class: "legend" }, Object.entries(FATES).map(([fate, text]) => make("li", { class: fate }, text)));
 
