@@ -13,7 +13,7 @@ quickstart: $(VENV)/core
 	$(BIN)/dragoman quickstart
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -n auto --dist loadgroup
+	$(BIN)/python -m pytest -n auto --dist loadfile
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -9,11 +9,6 @@ import torch
 torch.set_num_threads(1 if "PYTEST_XDIST_WORKER" in os.environ else 2)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that stay together come first, so that nobody waits for them in the end."""
-    items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
-
-
 @pytest.fixture(autouse=True)
 def _steady() -> None:
     """The same random numbers for every test."""

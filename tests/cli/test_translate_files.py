@@ -96,6 +96,7 @@ def stopping(windows: int, trouble: Callable[[], object]) -> Callable[..., Itera
 
 
 def interrupt() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which is not there where tests run in the background
     os.kill(os.getpid(), signal.SIGINT)
 
 

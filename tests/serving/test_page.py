@@ -25,10 +25,7 @@ from dragoman.serving.server import server_of
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-pytestmark = [
-    pytest.mark.skipif(BROWSER is None, reason="the page is tested in Chromium, which is not installed"),
-    pytest.mark.xdist_group("page"),
-]
+pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in Chromium, which is not installed")
 
 PATIENCE = 30_000  # milliseconds: other tests may run at the same time
 Page = Any  # Playwright need not be installed where types are checked

@@ -13,8 +13,6 @@ from dragoman.training.display import Display
 from dragoman.training.prepare import prepare
 from dragoman.training.trainer import Trainer
 
-pytestmark = pytest.mark.xdist_group("phrasebook")  # they look at the same runs
-
 STEPS = 150
 
 

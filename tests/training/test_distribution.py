@@ -62,7 +62,7 @@ def assert_alike(one: Path, other: Path) -> None:
         torch.testing.assert_close(own[name], weight, rtol=1e-3, atol=1e-4, msg=name)
 
 
-@pytest.fixture(scope="module", params=[pytest.param(way, marks=pytest.mark.xdist_group(way)) for way in WAYS])
+@pytest.fixture(scope="module", params=WAYS)
 def alone(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run that is prepared, and what one process makes of it."""
     folder = tmp_path_factory.mktemp(f"alone-{request.param}")
