@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from starlette.testclient import TestClient
 
+from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.search import Beam, Sample
 from dragoman.serving import Keys, Limits
@@ -287,3 +288,12 @@ def test_a_fault_is_answered_and_the_service_goes_on(
     assert answer.status_code == 500
     assert "failed" in answer.json()["error"]
     assert client.post("/translate", json={"q": "Anna reads.", **PAIR}).status_code == 200
+
+
+def test_where_a_run_lies_is_not_told(client: TestClient, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def tired(*_: object, **__: object) -> None:
+        raise UserError(f"{run.folder} is tired")
+
+    monkeypatch.setattr(Run, "translate_stream", tired)
+    answer = client.post("/translate", json={"q": "Anna reads.", **PAIR})
+    assert (answer.status_code, answer.json()) == (400, {"error": "run is tired"})

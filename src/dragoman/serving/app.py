@@ -59,7 +59,7 @@ def application(service: Service) -> FastAPI:
 
     @app.exception_handler(UserError)
     async def mistaken(_: Request, error: UserError) -> Response:
-        return JSONResponse({"error": str(error)}, 400)
+        return JSONResponse({"error": service.said(error)}, 400)
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> Response:

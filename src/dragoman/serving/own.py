@@ -146,7 +146,7 @@ class _Writing:
             while event is not None:
                 if isinstance(event, Exception):
                     known = isinstance(event, UserError | RequestError)
-                    event = "error", {"error": str(event) if known else "the translation failed"}
+                    event = "error", {"error": self.service.said(event) if known else "the translation failed"}
                 yield f"event: {event[0]}\ndata: {json.dumps(event[1], ensure_ascii=False)}\n\n"
                 event = await self.queue.get()
         finally:

@@ -88,6 +88,13 @@ class Service:
         names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.runs) + 2))
         return next(one for one in names if one not in self.runs)
 
+    def said(self, error: Exception) -> str:
+        """What an error says, by the names of runs: where their folders lie is nobody's business."""
+        text = str(error)
+        for name, served in self.runs.items():
+            text = text.replace(str(served.run.folder), name)
+        return text
+
     def start(self) -> None:
         """Learn the languages, make every run ready, and begin to work."""
         for served in self.runs.values():
