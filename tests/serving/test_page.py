@@ -208,8 +208,10 @@ def test_four_hundred_words_stay_responsive(show: Opening) -> None:
     sync_api.expect(page.locator(".result li")).to_have_count(90)
     page.locator(".result li button").nth(3).click()
     sync_api.expect(page.locator("#chosen")).to_contain_text("Sentence 4 of 90")
-    page.get_by_label("Next sentence").click()
+    page.get_by_label("Next sentence").press("Enter")
     sync_api.expect(page.locator("#chosen")).to_contain_text("Sentence 5 of 90")
+    page.keyboard.press("Enter")  # the focus has stayed
+    sync_api.expect(page.locator("#chosen")).to_contain_text("Sentence 6 of 90")
     page.locator(".stage").wait_for()
     assert sideways(page) <= 0
 
@@ -230,9 +232,15 @@ def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tupl
     page.reload()  # the link says it all
     sync_api.expect(page.locator("#own")).to_have_value(mine)
     sync_api.expect(figures).to_contain_text("less likely")
+    page.locator("#own").fill(found)
+    sync_api.expect(figures).to_have_text(re.compile("a piece · the run's own$"))
+    page.locator("#own").fill(mine)
+    sync_api.expect(figures).to_contain_text("less likely")
     page.locator("#source").fill("The man sleeps.")
     sync_api.expect(page.locator("#own")).to_have_value("")
     sync_api.expect(figures).to_have_text("")
+    page.locator("#source").fill(SENTENCE)  # which has one
+    sync_api.expect(page.locator("#own")).to_have_value(mine)
 
 
 # ---- attention
@@ -323,6 +331,11 @@ def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple
     sync_api.expect(page.locator(".chip .piece").first).to_have_text(other)
     sync_api.expect(page.locator(".result li button")).to_have_text(expected.target.text)
     assert page.evaluate("location.hash").endswith(f"forced=0.0-{token}")
+    page.locator("#beside").select_option("recurrent")  # which leaves the first as it is
+    sync_api.expect(page.locator(".result li button").first).to_have_text(expected.target.text)
+    page.locator("#beside").select_option("")
+    sync_api.expect(page.locator(".result")).to_have_count(1)
+    sync_api.expect(page.locator(".chip.forced")).to_have_count(1)
     page.get_by_role("button", name="Back to its own translation").click()
     sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
     sync_api.expect(page.locator(".chip.forced")).to_have_count(0)
@@ -400,6 +413,17 @@ def test_a_link_shows_the_same_again(show: Opening) -> None:
     assert again.locator("#source").input_value() == text
 
 
+def test_a_link_that_fits_no_more_says_so(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    link = {"run": "gone", "beam": 7, "forced": "0.0-999999", "text": SENTENCE, "view": "probabilities"}
+    page = show(expected="status of 400", **link)
+    sync_api.expect(page.locator("#notice")).to_contain_text("gone, which is not served here; this is attentive.")
+    sync_api.expect(page.locator("#beam")).to_have_value("")
+    sync_api.expect(page.locator("#views")).to_contain_text("999999")
+    page.get_by_role("button", name="Back to its own translation").click()
+    page.locator(".chip").first.wait_for()
+    sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
+
+
 @pytest.mark.parametrize("view", ["attention", "probabilities", "beam", "layers", "positions", "training"])
 def test_pictures_are_saved_as_files_of_their_own(show: Opening, view: str, tmp_path: Path) -> None:
     page = show(text=SENTENCE, view=view, reduced_motion="reduce")
@@ -447,7 +471,7 @@ def test_a_service_that_is_gone_or_busy_is_said(show: Opening) -> None:
 
 def test_what_is_too_long_to_look_into_is_said(show: Opening) -> None:
     page = show(text=" ".join(["the old man and"] * 15), expected="status of 400")
-    sync_api.expect(page.locator(".views .empty")).to_contain_text("of 40 pieces can be looked into")
+    sync_api.expect(page.locator(".views .empty")).to_contain_text("of at most 40 pieces can be looked into")
 
 
 def test_a_key_is_asked_for(show: Opening, runs: list[tuple[Run, Pair]]) -> None:

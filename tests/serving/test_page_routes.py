@@ -87,8 +87,8 @@ def test_tokens_that_cannot_be_written_are_refused(client: TestClient, run: Run)
     ("fields", "said"),
     [
         ({"text": ""}, "nothing to look into"),
-        ({"text": "the man " * 100}, "of 128 pieces can be looked into"),
-        ({"text": SENTENCE, "translation": "der Mann " * 100}, "of 128 pieces can be looked into"),
+        ({"text": "the man " * 100}, "of at most 128 pieces can be looked into"),
+        ({"text": SENTENCE, "translation": "der Mann " * 100}, "of at most 128 pieces can be looked into"),
         ({"text": SENTENCE, "run": "none"}, "none"),
         ({"text": SENTENCE, "alternatives": 0}, "alternatives"),
         ({"text": SENTENCE, "search": {"kind": "Exact"}}, "of kind 'Beam'"),

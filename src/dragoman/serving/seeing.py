@@ -111,14 +111,16 @@ def _look(service: Service, served: Served, asked: LensAsk) -> Callable[[], str]
     run, limits = service.streaming(served), service.limits
     size = len(run.encode_sources([asked.text])[0])
     if size > limits.pieces:
-        raise RequestError(400, f"a sentence of {limits.pieces} pieces can be looked into, but this one has {size:,}")
+        raise RequestError(
+            400, f"a sentence of at most {limits.pieces} pieces can be looked into, but this one has {size:,}"
+        )
     search = None if asked.search is None else service.search(served, asked.search)
     forced = len(run.target_tokenizer.encode(asked.prefix)) if isinstance(asked.prefix, str) else len(asked.prefix)
     if asked.translation is not None:
         written = len(run.target_tokenizer.encode(asked.translation))
         if written > limits.pieces:
             raise RequestError(
-                400, f"a translation of {limits.pieces} pieces can be looked into, but this one has {written:,}"
+                400, f"a translation of at most {limits.pieces} pieces can be looked into, but this one has {written:,}"
             )
 
     def look() -> str:

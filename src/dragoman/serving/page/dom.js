@@ -106,4 +106,8 @@ export function percent(share) {
 }
 
 /** The probability of a word: it may be small, but is never nothing. */
-export const chance = (probability) => percent(probability || 1e-9);
+export function chance(probability) {
+  if (probability >= 0.0005) return percent(probability);
+  const share = 100 * probability;
+  return share < 0.00005 ? "<\u00a00.0001\u00a0%" : `${share.toFixed(Math.ceil(-Math.log10(share)))}\u00a0%`;
+}

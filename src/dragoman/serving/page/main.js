@@ -27,6 +27,7 @@ let sides = []; // for each run that is shown: the run, its sentences, and what 
 let writing = new AbortController();
 let drawn = ""; // what the views show now
 const looks = new Map();
+const owned = new Map(); // translations of one's own, by their sources
 
 // ---- what is chosen
 
@@ -42,8 +43,10 @@ const named = (name) => known.find((run) => run.name === name);
 
 function begin() {
   const asked = [named(state.run) ?? known[0], named(state.beside)].filter(Boolean);
+  const missing = [state.run, state.beside].filter((name) => name && !named(name));
   state.run = asked[0]?.name ?? "";
   state.beside = asked[1]?.name ?? "";
+  if (!BEAMS.includes(Number(state.beam))) state.beam = "";
   drawn = "";
   sides = asked.map((run, number) => ({ run, number, sentences: [], seen: null, forced: 0, error: null, busy: false }));
   const { source, target } = asked[0];
@@ -60,6 +63,7 @@ function begin() {
   tabs();
   suggest();
   translate();
+  if (missing.length) notice(`The link asks for ${missing.join(" and ")}, which is not served here; this is ${state.run}.`);
 }
 
 function fillChoices() {
@@ -70,7 +74,9 @@ function fillChoices() {
   byId("beam").replaceChildren(make("option", { value: "" }, "its own"), ...BEAMS.map((size) => make("option", { value: size }, size === 1 ? "1 (greedy)" : size)));
   for (const name of ["run", "beside", "beam"]) {
     byId(name).addEventListener("change", () => {
-      change({ [name]: byId(name).value, forced: {}, step: 0, word: "" });
+      const other = { run: "0.", beside: "1." }[name]; // whose tokens may be other ones now
+      const forced = Object.fromEntries(Object.entries(state.forced).filter(([place]) => !other || !place.startsWith(other)));
+      change({ [name]: byId(name).value, forced, step: 0, word: "" });
       begin(); // with one's own translation, which other runs may think differently of
     });
   }
@@ -86,21 +92,22 @@ function search(run) {
 // ---- translating
 
 const typed = later(PATIENCE, () => {
-  disown();
+  takeOwn("");
   change({ text: byId("source").value, forced: {}, step: 0, word: "" });
   translate();
 });
 
 const typedOwn = later(PATIENCE, () => {
   change({ own: byId("own").value, step: 0, word: "" });
+  owned.delete(sides[0].sentences[state.sentence]?.source);
   for (const side of sides) look(side);
 });
 
-/** What is looked into is the run's translation again. */
-function disown() {
+/** Another translation of one's own, or ("") the run's again. */
+function takeOwn(own) {
   typedOwn.cancel();
-  byId("own").value = "";
-  change({ own: "" });
+  if (byId("own").value !== own) byId("own").value = own;
+  change({ own });
 }
 
 /** Translate the text with every run that is shown; what was being translated before is given up. */
@@ -138,7 +145,10 @@ async function translate(tries = 0) {
 }
 
 async function translateOne(side, signal) {
-  const paint = painter(() => showTranslation(byId("target"), context()), signal);
+  const paint = painter(() => {
+    showTranslation(byId("target"), context());
+    showChosen();
+  }, signal);
   const row = (number) => (side.sentences[number] ??= { source: "", text: "", likely: "", complete: false });
   busy("writing …");
   paint();
@@ -181,6 +191,11 @@ const spoken = (side) => `${sides.length > 1 ? `${side.run.name}: ` : ""}${side.
 async function look(side, signal = writing.signal) {
   const sentence = side.sentences[state.sentence];
   if (!sentence?.complete) return;
+  if (state.own) owned.set(sentence.source, state.own);
+  else if (owned.has(sentence.source)) {
+    takeOwn(owned.get(sentence.source));
+    for (const other of sides) if (other !== side) look(other, signal);
+  }
   const asked = { run: side.run.name, text: sentence.source, search: search(side.run), alternatives: 8 };
   const own = state.own.trim();
   const prefix = own ? undefined : state.forced[`${side.number}.${state.sentence}`];
@@ -239,13 +254,14 @@ function force(side, tokens) {
     delete forced[place];
     if (sentence.own) Object.assign(sentence, sentence.own, { own: undefined, forced: false, begun: "" });
   }
-  disown();
+  owned.delete(sentence.source);
+  takeOwn("");
   change({ forced, step: 0, word: "" });
   look(side);
 }
 
 function choose(sentence) {
-  if (sentence !== state.sentence) disown();
+  if (sentence !== state.sentence) takeOwn("");
   change({ sentence, step: 0, word: "" });
   for (const side of sides) look(side);
   showTranslation(byId("target"), context());
@@ -295,7 +311,9 @@ function showOwn() {
   const opinions = sides.map((side) => {
     const [sentence, { seen }] = [side.sentences[state.sentence], side];
     if (!state.own.trim() || !seen || seen.found || !sentence) return "";
-    const better = seen.score > sentence.score ? "likelier than the run's own" : seen.score < sentence.score ? "less likely than the run's own" : "the run's own";
+    const found = sentence.own ?? sentence; // what the run had written before it was told how to begin
+    const near = Math.abs(seen.score - found.score) < 1e-3 * Math.max(1, Math.abs(found.score));
+    const better = seen.target.text === found.text ? "the run's own" : near ? "as likely as the run's own" : seen.score > found.score ? "likelier than the run's own" : "less likely than the run's own";
     return `${sides.length > 1 ? `${side.run.name}: ` : ""}log p ${figure(seen.score)} · ${percent(Math.exp(seen.score / seen.steps.length))} a piece · ${better}`;
   });
   const said = opinions.filter(Boolean).join("; ");
@@ -308,12 +326,16 @@ function showChosen() {
   const bar = byId("chosen");
   bar.hidden = rows.length < 2 || !VIEW[state.view].ofSentence;
   if (bar.hidden) return;
+  const held = bar.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
   const step = (by, label, sign) => make("button", { type: "button", "aria-label": label, disabled: !rows[state.sentence + by], click: () => choose(state.sentence + by) }, sign);
   bar.replaceChildren(
     step(-1, "Previous sentence", "‹"),
     make("span", { class: "figures" }, `Sentence ${state.sentence + 1} of ${rows.length}`),
     step(1, "Next sentence", "›"),
     make("span", { class: "quiet one-line", dir: "auto" }, rows[state.sentence]?.source ?? ""));
+  if (!held) return;
+  const again = bar.querySelector(`[aria-label="${held}"]`);
+  (again.disabled ? bar.querySelector("button:not([disabled])") : again)?.focus();
 }
 
 function tabs() {

@@ -18,11 +18,12 @@ export function show(place, context) {
   chips[Math.min(at, chips.length - 1)]?.focus({ preventScroll: true });
 }
 
-function one(side, { sides, force }) {
+function one(side, { state, sides, force }) {
   const box = make("section", { class: "side", "data-side": side.number }, sides.length > 1 ? make("h3", {}, side.run.name) : null);
   const { seen } = side;
   if (!seen) {
     box.append(make("p", { class: "empty" }, side.error ?? "Looking …"));
+    if (side.error && state.forced[`${side.number}.${state.sentence}`]) box.append(own(side, force));
     return box;
   }
   const take = (at, token) => {
@@ -36,7 +37,7 @@ function one(side, { sides, force }) {
     `log p ${figure(seen.score)} · perplexity ${figure(Math.exp(-seen.score / seen.steps.length))} a piece`);
   if (side.forced) {
     about.append(" · ", make("b", {}, side.forced === 1 ? "1 piece is forced" : `${side.forced} pieces are forced`), " ",
-      make("button", { type: "button", click: () => { afterwards = { number: side.number, at: 0 }; force(side, null); } }, "Back to its own translation"));
+      own(side, force));
   }
   const svg = alternatives(seen);
   svg.addEventListener("click", (event) => {
@@ -50,6 +51,12 @@ function one(side, { sides, force }) {
       [table(["place", "piece", "probability", "rank", "entropy in bits", "alternatives"], () => seen.steps.map((step, n) => [n + 1, step.piece, chance(step.probability), step.rank, figure(step.entropy), step.alternatives.map((other) => `${other.piece} ${chance(other.probability)}`).join(", ")]))]));
   return box;
 }
+
+/** The way back from what was forced. */
+const own = (side, force) => make("button", { type: "button", click: () => {
+  afterwards = { number: side.number, at: 0 };
+  force(side, null);
+} }, "Back to its own translation");
 
 /** A piece with a bar as wide as it was likely; what was unlikely stands out. */
 function chip(step, at, forced, click) {

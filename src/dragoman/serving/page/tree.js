@@ -37,8 +37,8 @@ export function show(place, context) {
     change({ step: now === last ? 0 : now });
     slider.value = now;
     told.textContent = `step ${now} of ${last}`;
-    back.disabled = now === 1;
-    forth.disabled = now === last;
+    back.setAttribute("aria-disabled", String(now === 1)); // the focus would be lost if they were disabled
+    forth.setAttribute("aria-disabled", String(now === last));
     for (const view of views) view?.go(now, scroll);
   }
   function start() {
@@ -70,7 +70,7 @@ function stop() {
 const brief = (score) => score.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-", "−");
 
 /** The end of a text, where hypotheses differ. */
-const tail = (text, most = 15) => (text.length <= most ? text : `… ${text.slice(text.indexOf(" ", text.length - most) + 1 || -most)}`);
+const tail = (text, most = 60) => (text.length <= most ? text : `… ${text.slice(text.indexOf(" ", text.length - most) + 1 || -most)}`);
 
 const reason = ({ seen }) => (!seen ? "Looking …" : seen.found ? "This search does not go step by step, so there is no tree of it." : "The whole translation was given, so that there was nothing to search for.");
 
@@ -152,7 +152,7 @@ class Tree {
   }
 
   say(node) {
-    return `${this.text(node)}: ${FATES[node.fate]}; log p ${figure(node.score, 3)}, normalised ${figure(node.normalised, 3)}, p of this piece ${chance(Math.exp(node.log_probability))}`;
+    return `${this.text(node)}: ${FATES[node.fate]}; log p ${figure(node.score)}, normalised ${figure(node.normalised)}, p of this piece ${chance(Math.exp(node.log_probability))}`;
   }
 
   /** All up to a step; what comes later is not known yet. */
@@ -180,16 +180,17 @@ class Tree {
 
   /** The hypotheses of a step beside the tree. */
   tell() {
-    const some = this.columns.get(this.now);
+    const { step } = this.chosen;
+    const some = this.columns.get(step);
     const row = (node) => make("tr", { class: `${node.fate}${node === this.chosen ? " aimed" : ""}`, click: () => this.choose(node) },
       make("td", { class: "mark" }, make("span", { class: "dot" }), make("span", { class: "unseen" }, node.fate)),
       make("th", { scope: "row", dir: "auto" }, tail(this.text(node))),
       make("td", {}, brief(node.score)), make("td", {}, brief(node.normalised)));
-    const head = make("tr", {}, make("th", { scope: "col" }, make("span", { class: "unseen" }, "fate")), make("th", { scope: "col" }, `step ${this.now}`), make("th", { scope: "col" }, "log p"), make("th", { scope: "col" }, "normalised"));
+    const head = make("tr", {}, make("th", { scope: "col" }, make("span", { class: "unseen" }, "fate")), make("th", { scope: "col" }, `step ${step}`), make("th", { scope: "col" }, "log p"), make("th", { scope: "col" }, "normalised"));
     const rank = this.chosen.rank ? `, number ${this.chosen.rank} of what was given back` : "";
     this.panel.replaceChildren(
       make("p", {}, make("b", { dir: "auto" }, this.text(this.chosen)), make("br"), make("span", { class: "quiet figures" },
-        `${FATES[this.chosen.fate]}${rank}; log p ${figure(this.chosen.score, 3)}, after normalisation ${figure(this.chosen.normalised, 3)}; p of its last piece ${chance(Math.exp(this.chosen.log_probability))}`)),
+        `${FATES[this.chosen.fate]}${rank}; log p ${figure(this.chosen.score)}, after normalisation ${figure(this.chosen.normalised)}; p of its last piece ${chance(Math.exp(this.chosen.log_probability))}`)),
       make("div", { class: "scroll" }, make("table", { class: "figures" }, make("thead", {}, head), make("tbody", {}, some.map(row)))));
   }
 
