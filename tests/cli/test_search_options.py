@@ -199,8 +199,15 @@ def test_contradictions_are_refused(more: list[object], expected: str, dragoman:
 def test_wishes_that_cannot_be_met(
     option: str, line: str, expected: str, dragoman: Dragoman, runs: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "wishes").write_text(f"{line}\n", encoding="utf-8")
+    others = len((runs / "some.en").read_text(encoding="utf-8").splitlines()) - 1
+    (tmp_path / "wishes").write_text(line + "\n" * (1 + others), encoding="utf-8")
     assert expected in sentence(dragoman(*command(runs, option, tmp_path / "wishes")))
+
+
+@pytest.mark.parametrize("option", ["--require", "--prefixes"])
+def test_wishes_stand_beside_their_sources(option: str, dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+    (tmp_path / "wishes").write_text("die\n" * 99, encoding="utf-8")
+    assert "has 99 lines, but" in sentence(dragoman(*command(runs, option, tmp_path / "wishes")))
 
 
 def test_an_ensemble_of_different_vocabularies(dragoman: Dragoman, runs: Path) -> None:

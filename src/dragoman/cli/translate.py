@@ -216,6 +216,8 @@ def translate(
     if live:
         show(loaded, sources_of(file), settings, tag, forbidden or ())
         return
+    for lines in (prefixes, required):
+        _check_lines(file, lines)
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
     words = known and blake2b(repr(known).encode(), digest_size=8).hexdigest()
     made: dict[str, Any] = {"alignment": alignment, "JSON lines": json_lines, "dictionary": words, "tag": tag}
@@ -333,6 +335,13 @@ def _count(file: Path | None) -> int | None:
     if file is None or file.is_fifo() or file.is_char_device():
         return None
     return sum(1 for _ in sources_of(file))
+
+
+def _check_lines(file: Path | None, lines: Path | None) -> None:
+    """What is asked of each source must stand beside it."""
+    if lines is None or (sources := _count(file)) is None or (found := _count(lines)) is None or found == sources:
+        return
+    raise UserError(f"{lines} has {found:,} lines, but {file} {sources:,}: give one for each, an empty one for nothing")
 
 
 def _write(places: Generator[Place], output: Path, total: int | None, again: bool) -> None:

@@ -392,5 +392,11 @@ def change_stops(folder: Path, changed: Config) -> Config:
             "for other settings train a new run"
         )
     pick_device(merged.training.device)
+    last, steps = folder / "checkpoints" / "last", merged.training.steps
+    step = checkpoint.values(last)["progress"]["step"] if last.exists() else 0
+    if steps is not None and steps != saved.training.steps and steps < step:
+        raise UserError(
+            f"the run is at step {step:,} already, and --steps counts them all: give as many or more, or leave it out"
+        )
     write_file(folder / CONFIG, configuration.to_yaml(merged))
     return merged
