@@ -18,7 +18,7 @@ from peers.searching import Asked, Translate
 def translator(asked: Asked, weights: str) -> Translate:
     """`weights`: how they are packed, or “compiled” for kernels made for the step; '' for neither."""
     torch.set_num_threads(asked.threads)
-    keep_freed_memory()  # as the command line does
+    keep_freed_memory()  # as `dragoman translate` does
     found = read_checkpoint(asked.folder)
     model = found.spec.build().eval()
     checkpoint.set_weights(model, found.weights, asked.folder)

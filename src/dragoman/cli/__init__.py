@@ -30,7 +30,6 @@ from dragoman.cli import (
     tune,
 )
 from dragoman.errors import UserError
-from dragoman.memory import keep_freed_memory
 
 app = typer.Typer(
     name="dragoman",
@@ -69,7 +68,6 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8")
-    keep_freed_memory()
     try:
         app()
     except UserError as error:

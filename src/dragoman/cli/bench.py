@@ -10,6 +10,7 @@ import typer
 
 from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say, sources_of
 from dragoman.errors import UserError
+from dragoman.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from dragoman.run import speed
@@ -43,6 +44,7 @@ def train(
     from dragoman.run import pick_device
     from dragoman.training.speed import about, measure
 
+    keep_freed_memory()
     where = pick_device(device)
     gpu = where.type == "cuda"
     sizes = (size or ("base,big" if gpu else "tiny,small")).split(",")
@@ -131,6 +133,7 @@ def translate(
     from dragoman.run import speed
     from dragoman.run.machine import machine
 
+    keep_freed_memory()
     loaded = load(run, checkpoint, device)
     texts = list(islice(sources_of(file), 4096)) if file else speed.validation_texts(loaded, 4096)
     widths = _numbers("beams", beams) if beams else sorted({1, loaded.beam().size})

@@ -10,6 +10,7 @@ import typer
 
 from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, lines_of, parallel, print_json, say
 from dragoman.errors import UserError
+from dragoman.memory import keep_freed_memory
 
 
 def evaluate(
@@ -45,6 +46,7 @@ def evaluate(
     given = [name.strip() for name in (measures or "").split(",") if name.strip()]
     evaluation.check(given)
     sources, references = parallel(source, reference)
+    keep_freed_memory()
     loaded = load(run, checkpoint, device)
     say(f"{'translating' if loaded.model.writes else 'tagging'} {len(sources):,} sentences ({loaded.checkpoint})")
     if loaded.model.writes:

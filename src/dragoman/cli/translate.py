@@ -31,6 +31,7 @@ from dragoman.cli.common import (
 )
 from dragoman.cli.live import show
 from dragoman.errors import UserError
+from dragoman.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from dragoman.run import Run, Source, Translation
@@ -203,6 +204,7 @@ def translate(
 
     total = _count(file) if output and not show_search else None
     weights = weights_of(int8, bfloat16)
+    keep_freed_memory()
     loaded = load(run, checkpoint, device, weights=weights)
     if together:
         loaded = loaded.together(*(load(other, checkpoint, device) for other in together))
