@@ -46,7 +46,7 @@ class Rows(Strategy):
         found = map(self._finish, written, slots["scores"].flatten().tolist())
         if self.rows == 1:
             return [[one] for one in found]
-        return [sorted(group, key=lambda h: -h.score) for group in zip(*[found] * self.rows)]
+        return [sorted(group, key=lambda h: -h.score) for group in zip(*[found] * self.rows)]  # K at a time
 
     def _finish(self, row: list[int], score: float) -> Hypothesis:
         """The hypothesis of a row that ends at END, or unfinished at its limit."""
