@@ -6,6 +6,8 @@ import dataclasses
 import math
 import types
 import typing
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, TypeVar
@@ -214,24 +216,86 @@ def from_yaml(path: Path) -> Config:
     return from_dict({} if values is None else values, str(path))
 
 
-def with_settings(config: Config, settings: list[str]) -> Config:
-    """The configuration with `a.b=c` settings of the command line done to it."""
-    values = dataclasses.asdict(config)
-    for setting in settings:
-        name, equals, text = setting.partition("=")
-        if not equals:
-            raise UserError(f"--set wants NAME=VALUE, such as training.steps=1000, but got {setting!r}")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            value = text
-        place, keys = values, name.split(".")
+def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+    """Replace settings by their dotted names: `with_values(config, {"training.steps": 1000})`."""
+    tree = dataclasses.asdict(config)
+    for name, value in values.items():
+        place, keys = tree, name.split(".")
         for depth, key in enumerate(keys[:-1]):
             if not isinstance(place.get(key), dict):
                 raise unknown("section", ".".join(keys[: depth + 1]), _names(Config))
             place = place[key]
         place[keys[-1]] = value
-    return from_dict(values, "--set")
+    return from_dict(tree, "--set")
+
+
+def with_settings(config: Config, settings: Sequence[str]) -> Config:
+    """Replace settings given as text on the command line: `with_settings(config, ["training.steps=1000"])`."""
+    return with_values(config, parse_settings(settings))
+
+
+def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
+    """Parse `NAME=VALUE` texts by the type of each setting.
+
+    The text of a string setting is its value, whatever it contains. Lists are written `[a, b]`; settings without a
+    declared type (`system.settings.NAME`) and mappings are YAML. An empty text, and `null` where the setting is no
+    string, mean None.
+    """
+    values = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise UserError(f"--set wants NAME=VALUE, such as training.steps=1000, but got {setting!r}")
+        values[name] = _parse(_hint(name), text, name)
+    return values
+
+
+def _hint(name: str) -> Any:
+    """The declared type of a setting, or Any if it is unknown or a key of a mapping."""
+    hint: Any = Config
+    for key in name.split("."):
+        if not dataclasses.is_dataclass(hint):
+            return Any
+        hint = typing.get_type_hints(hint).get(key, Any)
+    return hint
+
+
+def _parse(hint: Any, text: str, path: str) -> Any:
+    """The value that a text means for a setting of this type; text that cannot be read is left for `_value` to reject."""
+    origin, options = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        inner = next(option for option in options if option is not type(None))
+        empty = not text or (inner is not str and text.strip().lower() in ("null", "none", "~"))
+        return None if empty else _parse(inner, text, path)
+    if hint is str or origin is Literal:
+        return text
+    if hint is int or hint is float:
+        try:
+            return hint(text)
+        except ValueError:
+            return text
+    if hint is bool:
+        return {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}.get(
+            text.strip().lower(), text
+        )
+    if origin is tuple:
+        if not text.lstrip().startswith("["):
+            return (_parse(options[0], text, path),) if text else ()
+        items = _yaml(text, path, yaml.BaseLoader)  # which leaves every item a text
+        return tuple(_parse(options[0], item, path) if isinstance(item, str) else item for item in items)
+    value = _yaml(text, path, yaml.SafeLoader)
+    if isinstance(value, str) and not text.lstrip().startswith(("'", '"')):
+        with suppress(ValueError):
+            return float(value)  # 1e-3, which YAML reads as text
+    return value
+
+
+def _yaml(text: str, path: str, loader: type[yaml.BaseLoader] | type[yaml.SafeLoader]) -> Any:
+    try:
+        return yaml.load(text, Loader=loader)
+    except yaml.YAMLError as error:
+        reason = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{path}={text} is not YAML ({reason}): quote what contains special characters") from None
 
 
 def _names(cls: type) -> list[str]:
@@ -277,7 +341,8 @@ def _value(hint: Any, value: Any, path: str) -> Any:
     if isinstance(value, kind) and not (kind is int and isinstance(value, bool)):
         return value
     names = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", dict: "names and values"}
-    raise UserError(f"{path} must be {names[kind]}, but is {value!r}")
+    hint = " (in a YAML file, put it in quotes)" if kind is str and not isinstance(value, (list, dict)) else ""
+    raise UserError(f"{path} must be {names[kind]}, but is {value!r}{hint}")
 
 
 def _plain(value: Any) -> Any:

@@ -305,3 +305,12 @@ def test_empty_lines_translate_to_empty_lines_in_place(dragoman: Dragoman, train
 def test_input_that_is_not_utf_8_names_the_line(dragoman: Dragoman, trained: Path, tmp_path: Path) -> None:
     text = file(tmp_path / "text", b"fine\nbad \xff\n")
     assert "line 2 is not UTF-8" in sentence(dragoman("translate", trained, text, "--device", "cpu", "--beam", 1))
+
+
+@pytest.mark.parametrize("name", ["a #2", "null", "yes", "x: y"])
+def test_an_option_keeps_a_name_that_yaml_would_read_otherwise(
+    dragoman: Dragoman, corpus: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    said = train(dragoman, tmp_path / "run", corpus / "train.en", corpus / "train.de", "--start-from", name)
+    assert said.startswith(f"dragoman: {name} does not exist")

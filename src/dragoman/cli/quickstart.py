@@ -39,7 +39,7 @@ def quickstart(
         trained = configuration.from_yaml(folder / CONFIG).system.name
         if trained != system:
             raise UserError(f"{folder} holds a run of {trained}: name another folder for {system}")
-        outcome = continue_run(folder, [])
+        outcome = continue_run(folder, {})
     else:
         values = {
             "data": {

@@ -84,37 +84,34 @@ def train(
     from dragoman import config as configuration
     from dragoman.run import is_run
 
-    given = [
-        f"{name}={value}"
-        for name, value in {
-            "system.name": system,
-            "system.size": size,
-            "training.recipe": recipe,
-            "objective.name": objective,
-            "training.start_from": start_from,
-            "text.source_vectors": source_vectors,
-            "text.target_vectors": target_vectors,
-            "training.steps": steps,
-            "training.epochs": epochs,
-            "training.minutes": minutes,
-            "training.seed": seed,
-            "training.device": device,
-        }.items()
-        if value is not None
-    ]
+    options = {
+        "system.name": system,
+        "system.size": size,
+        "training.recipe": recipe,
+        "objective.name": objective,
+        "training.start_from": start_from,
+        "text.source_vectors": source_vectors,
+        "text.target_vectors": target_vectors,
+        "training.steps": steps,
+        "training.epochs": epochs,
+        "training.minutes": minutes,
+        "training.seed": seed,
+        "training.device": device,
+    }
+    given = {name: value for name, value in options.items() if value is not None}
+    given |= configuration.parse_settings(settings or [])
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     files |= {"test_source": test_source, "test_target": test_target}
     if resume:
         if config or any(files.values()):
             raise UserError("--resume goes on with the run's own data and settings: leave --config and the files out")
-        outcome = continue_run(run, given + (settings or []))
+        outcome = continue_run(run, given)
     elif int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) and is_run(run):  # torchrun has started all anew
-        outcome = continue_run(run, [])
+        outcome = continue_run(run, {})
     else:
         base = configuration.from_yaml(config) if config else configuration.Config()
         values = {name: tuple(value) for name, value in files.items() if value}
-        base = configuration.with_settings(configuration.with_data(base, values), given + (settings or []))
-        outcome = start_run(run, base)
+        outcome = start_run(run, configuration.with_values(configuration.with_data(base, values), given))
     finish(run, outcome, as_json)
 
 
@@ -148,7 +145,7 @@ def make_run(run: Path, config: Config, choices: list[str]) -> None:
     say("")
 
 
-def continue_run(run: Path, settings: list[str]) -> dict[str, object]:
+def continue_run(run: Path, settings: dict[str, Any]) -> dict[str, object]:
     """Go on with a run where it stopped."""
     from dragoman import config as configuration
     from dragoman.run import CONFIG, read_spec
@@ -158,7 +155,7 @@ def continue_run(run: Path, settings: list[str]) -> dict[str, object]:
     def change() -> Config:
         read_spec(run)  # says so if it is no run
         saved = configuration.from_yaml(run / CONFIG)
-        return change_stops(run, configuration.with_settings(saved, settings)) if settings else saved
+        return change_stops(run, configuration.with_values(saved, settings)) if settings else saved
 
     world = World.join()
     with world.watched(lambda: f"another process ended while {run} was opened: see what it said, and start again"):

@@ -91,8 +91,8 @@ def profile_run(folder: Path, steps: int = 8, warm_up: int = 4, device: str | No
         config = configuration.from_yaml(scratch / CONFIG)
         if device is not None:
             precision = "float32" if device == "cpu" else config.training.precision
-            changes = [f"training.device={device}", f"training.precision={precision}"]
-            config = configuration.with_settings(config, changes)
+            changes = {"training.device": device, "training.precision": precision}
+            config = configuration.with_values(config, changes)
         trainer = Trainer(scratch, Silent(), config)
         trainer.model.train()
         measured = Measured(trainer)
