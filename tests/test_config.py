@@ -82,5 +82,5 @@ def test_a_setting_that_cannot_be_read_is_named(setting: str, message: str) -> N
 
 
 def test_a_word_that_yaml_reads_as_a_truth_value_is_explained() -> None:
-    with pytest.raises(UserError, match="data.tags must be a text, but is False .in a YAML file, put it in quotes"):
+    with pytest.raises(UserError, match=r"data\.tags must be a text, but is False \(in a YAML file"):
         from_dict({"data": {"tags": [False]}})

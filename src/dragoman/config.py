@@ -261,7 +261,7 @@ def _hint(name: str) -> Any:
 
 
 def _parse(hint: Any, text: str, path: str) -> Any:
-    """The value that a text means for a setting of this type; text that cannot be read is left for `_value` to reject."""
+    """The value of a text for a setting of this type; `_value` rejects text that could not be parsed."""
     origin, options = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         inner = next(option for option in options if option is not type(None))
