@@ -105,7 +105,7 @@ def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path
         (["data.tags=[a, b, c]"], "data.tags are 3, but there are 2 training corpora"),
         (["data.weights=[1, -1]"], "must be numbers of at least 0 and not all 0"),
         (["data.weights=[0, 0]"], "must be numbers of at least 0 and not all 0"),
-        (["data.weights=[1, .nan]"], "must be numbers of at least 0"),
+        (["data.weights=[1, nan]"], "must be numbers of at least 0"),
         (["data.weights=[1, many]"], "data.weights must be a number, but is 'many'"),
         (["data.weights=[1, 3]", "data.temperature=5"], "both say how corpora are mixed"),
         (["data.temperature=0"], "data.temperature must lie between"),
