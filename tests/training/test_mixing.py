@@ -228,8 +228,8 @@ def test_a_run_without_tags_knows_none(two: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_starts_from_another_takes_its_tags(two: Path, tagged: Path, tmp_path: Path) -> None:
     def config(tags: str) -> Config:
-        given = [f"training.start_from={tagged}", f"data.tags={tags}", "text.size=null", "system.name=null"]
-        return config_of(two, "system.settings={}", "system.size=null", *given, valid=False)
+        given = [f"training.start_from={tagged}", f"data.tags={tags}", "text.size=null", "system.name="]
+        return config_of(two, "system.settings={}", "system.size=", *given, valid=False)
 
     with pytest.raises(UserError, match="the run to start from does not know the tag 'film': its tags are news, web"):
         prepare(tmp_path / "run", config("[news, film]"), lambda text: None)
