@@ -1,19 +1,29 @@
-"""Every system, small enough to check by brute force."""
+"""Every system, small enough to check by brute force.
+
+The laws compute in float64 (see `conftest.py`): an error in the code is then larger than `TOLERANCE` by orders of
+magnitude, and the rounding of any processor smaller. Rounding also cannot decide between two tokens or two experts.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from copy import deepcopy
 from dataclasses import dataclass
+from functools import cache
 
+import pytest
 import torch
 from torch import Tensor
 
 from dragoman import checkpoint
-from dragoman.models import EncoderDecoder, Model, ModelSpec
+from dragoman.models import DecoderOnly, EncoderDecoder, Model, ModelSpec
 from dragoman.search import Symbols
 from dragoman.systems import SYSTEMS, Vocabulary
 
 SYMBOLS = Symbols(start=2, end=3, banned=(0, 1, 2))
 VOCABULARY = 13
+ROUNDING = 2e-4  # in float32, relative to a number's size: 6e-8 an operation, some thousand operations in a row
+TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}  # float64 rounds to 1e-16; some thousand operations add up to 1e-13
 
 #: each system in its own words, and every choice that a system offers
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in SYSTEMS} | {
@@ -41,7 +51,7 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "shaw clipped": ("shaw", {"clip": 2}),
     "shaw keys alone": ("shaw", {"clip": 3, "values": False, "pre_norm": True}),
     "roformer pre-norm": ("roformer", {"pre_norm": True, "base": 100.0}),
-    "moe": ("moe", {"inner": 40}),  # of these weights every expert gets a token, and they round no worse than others
+    "moe": ("moe", {"inner": 40}),
     "moe one of three": ("moe", {"inner": 32, "experts": 3, "chosen": 1, "pre_norm": True}),
     "gpt3 narrow": ("gpt3", {"window": 3, "layers": 4}),
     "palm narrow heads": ("palm", {"head_width": 6, "tied": False}),
@@ -65,6 +75,31 @@ VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name 
     "speech frame by frame": ("speech", {"features": 5, "stride": 1, "decoder_layers": 1}),
 }
 
+#: The systems of the default run, one of each kind of decoder state, position, visibility and input that the code
+#: outside `parts/` can tell apart. `make laws` runs the laws over all of VARIANTS.
+REPRESENTATIVES = (
+    "bahdanau",  # recurrent, the source's annotations give the first state
+    "luong",  # recurrent, input feeding
+    "convs2s",  # convolutional buffers as state
+    "transformer",
+    "shaw",  # attention with relative positions in keys and values
+    "transformer batch norm",  # statistics over a batch
+    "transformer-dmca short blocks",  # local and compressed attention
+    "gpt",  # source and target are one sequence, limited positions
+    "moe",  # mixture of experts
+    "speech",  # reads vectors
+    "bert",  # labels its source
+    "electra",  # two models in one
+)
+
+
+def laws_over(variants: Iterable[str], always: Iterable[str] = REPRESENTATIVES) -> pytest.MarkDecorator:
+    """Parametrise `variant`; those that are not in `always` run in `make laws` alone."""
+    always = set(always)
+    return pytest.mark.parametrize(
+        "variant", [pytest.param(one, marks=() if one in always else pytest.mark.exhaustive) for one in variants]
+    )
+
 
 def small_spec(variant: str, vocabulary: int = VOCABULARY) -> ModelSpec:
     name, settings = VARIANTS[variant]
@@ -73,8 +108,30 @@ def small_spec(variant: str, vocabulary: int = VOCABULARY) -> ModelSpec:
     return SYSTEMS[name].spec(Vocabulary(vocabulary, vocabulary, joint=True), "tiny", **(small | settings))
 
 
+@cache
+def generates(variant: str) -> bool:
+    """Whether the system generates tokens; the others label their source."""
+    return isinstance(small_spec(variant), EncoderDecoder | DecoderOnly)
+
+
+WRITERS = [variant for variant in VARIANTS if generates(variant)]
+ENCODERS = [variant for variant in VARIANTS if not generates(variant)]
+every_system = laws_over(VARIANTS)
+every_writer = laws_over(WRITERS)
+every_encoder = laws_over(ENCODERS)
+#: those that are checked in float32 too; no mixture of experts, where rounding may choose another expert
+in_float32 = pytest.mark.parametrize("variant", ["bahdanau", "luong", "convs2s", "transformer", "shaw", "gpt"])
+
+
 def small_model(variant: str, vocabulary: int = VOCABULARY) -> Model:
-    """Weights larger than usual, so that the model has opinions and mistakes show."""
+    """Weights larger than usual, so that outputs differ clearly and mistakes show."""
+    model = deepcopy(_small_model(variant, vocabulary, torch.get_default_dtype()))
+    torch.manual_seed(0)
+    return model
+
+
+@cache
+def _small_model(variant: str, vocabulary: int, dtype: torch.dtype) -> Model:
     torch.manual_seed(0)
     model = small_spec(variant, vocabulary).build().eval()
     with torch.no_grad():
@@ -83,6 +140,11 @@ def small_model(variant: str, vocabulary: int = VOCABULARY) -> Model:
         if checkpoint.weights_of(model).keys() - dict(model.named_parameters()).keys():
             see_much(model, variant, vocabulary)
     return model
+
+
+def exact(model: Model) -> Model:
+    """The same weights in float64."""
+    return deepcopy(model).double()
 
 
 def see_much(model: Model, variant: str, vocabulary: int) -> None:

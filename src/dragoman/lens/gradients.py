@@ -24,6 +24,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.mixer import Layout
+from dragoman.parts.precision import at_least_float32
 from dragoman.run import Run
 
 Reach = Literal["encoder", "source", "target"]
@@ -85,11 +86,11 @@ def gradients(run: Run, sources: Sequence[str], targets: Sequence[str], most: in
     found: dict[str, Sums] = {"encoder": Sums(), "source": Sums(), "target": Sums()}
     with torch.enable_grad(), leaves(run) as (embedded, states):
         x, _ = model.features(source, layouts[0], target, layouts[1])
-        log_p = model.output(x).float().log_softmax(-1).gather(2, answers[..., None])[..., 0]  # B T
+        log_p = at_least_float32(model.output(x)).log_softmax(-1).gather(2, answers[..., None])[..., 0]  # B T
         for t in spread(target.shape[1], most):
             here = lengths > t
             derived = torch.autograd.grad(log_p[here, t].sum(), embedded, retain_graph=True)
-            sizes = [one.float().norm(dim=-1) for one in derived]  # B S and B T, or B S+T
+            sizes = [at_least_float32(one).norm(dim=-1) for one in derived]  # B S and B T, or B S+T
             whole = torch.cat(sizes, 1).sum(1, keepdim=True).clamp(min=1e-30)  # B 1
             sizes = [one / whole for one in sizes]
             if model.joins:
@@ -118,7 +119,7 @@ def _within_encoder(sums: Sums, states: Tensor, embedded: Tensor, lengths: Tenso
         here = lengths > i
         derived = torch.autograd.grad((states[here, i] @ direction).sum(), embedded, retain_graph=True)[0]
         real = here[:, None] & (places < lengths[:, None])
-        sums.add((places - i).abs(), derived.float().norm(dim=-1), real)
+        sums.add((places - i).abs(), at_least_float32(derived).norm(dim=-1), real)
 
 
 def spread(count: int, most: int) -> list[int]:

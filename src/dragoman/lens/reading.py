@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.models import Model
 from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.precision import at_least_float32
 from dragoman.parts.stack import StackMixer
 
 
@@ -36,9 +37,9 @@ def read(model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, t
         x, _ = model.features(source, layouts[0], target, layouts[1], recorder)
     first = source.shape[1] if model.joins else 0  # where the target begins, in a sequence of both
     return Pass(
-        model.output(x)[0].float(),
-        {path: torch.cat(steps, dim=2)[0].float().cpu() for path, steps in recorder.items()},
-        {name: model.output(y[:, first:])[0].float() for name, y in layers.items()},
+        at_least_float32(model.output(x)[0]),
+        {path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()},
+        {name: at_least_float32(model.output(y[:, first:])[0]) for name, y in layers.items()},
     )
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.lens.seen import Fate, Node, Tree
+from dragoman.parts.precision import at_least_float32
 from dragoman.run import Run
 from dragoman.run.finding import limits_of
 from dragoman.run.wishes import Wishes
@@ -68,7 +69,7 @@ class Watching(Strategy):
         tokens, parents = self.strategy.choose(slots, logits, norm, looks)
         if not over:
             own = torch.arange(len(scores)) if parents is None else parents[0].cpu()
-            self._record(slots, scores.cpu(), ended.cpu(), log_p.float().cpu(), tokens[0].cpu(), own)
+            self._record(slots, scores.cpu(), ended.cpu(), at_least_float32(log_p).cpu(), tokens[0].cpu(), own)
         return tokens, parents
 
     def _record(

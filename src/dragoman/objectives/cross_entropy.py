@@ -12,19 +12,20 @@ import torch
 from torch import Tensor
 
 from dragoman.data import NOTHING
+from dragoman.parts.precision import at_least_float32
 
 CHUNK = {"cpu": 2**23, "cuda": 2**28}  # logits that exist at a time: what a cache holds, what a GPU is busy with
 
 
 def likelihoods(x: Tensor, weight: Tensor, bias: Tensor | None, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What is lost, for measuring: N D, V D, V, N → `likelihood`, `spread`, `correct`, nothing to learn from."""
-    sums = [torch.zeros((), device=x.device) for _ in range(3)]
+    sums = [_zero(x) for _ in range(3)]
     for some, right in zip(x.split(size := rows(x, weight)), answers.split(size)):
-        log_p = torch.nn.functional.linear(some, weight, bias).float().log_softmax(-1)
+        log_p = at_least_float32(torch.nn.functional.linear(some, weight, bias)).log_softmax(-1)
         real = right != NOTHING
         at_right = log_p.gather(1, right.clamp(min=0)[:, None])[:, 0]
         found = (log_p.argmax(-1) == right, -at_right, -log_p.mean(-1))
-        for number, each in enumerate((found[1], found[2], found[0].float())):
+        for number, each in enumerate((found[1], found[2], found[0].to(log_p.dtype))):
             sums[number] = sums[number] + each.masked_fill(~real, 0.0).sum()
     return sums[0], sums[1], sums[2]
 
@@ -52,16 +53,16 @@ class CrossEntropy(torch.autograd.Function):
         of_x = torch.empty_like(x)
         of_weight = torch.zeros_like(weight)
         of_bias = None if bias is None else torch.zeros_like(bias)
-        likelihood, spread = (torch.zeros((), device=x.device) for _ in range(2))
+        likelihood, spread = _zero(x), _zero(x)
         for start in range(0, len(x), size):
             some, right = x[start : start + size], answers[start : start + size]
-            real, right = (right != NOTHING).float(), right.clamp(min=0)[:, None]
-            logits = (some @ table.T).float()  # n V
+            logits = at_least_float32(some @ table.T)  # n V
+            real, right = (right != NOTHING).to(logits.dtype), right.clamp(min=0)[:, None]
             if bias is not None:
                 logits += bias
             top = logits.amax(-1, keepdim=True)
             at_right = logits.gather(1, right)[:, 0]
-            at_mean = some.float() @ mean + mean_bias
+            at_mean = at_least_float32(some) @ mean + mean_bias
             e = logits.sub_(top).exp_()
             s = e.sum(-1)
             log_s = s.log() + top[:, 0]
@@ -70,13 +71,13 @@ class CrossEntropy(torch.autograd.Function):
             e = _without(e, right, (1 - smoothing) * s[:, None]).to(x.dtype)
             share = real / s
             smooth = smoothing * real
-            of_x[start : start + size] = share[:, None] * (e @ table).float() - smooth[:, None] * mean
-            scaled = (some.float() * share[:, None]).to(x.dtype)
+            of_x[start : start + size] = share[:, None] * at_least_float32(e @ table) - smooth[:, None] * mean
+            scaled = (at_least_float32(some) * share[:, None]).to(x.dtype)
             of_weight = _add_product(of_weight, e.T, scaled)
             if smoothing:
-                of_weight -= (smooth @ some.float()) / vocabulary
+                of_weight -= (smooth @ at_least_float32(some)) / vocabulary
             if of_bias is not None:
-                of_bias = of_bias + share @ e.float() - smooth.sum() / vocabulary
+                of_bias = of_bias + share @ at_least_float32(e) - smooth.sum() / vocabulary
         ctx.save_for_backward(of_x, of_weight, of_bias)
         ctx.mark_non_differentiable(likelihood, spread)
         return (1 - smoothing) * likelihood + smoothing * spread, likelihood, spread
@@ -113,20 +114,20 @@ class TwinCrossEntropy(torch.autograd.Function):
         of_x = torch.empty_like(both)
         of_weight = torch.zeros_like(weight)
         of_bias = None if bias is None else torch.zeros_like(bias)
-        sums = [torch.zeros((), device=x.device) for _ in range(3)]
+        sums = [_zero(x) for _ in range(3)]
         for start in range(0, half, max(1, size // 2)):
             stop = min(half, start + max(1, size // 2))
             some = both[:, start:stop].flatten(0, 1)  # 2n D
             right = answers[start:stop]
-            real, right = (right != NOTHING).float()[None, :, None], right.clamp(min=0)[None, :, None]
-            logits = (some @ table.T).float()
+            logits = at_least_float32(some @ table.T)
+            real, right = (right != NOTHING).to(logits.dtype)[None, :, None], right.clamp(min=0)[None, :, None]
             log_p = (logits if bias is None else logits + bias).log_softmax(-1).unflatten(0, (2, -1))  # 2 n V
             p = log_p.exp()
             delta = log_p[:1] - log_p[1:]  # 1 n V
             apart = (p[:1] - p[1:]) * delta
             lost = (-log_p.gather(2, right.expand(2, -1, -1)), -log_p.mean(-1, keepdim=True), apart)
             sums = [total + (real * each).sum() for total, each in zip(sums, lost)]
-            sign = torch.tensor([1.0, -1.0], device=x.device)[:, None, None]
+            sign = torch.tensor([1.0, -1.0], dtype=p.dtype, device=x.device)[:, None, None]
             slope = p * sign * delta
             slope = slope - p * slope.sum(-1, keepdim=True) + sign * (p[:1] - p[1:])
             wanted = torch.where(torch.arange(vocabulary, device=x.device) == right, 1 - smoothing, 0.0)
@@ -135,7 +136,7 @@ class TwinCrossEntropy(torch.autograd.Function):
             of_x[:, start:stop] = (gradient @ table).unflatten(0, (2, -1))
             of_weight = _add_product(of_weight, gradient.T, some)
             if of_bias is not None:
-                of_bias = of_bias + gradient.float().sum(0)
+                of_bias = of_bias + at_least_float32(gradient).sum(0)
         likelihood, spread, divergence = sums
         ctx.save_for_backward(of_x.flatten(0, 1), of_weight, of_bias)
         ctx.mark_non_differentiable(likelihood, spread, divergence)
@@ -147,6 +148,11 @@ class TwinCrossEntropy(torch.autograd.Function):
         return (*CrossEntropy.backward(ctx, gradients[0]), None)
 
 
+def _zero(x: Tensor) -> Tensor:
+    """A sum over values of x, in float32 or better."""
+    return torch.zeros((), dtype=torch.promote_types(x.dtype, torch.float32), device=x.device)
+
+
 def _without(e: Tensor, right: Tensor, much: Tensor) -> Tensor:
     """e less so much at the right word of each row (n 1); on a GPU in the same pass that computes e."""
     if e.is_cuda:
@@ -155,8 +161,8 @@ def _without(e: Tensor, right: Tensor, much: Tensor) -> Tensor:
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor) -> Tensor:
-    """total + left · right, summed up in float32."""
-    if left.dtype == torch.float32:
+    """total + left · right, accumulated in float32 or better."""
+    if left.dtype in (torch.float32, torch.float64):
         return total.addmm_(left, right)
     if left.is_cuda:
         return total + torch.mm(left, right, out_dtype=torch.float32)

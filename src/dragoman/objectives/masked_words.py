@@ -12,6 +12,7 @@ from dragoman.data.noise import MaskWords
 from dragoman.errors import UserError
 from dragoman.models import EncoderOnlyModel, Model
 from dragoman.objectives.objective import Loss, Material, Objective, answered, row, source_layout
+from dragoman.parts.precision import at_least_float32
 from dragoman.text import SYMBOLS, Tokenizer
 from dragoman.text.symbols import BYTES
 
@@ -74,7 +75,7 @@ class MaskedWords(Objective):
         loss = answered(self.material, model.output, features, batch, ctx)
         if not self.next_sentence or model.pooler is None or batch.labels is None:
             return loss
-        logits = model.pooler(features).float()
+        logits = at_least_float32(model.pooler(features))
         lost = F.cross_entropy(logits, batch.labels)
         right = (logits.argmax(-1) == batch.labels).sum() / (batch.labels != NOTHING).sum()
         parts = {"next sentence": lost.detach() * loss.count, "next sentence right": right * loss.count}

@@ -12,6 +12,7 @@ from dragoman.data import NOTHING, Batch
 from dragoman.models import Model, ReplacedTokensModel
 from dragoman.objectives.masked_words import MaskedWords
 from dragoman.objectives.objective import Loss, Material, asked, loss_of, source_layout, words_lost
+from dragoman.parts.precision import at_least_float32
 
 
 class ReplacedWords(MaskedWords):
@@ -37,8 +38,8 @@ class ReplacedWords(MaskedWords):
         nothing = batch.answers == NOTHING  # such point to a place that keeps what it has
         tokens = was.scatter(0, batch.asked, torch.where(nothing, was[batch.asked], drawn)).view_as(batch.source)
         original = was.scatter(0, batch.asked, torch.where(nothing, was[batch.asked], batch.answers)).view_as(tokens)
-        replaced = (tokens != original).float()
-        logits = model.output(model.features(tokens, layout)[0])[..., 0].float()  # B S
+        logits = at_least_float32(model.output(model.features(tokens, layout)[0])[..., 0])  # B S
+        replaced = (tokens != original).to(logits.dtype)
         real = batch.source != self.material.framing.pad
         each = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none").masked_fill(~real, 0.0)
         lost = each.sum() / real.sum()
@@ -50,4 +51,5 @@ class ReplacedWords(MaskedWords):
 
 def draw(logits: Tensor) -> Tensor:
     """N V → N: a word drawn from each softmax, by the largest of logits with Gumbel's noise."""
-    return (logits.float() - torch.empty_like(logits, dtype=torch.float32).exponential_().log()).argmax(-1)
+    logits = at_least_float32(logits)
+    return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)

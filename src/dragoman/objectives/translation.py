@@ -23,6 +23,7 @@ from dragoman.objectives.objective import (
     words_lost,
 )
 from dragoman.parts.mixer import Layout
+from dragoman.parts.precision import at_least_float32
 from dragoman.text import Dropout
 
 Decay = Literal["linear", "exponential", "inverse-sigmoid"]
@@ -116,7 +117,7 @@ class Translation(Objective):
 
     def _draw(self, model: Model, features: Tensor) -> Tensor:
         """T D → T words drawn from what the model would say."""
-        logits = model.output(features).float()
+        logits = at_least_float32(model.output(features))
         return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
 
 

@@ -153,7 +153,7 @@ def _explicit(
         scores = scores + bias
     if visible is not None:
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
-    weights = scores.softmax(-1, dtype=torch.float32).to(value.dtype)
+    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
     if visible is not None and look.visibility is not None:  # padding that sees nothing gets 0, as from the kernels
         weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
     ctx.record(look.path, weights)

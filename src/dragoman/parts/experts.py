@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.mixer import Ctx, Mixer, State
+from dragoman.parts.precision import at_least_float32
 from dragoman.parts.spec import Spec, built
 
 
@@ -47,7 +48,7 @@ class ExpertsMixer(Mixer):
         self.chosen, self.balance, self.noise = spec.chosen, spec.balance, spec.noise
 
     def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        scores = self.router(x).float()  # B T experts
+        scores = at_least_float32(self.router(x))  # B T experts
         if self.training and self.noise:
             scores = scores + self.noise * torch.randn_like(scores)
         p = scores.softmax(-1)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from dragoman.parts.gpu import KERNELS
 from dragoman.parts.mixer import Layout
+from dragoman.parts.precision import at_least_float32
 from dragoman.parts.spec import Spec
 
 if KERNELS:
@@ -55,8 +56,8 @@ class BatchNormalisation(nn.BatchNorm1d):
 
     def _statistics(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
         """Mean and variance over the real tokens, each D, which the running ones follow."""
-        tokens = x.float().flatten(0, -2)  # B·T D
-        weight = torch.ones_like(tokens[:, :1]) if real is None else real.flatten()[:, None].float()
+        tokens = at_least_float32(x).flatten(0, -2)  # B·T D
+        weight = torch.ones_like(tokens[:, :1]) if real is None else real.flatten()[:, None].to(tokens.dtype)
         count = weight.sum()
         mean = (tokens * weight).sum(0) / count
         variance = ((tokens - mean).square() * weight).sum(0) / count

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from dragoman.parts.precision import at_least_float32
 from dragoman.search.engine import Hypothesis, Strategy
 from dragoman.search.greedy import put
 from dragoman.search.largest import continuations, top
@@ -46,7 +47,7 @@ class BeamSearch(Strategy):
         settings, width = self.settings, self.rows
         step, limit, written = slots["step"], slots["limit"], slots["written"]
         if self.watches:
-            slots["looks"] = slots["looks"] + looked(looks).float()
+            slots["looks"] = slots["looks"] + at_least_float32(looked(looks))
         best, parent, token = candidates(slots["scores"], logits, norm, 2 * width, handicap)  # B 2K
         divisor = settings.penalty(step + 1)[:, None]  # B 1
         end = token == self.end

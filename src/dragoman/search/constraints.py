@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
+from dragoman.parts.precision import at_least_float32
 from dragoman.search.beam import BeamSearch, candidates, empty, of, rows, set_aside
 from dragoman.search.engine import Hypothesis
 from dragoman.search.greedy import put
@@ -111,9 +112,9 @@ class ConstrainedBeam(BeamSearch):
     def choose(
         self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, handicap: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        logits = logits.float()
+        logits = at_least_float32(logits)
         if self.watches:
-            slots["looks"] = slots["looks"] + looked(looks).float()
+            slots["looks"] = slots["looks"] + at_least_float32(looked(looks))
         step, limit, written, wishes = slots["step"], slots["limit"], slots["written"], slots["wishes"]
         best, parent, token = self._candidates(slots, logits, norm, handicap)  # B N
         met, place = advance(wishes, of(slots["met"], parent), of(slots["place"], parent), token)  # B N C

@@ -7,6 +7,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from dragoman.parts.precision import at_least_float32
 from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import Hypothesis, Strategy
 from dragoman.search.settings import Beam
@@ -39,7 +40,7 @@ class DiverseBeamSearch(Strategy):
         self._join(slots)
 
     def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
-        logits = logits.float()  # in which costs can be told apart
+        logits = at_least_float32(logits)  # in which costs can be told apart
         size, cost = self.group.rows, torch.zeros_like(logits[:, 0])  # B V
         tokens, parents = [], []
         for number, name in enumerate(self.names):

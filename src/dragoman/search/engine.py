@@ -15,6 +15,7 @@ from dragoman.models import Model
 from dragoman.models.encoder_decoder import first_tokens
 from dragoman.models.model import position_limit
 from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.precision import at_least_float32
 from dragoman.search.alignment import cross_attention
 from dragoman.search.largest import log_sum, readable
 from dragoman.search.replay import Replay
@@ -339,7 +340,7 @@ class Engine:
                 looks = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
         if len(found) == 1:
             return found[0], looks, after
-        return torch.stack([logits.float().log_softmax(-1) for logits in found]).logsumexp(0), looks, after
+        return torch.stack([at_least_float32(logits).log_softmax(-1) for logits in found]).logsumexp(0), looks, after
 
     def _allowed(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
         step, last = slots["step"], self.symbols.end
@@ -355,7 +356,7 @@ class Engine:
             stuck = logits.amax(-1) == -torch.inf  # B K
             logits[..., last] = torch.where(stuck, end, logits[..., last])
         if self.symbols.forced or self.symbols.closed:
-            logits = logits.float()  # so that what is forced costs nothing, not even by rounding
+            logits = at_least_float32(logits)  # so that what is forced costs nothing, not even by rounding
         for number, token in enumerate(self.symbols.forced):
             logits = _only(token, logits, norm, step == number)
         if self.symbols.closed:

@@ -13,6 +13,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import Model, Start
 from dragoman.parts.mixer import Ctx, Layout, State, map_state
+from dragoman.parts.precision import at_least_float32
 from dragoman.parts.spec import Description
 from dragoman.search.engine import Hypothesis, Symbols
 from dragoman.search.penalties import NORMALISATIONS
@@ -182,7 +183,7 @@ class Walk:
         logits, after = self.model.decode(tokens[:, None], Ctx(Layout.steps(positions), self.begin.memory), state)
         assert after is not None
         self.expanded += len(prefixes)
-        log_p = logits[:, 0].float().log_softmax(-1).double()
+        log_p = at_least_float32(logits[:, 0]).log_softmax(-1).double()
         total = torch.tensor(scores, device=tokens.device, dtype=torch.double)[:, None] + self.allowed(log_p, prefixes)
         for prefix, score in zip(prefixes, total[:, self.symbols.end].tolist()):
             self.take(prefix, score)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.parts.gpu import KERNELS
+from dragoman.parts.precision import at_least_float32
 
 if KERNELS:
     from dragoman.search import kernels
@@ -23,7 +24,7 @@ MOST = 64  # that these are asked for
 
 def readable(logits: Tensor) -> Tensor:
     """In float32, but for a GPU's kernels, which read what they are given and count in float32 themselves."""
-    return logits if KERNELS and logits.is_cuda else logits.float()
+    return logits if KERNELS and logits.is_cuda else at_least_float32(logits)
 
 
 def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:

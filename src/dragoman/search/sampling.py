@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from dragoman.parts.precision import at_least_float32
 from dragoman.search.greedy import Rows
 from dragoman.search.settings import Sample
 from dragoman.search.slots import Tree
@@ -30,7 +31,7 @@ class Sampling(Rows):
         slots["uniform"] = torch.tensor(np.array(streams), device=slots["key"].device, dtype=torch.float32)  # B K T
 
     def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, None]:
-        logits, uniform = logits.float(), slots["uniform"]
+        logits, uniform = at_least_float32(logits), slots["uniform"]
         places = slots["step"].clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
         tokens = draw(logits.flatten(0, 1), uniform.gather(2, places).flatten(), self.settings).view_as(norm)
         return self.write(slots, tokens, logits.gather(2, tokens[..., None])[..., 0] - norm)

@@ -11,6 +11,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.parts.mixer import Ctx, Layout, State, map_state
+from dragoman.parts.precision import at_least_float32
 from dragoman.parts.spec import Description
 from dragoman.search.engine import Engine
 from dragoman.search.largest import log_sum
@@ -219,7 +220,7 @@ def _read(model: Model, writer: Tree, tokens: Tensor, lengths: Tensor | None, ro
     logits, state = model.decode(tokens, Ctx(layout, memory_of(writer["memory"])), _rows(writer["state"]))
     assert state is not None
     writer["state"] = map_state(lambda leaf: leaf[:, None], state)
-    return logits.float()
+    return at_least_float32(logits)
 
 
 def _rows(state: State) -> State:
