@@ -19,16 +19,19 @@ from dragoman.evaluation.error_rates import (
 from dragoman.evaluation.likelihood import perplexity
 from dragoman.evaluation.measures import MEASURES, Measure, check, evaluate
 from dragoman.evaluation.score import References, Score
-from dragoman.evaluation.table import table
+from dragoman.evaluation.significance import Resampled, contrast_test, holm, resample, student_t_p_value
+from dragoman.evaluation.table import Estimate, csv_table, latex_table, table
 from dragoman.evaluation.translation import bleu, chrf, ter
 
 __all__ = [
     "MEASURES",
     "Comparison",
+    "Estimate",
     "LengthBand",
     "Link",
     "Measure",
     "References",
+    "Resampled",
     "Score",
     "alignment_error_rate",
     "bleu",
@@ -36,15 +39,21 @@ __all__ = [
     "check",
     "chrf",
     "compare",
+    "contrast_test",
+    "csv_table",
     "edit_distance",
     "evaluate",
     "exact_match",
     "format_pharaoh",
+    "holm",
     "item_error_rate",
+    "latex_table",
     "parse_pharaoh",
     "parse_sure_and_possible",
     "perplexity",
     "phoneme_error_rate",
+    "resample",
+    "student_t_p_value",
     "table",
     "ter",
     "token_accuracy",

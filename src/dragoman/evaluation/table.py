@@ -1,15 +1,54 @@
-"""Results as a table of text, for terminals and for Markdown."""
+"""Results as tables: text for terminals, Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
+import csv
+import io
 import math
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from numbers import Integral, Real
 
 from dragoman.evaluation.score import Score
 
+LATEX_SPECIAL = {character: f"\\{character}" for character in "#$%&_{}"} | {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "±": r"$\pm$",
+    "−": r"$-$",
+}
 
-def table(rows: Sequence[Mapping[str, object]], *, markdown: bool = False) -> str:
+
+@dataclass(frozen=True)
+class Estimate:
+    """The mean of several measurements and their standard deviation; None where there is only one."""
+
+    mean: float
+    deviation: float | None = None
+    decimals: int = 2
+
+    @staticmethod
+    def of(values: Sequence[float], decimals: int = 2) -> Estimate:
+        """Mean and sample standard deviation, with n − 1 in the denominator."""
+        mean = sum(values) / len(values)
+        if len(values) < 2:
+            return Estimate(mean, None, decimals)
+        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+        return Estimate(mean, math.sqrt(variance), decimals)
+
+    @property
+    def figure(self) -> str:
+        """As it is quoted: "38.10 ± 0.25"."""
+        mean = f"{self.mean:,.{self.decimals}f}"
+        return mean if self.deviation is None else f"{mean} ± {self.deviation:,.{self.decimals}f}"
+
+
+Rows = Sequence[Mapping[str, object]]
+
+
+def table(rows: Rows, *, markdown: bool = False) -> str:
     """Rows of named values as aligned columns, numbers to the right; a value that a row lacks, or None, is a dash.
 
     Columns come in the order in which the rows first name them. Scores are shown as they are quoted, whole numbers with
@@ -22,7 +61,7 @@ def table(rows: Sequence[Mapping[str, object]], *, markdown: bool = False) -> st
         return ""
     columns = [[row.get(name) for row in rows] for name in names]
     cells = [[_plain(name, markdown), *_cells(column, markdown)] for name, column in zip(names, columns)]
-    numeric = [all(isinstance(value, Real | Score | None) for value in column) for column in columns]
+    numeric = [all(isinstance(value, Real | Score | Estimate | None) for value in column) for column in columns]
     widths = [max(3, *map(cell_len, column)) if markdown else max(map(cell_len, column)) for column in cells]
 
     def line(texts: Sequence[str]) -> str:
@@ -37,6 +76,48 @@ def table(rows: Sequence[Mapping[str, object]], *, markdown: bool = False) -> st
     return "\n".join(map(line, [heading, rule, *body]))
 
 
+def csv_table(rows: Rows) -> str:
+    """Rows as CSV with all digits. An estimate with a deviation takes two columns: NAME and "NAME, std"."""
+    columns: dict[str, None] = {}
+    plain: list[dict[str, object]] = []
+    for row in rows:
+        cells: dict[str, object] = {}
+        for name, value in row.items():
+            cells[name] = value
+            if isinstance(value, Score):
+                cells[name] = value.value
+            elif isinstance(value, Estimate):
+                cells[name] = value.mean
+                if value.deviation is not None:
+                    cells[f"{name}, std"] = value.deviation
+        columns |= dict.fromkeys(cells)
+        plain.append(cells)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(columns), restval="", lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(plain)
+    return file.getvalue()
+
+
+def latex_table(rows: Rows) -> str:
+    """Rows as a LaTeX tabular with the rules of the booktabs package."""
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    columns = [[row.get(name) for row in rows] for name in names]
+    cells = [[_latex(name), *map(_latex, _cells(column, False))] for name, column in zip(names, columns)]
+    numeric = [all(isinstance(value, Real | Score | Estimate | None) for value in column) for column in columns]
+    heading, *body = (f"{' & '.join(line)} \\\\" for line in zip(*cells))
+    layout = "".join("r" if right else "l" for right in numeric)
+    lines = ["\\toprule", heading, "\\midrule", *body, "\\bottomrule"]
+    return "\n".join([f"\\begin{{tabular}}{{{layout}}}", *lines, "\\end{tabular}", ""])
+
+
+def _latex(text: str) -> str:
+    if number := re.fullmatch(r"(-?[\d.]+)e([+-])0*(\d+)", text):
+        mantissa, sign, exponent = number.groups()
+        return f"${mantissa} \\times 10^{{{sign.replace('+', '')}{exponent}}}$"
+    return "".join(LATEX_SPECIAL.get(character, character) for character in _plain(text, False))
+
+
 def _cells(column: Sequence[object], markdown: bool) -> list[str]:
     sizes = [abs(float(value)) for value in column if isinstance(value, Real) and math.isfinite(value)]
     largest = max(sizes, default=0.0)
@@ -48,7 +129,7 @@ def _cells(column: Sequence[object], markdown: bool) -> list[str]:
             return "-"
         if isinstance(value, bool):
             return "yes" if value else "no"
-        if isinstance(value, Score):
+        if isinstance(value, Score | Estimate):
             return value.figure
         if isinstance(value, Integral):
             return f"{int(value):,}"

@@ -1,71 +1,84 @@
-"""The textbook's table: several systems trained on the same data with the same budget, side by side."""
+"""Training several systems on the same batches with the same budget, so that they can be compared."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+import hashlib
+import json
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cache
+from itertools import islice
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from dragoman import checkpoint, evaluation
-from dragoman.config import Config, from_yaml
+from dragoman.config import Config, from_yaml, to_yaml
 from dragoman.data import TokenStore
-from dragoman.data.passes import Say
 from dragoman.errors import UserError, unknown
-from dragoman.evaluation import LengthBand, Score
-from dragoman.models import blueprint
-from dragoman.models.flops import training_flops
+from dragoman.evaluation.system_comparison import RunResult
+from dragoman.models import ModelSpec, blueprint
+from dragoman.models.flops import Extent, flops
 from dragoman.objectives import objective
-from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, load
+from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, load, read_framing, read_spec
 from dragoman.search.alignment import attention_weights
+from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS, Vocabulary, system
-from dragoman.training.display import Display
+from dragoman.training.display import Display, Silent
 from dragoman.training.prepare import prepare
+from dragoman.training.recipes import whole_training
 from dragoman.training.trainer import Trainer
 
-LONG = 13  # words from which on a sentence counts as long
+REQUEST = "comparison.json"  # in the folder of a comparison: what all its runs have in common
+RESULT = "comparison.json"  # in the folder of a run: its result on the test set
+NEVER = 10**12  # steps
+
+#: How systems are trained in a comparison: alike, and on batches that do not depend on the system.
+SAME_FOR_ALL: dict[str, Any] = {
+    "recipe": "plain",
+    "batch_width": "pair",
+    "layout": "padded",
+    "patience": None,
+    "average": False,
+    "validate_every": NEVER,
+    "validate_sentences": 0,
+    "best_by": "loss",
+}
 
 
 @dataclass(frozen=True)
-class Trained:
-    """One system after its training: what it cost and how good it is on the test set."""
+class Budget:
+    """What each system is given for its training.
 
-    system: str
-    year: int
-    parameters: int
-    attends: bool
-    bleu: Score
-    exact: Score
-    long_exact: float  # per cent of the long sentences that are exactly right
-    perplexity: float  # of the test set's pieces
-    flops: float  # of its training
-    seconds: float  # of its training
-    steps: int
-    bands: list[LengthBand]
+    `tokens` (target tokens) and `steps` mean the same batches for every system, `flops` the same floating-point
+    operations, counted from the system's specification. `minutes` depend on the machine. Without an amount the number
+    of target tokens follows from the size of the corpus, as it does for a single training.
+    """
 
-    def row(self) -> dict[str, object]:
-        return {
-            "system": self.system,
-            "year": str(self.year),
-            "attention": self.attends,
-            "parameters": self.parameters,
-            "BLEU": self.bleu,
-            "exact %": self.exact,
-            f"exact %, {LONG}+ words": self.long_exact,
-            "perplexity": self.perplexity,
-            "training FLOPs": self.flops,
-            "seconds": round(self.seconds, 1),
-            "steps": self.steps,
-        }
+    kind: Literal["tokens", "steps", "flops", "minutes"] = "tokens"
+    amount: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.amount is not None and not (0 < self.amount < math.inf):
+            raise UserError(f"a budget must be a positive number of {self.kind}, but is {self.amount:g}")
+
+    def __str__(self) -> str:
+        names = {"tokens": "target tokens", "steps": "steps", "flops": "training FLOPs", "minutes": "minutes"}
+        if self.amount is None:
+            return f"{names[self.kind]} by the size of the corpus"
+        amount = f"{self.amount:.3g}" if self.kind in ("flops", "minutes") else f"{self.amount:,.0f}"
+        return f"{amount} {names[self.kind]} per system"
 
 
 def check_systems(names: Sequence[str]) -> None:
-    """Refuse, before anything is trained, what is no system or cannot translate."""
-    if len(set(names)) < len(names):
-        raise UserError(f"a system is named twice in {', '.join(names)}: each can be compared once")
+    """Refuse, before anything is trained, names that are unknown or systems that cannot translate."""
     if not names:
         raise UserError("no system was named: give some with --systems, separated by commas")
+    if len(set(names)) < len(names):
+        raise UserError(f"a system is named twice in {', '.join(names)}: each can be compared once")
     for name in names:
         model = blueprint(system(name).spec(Vocabulary(100, 100, joint=True), "tiny"))
         if model.source_features is not None or not model.writes:
@@ -80,88 +93,182 @@ def check_settings(names: Sequence[str], config: Config) -> None:
             raise unknown("setting of these systems", setting, known)
 
 
-def train_one(folder: Path, name: str, config: Config, display: Display, say: Say) -> Run:
-    """Train a system in its own run folder, or go on with it where it stopped."""
-    place = folder / name
-    if is_run(place):
-        saved = from_yaml(place / CONFIG)
-        if _budget(saved) != _budget(config):
-            raise UserError(f"{place} was trained with another budget, size or seed: name another folder")
-    else:
+def check_request(folder: Path, config: Config, budget: Budget) -> None:
+    """Write down what all runs of the comparison share, or refuse a folder whose runs share something else.
+
+    Systems and seeds may be added later, and the device may change.
+    """
+    request = {"budget": asdict(budget)} | asdict(config)
+    for section, name in (("training", "seed"), ("training", "device"), ("system", "name")):
+        del request[section][name]
+    request = json.loads(json.dumps(request))  # tuples become lists, as in the file
+    path = folder / REQUEST
+    if not path.exists():
+        write_file(path, json.dumps(request, indent=1, ensure_ascii=False) + "\n")
+        return
+    before, now = _flat(json.loads(path.read_text(encoding="utf-8"))), _flat(request)
+    for name in sorted({*before, *now}):
+        if before.get(name) != now.get(name):
+            raise UserError(
+                f"{folder} holds a comparison with {name}={before.get(name)}, but now it is {now.get(name)}: repeat "
+                "the first command to continue it, or choose another folder"
+            )
+
+
+def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    flat = {}
+    for name, value in values.items():
+        inner = isinstance(value, dict)
+        flat |= _flat(value, f"{path}{name}.") if inner else {f"{path}{name}": value}
+    return flat
+
+
+def run_folder(folder: Path, name: str, seed: int) -> Path:
+    return folder / f"{name}-seed{seed}"
+
+
+def train_one(folder: Path, name: str, seed: int, config: Config, budget: Budget, display: Display) -> None:
+    """Train a system in its own run folder, or continue where it stopped."""
+    place = run_folder(folder, name, seed)
+    if not is_run(place):
         settings = {key: value for key, value in config.system.settings.items() if key in SYSTEMS[name].settings()}
-        chosen = replace(config, system=replace(config.system, name=name, settings=settings))
-        prepare(place, chosen, lambda text: None)
-    outcome = Trainer(place, display).train()
+        prepare(
+            place,
+            replace(
+                config,
+                system=replace(config.system, name=name, settings=settings),
+                training=replace(config.training, seed=seed),
+            ),
+            lambda text: None,
+        )
+    if not (place / CHECKPOINTS / "last").exists():
+        _fit_to_budget(place, budget, config)
+    saved = from_yaml(place / CONFIG)
+    try:
+        outcome = Trainer(place, display, _on_device(saved, config.training.device)).train()
+    except UserError as error:
+        raise UserError(f"{name}, seed {seed}: {error}; or leave {name} out of --systems") from error
     if outcome.interrupted:
         raise KeyboardInterrupt
-    say(f"  {outcome.progress.step:,} steps in {outcome.progress.seconds:.0f} s: {outcome.reason}")
-    return load(place)
 
 
-def _budget(config: Config) -> tuple[object, ...]:
-    training = config.training
-    return config.system.size, training.minutes, training.steps, training.seed
+def _on_device(saved: Config, device: str) -> Config:
+    return saved if device == "auto" else replace(saved, training=replace(saved.training, device=device))
 
 
-def measure(run: Run, sources: Sequence[str], references: Sequence[str]) -> Trained:
-    """How good a trained system is on a test set, and what it cost."""
-    name = run.config.system.name or ""
-    texts = [translation.text for translation in run.translate(sources, alignment=False)]
+def _fit_to_budget(place: Path, budget: Budget, asked: Config) -> None:
+    """Set the number of steps and fit the warm-up to it; the run has not been trained yet."""
+    config = from_yaml(place / CONFIG)
+    if budget.kind == "minutes":
+        training = replace(config.training, minutes=budget.amount, steps=None)
+    else:
+        steps = _steps(place, budget, config)
+        warmup = config.training.warmup
+        if asked.training.warmup is None and config.training.recipe != "textbook" and warmup is not None:
+            warmup = max(1, min(warmup, steps // 10))
+        training = replace(config.training, steps=steps, warmup=warmup)
+    write_file(place / CONFIG, to_yaml(replace(config, training=training)))
+
+
+def _steps(place: Path, budget: Budget, config: Config) -> int:
+    """The number of training steps that the budget pays for, at least one."""
+    if budget.kind == "steps" and budget.amount is not None:
+        return round(budget.amount)
+    if budget.amount is None:
+        store, training = TokenStore(place / "data" / "train"), config.training
+        return whole_training(store.sides[1].tokens + len(store), (training.tokens or 4096) * training.accumulate)
+    plan = _Plan(place)
+    cost = plan.flops if budget.kind == "flops" else plan.target_tokens
+    spent = 0.0
+    for number, pairs in enumerate(plan.steps(), 1):
+        spent += cost(pairs)
+        if spent >= budget.amount:
+            return number
+    raise AssertionError("a plan has no end")
+
+
+class _Plan:
+    """The training pairs of each step of a run, and what they cost."""
+
+    def __init__(self, place: Path) -> None:
+        self.batches = Trainer(place, Silent()).batches
+        config, framing = from_yaml(place / CONFIG), read_framing(place)
+        self.accumulate, store = config.training.accumulate, self.batches.store
+        self.source, self.target = store.source_lengths, store.target_lengths
+        self.around = len(framing.before) + len(framing.after)
+        self.joined = objective(config.objective.name or "translation").counts_source
+        self.pair_flops = pair_flops(read_spec(place))
+
+    def steps(self) -> Iterator[NDArray[Any]]:
+        walk = self.batches.walk()
+        while True:
+            yield np.concatenate([indices for indices, _, _ in islice(walk, self.accumulate)])
+
+    def target_tokens(self, pairs: NDArray[Any]) -> int:
+        return int(np.asarray(self.target[pairs], np.int64).sum()) + len(pairs)  # with the END of each
+
+    def flops(self, pairs: NDArray[Any]) -> float:
+        total = 0.0
+        for source, target in zip(self.source[pairs].tolist(), self.target[pairs].tolist()):
+            source, target = source + self.around, target + 1
+            total += self.pair_flops(0, source + target) if self.joined else self.pair_flops(source, target)
+        return total
+
+
+def pair_flops(spec: ModelSpec) -> Callable[[int, int], int]:
+    """The training FLOPs of a pair of source and target length: a forward pass, and a backward pass of twice that."""
+    model = blueprint(spec)
+    return cache(lambda source, target: 3 * flops(model, Extent(target, source, spec.dim)))
+
+
+def measure(folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str]) -> RunResult:
+    """Translate the test set with a trained run, once: the result is kept in the run folder."""
+    place = run_folder(folder, name, seed)
+    last = checkpoint.values(place / CHECKPOINTS / "last")["progress"]
+    run = load(place)
     scored = run.score(sources, references)
-    long = [i for i, source in enumerate(sources) if len(source.split()) >= LONG]
-    right = sum(texts[i] == references[i] for i in long)
-    progress = checkpoint.values(run.folder / CHECKPOINTS / "last")["progress"]
-    return Trained(
-        name,
-        SYSTEMS[name].year,
-        sum(weight.numel() for weight in run.model.parameters()),
-        attends(run, sources[0], references[0]),
-        evaluation.bleu(texts, references),
-        evaluation.exact_match(texts, references),
-        100 * right / len(long) if long else float("nan"),
-        evaluation.perplexity(sum(one.score for one in scored), sum(len(one.tokens) for one in scored)).value,
-        run_flops(run, progress["tokens"]),
-        progress["seconds"],
-        progress["step"],
-        evaluation.by_length(sources, texts, references, edges=(4, 8, 12, 16, 20)),
+    plan, steps = _Plan(place), int(last["step"])
+    tokens, operations = 0, 0.0
+    for pairs in islice(plan.steps(), steps):
+        tokens += plan.target_tokens(pairs)
+        operations += plan.flops(pairs)
+    result = RunResult(
+        system=name,
+        seed=seed,
+        year=SYSTEMS[name].year,
+        attention=attends(run, sources[0], references[0]),
+        parameters=sum(weight.numel() for weight in run.model.parameters()),
+        steps=steps,
+        target_tokens=tokens,
+        flops=operations,
+        seconds=float(last["seconds"]),
+        perplexity=evaluation.perplexity(
+            sum(one.score for one in scored), sum(len(one.tokens) for one in scored)
+        ).value,
+        texts=[translation.text for translation in run.translate(sources, alignment=False)],
     )
+    values = {"test": _digest(sources, references), **asdict(result)}
+    write_file(place / RESULT, json.dumps(values, indent=1, ensure_ascii=False) + "\n")
+    return result
+
+
+def finished(
+    folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str]
+) -> RunResult | None:
+    """The result of a run that is trained and measured on this test set."""
+    path = run_folder(folder, name, seed) / RESULT
+    if not path.exists():
+        return None
+    values = json.loads(path.read_text(encoding="utf-8"))
+    return RunResult(**values) if values.pop("test") == _digest(sources, references) else None
+
+
+def _digest(sources: Sequence[str], references: Sequence[str]) -> str:
+    return hashlib.sha256(json.dumps([list(sources), list(references)]).encode()).hexdigest()
 
 
 def attends(run: Run, source: str, target: str) -> bool:
-    """Does anything in it look back at words, rather than carry a state of fixed size along?"""
+    """Whether anything in the model attends to tokens, rather than to one state of fixed size."""
     ids, answer = run.encode_sources([source]), run.target_tokenizer.encode_batch([target])
     sides = (*run.pad(ids, run.framing.pad), *run.pad(answer, run.framing.pad))
     return bool(attention_weights(run.model, *sides))
-
-
-def run_flops(run: Run, target_tokens: int) -> float:
-    """The floating-point operations of training on so many target tokens of the run's corpus, padding not counted."""
-    store = TokenStore(run.folder / "data" / "train")
-    rows = np.linspace(0, len(store) - 1, min(len(store), 200)).astype(int)  # a fair sample: the cost is not linear
-    around = len(run.framing.before) + len(run.framing.after)
-    lengths = [(int(store.source_lengths[i]) + around, int(store.target_lengths[i]) + 1) for i in rows]
-    if objective(run.config.objective.name or "translation").counts_source:
-        lengths = [(0, source + target) for source, target in lengths]
-    cost = sum(training_flops(run.spec, source, target) for source, target in lengths)
-    return cost / sum(target for _, target in lengths) * target_tokens
-
-
-def findings(trained: Sequence[Trained]) -> list[str]:
-    """What the table shows, said only where it does."""
-    with_it, without = ([one for one in trained if one.attends is which] for which in (True, False))
-    found = []
-    if with_it and without and not any(np.isnan(one.long_exact) for one in trained):
-        least, most = min(with_it, key=lambda one: one.long_exact), max(without, key=lambda one: one.long_exact)
-        means = [float(np.mean([one.long_exact for one in some])) for some in (with_it, without)]
-        told = f"on sentences of {LONG} words or more: {means[0]:.1f} % exactly right with it, {means[1]:.1f} % without"
-        if least.long_exact > most.long_exact:
-            found.append(f"Every system with attention beats every one without it {told}, on average.")
-        elif means[0] > means[1]:
-            but = f"though not in every system: {least.system} with it gets {least.long_exact:.1f} %"
-            found.append(f"Attention beats no attention {told}, on average, {but}.")
-        else:
-            found.append(f"Attention does not beat no attention here {told}, on average.")
-    best = max(trained, key=lambda one: one.bleu.value)
-    cheapest = min(trained, key=lambda one: one.flops)
-    found.append(f"Best BLEU: {best.system} ({best.bleu.figure}); fewest operations: {cheapest.system}.")
-    return found
