@@ -94,6 +94,8 @@ class TrainingConfig:
     """How it is trained, and when it stops: at whichever of steps, epochs, minutes and patience comes first."""
 
     tokens: int | None = None  # padded tokens a batch on the longer side
+    batch_width: Literal["row", "pair"] = "row"  # a row's width: the model's own, or the longer side of the pair, as in
+    # comparisons: then every system is trained on the same batches
     fit: bool = False  # the most tokens that fit the memory, found by trying; what was found is written to tokens
     checkpointing: bool = False  # layers are computed twice, which takes a third more time and much less memory
     accumulate: int = 1  # batches a step

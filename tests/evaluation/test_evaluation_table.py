@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import math
 
 import pytest
 
-from dragoman.evaluation import Score, table
+from dragoman.evaluation import Estimate, Score, csv_table, latex_table, table
 
 ROWS = [
     {"system": "bahdanau", "BLEU": Score("BLEU", 38.1, "higher"), "parameters": 1_234_567},
@@ -60,3 +62,35 @@ def test_all_rows_of_a_markdown_table_are_equally_long() -> None:
 
 def test_no_rows_are_no_table() -> None:
     assert table([]) == table([{}]) == ""
+
+
+def test_an_estimate_is_mean_and_sample_deviation() -> None:
+    assert Estimate.of([2.0, 4.0, 6.0]) == Estimate(4, 2)
+    assert Estimate.of([38.1]).figure == "38.10"
+    assert table([{"BLEU": Estimate(4, 2)}, {"BLEU": Estimate(38.104, 0.256)}]).splitlines()[2:] == [
+        " 4.00 ± 2.00",
+        "38.10 ± 0.26",
+    ]
+
+
+def test_csv_has_all_digits_and_deviations_in_columns_of_their_own() -> None:
+    rows = [{"system": 'a, "b"', "BLEU": Estimate(1 / 3, 0.5), "n": 1000}, {"system": "c", "BLEU": Estimate(2, 0.0)}]
+    assert list(csv.reader(io.StringIO(csv_table(rows)))) == [
+        ["system", "BLEU", "BLEU, std", "n"],
+        ['a, "b"', "0.3333333333333333", "0.5", "1000"],
+        ["c", "2", "0.0", ""],
+    ]
+    assert csv_table([{"BLEU": Estimate(2.0)}]) == "BLEU\n2.0\n"
+
+
+def test_latex_is_escaped_and_aligned() -> None:
+    rows = [{"system": "a_b & c", "exact %": Estimate(4, 2), "FLOPs": 6.64e10}]
+    assert latex_table(rows).splitlines() == [
+        r"\begin{tabular}{lrr}",
+        r"\toprule",
+        r"system & exact \% & FLOPs \\",
+        r"\midrule",
+        r"a\_b \& c & 4.00 $\pm$ 2.00 & $6.64 \times 10^{10}$ \\",
+        r"\bottomrule",
+        r"\end{tabular}",
+    ]

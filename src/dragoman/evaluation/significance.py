@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -79,7 +80,8 @@ def contrast_test(systems: Sequence[Resampled], weights: Sequence[float]) -> tup
     """Test a weighted sum of system scores, such as A − B with the weights 1 and −1: its value and two-sided p-value.
 
     With one seed for each system this is paired bootstrap resampling: the p-value is the share of resamples in which
-    the contrast differs from its mean by at least the observed contrast. It speaks of these trained models only.
+    the contrast differs from the observed one by at least the observed one's size. It speaks of these trained models
+    only.
 
     With several seeds it also accounts for the variance between seeds and speaks of the systems. The statistic is
     t = Δ / √(V + Σ wᵢ² Sᵢ²/n), with Δ the contrast of the means over seeds, V the bootstrap variance of Δ over
@@ -100,7 +102,7 @@ def contrast_test(systems: Sequence[Resampled], weights: Sequence[float]) -> tup
     if abs(observed) < 1e-9:
         return 0.0, 1.0
     if seeds == {1}:
-        extreme = np.abs(resampled - resampled.mean()) >= abs(observed) - 1e-9
+        extreme = np.abs(resampled - observed) >= abs(observed) - 1e-9
         return observed, float((np.count_nonzero(extreme) + 1) * least)
     (n,) = seeds
     parts = [w * w * float(one.scores.var(ddof=1)) / n for w, one in zip(weights, systems)]
@@ -123,11 +125,17 @@ def student_t_p_value(t: float, freedom: float) -> float:
     log_scale = math.lgamma((freedom + 1) / 2) - math.lgamma(freedom / 2) - math.log(math.pi) / 2
     # the density falls by exp(−40) within √(80/ν) of θ = 0: nothing behind that matters
     end = max(start, min(math.pi / 2, math.sqrt(80 / freedom))) if freedom > 80 else math.pi / 2
-    nodes, node_weights = np.polynomial.legendre.leggauss(400)
+    nodes, node_weights = _quadrature()
     theta = start + (end - start) * (nodes + 1) / 2
     with np.errstate(divide="ignore"):
         density = np.exp(log_scale + (freedom - 1) * np.log(np.cos(theta)))
     return min(1.0, float(2 * (end - start) / 2 * (node_weights @ density)))
+
+
+@cache
+def _quadrature() -> tuple[Floats, Floats]:
+    nodes, node_weights = np.polynomial.legendre.leggauss(200)
+    return nodes, node_weights
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

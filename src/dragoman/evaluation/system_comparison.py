@@ -218,12 +218,12 @@ class SystemComparison:
         found = []
         if self.machine_dependent:
             found.append(f"The budget is time ({self.budget}): results depend on this machine and on its load.")
-        found += [line for one in self.systems for line in _not_learned(one)]
+        found += _not_learned(self.systems)
         if len(self.learned) > 1:
             found.append(self._against_best())
         if any(one.measure != "BLEU" for one in self.differences):
             found.append(self._about_attention())
-        elif len({one.attention for one in self.systems}) == 2 and len({one.attention for one in self.learned}) < 2:
+        elif len({one.attention for one in self.systems}) == 2 and len({one.attention for one in self.learned}) == 1:
             found.append("Attention is not compared: only systems of one kind have learned to translate.")
         if self.differences and len(self.seeds) == 1:
             found.append(
@@ -288,18 +288,22 @@ def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
     return sum(scores) / len(scores)
 
 
-def _not_learned(one: SystemResult) -> list[str]:
-    if all(one.learned):
-        return []
-    lost = [run.seed for run, learned in zip(one.runs, one.learned) if not learned]
-    scores = f"BLEU {Estimate.of(one.bleu).figure}, exact {Estimate.of(one.exact).figure} %"
-    if len(lost) == len(one.runs):
-        return [
-            f"{one.name} has not learned to translate ({scores}: hardly more than its outputs score against the "
-            "references of other sentences). It is left out of the tests; give it a larger budget."
-        ]
-    seeds = ", ".join(map(str, lost))
-    return [f"{one.name} has not learned to translate with seed {seeds} ({scores}); give it a larger budget."]
+def _not_learned(systems: Sequence[SystemResult]) -> list[str]:
+    told = []
+    lost = [one for one in systems if not any(one.learned)]
+    if lost:
+        scores = ", ".join(f"{one.name} (BLEU {Estimate.of(one.bleu).figure})" for one in lost)
+        they, have, its = ("It is", "has", "its") if len(lost) == 1 else ("They are", "have", "their")
+        told.append(
+            f"Not learned: {scores} {have} not learned to translate: {its} outputs score hardly more than against the "
+            f"references of other sentences. {they} left out of the tests; a larger budget is needed."
+        )
+    for one in systems:
+        failed = [run.seed for run, learned in zip(one.runs, one.learned) if not learned]
+        if failed and one not in lost:
+            seeds = ", ".join(map(str, failed))
+            told.append(f"{one.name} has not learned to translate with seed {seeds}; a larger budget is needed.")
+    return told
 
 
 def _without_texts(run: RunResult) -> dict[str, Any]:

@@ -1,52 +1,91 @@
-"""The page of a comparison: the table, what it shows, and two pictures."""
+"""The page of a comparison: tables, tests, findings and two figures; and the same as Markdown."""
 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from dragoman.evaluation import Estimate
 from dragoman.evaluation import table as text_table
-from dragoman.lens.markup import tag
+from dragoman.evaluation.system_comparison import SystemComparison
+from dragoman.lens.markup import Markup, tag
 from dragoman.lens.page import bullets, document, figure, paragraph, section, table, text
 from dragoman.lens.pictures import curves, scatter
 from dragoman.storage import write_file
-from dragoman.training.comparison import Trained, findings
 
 NAME = "comparison.html"
-SERIES = 4  # curves that can be told apart in one picture
+SERIES = 4  # curves that can be told apart in one figure
 
 
-def write_comparison(folder: Path, trained: Sequence[Trained], command: Sequence[str]) -> Path:
-    """Write the page, and the table as Markdown beside it."""
+def write_comparison(folder: Path, comparison: SystemComparison, command: Sequence[str]) -> Path:
+    """Write the page, and its tables as Markdown beside it."""
     path = folder / NAME
-    write_file(path, page(trained, command))
-    told = "\n".join(f"- {line}" for line in findings(trained))
-    lines = text_table([one.row() for one in trained], markdown=True)
-    write_file(folder / "comparison.md", f"{lines}\n\n{told}\n\n    {shlex.join(command)}\n")
+    write_file(path, page(comparison, command))
+    write_file(folder / "comparison.md", markdown(comparison, command))
     return path
 
 
-def page(trained: Sequence[Trained], command: Sequence[str]) -> str:
-    rows = [one.row() for one in trained]
-    heading = list(rows[0])
-    cells = [line.split("|")[1:-1] for line in text_table(rows, markdown=True).splitlines()[2:]]
-    quality = {one.system: (one.flops, one.bleu.value) for one in trained}
-    groups = [trained[i : i + SERIES] for i in range(0, len(trained), SERIES)]
-    longer = [
+def markdown(comparison: SystemComparison, command: Sequence[str]) -> str:
+    tables = [
+        text_table([one.quality() for one in comparison.systems], markdown=True),
+        text_table([one.cost() for one in comparison.systems], markdown=True),
+    ]
+    if comparison.differences:
+        tables += [
+            f"Differences: {comparison.method}.",
+            text_table([one.row() for one in comparison.differences], markdown=True),
+        ]
+    findings = "\n".join(f"- {line}" for line in comparison.findings())
+    return "\n\n".join([f"    {shlex.join(command)}", _budget(comparison), *tables, findings]) + "\n"
+
+
+def page(comparison: SystemComparison, command: Sequence[str]) -> str:
+    systems = comparison.systems
+    scores = {one.name: Estimate.of(one.bleu).mean for one in systems}
+    flops = {one.name: sum(run.flops for run in one.runs) / len(one.runs) for one in systems}
+    groups = [systems[i : i + SERIES] for i in range(0, len(systems), SERIES)]
+    by_length = [
         curves(
-            {one.system: [(n, band.exact_match) for n, band in enumerate(one.bands, 1)] for one in group},
-            "Exactly right by length, %",
+            {
+                one.name: [(number, value) for number, (_, value) in enumerate(one.exact_by_length(), 1)]
+                for one in group
+            },
+            "Exact match by length, %",
             "band of source lengths",
         )
         for group in groups
     ]
-    names = ", ".join(f"{n}: {band.words}" for n, band in enumerate(trained[0].bands, 1))
+    bands = ", ".join(f"{number}: {words}" for number, (words, _) in enumerate(systems[0].exact_by_length(), 1))
+    points = {one.name: (flops[one.name], scores[one.name]) for one in systems}
+    tests = [paragraph("No two systems have learned to translate.")]
+    if comparison.differences:
+        tests = [paragraph(f"{comparison.method}."), _table([one.row() for one in comparison.differences])]
     return document(
         "Systems compared",
-        tag("header", tag("h1", "Systems compared"), paragraph(f"{len(trained)} systems, the same data and budget.")),
-        section("table", "The table", table(heading, cells), bullets(text(line) for line in findings(trained))),
-        section("cost", "Quality and cost", figure(scatter(quality, "Quality and cost", "training FLOPs", "BLEU"))),
-        section("length", "Long sentences", paragraph(f"Words in the source: {names}."), *map(figure, longer)),
-        section("again", "To do it again", tag("pre", shlex.join(command))),
+        tag("header", tag("h1", "Systems compared"), paragraph(_budget(comparison))),
+        section("findings", "Findings", bullets(text(line) for line in comparison.findings())),
+        section("quality", "Quality", _table([one.quality() for one in systems])),
+        section("cost", "Training cost", _table([one.cost() for one in systems])),
+        section("tests", "Differences", *tests),
+        section("scatter", "Quality and cost", figure(scatter(points, "Quality and cost", "training FLOPs", "BLEU"))),
+        section("length", "Long sentences", paragraph(f"Words in the source: {bands}."), *map(figure, by_length)),
+        section("again", "Repeat this comparison", tag("pre", shlex.join(command))),
     )
+
+
+def _budget(comparison: SystemComparison) -> str:
+    seeds = ", ".join(map(str, comparison.seeds))
+    depends = " Time as a budget makes results depend on the machine and its load." * comparison.machine_dependent
+    return (
+        f"{len(comparison.systems)} systems, the same data and the same budget: {comparison.budget}. Seeds: {seeds}. "
+        f"{comparison.sentences:,} test sentences; BLEU signature {comparison.signature}.{depends}"
+    )
+
+
+def _table(rows: Sequence[Mapping[str, object]]) -> Markup:
+    cells = [
+        [cell.strip().replace("\\|", "|") for cell in line.split(" | ")]
+        for line in (row.strip("|") for row in text_table(rows, markdown=True).splitlines()[2:])
+    ]
+    return table(list(rows[0]), cells)

@@ -34,7 +34,7 @@ from dragoman.training.trainer import Trainer
 
 REQUEST = "comparison.json"  # in the folder of a comparison: what all its runs have in common
 RESULT = "comparison.json"  # in the folder of a run: its result on the test set
-NEVER = 10**12  # steps
+VALIDATIONS = 5  # checkpoints of a run, at equal distances; the best by validation loss is compared
 
 #: How systems are trained in a comparison: alike, and on batches that do not depend on the system.
 SAME_FOR_ALL: dict[str, Any] = {
@@ -43,7 +43,7 @@ SAME_FOR_ALL: dict[str, Any] = {
     "layout": "padded",
     "patience": None,
     "average": False,
-    "validate_every": NEVER,
+    "keep": 1,
     "validate_sentences": 0,
     "best_by": "loss",
 }
@@ -116,7 +116,7 @@ def check_request(folder: Path, config: Config, budget: Budget) -> None:
 
 
 def _flat(values: dict[str, Any], path: str = "") -> dict[str, Any]:
-    flat = {}
+    flat: dict[str, Any] = {}
     for name, value in values.items():
         inner = isinstance(value, dict)
         flat |= _flat(value, f"{path}{name}.") if inner else {f"{path}{name}": value}
@@ -166,7 +166,8 @@ def _fit_to_budget(place: Path, budget: Budget, asked: Config) -> None:
         warmup = config.training.warmup
         if asked.training.warmup is None and config.training.recipe != "textbook" and warmup is not None:
             warmup = max(1, min(warmup, steps // 10))
-        training = replace(config.training, steps=steps, warmup=warmup)
+        every = asked.training.validate_every or max(100, math.ceil(steps / VALIDATIONS))
+        training = replace(config.training, steps=steps, warmup=warmup, validate_every=every)
     write_file(place / CONFIG, to_yaml(replace(config, training=training)))
 
 
@@ -208,11 +209,13 @@ class _Plan:
         return int(np.asarray(self.target[pairs], np.int64).sum()) + len(pairs)  # with the END of each
 
     def flops(self, pairs: NDArray[Any]) -> float:
-        total = 0.0
-        for source, target in zip(self.source[pairs].tolist(), self.target[pairs].tolist()):
-            source, target = source + self.around, target + 1
-            total += self.pair_flops(0, source + target) if self.joined else self.pair_flops(source, target)
-        return total
+        source = np.asarray(self.source[pairs], np.int64) + self.around
+        target = np.asarray(self.target[pairs], np.int64) + 1
+        if self.joined:
+            source, target = 0 * source, source + target
+        lengths, counts = np.unique(source << 32 | target, return_counts=True)
+        costs = (self.pair_flops(length >> 32, length & 0xFFFFFFFF) for length in lengths.tolist())
+        return float(sum(count * cost for count, cost in zip(counts.tolist(), costs)))
 
 
 def pair_flops(spec: ModelSpec) -> Callable[[int, int], int]:
@@ -221,11 +224,13 @@ def pair_flops(spec: ModelSpec) -> Callable[[int, int], int]:
     return cache(lambda source, target: 3 * flops(model, Extent(target, source, spec.dim)))
 
 
-def measure(folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str]) -> RunResult:
+def measure(
+    folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str], device: str = "auto"
+) -> RunResult:
     """Translate the test set with a trained run, once: the result is kept in the run folder."""
     place = run_folder(folder, name, seed)
     last = checkpoint.values(place / CHECKPOINTS / "last")["progress"]
-    run = load(place)
+    run = load(place, device=device)
     scored = run.score(sources, references)
     plan, steps = _Plan(place), int(last["step"])
     tokens, operations = 0, 0.0
@@ -252,9 +257,7 @@ def measure(folder: Path, name: str, seed: int, sources: Sequence[str], referenc
     return result
 
 
-def finished(
-    folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str]
-) -> RunResult | None:
+def finished(folder: Path, name: str, seed: int, sources: Sequence[str], references: Sequence[str]) -> RunResult | None:
     """The result of a run that is trained and measured on this test set."""
     path = run_folder(folder, name, seed) / RESULT
     if not path.exists():

@@ -19,9 +19,7 @@ class ComparisonDisplay:
     def __init__(self, systems: Sequence[str], seeds: int) -> None:
         self.systems, self.seeds = list(systems), seeds
         self.bar = bar(sys.stderr.isatty())
-        self.tasks = {
-            name: self.bar.add_task(f"{name}  waiting", total=float(seeds), completed=0.0) for name in systems
-        }
+        self.tasks = {name: self.bar.add_task(f"{name}  waiting", total=float(seeds)) for name in systems}
         self.waiting = len(self.systems) * seeds  # runs that have not begun
         self.durations: list[float] = []  # seconds of the runs that were trained now
 
@@ -49,12 +47,14 @@ class ComparisonDisplay:
     def show(self, name: str, done: float, text: str) -> None:
         self.bar.update(self.tasks[name], completed=done, description=f"{name}  {text}")
 
-    def skip(self) -> None:
+    def skip(self, name: str, number: int, text: str) -> None:
         """A run was finished before."""
         self.waiting -= 1
+        self.show(name, number + 1.0, "finished before")
+        self.say(text)
 
     def time_left(self, current: float) -> str:
-        """`current`: seconds left of the current run and seconds it takes in all."""
+        """An estimate for all runs; `current`: seconds left of the current one."""
         known = self.durations
         return f"{clock(current + self.waiting * sum(known) / len(known))} left for all" if known else ""
 
@@ -88,7 +88,10 @@ class RunDisplay(Display):
         return "  ".join(parts)
 
     def validated(self, step: int, result: Validation, best: bool) -> None:
-        """Nothing: the only validation is at the end, and the test set decides."""
+        """Nothing: systems are compared on the test set."""
+
+    def measuring(self) -> None:
+        self.parent.show(self.name, self.number + 1.0, "translating the test set")
 
     def finish(self, text: str) -> None:
         """The run is trained and measured."""

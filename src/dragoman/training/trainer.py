@@ -108,7 +108,7 @@ class Trainer:
             framing=framing,
             rows=self.objective.rows,
             aligned=self.objective.aligned,
-            width=self.objective.width,
+            width=self.objective.width if training.batch_width == "row" else None,
             copies=self.objective.copies,
             sizes=self.objective.sizes if packed else None,
             multiples=(32, 4) if self.device.type == "cuda" else (1, 1),

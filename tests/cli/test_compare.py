@@ -1,0 +1,83 @@
+"""`dragoman compare`: tables, files, resuming, refusals."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from calling import Dragoman
+
+from dragoman.data import phrasebook
+
+SMALL = ("system.settings.width=16", "search.beam=1", "training.tokens=300", "text.size=400")
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
+    phrasebook.write(folder, pairs=300, valid=6, test=6)
+    return folder
+
+
+def files(corpus: Path) -> list[str]:
+    parts = {"": "train", "valid-": "valid", "test-": "test"}
+    sides = {"source": "en", "target": "de"}
+    named = [(f"--{a}{side}", f"{corpus / part}.{end}") for a, part in parts.items() for side, end in sides.items()]
+    settings = [word for setting in SMALL for word in ("--set", setting)]
+    return [*(word for pair in named for word in pair), *settings, "--device", "cpu"]
+
+
+def test_compare_writes_every_table_and_trains_nothing_twice(
+    dragoman: Dragoman, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "comparison"
+    asked = ["compare", folder, "--systems", "cho,bahdanau", "--seeds", "1,2", "--steps", 2, *files(corpus)]
+    outputs = ["--csv", tmp_path / "table.csv", "--latex", tmp_path / "table.tex"]
+    code, out, err = dragoman(*asked, *outputs)
+    assert code == 0, err
+    assert "mean ± standard deviation of 2 seeds" in out
+    assert "have not learned to translate" in out
+    assert "better than" not in out
+    assert err.count("2 steps,") == 4
+    with (tmp_path / "table.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["system"] for row in rows] == ["cho", "bahdanau"]
+    assert rows[0]["target tokens"] == rows[1]["target tokens"]
+    assert {"BLEU, std", "training FLOPs", "tokens/s", "parameters"} <= set(rows[0])
+    assert (tmp_path / "table.tex").read_text().startswith(r"\begin{tabular}")
+    assert "<table>" in (folder / "comparison.html").read_text()
+    assert "| bahdanau" in (folder / "comparison.md").read_text()
+
+    def refuse(*arguments: Any) -> None:
+        raise AssertionError("trained again")
+
+    monkeypatch.setattr("dragoman.training.comparison.Trainer", refuse)
+    code, out, err = dragoman(*asked, "--json")
+    assert code == 0, err
+    document = json.loads(out)
+    assert [one["system"] for one in document["systems"]] == ["cho", "bahdanau"]
+    assert document["seeds"] == [1, 2]
+    assert not document["machine_dependent"]
+    assert err.count("finished before") == 4
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--tokens", "1k", "--steps", "5"], "one budget, but got --tokens and --steps"),
+        (["--tokens", "many"], "--tokens must be a number such as 500000, 500k or 1e13, but is 'many'"),
+        (["--seeds", "1,x"], "--seeds must be whole numbers"),
+        (["--seeds", "1,1"], "a seed is named twice"),
+        (["--systems", "cho,cho"], "a system is named twice"),
+        (["--systems", "bert"], "bert does not translate text"),
+        (["--target", "x"], "without a --source"),
+    ],
+)
+def test_compare_refuses_what_it_cannot_do(dragoman: Dragoman, tmp_path: Path, options: list[str], told: str) -> None:
+    code, _, err = dragoman("compare", tmp_path / "comparison", *options)
+    assert code == 2
+    assert told in err
+    assert not (tmp_path / "comparison").exists()

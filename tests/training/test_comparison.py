@@ -1,0 +1,142 @@
+"""Comparisons: the same batches and budget for every system, whatever interrupts them."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest_training import small_config
+
+from dragoman import checkpoint
+from dragoman.config import Config, from_yaml
+from dragoman.data import TokenStore
+from dragoman.errors import UserError
+from dragoman.evaluation import bleu
+from dragoman.models.flops import training_flops
+from dragoman.run import CONFIG, read_spec
+from dragoman.training import comparison
+from dragoman.training.comparison import SAME_FOR_ALL, Budget, check_request, finished, measure, run_folder, train_one
+from dragoman.training.display import Silent
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+
+@pytest.fixture(scope="module")
+def config(corpus: Path) -> Config:
+    settings = {**SAME_FOR_ALL, "schedule": "cosine", "steps": None, "warmup": None, "validate_every": None}
+    small = small_config(corpus, **settings)
+    return replace(small, text=replace(small.text, dropout=0.0))
+
+
+@pytest.fixture(scope="module")
+def test_set(corpus: Path) -> tuple[list[str], list[str]]:
+    sides = [(corpus / f"test.{end}").read_text(encoding="utf-8").splitlines() for end in ("en", "de")]
+    return sides[0], sides[1]
+
+
+def train(folder: Path, name: str, config: Config, budget: Budget, display: Silent | None = None) -> Config:
+    """Train and return the configuration that the run was trained with."""
+    train_one(folder, name, 1, config, budget, display or Silent())
+    return from_yaml(run_folder(folder, name, 1) / CONFIG)
+
+
+def test_every_system_gets_the_same_batches(tmp_path: Path, config: Config) -> None:
+    batches = {}
+    for name in ("transformer", "transformer-d", "rnn-lm"):  # two sequences, one, and one with the source to learn
+        settings = {key: value for key, value in config.system.settings.items() if key != "heads" or name != "rnn-lm"}
+        prepare(tmp_path / name, replace(config, system=replace(config.system, name=name, settings=settings)), print)
+        walk = Trainer(tmp_path / name, Silent()).batches.walk()
+        batches[name] = [indices.tolist() for indices, _, _ in islice(walk, 200)]
+    assert batches["transformer"] == batches["transformer-d"] == batches["rnn-lm"]
+
+
+def test_a_budget_of_tokens_is_reached_and_not_exceeded_by_a_step(tmp_path: Path, config: Config, corpus: Path) -> None:
+    resolved = train(tmp_path, "bahdanau", config, Budget("tokens", 3000))
+    place = run_folder(tmp_path, "bahdanau", 1)
+    progress = checkpoint.values(place / "checkpoints" / "last")["progress"]
+    assert progress["step"] == resolved.training.steps
+    assert progress["tokens"] >= 3000  # counted by the training loop
+    walk, store = Trainer(place, Silent()).batches.walk(), TokenStore(place / "data" / "train")
+    last = [indices for indices, _, _ in islice(walk, progress["step"])][-1]
+    assert progress["tokens"] - sum(int(store.target_lengths[i]) + 1 for i in last) < 3000
+    assert resolved.training.schedule == "cosine"
+    assert resolved.training.warmup == max(1, progress["step"] // 10)
+
+
+def test_a_budget_of_flops_gives_cheaper_systems_more_steps(
+    tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
+) -> None:
+    wide = replace(config, system=replace(config.system, settings=config.system.settings | {"width": 64}))
+    trained = {}
+    for folder, chosen in (("narrow", config), ("wide", wide)):
+        train(tmp_path / folder, "bahdanau", chosen, Budget("flops", 2e8))
+        trained[folder] = measure(tmp_path / folder, "bahdanau", 1, *test_set)
+    assert trained["narrow"].steps > trained["wide"].steps
+    assert all(2e8 <= one.flops < 6e8 for one in trained.values())
+    place = run_folder(tmp_path / "wide", "bahdanau", 1)
+    store, spec = TokenStore(place / "data" / "train"), read_spec(place)
+    walk = islice(Trainer(place, Silent()).batches.walk(), trained["wide"].steps)
+    pairs = [(int(store.source_lengths[i]) + 1, int(store.target_lengths[i]) + 1) for step, _, _ in walk for i in step]
+    cost = {pair: training_flops(spec, *pair) for pair in set(pairs)}  # source with END, target with START
+    assert trained["wide"].flops == sum(cost[pair] for pair in pairs)
+
+
+def test_by_default_the_budget_is_that_of_a_single_training(tmp_path: Path, config: Config) -> None:
+    prepare(tmp_path / "single", replace(config, system=replace(config.system, name="bahdanau", settings={})), print)
+    planned = from_yaml(tmp_path / "single" / CONFIG).training.steps
+    assert planned is not None
+    assert comparison._steps(tmp_path / "single", Budget(), from_yaml(tmp_path / "single" / CONFIG)) == planned
+
+
+class Interrupted(Silent):
+    """Ctrl-C at the first line of the log."""
+
+    def logged(self, record: dict[str, Any], done: float | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_an_interrupted_system_continues_where_it_was(
+    tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
+) -> None:
+    budget = Budget("steps", 23)
+    train(tmp_path / "whole", "bahdanau", config, budget)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "halves", "bahdanau", config, budget, Interrupted())
+    place = run_folder(tmp_path / "halves", "bahdanau", 1)
+    assert checkpoint.values(place / "checkpoints" / "last")["progress"]["step"] == 10
+    train(tmp_path / "halves", "bahdanau", config, budget)
+    first, second = (measure(tmp_path / name, "bahdanau", 1, *test_set) for name in ("whole", "halves"))
+    assert replace(first, seconds=0) == replace(second, seconds=0)
+
+
+def test_results_are_kept_for_the_test_set_they_belong_to(
+    tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
+) -> None:
+    sources, references = test_set
+    assert finished(tmp_path, "bahdanau", 1, sources, references) is None
+    train(tmp_path, "bahdanau", config, Budget("steps", 3))
+    assert finished(tmp_path, "bahdanau", 1, sources, references) is None
+    result = measure(tmp_path, "bahdanau", 1, sources, references)
+    assert finished(tmp_path, "bahdanau", 1, sources, references) == result
+    assert finished(tmp_path, "bahdanau", 1, sources[:-1], references[:-1]) is None
+    assert result.attention
+    assert 0 <= bleu(result.texts, references).value <= 100
+
+
+def test_a_folder_keeps_to_its_budget_and_settings(tmp_path: Path, config: Config) -> None:
+    budget = Budget("tokens", 1000)
+    check_request(tmp_path, config, budget)
+    check_request(tmp_path, replace(config, training=replace(config.training, seed=5, device="cpu")), budget)
+    with pytest.raises(UserError, match=r"budget\.amount=1000.*, but now it is 2000"):
+        check_request(tmp_path, config, Budget("tokens", 2000))
+    with pytest.raises(UserError, match=r"training\.accumulate=1, but now it is 2"):
+        check_request(tmp_path, replace(config, training=replace(config.training, accumulate=2)), budget)
+
+
+def test_a_budget_must_be_positive() -> None:
+    with pytest.raises(UserError, match="positive number of tokens"):
+        Budget("tokens", 0)
