@@ -152,7 +152,8 @@ def see_much(model: Model, variant: str, vocabulary: int) -> None:
     some = pairs(variant, vocabulary)
     model.train()
     for _ in range(50):
-        model(some.source, some.source_lengths, some.target, some.target_lengths)
+        with torch.enable_grad():
+            model(some.source, some.source_lengths, some.target, some.target_lengths)
     model.eval()
 
 

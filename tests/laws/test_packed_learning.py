@@ -15,8 +15,9 @@ from small import REPRESENTATIVES, TOLERANCE, VARIANTS
 from torch import Tensor
 
 from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
-from dragoman.models import Model
+from dragoman.models import EncoderDecoderModel, Model
 from dragoman.objectives import OBJECTIVES, Loss, Material, Objective, make, replaced_tokens
+from dragoman.parts.mixer import Layout
 from dragoman.run import FRAMINGS
 from dragoman.systems import SYSTEMS, Vocabulary
 from dragoman.text import Tokenizer, learn
@@ -173,6 +174,27 @@ def test_packed_and_padded_rows_teach_the_same(variant: str, name: str, tmp_path
     assert packed.longest is not None
     assert len(packed.source) == len(packed.target) == 1
     assert_same(learned(model, objective, packed), learned(model, objective, padded))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("recorded", [False, True])
+@torch.no_grad()
+def test_a_packed_target_longer_than_its_source_row_stays_finite_without_gradients(
+    dtype: torch.dtype, recorded: bool
+) -> None:
+    """The rest of the target row belongs to no sequence of the source, so its queries see no key at all."""
+    model = model_of("t5", "spans").eval().to(dtype)
+    assert isinstance(model, EncoderDecoderModel)
+    source, target = torch.arange(7, 13)[None], torch.arange(7, 17)[None]
+    lengths = torch.tensor([4, 2]), torch.tensor([3, 5])
+    layouts = Layout.one_row(6, lengths[0], 4), Layout.one_row(10, lengths[1], 5)  # 2 places of the target are left
+    recorder: dict[str, list[Tensor]] | None = {} if recorded else None
+    packed = model.features(source, layouts[0], target, layouts[1], recorder)[0][0]
+    assert packed.isfinite().all()
+    for s, t in ((slice(0, 4), slice(0, 3)), (slice(4, 6), slice(3, 8))):
+        one, other = source[:, s], target[:, t]
+        alone = [Layout.padded(side.shape[1], torch.tensor([side.shape[1]])) for side in (one, other)]
+        torch.testing.assert_close(packed[t], model.features(one, alone[0], other, alone[1])[0][0])
 
 
 COMPILED = [("transformer", "translation"), ("gpt", "language"), ("roberta", "masked")]

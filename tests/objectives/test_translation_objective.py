@@ -115,3 +115,41 @@ def test_validation_is_never_sampled(batch: Batch) -> None:
         forced = Translation(material(model))(model, batch)
         sampled = Translation(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=9)
     torch.testing.assert_close(forced.total, sampled.total)
+
+
+def test_the_first_pass_of_scheduled_sampling_leaves_batch_statistics_alone(batch: Batch) -> None:
+    """Running statistics after one step follow one pass: (1 − 0.1) · 0 + 0.1 · mean, not two."""
+    settings = {"width": 16, "layers": 1, "heads": 2, "norm": "batch", "dropout": 0.0}
+    torch.manual_seed(0)
+    model = SYSTEMS["transformer"].spec(Vocabulary(20, 20, True), "tiny", **settings).build().train()
+    start = {name: value.clone() for name, value in model.named_buffers() if "running" in name}
+    assert start
+
+    def after(objective: Translation) -> dict[str, torch.Tensor]:
+        model.load_state_dict(start, strict=False)
+        objective(model, batch, step=1)
+        return {name: value.clone() for name, value in model.named_buffers() if "running" in name}
+
+    forced = after(Translation(material(model)))
+    sampled = after(Translation(material(model), sampling=1e-9, sampling_steps=1))  # two passes, no token replaced
+    assert any(not torch.equal(forced[name], start[name]) for name in start)
+    for name, value in forced.items():
+        torch.testing.assert_close(sampled[name], value, rtol=0, atol=0)
+
+
+def test_both_passes_of_r_drop_see_the_same_sampled_tokens(batch: Batch) -> None:
+    model = tiny().train()
+    fed: list[torch.Tensor] = []
+    features = model.features
+
+    def watch(source, source_layout, target, target_layout, recorder=None):  # type: ignore[no-untyped-def]
+        fed.append(target)
+        return features(source, source_layout, target, target_layout, recorder)
+
+    model.features = watch  # type: ignore[method-assign]
+    objective = Translation(material(model), sampling=1.0, sampling_steps=1, consistency=1.0)
+    loss = objective(model, batch.twice(), step=1)
+    first, second = fed[-1].chunk(2)
+    assert torch.equal(first, second)
+    assert not torch.equal(first, batch.target)
+    assert loss.parts["divergence"] > 0  # dropout alone differs

@@ -96,7 +96,7 @@ class Translation(Objective):
             return answered(self.material, model.output, x, batch, ctx)
         fed, layouts = batch.target, (source_layout(batch), target_layout(batch))
         if self.sampling and torch.is_grad_enabled():
-            fed = self._own_words(model, batch, layouts, self.own_share(step))
+            fed = self._own_words(model, batch, self.own_share(step))
         features, ctx = model.features(batch.source, layouts[0], fed, layouts[1])
         sums = words_lost(model.output, features, batch.answers, self.material.label_smoothing, self.consistency)
         return loss_of(sums, batch.answers, ctx.losses)
@@ -106,14 +106,23 @@ class Translation(Objective):
         return self.sampling * (1 - teacher_share(step / self.sampling_steps, self.decay))
 
     @torch.no_grad()
-    def _own_words(self, model: Model, batch: Batch, layouts: tuple[Layout, Layout], share: float) -> Tensor:
-        fed = batch.target
-        features, _ = model.features(batch.source, layouts[0], fed, layouts[1])
+    def _own_words(self, model: Model, batch: Batch, share: float) -> Tensor:
+        """B T: the target with a share of its tokens replaced by tokens sampled from the model.
+
+        R-Drop compares two passes over the same input, so the two copies of a batch share their sampled tokens.
+        """
+        copies = 2 if self.twins else 1
+        source, lengths, fed, fed_lengths = (
+            side[: len(side) // copies]
+            for side in (batch.source, batch.source_lengths, batch.target, batch.target_lengths)
+        )
+        layouts = Layout.padded(source.shape[1], lengths), Layout.padded(fed.shape[1], fed_lengths)
+        features, _ = model.features(source, layouts[0], fed, layouts[1])
         some = features.flatten(0, 1).split(1024)  # a part at a time: logits are large
         words = torch.cat([self._draw(model, part) for part in some]).view_as(fed)
         own = torch.rand(fed.shape, device=fed.device) < share
         own &= layouts[1].positions > 0  # START stays
-        return torch.where(own, words.roll(1, 1), fed)
+        return torch.where(own, words.roll(1, 1), fed).repeat(copies, 1)
 
     def _draw(self, model: Model, features: Tensor) -> Tensor:
         """T D → T words drawn from what the model would say."""

@@ -81,7 +81,9 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
             return _explicit(query, key, value, visible, bias, queries, keys, ctx, look)
         if visible is not None:
             mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
-    if key.stride(-2) == 1 and not look.dropout:
+    # Products only where every query sees a key: what is left over in a packed row may see none, and the softmax of
+    # nothing is NaN. The fused kernel gives 0 there.
+    if key.stride(-2) == 1 and not look.dropout and keys.segments is None:
         return by_products(query, key, value, mask, look.scale)
     return F.scaled_dot_product_attention(
         query,
@@ -154,7 +156,8 @@ def _explicit(
     if visible is not None:
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    if visible is not None and look.visibility is not None:  # padding that sees nothing gets 0, as from the kernels
+    if visible is not None and (look.visibility is not None or keys.segments is not None):
+        # padding that sees nothing gets 0, as from the kernels
         weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
     ctx.record(look.path, weights)
     weights = F.dropout(weights, look.dropout)

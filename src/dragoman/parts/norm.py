@@ -55,15 +55,18 @@ class BatchNormalisation(nn.BatchNorm1d):
         return ((x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
 
     def _statistics(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance over the real tokens, each D, which the running ones follow."""
+        """Mean and variance over the real tokens, each D; the running ones follow where gradients are computed.
+
+        A pass without gradients, such as the first one of scheduled sampling, must not count a batch a second time.
+        """
         tokens = at_least_float32(x).flatten(0, -2)  # B·T D
         weight = torch.ones_like(tokens[:, :1]) if real is None else real.flatten()[:, None].to(tokens.dtype)
         count = weight.sum()
         mean = (tokens * weight).sum(0) / count
         variance = ((tokens - mean).square() * weight).sum(0) / count
-        with torch.no_grad():
-            unbiased = variance * count / (count - 1).clamp(min=1)
-            self.running_mean.lerp_(mean, self.momentum)
+        if torch.is_grad_enabled():
+            unbiased = variance.detach() * count / (count - 1).clamp(min=1)
+            self.running_mean.lerp_(mean.detach(), self.momentum)
             self.running_var.lerp_(unbiased, self.momentum)
         return mean, variance
 
