@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,13 @@ from typer.testing import CliRunner
 
 import dragoman
 from dragoman.cli.import_ import import_
+from dragoman.cli.searching import SearchOptions
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import import_checkpoint
+from dragoman.search import Rerank, Speculative
 from dragoman.text.framing import Framing
+from dragoman.training.beginning import Origin
 
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 WORDS = [*"abcdefghijklmnopqrst", "en_XX", "ro_RO"]
@@ -98,6 +102,26 @@ def test_a_prefix_comes_after_what_is_forced(tmp_path: Path) -> None:
     run.translate(["a"], prefixes=["a b c d e"])
     with pytest.raises(UserError, match="to begin with 6 tokens, but may have no more than 5"):
         run.translate(["a"], prefixes=["a b c d e f"])
+
+
+def test_a_checkpoint_folder_is_opened_wherever_a_run_is(tmp_path: Path) -> None:
+    """As a member of an ensemble, as a draft model and as a reranker, without importing it first."""
+    _, _, run = lively_bart(tmp_path, max_length=8)
+    folder, texts = str(tmp_path / "bart"), ["a b c", "d e f"]
+    greedy = [one.text for one in run.translate(texts, beam=1)]
+    drafted = run.translate(texts, search=Speculative(folder, 3, replace(run.beam(1), length_penalty=0.0)))
+    assert [one.text for one in drafted] == greedy
+    assert [one.text for one in run.together(dragoman.load(folder, device="cpu")).translate(texts, beam=1)] == greedy
+    judged = SearchOptions(rerank_with=[f"{folder}:0.5"]).describe(run)
+    assert isinstance(judged, Rerank)
+    assert judged.channel == folder
+    assert len(run.translate(texts, search=judged)) == 2
+
+
+def test_training_from_a_checkpoint_folder_says_to_import_it(tmp_path: Path) -> None:
+    bart().save_pretrained(tmp_path / "bart")
+    with pytest.raises(UserError, match="holds a Hugging Face checkpoint, not a run: convert it first with 'dragoman"):
+        Origin.open(str(tmp_path / "bart"))
 
 
 @pytest.mark.parametrize(

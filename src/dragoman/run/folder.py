@@ -62,6 +62,10 @@ def read_framing(folder: Path) -> Framing:
 def _document(folder: Path) -> dict[str, Any]:
     if not folder.exists():
         raise UserError(f"{folder} does not exist: name a run folder, which 'dragoman train' makes")
+    if not is_run(folder) and (folder / "config.json").exists():
+        raise UserError(
+            f"{folder} holds a Hugging Face checkpoint, not a run: convert it first with 'dragoman import {folder} RUN'"
+        )
     if not is_run(folder):
         raise UserError(f"{folder} is not a run folder: it has no {MODEL}")
     try:

@@ -121,12 +121,14 @@ class Run:
         return made
 
     def opened(self, other: str | OtherRun) -> Run:
-        """A run that a search names, on the device of this one; a folder is opened once."""
+        """A run that a search names, on the device of this one; a folder is opened once, as `dragoman.load` does."""
+        from dragoman import load as load_any  # which knows checkpoints of other libraries too, and imports this module
+
         if isinstance(other, Run):
             return other
         folder = str(other)
         if folder not in self._opened:
-            self._opened[folder] = load(folder, device=str(self.device))
+            self._opened[folder] = load_any(folder, device=str(self.device))
         return self._opened[folder]
 
     @property
