@@ -13,7 +13,7 @@ import pytest
 
 from dragoman.errors import UserError
 from dragoman.lens.diagnosis import diagnose, languages, validation_pairs
-from dragoman.lens.diagnosis.babbling import babbling, copying, loops, repeated_input
+from dragoman.lens.diagnosis.babbling import babbling, copying, loops, repeated_input, target_words
 from dragoman.lens.diagnosis.content import alignment_error, coverage, length_ratio, quality_by_length
 from dragoman.lens.diagnosis.gender import gender, read_templates, templates_of
 from dragoman.lens.diagnosis.page import lines, page
@@ -25,7 +25,7 @@ class Parrot:
     """A run that answers by a function."""
 
     def __init__(self, answer: Callable[[str], str], finished: bool = True) -> None:
-        self.answer, self.finished = answer, finished
+        self.answer, self.finished, self.folder = answer, finished, Path("nowhere")
 
     def translate(self, texts: list[str], **_: Any) -> list[Translation]:
         return [Translation(self.answer(text), 0.0, finished=self.finished) for text in texts]
@@ -116,6 +116,18 @@ def test_words_of_the_source_are_copies_unless_the_reference_has_them() -> None:
     assert [one.remark for one in found.examples] == ["copied: the", "copied: sleeps"]
 
 
+def test_words_that_both_languages_have_are_not_copied() -> None:
+    """“in” is German too: another reference has it, though not this one, which says “im”."""
+    sources = ["he is in the house", "we live in Rome", "they are in Spain"]
+    references = ["er ist im Haus", "wir leben in Rom", "sie sind in Spanien"]
+    run: Any = Parrot(str)
+    shared = target_words(run, sources, references)
+    assert "in" in shared
+    assert "the" not in shared
+    found = copying(sources, said("er ist in the Haus", references[1], references[2]), references, shared)
+    assert [one.remark for one in found.examples] == ["copied: the"]
+
+
 # ---- content
 
 
@@ -127,10 +139,37 @@ def test_dropped_and_repeated_words_are_found_by_alignment() -> None:
     run: Any = Parrot(str)
     dropped, repeated = coverage(run, ["the dog sleeps", "he sleeps"], translations, ["der Hund schläft", "er schläft"])
     assert dropped.value == pytest.approx(100 / 5)
-    assert dropped.numbers["references"] == 0
-    assert dropped.examples[0].remark == "not looked at: sleeps"
+    assert dropped.numbers["references not aligned"] == 0
+    assert dropped.examples[0].remark == "dropped: sleeps"
     assert repeated.value == 50
     assert repeated.examples[0].remark == "again: Hund"
+
+
+def test_a_perfect_translation_is_no_example_of_dropped_content() -> None:
+    """Attention leaves source words without a link even where the translation is the reference itself."""
+    sources, references = (
+        ["the train station is old", "he really sleeps"],
+        ["der Bahnhof ist alt", "er wirklich schläft"],
+    )
+    translations = [
+        Translation("der Bahnhof ist alt", 0.0, alignment=[(0, 0), (2, 1), (3, 2)]),  # “train” and “old” have no link
+        Translation("er schläft", 0.0, alignment=[(0, 0), (2, 1)]),
+    ]
+    run: Any = Parrot(str)  # which aligns references word by word
+    dropped, _ = coverage(run, sources, translations, references)
+    assert [(one.source, one.remark) for one in dropped.examples] == [("he really sleeps", "dropped: really")]
+    assert dropped.value == pytest.approx(100 / 8)
+    assert dropped.numbers["not aligned"] == pytest.approx(100 * 3 / 8)
+
+
+def test_without_references_words_that_are_rarely_aligned_are_not_dropped() -> None:
+    translations = [
+        Translation("Hund schläft", 0.0, alignment=[(1, 0), (2, 1)]),
+        Translation("Katze", 0.0, alignment=[(1, 0)]),
+    ]
+    run: Any = Parrot(str)
+    dropped, _ = coverage(run, ["the dog sleeps", "the cat purrs"], translations, None)
+    assert [one.remark for one in dropped.examples] == ["dropped: purrs"]
 
 
 def test_without_attention_nothing_is_said_of_content() -> None:

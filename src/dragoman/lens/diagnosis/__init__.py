@@ -8,7 +8,7 @@ from pathlib import Path
 from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.evaluation import Link
-from dragoman.lens.diagnosis.babbling import babbling, copying
+from dragoman.lens.diagnosis.babbling import babbling, copying, target_words
 from dragoman.lens.diagnosis.content import alignment_error, coverage, length_ratio, quality_by_length
 from dragoman.lens.diagnosis.finding import Band, Diagnosis, Example, Finding
 from dragoman.lens.diagnosis.gender import gender
@@ -45,7 +45,7 @@ def diagnose(
     findings = [
         gender(run, pair, templates),
         babbling(run, sources, pair),
-        copying(sources, found, references),
+        copying(sources, found, references, target_words(run, sources, references)),
         *coverage(run, sources, found, references),
         length_ratio(sources, found, references),
         quality_by_length(sources, found, references),

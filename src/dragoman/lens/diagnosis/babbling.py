@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
+from dragoman.data import TokenStore
 from dragoman.lens.diagnosis.finding import SHOWN, Example, Finding, share
 from dragoman.run import Run, Translation
 from dragoman.text import words
 
 TIMES = 20  # that a word is repeated
 LOOP = 4  # times that words must come in a row to be a loop
+SEEN = 2000  # training pairs that are searched for words that both languages have
 INVENTED = 3  # different words that the translation of one repeated word may have
 
 #: by its language; none of it is used where a run was trained on that
@@ -95,15 +97,36 @@ def _of_foreign(source: str, one: Translation) -> str:
     return f"{len(after)} words for {len(before)}" if len(after) > 2 * max(4, len(before)) else ""
 
 
-def copying(sources: Sequence[str], found: Sequence[Translation], references: Sequence[str] | None) -> Finding:
-    """The share of translated words that are the source's own, though the reference has them not."""
+def target_words(run: Run, sources: Sequence[str], references: Sequence[str] | None) -> set[str]:
+    """Words of the source language that are words of the target language too, such as “in” in English and German.
+
+    Those that the references and the run's training data have on the target side at least twice, and at least a tenth
+    as often as on the source side: a few untranslated sentences in the data do not make a word one of the target's.
+    """
+    before, after = (Counter(word for text in side or () for word in words(text)) for side in (sources, references))
+    place = run.folder / "data" / "train"
+    if place.is_dir():
+        store = TokenStore(place)
+        for n in range(min(SEEN, len(store))):
+            before.update(words(run.source_tokenizer.decode(store.source(n).tolist())))
+            after.update(words(run.target_tokenizer.decode(store.target(n).tolist())))
+    return {word for word, count in after.items() if count >= 2 and 10 * count >= before[word]}
+
+
+def copying(
+    sources: Sequence[str],
+    found: Sequence[Translation],
+    references: Sequence[str] | None,
+    shared: Collection[str] = (),
+) -> Finding:
+    """The share of translated words copied from the source: not in the reference, nor `shared` by both languages."""
     copied = total = whole = 0
     examples = []
     for n, (source, one) in enumerate(zip(sources, found)):
         allowed = Counter(words(references[n])) if references is not None else Counter()
         there = {word for word in words(source) if re.search(r"\w{2}", word)}
         said = [word for word in words(one.text) if re.search(r"\w{2}", word)]
-        taken = [word for word in said if word in there and not allowed[word]]
+        taken = [word for word in said if word in there and word not in shared and not allowed[word]]
         total, copied = total + len(said), copied + len(taken)
         same = one.text.strip() == source.strip() and (references is None or references[n].strip() != source.strip())
         whole += same

@@ -17,10 +17,7 @@ TITLES = {DROPPED: "Dropped content", REPEATED: "Repeated content"}
 def coverage(
     run: Run, sources: Sequence[str], found: Sequence[Translation], references: Sequence[str] | None
 ) -> list[Finding]:
-    """Source words that no word of the translation comes from, and words that are said twice for the same one.
-
-    Small words are often left out rightly, so that the same is counted of the references, where there are some.
-    """
+    """Source words whose content the translation lacks, and words that are said twice for the same one."""
     links = [one.alignment for one in found]
     if any(one is None for one in links):
         why = "It cannot be told which source words were translated: no part of this system looks at them."
@@ -28,29 +25,61 @@ def coverage(
     known = [one or [] for one in links]
     texts = [one.text for one in found]
     gold = run.align(sources, references) if references is not None else None
-    value, missing = _dropped(sources, known)
-    numbers = {"translations": value}
-    beside = ""
-    if gold is not None:
-        numbers["references"], _ = _dropped(sources, gold)
-        beside = f"; of the references {numbers['references']:.1f} % are"
-    why = f"{value:.1f} % of the source words are where no word of the translation looks{beside}."
-    worst = sorted(range(len(texts)), key=lambda n: -len(missing[n]))
-    examples = tuple(
-        Example(sources[n], texts[n], "not looked at: " + ", ".join(missing[n])) for n in worst[:SHOWN] if missing[n]
-    )
-    first = Finding(DROPPED, TITLES[DROPPED], why, value, "%", numbers, examples)
-    return [first, _repeated(sources, texts, known, references)]
+    return [_dropped(sources, texts, known, references, gold), _repeated(sources, texts, known, references)]
 
 
-def _dropped(sources: Sequence[str], links: Sequence[Links]) -> tuple[float, list[list[str]]]:
-    """Per cent of all source words, and which they are in each sentence; marks are no words."""
-    missing, total = [], 0
-    for source, some in zip(sources, links):
-        there = {place: word for place, word in enumerate(words(source)) if word.isalnum()}
-        total += len(there)
-        missing.append([word for place, word in there.items() if place not in {i for i, _ in some}])
-    return share(sum(map(len, missing)), total), missing
+def _dropped(
+    sources: Sequence[str],
+    texts: Sequence[str],
+    links: Sequence[Links],
+    references: Sequence[str] | None,
+    gold: Sequence[Links] | None,
+) -> Finding:
+    """Dropped source words. A source word without a link is not enough: attention rarely links every small word.
+
+    With references, a word is dropped if it has no link in the translation, and the reference words linked to it are
+    missing from the translation. Without, words that are left without a link in half of their sentences do not count.
+    """
+    unaligned = [_unaligned(source, some) for source, some in zip(sources, links)]
+    total = max(1, sum(word.isalnum() for source in sources for word in words(source)))
+    numbers = {"not aligned": share(sum(map(len, unaligned)), total)}
+    if references is not None and gold is not None:
+        lost = [_lost(*one) for one in zip(unaligned, texts, references, gold)]
+        numbers["references not aligned"] = share(sum(len(_unaligned(*one)) for one in zip(sources, gold)), total)
+        beside = "are missing from the translation, with the reference words aligned to them"
+    else:
+        usual = _usually_unaligned(sources, unaligned)
+        lost = [[word for word in some.values() if word not in usual] for some in unaligned]
+        beside = "have no aligned word in the translation; give references to tell which are really missing"
+    value = share(sum(map(len, lost)), total)
+    worst = sorted((n for n in range(len(texts)) if lost[n]), key=lambda n: -len(lost[n]))
+    examples = tuple(Example(sources[n], texts[n], "dropped: " + ", ".join(lost[n])) for n in worst[:SHOWN])
+    why = f"{value:.1f} % of the source words {beside}."
+    return Finding(DROPPED, TITLES[DROPPED], why, value, "%", {"dropped": value, **numbers}, examples)
+
+
+def _unaligned(source: str, links: Links) -> dict[int, str]:
+    """Source words without a link, by place; punctuation marks are no words."""
+    linked = {i for i, _ in links}
+    return {n: word for n, word in enumerate(words(source)) if word.isalnum() and n not in linked}
+
+
+def _lost(unaligned: dict[int, str], text: str, reference: str, links: Links) -> list[str]:
+    """Unaligned source words whose words in the reference are all missing from the translation."""
+    wanted = [word.casefold() for word in words(reference)]
+    missing = Counter(wanted) - Counter(word.casefold() for word in words(text))
+    expected: dict[int, list[str]] = {}
+    for i, j in links:
+        if j < len(wanted) and wanted[j].isalnum():
+            expected.setdefault(i, []).append(wanted[j])
+    return [word for n, word in unaligned.items() if n in expected and all(missing[one] > 0 for one in expected[n])]
+
+
+def _usually_unaligned(sources: Sequence[str], unaligned: Sequence[dict[int, str]]) -> set[str]:
+    """Words that occur more than once and have no link in at least half of their occurrences."""
+    occurrences = Counter(word for source in sources for word in words(source))
+    without = Counter(word for some in unaligned for word in some.values())
+    return {word for word, count in without.items() if occurrences[word] > 1 and 2 * count >= occurrences[word]}
 
 
 def _repeated(
