@@ -198,23 +198,29 @@ def test_noise_and_spans_are_as_many_as_in_the_paper(length: int, seed: int, rat
     spans = min(max(round(noise / mean_span), 1), noise, length - noise)
     assert len(source) == length - noise + spans <= length
     assert len(target) == noise + spans + 1
-    assert source[0] not in SENTINELS
     corrupted = np.isin(source, SENTINELS)
     assert not (corrupted[1:] & corrupted[:-1]).any()
-    assert source[-1] == SENTINELS[spans - 1]
+
+
+def test_a_span_of_a_sentence_may_stand_anywhere() -> None:
+    """One span of 1 of 7 tokens has 7 places, each equally likely."""
+    corrupt, random = CorruptSpans(SENTINELS), generator()
+    places = Counter(int(np.argmax(corrupt(row(7), random)[0] == SENTINELS[0])) for _ in range(7000))
+    assert sorted(places) == list(range(7))
+    assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in places.values())
 
 
 def test_the_figure_of_the_paper() -> None:
-    # Its example (figure 2) without the last word, since a row always ends in what is lost.
-    words = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last"]
+    words = ["Thank", "you", "for", "inviting", "me", "to", "your", "party", "last", "week"]
     ids = np.arange(FIRST, FIRST + len(words))
     seen = set()
     for seed in range(2000):
-        source, target = CorruptSpans((1, 2, 3), 1 / 3, 1.5)(ids, generator(seed))
+        source, target = CorruptSpans((1, 2, 3), 0.3, 1.5)(ids, generator(seed))
         name = {1: "<X>", 2: "<Y>", 3: "<Z>"} | dict(enumerate(words, FIRST))
         seen.add(tuple(" ".join(name[token] for token in side.tolist()) for side in (source, target)))
-    assert ("Thank you <X> me to your party <Y>", "<X> for inviting <Y> last <Z>") in seen
-    assert len(seen) == 5 * 2  # ways to cut 6 kept words in two, times ways to cut 3 lost words in two
+    assert ("Thank you <X> me to your party <Y> week", "<X> for inviting <Y> last <Z>") in seen
+    # 7 kept words in three segments of which the outer two may be empty: C(8, 2); 3 lost words in two: C(2, 1)
+    assert len(seen) == math.comb(8, 2) * 2
 
 
 def test_every_segmentation_is_equally_likely() -> None:
@@ -222,8 +228,8 @@ def test_every_segmentation_is_equally_likely() -> None:
     corrupt, random, ids = CorruptSpans(SENTINELS, 0.5, 2), generator(), np.arange(FIRST, FIRST + 8)
     for _ in range(9000):
         counts[bytes(corrupt(ids, random)[0])] += 1
-    assert len(counts) == 3 * 3
-    assert all(near(count / 9000, 1 / 9, 9000) for count in counts.values())
+    assert len(counts) == math.comb(5, 2) * 3
+    assert all(near(count / 9000, 1 / 30, 9000) for count in counts.values())
 
 
 def test_without_more_sentinels_the_rest_is_left_as_it_is() -> None:

@@ -1,4 +1,4 @@
-"""`dragoman fill`: the words under masks."""
+"""`dragoman fill`: fill the gaps in a text."""
 
 from __future__ import annotations
 
@@ -17,14 +17,19 @@ def fill(
         Path | None,
         typer.Argument(help="Texts with <mask> in them, one a line; standard input if not given.", show_default=False),
     ] = None,
-    best: Annotated[int, typer.Option(help="Show the N likeliest pieces for each mask.", min=1)] = 1,
+    best: Annotated[
+        int,
+        typer.Option(help="Also show the N likeliest pieces of each gap, or the N best texts with log p.", min=1),
+    ] = 1,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
     """Fill every <mask> of a file or of standard input, line by line.
 
-    The run must hold an encoder that has learned masked words: bert, roberta or electra.
+    bert, roberta and electra put one piece into each gap. t5, pretrained on spans, puts any number of words into each;
+    gaps may also be written as its sentinels, <extra_id_0> and so on. bart, pretrained by denoising, writes the text
+    anew.
     """
     from dragoman import load
 
@@ -35,5 +40,7 @@ def fill(
         return
     for text in texts:
         print(text.text, flush=True)
-        for number, choices in enumerate(text.choices if best > 1 else [], 1):
+        for other, score in text.alternatives:
+            print(f"  {score:.4f}\t{other}")
+        for number, choices in enumerate(text.choices if best > 1 and not text.alternatives else [], 1):
             print(f"  {number}: " + ", ".join(f"{piece} {probability:.2f}" for piece, probability in choices))

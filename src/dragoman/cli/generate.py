@@ -31,9 +31,10 @@ def generate(
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Continue each line of a file or of standard input.
+    """Continue each line of a file or of standard input, or reply to it.
 
-    An empty line is continued from nothing. The run must hold a decoder alone: a language model such as gpt.
+    An empty line is continued from nothing. The run must hold a decoder alone: a language model such as gpt. A run
+    trained on dialogues replies: each line is a dialogue so far, its turns separated by tabs.
     """
     from dragoman import load
     from dragoman.search import Beam, Length, Sample

@@ -14,10 +14,10 @@ from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.config import Config
+    from dragoman.run import Run
     from dragoman.training.distribution import World
 
 Files = list[str] | None
-USES = {"language": "generate", "masks": "generate", "masked": "fill", "replaced": "fill", "tagging": "tag"}
 
 
 def train(
@@ -135,6 +135,11 @@ def make_run(run: Path, config: Config, choices: list[str]) -> None:
     for line in prepared.preflight.lines():
         say(line)
     say("")
+    for example in prepared.examples:
+        for line in ("an example of what it learns:", *(f"  {line}" for line in example.lines())):
+            say(line)
+    if prepared.examples:
+        say("")
     chosen = prepared.config.system
     size = f" ({chosen.size})" if chosen.size else ""
     say(f"{chosen.name}{size}, {prepared.parameters:,} parameters, objective {prepared.config.objective.name}")
@@ -189,7 +194,6 @@ def report(run: Path, outcome: object) -> dict[str, object]:
     assert isinstance(outcome, Outcome)
     loaded = load(run, device="cpu")
     write_report(loaded)
-    trained = loaded.config.objective.name or "translation"
     progress = outcome.progress
     valid = [record for record in read_metrics(run) if record["kind"] in ("valid", "averaged")]
     kind, step = ("averaged", progress.step) if outcome.averaged else ("valid", progress.best_step)
@@ -198,8 +202,8 @@ def report(run: Path, outcome: object) -> dict[str, object]:
     )
     return {
         "run": str(run),
-        "use": USES.get(trained, "translate"),
-        "reads": "text" if loaded.model.source_features is None else "vectors",
+        "use": loaded.usage.command if loaded.usage else None,
+        "hints": hints(loaded),
         "interrupted": outcome.interrupted,
         "reason": outcome.reason,
         "step": progress.step,
@@ -209,6 +213,17 @@ def report(run: Path, outcome: object) -> dict[str, object]:
         "averaged": outcome.averaged,
         "best": best,
     }
+
+
+def hints(run: Run) -> dict[str, str]:
+    """Commands that say what to do with a trained run."""
+    found = {}
+    if run.usage is not None:
+        found["use it"] = run.usage.hint(program(), str(run.folder), run.model.source_features is not None)
+    if run.objective is not None and run.objective.reads == "text":
+        files = "--source FILE --target FILE" if run.model.writes else "--source WORDS_AND_TAGS.tsv"
+        found["fine-tune"] = f"{program()} train NEW_RUN --start-from {shlex.quote(str(run.folder))} {files}"
+    return found
 
 
 def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
@@ -228,9 +243,9 @@ def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
 
             say(f"best: {kind}, validation {measured(best)}, perplexity {best['perplexity']:.2f}")
         say(f"look at:    {run}/report.html")
-        if outcome["reads"] == "text":
-            say(f"use it:     echo 'A sentence.' | {program()} {outcome['use']} {name}")
-        else:
-            say(f"use it:     {program()} {outcome['use']} {name} FILE.npz")
+        hints = outcome["hints"]
+        assert isinstance(hints, dict)
+        for what, command in hints.items():
+            say(f"{what + ':':12}{command}")
     if as_json:
         print_json(outcome)

@@ -79,13 +79,13 @@ class MaskWords:
 class CorruptSpans:
     """Spans of the row are cut out, and a sentinel is left for each; the target says what was behind the sentinels.
 
-        source: kept₁ s₁ kept₂ s₂ …        target: s₁ lost₁ s₂ lost₂ … s_final
+        source: kept₁ s₁ kept₂ s₂ … kept      target: s₁ lost₁ s₂ lost₂ … s_final
 
     Raffel et al. 2020, “Exploring the limits of transfer learning with a unified text-to-text transformer”, §3.1.4:
-    round(n · rate) tokens in round(that / mean_span) spans, but at least one of each. What is kept and what is lost is
-    cut into as many segments, each way of cutting equally likely, and they take turns, beginning with what is kept. Of
-    a row that needs more than the sentinels (one a span and a final one) the rest is left as it is, and so is a row of
-    one token.
+    round(n · rate) tokens in round(that / mean_span) spans, but at least one of each. Kept and lost segments take turns,
+    each way of cutting equally likely. The authors' program begins with a kept segment and ends with a lost one, which
+    puts the only span of a sentence always at its end; here a row may begin and end with either. Of a row that needs
+    more than the sentinels (one a span and a final one) the rest is left as it is, and so is a row of one token.
     """
 
     sentinels: tuple[int, ...]
@@ -107,12 +107,14 @@ class CorruptSpans:
             return ids, sentinels[:1]
         noise = min(max(round(len(ids) * self.rate), 1), len(ids) - 1)
         spans = min(max(round(noise / self.mean_span), 1), noise, len(ids) - noise)
-        kept, lost = _segments(len(ids) - noise, spans, random), _segments(noise, spans, random)
+        lost = _segments(noise, spans, random)
+        kept = _segments(len(ids) - noise + 2, spans + 1, random) - np.array([1, *[0] * (spans - 1), 1])
         used = min(spans, len(sentinels) - 1)
         hidden = np.zeros((spans, 2), bool)
         hidden[:used, 1] = True
-        cut = np.repeat(hidden.ravel(), np.stack([kept, lost], axis=1).ravel())
-        begins = (np.cumsum(kept + lost) - lost)[:used]
+        cut = np.zeros(len(ids), bool)
+        cut[: len(ids) - kept[-1]] = np.repeat(hidden.ravel(), np.stack([kept[:-1], lost], axis=1).ravel())
+        begins = (np.cumsum(kept[:-1] + lost) - lost)[:used]
         source, stays = ids.copy(), ~cut
         source[begins], stays[begins] = sentinels[:used], True
         ends = np.cumsum(lost[:used])

@@ -25,7 +25,6 @@ from dragoman.search.alignment import cross_attention, word_alignment
 from dragoman.text import Tokenizer
 
 #: objectives whose runs read a text for its own sake
-READERS = ("language", "masks")
 #: what a discriminator says of a token
 REPLACED = ("replaced", "as it was")
 
@@ -58,7 +57,7 @@ def look(
         if target is not None or searched:
             raise UserError(f"{run.folder} holds an encoder alone, which labels its source and writes nothing")
         return eye.labelled(source)
-    if isinstance(source, str) and run.config.objective.name in READERS and target is None and not searched:
+    if isinstance(source, str) and run.objective is not None and run.speaks and target is None and not searched:
         return eye.alone(source)
     ids = run.encode_sources([source])[0]
     if target is not None:

@@ -48,8 +48,8 @@ def report(run: Run) -> str:
     sections = {
         "scores": ("Scores", _scores(run, metrics)),
         "curves": ("Curves", _curves(metrics)),
-        "says": ("What it says", _says(samples)),
-        "looks": ("What it looks at", _looks(run, last)),
+        "says": ("What it says", _repairs(samples) if _corrupts(run) else _says(samples)),
+        "looks": ("What it looks at", _looks(run, [] if _corrupts(run) else last)),
         "data": ("The data", data_found(preflight)),
         "settings": ("Settings", _settings(run)),
         "next": ("What to do next", _next(run, last)),
@@ -222,6 +222,32 @@ def _says(samples: dict[int, list[Sample]]) -> Markup:
     )
 
 
+def _corrupts(run: Run) -> bool:
+    """Whether it is pretrained on corrupted texts, which its samples are then."""
+    return run.objective is not None and run.objective.corrupts
+
+
+def _repairs(samples: dict[int, list[Sample]]) -> Markup:
+    """Corrupted validation texts, their targets and the predictions, of the last validation."""
+    last = samples[max(samples)] if samples else []
+    if not last:
+        return paragraph("Nothing: there was no validation yet.")
+    cards = [
+        terms(
+            {
+                "input": text(cut(one.source)),
+                "target": marked(one.reference, one.translation or one.reference, "missed"),
+            }
+            | ({"prediction": marked(one.translation, one.reference)} if one.translation else {})
+        )
+        for one in last
+    ]
+    return join(
+        paragraph(f"Validation texts at step {max(samples):,}, corrupted as in pretraining, and what was to be found."),
+        *cards,
+    )
+
+
 def _card(sample: Sample) -> Markup:
     right = sample.translation == sample.reference
     translation = marked(sample.translation, sample.reference) if sample.translation else text("(nothing)", "faint")
@@ -304,16 +330,6 @@ def _settings(run: Run) -> Markup:
     )
 
 
-#: what runs that do not translate are for
-OTHER_USES = {
-    "language": ("continue texts", "generate"),
-    "masks": ("continue texts", "generate"),
-    "masked": ("fill masks", "fill"),
-    "replaced": ("fill masks", "fill"),
-    "tagging": ("tag words", "tag"),
-}
-
-
 def _next(run: Run, samples: list[Sample]) -> Markup:
     folder = shlex.quote(str(run.folder))
     source = shlex.quote(next(iter(_short_sources(samples)), "A sentence."))
@@ -325,10 +341,12 @@ def _next(run: Run, samples: list[Sample]) -> Markup:
     }
     if run.model.source_features is not None:
         del commands["look into a sentence"]
-    name = run.config.objective.name or "translation"
-    if name in OTHER_USES:
-        what, command = OTHER_USES[name]
-        commands = {what: f"dragoman {command} {folder} INPUT > OUTPUT", "train on": commands["train on"]}
+    usage = run.usage
+    if usage is not None and usage.command != "translate":
+        commands = {
+            usage.purpose: f"dragoman {usage.command} {folder} INPUT > OUTPUT",
+            "train on": commands["train on"],
+        }
         commands |= {"start another run from it": f"dragoman train NEW --start-from {folder} --source SOURCE …"}
     return table(("to", "say"), [(name, tag("code", command)) for name, command in commands.items()], numeric=False)
 

@@ -12,6 +12,7 @@ from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
 from dragoman.models.model import Model, Start
 from dragoman.models.replaced_tokens import ReplacedTokens, ReplacedTokensModel
+from dragoman.models.usage import Usage
 from dragoman.parts.catalog import PARTS
 from dragoman.parts.spec import Spec, from_dict, to_dict
 
@@ -28,6 +29,7 @@ __all__ = [
     "ReplacedTokens",
     "ReplacedTokensModel",
     "Start",
+    "Usage",
     "blueprint",
     "count_parameters",
     "model_from_dict",

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dragoman.models.encoder_decoder import first_tokens
 from dragoman.models.model import Model, Start, position_limit
+from dragoman.models.usage import CONTINUE, Usage
 from dragoman.parts.embedding import Embedding, OutputLayer, Transform
 from dragoman.parts.initial import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Ctx, Layout, State, map_state, name_parts
@@ -51,6 +52,10 @@ class DecoderOnlyModel(Model):
         self.output = OutputLayer(spec.vocabulary, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
         spec.initial.initializer().apply(self)
         name_parts(self)
+
+    @property
+    def usage(self) -> Usage:
+        return CONTINUE
 
     @property
     def longest_source(self) -> int | None:

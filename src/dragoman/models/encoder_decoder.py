@@ -10,6 +10,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models.model import Model, Start, position_limit
+from dragoman.models.usage import TRANSLATE, Usage
 from dragoman.parts.embedding import ChosenEmbedding, Embedding, OutputLayer, SourceEmbedding, Transform
 from dragoman.parts.initial import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, name_parts
@@ -68,6 +69,10 @@ class EncoderDecoderModel(Model):
         )
         spec.initial.initializer().apply(self)
         name_parts(self)
+
+    @property
+    def usage(self) -> Usage:
+        return TRANSLATE
 
     @property
     def memory_paths(self) -> list[str]:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.models.model import Model, position_limit
+from dragoman.models.usage import FILL, TAG, Usage
 from dragoman.parts.embedding import Embedding, NoOutput, OutputLayer, Transform
 from dragoman.parts.initial import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Ctx, Layout, name_parts
@@ -63,6 +64,11 @@ class EncoderOnlyModel(Model):
         self.pooler = Pooler(spec.dim, spec.pooled) if spec.pooled else None
         spec.initial.initializer().apply(self)
         name_parts(self)
+
+    @property
+    def usage(self) -> Usage | None:
+        """Tokens are predicted under masks, labels for words; a model without an output layer has no command."""
+        return FILL if self.spec.outputs is None else TAG if self.spec.outputs else None
 
     @property
     def longest_source(self) -> int | None:

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
+from dragoman.models.usage import Usage
 from dragoman.parts.embedding import OutputLayer
 from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State
 from dragoman.parts.positions import Position
@@ -41,6 +42,11 @@ class Model(nn.Module):
     writes = True  # can it go on token by token?
     joins = False  # are source and target one sequence?
     source_features: int | None = None  # numbers a vector, where a source is vectors (B S F) and not tokens (B S)
+
+    @property
+    def usage(self) -> Usage | None:
+        """The command that uses a model of this kind, where nothing is known of how it was trained."""
+        return None
 
     def features(
         self,

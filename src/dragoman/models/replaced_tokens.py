@@ -11,6 +11,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
 from dragoman.models.model import Model
+from dragoman.models.usage import FILL, Usage
 from dragoman.parts.mixer import Ctx, Layout
 from dragoman.parts.spec import Spec
 
@@ -59,6 +60,11 @@ class ReplacedTokensModel(Model):
             self.generator.encoder.position = self.discriminator.encoder.position
         if one.types == other.types:
             self.generator.types = self.discriminator.types
+
+    @property
+    def usage(self) -> Usage:
+        """The generator fills masks; the discriminator is a start for taggers."""
+        return FILL
 
     @property
     def longest_source(self) -> int | None:

@@ -18,9 +18,11 @@ from dragoman.data.noise import (
 )
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel, Model
+from dragoman.models.usage import FILL
 from dragoman.objectives.masked_words import mask_of
 from dragoman.objectives.objective import Loss, Material, Objective, row
 from dragoman.objectives.translation import Translation
+from dragoman.text import Tokenizer
 
 
 class Denoising(Objective):
@@ -33,6 +35,9 @@ class Denoising(Objective):
 
     reads = "text"
     trains = (EncoderDecoderModel,)
+    usage = FILL
+    corrupts = True
+    gaps = "text"
 
     def __init__(
         self,
@@ -74,12 +79,13 @@ class Spans(Objective):
 
     reads = "text"
     trains = (EncoderDecoderModel,)
+    usage = FILL
+    corrupts = True
+    gaps = "span"
 
     def __init__(self, material: Material, *, rate: float = 0.15, span: float = 3.0) -> None:
         super().__init__(material)
-        named = getattr(material.target, "symbols", {})  # a checkpoint from elsewhere has sentinels of its own
-        own = [named[name] for n in range(len(named)) if (name := f"<extra_id_{n}>") in named]
-        sentinels = tuple(own or range(material.target.size, material.model.vocabulary))
+        sentinels = sentinels_of(material.target, material.model.vocabulary)
         if not sentinels:
             raise UserError(
                 "spans are marked by sentinels, tokens past the vocabulary, and this system has none: use t5, or the "
@@ -96,6 +102,13 @@ class Spans(Objective):
 
     def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
         return self.loss(model, batch, step)
+
+
+def sentinels_of(tokenizer: Tokenizer, vocabulary: int) -> tuple[int, ...]:
+    """The tokens that mark spans: `<extra_id_0>` … of an imported tokenizer, else the tokens past the vocabulary."""
+    named = getattr(tokenizer, "symbols", {})
+    own = [named[name] for n in range(len(named)) if (name := f"<extra_id_{n}>") in named]
+    return tuple(own or range(tokenizer.size, vocabulary))
 
 
 def sentence_ends(material: Material) -> tuple[int, ...]:

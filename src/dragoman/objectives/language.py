@@ -7,7 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from dragoman.data import Batch, Row, TokenStore
-from dragoman.models import DecoderOnlyModel
+from dragoman.models import DecoderOnlyModel, Usage
+from dragoman.models.usage import CONTINUE, REPLY, TRANSLATE
 from dragoman.objectives.objective import Loss, Material, Objective, Reads, answered, row, source_layout
 from dragoman.objectives.translation import Translation
 
@@ -17,6 +18,7 @@ class Language(Objective):
 
     reads: ClassVar[Reads] = "text"
     trains = (DecoderOnlyModel,)
+    usage: ClassVar[Usage] = CONTINUE
 
     def __init__(self, material: Material) -> None:
         super().__init__(material)
@@ -41,6 +43,8 @@ class OneSequence(Language):
     """Source, separator and target as one text, all of whose words are to be foretold (Liu et al. 2018, §4.2.3)."""
 
     reads = "pairs"
+    usage = TRANSLATE
+    also = ("generate",)
     decodes = True
     best = "bleu"
     counts_source = True
@@ -62,6 +66,8 @@ class Dialogue(Objective):
 
     reads = "turns"
     trains = (DecoderOnlyModel,)
+    usage = REPLY
+    also = ("translate",)
     aligned = True
 
     def __init__(self, material: Material) -> None:

@@ -11,6 +11,7 @@ from dragoman.data import NOTHING, Batch, Row, TokenStore
 from dragoman.data.noise import MaskWords
 from dragoman.errors import UserError
 from dragoman.models import EncoderOnlyModel, Model
+from dragoman.models.usage import FILL
 from dragoman.objectives.objective import Loss, Material, Objective, answered, row, source_layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.text import SYMBOLS, Tokenizer
@@ -27,6 +28,9 @@ class MaskedWords(Objective):
 
     reads = "text"
     trains: ClassVar[tuple[type[Model], ...]] = (EncoderOnlyModel,)
+    usage = FILL
+    corrupts = True
+    gaps = "piece"
     aligned = True
 
     def __init__(
@@ -61,6 +65,9 @@ class MaskedWords(Objective):
         types = np.arange(len(source)) >= len(before) + len(first[0]) + len(after)
         cut = slice(self.longest)
         return Row(source[cut], target[cut], types[cut].astype(np.int64), elsewhere)
+
+    def note(self, row: Row) -> str:
+        return ("the second sentence is " + ("a random one" if row.label else "the next one")) * self.next_sentence
 
     def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         around = len(self.material.framing.before) + len(self.material.framing.after)

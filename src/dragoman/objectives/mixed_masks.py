@@ -6,6 +6,7 @@ import numpy as np
 
 from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import DecoderOnlyModel
+from dragoman.models.usage import CONTINUE
 from dragoman.objectives.masked_words import mask_words
 from dragoman.objectives.objective import Loss, Material, Objective, answered, row, source_layout
 
@@ -21,6 +22,8 @@ class MixedMasks(Objective):
 
     reads = "text"
     trains = (DecoderOnlyModel,)
+    usage = CONTINUE
+    corrupts = True
     aligned = True
 
     def __init__(
@@ -45,6 +48,11 @@ class MixedMasks(Objective):
         seen = row(framing.before, ids[:cut], framing.after)
         source = row(seen, (framing.start,), ids[cut:])
         return Row(source, row(blank * len(seen), ids[cut:], (framing.end,)), label=len(seen))
+
+    def note(self, row: Row) -> str:
+        if row.label == len(row.source):
+            return "bidirectional mask"
+        return f"the first {row.label} tokens are seen as a whole" if row.label else "left-to-right mask"
 
     def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         return source + len(self.material.framing.before) + len(self.material.framing.after) + 1

@@ -11,14 +11,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data import NOTHING, Batch, Rows, Segments
+from dragoman.data import NOTHING, Batch, Row, Rows, Segments
 from dragoman.errors import UserError
-from dragoman.models import Model
+from dragoman.models import Model, Usage
+from dragoman.models.usage import TRANSLATE
 from dragoman.objectives.cross_entropy import CrossEntropy, TwinCrossEntropy, likelihoods, rows
 from dragoman.parts.embedding import OutputLayer
 from dragoman.parts.mixer import Ctx, Layout
 from dragoman.text import Framing, Tokenizer
 
+#: what is written for a gap in a text: one piece, the span that was there, or the whole text again
+Gaps = Literal["piece", "span", "text"]
 Reads = Literal["pairs", "text", "tags", "turns"]
 
 
@@ -56,6 +59,10 @@ class Objective:
     best: ClassVar[str] = "loss"  # the measure by which validations are compared
     smooths: ClassVar[float] = 0.0  # label smoothing unless told
     counts_source: ClassVar[bool] = False  # are the source's words foretold too, as part of the target?
+    usage: ClassVar[Usage] = TRANSLATE  # the command that uses a run trained with it
+    also: ClassVar[tuple[str, ...]] = ()  # other commands that can use such a run
+    gaps: ClassVar[Gaps | None] = None  # how such a run fills gaps in a text
+    corrupts: ClassVar[bool] = False  # does it corrupt a text that the model must repair?
 
     def __init__(self, material: Material) -> None:
         if not isinstance(material.model, self.trains):
@@ -89,6 +96,15 @@ class Objective:
             return self.width(source, target), 0 * target
         framing = self.material.framing
         return source + len(framing.before) + len(framing.after), target + 1
+
+    @classmethod
+    def supports(cls, command: str) -> bool:
+        """Whether a command of the command line can use a run trained with it."""
+        return command == cls.usage.command or command in cls.also
+
+    def note(self, row: Row) -> str:
+        """What the model is told or asked besides the tokens of a row, for people to read."""
+        return ""
 
     @property
     def twins(self) -> bool:

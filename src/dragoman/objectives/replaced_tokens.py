@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.data import NOTHING, Batch
+from dragoman.data import NOTHING, Batch, Row
 from dragoman.models import Model, ReplacedTokensModel
 from dragoman.objectives.masked_words import MaskedWords
 from dragoman.objectives.objective import Loss, Material, asked, loss_of, source_layout, words_lost
@@ -26,6 +26,9 @@ class ReplacedWords(MaskedWords):
     def __init__(self, material: Material, *, rate: float = 0.15, weight: float = 50.0) -> None:
         super().__init__(material, rate=rate)
         self.weight = weight
+
+    def note(self, row: Row) -> str:
+        return "the discriminator finds the tokens that the generator gets wrong"
 
     def __call__(self, model: ReplacedTokensModel, batch: Batch, step: int = 0) -> Loss:  # type: ignore[override]
         assert batch.asked is not None

@@ -6,6 +6,7 @@ import numpy as np
 
 from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import EncoderOnlyModel
+from dragoman.models.usage import TAG
 from dragoman.objectives.masked_words import framed_answers
 from dragoman.objectives.objective import Loss, Material, Objective, answered, source_layout
 
@@ -15,6 +16,7 @@ class Tagging(Objective):
 
     reads = "tags"
     trains = (EncoderOnlyModel,)
+    usage = TAG
     aligned = True
     best = "accuracy"
 

@@ -55,7 +55,13 @@ class Tagged:
 
 @dataclass(frozen=True)
 class Filled:
-    """A text with its masks filled in, and for every mask the likeliest pieces with their probabilities."""
+    """A text with its gaps filled in, for every gap the likeliest choices with their probabilities, and other texts.
+
+    The choices of an encoder are pieces, each with its own probability. Those of an encoder–decoder are spans, with the
+    probability of all spans of the text together; a run that writes the whole text anew has none. `alternatives`: the
+    next best texts with log p, of an encoder–decoder.
+    """
 
     text: str
     choices: list[list[tuple[str, float]]]
+    alternatives: list[tuple[str, float]] = field(default_factory=list)

@@ -16,10 +16,11 @@ from dragoman import checkpoint, config
 from dragoman.config import Config
 from dragoman.data.padding import padded
 from dragoman.errors import UserError
-from dragoman.models import DecoderOnlyModel, Model, ModelSpec
+from dragoman.models import Model, ModelSpec, Usage
+from dragoman.objectives import Objective, objective
 from dragoman.parts.quick import Weights
 from dragoman.parts.spec import Spec
-from dragoman.run import finding, labels, live, looking, translating
+from dragoman.run import filling, finding, labels, live, looking, translating
 from dragoman.run.folder import (
     CHECKPOINTS,
     CONFIG,
@@ -84,6 +85,32 @@ class Run:
     def spec(self) -> ModelSpec:
         return self.model.spec  # type: ignore[return-value]
 
+    # ---- what it was trained for
+
+    @property
+    def objective(self) -> type[Objective] | None:
+        """What it was trained with; None for an imported checkpoint, of which this is not known."""
+        return objective(self.config.objective.name) if self.config.objective.name else None
+
+    @property
+    def usage(self) -> Usage | None:
+        """The command that uses it, by how it was trained or else by the kind of its model."""
+        return self.model.usage if self.objective is None else self.objective.usage
+
+    def refusal(self, command: str) -> UserError:
+        """The error for a command that cannot use this run: names the command that can."""
+        trained = f"was trained with the objective {self.config.objective.name}" if self.objective else "is imported"
+        kind = type(self.model).__name__.removesuffix("Model")
+        advice = f"use 'dragoman {self.usage.command} {self.folder}'" if self.usage else "start a training from it"
+        return UserError(
+            f"'{command}' cannot use {self.folder}, which {trained} and holds a model of kind {kind}: {advice}"
+        )
+
+    def check_usage(self, command: str) -> None:
+        """Refuse a command that a run trained like this cannot be used with."""
+        if self.objective is not None and not self.objective.supports(command):
+            raise self.refusal(command)
+
     # ---- other runs beside it
 
     def together(self, *others: Run) -> Run:
@@ -134,7 +161,7 @@ class Run:
     @property
     def speaks(self) -> bool:
         """Is it a language model, which says how likely a text is that is no translation?"""
-        return isinstance(self.model, DecoderOnlyModel) and self.config.objective.name != "one-sequence"
+        return self.model.joins and (self.objective is None or self.objective.reads == "text")
 
     def check_words(self, other: Run, why: str) -> None:
         """Refuse a run that cuts text into other tokens, or that is on another device."""
@@ -209,7 +236,7 @@ class Run:
 
         `first` is the number of the first text, where others were translated before: samples are drawn by it.
         """
-        self._needs_a_writer()
+        self._check_translates()
         stream = translating.Translating(
             self,
             settings,
@@ -238,7 +265,7 @@ class Run:
         Greedy search and sampling give token by token, a beam what all its hypotheses have in common by then. Whoever
         has heard enough closes the iterator, and the search ends there.
         """
-        self._needs_a_writer()
+        self._check_translates()
         settings = search or (self.search if beam is None else self.beam(beam))
         yield from live.stream(
             self, text, settings, alignment=alignment, tag=tag, prefix=prefix, required=required, forbidden=forbidden
@@ -246,12 +273,14 @@ class Run:
 
     def acceptance(self, texts: Sequence[Source], search: Speculative) -> Acceptance:
         """How many of the words that a draft proposes for some texts this run would have written itself."""
-        self._needs_a_writer()
+        self._check_translates()
         return finding.acceptance(self, [text for text in texts if not is_empty(text)], search)
 
-    def _needs_a_writer(self) -> None:
+    def _check_translates(self) -> None:
+        """Refuse what is not translated by this run."""
+        self.check_usage("translate")
         if not self.model.writes:
-            raise UserError(f"{self.folder} holds an encoder alone, which writes no text: use 'tag' or 'fill'")
+            raise self.refusal("translate")
 
     @property
     def search(self) -> Decision:
@@ -266,7 +295,7 @@ class Run:
         room = self.model.vocabulary - len(self.symbols.banned) - 1
         own = self.config.search
         return Beam(
-            min(own.beam, room) if size is None else size,  # a toy vocabulary has no room for a beam
+            max(1, min(own.beam, room)) if size is None else size,  # a toy vocabulary has no room for a wide beam
             own.length_penalty,
             own.stop,
             length=self.length,
@@ -285,10 +314,19 @@ class Run:
     def generate(self, prompts: Sequence[str], search: Decision | None = None, tokens: int = 50) -> list[Translation]:
         """Each prompt, which may be empty, with what the model goes on to say; drawn by chance unless told.
 
-        A text is the prompt and its continuation, a score log p(continuation | prompt).
+        A text is the prompt and its continuation, a score log p(continuation | prompt). A run trained on dialogues
+        replies instead: a prompt is a dialogue so far, its turns separated by tabs, and the text is the reply.
         """
+        self.check_usage("generate")
         settings = search or Sample(top_p=0.95, length=Length(0, tokens, tokens))
+        if self.in_turns:
+            return self.translate(prompts, search=settings, alignment=False)
         return translating.continued(self, prompts, settings)
+
+    @property
+    def in_turns(self) -> bool:
+        """Whether its sources are dialogues, to which it replies."""
+        return self.objective is not None and self.objective.reads == "turns"
 
     # ---- tags, masks, scores and looks
 
@@ -297,12 +335,17 @@ class Run:
         return labels.tag(self, texts)
 
     def fill(self, texts: Sequence[str], best: int = 5) -> list[Filled]:
-        """The texts with every <mask> filled in, and the `best` likeliest pieces for each."""
-        return labels.fill(self, texts, best)
+        """The texts with every <mask> filled in, and the `best` likeliest choices.
+
+        An encoder fills a mask with one piece. An encoder–decoder pretrained by span corruption fills it with several
+        pieces; one pretrained by denoising writes the whole text anew.
+        """
+        return filling.fill(self, texts, best)
 
     def score(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[Scored]:
         """log p(y|x) of given translations, or log p(y) of texts where a decoder alone is given no sources."""
-        self._needs_a_writer()
+        if not self.model.writes:
+            raise self.refusal("score")
         return looking.score(self, sources, targets)
 
     def align(self, sources: Sequence[Source], targets: Sequence[str]) -> list[Links] | None:

@@ -41,7 +41,7 @@ def ids_of(run: Run, sources: Sequence[Source], tag: Tag = None) -> list[Any]:
     texts = [source for source in sources if isinstance(source, str)]
     if len(texts) < len(sources):
         raise UserError(f"{run.folder} reads text, but was given arrays: use a run of a system that reads them")
-    if run.config.objective.name != "dialogue":
+    if not run.in_turns:
         tags = tags_of(run, len(texts), tag)
         return [[*before, *ids] for before, ids in zip(tags, run.source_tokenizer.encode_batch(list(texts)))]
     if any(text.count("\t") % 2 for text in texts):

@@ -56,6 +56,7 @@ def measure(run: Run, texts: Sequence[Source], batch: int, settings: Beam, secon
     texts = [text for text in texts if not is_empty(text)]
     if not texts:
         raise UserError("there is nothing to translate: give sentences to measure with")
+    run.check_usage("translate")
     if not run.model.writes:
         raise UserError(f"{run.folder} holds an encoder alone, which writes no text: its speed is that of training")
     order = sorted(islice(cycle(texts), max(batch, len(texts))), key=len)

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from dragoman.data.batching import sorted_batches
 from dragoman.errors import UserError
-from dragoman.models import DecoderOnlyModel
 from dragoman.run.finding import Asked, find
 from dragoman.run.looking import cross, links_of, token_scores_of
 from dragoman.run.results import Links, Translation
@@ -149,8 +148,8 @@ class Translating:
 
 def continued(run: Run, prompts: Sequence[str], settings: Decision) -> list[Translation]:
     """Each prompt, which may be empty, with what a decoder goes on to say."""
-    if not isinstance(run.model, DecoderOnlyModel):
-        raise UserError(f"{run.folder} cannot continue a text: it has no decoder that stands alone; try 'translate'")
+    if not run.model.joins:
+        raise run.refusal("generate")
     begin, encoded = run.framing.before, run.target_tokenizer.encode_batch(list(prompts))
     encoded = [[*begin, *ids] or [run.framing.start] for ids in encoded]
     longest = max(map(len, encoded), default=0)

@@ -74,6 +74,7 @@ class Service:
         self.looking = Looking(self.device, self.limits.looks)
         self.runs: dict[str, Served] = {}
         for run, pair in runs:
+            run.check_usage("translate")
             if run.model.source_features is not None or not run.model.writes:
                 raise UserError(f"{run.folder} does not translate text into text, and cannot be served")
             name = self._free_name(run.folder.resolve().name)

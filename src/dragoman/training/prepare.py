@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dragoman import data
 from dragoman.config import Config, DataConfig, to_yaml
@@ -14,6 +15,7 @@ from dragoman.data.passes import Say, survey, workers_for
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, blueprint, count_parameters
 from dragoman.objectives import Material, make, objective
+from dragoman.objectives.examples import PretrainingExample, examples
 from dragoman.run import CONFIG, pick_device, write_model, write_tokenizers
 from dragoman.search import from_description
 from dragoman.storage import new_folder
@@ -50,6 +52,7 @@ class Prepared:
     preflight: Preflight
     choices: list[Choice]
     parameters: int
+    examples: list[PretrainingExample]  # of what pretraining makes of a text
 
 
 def prepare(folder: Path, config: Config, say: Say) -> Prepared:
@@ -126,8 +129,9 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         if config.text.dropout and config.objective.name != "translation":
             say(f"text.dropout is of no effect: the objective {config.objective.name} makes its own rows")
         begin(partial, spec, config, tokenizers, say)
-        _write(partial, config, spec, framing, tokenizers, preflight)
-    return Prepared(config, preflight, choices + more, parameters)
+        shown = examples(learned, store, config.training.seed)
+        _write(partial, config, spec, framing, tokenizers, preflight.to_dict() | {"examples": [*map(asdict, shown)]})
+    return Prepared(config, preflight, choices + more, parameters, shown)
 
 
 def _train(reading: Reading, train: list[Corpus], split: HoldOut | None) -> Iterator[Pair]:
@@ -140,7 +144,7 @@ def _write(
     spec: ModelSpec,
     framing: Framing,
     tokenizers: tuple[Tokenizer, Tokenizer],
-    preflight: Preflight,
+    preflight: dict[str, Any],
 ) -> None:
     write_tokenizers(folder, *tokenizers)
     text = replace(
@@ -152,9 +156,7 @@ def _write(
     absolute = replace(config, data=_absolute(config.data), text=text, training=training)
     (folder / CONFIG).write_text(to_yaml(absolute), encoding="utf-8")
     write_model(folder, config.system.name or "", spec, framing)
-    (folder / "preflight.json").write_text(
-        json.dumps(preflight.to_dict(), indent=1, ensure_ascii=False), encoding="utf-8"
-    )
+    (folder / "preflight.json").write_text(json.dumps(preflight, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _absolute(config: DataConfig) -> DataConfig:

@@ -13,13 +13,17 @@ from numpy.typing import NDArray
 from dragoman import evaluation
 from dragoman.data import Batches, TokenStore
 from dragoman.data.signals import describe
-from dragoman.objectives import Objective
-from dragoman.run import Run, Source
+from dragoman.objectives import Objective, examples
+from dragoman.run import Run, Source, filling
 from dragoman.search import Beam
+
+REPAIRED = 5  # corrupted texts that are shown at each validation of a pretraining
 
 
 @dataclass(frozen=True)
 class Sample:
+    """A source, its reference and its translation; in pretraining a corrupted input, its target and the prediction."""
+
     source: str
     reference: str
     translation: str
@@ -59,6 +63,8 @@ class Validator:
             aligned=objective.aligned,
             width=objective.width,
         )
+        corrupted = (examples.corrupted(objective, store, n, seed=0) for n in range(min(REPAIRED, len(store))))
+        self.corrupted = [row for row in corrupted if row is not None]
         shown = range(min(sentences, len(store)) if objective.decodes else 0)
         self.sources: list[Source] = [self._source(store.source(i)) for i in shown]
         self.tags = [run.tag_of(store.source(i)) for i in shown]
@@ -93,9 +99,21 @@ class Validator:
             measures["exact_match"] = evaluation.exact_match(texts, self.references).value
             shown = [source if isinstance(source, str) else describe(source) for source in self.sources]
             samples = list(map(Sample, shown, self.references, texts))[:20]
+        if self.corrupted:
+            samples = self._repaired()
         model.train(training)
         perplexity = evaluation.perplexity(-sums["likelihood"], count).value
         return Validation(sums["total"] / count, perplexity, measures, samples)
+
+    def _repaired(self) -> list[Sample]:
+        """Corrupted inputs, their targets, and what the model makes of them, where it fills gaps."""
+        repaired = filling.repaired(self.run, self.corrupted) or [[]] * len(self.corrupted)
+        samples = []
+        for row, found in zip(self.corrupted, repaired):
+            one = examples.shown(self.objective, row)
+            written = "" if not found else examples.shown(self.objective, row._replace(target=np.array(found))).target
+            samples.append(Sample(one.input + (f"  ({one.note})" if one.note else ""), one.target, written))
+        return samples
 
 
 def _has_room(device: torch.device) -> bool:

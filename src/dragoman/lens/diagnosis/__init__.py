@@ -31,6 +31,7 @@ def diagnose(
     `pair` names the languages, such as en-de; `templates` a file of more sentences without gender; `gold` are links of
     words between sources and references.
     """
+    run.check_usage("translate")
     if not run.model.writes or run.model.source_features is not None:
         raise UserError(f"{run.folder} does not translate text, and its failures would be others")
     if not sources or not any(source.strip() for source in sources):

@@ -1,0 +1,193 @@
+"""What is printed after training works: for every system and what it learns by default, without training it."""
+
+from __future__ import annotations
+
+import io
+import shlex
+import sys
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from calling import Answer, Dragoman
+
+from dragoman import checkpoint, config, load
+from dragoman.cli import train
+from dragoman.errors import UserError
+from dragoman.models import blueprint
+from dragoman.objectives import OBJECTIVES
+from dragoman.run import CHECKPOINTS, CONFIG, filling, write_model, write_tokenizers
+from dragoman.search import Beam, Hypothesis
+from dragoman.storage import point
+from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.text import Tokenizer, learn
+from dragoman.training.beginning import with_labels
+from dragoman.training.choices import DEFAULTS, choose_objective
+from dragoman.training.progress import Progress
+from dragoman.training.settle import framing_of, try_spec
+
+LINES = ["The dog walks in a park .", "A sentence is short .", "Hello . The first words ."]
+SMALL = {"width": 16, "layers": 2, "blocks": 1, "heads": 2, "features": 3, "sentinels": 9}
+WANTED = {
+    "translation": "translate",
+    "one-sequence": "translate",
+    "language": "generate",
+    "dialogue": "generate",
+    "masks": "generate",
+    "masked": "fill",
+    "replaced": "fill",
+    "denoising": "fill",
+    "spans": "fill",
+    "tagging": "tag",
+}
+
+
+@cache
+def tokenizers() -> tuple[Tokenizer, Tokenizer]:
+    return learn(LINES, "word", 320), learn(["NOUN VERB"], "word", 100)
+
+
+def settings_of(system: str) -> dict[str, object]:
+    known = SYSTEMS[system].settings()
+    return {name: value for name, value in SMALL.items() if name in known}
+
+
+def defaults() -> list[tuple[str, str]]:
+    """Every system with every kind of data that it learns from."""
+    found = []
+    for name in SYSTEMS:
+        chosen = config.Config(system=config.SystemConfig(name, "tiny", settings_of(name)))
+        spec = try_spec(chosen)
+        vectors = blueprint(spec).source_features is not None
+        found += [(name, holds) for holds in DEFAULTS[type(spec)] if (holds == "signals") == vectors]
+    return found
+
+
+def make_run(folder: Path, system: str, holds: str = "", objective: str | None = None) -> Path:
+    """The folder of a run that nobody has trained."""
+    text, tags = tokenizers()
+    chosen = config.Config(system=config.SystemConfig(system, "tiny", settings_of(system)))
+    spec = SYSTEMS[system].spec(Vocabulary(text.size, text.size, joint=True), "tiny", **settings_of(system))
+    search = config.SearchConfig(beam=2, longest_target=4)
+    chosen = replace(chosen, objective=config.ObjectiveConfig(objective), search=search)
+    chosen = choose_objective(chosen, spec, holds)
+    labelled = OBJECTIVES[chosen.objective.name or ""].reads == "tags"
+    if labelled:
+        spec = with_labels(spec, tags.size)
+    target = tags if labelled else text
+    folder.mkdir()
+    (folder / CONFIG).write_text(config.to_yaml(chosen), encoding="utf-8")
+    write_model(folder, system, spec, framing_of(spec, target))
+    write_tokenizers(folder, text, target)
+    weights = checkpoint.weights_of(spec.build())
+    checkpoint.save(folder / CHECKPOINTS / "000000", {"model": weights}, {"progress": Progress().to_dict()})
+    point(folder / CHECKPOINTS / "best", "000000")
+    return folder
+
+
+def do(dragoman: Dragoman, command: str, monkeypatch: pytest.MonkeyPatch) -> Answer:
+    """Run a command as a shell would, `echo TEXT |` before it and all."""
+    said, _, used = command.rpartition(" | ")
+    given = io.BytesIO(" ".join(shlex.split(said)[1:]).encode() + b"\n")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=given))
+    program, *arguments = shlex.split(used)
+    assert program == "dragoman"
+    more = ("--tokens", 3) if arguments[0] == "generate" else ()
+    return dragoman(*arguments, "--device", "cpu", *more)
+
+
+@pytest.mark.parametrize(("system", "holds"), defaults())
+def test_the_hint_after_training_can_be_run_as_it_is(
+    system: str, holds: str, dragoman: Dragoman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(train, "program", lambda: "dragoman")
+    run = load(make_run(tmp_path / "run", system, holds), device="cpu")
+    command = train.hints(run)["use it"]
+    if holds == "signals":
+        np.savez(tmp_path / "some.npz", values=np.zeros((5, 3), np.float32), lengths=[5])
+        command = command.replace("FILE.npz", str(tmp_path / "some.npz"))
+    answer = do(dragoman, command, monkeypatch)
+    assert answer.code == 0, answer.err
+    assert answer.out.count("\n") == 1
+    assert shlex.split(command.rpartition("| ")[2])[1] == WANTED[run.config.objective.name or ""]
+
+
+def trained_with(objective: str) -> str:
+    """A system that can be trained with an objective."""
+    own = {"spans": "t5", "denoising": "bart", "masks": "unilm", "replaced": "electra", "dialogue": "chat"}
+    other = {"masked": "roberta", "tagging": "tagger", "language": "gpt", "one-sequence": "transformer-d"}
+    return (own | other).get(objective, "transformer")
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_command_names_the_one_that_can_use_a_run(
+    objective: str, dragoman: Dragoman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = make_run(tmp_path / "run", trained_with(objective), objective=objective)
+    for command in ("translate", "generate", "fill", "tag"):
+        answer = do(dragoman, f"echo 'A sentence .' | dragoman {command} {folder}", monkeypatch)
+        if OBJECTIVES[objective].supports(command):
+            assert answer.code == 0, answer.err
+        else:
+            assert answer.code == 2
+            assert f"use 'dragoman {WANTED[objective]} {folder}'" in answer.err
+
+
+@pytest.mark.parametrize("objective", ["language", "masked", "replaced", "denoising", "spans", "masks"])
+def test_a_pretrained_run_is_said_to_be_a_start_for_another(
+    objective: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(train, "program", lambda: "dragoman")
+    folder = make_run(tmp_path / "run", trained_with(objective), objective=objective)
+    assert f"--start-from {folder} " in train.hints(load(folder, device="cpu"))["fine-tune"]
+
+
+# ---- filling gaps
+
+
+def test_spans_are_what_stands_after_their_sentinels() -> None:
+    assert filling.spans_of([7, 900, 1, 2, 901, 902, 3, 901, 4], {900, 901, 902}) == {900: [1, 2], 901: [], 902: [3]}
+
+
+def test_t5_fills_gaps_with_spans_between_sentinels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The input has a sentinel for each gap; sentinels may be written, and what follows each goes into its gap."""
+    run = load(make_run(tmp_path / "run", "t5", "text"), device="cpu")
+    tokenizer, size = run.source_tokenizer, run.source_tokenizer.size
+    sentinels = tuple(range(size, size + 9))
+    assert set(sentinels) <= set(run.symbols.banned)  # of every other search
+    asked = []
+
+    def find(settings: Beam, writer, given):  # type: ignore[no-untyped-def]
+        asked.append((given.source[0].tolist(), writer.symbols.banned))
+        dog, a = tokenizer.encode("dog"), tokenizer.encode("a")
+        written = [sentinels[0], *dog, sentinels[1], *a, sentinels[2]]
+        return [[Hypothesis(written, -0.5, -0.5, True), Hypothesis([sentinels[1], *a], -1.0, -1.0, True)]]
+
+    monkeypatch.setattr(filling, "find", find)
+    for text in ("The <mask> walks in <extra_id_0> park .", "The [MASK] walks in <mask> park ."):
+        (filled,) = run.fill([text], best=2)
+        assert filled.text == "The dog walks in a park ."
+        assert filled.alternatives == [("The <mask> walks in a park .", -1.0)]
+        assert [[span for span, _ in choices] for choices in filled.choices] == [["dog", ""], ["a", "a"]]
+        source, banned = asked.pop()
+        assert [token for token in source if token in sentinels] == list(sentinels[:2])
+        assert not set(sentinels) & set(banned)
+    assert run.fill(["No gap."], best=1)[0].text == "No gap."
+    assert not asked
+
+
+def test_more_gaps_than_sentinels_are_refused(tmp_path: Path) -> None:
+    run = load(make_run(tmp_path / "run", "t5", "text"), device="cpu")
+    with pytest.raises(UserError, match="a text has 10 gaps, but the run has 9 sentinels"):
+        run.fill(["<mask> a " * 10], best=1)
+
+
+def test_bart_writes_the_text_anew(tmp_path: Path) -> None:
+    run = load(make_run(tmp_path / "run", "bart", "text"), device="cpu")
+    filled, whole = run.fill(["The <mask> walks.", "No gap."], best=3)
+    assert filled.choices == []
+    assert len(filled.alternatives) == 2
+    assert (whole.text, whole.alternatives) == ("No gap.", [])
