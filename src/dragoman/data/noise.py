@@ -82,10 +82,10 @@ class CorruptSpans:
         source: kept₁ s₁ kept₂ s₂ … kept      target: s₁ lost₁ s₂ lost₂ … s_final
 
     Raffel et al. 2020, “Exploring the limits of transfer learning with a unified text-to-text transformer”, §3.1.4:
-    round(n · rate) tokens in round(that / mean_span) spans, but at least one of each. Kept and lost segments take turns,
-    each way of cutting equally likely. The authors' program begins with a kept segment and ends with a lost one, which
-    puts the only span of a sentence always at its end; here a row may begin and end with either. Of a row that needs
-    more than the sentinels (one a span and a final one) the rest is left as it is, and so is a row of one token.
+    round(n · rate) tokens in round(that / mean_span) spans, but at least one of each. Kept and lost segments take
+    turns, each way of cutting equally likely. The authors' program begins with a kept segment and ends with a lost one,
+    which puts the only span of a sentence always at its end; here a row may begin and end with either. Of a row that
+    needs more than the sentinels (one a span and a final one) the rest is left as it is, and so is a row of one token.
     """
 
     sentinels: tuple[int, ...]
