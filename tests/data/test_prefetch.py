@@ -47,7 +47,7 @@ def test_no_more_than_depth_items_are_made_ahead() -> None:
 
     ahead = prefetch(items(), depth=3)
     assert next(ahead) == 0
-    assert waiting.wait(5)
+    assert waiting.wait(300)
     assert made == [0, 1, 2, 3]  # the one in use and three more
     ahead.close()
 

@@ -63,21 +63,21 @@ def test_a_mistake_is_told_as_in_one_process_and_a_lost_process_in_a_sentence() 
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at Linux' list of processes")
-def test_workers_end_when_their_parent_is_killed() -> None:
+def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
+    """Two workers say that they are at work, each with a file, and then work for hours."""
+    work = [f"(open({str(tmp_path / name)!r}, 'w').close(), __import__('time').sleep(10_000))" for name in "ab"]
     code = (
-        "import time\nfrom dragoman.data.workers import spread\n"
-        "if __name__ == '__main__':\n    list(spread(time.sleep, [0.0, 0.0, 600.0, 600.0], 2))\n"
+        "from dragoman.data.workers import spread\n"
+        f"if __name__ == '__main__':\n    list(spread(eval, ['0', '0', *{work!r}], 2))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    deadline = time.monotonic() + 60
-    while len(group(parent.pid)) < 3 and time.monotonic() < deadline:  # itself and two others
-        time.sleep(0.1)
-    time.sleep(2)
+    while len(list(tmp_path.iterdir())) < 2:
+        assert parent.poll() is None
+        time.sleep(0.05)
     parent.kill()
     parent.wait()
-    while group(parent.pid) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    assert group(parent.pid) == []
+    while group(parent.pid):  # ends, or the workers do not
+        time.sleep(0.05)
 
 
 def group(session: int) -> list[int]:

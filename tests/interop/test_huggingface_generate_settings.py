@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import tokenizers
 import torch
-from huggingface_pairs import EARLY, SEQ2SEQ, Pair, assert_same, pair, plain
+from huggingface_pairs import EARLY, SEQ2SEQ, Pair, assert_same, pair, plain, representative
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
@@ -53,7 +53,7 @@ def wishes(draw: some.DrawFn) -> dict[str, Any]:
 
 @settings(max_examples=15, derandomize=True, deadline=None, database=None)
 @given(wish=wishes(), seed=some.integers(0, SEEDS - 1))
-@pytest.mark.parametrize("name", SEQ2SEQ)
+@pytest.mark.parametrize("name", representative(SEQ2SEQ))
 def test_random_settings(name: str, seed: int, wish: dict[str, Any]) -> None:
     """Widths, numbers of results, penalties, stopping rules, lengths, n-grams and bad words, all at once."""
     models = made(name, seed)

@@ -67,16 +67,31 @@ def client(serving: Serving) -> TestClient:
 @pytest.fixture(scope="module")
 def service(run: Run) -> Service:
     """A service that listens."""
+    return Service([(run, Pair("en", "de"))], Limits(rate=0, patience=300))
+
+
+@pytest.fixture(scope="module")
+def hasty_service(run: Run) -> Service:
+    """A service that waits half a second for a request to arrive."""
     return Service([(run, Pair("en", "de"))], Limits(rate=0, patience=0.5))
 
 
 @pytest.fixture(scope="module")
 def address(service: Service) -> Iterator[tuple[str, int]]:
+    yield from listen(service)
+
+
+@pytest.fixture(scope="module")
+def hasty(hasty_service: Service) -> Iterator[tuple[str, int]]:
+    yield from listen(hasty_service)
+
+
+def listen(service: Service) -> Iterator[tuple[str, int]]:
     ready, bound = threading.Event(), listening("127.0.0.1", 0)
     server = server_of(service, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
-    assert ready.wait(60)
+    assert ready.wait(300)
     yield bound.getsockname()
     server.should_exit = True
     thread.join()

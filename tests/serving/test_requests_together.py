@@ -32,7 +32,7 @@ class Upper:
         self, texts: Sequence[str], settings: object, first: int, **_: object
     ) -> Iterator[Translation]:
         self.batches.append(list(texts))
-        assert self.may.wait(10)
+        assert self.may.wait(300)
         if "bad" in texts:
             raise ValueError("bad")
         for number, text in enumerate(texts, first):
@@ -74,7 +74,7 @@ def busy(run: Upper, batcher: Batcher) -> Job:
 
 
 def texts(one: Job) -> list[str]:
-    return [found.text for found in one.answer.result(10)]
+    return [found.text for found in one.answer.result(300)]
 
 
 def test_what_comes_while_a_batch_runs_is_the_next_batch(run: Upper, batcher: Callable[..., Batcher]) -> None:
@@ -87,17 +87,16 @@ def test_what_comes_while_a_batch_runs_is_the_next_batch(run: Upper, batcher: Ca
 
 
 def test_a_run_with_nothing_to_do_waits_for_others_to_join(run: Upper, batcher: Callable[..., Batcher]) -> None:
-    one = batcher(delay=0.3)
+    one = batcher(delay=2.0)
     waiting = [one.accept(job(name)) for name in "ab"]
     assert [texts(some) for some in waiting] == [["A"], ["B"]]
     assert run.batches == [["a", "b"]]
 
 
 def test_it_does_not_wait_when_the_batch_is_full(run: Upper, batcher: Callable[..., Batcher]) -> None:
-    one = batcher(tokens=2, delay=9.0)
-    began = time.monotonic()
+    one = batcher(tokens=2)
+    object.__setattr__(one.batching, "delay", 1e6)  # seconds, for which nobody would wait
     assert texts(one.accept(job("a", "b"))) == ["A", "B"]
-    assert time.monotonic() - began < 5
 
 
 def test_a_batch_has_no_more_tokens_than_its_budget(run: Upper, batcher: Callable[..., Batcher]) -> None:
@@ -139,7 +138,7 @@ def test_a_failure_is_answered_to_whom_it_concerns(run: Upper, batcher: Callable
     run.may.set()
     assert texts(good) == ["GOOD"]
     with pytest.raises(ValueError, match="bad"):
-        bad.answer.result(10)
+        bad.answer.result(300)
     assert texts(one.accept(job("next"))) == ["NEXT"]
 
 

@@ -80,6 +80,7 @@ def draw(random: np.random.Generator) -> tuple[NDArray[np.float32], list[int]]:
     return patches, [FIRST + WORDS.index(word) for word in words]
 
 
+@pytest.mark.exhaustive
 def test_images_are_put_into_words() -> None:
     random = np.random.default_rng(1)
     seen, unseen = ([draw(random) for _ in range(count)] for count in (2000, 200))
@@ -113,6 +114,7 @@ class Voice:
         return (frames + noise).astype(np.float32), (FIRST + words).tolist()
 
 
+@pytest.mark.exhaustive
 def test_sound_is_put_into_words() -> None:
     voice = Voice(words=8, features=10, random=np.random.default_rng(1))
     seen, unseen = ([voice.say() for _ in range(count)] for count in (3000, 200))

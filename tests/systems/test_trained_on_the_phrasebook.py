@@ -55,6 +55,7 @@ def perplexities(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> dict
     return {system: train(folder, corpus, system) for system in ("rnn-lm", "transformer-d", "bahdanau")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("system", ["rnn-lm", "transformer-d"])
 def test_one_sequence_learns_the_phrasebook(system: str, perplexities: dict[str, list[float]]) -> None:
     half, end = perplexities[system]
@@ -62,6 +63,7 @@ def test_one_sequence_learns_the_phrasebook(system: str, perplexities: dict[str,
     assert end < 60  # of 1,000 pieces
 
 
+@pytest.mark.exhaustive
 def test_one_recurrent_sequence_is_worse_than_attention(perplexities: dict[str, list[float]]) -> None:
     assert perplexities["bahdanau"][-1] < perplexities["rnn-lm"][-1]
 

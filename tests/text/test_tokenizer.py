@@ -283,11 +283,11 @@ if child == 0:
 print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.environ.get("TOKENIZERS_PARALLELISM"))
 """
     environment = {name: value for name, value in os.environ.items() if name != "TOKENIZERS_PARALLELISM"}
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment, timeout=60)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, env=environment)
     assert done.stdout.split() == ["7", "None"]
     assert "tokenizers" not in done.stderr
 
 
 def test_text_needs_no_torch() -> None:
     program = "import sys, dragoman.text; sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", program], timeout=60).returncode == 0
+    assert subprocess.run([sys.executable, "-c", program]).returncode == 0

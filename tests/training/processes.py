@@ -50,7 +50,7 @@ def together(size: int, work: Callable[..., None], folder: Path, *arguments: Any
         process.start()
     ended = []
     for process, file in zip(processes, files):
-        process.join(180)
+        process.join(600)  # an upper bound for a busy machine, not a measure of speed
         late = process.is_alive()
         if late:
             process.kill()

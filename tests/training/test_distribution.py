@@ -6,6 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -119,8 +120,15 @@ def test_killed_and_resumed_it_is_bit_equal(
         assert all(torch.equal(known[name], found[name]) for name in known), path
 
 
-@pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("sizes", [(2, 1), (1, 2)], ids=["two, then one", "one, then two"])
+@pytest.mark.parametrize(
+    ("spread", "sizes"),
+    [
+        pytest.param("sharded", (2, 1), id="two, then one-sharded"),
+        pytest.param("replicated", (1, 2), id="one, then two-replicated"),
+        pytest.param("replicated", (2, 1), id="two, then one-replicated", marks=pytest.mark.exhaustive),
+        pytest.param("sharded", (1, 2), id="one, then two-sharded", marks=pytest.mark.exhaustive),
+    ],
+)
 def test_resumed_on_another_number_it_is_the_same_training(
     alone: tuple[Path, Path], spread: str, sizes: tuple[int, int], tmp_path: Path
 ) -> None:
@@ -135,8 +143,15 @@ def test_resumed_on_another_number_it_is_the_same_training(
     assert_alike(trained, run)
 
 
-@pytest.mark.parametrize("spread", SPREADS)
-@pytest.mark.parametrize("lost", [0, 1])
+@pytest.mark.parametrize(
+    ("spread", "lost"),
+    [
+        ("replicated", 0),
+        ("sharded", 1),
+        pytest.param("sharded", 0, marks=pytest.mark.exhaustive),
+        pytest.param("replicated", 1, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost: int, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare(run, small_config(corpus, accumulate=2, steps=10_000), lambda text: None)
@@ -209,19 +224,38 @@ def test_torchrun_starts_again_from_the_last_checkpoint(corpus: Path, tmp_path: 
     assert_alike(tmp_path / "whole", tmp_path / "run")
 
 
-def wait_for_the_first(seconds: float) -> None:
-    import datetime
+def wait_for_the_first(signs: int) -> None:
+    """The first process works until it has sent some signs of life, which the other one has received."""
+    distribution.PULSE = 0.05
+    tell, told, enough = distribution._tell, [0], threading.Event()
 
-    distribution.PATIENCE, distribution.PULSE = datetime.timedelta(seconds=seconds / 3), seconds / 12
+    def counted(answer: list[Any]) -> None:
+        tell(answer)
+        told[0] += 1
+        if told[0] >= signs:
+            enough.set()
+
+    distribution._tell = counted
     world = World.join()
-    answer = world.first(lambda: (time.sleep(seconds), "done")[1])
-    assert answer == "done"
+    assert world.first(lambda: (enough.wait(), "done")[1]) == "done"
+    assert told[0] > signs
     assert world.sum([world.rank, 1.0]) == [1.0, 2.0]
 
 
-def test_who_waits_for_the_first_process_is_patient_while_it_lives(tmp_path: Path) -> None:
-    """A validation may take longer than a process that says nothing is waited for."""
-    assert [one.code for one in together(2, wait_for_the_first, tmp_path, 6.0)] == [0, 0]
+def test_a_process_that_waits_for_the_first_one_gets_signs_of_life(tmp_path: Path) -> None:
+    assert [one.code for one in together(2, wait_for_the_first, tmp_path, 5)] == [0, 0]
+
+
+def wait_longer_than_patience(seconds: float) -> None:
+    import datetime
+
+    distribution.PATIENCE, distribution.PULSE = datetime.timedelta(seconds=seconds / 3), seconds / 12
+    assert World.join().first(lambda: (time.sleep(seconds), "done")[1]) == "done"
+
+
+@pytest.mark.slow
+def test_work_of_the_first_process_may_take_longer_than_the_patience_of_the_others(tmp_path: Path) -> None:
+    assert [one.code for one in together(2, wait_longer_than_patience, tmp_path, 60.0)] == [0, 0]
 
 
 def test_a_mistake_is_said_once(corpus: Path, tmp_path: Path) -> None:

@@ -334,7 +334,9 @@ def test_a_step_keeps_every_tensor_where_it_is(settings: dict[str, Any]) -> None
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own
-@pytest.mark.parametrize("settings", SETTINGS, ids=str)
+@pytest.mark.parametrize(
+    "settings", [SETTINGS[0], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in SETTINGS[1:])], ids=str
+)
 def test_a_compiled_step_is_the_same(settings: dict[str, Any]) -> None:
     """torch itself keeps its compiler out of fused kernels: they run between the graphs."""
     model, twin = model_of(), model_of()
