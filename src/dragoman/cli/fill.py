@@ -43,4 +43,4 @@ def fill(
         for other, score in text.alternatives:
             print(f"  {score:.4f}\t{other}")
         for number, choices in enumerate(text.choices if best > 1 and not text.alternatives else [], 1):
-            print(f"  {number}: " + ", ".join(f"{piece} {probability:.2f}" for piece, probability in choices))
+            print(f"  {number}: " + ", ".join(f"{piece} {probability:.3g}" for piece, probability in choices))

@@ -14,7 +14,7 @@ from dragoman.data.reading import encode_words
 from dragoman.errors import UserError
 from dragoman.models import EncoderOnlyModel
 from dragoman.run.results import Tagged
-from dragoman.text import Framing
+from dragoman.text import Framing, Tokenizer
 
 if TYPE_CHECKING:
     from dragoman.run.run import Run
@@ -35,7 +35,9 @@ def tag(run: Run, texts: Sequence[str]) -> list[Tagged]:
     results = [Tagged([], [], [])] * len(texts)
     written = [i for i, words in enumerate(sentences) if words]
     rows = [[piece for word in pieces[i] for piece in word][:room] for i in written]
+    special = special_labels(run.target_tokenizer, int(model.spec.outputs))
     for batch, logits in logits_of(run, model, rows):
+        logits[..., special] = -torch.inf
         probability, best = logits.softmax(-1).max(-1)
         for n, (p, tags) in zip(batch, zip(probability.tolist(), best.tolist())):
             i = written[n]
@@ -44,6 +46,11 @@ def tag(run: Run, texts: Sequence[str]) -> list[Tagged]:
             labels = [run.target_tokenizer.decode([tags[place]]) for place in places]
             results[i] = Tagged(sentences[i], labels, [p[place] for place in places])
     return results
+
+
+def special_labels(tokenizer: Tokenizer, outputs: int) -> list[int]:
+    """The outputs of a tagger that are not labels: padding, unknown and other special symbols of its tokenizer."""
+    return [n for n in range(outputs) if n == tokenizer.unknown or not tokenizer.decode([n])]
 
 
 def logits_of(run: Run, model: EncoderOnlyModel, rows: list[list[int]]) -> Iterator[tuple[list[int], Tensor]]:
