@@ -106,16 +106,21 @@ class TrainingConfig:
     learning_rate: float | None = None  # at its peak; by the model's width if not given
     warmup: int | None = None  # steps up to the peak
     recipe: Literal["auto", "textbook", "modern", "plain"] = "auto"  # what decides the rest: auto takes the best known
-    schedule: Literal["inverse-sqrt", "cosine", "constant", "stable", "halving"] | None = None
-    decay: float = 0.2  # stable: the share of the steps, at the end, in which the rate falls to zero
-    hold: float = 5.0  # halving: epochs before the rate is halved for the first time
-    halve_every: float = 1.0  # halving: epochs from then on between one time and the next
-    optimizer: Literal["adamw", "adam", "sgd", "adadelta", "muon"] | None = None
-    momentum: float | None = None  # of sgd and muon; 0 and 0.95 if not given
-    beta1: float = 0.9
-    beta2: float = 0.98
-    epsilon: float = 1e-9
-    weight_decay: float = 0.01  # of adamw and muon; the others are the papers', without
+    schedule: Literal["inverse-sqrt", "cosine", "linear", "constant", "stable", "halving", "plateau"] | None = None
+    warmup_start: float | None = None  # share of the peak at which the warm-up starts: 0; 1 holds the rate constant
+    final_rate: float | None = None  # cosine, linear, stable: share of the peak at which the decay ends: 0
+    decay: float = 0.2  # stable: the share of the steps, at the end, in which the rate falls
+    hold: float | None = None  # halving: epochs before the rate is halved for the first time: 5
+    halve_every: float | None = None  # halving: epochs from then on between one time and the next: 1
+    plateau_factor: float | None = None  # plateau: factor of the rate after a validation that is not better: 0.1
+    optimizer: Literal["adamw", "adam", "sgd", "adadelta", "adafactor", "muon"] | None = None
+    momentum: float | None = None  # of sgd, adafactor and muon: 0, 0 and 0.95
+    nesterov: bool | None = None  # Nesterov momentum for sgd: false
+    beta1: float | None = None  # 0.9
+    beta2: float | None = None  # 0.98
+    epsilon: float | None = None  # 1e-9
+    weight_decay: float | None = None  # of adamw and muon: 0.01; the others have none
+    loss_normalization: Literal["tokens", "sentences"] | None = None  # divide the summed loss by the number of: tokens
     clip: float | None = None  # the largest norm of a gradient, 1 if not given; 0: any
     label_smoothing: float | None = None  # 0.1 for translation, else 0
     validate_every: int | None = None  # steps; about once an epoch if not given
@@ -142,11 +147,36 @@ class TrainingConfig:
         _check("training", self, validate_sentences=(0, most), keep=(1, most), seed=(0, 2**31 - 1))
         _check("training", self, decay=(0, 1), hold=(0, most), halve_every=(0.001, most))
         _check("training", self, momentum=(0, 0.99999), ema=(0, 0.9999999))
+        _check("training", self, warmup_start=(0, 1), final_rate=(0, 1), plateau_factor=(0, 1))
         if self.fit and self.tokens is not None:
             raise UserError(
                 f"training.fit looks for the most tokens that fit, but training.tokens={self.tokens} was given too: "
                 "leave one of them out"
             )
+
+    def value(self, name: str) -> Any:
+        """The value of a setting, or its default where neither the user nor a recipe has set it."""
+        own = getattr(self, name)
+        return TRAINING_DEFAULTS.get(name) if own is None else own
+
+
+#: values of training settings that neither the user nor the recipe has set
+TRAINING_DEFAULTS: dict[str, Any] = {
+    "optimizer": "adamw",
+    "schedule": "inverse-sqrt",
+    "warmup_start": 0.0,
+    "final_rate": 0.0,
+    "hold": 5.0,
+    "halve_every": 1.0,
+    "plateau_factor": 0.1,
+    "nesterov": False,
+    "beta1": 0.9,
+    "beta2": 0.98,
+    "epsilon": 1e-9,
+    "weight_decay": 0.01,
+    "clip": 1.0,
+    "loss_normalization": "tokens",
+}
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ from dragoman.training.prepare import prepare
 #: a step of three batches is two for one process and one for the other; of one batch the other has none
 WAYS: dict[str, dict[str, Any]] = {
     "transformer": {"accumulate": 3, "ema": 0.9},
-    "bahdanau": {"accumulate": 1, "validate_every": 50},
+    "bahdanau": {"accumulate": 1, "validate_every": 50, "loss_normalization": "sentences"},
 }
 SPREADS = ["replicated", "sharded"]
 
@@ -271,8 +271,8 @@ def test_sgd_is_not_sharded(corpus: Path, tmp_path: Path) -> None:
     for one in together(2, command, tmp_path / "said", arguments):
         assert one.code == 2
         assert (
-            one.said
-            == "dragoman: sgd does not know sharded weights: choose adamw, or training.distribution=replicated\n"
+            one.said == "dragoman: training.optimizer sgd cannot train sharded weights: choose adamw, or "
+            "training.distribution=replicated\n"
         )
 
 
@@ -346,6 +346,7 @@ def test_every_batch_of_a_step_is_computed_once(alone: tuple[Path, Path]) -> Non
             # all do as many
             assert len({len(group.batches) + (group.idle is not None) for group in dealt}) == 1
             assert all(group.answers == sum(batch.target_tokens for _, batch in group.batches) for group in dealt)
+            assert all(group.sentences == sum(len(batch.indices) for _, batch in group.batches) for group in dealt)
 
 
 def test_a_new_run_has_a_batch_for_every_process() -> None:

@@ -31,7 +31,12 @@ from dragoman.training.optimizer import (
     state_tensors,
 )
 
-SETTINGS: list[dict[str, Any]] = [*({"optimizer": name} for name in OPTIMIZERS), {"optimizer": "sgd", "momentum": 0.9}]
+SETTINGS: list[dict[str, Any]] = [
+    *({"optimizer": name} for name in OPTIMIZERS),
+    {"optimizer": "sgd", "momentum": 0.9},
+    {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
+    {"optimizer": "adafactor", "momentum": 0.9},
+]
 
 
 def config_of(settings: dict[str, Any]) -> TrainingConfig:
@@ -123,6 +128,46 @@ def test_adadelta_is_torchs() -> None:
         other.step()
     for weight, wanted in zip(model.parameters(), twin.parameters()):
         torch.testing.assert_close(weight, wanted)
+
+
+# ---- Adafactor
+
+
+def test_adafactor_is_torchs() -> None:
+    """torch bounds the rate by 1/√t, which does not matter for small rates."""
+    model, twin = model_of().double(), model_of().double()
+    own = make_optimizer(model, TrainingConfig(optimizer="adafactor"))
+    other = torch.optim.Adafactor(twin.parameters(), lr=0.01, weight_decay=0.0)
+    for step in range(1, 6):
+        for one in (model, twin):
+            give_gradients(one, step)
+        set_rate(own, 0.01 / step)
+        other.param_groups[0]["lr"] = 0.01 / step
+        own.step()
+        other.step()
+    for weight, wanted in zip(model.parameters(), twin.parameters()):
+        torch.testing.assert_close(weight, wanted, rtol=1e-6, atol=1e-9)
+
+
+def test_adafactor_by_hand() -> None:
+    """One step: β = 0, so R and C are the means of ∇² over columns and rows, and U = ∇ / √(R Cᵀ / mean R)."""
+    weight = nn.Parameter(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64))
+    model = nn.ParameterList([weight])
+    optimizer = make_optimizer(model, TrainingConfig(optimizer="adafactor"))
+    weight.grad = torch.tensor([[1.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
+    set_rate(optimizer, 0.1)
+    optimizer.step()
+    # R = (1, 5), C = (1, 5), mean R = 3: R Cᵀ / 3 = ((1/3, 5/3), (5/3, 25/3)), so U = (√3, √0.6; √0.6, 3√0.12)
+    update = torch.tensor([[3**0.5, 0.6**0.5], [0.6**0.5, 3 * 0.12**0.5]], dtype=torch.float64)
+    update /= (5.28 / 4) ** 0.5  # the mean square of U, (3 + 0.6 + 0.6 + 1.08) / 4, is above 1
+    # the root mean square of the weights is 2.5
+    expected = torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64) - 0.1 * 2.5 * update
+    torch.testing.assert_close(weight.detach(), expected)
+
+
+def test_nesterov_without_momentum_is_refused() -> None:
+    with pytest.raises(UserError, match=r"training\.momentum"):
+        make_optimizer(model_of(), TrainingConfig(optimizer="sgd", nesterov=True))
 
 
 # ---- Muon
@@ -236,6 +281,10 @@ def test_an_update_of_muon_is_as_large_as_one_of_adamw() -> None:
         ({"optimizer": "adam"}, lambda weights: torch.optim.Adam(weights, betas=(0.9, 0.95), eps=1e-8)),
         ({"optimizer": "sgd"}, lambda weights: torch.optim.SGD(weights)),
         ({"optimizer": "sgd", "momentum": 0.9}, lambda weights: torch.optim.SGD(weights, momentum=0.9)),
+        (
+            {"optimizer": "sgd", "momentum": 0.9, "nesterov": True},
+            lambda weights: torch.optim.SGD(weights, momentum=0.9, nesterov=True),
+        ),
     ],
 )
 def test_adam_and_sgd_are_torchs_without_decay(

@@ -94,6 +94,8 @@ RECIPES: dict[str, dict[str, Any]] = {
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "schedule": "constant"},
     "plain sgd": {"optimizer": "sgd", "learning_rate": 0.5},
     "adam": {"optimizer": "adam", "accumulate": 1},
+    "adafactor": {"optimizer": "adafactor", "momentum": 0.5},
+    "plateau": {"optimizer": "sgd", "learning_rate": 5.0, "schedule": "plateau", "validate_every": 3, "warmup": 1},
     "ema": {"optimizer": "adamw", "ema": 0.9},
     "packed": {"layout": "packed", "compile": False, "ema": 0.99, "optimizer": "muon"},
 }

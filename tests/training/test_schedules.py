@@ -34,6 +34,33 @@ def test_the_cosine_is_halfway_down_in_the_middle_and_zero_at_the_end() -> None:
     assert learning_rate(config, 111) == pytest.approx(0.0)
 
 
+def test_linear_decay_reaches_zero_at_the_last_step() -> None:
+    config = TrainingConfig(schedule="linear", learning_rate=1.0, warmup=10, steps=110)
+    assert [learning_rate(config, step) for step in (10, 35, 60, 110, 111)] == pytest.approx([1, 0.75, 0.5, 0, 0])
+
+
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "stable"])
+def test_a_decay_ends_at_the_final_rate(schedule: str) -> None:
+    config = TrainingConfig(schedule=schedule, learning_rate=2.0, warmup=10, steps=110, final_rate=0.1)  # type: ignore[arg-type]
+    assert learning_rate(config, 10) == 2.0
+    assert learning_rate(config, 110) == learning_rate(config, 500) == pytest.approx(0.2)
+    if schedule != "stable":
+        assert learning_rate(config, 60) == pytest.approx(1.1)  # halfway from 2 to 0.2
+
+
+def test_t5_holds_the_rate_and_then_takes_the_inverse_square_root() -> None:
+    """1/√max(step, 10⁴) (Raffel et al. 2020, §3.1.2)."""
+    config = TrainingConfig(learning_rate=0.01, warmup=10_000, warmup_start=1.0)
+    for step in (1, 5000, 10_000, 40_000, 1_000_000):
+        assert learning_rate(config, step) == pytest.approx(1 / math.sqrt(max(step, 10_000)))
+
+
+def test_plateau_reduces_the_rate_once_for_each_validation_that_is_not_better() -> None:
+    config = TrainingConfig(schedule="plateau", learning_rate=0.25, warmup=0)
+    rates = [learning_rate(config, 500, Horizon(reductions=reductions)) for reductions in (0, 1, 2)]
+    assert rates == pytest.approx([0.25, 0.025, 0.0025])
+
+
 def test_stable_is_constant_until_its_last_share() -> None:
     config = TrainingConfig(schedule="stable", learning_rate=2.0, warmup=10, steps=1000, decay=0.2)
     assert [learning_rate(config, step) for step in (11, 400, 800)] == [2.0, 2.0, 2.0]

@@ -93,6 +93,7 @@ def _parts(spec: object) -> list[str]:
 
 
 def _describe(name: str, known: System, size: str, as_json: bool) -> None:
+    import dataclasses
     import inspect
 
     from dragoman.models import model_to_dict
@@ -104,6 +105,7 @@ def _describe(name: str, known: System, size: str, as_json: bool) -> None:
     settings = {key: setting.default for key, setting in known.settings().items()}
     if as_json:
         about = _row(name, known, size) | {"sizes": sizes, "settings": settings}
+        about |= {"paper_training": dataclasses.asdict(known.paper_training), "recipe": known.recipe}
         print_json(about | {"spec": model_to_dict(spec)})
         return
     print(f"{name}: {inspect.getdoc(known.make)}")
@@ -114,6 +116,13 @@ def _describe(name: str, known: System, size: str, as_json: bool) -> None:
     print(f"parts     {', '.join(_parts(spec))}")
     print(f"settings  {', '.join(f'{key}={value}' for key, value in settings.items())}")
     print("          change one with --set system.settings.NAME=VALUE")
+    trained = known.paper_training
+    print(f"textbook  {trained}")
+    if trained.differences:
+        print(f"          not as in the paper: {trained.differences}")
+    tuned = {**known.tuned, **(known.modern if known.recipe == "modern" else {})}
+    better = f" with {', '.join(f'{key}={value}' for key, value in tuned.items())}" if tuned else ""
+    print(f"default   recipe {known.recipe}{better}")
     print(f"\n{size}:")
     for line in outline(spec):
         print(f"  {line}")

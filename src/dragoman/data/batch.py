@@ -71,6 +71,11 @@ class Batch:
         return len(self.indices)
 
     @property
+    def sentences(self) -> int:
+        """Rows whose losses are summed; each pair counts twice in a doubled batch."""
+        return len(self) * (2 if self.twins else 1)
+
+    @property
     def padding(self) -> float:
         """The share of the batch that is padding."""
         real = self.source_tokens + (self.target_tokens if self.asked is None else 0)

@@ -17,10 +17,10 @@ from dragoman.systems import (
     sensory,
     transformer,
 )
-from dragoman.systems.system import System
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.vocabulary import Vocabulary
 
-__all__ = ["SYSTEMS", "System", "Vocabulary", "system"]
+__all__ = ["SYSTEMS", "PaperTraining", "System", "Vocabulary", "system"]
 
 _FAMILIES = (
     recurrent,

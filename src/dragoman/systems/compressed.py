@@ -9,7 +9,8 @@ from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Sinusoidal
 from dragoman.parts.stack import PostNorm, Stack
-from dragoman.systems.system import System
+from dragoman.systems.system import PaperTraining, System
+from dragoman.systems.transformer import TRAINING
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -51,5 +52,6 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         {"pairs": ("one-sequence", {})},
+        paper_training=PaperTraining(TRAINING, noam=1.0),
     ),
 }

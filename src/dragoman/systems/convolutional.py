@@ -10,7 +10,7 @@ from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
-from dragoman.systems.system import System
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -93,6 +93,24 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1024},
         },
         0.2,
+        paper_training=PaperTraining(
+            {
+                "optimizer": "sgd",
+                "momentum": 0.99,
+                "nesterov": True,
+                "learning_rate": 0.25,
+                "schedule": "plateau",
+                "plateau_factor": 0.1,
+                "warmup": 0,
+                "clip": 0.1,
+                "label_smoothing": 0.0,
+                "loss_normalization": "tokens",
+            },
+            {"dropout": 0.2},
+            differences="the rate falls after each validation that is not better, where the paper lowers it after "
+            "every epoch from the first one that is not, until it is below 10⁻⁴; no weight normalisation; batches have "
+            "a number of tokens instead of 64 sentences",
+        ),
     ),
     "bytenet": System(
         bytenet,
@@ -105,5 +123,19 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1600},
         },
         0.4,
+        paper_training=PaperTraining(
+            {
+                "optimizer": "adam",
+                "learning_rate": 3e-4,
+                "schedule": "constant",
+                "warmup": 0,
+                "clip": 0.0,
+                "beta2": 0.999,
+                "epsilon": 1e-8,
+                "label_smoothing": 0.0,
+            },
+            {"dropout": 0.0},
+            differences="the paper translates characters: --set text.kind=character",
+        ),
     ),
 }

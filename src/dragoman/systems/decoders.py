@@ -14,7 +14,8 @@ from dragoman.parts.positions import Learned, Sinusoidal
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Prefix
-from dragoman.systems.system import System
+from dragoman.systems.system import PaperTraining, System
+from dragoman.systems.transformer import TRAINING
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -144,6 +145,20 @@ SYSTEMS: dict[str, System] = {
         },
         1.0,
         {"pairs": ("one-sequence", {})},
+        paper_training=PaperTraining(
+            {
+                "optimizer": "sgd",
+                "learning_rate": 0.1,
+                "schedule": "plateau",
+                "plateau_factor": 0.5,
+                "warmup": 0,
+                "clip": 0.0,
+                "label_smoothing": 0.0,
+            },
+            {"cell": "rnn", "dropout": 0.0},
+            differences="the paper updates the weights after every word instead of every batch, and ends when halving "
+            "the rate no longer helps; its units are sigmoid instead of tanh",
+        ),
     ),
     "transformer-d": System(
         transformer_d,
@@ -157,6 +172,7 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         {"pairs": ("one-sequence", {})},
+        paper_training=PaperTraining(TRAINING, noam=1.0),
     ),
     "gpt": System(
         gpt,
@@ -169,6 +185,22 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1600, "layers": 48, "heads": 25},
         },
         0.4,
+        paper_training=PaperTraining(
+            {
+                "optimizer": "adamw",
+                "learning_rate": 2.5e-4,
+                "schedule": "cosine",
+                "warmup": 2000,
+                "clip": 1.0,
+                "beta2": 0.999,
+                "epsilon": 1e-8,
+                "weight_decay": 0.01,
+                "label_smoothing": 0.0,
+            },
+            {"dropout": 0.1},
+            differences="the paper does not describe its training: these are the values of its predecessor (Radford et "
+            "al. 2018, §4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
+        ),
     ),
     "chat": System(
         chat,
@@ -181,6 +213,24 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 12288, "layers": 96, "heads": 96},
         },
         0.4,
+        paper_training=PaperTraining(
+            {
+                "optimizer": "adamw",
+                "learning_rate": 9.65e-6,
+                "schedule": "cosine",
+                "final_rate": 0.1,
+                "warmup": 0,
+                "clip": 1.0,
+                "beta2": 0.95,
+                "epsilon": 1e-8,
+                "weight_decay": 0.0,
+                "label_smoothing": 0.0,
+            },
+            {"dropout": 0.2},
+            rates={"big": 5.03e-6},
+            differences="the paper's supervised fine-tuning (§C.1), which starts from a pretrained model: with "
+            "--start-from; the reward model and reinforcement learning are left out",
+        ),
     ),
     "unilm": System(
         unilm,
@@ -194,5 +244,20 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         {"text": ("masks", {})},
+        paper_training=PaperTraining(
+            {
+                "optimizer": "adamw",
+                "learning_rate": 3e-5,
+                "schedule": "linear",
+                "warmup": 40_000,
+                "clip": 1.0,
+                "beta2": 0.999,
+                "epsilon": 1e-6,
+                "weight_decay": 0.01,
+            },
+            {"dropout": 0.1},
+            steps=770_000,
+            differences="the paper starts from the weights of BERT; it does not name a clipping",
+        ),
     ),
 }

@@ -10,7 +10,7 @@ from dragoman.parts.recurrent_decoder import RecurrentDecoder
 from dragoman.parts.score import Additive
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Residual, Stack
-from dragoman.systems.system import System
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -83,6 +83,23 @@ SYSTEMS: dict[str, System] = {
             "big": {},
         },
         1.0,
+        paper_training=PaperTraining(
+            {
+                "optimizer": "adam",
+                "learning_rate": 2e-4,
+                "schedule": "constant",
+                "warmup": 0,
+                "clip": 5.0,
+                "beta2": 0.999,
+                "epsilon": 1e-8,
+                "label_smoothing": 0.0,
+                "loss_normalization": "sentences",
+            },
+            {"dropout": 0.2},
+            differences="the paper's first 60,000 steps; it goes on with SGD at a rate of 0.5, halved from 1.2 million "
+            "steps on, which is a second run: --start-from RUN --set training.optimizer=sgd --set "
+            "training.learning_rate=0.5 --set training.schedule=halving",
+        ),
     ),
     "deep-att": System(
         deep_att,
@@ -95,5 +112,20 @@ SYSTEMS: dict[str, System] = {
             "big": {"decoder_layers": 7},
         },
         1.0,
+        paper_training=PaperTraining(
+            {
+                "optimizer": "sgd",
+                "learning_rate": 1.0,
+                "schedule": "plateau",
+                "plateau_factor": 0.5,
+                "warmup": 0,
+                "clip": 5.0,
+                "label_smoothing": 0.0,
+                "loss_normalization": "sentences",
+            },
+            {"dropout": 0.1},
+            differences="the paper's SGD with strong L2 regularisation and one rate for each kind of layer is replaced "
+            "by plain SGD with Luong's rate and clipping, the rate halved when validation does not improve",
+        ),
     ),
 }

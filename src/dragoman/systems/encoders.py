@@ -14,7 +14,7 @@ from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned, Sinusoidal
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Full
-from dragoman.systems.system import System
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.vocabulary import Vocabulary
 
 NORM = LayerNorm(1e-12)
@@ -143,6 +143,22 @@ SIZES: dict[str, dict[str, Any]] = {
     "big": {"width": 1024, "layers": 24, "heads": 16},
 }
 
+#: Adam with decoupled weight decay, warm-up and linear decay over a million steps (Devlin et al. 2019, §A.2)
+BERT: dict[str, Any] = {
+    "optimizer": "adamw",
+    "learning_rate": 1e-4,
+    "schedule": "linear",
+    "warmup": 10_000,
+    "clip": 1.0,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "epsilon": 1e-6,
+    "weight_decay": 0.01,
+}
+
+#: Liu et al. 2019, table 9
+ROBERTA: dict[str, Any] = BERT | {"learning_rate": 6e-4, "warmup": 24_000, "clip": 0.0, "beta2": 0.98}
+
 SYSTEMS: dict[str, System] = {
     "bert": System(
         bert,
@@ -151,8 +167,27 @@ SYSTEMS: dict[str, System] = {
         SIZES,
         0.4,
         {"text": ("masked", {"copies": 10, "next_sentence": True})},
+        paper_training=PaperTraining(
+            BERT,
+            {"dropout": 0.1},
+            steps=1_000_000,
+            differences="the paper does not name the clipping at 1, which its published code has",
+        ),
     ),
-    "roberta": System(roberta, "RoBERTa: A Robustly Optimized BERT Pretraining Approach", 2019, SIZES, 0.4),
+    "roberta": System(
+        roberta,
+        "RoBERTa: A Robustly Optimized BERT Pretraining Approach",
+        2019,
+        SIZES,
+        0.4,
+        paper_training=PaperTraining(
+            ROBERTA,
+            {"dropout": 0.1},
+            rates={"big": 4e-4},
+            steps=500_000,
+            differences="the largest model has a warm-up of 30,000 steps in the paper",
+        ),
+    ),
     "electra": System(
         electra,
         "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
@@ -164,6 +199,14 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1024, "layers": 24, "heads": 16, "generator": 4},
         },
         0.4,
+        paper_training=PaperTraining(
+            BERT | {"learning_rate": 2e-4},
+            {"dropout": 0.1},
+            rates={"tiny": 5e-4, "small": 5e-4},
+            steps=1_000_000,
+            differences="the paper trains its base model for 766,000 and its largest for 400,000 steps with the same "
+            "warm-up; the clipping at 1 is that of its published code",
+        ),
     ),
     "tagger": System(
         tagger,
@@ -176,5 +219,12 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1024, "heads": 16},
         },
         0.4,
+        paper_training=PaperTraining(
+            BERT | {"learning_rate": 5e-5, "warmup": 100, "label_smoothing": 0.0},
+            {"dropout": 0.1},
+            steps=1000,
+            differences="the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to "
+            "5e-5; a tenth of the steps as warm-up is that of its published code",
+        ),
     ),
 }

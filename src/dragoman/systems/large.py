@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnly
 from dragoman.parts.attention import SelfAttention
@@ -12,7 +14,8 @@ from dragoman.parts.norm import LayerNorm, RMSNorm
 from dragoman.parts.positions import Learned, Rotary
 from dragoman.parts.stack import Parallel, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Window
-from dragoman.systems.system import System
+from dragoman.systems.pretrained import ADAFACTOR
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -95,6 +98,19 @@ def llama(
     return DecoderOnly(width, vocabulary.target, stack, tied=tied, initial=Normal(0.02))
 
 
+#: AdamW with a cosine that ends at a tenth of the peak (Brown et al. 2020, §B; Touvron et al. 2023, §2.3)
+ADAMW: dict[str, Any] = {
+    "optimizer": "adamw",
+    "schedule": "cosine",
+    "final_rate": 0.1,
+    "clip": 1.0,
+    "beta1": 0.9,
+    "beta2": 0.95,
+    "epsilon": 1e-8,
+    "weight_decay": 0.1,
+    "label_smoothing": 0.0,
+}
+
 SYSTEMS: dict[str, System] = {
     "gpt3": System(
         gpt3,
@@ -107,6 +123,13 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 12288, "layers": 96, "heads": 96},
         },
         0.4,
+        paper_training=PaperTraining(
+            ADAMW | {"learning_rate": 6e-4, "warmup": 750},
+            rates={"big": 6e-5},
+            steps=520_000,
+            differences="the paper counts tokens: 375 million of warm-up and 260 billion until the rate is a tenth, "
+            "here in batches of half a million; it goes on at that rate for 40 billion; it does not name a dropout",
+        ),
     ),
     "palm": System(
         palm,
@@ -119,6 +142,12 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 18432, "layers": 118, "heads": 48, "head_width": 256},
         },
         0.4,
+        paper_training=PaperTraining(
+            ADAFACTOR | {"momentum": 0.9, "clip": 1.0, "label_smoothing": 0.0},
+            {"dropout": 0.0},
+            differences="second moments are factored into rows and columns, the paper's are not; left out: weight "
+            "decay by the square of the rate, the auxiliary loss on log Z, and batches that grow",
+        ),
     ),
     "llama": System(
         llama,
@@ -131,5 +160,11 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 8192, "layers": 80, "heads": 64, "kv_heads": 8, "inner": 28672},
         },
         0.4,
+        paper_training=PaperTraining(
+            ADAMW | {"learning_rate": 3e-4, "warmup": 2000},
+            {"dropout": 0.0},
+            rates={"big": 1.5e-4},
+            steps=250_000,
+        ),
     ),
 }

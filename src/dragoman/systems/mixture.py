@@ -10,7 +10,8 @@ from dragoman.models import EncoderDecoder
 from dragoman.parts.experts import Experts
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
-from dragoman.systems.system import System
+from dragoman.systems.pretrained import ADAFACTOR
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.transformer import transformer
 from dragoman.systems.vocabulary import Vocabulary
 
@@ -77,5 +78,11 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1024, "layers": 12, "heads": 16, "inner": 8192, "experts": 128},
         },
         0.4,
+        paper_training=PaperTraining(
+            ADAFACTOR | {"label_smoothing": 0.1},
+            {"dropout": 0.1},
+            differences="second moments decay as in T5, without the paper's upper bound of 0.99",
+        ),
+        tuned={"pre_norm": True},
     ),
 }

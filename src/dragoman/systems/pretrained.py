@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.embedding import Embedding
@@ -13,7 +15,8 @@ from dragoman.parts.relative import RelativeBias
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
-from dragoman.systems.system import System
+from dragoman.systems.encoders import ROBERTA
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -110,6 +113,16 @@ def bart(
     )
 
 
+#: Adafactor at 1/√max(step, 10,000): a constant rate of 0.01, then the inverse square root
+ADAFACTOR: dict[str, Any] = {
+    "optimizer": "adafactor",
+    "learning_rate": 0.01,
+    "schedule": "inverse-sqrt",
+    "warmup": 10_000,
+    "warmup_start": 1.0,
+    "clip": 0.0,
+}
+
 SYSTEMS: dict[str, System] = {
     "t5": System(
         t5,
@@ -123,6 +136,11 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         {"text": ("spans", {})},
+        paper_training=PaperTraining(
+            ADAFACTOR | {"label_smoothing": 0.0},
+            {"dropout": 0.1},
+            differences="the paper's pretraining (§3.1.2), also for pairs; it fine-tunes with a constant rate of 0.001",
+        ),
     ),
     "bart": System(
         bart,
@@ -137,5 +155,14 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         {"text": ("denoising", {})},
+        paper_training=PaperTraining(
+            ROBERTA,
+            {"dropout": 0.1},
+            rates={"big": 4e-4},
+            steps=500_000,
+            differences="the paper refers to RoBERTa for its pretraining, whose values these are; dropout stays on in "
+            "the last tenth of the steps",
+        ),
+        tuned={"pre_norm": True},
     ),
 }

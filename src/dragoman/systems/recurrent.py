@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from dragoman.errors import unknown
 from dragoman.models import EncoderDecoder
@@ -25,7 +25,7 @@ from dragoman.parts.recurrent_decoder import RecurrentDecoder
 from dragoman.parts.score import Additive, Concat, Dot, General, ScaledDot
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
-from dragoman.systems.system import System
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.vocabulary import Vocabulary
 
 SCORES: dict[str, Spec] = {
@@ -151,17 +151,25 @@ SIZES = {
     "big": {"width": 1000},
 }
 
-#: plain SGD, the rate halved every so often once it has been held for some epochs, the gradient's norm clipped at 5
-DESCENT = {"optimizer": "sgd", "schedule": "halving", "warmup": 0, "clip": 5.0, "hold": 5.0, "label_smoothing": 0.0}
+#: plain SGD, the loss divided by the number of sentences, the gradient's norm clipped at 5
+SGD: dict[str, Any] = {
+    "optimizer": "sgd",
+    "schedule": "halving",
+    "warmup": 0,
+    "clip": 5.0,
+    "label_smoothing": 0.0,
+    "loss_normalization": "sentences",
+}
 
-#: Adadelta, the gradient's norm clipped at 1
-ADADELTA = {
+#: Adadelta with ρ = 0.95 and ε = 10⁻⁶, the gradient's norm clipped at 1
+ADADELTA: dict[str, Any] = {
     "optimizer": "adadelta",
+    "learning_rate": 1.0,
     "schedule": "constant",
     "warmup": 0,
     "clip": 1.0,
     "label_smoothing": 0.0,
-    "learning_rate": 1.0,
+    "loss_normalization": "sentences",
 }
 
 SYSTEMS: dict[str, System] = {
@@ -171,7 +179,12 @@ SYSTEMS: dict[str, System] = {
         2014,
         SIZES | {"tiny": {"width": 128, "layers": 2, "tied": True}},
         1.0,
-        paper_training=DESCENT | {"learning_rate": 0.7, "halve_every": 0.5},
+        paper_training=PaperTraining(
+            SGD | {"learning_rate": 0.7, "hold": 5.0, "halve_every": 0.5},
+            {"dropout": 0.0},
+            differences="batches have a number of tokens instead of 128 sentences; weights start as Glorot's instead "
+            "of uniform in ±0.08",
+        ),
     ),
     "cho": System(
         cho,
@@ -179,7 +192,12 @@ SYSTEMS: dict[str, System] = {
         2014,
         SIZES,
         1.0,
-        paper_training=ADADELTA,
+        paper_training=PaperTraining(
+            ADADELTA,
+            {"dropout": 0.0},
+            differences="batches have a number of tokens instead of 64 phrase pairs; the paper names no clipping, 1 is "
+            "Bahdanau's",
+        ),
     ),
     "bahdanau": System(
         bahdanau,
@@ -187,7 +205,11 @@ SYSTEMS: dict[str, System] = {
         2015,
         SIZES,
         1.0,
-        paper_training=ADADELTA,
+        paper_training=PaperTraining(
+            ADADELTA,
+            {"dropout": 0.0},
+            differences="batches have a number of tokens instead of 80 sentences",
+        ),
     ),
     "luong": System(
         luong,
@@ -195,6 +217,13 @@ SYSTEMS: dict[str, System] = {
         2015,
         SIZES,
         1.0,
-        paper_training=DESCENT | {"learning_rate": 1.0, "halve_every": 1.0},
+        paper_training=PaperTraining(
+            SGD | {"learning_rate": 1.0, "hold": 8.0, "halve_every": 1.0},
+            {"dropout": 0.2},
+            differences="the paper's models with dropout, trained for 12 epochs; those without it start halving after "
+            "5 of 10 epochs; batches have a number of tokens instead of 128 sentences; weights start as Glorot's "
+            "instead of uniform in ±0.1",
+        ),
+        tuned={"direction": "both"},
     ),
 }

@@ -10,8 +10,8 @@ from dragoman.parts.positions import NoPosition, Rotary
 from dragoman.parts.relative import Shaw
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
-from dragoman.systems.system import System
-from dragoman.systems.transformer import transformer
+from dragoman.systems.system import PaperTraining, System
+from dragoman.systems.transformer import TRAINING, transformer
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -102,6 +102,8 @@ SYSTEMS: dict[str, System] = {
         2018,
         SIZES | {"big": {"width": 1024, "heads": 16, "clip": 8, "dropout": 0.3}},
         0.4,
+        paper_training=PaperTraining(TRAINING, noam=1.0),
+        tuned={"pre_norm": True},
     ),
     "roformer": System(
         roformer,
@@ -109,5 +111,10 @@ SYSTEMS: dict[str, System] = {
         2021,
         SIZES,
         0.4,
+        paper_training=PaperTraining(
+            TRAINING | {"learning_rate": 5e-4},
+            differences="the paper does not name the length of its warm-up: 4,000 steps are the Transformer's",
+        ),
+        tuned={"pre_norm": True},
     ),
 }

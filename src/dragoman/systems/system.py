@@ -6,7 +6,7 @@ import inspect
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 from dragoman.errors import UserError, unknown
 from dragoman.models import ModelSpec
@@ -14,10 +14,40 @@ from dragoman.systems.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True)
-class System:
-    """A named system: its function, its paper, its sizes, and the learning rate that suits it.
+class PaperTraining:
+    """How the paper trained a system: what `--recipe textbook` uses.
 
-    The rate is given for a width of 1 and falls as 1/width: 0.4 is 0.0008 at a width of 512.
+    `settings` are those of `training` in the configuration, `system` the system's own. The peak learning rate is
+    `settings["learning_rate"]`, or that of a size in `rates`, or `noam` / √(width · warmup), the peak of the
+    Transformer's schedule. Where the paper gives its warm-up for a training of `steps` steps, a training of another
+    length has the same share of warm-up.
+    """
+
+    settings: Mapping[str, Any]
+    system: Mapping[str, Any] = field(default_factory=dict)
+    rates: Mapping[str, float] = field(default_factory=dict)
+    noam: float | None = None
+    steps: int | None = None
+    #: in which respects the recipe is not the paper's
+    differences: str = ""
+
+    def __str__(self) -> str:
+        shown: dict[str, Any] = dict(self.settings) | dict(self.system)
+        if self.noam is not None:
+            shown["learning_rate"] = f"{self.noam:g}/√(width · warmup)"
+        for size, rate in self.rates.items():
+            shown[f"learning_rate ({size})"] = rate
+        if self.steps:
+            shown["warmup"] = f"{shown['warmup']:,} of {self.steps:,} steps"
+        written = {name: f"{value:g}" if isinstance(value, float) else value for name, value in shown.items()}
+        return ", ".join(f"{name} {value}" for name, value in written.items())
+
+
+@dataclass(frozen=True)
+class System:
+    """A named system: its function, its paper, its sizes, and how it is trained.
+
+    `rate` is the peak learning rate with AdamW for a width of 1; it falls as 1/width: 0.4 is 0.0008 at a width of 512.
     """
 
     make: Callable[..., ModelSpec]
@@ -27,10 +57,14 @@ class System:
     rate: float
     #: what it learns from pairs, text or turns, with settings, where that is not what all of its kind learn
     objectives: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
-    #: settings of its own that are better than the paper's, as measured
+    #: how the paper trained it
+    paper_training: PaperTraining = field(kw_only=True)
+    #: settings that learn better than the paper's; every recipe but textbook uses them
+    tuned: Mapping[str, Any] = field(default_factory=dict)
+    #: further settings of the recipe modern
     modern: Mapping[str, Any] = field(default_factory=dict)
-    #: how the paper trained it, where that is not how the Transformer was trained
-    paper_training: Mapping[str, Any] = field(default_factory=dict)
+    #: the recipe used by default
+    recipe: Literal["plain", "modern"] = "plain"
 
     @property
     def summary(self) -> str:

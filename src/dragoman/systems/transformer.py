@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
@@ -14,7 +14,7 @@ from dragoman.parts.relative import ALiBi
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
-from dragoman.systems.system import System
+from dragoman.systems.system import PaperTraining, System
 from dragoman.systems.vocabulary import Vocabulary
 
 
@@ -88,6 +88,18 @@ def round_to(number: float, multiple: int) -> int:
     return max(multiple, multiple * round(number / multiple))
 
 
+#: Adam with warm-up and inverse square root (Vaswani et al. 2017, §5.3 and §5.4)
+TRAINING: dict[str, Any] = {
+    "optimizer": "adam",
+    "schedule": "inverse-sqrt",
+    "warmup": 4000,
+    "clip": 0.0,
+    "beta1": 0.9,
+    "beta2": 0.98,
+    "epsilon": 1e-9,
+    "label_smoothing": 0.1,
+}
+
 SYSTEMS: dict[str, System] = {
     "transformer": System(
         transformer,
@@ -100,8 +112,10 @@ SYSTEMS: dict[str, System] = {
             "big": {"width": 1024, "heads": 16, "dropout": 0.3},
         },
         0.4,
+        paper_training=PaperTraining(TRAINING, noam=1.0),
+        tuned={"pre_norm": True},
+        recipe="modern",
         modern={
-            "pre_norm": True,
             "norm": "rms",
             "positions": "rotary",
             "query_key_norm": True,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.config import Config, TrainingConfig
+from dragoman.config import TRAINING_DEFAULTS, Config
 from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnly, EncoderDecoder, EncoderOnly, ModelSpec, ReplacedTokens, blueprint
@@ -15,7 +15,7 @@ from dragoman.models.flops import training_flops
 from dragoman.objectives import check, objective
 from dragoman.parts.spec import Spec
 from dragoman.systems import SYSTEMS
-from dragoman.training.recipes import Recipe, default_recipe, noam_rate, recipe, whole_training
+from dragoman.training.recipes import Recipe, default_recipe, recipe, whole_training
 
 #: what each kind of model learns from such data, unless its system says otherwise
 DEFAULTS: dict[type[Spec], dict[str, str]] = {
@@ -42,7 +42,8 @@ class Choice:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.setting}={self.value}  ({self.reason})"
+        value = f"{self.value:.4g}" if isinstance(self.value, float) else self.value
+        return f"{self.setting}={value}  ({self.reason})"
 
 
 def choose_vocabulary(config: Config, words: int) -> tuple[Config, list[Choice]]:
@@ -67,9 +68,7 @@ def choose_objective(config: Config, spec: ModelSpec, holds: str) -> Config:
             )
         settings = dict(chosen) | settings
     check(name, settings)
-    smoothing = config.training.label_smoothing
-    training = replace(config.training, label_smoothing=objective(name).smooths if smoothing is None else smoothing)
-    return replace(config, objective=replace(config.objective, name=name, settings=settings), training=training)
+    return replace(config, objective=replace(config.objective, name=name, settings=settings))
 
 
 def choose(
@@ -83,8 +82,10 @@ def choose(
     named = SYSTEMS.get(config.system.name or "")
     name = config.training.recipe if config.training.recipe != "auto" else default_recipe(named)
     how = recipe(name, named)
-    choices = [] if config.training.recipe == name else [Choice("training.recipe", name, how.why)]
+    asked = config.training.recipe
     config = _with_recipe(config, name, how)
+    reason = f"{config.training.value('optimizer')}, {config.training.value('schedule')}; {how.why}"
+    choices = [] if asked == name and not how.paper else [Choice("training.recipe", name, reason)]
     if build is not None:
         config, more = _choose_system(config, how, len(store), device)
         choices += more
@@ -98,8 +99,7 @@ def choose(
 def _with_recipe(config: Config, name: str, how: Recipe) -> Config:
     """What the recipe says where the user has said nothing."""
     training = config.training
-    untouched = TrainingConfig()
-    values = {key: value for key, value in how.training.items() if getattr(training, key) == getattr(untouched, key)}
+    values = {key: value for key, value in how.training.items() if getattr(training, key) is None}
     return replace(config, training=replace(training, **{"recipe": name, **values}))
 
 
@@ -111,7 +111,7 @@ def _choose_segmentation(config: Config, how: Recipe, pairs: int) -> tuple[Confi
     suits = (
         text.kind == "bpe" and config.objective.name == "translation" and config.system.size != "tiny" and pairs < FEW
     )
-    rate = how.segmentation if suits else 0.0
+    rate = how.bpe_dropout if suits else 0.0
     why = "every epoch sees the words cut into other pieces, which helps where pairs are few"
     choices = [Choice("text.dropout", rate, why)] if rate else []
     return replace(config, text=replace(text, dropout=rate)), choices
@@ -125,17 +125,16 @@ def _choose_system(config: Config, how: Recipe, pairs: int, device: str) -> tupl
     if size is None:
         size = _size(pairs, gpu)
         choices.append(Choice("system.size", size, f"for {pairs:,} rows on {'a GPU' if gpu else 'a CPU'}"))
-    textbook = config.training.recipe == "textbook"
-    if not textbook and "dropout" not in settings and pairs < FEW and size != "tiny":
-        settings["dropout"] = 0.3
+    if how.dropout is not None and "dropout" not in settings and pairs < FEW and size != "tiny":
+        settings["dropout"] = how.dropout
         why = f"{pairs:,} rows are few, and are learned by heart without it"
-        choices.append(Choice("system.settings.dropout", 0.3, why))
+        choices.append(Choice("system.settings.dropout", how.dropout, why))
     for key, value in how.system.items():
-        settings.setdefault(key, value)
-    if not textbook and named and "pre_norm" in named.settings() and "pre_norm" not in settings:
-        settings["pre_norm"] = True
-        why = "trains without a long warm-up; false is the paper's post-norm"
-        choices.append(Choice("system.settings.pre_norm", True, why))
+        if key not in settings and named is not None:
+            settings[key] = value
+            if value != (own := named.settings()[key].default):
+                why = f"the paper's; {own} by default" if how.paper else f"learns better than the paper's {own}"
+                choices.append(Choice(f"system.settings.{key}", value, why))
     return replace(config, system=replace(config.system, size=size, settings=settings)), choices
 
 
@@ -162,7 +161,8 @@ def _choose_training(
     places = int(blueprint(spec).width(lengths.source + 1, lengths.target + 1) @ lengths.pairs)
     an_epoch = max(1, math.ceil(places / (0.95 * tokens * training.accumulate)))
     steps = training.steps
-    if training.schedule in ("cosine", "stable") and steps is None:
+    ends = training.schedule in ("cosine", "linear", "stable")  # does the schedule need the number of steps?
+    if ends and steps is None:
         if training.epochs is not None:
             steps = training.epochs * an_epoch
         else:
@@ -170,18 +170,15 @@ def _choose_training(
             why = f"about {steps / an_epoch:.0f} epochs, by the amount of data; the learning rate falls to zero by then"
             choose_one("steps", steps, why)
     warmup = training.warmup
+    if warmup is None and (own := how.warmup(steps)) is not None:
+        warmup = choose_one("warmup", *own)
     if warmup is None:
         warmup = max(100, min(4000, 4 * an_epoch, steps // 10 if steps else 4000))
         choose_one("warmup", warmup, f"about {warmup / an_epoch:.1f} epochs of about {an_epoch:,} steps")
     learning_rate = training.learning_rate
     if learning_rate is None:
-        half = 0.5 if training.start_from else 1.0
-        if how.rate is None:
-            learning_rate = float(f"{half * noam_rate(spec.dim, warmup):.2g}")
-            choose_one("learning_rate", learning_rate, f"1/√(width {spec.dim} · warm-up {warmup:,})")
-        else:
-            learning_rate = float(f"{half * how.rate / spec.dim:.2g}")
-            choose_one("learning_rate", learning_rate, f"{half * how.rate:g} over the width of {spec.dim}")
+        started = training.start_from is not None
+        learning_rate = choose_one("learning_rate", *how.peak(spec.dim, warmup, config.system.size, started))
     every = training.validate_every
     if every is None:
         every = max(50, min(2000, max(an_epoch, steps // 12 if steps else 0)))
@@ -191,11 +188,12 @@ def _choose_training(
         words = target_tokens / max(1, len(store))
         work = training_flops(spec, round(words), round(words)) / words * tokens * (steps or 50 * an_epoch)
         compiles = gpu and work > WORTH_COMPILING
+    smoothing = training.label_smoothing
     resolved = replace(
         training,
+        **{name: training.value(name) for name in TRAINING_DEFAULTS},
         tokens=tokens,
-        optimizer=training.optimizer or "adamw",
-        schedule=training.schedule or "inverse-sqrt",
+        label_smoothing=objective(config.objective.name or "").smooths if smoothing is None else smoothing,
         learning_rate=learning_rate,
         warmup=warmup,
         validate_every=every,

@@ -15,7 +15,8 @@ class Group:
 
     batches: list[tuple[int, Batch]]
     after: Position
-    answers: int  # in the batches of this process, until all have told theirs
+    answers: int  # target tokens in the batches of this process, or of all processes once they have been summed
+    sentences: int  # rows in the same batches
     idle: tuple[int, Batch] | None = None  # one to go through for the sake of the others, and to forget
 
 
@@ -42,4 +43,6 @@ def groups(
             batch = batches.build(*planned[number][:2])
             made.append((number, batch.pinned() if pinned else batch))
         last = made.pop() if idle else None
-        yield Group(made, planned[-1][2], sum(batch.target_tokens for _, batch in made), last)
+        tokens = sum(batch.target_tokens for _, batch in made)
+        sentences = sum(batch.sentences for _, batch in made)
+        yield Group(made, planned[-1][2], tokens, sentences, last)

@@ -1,4 +1,4 @@
-"""Optimisers: AdamW, the papers' Adam, Adadelta and SGD, Muon; none waits for the device, and a graph can hold a step.
+"""Optimizers: AdamW, Adam, Adadelta, Adafactor, SGD, Muon; none waits for the device, and a graph can hold a step.
 
 Learning rates are tensors, filled in place before a step, and everything that a step changes is a tensor that is there
 from the start.
@@ -16,6 +16,7 @@ from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
 from dragoman.parts.matrices import hidden_matrices
 from dragoman.training.adadelta import Adadelta
+from dragoman.training.adafactor import Adafactor
 from dragoman.training.muon import Muon, moments_of, momentum_of
 from dragoman.training.spread import is_part, whole_of
 
@@ -34,18 +35,36 @@ def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
 
 def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
     capturable = groups[0]["params"][0].is_cuda
-    betas = (config.beta1, config.beta2)
-    optimizer = kind(groups, lr=0.0, betas=betas, eps=config.epsilon, weight_decay=0, capturable=capturable, fused=True)
+    betas, eps = (config.value("beta1"), config.value("beta2")), config.value("epsilon")
+    optimizer = kind(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
     optimizer._warned_capturable_if_run_uncaptured = True  # the first steps always are
     return _with_state(optimizer, moments_of)
 
 
 def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
-    """W ← W − η M, M ← μ M + ∇; plain, with μ = 0 (Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1)."""
-    if any(is_part(weight) for weight in model.parameters()):  # torch has no kernel for it
-        raise UserError("sgd does not know sharded weights: choose adamw, or training.distribution=replicated")
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=config.momentum or 0.0, fused=True)
-    return _with_state(optimizer, momentum_of) if config.momentum else optimizer
+    """W ← W − η M, M ← μ M + ∇; plain, with μ = 0 (Sutskever et al. 2014, §3.4; Luong et al. 2015, §4.1).
+
+    With `nesterov`: W ← W − η (∇ + μ M), Nesterov's accelerated gradient (Sutskever et al. 2013, §2).
+    """
+    _refuse_sharded(model, "sgd")  # torch has no kernel for it
+    momentum, nesterov = config.momentum or 0.0, config.value("nesterov")
+    if nesterov and not momentum:
+        raise UserError("training.nesterov needs momentum: set training.momentum, for example to 0.99")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=momentum, nesterov=nesterov, fused=True)
+    return _with_state(optimizer, momentum_of) if momentum else optimizer
+
+
+def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+    """Adafactor (Shazeer & Stern 2018), as T5 was trained; `momentum` adds a first moment."""
+    _refuse_sharded(model, "adafactor")  # row and column sums of a matrix need all of it
+    return Adafactor(model.parameters(), momentum=config.momentum or 0.0)
+
+
+def _refuse_sharded(model: nn.Module, name: str) -> None:
+    if any(is_part(weight) for weight in model.parameters()):
+        raise UserError(
+            f"training.optimizer {name} cannot train sharded weights: choose adamw, or training.distribution=replicated"
+        )
 
 
 def adadelta(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -61,9 +80,9 @@ def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
         matrices,
         _by_decay(others, config),
         momentum=0.95 if config.momentum is None else config.momentum,
-        weight_decay=config.weight_decay,
-        betas=(config.beta1, config.beta2),
-        eps=config.epsilon,
+        weight_decay=config.value("weight_decay"),
+        betas=(config.value("beta1"), config.value("beta2")),
+        eps=config.value("epsilon"),
         precision=torch.bfloat16 if others[0].is_cuda else torch.float32,
     )
 
@@ -73,13 +92,14 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingConfig], torch.optim.Optimize
     "adam": adam,
     "sgd": sgd,
     "adadelta": adadelta,
+    "adafactor": adafactor,
     "muon": muon,
 }
 
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """The optimiser of `training.optimizer`, for a model that is on the device where it will be trained."""
-    optimizer = OPTIMIZERS[config.optimizer or "adamw"](model, config)
+    optimizer = OPTIMIZERS[config.value("optimizer")](model, config)
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros((), device=group["params"][0].device)
     optimizer.found_inf = torch.zeros_like(group["lr"])  # type: ignore[attr-defined]  # where torch's kernels look
@@ -90,7 +110,7 @@ def _by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> list[G
     """Matrices and tables are decayed, vectors are not."""
     weights = list(weights)
     groups = [
-        {"params": [w for w in weights if w.dim() >= 2], "weight_decay": config.weight_decay},
+        {"params": [w for w in weights if w.dim() >= 2], "weight_decay": config.value("weight_decay")},
         {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]

@@ -31,6 +31,8 @@ class Progress:
     best: float | None = None  # the best validation's score, higher is better
     best_step: int = 0
     waited: int = 0  # validations since then
+    lowest_loss: float | None = None  # of all validations
+    reductions: int = 0  # validations whose loss was not the lowest so far: the schedule `plateau` counts them
     tokens: int = 0  # target tokens trained on
     seconds: float = 0.0
     unread: dict[str, float] = field(default_factory=dict)  # what was measured since the last line of the log

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dragoman.errors import unknown
-from dragoman.systems import System
+from dragoman.systems import PaperTraining, System
+from dragoman.systems.transformer import TRAINING as TRANSFORMER
 
 #: target tokens that a training sees for each √token of its corpus: 50 epochs of 30,000 sentences, 3 of 5 million
 TOKENS_FOR_ROOT = 32_000
@@ -21,8 +22,31 @@ class Recipe:
     why: str
     training: Mapping[str, Any]
     system: Mapping[str, Any] = field(default_factory=dict)
-    segmentation: float = 0.0  # BPE dropout where pairs are few
-    rate: float | None = None  # at a width of 1, falling as 1/width; None: as the warm-up has it
+    bpe_dropout: float = 0.0  # where pairs are few
+    dropout: float | None = None  # of the system where pairs are few; None: the system's own
+    rate: float | None = None  # the peak learning rate for a width of 1; it falls as 1/width
+    paper: PaperTraining | None = None  # has the peak and the warm-up in place of `rate`
+
+    def peak(self, width: int, warmup: int, size: str | None, started: bool) -> tuple[float, str]:
+        """The peak learning rate and its reason; half as large for a model that is `started` from another run."""
+        if self.rate is not None:
+            rate = 0.5 * self.rate if started else self.rate
+            return rate / width, f"{rate:g} over the width of {width}"
+        paper = self.paper
+        if paper is None or paper.noam is not None:
+            factor = 1.0 if paper is None or paper.noam is None else paper.noam
+            return factor * noam_rate(width, warmup), f"{factor:g}/√(width {width} · warm-up {warmup:,})"
+        rate = paper.rates.get(size or "", paper.settings["learning_rate"])
+        return rate, "the paper's"
+
+    def warmup(self, steps: int | None) -> tuple[int, str] | None:
+        """The warm-up of a training of `steps` steps and its reason, where the recipe says so."""
+        if self.paper is None:
+            return None
+        warmup, of = self.paper.settings["warmup"], self.paper.steps
+        if of is None or steps is None or steps == of:
+            return warmup, "the paper's"
+        return math.ceil(warmup * steps / of), f"the paper's {warmup:,} of {of:,} steps, in proportion"
 
 
 def recipe(name: str, system: System | None) -> Recipe:
@@ -33,29 +57,30 @@ def recipe(name: str, system: System | None) -> Recipe:
         return modern(system)
     if name != "plain":
         raise unknown("recipe", name, ("textbook", "modern", "plain"))
-    return Recipe("AdamW, inverse square root", {}, rate=system.rate if system else 0.4)
+    tuned = system.tuned if system else {}
+    return Recipe("--recipe textbook is the paper's own", {}, tuned, dropout=0.3, rate=system.rate if system else 0.4)
 
 
 def textbook(system: System | None) -> Recipe:
-    """The paper's own, the Transformer's for systems of its kind: Adam, 4,000 steps of warm-up, then 1/√step."""
-    paper = dict(system.paper_training) if system else {}
-    if paper:
-        return Recipe(f"as in the paper: {', '.join(f'{k} {v}' for k, v in paper.items())}", paper)
-    adam = {"optimizer": "adam", "schedule": "inverse-sqrt", "warmup": 4000, "clip": 0.0, "beta2": 0.98}
-    return Recipe("as in the paper: Adam, 4,000 steps of warm-up, inverse square root", adam)
+    """The paper's own training; the Transformer's for an imported model, whose paper is not known here."""
+    paper = system.paper_training if system else PaperTraining(TRANSFORMER, noam=1.0)
+    training = {name: value for name, value in paper.settings.items() if name not in ("learning_rate", "warmup")}
+    why = "as in the paper" if system else "as in the Transformer's paper"
+    but = f", but: {paper.differences}" if paper.differences else ""
+    return Recipe(f"{why}{but}", training, paper.system, paper=paper)
 
 
 def modern(system: System | None) -> Recipe:
-    """Ours: Muon, a cosine to zero, and what has been learned about the parts since."""
-    settings = system.modern if system else {}
-    parts = "Muon, cosine" + (", RMSNorm, rotary positions, query–key norm, gated feed-forward" if settings else "")
+    """Muon, a cosine to zero, and what has been learned about the parts since."""
+    settings = dict(system.tuned) | dict(system.modern) if system else {}
     training = {"optimizer": "muon", "schedule": "cosine"}
-    return Recipe(f"{parts}; textbook is the paper's own", training, settings, segmentation=0.1, rate=1.5)
+    why = "--recipe textbook is the paper's own"
+    return Recipe(why, training, settings, bpe_dropout=0.1, dropout=0.3, rate=1.5)
 
 
 def default_recipe(system: System | None) -> str:
-    """Modern where it was measured to win."""
-    return "modern" if system is not None and system.modern else "plain"
+    """The system's own; plain for an imported model."""
+    return system.recipe if system is not None else "plain"
 
 
 def noam_rate(width: int, warmup: int) -> float:

@@ -16,6 +16,7 @@ class Horizon:
 
     steps: int | None = None
     epoch: int | None = None
+    reductions: int = 0  # times that the schedule `plateau` has reduced the rate
 
 
 def inverse_sqrt(step: int, config: TrainingConfig, horizon: Horizon) -> float:
@@ -25,7 +26,12 @@ def inverse_sqrt(step: int, config: TrainingConfig, horizon: Horizon) -> float:
 
 def cosine(step: int, config: TrainingConfig, horizon: Horizon) -> float:
     """½ (1 + cos π·progress) from the warm-up to the last step (Loshchilov & Hutter 2017)."""
-    return 0.5 * (1 + math.cos(math.pi * _progress(step, _warmup(config), _end(config, horizon))))
+    return _above(config, 0.5 * (1 + math.cos(math.pi * _progress(step, _warmup(config), _end(config, horizon)))))
+
+
+def linear(step: int, config: TrainingConfig, horizon: Horizon) -> float:
+    """1 − progress from the warm-up to the last step (Devlin et al. 2019, §A.2)."""
+    return _above(config, 1 - _progress(step, _warmup(config), _end(config, horizon)))
 
 
 def constant(step: int, config: TrainingConfig, horizon: Horizon) -> float:
@@ -41,7 +47,7 @@ def stable(step: int, config: TrainingConfig, horizon: Horizon) -> float:
     """
     end = _end(config, horizon)
     start = max(_warmup(config), end - round(config.decay * end))
-    return 1 - math.sqrt(_progress(step, start, end))
+    return _above(config, 1 - math.sqrt(_progress(step, start, end)))
 
 
 def halving(step: int, config: TrainingConfig, horizon: Horizon) -> float:
@@ -51,8 +57,13 @@ def halving(step: int, config: TrainingConfig, horizon: Horizon) -> float:
     """
     if horizon.epoch is None:
         raise UserError("the schedule halving must know the steps of an epoch, which are not known: choose another one")
-    past = (step - 1) / horizon.epoch - config.hold  # epochs
-    return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / config.halve_every))
+    past = (step - 1) / horizon.epoch - config.value("hold")  # epochs
+    return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / config.value("halve_every")))
+
+
+def plateau(step: int, config: TrainingConfig, horizon: Horizon) -> float:
+    """Reduced by `plateau_factor` after each validation whose loss is not the lowest so far (Gehring et al. 2017)."""
+    return config.value("plateau_factor") ** horizon.reductions
 
 
 SCHEDULES: dict[str, Callable[[int, TrainingConfig, Horizon], float]] = {
@@ -61,6 +72,8 @@ SCHEDULES: dict[str, Callable[[int, TrainingConfig, Horizon], float]] = {
     "constant": constant,
     "stable": stable,
     "halving": halving,
+    "linear": linear,
+    "plateau": plateau,
 }
 
 
@@ -68,12 +81,19 @@ def learning_rate(config: TrainingConfig, step: int, horizon: Horizon | None = N
     """The learning rate of a step, counted from 1; unless told, the end is that of `training.steps`."""
     peak, warmup = config.learning_rate or 0.0, _warmup(config)
     if step <= warmup:
-        return peak * step / warmup
+        start = config.value("warmup_start")
+        return peak * (start + (1 - start) * step / warmup)
     return peak * SCHEDULES[config.schedule or "inverse-sqrt"](step, config, horizon or Horizon(config.steps))
 
 
 def _warmup(config: TrainingConfig) -> int:
     return max(1, config.warmup or 1)
+
+
+def _above(config: TrainingConfig, share: float) -> float:
+    """A share that falls from 1 to 0, made to end at `final_rate`."""
+    final = config.value("final_rate")
+    return final + (1 - final) * share
 
 
 def _end(config: TrainingConfig, horizon: Horizon) -> int:

@@ -77,7 +77,7 @@ class Stepper:
         self.sums = torch.zeros(3, device=device, dtype=torch.float64)  # sums that do not depend on their order
         self.norm = torch.zeros((), device=device)
         self.skipped = torch.zeros((), device=device)
-        self.share = torch.ones((), device=device)  # 1 / the answers of all batches of the step
+        self.share = torch.ones((), device=device)  # 1 / divisor
         self.loss: Callable[..., Any] = learner
         if compiles:
             torch._dynamo.config.recompile_limit = max(GRAPHS, torch._dynamo.config.recompile_limit)
@@ -91,17 +91,18 @@ class Stepper:
         group: Sequence[tuple[int, Batch]],
         step: int,
         rate: float,
-        answers: int,
+        divisor: int,
         idle: tuple[int, Batch] | None = None,
     ) -> None:
-        """One step, counted from 1, over batches that are numbered within it, with `answers` in all of them.
+        """One step, counted from 1, over batches that are numbered within it.
 
+        The summed loss is divided by `divisor`: the target tokens, or the sentences, of all batches of all processes.
         On many processes `group` are the batches of this one, and `idle` is one that counts for nothing here.
         """
         set_rate(self.optimizer, rate)
         if self.average is not None:
             self.average.set_step(step)
-        self.share.fill_(1 / answers)
+        self.share.fill_(1 / divisor)
         sums = self.sums.clone()
         while not self._learn_all(group, step):
             self._start_over(sums)

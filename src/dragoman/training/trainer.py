@@ -131,7 +131,7 @@ class Trainer:
             self.average,
             device=self.device,
             seed=training.seed,
-            clip=1.0 if training.clip is None else training.clip,
+            clip=training.value("clip"),
             precision=training.precision,
             compiles=packed and bool(training.compile) and self.spread.compiles,
             # recomputation asks for the state of random numbers
@@ -191,9 +191,9 @@ class Trainer:
         limit, seconds = self.config.training.minutes, self.watch.seconds
         over, save = limit is not None and seconds >= 60 * limit, seconds - self.saved_at > SAVE_EVERY
         clock = (over, save) if self.world.rank == 0 else (False, False)
-        answers, *yes = self.world.sum([group.answers, self.interrupted, *clock])
+        answers, sentences, *yes = self.world.sum([group.answers, group.sentences, self.interrupted, *clock])
         self.interrupted, over, save = map(bool, yes)
-        return Turn(replace(group, answers=int(answers)), over, save)
+        return Turn(replace(group, answers=int(answers), sentences=int(sentences)), over, save)
 
     def _stream(self, position: Position) -> Any:
         steps = groups(
@@ -208,11 +208,12 @@ class Trainer:
         return prefetch(steps, depth=4)
 
     def _step(self, group: Group) -> None:
-        """One step of the optimiser over the mean loss an answer of all the group's batches."""
+        """One optimizer step on the loss of all batches, divided by their target tokens or their sentences."""
         progress = self.progress
         step, answers = progress.step + 1, group.answers
         rate = learning_rate(self.config.training, step, self._horizon())
-        self.stepper(group.batches, step, rate, answers, group.idle)
+        by_sentence = self.config.training.value("loss_normalization") == "sentences"
+        self.stepper(group.batches, step, rate, group.sentences if by_sentence else answers, group.idle)
         self.meter.add(group, answers, rate)
         progress.step, progress.position = step, group.after
         progress.tokens += answers
@@ -220,7 +221,8 @@ class Trainer:
 
     def _horizon(self) -> Horizon:
         training = self.config.training
-        return Horizon(training.steps, max(1, self.batches.an_epoch // training.accumulate))
+        epoch = max(1, self.batches.an_epoch // training.accumulate)
+        return Horizon(training.steps, epoch, self.progress.reductions)
 
     def _reason_to_stop(self, turn: Turn) -> str | None:
         training, progress = self.config.training, self.progress
@@ -251,6 +253,10 @@ class Trainer:
             progress.best, progress.best_step, progress.waited = score, progress.step, 0
         else:
             progress.waited += 1
+        if progress.lowest_loss is None or result.loss < progress.lowest_loss:
+            progress.lowest_loss = result.loss
+        else:
+            progress.reductions += 1
         progress.seconds = self.watch.seconds
         self.records.write(
             {"kind": "valid", "step": progress.step, **result.record(), "seconds": round(self.watch.seconds, 2)}

@@ -46,6 +46,7 @@ def tokenizers_for(
         config, choices = choose_vocabulary(config, survey.words)
         say(f"learning a vocabulary of {config.text.kind} pieces from {survey.pairs:,} {reading.name}")
         tokenizers = _learn(config, reading, pairs, survey.pairs)
+        choices = [_with_actual_size(choice, tokenizers) for choice in choices]
     if reading.labels:
         tags = learn((pair.target or "" for pair in pairs()), "label", 100_000)
         tokenizers = (tokenizers[0], tags)
@@ -54,6 +55,15 @@ def tokenizers_for(
         tagged = source.with_tags([tag for tag in dict.fromkeys(config.data.tags) if tag])
         tokenizers = tagged, tagged if target is source else target
     return config, tokenizers, choices
+
+
+def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -> Choice:
+    """The choice of `text.size` with the size that was learned, where the text has fewer pieces than were allowed."""
+    sizes = sorted({tokenizer.size for tokenizer in tokenizers})
+    if sizes[-1] >= int(str(choice.value)):
+        return choice
+    reason = f"all different pieces of the text; {choice.reason} would allow {choice.value:,}"
+    return replace(choice, value=" and ".join(str(size) for size in sizes), reason=reason)
 
 
 def _learn(
