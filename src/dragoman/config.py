@@ -62,7 +62,7 @@ class TextConfig:
     size: int | None = None  # of the vocabulary; by the amount of text if not given
     joint: bool = True  # one tokenizer for both sides
     marker: str = "initial"  # where a piece shows its space: initial (▁house) or final (house▁)
-    dropout: float | None = None  # BPE dropout in training; where pairs are few if not given
+    dropout: float | None = None  # BPE dropout in training; by recipe, size and amount of data if not given
     source_vectors: str | None = None  # a file of word vectors to begin with: word2vec, GloVe or fastText
     target_vectors: str | None = None
 

@@ -169,6 +169,11 @@ def test_plain_and_modern_set_what_they_say(name: str, recipe: str, store: Token
     assert next(find(spec, Stack)).dropout == dropout
 
 
+def test_modern_is_the_default_of_every_system_that_translates_text() -> None:
+    plain = {"bert", "roberta", "electra", "tagger", "vision", "speech"}
+    assert {name for name, system in SYSTEMS.items() if system.recipe == "plain"} == plain
+
+
 def test_textbook_builds_the_papers_system_and_the_others_a_better_one(store: TokenStore) -> None:
     directions = {}
     for recipe in ("textbook", "plain"):
@@ -221,9 +226,9 @@ def test_a_learning_rate_is_not_rounded_but_its_display_is(store: TokenStore) ->
 
 
 def test_the_recipe_names_the_schedule_that_is_used(store: TokenStore) -> None:
-    _, _, choices = resolve(store, "bahdanau", schedule="cosine", steps=100)
+    _, _, choices = resolve(store, "bahdanau", schedule="constant", steps=100)
     (shown,) = (choice for choice in choices if choice.setting == "training.recipe")
-    assert shown.reason.startswith("adamw, cosine;")
+    assert shown.reason.startswith("muon, constant;")
 
 
 def test_textbook_says_where_it_is_not_the_papers(store: TokenStore) -> None:

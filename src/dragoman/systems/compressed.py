@@ -53,5 +53,6 @@ SYSTEMS: dict[str, System] = {
         0.4,
         {"pairs": ("one-sequence", {})},
         paper_training=PaperTraining(TRAINING, noam=1.0),
+        recipe="modern",
     ),
 }

@@ -111,6 +111,7 @@ SYSTEMS: dict[str, System] = {
             "every epoch from the first one that is not, until it is below 10⁻⁴; no weight normalisation; batches have "
             "a number of tokens instead of 64 sentences",
         ),
+        recipe="modern",
     ),
     "bytenet": System(
         bytenet,
@@ -137,5 +138,6 @@ SYSTEMS: dict[str, System] = {
             {"dropout": 0.0},
             differences="the paper translates characters: --set text.kind=character",
         ),
+        recipe="modern",
     ),
 }

@@ -159,6 +159,7 @@ SYSTEMS: dict[str, System] = {
             differences="the paper updates the weights after every word instead of every batch, and ends when halving "
             "the rate no longer helps; its units are sigmoid instead of tanh",
         ),
+        recipe="modern",
     ),
     "transformer-d": System(
         transformer_d,
@@ -173,6 +174,7 @@ SYSTEMS: dict[str, System] = {
         0.4,
         {"pairs": ("one-sequence", {})},
         paper_training=PaperTraining(TRAINING, noam=1.0),
+        recipe="modern",
     ),
     "gpt": System(
         gpt,
@@ -201,6 +203,7 @@ SYSTEMS: dict[str, System] = {
             differences="the paper does not describe its training: these are the values of its predecessor (Radford et "
             "al. 2018, §4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
         ),
+        recipe="modern",
     ),
     "chat": System(
         chat,
@@ -231,6 +234,7 @@ SYSTEMS: dict[str, System] = {
             differences="the paper's supervised fine-tuning (§C.1), which starts from a pretrained model: with "
             "--start-from; the reward model and reinforcement learning are left out",
         ),
+        recipe="modern",
     ),
     "unilm": System(
         unilm,
@@ -259,5 +263,6 @@ SYSTEMS: dict[str, System] = {
             steps=770_000,
             differences="the paper starts from the weights of BERT; it does not name a clipping",
         ),
+        recipe="modern",
     ),
 }

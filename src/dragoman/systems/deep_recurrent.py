@@ -100,6 +100,7 @@ SYSTEMS: dict[str, System] = {
             "steps on, which is a second run: --start-from RUN --set training.optimizer=sgd --set "
             "training.learning_rate=0.5 --set training.schedule=halving",
         ),
+        recipe="modern",
     ),
     "deep-att": System(
         deep_att,
@@ -127,5 +128,6 @@ SYSTEMS: dict[str, System] = {
             differences="the paper's SGD with strong L2 regularisation and one rate for each kind of layer is replaced "
             "by plain SGD with Luong's rate and clipping, the rate halved when validation does not improve",
         ),
+        recipe="modern",
     ),
 }

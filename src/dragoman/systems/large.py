@@ -130,6 +130,7 @@ SYSTEMS: dict[str, System] = {
             differences="the paper counts tokens: 375 million of warm-up and 260 billion until the rate is a tenth, "
             "here in batches of half a million; it goes on at that rate for 40 billion; it does not name a dropout",
         ),
+        recipe="modern",
     ),
     "palm": System(
         palm,
@@ -148,6 +149,7 @@ SYSTEMS: dict[str, System] = {
             differences="second moments are factored into rows and columns, the paper's are not; left out: weight "
             "decay by the square of the rate, the auxiliary loss on log Z, and batches that grow",
         ),
+        recipe="modern",
     ),
     "llama": System(
         llama,
@@ -166,5 +168,6 @@ SYSTEMS: dict[str, System] = {
             rates={"big": 1.5e-4},
             steps=250_000,
         ),
+        recipe="modern",
     ),
 }

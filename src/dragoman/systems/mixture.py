@@ -84,5 +84,6 @@ SYSTEMS: dict[str, System] = {
             differences="second moments decay as in T5, without the paper's upper bound of 0.99",
         ),
         tuned={"pre_norm": True},
+        recipe="modern",
     ),
 }

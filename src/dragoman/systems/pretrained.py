@@ -141,6 +141,7 @@ SYSTEMS: dict[str, System] = {
             {"dropout": 0.1},
             differences="the paper's pretraining (§3.1.2), also for pairs; it fine-tunes with a constant rate of 0.001",
         ),
+        recipe="modern",
     ),
     "bart": System(
         bart,
@@ -164,5 +165,6 @@ SYSTEMS: dict[str, System] = {
             "the last tenth of the steps",
         ),
         tuned={"pre_norm": True},
+        recipe="modern",
     ),
 }

@@ -185,6 +185,7 @@ SYSTEMS: dict[str, System] = {
             differences="batches have a number of tokens instead of 128 sentences; weights start as Glorot's instead "
             "of uniform in ±0.08",
         ),
+        recipe="modern",
     ),
     "cho": System(
         cho,
@@ -198,6 +199,7 @@ SYSTEMS: dict[str, System] = {
             differences="batches have a number of tokens instead of 64 phrase pairs; the paper names no clipping, 1 is "
             "Bahdanau's",
         ),
+        recipe="modern",
     ),
     "bahdanau": System(
         bahdanau,
@@ -210,6 +212,7 @@ SYSTEMS: dict[str, System] = {
             {"dropout": 0.0},
             differences="batches have a number of tokens instead of 80 sentences",
         ),
+        recipe="modern",
     ),
     "luong": System(
         luong,
@@ -225,5 +228,6 @@ SYSTEMS: dict[str, System] = {
             "instead of uniform in ±0.1",
         ),
         tuned={"direction": "both"},
+        recipe="modern",
     ),
 }

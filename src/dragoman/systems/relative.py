@@ -104,6 +104,7 @@ SYSTEMS: dict[str, System] = {
         0.4,
         paper_training=PaperTraining(TRAINING, noam=1.0),
         tuned={"pre_norm": True},
+        recipe="modern",
     ),
     "roformer": System(
         roformer,
@@ -116,5 +117,6 @@ SYSTEMS: dict[str, System] = {
             differences="the paper does not name the length of its warm-up: 4,000 steps are the Transformer's",
         ),
         tuned={"pre_norm": True},
+        recipe="modern",
     ),
 }
