@@ -106,7 +106,7 @@ def compare(
     folder.mkdir(parents=True, exist_ok=True)
     check_request(folder, config, budget)
     runs = [(name, number, seed) for name in names for number, seed in enumerate(numbers)]
-    say(f"{len(names)} systems × {len(numbers)} seeds, budget: {budget}")
+    say(f"{len(runs)} trainings (systems: {len(names)}, seeds: {len(numbers)}), budget: {budget}")
     results = []
     with ComparisonDisplay(names, len(numbers)) as display:
         for count, (name, number, seed) in enumerate(runs, 1):
