@@ -129,7 +129,7 @@ class TrainingConfig:
     keep: int = 5  # checkpoints, beside the best
     average: bool = True  # at the end, the mean of the kept checkpoints, if it is better
     ema: float | None = None  # such as 0.999: a running mean of the weights, which keeps so much of itself each step
-    start_from: str | None = None  # a run whose weights and tokenizers to begin with
+    start_from: str | None = None  # a run whose weights and tokenizers to begin with; validated at step 0
     seed: int = 1
     device: str = "auto"  # auto, cpu, cuda
     precision: Literal["auto", "float32", "bfloat16"] = "auto"

@@ -93,6 +93,19 @@ def test_a_text_alone_trains_what_the_system_is_made_for(runs: Path) -> None:
     assert names["bert"].settings == {"copies": 10, "next_sentence": True}
 
 
+@pytest.mark.parametrize(("name", "shown"), [("bert", "<mask>"), ("bart", "<mask>")])
+def test_pretraining_shows_corrupted_inputs_with_their_targets(runs: Path, name: str, shown: str) -> None:
+    """Before training, at every validation, and in the report."""
+    before = json.loads((runs / name / "preflight.json").read_text(encoding="utf-8"))["examples"]
+    assert before
+    assert any(shown in one["input"] for one in before)
+    assert all(one["target"] for one in before)
+    samples = (runs / name / "samples" / "000002.jsonl").read_text(encoding="utf-8").splitlines()
+    assert len(samples) == 5
+    assert any(shown in json.loads(line)["source"] for line in samples)
+    assert "corrupted as in pretraining" in (runs / name / "report.html").read_text(encoding="utf-8")
+
+
 def test_generate_goes_on_with_a_prompt(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("The old man\n\nA book\n", encoding="utf-8")
     answer = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--tokens", 4, "--device", "cpu")

@@ -145,6 +145,12 @@ def test_a_pretrained_run_is_said_to_be_a_start_for_another(
     assert f"--start-from {folder} " in train.hints(load(folder, device="cpu"))["fine-tune"]
 
 
+@pytest.mark.parametrize(("holds", "speaks"), [("text", True), ("pairs", False), ("turns", False)])
+def test_only_a_decoder_trained_on_text_is_a_language_model(holds: str, speaks: bool, tmp_path: Path) -> None:
+    """One trained on pairs is a translation model, which reranks as a channel model."""
+    assert load(make_run(tmp_path / "run", "gpt", holds), device="cpu").speaks is speaks
+
+
 # ---- filling gaps
 
 

@@ -22,7 +22,8 @@ from dragoman.cli.searching import SearchOptions
 from dragoman.config import SearchConfig
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import import_checkpoint
-from dragoman.search import Rerank, Speculative
+from dragoman.run import filling
+from dragoman.search import Hypothesis, Rerank, Speculative
 from dragoman.text.framing import Framing
 from dragoman.training.beginning import Origin
 
@@ -116,6 +117,25 @@ def test_a_checkpoint_folder_is_opened_wherever_a_run_is(tmp_path: Path) -> None
     assert isinstance(judged, Rerank)
     assert judged.channel == folder
     assert len(run.translate(texts, search=judged)) == 2
+
+
+def test_an_imported_t5_fills_gaps_with_its_own_sentinels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source has the ids that the library gives a text with sentinels, and sentinels may be written."""
+    t5(decoder_start_token_id=1, pad_token_id=1, eos_token_id=2).save_pretrained(tmp_path / "t5")
+    sentinels = ["<extra_id_0>", "<extra_id_1>"]
+    fast = add_tokenizer(tmp_path / "t5", "$A </s>", additional_special_tokens=sentinels)
+    run = dragoman.load(tmp_path / "t5", device="cpu")
+    numbers = fast.convert_tokens_to_ids(sentinels)
+    asked = []
+
+    def find(settings, writer, given):  # type: ignore[no-untyped-def]
+        asked.append((given.source[0].tolist(), set(writer.symbols.banned)))
+        return [[Hypothesis([numbers[0], *run.target_tokenizer.encode("b"), numbers[1]], -1.0, -1.0, True)]]
+
+    monkeypatch.setattr(filling, "find", find)
+    assert run.fill(["a <mask> c"], best=1)[0].text == "a b c"
+    assert asked[0][0] == fast("a <extra_id_0> c").input_ids
+    assert not asked[0][1] & set(numbers)
 
 
 def test_training_from_a_checkpoint_folder_says_to_import_it(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,7 +15,17 @@ from dragoman import checkpoint, config
 from dragoman.config import Config
 from dragoman.data.vectors import match
 from dragoman.errors import UserError
-from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, EncoderOnly, Model, ModelSpec, ReplacedTokens
+from dragoman.models import (
+    DecoderOnlyModel,
+    EncoderDecoderModel,
+    EncoderOnly,
+    Model,
+    ModelSpec,
+    ReplacedTokens,
+    Usage,
+    blueprint,
+)
+from dragoman.objectives import objective
 from dragoman.parts.embedding import TokenEmbedding
 from dragoman.run import CHECKPOINTS, CONFIG, INITIAL, read_framing, read_spec, read_tokenizers
 from dragoman.text import Framing, Tokenizer
@@ -40,6 +51,12 @@ class Origin:
             raise UserError(f"{folder} has no checkpoint to start from: train it first")
         settings = config.from_yaml(folder / CONFIG)
         return Origin(folder, settings, spec, read_framing(folder), read_tokenizers(folder))
+
+    @property
+    def usage(self) -> Usage | None:
+        """The command that uses the run, by its objective, or by its model where that is not known."""
+        name = self.config.objective.name
+        return objective(name).usage if name else blueprint(self.spec).usage
 
     def weights(self) -> dict[str, Tensor]:
         return checkpoint.tensors(self.folder / CHECKPOINTS / "best", "model")
@@ -96,8 +113,13 @@ def begin(folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Token
         return
     torch.manual_seed(config.training.seed)
     model = spec.build()
+    values: dict[str, Any] = {}
     if start_from:
-        taken = take_over(model, Origin.open(start_from).weights())
+        origin = Origin.open(start_from)
+        values["same_task"] = origin.usage == objective(config.objective.name or "translation").usage and (
+            origin.config.objective.name in (None, config.objective.name)
+        )
+        taken = take_over(model, origin.weights())
         if not taken.loaded:
             raise UserError(f"nothing of {start_from} fits this system: no weight has the same name and shape")
         say(f"starting from {start_from}")
@@ -113,7 +135,15 @@ def begin(folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Token
             table.weight[torch.from_numpy(found.rows)] = torch.from_numpy(found.matrix) / table.scale
         share = 100 * found.found / max(1, found.of)
         say(f"{path}: vectors for {found.found:,} of {found.of:,} words of the vocabulary ({share:.0f} %)")
-    checkpoint.save(folder / INITIAL, {"model": checkpoint.weights_of(model)}, {})
+    checkpoint.save(folder / INITIAL, {"model": checkpoint.weights_of(model)}, values)
+
+
+def same_task(folder: Path) -> bool:
+    """Whether a run starts from one that was trained for the same task, so that the start may be its best checkpoint.
+
+    After pretraining the start is not a solution of the task: it is validated, but never the best.
+    """
+    return bool(checkpoint.values(folder / INITIAL).get("same_task", False))
 
 
 def _tables(model: Model) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:

@@ -26,6 +26,7 @@ from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
 from dragoman.run import CONFIG, INITIAL, Run, pick_device, read_framing, read_spec, read_tokenizers
 from dragoman.storage import alone, write_file
+from dragoman.training.beginning import same_task
 from dragoman.training.compiling import prepare_compiler
 from dragoman.training.display import Display
 from dragoman.training.distribution import World
@@ -168,6 +169,9 @@ class Trainer:
         self.watch = watch = Stopwatch(progress.seconds)
         self.meter = Meter(self.stepper, progress.unread, self.world)
         self.saved_at = watch.seconds
+        if training.start_from and self.world.first(self.keeper.last_step) is None:
+            self.records.forget_after(-1)  # of a process that was killed before its first checkpoint
+            self._validate(counts=same_task(self.folder))
         stream = self._stream(progress.position)
         self.display.start(self._done(), training.steps)
         while (reason := self._reason_to_stop(turn := self._agree(next(stream)))) is None:
@@ -238,7 +242,8 @@ class Trainer:
             return f"{progress.waited} validations brought nothing better"
         return None
 
-    def _validate(self) -> None:
+    def _validate(self, counts: bool = True) -> None:
+        """Validate and save. Without `counts` the result is logged, but is no candidate for the best checkpoint."""
         progress = self.progress
         with self.spread.shown(self.model, self.run.model, self.average):
             result = self.world.first(self.validator.validate)
@@ -248,10 +253,10 @@ class Trainer:
         if progress.best is not None and not self.world.first(lambda: self.keeper.has_best(progress)):
             self.display.note(f"the best checkpoint, of step {progress.best_step:,}, has gone: the best is found anew")
             progress.best = None
-        best = progress.best is None or score > progress.best
+        best = counts and (progress.best is None or score > progress.best)
         if best:
             progress.best, progress.best_step, progress.waited = score, progress.step, 0
-        else:
+        elif counts:
             progress.waited += 1
         if progress.lowest_loss is None or result.loss < progress.lowest_loss:
             progress.lowest_loss = result.loss
@@ -259,11 +264,16 @@ class Trainer:
             progress.reductions += 1
         progress.seconds = self.watch.seconds
         self.records.write(
-            {"kind": "valid", "step": progress.step, **result.record(), "seconds": round(self.watch.seconds, 2)}
+            {
+                "kind": "valid" if counts else "start",
+                "step": progress.step,
+                **result.record(),
+                "seconds": round(self.watch.seconds, 2),
+            }
         )
         self.records.write_samples(result, progress.step)
         self.display.validated(progress.step, result, best)
-        self._save(validated=True, best=best)
+        self._save(validated=counts, best=best)
 
     def _save(self, validated: bool = False, best: bool = False) -> None:
         self.progress.unread = self.meter.unread()

@@ -1,0 +1,87 @@
+"""Examples of pretraining as people read them: a corrupted input and its target."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dragoman.data import Example, Pair, TokenStore, write_store
+from dragoman.models import blueprint
+from dragoman.objectives import Material, make
+from dragoman.objectives.examples import PretrainingExample, examples
+from dragoman.run import FRAMINGS
+from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.text import learn
+
+TEXT = ["the old man reads a book .", "she sees the tree ! he sees a dog .", "we read in the old park ."] * 10
+TOKENIZER = learn(TEXT, "word", 100)
+VOCABULARY = Vocabulary(TOKENIZER.size, TOKENIZER.size, joint=True)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> TokenStore:
+    pair = Pair("x", None, "corpus", 1)
+    rows = [Example(pair, ids, None) for ids in TOKENIZER.encode_batch(TEXT)]
+    return write_store(tmp_path / "store", [rows], 260)
+
+
+def shown(system: str, name: str, store: TokenStore, **settings: Any) -> list[PretrainingExample]:
+    spec = SYSTEMS[system].spec(VOCABULARY, "tiny")
+    material = Material(blueprint(spec), TOKENIZER, TOKENIZER, FRAMINGS[type(spec)])
+    return examples(make(name, material, settings), store, seed=1)
+
+
+def test_masked_words_and_their_answers_make_up_the_text(store: TokenStore) -> None:
+    """With every word asked for, and so every word but those kept or replaced masked, the target is the text itself."""
+    (one,) = shown("roberta", "masked", store, rate=1.0)
+    assert one.target == TEXT[0]
+    assert "<mask>" in one.input
+    assert one.input.startswith("<cls> ")
+    assert one.input.endswith(" <sep>")
+    (few,) = shown("roberta", "masked", store, rate=0.3)
+    assert " … " in few.target
+    assert set(few.target.split()) - {"…"} <= set(TEXT[0].split())
+
+
+def test_next_sentences_show_both_kinds(store: TokenStore) -> None:
+    found = shown("bert", "masked", store, next_sentence=True)
+    assert {one.note for one in found} == {"the second sentence is the next one", "the second sentence is a random one"}
+    assert all(one.input.count("<sep>") == 2 for one in found)
+
+
+def test_spans_go_back_into_their_sentinels(store: TokenStore) -> None:
+    (one,) = shown("t5", "spans", store, rate=0.5, span=2.0)
+    names = re.findall(r"<extra_id_\d+>", one.target)
+    spans = dict(zip(names, re.split(r" ?<extra_id_\d+> ?", one.target)[1:]))
+    assert names == [f"<extra_id_{n}>" for n in range(len(names))]
+    assert re.sub(r"<extra_id_\d+>", lambda found: spans[found[0]], one.input) == TEXT[0]
+
+
+def test_denoising_asks_for_the_whole_text(store: TokenStore) -> None:
+    (one,) = shown("bart", "denoising", store)
+    assert one.target == TEXT[0]
+    assert "<mask>" in one.input
+
+
+def test_the_discriminator_is_told_of(store: TokenStore) -> None:
+    (one,) = shown("electra", "replaced", store)
+    assert "discriminator" in one.note
+    assert "<mask>" in one.lines()[0]
+
+
+def test_each_mask_of_unilm_is_shown_once(store: TokenStore) -> None:
+    found = {re.sub(r"\d+", "N", one.note): one for one in shown("unilm", "masks", store)}
+    assert found.keys() == {
+        "bidirectional mask",
+        "left-to-right mask",
+        "the first N tokens are seen as a whole",
+    }
+    assert found["left-to-right mask"].target in TEXT
+    assert " <sep> " in found["the first N tokens are seen as a whole"].input
+
+
+def test_what_corrupts_nothing_has_no_examples(store: TokenStore) -> None:
+    assert shown("gpt", "language", store) == []

@@ -1,0 +1,104 @@
+"""A fine-tuning is validated before its first step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest_training import small_config
+from test_resume import Quiet, assert_equal, contents, train
+
+from dragoman.config import Config
+from dragoman.run import read_metrics
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+
+def quietly(text: str) -> None:
+    pass
+
+
+@pytest.fixture(scope="module")
+def origin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A translator that has learned a little."""
+    folder = tmp_path_factory.mktemp("origin") / "run"
+    prepare(folder, small_config(corpus, steps=12, validate_every=12, average=False), quietly)
+    train(folder)
+    return folder
+
+
+def tuned(corpus: Path, origin: Path, **training: Any) -> Config:
+    settings = {"steps": 4, "validate_every": 2, "average": False, "start_from": str(origin)} | training
+    return replace(small_config(corpus, **settings), text=Config().text)
+
+
+def validations(folder: Path) -> list[dict[str, Any]]:
+    return [record for record in read_metrics(folder) if record["kind"] in ("valid", "start")]
+
+
+def test_the_start_is_validated_at_step_0(corpus: Path, origin: Path, tmp_path: Path) -> None:
+    """It scores what the run that it starts from scored last: the same weights on the same sentences."""
+    run = tmp_path / "run"
+    prepare(run, tuned(corpus, origin), quietly)
+    train(run)
+    first, *others = validations(run)
+    last = validations(origin)[-1]
+    assert (first["step"], first["kind"]) == (0, "valid")
+    assert {name: first[name] for name in ("loss", "bleu", "accuracy")} == {
+        name: last[name] for name in ("loss", "bleu", "accuracy")
+    }
+    assert [record["step"] for record in others] == [2, 4]
+    assert (run / "samples" / "000000.jsonl").exists()
+
+
+def test_a_fine_tuning_that_makes_it_worse_keeps_the_start(corpus: Path, origin: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    prepare(run, tuned(corpus, origin, learning_rate=1.0, warmup=0, best_by="loss"), quietly)
+    train(run)
+    first, *others = validations(run)
+    assert all(record["loss"] > first["loss"] for record in others)
+    assert (run / "checkpoints" / "best").resolve().name == "000000"
+
+
+def test_a_start_that_was_trained_for_something_else_is_never_the_best(
+    corpus: Path, origin: Path, tmp_path: Path
+) -> None:
+    """Another objective's weights are validated, but a checkpoint of the new task is kept, however bad."""
+    run = tmp_path / "run"
+    config = tuned(corpus, origin, learning_rate=1.0, warmup=0)
+    data = replace(config.data, target=(), valid_target=())
+    config = replace(config, data=data, objective=replace(config.objective, name="denoising"))
+    prepare(run, config, quietly)
+    train(run)
+    assert [(record["kind"], record["step"]) for record in validations(run)] == [
+        ("start", 0),
+        ("valid", 2),
+        ("valid", 4),
+    ]
+    assert (run / "checkpoints" / "best").resolve().name in ("000002", "000004")
+
+
+@pytest.mark.parametrize("killed", ["before", "after"])
+def test_killed_at_step_0_it_goes_on_as_if_nothing_had_happened(
+    killed: str, corpus: Path, origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before the checkpoint of step 0 was written, or after."""
+    whole, broken = tmp_path / "whole", tmp_path / "broken"
+    for run in (whole, broken):
+        prepare(run, tuned(corpus, origin), quietly)
+    train(whole)
+    trainer = Trainer(broken, Quiet())
+    save = trainer._save
+
+    def die(**how: bool) -> None:
+        if killed == "after":
+            save(**how)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer, "_save", die)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    train(broken)
+    assert_equal(contents(whole), contents(broken))
