@@ -30,6 +30,7 @@ def quickstart(
     from dragoman.data import phrasebook
     from dragoman.lens.alignment import alignment_lines
     from dragoman.run import CONFIG, is_run, load
+    from dragoman.systems import system as known_system
 
     corpus = folder.with_name(f"{folder.name}-phrasebook")
     if not corpus.exists():
@@ -41,6 +42,8 @@ def quickstart(
             raise UserError(f"{folder} holds a run of {trained}: name another folder for {system}")
         outcome = continue_run(folder, {})
     else:
+        # fewer than two epochs: nothing is memorized that dropout would have to prevent
+        no_dropout = {name: 0.0 for name in known_system(system).settings() if name.endswith("dropout")}
         values = {
             "data": {
                 "source": [str(corpus / "train.en")],
@@ -49,7 +52,7 @@ def quickstart(
                 "valid_target": [str(corpus / "valid.de")],
                 "longest": 64,
             },
-            "system": {"name": system, "size": "tiny", "settings": {"dropout": 0.0}},
+            "system": {"name": system, "size": "tiny", "settings": no_dropout},
             "training": RECIPE | {"validate_every": 650, "validate_sentences": 200, "patience": None, "average": False},
         }
         outcome = start_run(folder, configuration.from_dict(values))
