@@ -1,19 +1,35 @@
 # make quickstart   the environment, a small translator, and what it can do
-# make test         every test that needs no GPU and no other toolkit
+# make test         the tests that every change must pass, in a few minutes
+# make laws         all laws over all systems, not only representative ones
+# make test-portability   the laws and the parts with the kernels of other processors, on one and two threads
 # make lint         ruff and mypy
 # make bench        this machine's speeds
 
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 
-.PHONY: quickstart test lint bench format clean
+.PHONY: quickstart test laws test-portability lint bench format clean
 
 quickstart: $(VENV)/core
 	$(BIN)/dragoman quickstart
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest -n auto --dist loadfile
+	$(PYTEST)
+
+laws: $(VENV)/dev
+	$(PYTEST) -m '(laws or exhaustive) and not slow and not gpu and not peer'
+
+# Without ATEN_CPU_CAPABILITY PyTorch takes the processor's own kernels.
+test-portability: $(VENV)/dev
+	for threads in 1 2; do \
+		for capability in default avx2 ''; do \
+			echo "kernels: $${capability:-native}, threads: $$threads"; \
+			env $${capability:+ATEN_CPU_CAPABILITY=$$capability} OMP_NUM_THREADS=$$threads OMP_WAIT_POLICY=passive \
+				$(PYTEST) tests/laws tests/models tests/objectives tests/parts tests/search tests/systems || exit 1; \
+		done; \
+	done
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -52,6 +52,7 @@ def test_whole_equals_steps(variant: str, chunks: list[int]) -> None:
     close(torch.cat(parts, 1), whole)
 
 
+@pytest.mark.portable
 @every_writer
 @torch.no_grad()
 def test_rows_may_stand_at_different_positions(variant: str) -> None:
@@ -213,6 +214,7 @@ def naive_greedy(model: Model, source: torch.Tensor, longest: int) -> list[int]:
     return [token for token in prefix[1:] if token != SYMBOLS.end]
 
 
+@pytest.mark.portable
 @every_writer
 @torch.no_grad()
 def test_beam_of_one_equals_greedy_equals_naive_argmax(variant: str) -> None:
@@ -228,6 +230,7 @@ def test_beam_of_one_equals_greedy_equals_naive_argmax(variant: str) -> None:
         assert beam[row][0].score == pytest.approx(greedy[row][0].score, abs=1e-9)
 
 
+@pytest.mark.portable
 @every_writer
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_a_hypothesis_scores_what_teacher_forcing_gives_it(variant: str, alpha: float) -> None:

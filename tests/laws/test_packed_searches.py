@@ -31,6 +31,7 @@ def test_scores_are_those_of_the_model_that_was_packed(variant: str, name: str) 
     check_scores(variant, name)
 
 
+@pytest.mark.portable
 @pytest.mark.float32
 @in_float32
 @pytest.mark.parametrize("name", SEARCHES)

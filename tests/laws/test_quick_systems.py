@@ -47,6 +47,7 @@ def test_logits_are_the_same(variant: str) -> None:
     assert torch.equal(whole(model, variant), before), "the model that was given has changed"
 
 
+@pytest.mark.portable
 @pytest.mark.float32
 @in_float32
 @torch.no_grad()
@@ -62,6 +63,7 @@ def test_steps_are_the_same(variant: str) -> None:
     torch.testing.assert_close(first_step(quick(model), variant), first_step(model, variant), **TOLERANCE)
 
 
+@pytest.mark.portable
 @pytest.mark.float32
 @in_float32
 @torch.no_grad()
