@@ -23,4 +23,4 @@ def test_the_vocabulary_is_said_in_the_size_that_was_learned(tmp_path: Path) -> 
     size = read_tokenizers(tmp_path / "run")[0].size
     assert size < 500
     assert str(choice).startswith(f"text.size={size}  (all different pieces of the text; ")
-    assert "would allow 500" in choice.reason
+    assert "the limit is 500, " in choice.reason

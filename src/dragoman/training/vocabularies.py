@@ -62,7 +62,7 @@ def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -
     sizes = sorted({tokenizer.size for tokenizer in tokenizers})
     if sizes[-1] >= int(str(choice.value)):
         return choice
-    reason = f"all different pieces of the text; {choice.reason} would allow {choice.value:,}"
+    reason = f"all different pieces of the text; the limit is {choice.value:,}, {choice.reason}"
     return replace(choice, value=" and ".join(str(size) for size in sizes), reason=reason)
 
 
