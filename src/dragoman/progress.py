@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from rich.progress import Progress
 
+quiet = False  # set by --quiet: no progress and no remarks are shown
 BETWEEN_LINES = 30.0  # seconds, where there is no terminal
 
 
@@ -16,7 +17,7 @@ def bar(shown: bool = True) -> Progress:
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=not shown)
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet or not shown)
 
 
 def clock(seconds: float) -> str:

@@ -112,7 +112,7 @@ def test_evaluation_prints_scores_with_signatures(run: Path, corpus: Path, outpu
         assert name in text
     assert "nrefs:1|case:mixed" in text
     scores = json.loads(output("evaluate", run, *files, "--measures", "bleu", "--json"))["scores"]
-    assert [score["name"] for score in scores] == ["BLEU", "perplexity"]
+    assert [score["name"] for score in scores] == ["BLEU"]
 
 
 def test_scores_are_those_of_the_translations(run: Path, corpus: Path, tmp_path: Path, output: Command) -> None:

@@ -6,9 +6,11 @@ import io
 import os
 import sys
 import traceback
+from typing import Annotated
 
 import typer
 
+from dragoman import __version__
 from dragoman.cli import (
     bench,
     compare,
@@ -29,17 +31,35 @@ from dragoman.cli import (
     translate,
     tune,
 )
+from dragoman.cli.common import with_common_options
 from dragoman.errors import UserError
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"dragoman {__version__}")
+        raise typer.Exit
+
 
 app = typer.Typer(
     name="dragoman",
     help="Sequence-to-sequence learning: train, translate, evaluate and look inside.",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options of the program itself."""
+
+
 for command in (
     quickstart.quickstart,
     phrasebook.phrasebook,
@@ -57,8 +77,8 @@ for command in (
     diagnose.diagnose,
     serve.serve,
 ):
-    app.command()(command)
-app.command("import")(import_.import_)
+    app.command()(with_common_options(command))
+app.command("import")(with_common_options(import_.import_))
 app.add_typer(show.app, name="show")
 app.add_typer(bench.app, name="bench")
 

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say, sources_of
+from dragoman.cli.checks import check_device, check_run, check_system
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say, with_common_options
+from dragoman.cli.inputs import Input
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
@@ -24,6 +26,7 @@ app = typer.Typer(
 
 
 @app.command()
+@with_common_options
 def train(
     system: Annotated[str, typer.Option(help="Systems that translate, such as transformer,luong.")] = "transformer",
     size: Annotated[str | None, typer.Option(help="Sizes, such as tiny,small; by the device if not given.")] = None,
@@ -41,6 +44,10 @@ def train(
     plain loop, and the ratio is printed. All peers (eole and JoeyNMT too) are run by benchmarks/training.py of the
     source tree.
     """
+    for name in system.split(","):
+        check_system(name)
+    check_device(device)
+
     from dragoman.run import pick_device
     from dragoman.training.speed import about, measure
 
@@ -89,6 +96,7 @@ def _table(here: Machine, speeds: list[Speed]) -> list[str]:
 
 
 @app.command()
+@with_common_options
 def step(
     run: RunFolder,
     steps: Annotated[int, typer.Option(help="Steps to measure.", min=1)] = 8,
@@ -101,15 +109,18 @@ def step(
     The run is not changed. Waiting for data, forward, backward and optimiser are timed one after the other, which is a
     little slower than training, where they overlap; tokens a second are those of training.
     """
-    from dragoman.training.profiling import profile_run
-
     if device is not None and device.split(":")[0] not in ("cpu", "cuda"):
         raise UserError(f"a step is measured on cpu or cuda, not on {device}")
+    check_run(run)
+
+    from dragoman.training.profiling import profile_run
+
     found = profile_run(run, steps, warm_up, device)
     print_json(found.to_dict()) if as_json else print("\n".join(found.lines()))
 
 
 @app.command()
+@with_common_options
 def translate(
     run: RunFolder,
     file: Annotated[
@@ -129,13 +140,17 @@ def translate(
     translated together, as those of a file are. Peers with the same weights are run by benchmarks/decoding.py of the
     source tree.
     """
+    check_run(run, checkpoint, device)
+    if file is not None:
+        Input(file).check()
+
     from dragoman import load
     from dragoman.run import speed
     from dragoman.run.machine import machine
 
     keep_freed_memory()
     loaded = load(run, checkpoint, device)
-    texts = list(islice(sources_of(file), 4096)) if file else speed.validation_texts(loaded, 4096)
+    texts = list(islice(Input(file).sources(), 4096)) if file else speed.validation_texts(loaded, 4096)
     widths = _numbers("beams", beams) if beams else sorted({1, loaded.beam().size})
     found = []
     for width in widths:

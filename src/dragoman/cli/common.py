@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import codecs
+import inspect
 import json
 import os
 import shutil
@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from functools import wraps
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
@@ -17,24 +18,84 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
+from dragoman import progress
 from dragoman.errors import UserError
 from dragoman.progress import BETWEEN_LINES, bar, clock
 
 if TYPE_CHECKING:
     from dragoman.parts.quick import Weights
-    from dragoman.run import Run, Source
+    from dragoman.run import Run
     from dragoman.search import Beam
 
 Item = TypeVar("Item")
-RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
+
+
+def complete_runs(incomplete: str) -> list[str]:
+    """Run folders that begin so, for the shell, and folders that may hold some."""
+    from dragoman.cli.checks import is_run
+
+    parent = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
+    try:
+        folders = sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
+    except OSError:
+        return []
+    return [str(path) if is_run(path) else f"{path}/" for path in folders if str(path).startswith(incomplete)]
+
+
+def complete_systems(incomplete: str) -> list[str]:
+    from dragoman.cli.checks import system_names
+
+    return [name for name in system_names() if name.startswith(incomplete)]
+
+
+RunFolder = Annotated[
+    Path,
+    typer.Argument(metavar="RUN", help="The run folder.", show_default=False, autocompletion=complete_runs),
+]
 Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
 Checkpoint = Annotated[str, typer.Option(help="best, last, averaged or a step such as 000500.")]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 
 
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors, but no progress and no remarks.")]
+Threads = Annotated[
+    int | None,
+    typer.Option(metavar="N", min=1, help="Threads that compute on a CPU; as many as there are cores if not given."),
+]
+
+
+def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The command with the options that all commands have: --quiet and --threads."""
+
+    @wraps(command)
+    def called(*arguments: Any, quiet: bool, threads: int | None, **options: Any) -> None:
+        progress.quiet = quiet
+        if threads is not None:
+            set_threads(threads)
+        command(*arguments, **options)
+
+    own = inspect.signature(command, eval_str=True)
+    common = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
+        for name, default, kind in (("quiet", False, Quiet), ("threads", None, Threads))
+    ]
+    parameters = [*own.parameters.values(), *common]
+    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
+    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return called
+
+
+def set_threads(count: int) -> None:
+    """Libraries read these when they are imported; torch may be already, where commands are called from Python."""
+    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), str(count))
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(count)
+
+
 def say(text: str) -> None:
     """Progress and remarks, on standard error."""
-    print(text, file=sys.stderr, flush=True)
+    if not progress.quiet:
+        print(text, file=sys.stderr, flush=True)
 
 
 class Progress:
@@ -118,51 +179,11 @@ def print_json_list(values: Iterable[Any]) -> None:
     print("[]" if separator == "[" else "\n]")
 
 
-def sources_of(file: Path | None) -> Iterator[Source]:
-    """The lines of a text, or the examples of a file of numpy's, for runs that read images or speech."""
-    from dragoman.data.corpus import SIGNALS
-    from dragoman.data.signals import Signals
-
-    if file is not None and file.suffix.lower() in SIGNALS:
-        yield from Signals(file)
-    else:
-        yield from lines_of(file)
-
-
-def lines_of(file: Path | None) -> Iterator[str]:
-    """The lines of a file, plain or gzipped, or of standard input; only a line feed ends a line."""
-    from dragoman.data.corpus import sentences
-
-    if file is not None:
-        yield from (text for _, text in sentences(file))
-        return
-    if sys.stdin is None:
-        raise UserError("standard input is closed: name a file, or pipe text in")
-    for number, raw in enumerate(sys.stdin.buffer, 1):
-        raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-        try:
-            yield raw.removesuffix(b"\n").removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"standard input, line {number:,} is not UTF-8 (byte {error.start + 1} of the line)"
-            ) from None
-
-
 def in_windows(lines: Iterable[str], do: Callable[[list[str]], list[Item]], size: int = 4096) -> Iterator[Item]:
     """What `do` makes of the lines, some at a time, in order."""
     lines = iter(lines)
     while window := list(islice(lines, size)):
         yield from do(window)
-
-
-def parallel(source: Path, target: Path) -> tuple[list[Any], list[str]]:
-    """Two files of the same number of lines, or of examples and lines."""
-    sources, targets = list(sources_of(source)), list(lines_of(target))
-    if len(sources) != len(targets):
-        raise UserError(
-            f"{source} has {len(sources):,} lines but {target} has {len(targets):,}: line counts must match"
-        )
-    return sources, targets
 
 
 def beam_settings(run: Run, beam: int | None, penalty: float | None, best: int = 1) -> Beam:

@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.common import Json, parallel, print_json, program, say
+from dragoman.cli.checks import check_device, check_system
+from dragoman.cli.common import Json, print_json, program, say
+from dragoman.cli.inputs import Columns, check_file, read_pairs
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -34,7 +36,7 @@ def compare(
     valid_source: Annotated[Files, typer.Option(metavar="FILE", help="Validation source.")] = None,
     valid_target: Annotated[Files, typer.Option(metavar="FILE", help="Validation target.")] = None,
     test_source: Annotated[Path | None, typer.Option(help="Test source, on which systems are compared.")] = None,
-    test_target: Annotated[Path | None, typer.Option(help="Test target.")] = None,
+    test_target: Annotated[Path | None, typer.Option(help="Test target; none for TSV and JSON lines.")] = None,
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "tiny",
     tokens: Annotated[
         str | None,
@@ -65,6 +67,14 @@ def compare(
     All systems see the same batches. Each system and seed has its own run folder. An interrupted comparison continues
     with the same command; systems and seeds can be added to a finished one. Writes comparison.html and comparison.md.
     """
+    names = [name.strip() for name in systems.split(",") if name.strip()]
+    for name in names:
+        check_system(name)
+    check_device(device)
+    for path in (*(source or []), *(target or []), test_source, test_target):
+        if path is not None:
+            check_file(Path(path))
+
     from dragoman import config as configuration
     from dragoman.evaluation import bleu, csv_table, exact_match, latex_table
     from dragoman.evaluation.system_comparison import SystemComparison
@@ -81,7 +91,6 @@ def compare(
     )
     from dragoman.training.comparison_display import ComparisonDisplay
 
-    names = [name.strip() for name in systems.split(",") if name.strip()]
     check_systems(names)
     numbers = parse_seeds(seeds)
     budget = choose_budget(tokens, steps, flops, minutes, phrasebook=not source)
@@ -91,9 +100,8 @@ def compare(
         if files or test_source or test_target:
             raise UserError("files were named without a --source: name it too, or leave all out for the phrasebook")
         files, test_source, test_target = phrasebook_files(folder)
-    if test_source is None or test_target is None:
+    if test_source is None:
         raise UserError("systems are compared on a test set: name it with --test-source and --test-target")
-    sources, references = parallel(test_source, test_target)
     values = {
         "data": files | {"longest": 64 if not source else 256},
         "system": {"size": size, "settings": {"dropout": 0.0} if not source else {}},
@@ -102,6 +110,8 @@ def compare(
         | (PHRASEBOOK if not source else {}),
     }
     config = configuration.with_settings(configuration.from_dict(values), settings or [])
+    columns = Columns(config.data.format, config.data.source_key, config.data.target_key)
+    sources, references = read_pairs(test_source, test_target, columns, "--test-target")
     check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
     check_request(folder, config, budget)

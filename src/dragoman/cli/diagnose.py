@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import islice
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, lines_of, parallel, print_json, say
+from dragoman.cli.checks import check_run
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say
+from dragoman.cli.inputs import Columns, Format, Input, SourceKey, TargetKey, check_file, read_lines, read_pairs
 from dragoman.errors import UserError
 
 
@@ -28,6 +31,9 @@ def diagnose(
     ] = None,
     sentences: Annotated[int, typer.Option(help="How many sentences at most.", min=1)] = 200,
     html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page.")] = None,
+    format: Format = "",
+    source_key: SourceKey = None,
+    target_key: TargetKey = None,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
@@ -37,28 +43,34 @@ def diagnose(
     Gender chosen where the source has none, babbling on odd input, copying, dropped and repeated content, length, and
     quality by the length of the source.
     """
+    if source is None and (target or alignments):
+        raise UserError("references and alignments are of a test set: name it with --source")
+    check_run(run, checkpoint, device)
+    columns = Columns(format, source_key, target_key)
+    for path in (source, target, alignments, templates):
+        if path is not None:
+            check_file(path)
+
     from dragoman import load
+    from dragoman.data.corpus import kind_of
     from dragoman.evaluation import parse_pharaoh
     from dragoman.lens import diagnosis as looking
     from dragoman.lens.diagnosis.page import lines, page
     from dragoman.storage import write_file
 
-    if source is None and (target or alignments):
-        raise UserError("references and alignments are of a test set: name it with --source")
     loaded = load(run, checkpoint, device)
     references: list[str] | None
     if source is None:
         sources, references = looking.validation_pairs(loaded, sentences)
-    elif target is None:
-        sources, references = [line for line, _ in zip(lines_of(source), range(sentences))], None
+    elif target is None and kind_of(columns.corpus(source)) == "text":
+        sources, references = list(islice(Input(source, columns).texts(), sentences)), None
     else:
-        sources, references = (side[:sentences] for side in parallel(source, target))
+        sources, references = (side[:sentences] for side in read_pairs(source, target, columns))
     gold = None
     if alignments is not None:
         gold = [
             parse_pharaoh(line, f"{alignments}, line {number:,}")
-            for number, line in enumerate(lines_of(alignments), 1)
-            if number <= sentences
+            for number, line in enumerate(read_lines(alignments, Columns("text"))[:sentences], 1)
         ]
     say(f"translating {len(sources):,} sentences and some odd ones")
     found = looking.diagnose(loaded, sources, references, pair=pair, templates=templates, gold=gold)

@@ -2,26 +2,49 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, lines_of, parallel, print_json, say
+from dragoman.cli.checks import check_run
+from dragoman.cli.common import Checkpoint, Device, Json, print_json
+from dragoman.cli.evaluating import PSEUDO, TRANSLATION, Evaluation, TestSet
+from dragoman.cli.inputs import Columns, Format, SourceKey, TargetKey, check_counts, read_lines
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
+if TYPE_CHECKING:
+    from dragoman.evaluation import Score
+
 
 def evaluate(
-    run: RunFolder,
-    source: Annotated[Path, typer.Option(help="Source text of the test set.", show_default=False)],
-    reference: Annotated[Path, typer.Option(help="Its translations.", show_default=False)],
+    run: Annotated[
+        Path | None,
+        typer.Argument(metavar="[RUN]", help="The run folder; none with --hypothesis.", show_default=False),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(help="Source text of the test set, or TSV or JSON lines with references.", show_default=False),
+    ] = None,
+    reference: Annotated[
+        list[Path] | None,
+        typer.Option(help="Its translations. Repeat it for several references.", show_default=False),
+    ] = None,
+    hypothesis: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Score these translations, made elsewhere. Repeat it to compare systems with the first.",
+            show_default=False,
+        ),
+    ] = None,
     measures: Annotated[
         str | None,
         typer.Option(
-            help="Of bleu, chrf, ter, exact, accuracy, wer, per, ier: comma-separated; bleu,chrf,ter,exact by default, "
-            "for tags accuracy,exact."
+            help="Comma-separated: bleu, chrf, chrf++, ter, exact, accuracy, wer, per, ier, perplexity, "
+            "word-perplexity, bits-per-character, pseudo-perplexity. By default what suits the run."
         ),
     ] = None,
     alignments: Annotated[
@@ -32,63 +55,102 @@ def evaluate(
     output: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
     beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")] = None,
     length_penalty: Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")] = None,
+    format: Format = "",
+    source_key: SourceKey = None,
+    target_key: TargetKey = None,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Translate or tag a test set and score it.
+    """Translate or tag a test set and score it, or score translations made elsewhere.
 
-    Every score comes with its signature, and for translations the perplexity of the references beside them.
+    Every score comes with its signature. With several references BLEU, chrF and TER are sacreBLEU's, exact match
+    accepts any, error rates take the nearest, and perplexity is of all of them. A language model is given text alone,
+    and its perplexity is computed, END of every line included.
     """
-    from dragoman import evaluation, load
-    from dragoman.storage import write_file
+    from dragoman import evaluation
 
-    given = [name.strip() for name in (measures or "").split(",") if name.strip()]
-    evaluation.check(given)
-    sources, references = parallel(source, reference)
-    keep_freed_memory()
-    loaded = load(run, checkpoint, device)
-    say(f"{'translating' if loaded.model.writes else 'tagging'} {len(sources):,} sentences ({loaded.checkpoint})")
-    if loaded.model.writes:
-        told = beam is not None or length_penalty is not None
-        settings = beam_settings(loaded, beam, length_penalty) if told else loaded.search
-        texts = [t.text for t in loaded.translate(sources, search=settings, alignment=False)]
-        names = given or ["bleu", "chrf", "ter", "exact"]
-    else:
-        texts = [" ".join(sentence.tags) for sentence in loaded.tag(sources)]
-        references = [" ".join(line.split()) for line in references]
-        names = given or ["accuracy", "exact"]
-    if output:
-        write_file(output, "".join(f"{text}\n" for text in texts))
-    scores = list(evaluation.evaluate(names, texts, references).values())
-    if loaded.model.writes:
-        scored = loaded.score(sources, references)
-        total, tokens = sum(s.score for s in scored), sum(len(s.tokens) for s in scored)
-        scores.append(evaluation.perplexity(total, tokens))
-    if alignments:
-        gold = [
-            evaluation.parse_sure_and_possible(line, f"{alignments}, line {n}")
-            for n, line in enumerate(lines_of(alignments), 1)
-        ]
-        if len(gold) != len(sources):
-            raise UserError(
-                f"{alignments} has {len(gold):,} lines but {source} has {len(sources):,}: line counts must match"
-            )
-        found = loaded.align(sources, references)
-        if found is None:
-            say("no alignments: no part of this system looks from a decoder at an encoder")
-        else:
-            scores.append(
-                evaluation.alignment_error_rate(found, [sure for sure, _ in gold], [possible for _, possible in gold])
-            )
-    if by_length and not all(isinstance(one, str) for one in sources):
-        raise UserError(f"{source} holds vectors: quality by the length of the source is of text alone")
-    bands = evaluation.by_length(sources, texts, references) if by_length else []
-    if as_json:
-        print_json({"scores": [asdict(score) for score in scores], "by_length": [band._asdict() for band in bands]})
+    names = [name.strip() for name in (measures or "").split(",") if name.strip()]
+    evaluation.check(names, (*evaluation.LIKELIHOODS, PSEUDO))
+    if (run is None) == (not hypothesis):
+        raise UserError("name a run to evaluate, or translations that were made elsewhere with --hypothesis")
+    options = {"--output": output, "--beam": beam, "--length-penalty": length_penalty, "--alignments": alignments}
+    if hypothesis and (wrong := [name for name, value in options.items() if value is not None]):
+        raise UserError(f"{wrong[0]} is for translations that a run makes: leave it out with --hypothesis")
+    if output is not None and not output.parent.is_dir():
+        raise UserError(f"{output} cannot be written: there is no folder {output.parent}, make it first")
+    if run is not None:
+        check_run(run, checkpoint, device)
+    test = TestSet.read(source, reference or [], Columns(format, source_key, target_key))
+    if by_length and not (test.sources and all(isinstance(text, str) for text in test.sources)):
+        raise UserError("quality by the length of the source needs sources of text: name them with --source")
+    gold = None if alignments is None else test.read_alignments(alignments)
+    if hypothesis:
+        texts = [read_lines(path, Columns(format)) for path in hypothesis]
+        check_counts([*test.counts, *((path, len(lines)) for path, lines in zip(hypothesis, texts))])
+        _score_hypotheses(hypothesis, texts, test, names or list(TRANSLATION), by_length, as_json)
         return
-    for score in scores:
-        print(score)
-    if bands:
-        print()
-        print(evaluation.table([band._asdict() for band in bands]))
+    assert run is not None
+    from dragoman import load
+
+    keep_freed_memory()
+    evaluated = Evaluation(test, names, gold, output)
+    evaluated.run(load(run, checkpoint, device), beam, length_penalty)
+    _print([(None, evaluated.scores, evaluated.hypotheses)], test, by_length, as_json)
+
+
+def _score_hypotheses(
+    files: list[Path], texts: list[list[str]], test: TestSet, names: list[str], by_length: bool, as_json: bool
+) -> None:
+    """Scores of translations made elsewhere; of several, each is compared with the first by a paired bootstrap."""
+    from dragoman import evaluation
+
+    if not any(test.references):
+        raise UserError("hypotheses are compared with references: name them with --reference")
+    if wrong := [name for name in names if name not in evaluation.MEASURES]:
+        raise UserError(f"{wrong[0]} is computed by a model: name a run, and no --hypothesis")
+    scored = [list(evaluation.evaluate(names, some, test.references).values()) for some in texts]
+    tested = [name for name in names if name in ("bleu", "chrf", "ter")]
+    comparisons = {
+        str(file): evaluation.compare(texts[0], some, test.references, measures=tested)
+        for file, some in zip(files[1:], texts[1:])
+        if tested
+    }
+    systems = [(str(file), scores, some) for file, scores, some in zip(files, scored, texts)]
+    _print(systems, test, by_length, as_json, comparisons)
+
+
+def _print(
+    systems: Sequence[tuple[str | None, list[Score], list[str] | None]],
+    test: TestSet,
+    by_length: bool,
+    as_json: bool,
+    comparisons: dict[str, list[Any]] | None = None,
+) -> None:
+    from dragoman import evaluation
+
+    def bands(hypotheses: list[str] | None) -> list[dict[str, Any]]:
+        if not by_length or hypotheses is None or test.sources is None:
+            return []
+        return [band._asdict() for band in evaluation.by_length(test.sources, hypotheses, test.references)]
+
+    documents: list[dict[str, Any]] = [
+        ({} if name is None else {"hypothesis": name})
+        | {"scores": [asdict(score) for score in scores], "by_length": bands(hypotheses)}
+        for name, scores, hypotheses in systems
+    ]
+    compared = {name: [row._asdict() for row in rows] for name, rows in (comparisons or {}).items()}
+    if as_json:
+        print_json(documents[0] if len(documents) == 1 else {"systems": documents, "comparisons": compared})
+        return
+    for (name, scores, _), document in zip(systems, documents):
+        if len(systems) > 1:
+            print(f"{name}:")
+        for score in scores:
+            print(score)
+        if document["by_length"]:
+            print()
+            print(evaluation.table(document["by_length"]))
+    for name, rows in compared.items():
+        print(f"\n{name} against {systems[0][0]}, paired bootstrap:")
+        print(evaluation.table([{key: value for key, value in row.items() if key != "signature"} for row in rows]))

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, in_windows, lines_of, print_json_list
+from dragoman.cli.checks import check_run
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, in_windows, print_json_list
+from dragoman.cli.inputs import Columns, Format, Input, SourceKey
 
 
 def fill(
@@ -21,6 +24,8 @@ def fill(
         int,
         typer.Option(help="Also show the N likeliest pieces of each gap, or the N best texts with log p.", min=1),
     ] = 1,
+    format: Format = "",
+    source_key: SourceKey = None,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
@@ -31,16 +36,24 @@ def fill(
     gaps may also be written as its sentinels, <extra_id_0> and so on. bart, pretrained by denoising, writes the text
     anew.
     """
+    given = Input(file, Columns(format, source_key))
+    given.check()
+    check_run(run, checkpoint, device)
+
     from dragoman import load
 
     loaded = load(run, checkpoint, device)
-    texts = in_windows(lines_of(file), lambda lines: loaded.fill(lines, best))
-    if as_json:
-        print_json_list(asdict(text) for text in texts)
-        return
-    for text in texts:
-        print(text.text, flush=True)
-        for other, score in text.alternatives:
-            print(f"  {score:.4f}\t{other}")
-        for number, choices in enumerate(text.choices if best > 1 and not text.alternatives else [], 1):
-            print(f"  {number}: " + ", ".join(f"{piece} {probability:.3g}" for piece, probability in choices))
+
+    def show(lines: Iterable[str], first: int) -> None:
+        texts = in_windows(lines, lambda some: loaded.fill(some, best))
+        if as_json:
+            print_json_list(asdict(text) for text in texts)
+            return
+        for text in texts:
+            print(text.text, flush=True)
+            for other, score in text.alternatives:
+                print(f"  {score:.4f}\t{other}")
+            for number, choices in enumerate(text.choices if best > 1 and not text.alternatives else [], 1):
+                print(f"  {number}: " + ", ".join(f"{piece} {probability:.3g}" for piece, probability in choices))
+
+    given.answer(show)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, lines_of, print_json_list
+from dragoman.cli.checks import check_run
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json_list
+from dragoman.cli.inputs import Columns, Format, Input, SourceKey
 
 if TYPE_CHECKING:
     from dragoman.search import Search
@@ -27,6 +30,8 @@ def generate(
     top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that make up p of the mass.")] = 0.95,
     best: Annotated[int, typer.Option(help="Continuations of each prompt.", min=1)] = 1,
     seed: Annotated[int, typer.Option(help="Another seed gives other texts.")] = 0,
+    format: Format = "",
+    source_key: SourceKey = None,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
@@ -36,6 +41,10 @@ def generate(
     An empty line is continued from nothing. The run must hold a decoder alone: a language model such as gpt. A run
     trained on dialogues replies: each line is a dialogue so far, its turns separated by tabs.
     """
+    given = Input(file, Columns(format, source_key))
+    given.check()
+    check_run(run, checkpoint, device)
+
     from dragoman import load
     from dragoman.search import Beam, Length, Sample
 
@@ -44,12 +53,16 @@ def generate(
     search: Search = Sample(temperature, top_k, top_p, best, seed, length)
     if beam is not None:
         search = Beam(beam, best=best, length=length)
-    texts = loaded.generate([line.rstrip("\n") for line in lines_of(file)], search)
-    if as_json:
-        print_json_list(asdict(text) for text in texts)
-        return
-    for text in texts:
-        for one in (text, *text.alternatives):
-            print(one.text if best == 1 else f"{one.score:.4f}\t{one.text}")
-        if best > 1:
-            print()
+
+    def show(prompts: Iterable[str], first: int) -> None:
+        texts = loaded.generate(list(prompts), search)
+        if as_json:
+            print_json_list(asdict(text) for text in texts)
+            return
+        for text in texts:
+            for one in (text, *text.alternatives):
+                print(one.text if best == 1 else f"{one.score:.4f}\t{one.text}", flush=True)
+            if best > 1:
+                print(flush=True)
+
+    given.answer(show)

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.common import Json, print_json, program, say
+from dragoman.errors import UserError
 
 
 def import_(
@@ -23,6 +24,9 @@ def import_(
     FOLDER holds config.json, model.safetensors (or its shards) and the files of the tokenizer, as save_pretrained
     writes them or the hub keeps them. Nothing in it is executed. What cannot be computed exactly as there is refused.
     """
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder: name the one that holds the checkpoint's config.json")
+
     from dragoman.interop.huggingface import import_checkpoint
 
     found = import_checkpoint(folder, run, say)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from dragoman.cli.checks import check_run
 from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json
 from dragoman.cli.pictures import Dark, Png, Svg, draw, print_lines
 from dragoman.errors import UserError
@@ -38,6 +39,8 @@ def attention(
     device: Device = "auto",
 ) -> None:
     """What every layer and head looked at, and how widely."""
+    check_run(run, checkpoint, device)
+
     from dragoman.lens.seen import to_json
     from dragoman.lens.sentence_pictures import attention_of, attention_sheet
     from dragoman.lens.telling import attention_lines, entropy_lines
@@ -68,6 +71,8 @@ def alternatives(
     device: Device = "auto",
 ) -> None:
     """How likely every word was, and what else was likely."""
+    check_run(run, checkpoint, device)
+
     from dragoman.lens.seen import to_json
     from dragoman.lens.sentence_pictures import alternatives_picture
     from dragoman.lens.telling import alternative_lines
@@ -93,6 +98,8 @@ def layers(
     device: Device = "auto",
 ) -> None:
     """What the model would say if it ended after each of its layers."""
+    check_run(run, checkpoint, device)
+
     from dragoman.lens.seen import to_json
     from dragoman.lens.sentence_pictures import layers_picture
     from dragoman.lens.telling import layer_lines
@@ -120,6 +127,8 @@ def beam(
     device: Device = "auto",
 ) -> None:
     """The whole beam as a tree: what was kept, pruned and finished."""
+    check_run(run, checkpoint, device)
+
     from dragoman import load
     from dragoman.lens import look
     from dragoman.lens.seen import to_json
@@ -147,6 +156,7 @@ def everything(
     device: Device = "auto",
 ) -> None:
     """Everything about a sentence as one JSON document."""
+    check_run(run, checkpoint, device)
     print_json(_look(run, checkpoint, device, sentence, target, beam, prefix).to_json())
 
 

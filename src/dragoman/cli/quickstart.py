@@ -7,7 +7,9 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import parallel, program, say
+from dragoman.cli.checks import check_system
+from dragoman.cli.common import program, say
+from dragoman.cli.inputs import Columns, read_pairs
 from dragoman.errors import UserError
 
 PAIRS = 40_000
@@ -24,6 +26,8 @@ def quickstart(
     The phrasebook is a grammar that makes English sentences with their German translations; the sentences on which the
     translator is tested are none that it has seen.
     """
+    check_system(system)
+
     from dragoman import config as configuration
     from dragoman import evaluation
     from dragoman.cli.train import continue_run, start_run
@@ -60,7 +64,7 @@ def quickstart(
         say(f"stopped; go on with: {program()} quickstart {folder}")
         raise typer.Exit(130)
     run = load(folder, device="cpu")
-    sources, references = parallel(corpus / "test.en", corpus / "test.de")
+    sources, references = read_pairs(corpus / "test.en", corpus / "test.de", Columns())
     translations = run.translate(sources)
     texts = [t.text for t in translations]
     right = sum(text == reference for text, reference in zip(texts, references))

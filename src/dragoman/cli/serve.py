@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli.checks import check_run
 from dragoman.cli.common import Checkpoint, Device, say, weights_of
-from dragoman.errors import UserError
 
 
 def serve(
@@ -37,6 +37,9 @@ def serve(
     ] = False,
 ) -> None:
     """Serve runs over HTTP: a page that shows what they think, LibreTranslate's interface, and our own under /v1."""
+    for run in runs:
+        check_run(run if Path(run).exists() or "=" not in run else run.rpartition("=")[0], checkpoint, device)
+
     from dragoman import load
     from dragoman.serving import Batching, Keys, Limits, Service, is_loopback, listening, pair_of, told
     from dragoman.serving import serve as serve_them
@@ -44,14 +47,11 @@ def serve(
     limits = Limits(characters=characters, texts=texts, body=body, queue=queue, rate=rate, seconds=seconds)
     batching, known = Batching(batch, delay / 1000), Keys() if keys is None else Keys.read(keys)
     meant = [told(run) for run in runs]
-    for folder, _ in meant:
-        if not folder.is_dir():
-            raise UserError(f"{folder} does not exist: name the folder of a run")
     bound = listening(host, port)
     opened = []
     for folder, pair in meant:
-        run = load(folder, checkpoint, device, weights=weights_of(int8, bfloat16))
-        opened.append((run, pair or pair_of(run)))
+        loaded = load(folder, checkpoint, device, weights=weights_of(int8, bfloat16))
+        opened.append((loaded, pair or pair_of(loaded)))
     service = Service(opened, limits, batching, known)
     address, number = bound.getsockname()[:2]
 

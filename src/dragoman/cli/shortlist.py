@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli.checks import check_run
 from dragoman.cli.common import RunFolder, say
 
 
@@ -20,6 +21,8 @@ def shortlist(
     With a large vocabulary this makes translating on a CPU faster: the output layer looks at some hundred words
     instead of all.
     """
+    check_run(run)
+
     from dragoman.data.store import TokenStore
     from dragoman.run.folder import read_spec, read_tokenizers
     from dragoman.search.shortlist import FILE, learn

@@ -10,7 +10,18 @@ import typer
 from typer.core import TyperGroup
 
 from dragoman.cli import look
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json, program, say
+from dragoman.cli.checks import check_run
+from dragoman.cli.common import (
+    Checkpoint,
+    Device,
+    Json,
+    RunFolder,
+    beam_settings,
+    print_json,
+    program,
+    say,
+    with_common_options,
+)
 from dragoman.cli.look import Target
 from dragoman.cli.pictures import Dark, Png, Svg, draw, print_lines
 from dragoman.errors import UserError
@@ -41,6 +52,7 @@ app = typer.Typer(
 
 
 @app.command("run")
+@with_common_options
 def show_run(
     run: RunFolder,
     sentence: Annotated[
@@ -55,6 +67,8 @@ def show_run(
     device: Device = "auto",
 ) -> None:
     """What is in a run; of a sentence its n-best list, word alignment and attention. 'run' may be left out."""
+    check_run(run, checkpoint, device)
+
     from dragoman import load
 
     loaded = load(run, checkpoint, device)
@@ -133,11 +147,12 @@ def _show_sentence(
 # ---- of no sentence
 
 for command in (look.attention, look.alternatives, look.layers, look.beam):
-    app.command()(command)
-app.command("all")(look.everything)
+    app.command()(with_common_options(command))
+app.command("all")(with_common_options(look.everything))
 
 
 @app.command()
+@with_common_options
 def positions(
     run: RunFolder,
     count: Annotated[int, typer.Option(help="How many places.", min=2)] = 64,
@@ -149,6 +164,8 @@ def positions(
     device: Device = "auto",
 ) -> None:
     """How the model tells places apart, and how alike they are to it."""
+    check_run(run, checkpoint, device)
+
     from dragoman import load
     from dragoman.lens.model_pictures import places_picture
     from dragoman.lens.places import places
@@ -166,6 +183,7 @@ def positions(
 
 
 @app.command()
+@with_common_options
 def gradients(
     run: RunFolder,
     sentence: Annotated[
@@ -186,6 +204,9 @@ def gradients(
     device: Device = "auto",
 ) -> None:
     """How far a gradient reaches: what words that stand far away could still change."""
+    for folder in (run, *beside):
+        check_run(folder, checkpoint, device)
+
     from dragoman.lens.model_pictures import gradients_picture
     from dragoman.lens.seen import to_json
     from dragoman.lens.telling import gradient_lines

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.common import Json, print_json
+from dragoman.cli.checks import check_system
+from dragoman.cli.common import Json, complete_systems, print_json
 
 if TYPE_CHECKING:
     from dragoman.systems import System
@@ -22,12 +23,18 @@ KINDS = {
 
 
 def systems(
-    name: Annotated[str | None, typer.Argument(help="A system to describe.", show_default=False)] = None,
+    name: Annotated[
+        str | None, typer.Argument(help="A system to describe.", show_default=False, autocompletion=complete_systems)
+    ] = None,
     diff: Annotated[str | None, typer.Option(help="Another system: show what changed from it.")] = None,
     size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "base",
     as_json: Json = False,
 ) -> None:
     """List the systems, describe one, or compare two."""
+    for given in (name, diff):
+        if given is not None:
+            check_system(given)
+
     from dragoman.errors import UserError
     from dragoman.evaluation import table
     from dragoman.systems import SYSTEMS, system

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, in_windows, lines_of, print_json_list, say
+from dragoman.cli.checks import check_run
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, in_windows, print_json_list, say
+from dragoman.cli.inputs import Columns, Format, Input, SourceKey
 
 
 def tag(
@@ -18,6 +21,8 @@ def tag(
         typer.Argument(help="Words parted by spaces, one sentence a line; standard input if not given."),
     ] = None,
     columns: Annotated[bool, typer.Option("--columns", help="One word a line: word, tag and probability.")] = False,
+    format: Format = "",
+    source_key: SourceKey = None,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
@@ -26,21 +31,29 @@ def tag(
 
     Prints the tags of each line, parted by spaces; the order is kept, and an empty line stays empty.
     """
+    given = Input(file, Columns(format, source_key))
+    given.check()
+    check_run(run, checkpoint, device)
+
     from dragoman import load
 
     loaded = load(run, checkpoint, device)
-    sentences = in_windows(lines_of(file), loaded.tag)
-    if as_json:
-        print_json_list(asdict(sentence) for sentence in sentences)
-        return
-    cut = 0
-    for sentence in sentences:
-        cut += len(sentence.tags) < len(sentence.words)
-        if not columns:
-            print(" ".join(sentence.tags), flush=True)
-            continue
-        for word, label, probability in zip(sentence.words, sentence.tags, sentence.probabilities):
-            print(f"{word}\t{label}\t{probability:.3f}")
-        print(flush=True)
-    if cut:
-        say(f"{cut:,} lines were longer than the run reads (search.longest_source): their last words have no tag")
+
+    def show(lines: Iterable[str], first: int) -> None:
+        sentences = in_windows(lines, loaded.tag)
+        if as_json:
+            print_json_list(asdict(sentence) for sentence in sentences)
+            return
+        cut = 0
+        for sentence in sentences:
+            cut += len(sentence.tags) < len(sentence.words)
+            if not columns:
+                print(" ".join(sentence.tags), flush=True)
+                continue
+            for word, label, probability in zip(sentence.words, sentence.tags, sentence.probabilities):
+                print(f"{word}\t{label}\t{probability:.3f}")
+            print(flush=True)
+        if cut:
+            say(f"{cut:,} lines were longer than the run reads (search.longest_source): their last words have no tag")
+
+    given.answer(show)

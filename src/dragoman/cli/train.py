@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.common import Json, print_json, program, say
+from dragoman.cli.checks import check_run, check_training, is_run
+from dragoman.cli.common import Json, complete_runs, complete_systems, print_json, program, say
+from dragoman.cli.inputs import SourceKey, TargetKey
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +43,9 @@ def train(
     ] = None,
     test_target: Annotated[Files, typer.Option(metavar="FILE", help="Test target.")] = None,
     config: Annotated[Path | None, typer.Option(help="Settings as YAML; a run's config.yaml is one.")] = None,
-    system: Annotated[str | None, typer.Option(help="Which system: see 'dragoman systems'.")] = None,
+    system: Annotated[
+        str | None, typer.Option(help="Which system: see 'dragoman systems'.", autocompletion=complete_systems)
+    ] = None,
     size: Annotated[str | None, typer.Option(help="tiny, small, base or big.")] = None,
     recipe: Annotated[
         str | None, typer.Option(help="How to train: modern, textbook (as the paper did) or plain; the best known.")
@@ -51,7 +55,10 @@ def train(
         typer.Option(help="What to learn: translation, language, masked, denoising …; by system and data."),
     ] = None,
     start_from: Annotated[
-        str | None, typer.Option(metavar="RUN", help="Begin with another run's weights, tokenizers and system.")
+        str | None,
+        typer.Option(
+            metavar="RUN", help="Begin with another run's weights, tokenizers and system.", autocompletion=complete_runs
+        ),
     ] = None,
     source_vectors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Word vectors to begin with: word2vec, GloVe or fastText.")
@@ -62,6 +69,9 @@ def train(
     minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.", min=0)] = None,
     seed: Annotated[int | None, typer.Option(help="Another seed gives another run.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
+    format: Annotated[str | None, typer.Option(help="text, tsv or jsonl; by the files' names if not given.")] = None,
+    source_key: SourceKey = None,
+    target_key: TargetKey = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -82,7 +92,6 @@ def train(
     On several GPUs or machines: torchrun --nproc-per-node 8 -m dragoman train RUN …
     """
     from dragoman import config as configuration
-    from dragoman.run import is_run
 
     options = {
         "system.name": system,
@@ -97,6 +106,9 @@ def train(
         "training.minutes": minutes,
         "training.seed": seed,
         "training.device": device,
+        "data.format": format,
+        "data.source_key": source_key,
+        "data.target_key": target_key,
     }
     given = {name: value for name, value in options.items() if value is not None}
     given |= configuration.parse_settings(settings or [])
@@ -105,13 +117,16 @@ def train(
     if resume:
         if config or any(files.values()):
             raise UserError("--resume goes on with the run's own data and settings: leave --config and the files out")
+        check_run(run)
         outcome = continue_run(run, given)
     elif int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) and is_run(run):  # torchrun has started all anew
         outcome = continue_run(run, {})
     else:
         base = configuration.from_yaml(config) if config else configuration.Config()
         values = {name: tuple(value) for name, value in files.items() if value}
-        outcome = start_run(run, configuration.with_values(configuration.with_data(base, values), given))
+        wanted = configuration.with_values(configuration.with_data(base, values), given)
+        check_training(run, wanted)
+        outcome = start_run(run, wanted)
     finish(run, outcome, as_json)
 
 

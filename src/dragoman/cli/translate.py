@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli import searching
+from dragoman.cli.checks import check_run
 from dragoman.cli.common import (
     Checkpoint,
     Device,
@@ -26,9 +27,9 @@ from dragoman.cli.common import (
     print_json_list,
     program,
     say,
-    sources_of,
     weights_of,
 )
+from dragoman.cli.inputs import Columns, Format, Input, SourceKey, check_file
 from dragoman.cli.live import show
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
@@ -46,7 +47,7 @@ def translate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Text, one sentence a line, plain or gzipped, or .npz; standard input if not given.",
+            help="Text, one sentence a line, TSV, JSON lines (plain or gzipped) or .npz; standard input if not given.",
             show_default=False,
         ),
     ] = None,
@@ -124,6 +125,8 @@ def translate(
     tag: Annotated[
         str | None, typer.Option(metavar="NAME", help="Translate as if from this corpus, one of the run's data.tags.")
     ] = None,
+    format: Format = "",
+    source_key: SourceKey = None,
     live: Annotated[bool, typer.Option("--live", help="Show each translation as it is written, word by word.")] = False,
     as_json: Json = False,
     json_lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON document a line.")] = False,
@@ -154,9 +157,10 @@ def translate(
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
 ) -> None:
-    """Translate a file or standard input, line by line.
+    """Translate a file or standard input, line by line; at a terminal each line as it is typed.
 
-    The order is kept, and an empty line stays empty. A file may be of any size: it is translated bit by bit.
+    The order is kept, and an empty line stays empty. A file may be of any size: it is translated bit by bit. Of TSV and
+    JSON lines the source is translated, and the output is text unless --json-lines is given.
 
     With --output the translations grow in OUT.part, which becomes OUT when all are there. If that is stopped or killed,
     the same command with --continue goes on with it.
@@ -194,6 +198,15 @@ def translate(
     others |= {"require": required, "copy-unknown": copy_unknown, "dictionary": dictionary}
     if live and (wrong := [name for name, value in others.items() if value]):
         raise UserError(f"--live shows plain text as it is written: leave --{wrong[0]} out")
+    given = Input(file, Columns(format, source_key))
+    given.check()
+    for folder in (run, *(together or [])):
+        check_run(folder, checkpoint, device)
+    if draft is not None:
+        check_run(draft)
+    for path in (prefixes, required, dictionary):
+        if path is not None:
+            check_file(path)
     if output is not None and not show_search and _is_done(output, file, go_on, overwrite):
         say(f"{output} is complete already: nothing is left to do")
         return
@@ -202,7 +215,7 @@ def translate(
     from dragoman.search import described
     from dragoman.search.unknown import read_dictionary
 
-    total = _count(file) if output and not show_search else None
+    total = _count(given) if output and not show_search else None
     weights = weights_of(int8, bfloat16)
     keep_freed_memory()
     loaded = load(run, checkpoint, device, weights=weights)
@@ -216,10 +229,10 @@ def translate(
         print_json(described(settings))
         return
     if live:
-        show(loaded, sources_of(file), settings, tag, forbidden or ())
+        given.answer(lambda sources, _: show(loaded, sources, settings, tag, forbidden or ()))
         return
     for lines in (prefixes, required):
-        _check_lines(file, lines)
+        _check_lines(given, lines)
     known = read_dictionary(dictionary) if dictionary else {} if copy_unknown else None
     words = known and blake2b(repr(known).encode(), digest_size=8).hexdigest()
     made: dict[str, Any] = {"alignment": alignment, "JSON lines": json_lines, "dictionary": words, "tag": tag}
@@ -243,7 +256,7 @@ def translate(
             forbidden=forbidden or (),
         )
 
-    target.write(loaded, settings, file, translated, made, total)
+    target.write(loaded, settings, given, translated, made, total)
 
 
 @dataclass(frozen=True)
@@ -269,7 +282,7 @@ class Output:
         self,
         run: Run,
         settings: Decision,
-        file: Path | None,
+        given: Input,
         translated: Translate,
         made: dict[str, Any],
         total: int | None,
@@ -284,11 +297,17 @@ class Output:
                 return json.dumps(asdict(translation), ensure_ascii=False) + "\n"
             return "".join(f"{line}\n" for line in _lines(translation, best, self.alignment))
 
-        sources = sources_of(file)
+        def show(sources: Iterable[Source], first: int) -> None:
+            if self.as_json:
+                print_json_list(asdict(translation) for translation in _warn(translated(sources, first)))
+                return
+            for translation in _warn(translated(sources, first)):
+                print(written(translation), end="", flush=True)
+
         if self.file is not None:
             places = write_translations(
                 self.file,
-                sources,
+                given.sources(),
                 translated,
                 written,
                 made_with(run, settings, made),
@@ -296,12 +315,9 @@ class Output:
                 go_on=self.go_on,
                 overwrite=self.overwrite,
             )
-            _write(places, self.file, total, file is not None)
-        elif self.as_json:
-            print_json_list(asdict(translation) for translation in _warn(translated(sources)))
+            _write(places, self.file, total, given.file is not None)
         else:
-            for translation in _warn(translated(sources)):
-                print(written(translation), end="", flush=True)
+            given.answer(show)
 
 
 def _phrases(line: str) -> list[str]:
@@ -310,7 +326,9 @@ def _phrases(line: str) -> list[str]:
 
 def _lines_of(file: Path) -> Iterator[str]:
     """The lines of a file, and after them as many empty ones as are asked for."""
-    return chain((text for text in sources_of(file) if isinstance(text, str)), repeat(""))
+    from dragoman.data.corpus import sentences
+
+    return chain((text for _, text in sentences(file)), repeat(""))
 
 
 def _is_done(output: Path, file: Path | None, go_on: bool, overwrite: bool) -> bool:
@@ -329,21 +347,25 @@ def _is_done(output: Path, file: Path | None, go_on: bool, overwrite: bool) -> b
     return False
 
 
-def _count(file: Path | None) -> int | None:
+def _count(given: Input) -> int | None:
     """How many lines the input has, so that it is read once before any is translated: what is wrong is said at once.
 
     None where it can be read only once.
     """
-    if file is None or file.is_fifo() or file.is_char_device():
+    if given.file is None or given.file.is_fifo() or given.file.is_char_device():
         return None
-    return sum(1 for _ in sources_of(file))
+    return sum(1 for _ in given.sources())
 
 
-def _check_lines(file: Path | None, lines: Path | None) -> None:
+def _check_lines(given: Input, lines: Path | None) -> None:
     """What is asked of each source must stand beside it."""
-    if lines is None or (sources := _count(file)) is None or (found := _count(lines)) is None or found == sources:
+    if lines is None or (sources := _count(given)) is None:
         return
-    raise UserError(f"{lines} has {found:,} lines, but {file} {sources:,}: give one for each, an empty one for nothing")
+    found = _count(Input(lines, Columns("text")))
+    if found is not None and found != sources:
+        raise UserError(
+            f"{lines} has {found:,} lines, but {given.file} {sources:,}: give one for each, an empty one for nothing"
+        )
 
 
 def _write(places: Generator[Place], output: Path, total: int | None, again: bool) -> None:

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, parallel, print_json, say
+from dragoman.cli.checks import check_run
+from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json, say
+from dragoman.cli.inputs import Columns, Format, SourceKey, TargetKey, read_pairs
 from dragoman.cli.searching import Judges, judges_of
 from dragoman.errors import UserError
 
@@ -16,10 +18,16 @@ from dragoman.errors import UserError
 def tune(
     run: RunFolder,
     source: Annotated[Path, typer.Option(help="Sentences that the run was not trained on.", show_default=False)],
-    reference: Annotated[Path, typer.Option(help="How they should be translated.", show_default=False)],
+    reference: Annotated[
+        Path | None,
+        typer.Option(help="Their translations; none where the source is TSV or JSON lines.", show_default=False),
+    ] = None,
     rerank_with: Judges = None,
     candidates: Annotated[int, typer.Option(help="Choose among the so many best of a beam.", min=2)] = 10,
     metric: Annotated[str, typer.Option(help="bleu, chrf or chrf++.")] = "bleu",
+    format: Format = "",
+    source_key: SourceKey = None,
+    target_key: TargetKey = None,
     as_json: Json = False,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
@@ -28,12 +36,14 @@ def tune(
 
     The options that 'translate' is to be given are printed. Weights that are named with a run are not looked at.
     """
+    check_run(run, checkpoint, device)
+    sources, references = read_pairs(source, reference, Columns(format, source_key, target_key), "--reference")
+
     from dragoman import load
     from dragoman.run.finding import judges
     from dragoman.search.reranking import Candidate, Reranker, Weights
     from dragoman.search.reranking import tune as best_weights
 
-    sources, references = parallel(source, reference)
     loaded = load(run, checkpoint, device)
     if not all(isinstance(text, str) for text in sources):
         raise UserError(f"{source} holds vectors: weights are tuned on text")

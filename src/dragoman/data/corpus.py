@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 LONGEST_LINE = 2**24  # bytes; a file without newlines must not be read into memory whole
 SIGNALS = (".npy", ".npz")  # files of numpy's arrays
 GZIP = b"\x1f\x8b"  # never the start of UTF-8 text, so the content and not the name decides
+SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl"}  # formats by the file's name; any other name is text
+UNREADABLE = (".csv", ".json", ".parquet", ".arrow", ".xml", ".tmx", ".bz2", ".xz", ".zst", ".zip")
 
 Key = int | str
 
@@ -67,13 +69,13 @@ class Corpus:
 def read(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     """The sentence pairs of all corpora, one after the other."""
     for corpus in corpora:
-        yield from _read_text(corpus) if _format(corpus) == "text" else _read_fields(corpus, sides=2)
+        yield from _read_text(corpus) if format_of(corpus) == "text" else _read_fields(corpus, sides=2)
 
 
 def read_monolingual(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     """The source sentences of all corpora, with target None."""
     for corpus in corpora:
-        if _format(corpus) == "text":
+        if format_of(corpus) == "text":
             for line, sentence in sentences(corpus.source):
                 yield Pair(sentence, None, corpus.name, line)
         else:
@@ -87,10 +89,10 @@ def kind_of(corpus: Corpus) -> str:
     """
     if corpus.source.suffix.lower() in SIGNALS and not corpus.format:
         return "signals"
-    format = _format(corpus)
+    format = format_of(corpus)
     if format == "jsonl":
         line, text = next(iter(sentences(corpus.source)))
-        if corpus.source_key is None and _turns(text, corpus.source, line) is not None:
+        if corpus.source_key is None and turns_of(text, corpus.source, line) is not None:
             return "turns"
         alone = corpus.target_key is None and "target" not in _record(text, corpus.source, line)
         return "text" if alone and corpus.source_key is not None else "pairs"
@@ -106,8 +108,8 @@ def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     for corpus in corpora:
         for line, text in sentences(corpus.source):
             turns = text.split("\t")
-            if _format(corpus) == "jsonl":
-                found = _turns(text, corpus.source, line)
+            if format_of(corpus) == "jsonl":
+                found = turns_of(text, corpus.source, line)
                 if found is None:
                     raise UserError(f"{corpus.source}, line {line:,} has neither 'turns' nor 'messages'")
                 turns = [" ".join(turn.split("\t")) for turn in found]
@@ -118,7 +120,7 @@ def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[Pair]:
             yield Pair("\t".join(turns), None, corpus.name, line)
 
 
-def _turns(text: str, path: Path, line: int) -> list[str] | None:
+def turns_of(text: str, path: Path, line: int) -> list[str] | None:
     """The turns of a dialogue in JSON, or None if it is something else."""
     record = _record(text, path, line)
     turns = record.get("turns")
@@ -139,9 +141,9 @@ def _turns(text: str, path: Path, line: int) -> list[str] | None:
     return turns
 
 
-def _format(corpus: Corpus) -> str:
-    name = corpus.source.name.lower().removesuffix(".gz")
-    format = corpus.format or {".tsv": "tsv", ".jsonl": "jsonl"}.get(Path(name).suffix, "text")
+def format_of(corpus: Corpus) -> str:
+    """`text`, `tsv` or `jsonl`: as declared, or by the file's name; a file that cannot be read as any is rejected."""
+    format = corpus.format or _named_format(corpus.source)
     if format not in ("text", *FIELDS):
         raise unknown("corpus format", format, ("text", *FIELDS))
     if format != "text" and corpus.target is not None:
@@ -149,7 +151,22 @@ def _format(corpus: Corpus) -> str:
             f"{corpus.source} is read as {format}, which holds both sides, but a target file {corpus.target} was given "
             f"too: give no target, or say format text"
         )
+    if corpus.target is not None and not corpus.format and (other := _named_format(corpus.target)) != "text":
+        raise UserError(
+            f"{corpus.target} is named as {other}, which holds both sides, but it was given as the target of "
+            f"{corpus.source}: give it as the only file, or say format text"
+        )
     return format
+
+
+def _named_format(path: Path) -> str:
+    suffix = Path(path.name.lower().removesuffix(".gz")).suffix
+    if suffix in UNREADABLE:
+        raise UserError(
+            f"{path} is named as {suffix}, which cannot be read: convert it to text, TSV or JSON lines, or say its "
+            "format (text, tsv or jsonl)"
+        )
+    return SUFFIXES.get(suffix, "text")
 
 
 def _read_text(corpus: Corpus) -> Iterator[Pair]:
@@ -168,7 +185,12 @@ def _read_text(corpus: Corpus) -> Iterator[Pair]:
 
 
 def _read_fields(corpus: Corpus, sides: int) -> Iterator[Pair]:
-    format, name = _format(corpus), corpus.name
+    return split_fields(corpus, sentences(corpus.source), sides)
+
+
+def split_fields(corpus: Corpus, lines: Iterable[tuple[int, str]], sides: int) -> Iterator[Pair]:
+    """The columns of numbered TSV lines, or the values of JSON lines: the source, and with `sides` 2 the target too."""
+    format, name = format_of(corpus), corpus.name
     split, defaults = FIELDS[format]
     given = (corpus.source_key, corpus.target_key)
     keys: list[Key] = [default if key is None else key for key, default in zip(given, defaults)][:sides]
@@ -176,7 +198,7 @@ def _read_fields(corpus: Corpus, sides: int) -> Iterator[Pair]:
         if wrong := [key for key in keys if not str(key).isdecimal()]:
             raise UserError(f"{corpus.source}: a key of tsv must be a column number from 0, not {wrong[0]!r}")
         keys = [int(key) for key in keys]
-    for line, text in sentences(corpus.source):
+    for line, text in lines:
         fields = split(text, keys, corpus.source, line)
         yield Pair(fields[0], fields[1] if sides == 2 else None, name, line)
 

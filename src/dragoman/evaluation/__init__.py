@@ -16,7 +16,7 @@ from dragoman.evaluation.error_rates import (
     token_accuracy,
     word_error_rate,
 )
-from dragoman.evaluation.likelihood import perplexity
+from dragoman.evaluation.likelihood import LIKELIHOODS, bits_per_character, likelihood, perplexity, word_perplexity
 from dragoman.evaluation.measures import MEASURES, Measure, check, evaluate
 from dragoman.evaluation.score import References, Score
 from dragoman.evaluation.significance import Resampled, contrast_test, holm, resample, student_t_p_value
@@ -24,6 +24,7 @@ from dragoman.evaluation.table import Estimate, csv_table, latex_table, table
 from dragoman.evaluation.translation import bleu, chrf, ter
 
 __all__ = [
+    "LIKELIHOODS",
     "MEASURES",
     "Comparison",
     "Estimate",
@@ -34,6 +35,7 @@ __all__ = [
     "Resampled",
     "Score",
     "alignment_error_rate",
+    "bits_per_character",
     "bleu",
     "by_length",
     "check",
@@ -48,6 +50,7 @@ __all__ = [
     "holm",
     "item_error_rate",
     "latex_table",
+    "likelihood",
     "parse_pharaoh",
     "parse_sure_and_possible",
     "perplexity",
@@ -58,4 +61,5 @@ __all__ = [
     "ter",
     "token_accuracy",
     "word_error_rate",
+    "word_perplexity",
 ]

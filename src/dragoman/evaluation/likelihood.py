@@ -1,11 +1,15 @@
-"""How well a model expects the text: perplexity."""
+"""How well a model predicts text: perplexity per token and per word, and bits per character."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from dragoman.errors import UserError
 from dragoman.evaluation.score import Score
+
+#: measures computed from log-probabilities of given text, not from hypotheses
+LIKELIHOODS = ("perplexity", "word-perplexity", "bits-per-character")
 
 
 def perplexity(total_log_probability: float, tokens: int) -> Score:
@@ -15,11 +19,45 @@ def perplexity(total_log_probability: float, tokens: int) -> Score:
 
     Logarithms are natural. Perplexities compare only over the same tokens: another tokenizer gives another N.
     """
-    if tokens <= 0:
-        raise UserError(f"perplexity needs at least one token, but there are {tokens}")
-    cross_entropy = -total_log_probability / tokens
+    return _perplexity("perplexity", total_log_probability, tokens, "token")
+
+
+def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> Score:
+    """Perplexity per word, which compares across tokenizers.
+
+    Words are separated by white space. The total includes the END of every text, so END counts as a word.
+    """
+    words = sum(len(text.split()) + 1 for text in texts)
+    return _perplexity("word perplexity", total_log_probability, words, "word")
+
+
+def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Score:
+    """−log₂ p of the texts per character, which compares across tokenizers.
+
+    The total includes the END of every text, so each text has one character more: its line feed.
+    """
+    characters = sum(len(text) + 1 for text in texts)
+    if not characters:
+        raise UserError("bits per character need at least one text, but there are 0")
+    value = -total_log_probability / math.log(2) / characters
+    return Score("bits per character", value, "lower", detail={"characters": characters}, decimals=4)
+
+
+def likelihood(name: str, total_log_probability: float, tokens: int, texts: Sequence[str]) -> Score:
+    """A measure of LIKELIHOODS for texts whose tokens, END included, have this total log-probability."""
+    if name == "perplexity":
+        return perplexity(total_log_probability, tokens)
+    return {"word-perplexity": word_perplexity, "bits-per-character": bits_per_character}[name](
+        total_log_probability, texts
+    )
+
+
+def _perplexity(name: str, total_log_probability: float, count: int, unit: str) -> Score:
+    if count <= 0:
+        raise UserError(f"{name} needs at least one {unit}, but there are {count}")
+    cross_entropy = -total_log_probability / count
     try:
         value = math.exp(cross_entropy)
     except OverflowError:  # a token of vanishing probability; exp of infinity itself does not overflow
         value = math.inf
-    return Score("perplexity", value, "lower", detail={"cross_entropy": cross_entropy, "tokens": tokens})
+    return Score(name, value, "lower", detail={"cross_entropy": cross_entropy, f"{unit}s": count})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 
 from dragoman.errors import unknown
 from dragoman.evaluation.error_rates import (
@@ -20,6 +21,7 @@ Measure = Callable[[Sequence[str], References], Score]
 MEASURES: Mapping[str, Measure] = {
     "bleu": bleu,
     "chrf": chrf,
+    "chrf++": partial(chrf, word_order=2),
     "ter": ter,
     "exact": exact_match,
     "accuracy": token_accuracy,
@@ -29,11 +31,12 @@ MEASURES: Mapping[str, Measure] = {
 }
 
 
-def check(names: Iterable[str]) -> None:
-    """A misspelt measure is an error before anything is computed."""
+def check(names: Iterable[str], others: Iterable[str] = ()) -> None:
+    """Reject a misspelt measure before anything is computed; `others` are known besides those of this module."""
+    known = [*MEASURES, *others]
     for name in names:
-        if name not in MEASURES:
-            raise unknown("measure", name, MEASURES)
+        if name not in known:
+            raise unknown("measure", name, known)
 
 
 def evaluate(names: Iterable[str], hypotheses: Sequence[str], references: References) -> dict[str, Score]:

@@ -19,7 +19,7 @@ from dragoman.objectives.denoising import sentinels_of
 from dragoman.objectives.objective import Gaps
 from dragoman.run.finding import Asked, find
 from dragoman.run.labels import framed, logits_of
-from dragoman.run.results import Filled
+from dragoman.run.results import Filled, Scored
 from dragoman.search import Beam, Hypothesis
 from dragoman.text import Tokenizer
 
@@ -59,9 +59,7 @@ def _kind(run: Run) -> Gaps | None:
 @torch.inference_mode()
 def _pieces(run: Run, texts: Sequence[str], best: int) -> list[Filled]:
     """The likeliest piece under every mask, each on its own."""
-    model = run.model.generator if isinstance(run.model, ReplacedTokensModel) else run.model
-    assert isinstance(model, EncoderOnlyModel)
-    tokenizer = run.source_tokenizer
+    model, tokenizer = _masked_model(run), run.source_tokenizer
     room = run.longest_source - len(run.framing.before) - len(run.framing.after)
     whole = [with_masks(tokenizer, text) for text in texts]
     rows = [ids[:room] for ids in whole]  # what comes after the longest source stays as it is
@@ -77,6 +75,37 @@ def _pieces(run: Run, texts: Sequence[str], best: int) -> list[Filled]:
                 ids[place] = int(tokens[0])
             results[n] = Filled(tokenizer.decode(ids + whole[n][room:]), choices)
     return results
+
+
+@torch.inference_mode()
+def score_masked(run: Run, texts: Sequence[str]) -> list[Scored]:
+    """log p of every token given all others: Salazar et al. (2020), equation 1. A text of n tokens takes n passes."""
+    if _kind(run) != "piece":
+        raise run.refusal("fill")
+    model, tokenizer = _masked_model(run), run.source_tokenizer
+    if tokenizer.mask is None:
+        raise UserError("texts cannot be scored: the run's tokenizer has no symbol for masks")
+    room = run.longest_source - len(run.framing.before) - len(run.framing.after)
+    results = []
+    for ids in tokenizer.encode_batch(list(texts)):
+        ids = ids[:room]
+        rows = [[*ids[:place], tokenizer.mask, *ids[place + 1 :]] for place in range(len(ids))]
+        scores = [0.0] * len(ids)
+        for batch, logits in logits_of(run, model, rows):
+            places = torch.tensor(batch, device=logits.device)
+            answers = torch.tensor([ids[place] for place in batch], device=logits.device)
+            at_masks = logits[torch.arange(len(batch), device=logits.device), places + len(run.framing.before)]  # B V
+            log_p = at_masks.log_softmax(-1).gather(1, answers[:, None])[:, 0].tolist()
+            for place, value in zip(batch, log_p):
+                scores[place] = value
+        results.append(Scored(sum(scores), tokenizer.pieces(ids), scores))
+    return results
+
+
+def _masked_model(run: Run) -> EncoderOnlyModel:
+    model = run.model.generator if isinstance(run.model, ReplacedTokensModel) else run.model
+    assert isinstance(model, EncoderOnlyModel)
+    return model
 
 
 def _spans(run: Run, texts: Sequence[str], search: Beam) -> list[Filled]:

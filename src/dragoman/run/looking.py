@@ -37,6 +37,18 @@ def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) ->
     return results
 
 
+def fits(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
+    """Whether the model has positions for each target: those of others cannot be scored."""
+    results = [True] * len(targets)
+    for rows, source_ids, target_ids in _pairs(run, sources, targets):
+        room = run.model.room(torch.tensor([len(ids) for ids in source_ids]))
+        if room is None:
+            break
+        for i, ids, most in zip(rows, target_ids, room.tolist()):
+            results[i] = len(_framed_target(run, ids, alone=sources is None)) - 1 <= most
+    return results
+
+
 def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[Links] | None:
     """Word alignments of given translations; None for systems without attention."""
     if run.model.source_features is not None:

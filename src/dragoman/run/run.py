@@ -348,6 +348,14 @@ class Run:
             raise self.refusal("score")
         return looking.score(self, sources, targets)
 
+    def fits(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
+        """Whether the model has positions for each target; `score` and `align` reject those for which it has none."""
+        return looking.fits(self, sources, targets)
+
+    def score_masked(self, texts: Sequence[str]) -> list[Scored]:
+        """log p of every token given all others, each masked in turn: Salazar et al. (2020)."""
+        return filling.score_masked(self, texts)
+
     def align(self, sources: Sequence[Source], targets: Sequence[str]) -> list[Links] | None:
         """Word alignments of given translations: (source word, target word); None for systems without attention."""
         return looking.align(self, sources, targets)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
+from dragoman import progress
 from dragoman.progress import bar, clock
 from dragoman.training.display import Display
 from dragoman.training.validation import Validation
@@ -33,6 +34,8 @@ class ComparisonDisplay:
         self.bar.stop()
 
     def say(self, text: str) -> None:
+        if progress.quiet:
+            return
         if self.bar.disable:
             print(text, file=sys.stderr, flush=True)
         else:

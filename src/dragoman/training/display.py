@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from dragoman import progress
 from dragoman.progress import BETWEEN_LINES, bar, clock
 from dragoman.training.validation import Validation
 
@@ -103,6 +104,8 @@ class LiveDisplay(Display):
 
 
 def display() -> Display:
+    if progress.quiet:
+        return Silent()
     return LiveDisplay() if sys.stderr.isatty() else Display()
 
 

@@ -1,0 +1,231 @@
+"""What commands read: files or standard input as text, TSV or JSON lines, and lines typed at a terminal."""
+
+from __future__ import annotations
+
+import codecs
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.common import say
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.data.corpus import Corpus
+    from dragoman.run import Source
+
+STANDARD_INPUT = Path("standard input")
+
+Format = Annotated[str, typer.Option("--format", help="text, tsv or jsonl; by the file's name if not given.")]
+SourceKey = Annotated[
+    str | None, typer.Option(help="Source column of a TSV file (from 0: 0) or key of a JSON line (source).")
+]
+TargetKey = Annotated[
+    str | None, typer.Option(help="Target column of a TSV file (from 0: 1) or key of a JSON line (target).")
+]
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the lines of a file are laid out: its format, and where source and target are in a line."""
+
+    format: str = ""
+    source_key: str | None = None
+    target_key: str | None = None
+
+    def corpus(self, source: Path, target: Path | None = None) -> Corpus:
+        from dragoman.data.corpus import Corpus
+
+        return Corpus(source, target, self.format, self.source_key, self.target_key)
+
+
+@dataclass(frozen=True)
+class Input:
+    """The sources that a command answers: those of a file, of standard input, or lines typed at a terminal."""
+
+    file: Path | None
+    columns: Columns = Columns()
+
+    @property
+    def interactive(self) -> bool:
+        return self.file is None and sys.stdin is not None and sys.stdin.isatty()
+
+    def check(self) -> None:
+        """Reject a file that cannot be opened or read, before anything heavy is imported."""
+        from dragoman.data.corpus import format_of
+
+        format_of(self.columns.corpus(self.file or STANDARD_INPUT))
+        if self.file is not None:
+            check_file(self.file)
+
+    def sources(self) -> Iterator[Source]:
+        if self.interactive:
+            yield from typed_lines()
+            return
+        if self.file is None:
+            yield from read_sources(self.columns.corpus(STANDARD_INPUT), standard_input())
+            return
+        from dragoman.data.corpus import SIGNALS, sentences
+        from dragoman.data.signals import Signals
+
+        if self.file.suffix.lower() in SIGNALS and not self.columns.format:
+            yield from Signals(self.file)
+        else:
+            yield from read_sources(self.columns.corpus(self.file), sentences(self.file))
+
+    def texts(self) -> Iterator[str]:
+        """The same for systems that read only text."""
+        for source in self.sources():
+            if not isinstance(source, str):
+                raise UserError(f"{self.file} holds vectors, but this command reads text")
+            yield source
+
+    def answer(self, answer: Callable[[Iterable[Any], int], None]) -> None:
+        """Call `answer` with all sources, or at a terminal with each line as it is typed; and its number, from 0.
+
+        There Ctrl-C cancels an answer, and a line that cannot be answered ends nothing.
+        """
+        if not self.interactive:
+            answer(self.sources(), 0)
+            return
+        for number, line in enumerate(typed_lines()):
+            try:
+                answer([line], number)
+            except KeyboardInterrupt:
+                say("\ncancelled")
+            except UserError as error:
+                print(f"dragoman: {error}", file=sys.stderr)
+
+
+def check_file(path: Path) -> None:
+    """Reject a file that cannot be opened."""
+    from dragoman.data.corpus import reading
+
+    if not path.is_fifo():  # which can be opened only once
+        with reading(path):
+            pass
+
+
+def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
+    """The sources in numbered lines of a corpus; that of a dialogue is what was said before its last reply."""
+    from dragoman.data.corpus import format_of, split_fields, turns_of
+
+    format = format_of(corpus)
+    for line, text in lines:
+        turns = turns_of(text, corpus.source, line) if format == "jsonl" and corpus.source_key is None else None
+        if format == "text":
+            yield text
+        elif turns is not None:
+            yield _split_dialogue([" ".join(turn.split("\t")) for turn in turns])[0]
+        else:
+            yield from (pair.source for pair in split_fields(corpus, [(line, text)], sides=1))
+
+
+def read_pairs(
+    source: Path, target: Path | None, columns: Columns, option: str = "--target"
+) -> tuple[list[Any], list[str]]:
+    """Sources and targets: of two text files, of an .npz and a text file, or of one TSV or JSON-lines file.
+
+    Of a dialogue the target is the last reply. `option` is what names the file of the targets.
+    """
+    from dragoman.data.corpus import kind_of
+    from dragoman.data.reading import READINGS
+
+    corpus = columns.corpus(source, target)
+    kind = kind_of(corpus)
+    if kind == "text" or (kind == "signals" and target is None):
+        name = "their key with --target-key" if columns.source_key else f"their translations with {option}"
+        raise UserError(f"{source} holds sources alone: name {name}, or give TSV or JSON lines with both")
+    pairs = READINGS[kind].read([corpus])
+    if kind == "turns":
+        dialogues = [_split_dialogue(pair.source.split("\t")) for pair in pairs]
+        return [before for before, _ in dialogues], [reply for _, reply in dialogues]
+    sources: list[Any] = []
+    targets: list[str] = []
+    for pair in pairs:
+        sources.append(pair.source if pair.signal is None else pair.signal)
+        targets.append(pair.target or "")
+    return sources, targets
+
+
+def read_lines(path: Path, columns: Columns) -> list[str]:
+    """The lines of a file that holds one text a line and nothing else."""
+    from dragoman.data.corpus import format_of, sentences
+
+    plain = Columns("text" if columns.format == "text" else "")
+    if (format := format_of(plain.corpus(path))) != "text":
+        raise UserError(
+            f"{path} is named as {format}, but one text a line is expected here: convert it, or say --format text"
+        )
+    return [text for _, text in sentences(path)]
+
+
+def check_counts(counts: Sequence[tuple[Path, int]]) -> None:
+    """Reject files that do not have the same number of lines."""
+    (first, expected), *others = counts
+    for path, count in others:
+        if count != expected:
+            raise UserError(f"{first} has {expected:,} lines but {path} has {count:,}: line counts must match")
+
+
+def _split_dialogue(turns: list[str]) -> tuple[str, str]:
+    """What was said before the last reply, turns parted by tabs, and the reply; '' if nobody has replied yet."""
+    if len(turns) == 1:
+        return turns[0], ""
+    replied = len(turns) // 2 * 2
+    return "\t".join(turns[: replied - 1]), turns[replied - 1]
+
+
+def standard_input() -> Iterator[tuple[int, str]]:
+    """The numbered lines of standard input; only a line feed ends a line."""
+    if sys.stdin is None:
+        raise UserError("standard input is closed: name a file, or pipe text in")
+    for number, raw in enumerate(sys.stdin.buffer, 1):
+        raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        try:
+            yield number, raw.removesuffix(b"\n").removesuffix(b"\r").decode()
+        except UnicodeDecodeError as error:
+            raise UserError(
+                f"standard input, line {number:,} is not UTF-8 (byte {error.start + 1} of the line)"
+            ) from None
+
+
+def typed_lines(prompt: str = "> ") -> Iterator[str]:
+    """Lines typed at a terminal, with readline's editing: Ctrl-C drops a line, Ctrl-D ends them."""
+    with suppress(ImportError):
+        import readline  # noqa: F401  # what `input` edits with
+    say("one sentence a line; Ctrl-D ends")
+    while True:
+        try:
+            with _stdout_on_stderr():
+                line = input(prompt)
+            line.encode()
+        except EOFError:
+            say("")
+            return
+        except KeyboardInterrupt:
+            say("")
+        except UnicodeEncodeError:
+            say("dragoman: this line is not UTF-8")
+        else:
+            yield line
+
+
+@contextmanager
+def _stdout_on_stderr() -> Iterator[None]:
+    """Let what is written to standard output go to standard error: `input` writes its prompt to the former."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    try:
+        os.dup2(2, 1)
+        yield
+    finally:
+        sys.stdout.flush()
+        os.dup2(kept, 1)
+        os.close(kept)

@@ -1,0 +1,183 @@
+"""`dragoman evaluate` of translators, taggers, language models and models of masked words."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from calling import Answer, Dragoman
+from sacrebleu import BLEU
+
+from dragoman import load
+from dragoman.cli import main
+from dragoman.data import phrasebook
+
+POSITIONS = 80  # that the models have
+LONG = "the " * 120
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus") / "phrasebook"
+    phrasebook.write(folder, pairs=200, valid=10, test=10)
+    for name in ("train", "test"):
+        lines = (folder / f"{name}.en").read_text(encoding="utf-8").splitlines()
+        tags = [" ".join("UP" if word[0].isupper() else "low" for word in line.split()) for line in lines]
+        (folder / f"{name}.tags").write_text("".join(f"{one}\n" for one in tags), encoding="utf-8")
+        for other, path in (("de", f"{name}.tsv"), ("tags", f"{name}.tags.tsv")):
+            targets = (folder / f"{name}.{other}").read_text(encoding="utf-8").splitlines()
+            pairs = "".join(f"{source}\t{target}\n" for source, target in zip(lines, targets))
+            (folder / path).write_text(pairs, encoding="utf-8")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small run of each kind, hardly trained."""
+    folder = tmp_path_factory.mktemp("runs")
+    settings = ["training.tokens=800", "text.size=400", "data.longest=30", "training.validate_sentences=1"]
+    settings += [f"system.settings.{one}" for one in ("width=16", "layers=1", "heads=2")]
+    for system, source, more in [
+        ("bart", "train.tsv", [f"system.settings.longest={POSITIONS}"]),
+        ("gpt", "train.en", [f"system.settings.longest={POSITIONS}"]),
+        ("roberta", "train.en", []),
+        ("tagger", "train.tags.tsv", []),
+    ]:
+        options = [part for setting in (*settings, *more) for part in ("--set", setting)]
+        arguments = ["train", folder / system, "--system", system, "--source", corpus / source, "--steps", 1, *options]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("sys.argv", ["dragoman", *map(str, arguments), "--device", "cpu"])
+            with pytest.raises(SystemExit) as ended:
+                main()
+        assert not ended.value.code
+    return folder
+
+
+def scores(answer: Answer) -> dict[str, dict[str, float]]:
+    assert answer.code == 0, answer.err
+    return {score["name"]: score for score in json.loads(answer.out)["scores"]}
+
+
+def test_a_test_set_in_one_file_is_evaluated_and_scored_like_two(
+    dragoman: Dragoman, runs: Path, corpus: Path, tmp_path: Path
+) -> None:
+    two = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
+    expected = scores(dragoman("evaluate", runs / "bart", *two, "--beam", 1, "--json"))
+    assert (
+        scores(dragoman("evaluate", runs / "bart", "--source", corpus / "test.tsv", "--beam", 1, "--json")) == expected
+    )
+    assert list(expected) == ["BLEU", "chrF", "TER", "exact match", "perplexity"]
+    scored = dragoman("score", runs / "bart", "--source", corpus / "test.tsv").out
+    assert scored == dragoman("score", runs / "bart", "--source", two[1], "--target", two[3]).out
+    lines = dragoman("translate", runs / "bart", corpus / "test.en", "--beam", 1).out
+    assert dragoman("translate", runs / "bart", corpus / "test.tsv", "--beam", 1).out == lines
+    texts = lines.splitlines()
+    references = (corpus / "test.de").read_text(encoding="utf-8").splitlines()
+    assert expected["BLEU"]["value"] == pytest.approx(BLEU().corpus_score(texts, [references]).score)
+
+
+def test_a_tagger_is_evaluated_on_words_and_tags_in_one_file(dragoman: Dragoman, runs: Path, corpus: Path) -> None:
+    two = ["--source", corpus / "test.en", "--reference", corpus / "test.tags"]
+    expected = scores(dragoman("evaluate", runs / "tagger", *two, "--json"))
+    assert scores(dragoman("evaluate", runs / "tagger", "--source", corpus / "test.tags.tsv", "--json")) == expected
+    words = sum(len(line.split()) for line in (corpus / "test.en").read_text(encoding="utf-8").splitlines())
+    assert expected["token accuracy"]["detail"]["tokens"] == words  # type: ignore[index]
+    tagged = dragoman("tag", runs / "tagger", corpus / "test.en").out
+    assert dragoman("tag", runs / "tagger", corpus / "test.tags.tsv").out == tagged
+    answer = dragoman("evaluate", runs / "tagger", *two, "--measures", "perplexity")
+    assert (answer.code, "perplexity cannot be computed" in answer.err) == (2, True)
+
+
+def test_every_reference_counts(dragoman: Dragoman, runs: Path, corpus: Path, tmp_path: Path) -> None:
+    own = tmp_path / "own"
+    more = ["--beam", 1, "--json", "--measures", "chrf,exact"]
+    first = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
+    scores(dragoman("evaluate", runs / "bart", *first, *more, "--output", own))
+    for order in ([*first, "--reference", own], [*first[:2], "--reference", own, *first[2:]]):
+        found = scores(dragoman("evaluate", runs / "bart", *order, *more))
+        assert found["exact match"]["value"] == 100.0
+        assert found["chrF"]["value"] == pytest.approx(100.0)
+
+
+def test_a_reference_that_does_not_fit_the_positions_is_skipped_and_counted(
+    dragoman: Dragoman, runs: Path, tmp_path: Path
+) -> None:
+    source, reference = tmp_path / "a.en", tmp_path / "a.de"
+    source.write_text("Anna reads.\nThe dog sleeps.\n")
+    reference.write_text(f"Anna liest.\n{LONG}\n", encoding="utf-8")
+    files = ["--source", source, "--reference", reference, "--beam", 1]
+    only = dragoman("evaluate", runs / "bart", *files, "--measures", "bleu", "--json")
+    assert list(scores(only)) == ["BLEU"]
+    assert "positions" not in only.err
+    answer = dragoman("evaluate", runs / "bart", *files, "--measures", "bleu,perplexity", "--json")
+    found = scores(answer)["perplexity"]
+    assert "1 lines are longer than the model's positions and were not scored" in answer.err
+    assert found["detail"]["skipped"] == 1  # type: ignore[index]
+    (one,) = load(runs / "bart", device="cpu").score(["Anna reads."], ["Anna liest."])
+    assert found["value"] == pytest.approx(math.exp(-one.score / len(one.tokens)))
+    refused = dragoman("score", runs / "bart", "--source", source, "--target", reference)
+    assert (refused.code, "line 2 of" in refused.err) == (2, True)
+
+
+def test_the_perplexity_of_a_language_model(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+    texts = ["The old man reads.", "", "A book."]
+    path = tmp_path / "text"
+    path.write_text("".join(f"{text}\n" for text in [*texts, LONG]), encoding="utf-8")
+    answer = dragoman("evaluate", runs / "gpt", "--source", path, "--json")
+    found = scores(answer)
+    assert "1 lines are longer" in answer.err
+    scored = load(runs / "gpt", device="cpu").score(None, texts)
+    total, tokens = sum(one.score for one in scored), sum(len(one.tokens) for one in scored)
+    assert found["perplexity"]["value"] == pytest.approx(math.exp(-total / tokens))
+    assert found["word perplexity"]["value"] == pytest.approx(math.exp(-total / (4 + 2 + 3)))  # an END for each line
+    assert found["bits per character"]["value"] == pytest.approx(-total / math.log(2) / (18 + 7 + 3))
+    assert list(scores(dragoman("evaluate", runs / "gpt", "--source", path, "--measures", "perplexity", "--json"))) == [
+        "perplexity"
+    ]
+    refused = dragoman("evaluate", runs / "gpt", "--source", path, "--measures", "bleu")
+    assert (refused.code, "bleu cannot be computed of text without references" in refused.err) == (2, True)
+
+
+def test_the_pseudo_perplexity_of_a_model_of_masked_words(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("The old man reads.\nA book.\n", encoding="utf-8")
+    run = load(runs / "roberta", device="cpu")
+    total, tokens = 0.0, 0
+    for text in ("The old man reads.", "A book."):
+        ids = run.encode_sources([text])[0]
+        for place in range(len(run.framing.before), len(ids) - len(run.framing.after)):
+            masked = [*ids]
+            masked[place] = run.source_tokenizer.mask
+            total += float(run.logits(torch.tensor([masked]), None)[0, place].log_softmax(-1)[ids[place]])
+            tokens += 1
+    found = scores(dragoman("evaluate", runs / "roberta", "--source", path, "--json"))
+    assert found["pseudo-perplexity"]["value"] == pytest.approx(math.exp(-total / tokens), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("system", "arguments", "message"),
+    [
+        ("bart", ["--source", "test.en"], "translates, but the test set has no references"),
+        ("bart", ["--source", "test.en", "--reference", "test.de", "--alignments", "test.en"], "test.en, line 1"),
+        ("bart", ["--source", "test.tsv", "--output", "no/where"], "there is no folder no"),
+        ("gpt", ["--source", "test.en", "--output", "out"], "text alone is scored"),
+        ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "tags words and aligns none"),
+    ],
+)
+def test_what_a_run_cannot_be_asked_is_said_before_anything_is_translated(
+    dragoman: Dragoman,
+    runs: Path,
+    corpus: Path,
+    system: str,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(corpus)
+    answer = dragoman("evaluate", runs / system, *arguments)
+    assert answer.code == 2
+    assert message in answer.err
+    assert "translating" not in answer.err

@@ -1,0 +1,254 @@
+"""One reader for every command: the same test set as text, TSV or JSON lines gives the same result."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from calling import Answer, Dragoman
+
+from dragoman.cli import inputs
+from dragoman.cli.inputs import Columns, Input, read_lines, read_pairs
+from dragoman.errors import UserError
+
+PAIRS = [("The dog sleeps.", "Der Hund schläft."), ("Anna reads.", "Anna liest."), ("", "nichts")]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Path:
+    (tmp_path / "a.en").write_text("".join(f"{s}\n" for s, _ in PAIRS), encoding="utf-8")
+    (tmp_path / "a.de").write_text("".join(f"{t}\n" for _, t in PAIRS), encoding="utf-8")
+    (tmp_path / "a.tsv").write_text("".join(f"{s}\t{t}\n" for s, t in PAIRS), encoding="utf-8")
+    (tmp_path / "turned.tsv").write_text("".join(f"x\t{t}\t{s}\n" for s, t in PAIRS), encoding="utf-8")
+    records = "".join(json.dumps({"source": s, "target": t}) + "\n" for s, t in PAIRS)
+    (tmp_path / "a.jsonl").write_text(records, encoding="utf-8")
+    (tmp_path / "named.jsonl").write_text(records.replace("source", "en").replace("target", "de"), encoding="utf-8")
+    for name in ("a.tsv", "a.jsonl", "a.en"):
+        (tmp_path / f"{name}.gz").write_bytes(gzip.compress((tmp_path / name).read_bytes()))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "columns"),
+    [
+        ("a.en", "a.de", Columns()),
+        ("a.en.gz", "a.de", Columns()),
+        ("a.tsv", None, Columns()),
+        ("a.tsv.gz", None, Columns()),
+        ("turned.tsv", None, Columns("", "2", "1")),
+        ("a.jsonl", None, Columns()),
+        ("a.jsonl.gz", None, Columns()),
+        ("named.jsonl", None, Columns("", "en", "de")),
+    ],
+)
+def test_every_format_gives_the_same_pairs(files: Path, source: str, target: str | None, columns: Columns) -> None:
+    sources, targets = read_pairs(files / source, target and files / target, columns)
+    assert list(zip(sources, targets)) == PAIRS
+    assert list(Input(files / source, columns).sources()) == [s for s, _ in PAIRS]
+
+
+@pytest.mark.parametrize(("name", "columns"), [("a.en", Columns()), ("a.tsv", Columns("tsv"))])
+def test_standard_input_has_the_same_formats(
+    files: Path, name: str, columns: Columns, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((files / name).read_bytes())))
+    assert list(Input(None, columns).sources()) == [s for s, _ in PAIRS]
+
+
+def test_of_a_dialogue_the_last_reply_is_the_target(tmp_path: Path) -> None:
+    dialogues = [["Hello.", "Hi.", "Who?", "Me."], ["Hello.", "Hi.", "Bye."], ["Hello."]]
+    path = tmp_path / "d.jsonl"
+    path.write_text("".join(json.dumps({"turns": turns}) + "\n" for turns in dialogues[:2]))
+    assert read_pairs(path, None, Columns()) == (["Hello.\tHi.\tWho?", "Hello."], ["Me.", "Hi."])
+    path.write_text(json.dumps({"turns": dialogues[2]}) + "\n")
+    assert list(Input(path).sources()) == ["Hello."]
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "columns", "message"),
+    [
+        ("a.en", None, Columns(), "a.en holds sources alone: name their translations with --reference"),
+        ("a.tsv", "a.de", Columns(), "a.tsv is read as tsv, which holds both sides"),
+        ("a.en", "a.jsonl", Columns(), "a.jsonl is named as jsonl, which holds both sides"),
+        ("a.tsv", None, Columns("", "0", "7"), "line 1: 2 tab-separated columns, but columns 0 and 7"),
+        ("named.jsonl", None, Columns("", "en"), "name their key with --target-key"),
+        ("a.en", "a.de", Columns("xml"), "unknown corpus format 'xml'"),
+    ],
+)
+def test_what_cannot_be_read_is_said(
+    files: Path, source: str, target: str | None, columns: Columns, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        read_pairs(files / source, target and files / target, columns, "--reference")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.parquet", "a.txt.zst"])
+def test_a_file_of_another_kind_is_rejected_by_its_name(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("a,b\n")
+    with pytest.raises(UserError, match="which cannot be read"):
+        Input(tmp_path / name).check()
+    assert list(Input(tmp_path / name, Columns("text")).sources()) == ["a,b"]
+
+
+def test_a_list_of_texts_is_not_read_from_tsv_unless_it_is_declared_text(files: Path) -> None:
+    with pytest.raises(UserError, match=r"a\.tsv is named as tsv"):
+        read_lines(files / "a.tsv", Columns())
+    assert len(read_lines(files / "a.tsv", Columns("text"))) == 3
+
+
+def test_typed_lines_are_answered_one_by_one(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    typed = iter(["one", KeyboardInterrupt(), "bad", "cancelled", "two", EOFError()])
+
+    def type_line(prompt: str) -> str:
+        line = next(typed)
+        if isinstance(line, BaseException):
+            raise line
+        return line
+
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setattr("builtins.input", type_line)
+    monkeypatch.setattr(sys, "stdin", Terminal())
+    seen = []
+
+    def answer(sources: list[str], first: int) -> None:
+        seen.append((*sources, first))
+        if sources == ["bad"]:
+            raise UserError("cannot be answered")
+        if sources == ["cancelled"]:
+            raise KeyboardInterrupt
+
+    assert Input(None).interactive
+    Input(None).answer(answer)
+    assert seen == [("one", 0), ("bad", 1), ("cancelled", 2), ("two", 3)]
+    assert "dragoman: cannot be answered" in capfd.readouterr().err
+
+
+def hypotheses(files: Path, *lines: str) -> Path:
+    path = files / f"hypothesis-{len(list(files.glob('hypothesis*')))}"
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
+    return path
+
+
+def scores(answer: Answer) -> dict[str, float]:
+    assert answer.code == 0, answer.err
+    return {score["name"]: score["value"] for score in json.loads(answer.out)["scores"]}
+
+
+def test_hypotheses_made_elsewhere_are_scored_as_sacrebleu_scores_them(dragoman: Dragoman, files: Path) -> None:
+    from sacrebleu import BLEU, CHRF, TER
+
+    texts = ["Der Hund schläft heute.", "Anna liest.", "nichts"]
+    others = ["Der Hund schläft heute.", "Anna liest ein Buch.", "gar nichts"]
+    first, second = files / "a.de", hypotheses(files, *others)
+    found = scores(
+        dragoman(
+            "evaluate", "--hypothesis", hypotheses(files, *texts), "--reference", first, "--reference", second, "--json"
+        )
+    )
+    streams = [[t for _, t in PAIRS], others]
+    for name, metric in (("BLEU", BLEU()), ("chrF", CHRF()), ("TER", TER())):
+        assert found[name] == pytest.approx(metric.corpus_score(texts, streams).score)
+    assert found["exact match"] == 100.0  # each equals one of its references
+    only = scores(dragoman("evaluate", "--hypothesis", hypotheses(files, *texts), "--reference", first, "--json"))
+    assert only["BLEU"] == pytest.approx(BLEU().corpus_score(texts, streams[:1]).score)
+    assert only["exact match"] == pytest.approx(200 / 3)
+
+
+@pytest.mark.parametrize("name", ["a.tsv", "a.jsonl.gz"])
+def test_references_in_tsv_and_json_lines_give_the_same_scores_as_text(
+    dragoman: Dragoman, files: Path, name: str
+) -> None:
+    texts = hypotheses(files, "Der Hund schläft heute.", "Anna liest.", "alles")
+    plain = ["--source", files / "a.en", "--reference", files / "a.de"]
+    expected = dragoman("evaluate", "--hypothesis", texts, *plain, "--by-length", "--json")
+    assert dragoman("evaluate", "--hypothesis", texts, "--source", files / name, "--by-length", "--json") == expected
+    assert scores(expected)["exact match"] == pytest.approx(100 / 3)
+
+
+def test_two_systems_are_compared_by_a_paired_bootstrap(dragoman: Dragoman, files: Path) -> None:
+    bad, good = hypotheses(files, "Hund.", "Buch.", "x"), hypotheses(files, *(t for _, t in PAIRS))
+    answer = dragoman("evaluate", "--hypothesis", bad, "--hypothesis", good, "--reference", files / "a.de", "--json")
+    document = json.loads(answer.out)
+    assert [system["hypothesis"] for system in document["systems"]] == [str(bad), str(good)]
+    (rows,) = document["comparisons"].values()
+    assert [row["measure"] for row in rows] == ["bleu", "chrf", "ter"]
+    assert rows[1]["system"] == pytest.approx(100.0)
+    text = dragoman("evaluate", "--hypothesis", bad, "--hypothesis", good, "--reference", files / "a.de").out
+    assert "paired bootstrap" in text
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "name a run to evaluate"),
+        (["--hypothesis", "a.de"], "name the test set"),
+        (["--hypothesis", "a.de", "--source", "a.en"], "hypotheses are compared with references"),
+        (["--hypothesis", "short", "--reference", "a.de"], "a.de has 3 lines but short has 1"),
+        (["--hypothesis", "a.de", "--reference", "a.de", "--reference", "short"], "a.de has 3 lines but short has 1"),
+        (["--hypothesis", "a.de", "--reference", "a.de", "--beam", "3"], "--beam is for translations that a run makes"),
+        (
+            ["--hypothesis", "a.de", "--reference", "a.de", "--measures", "perplexity"],
+            "perplexity is computed by a model",
+        ),
+        (["--hypothesis", "a.de", "--reference", "a.de", "--by-length"], "needs sources of text"),
+        (["--hypothesis", "a.tsv", "--reference", "a.de"], "a.tsv is named as tsv"),
+        (["--hypothesis", "nowhere", "--reference", "a.de"], "nowhere does not exist"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_said(
+    dragoman: Dragoman, files: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(files)
+    (files / "short").write_text("Der Hund schläft.\n", encoding="utf-8")
+    answer = dragoman("evaluate", *arguments)
+    assert answer.code == 2
+    assert message in answer.err
+    assert len(answer.err.strip().splitlines()) == 1
+
+
+def test_a_pty_gets_a_prompt_on_standard_error_and_answers_line_by_line(tmp_path: Path) -> None:
+    """The reader as a process at a terminal: lines are answered as they come, Ctrl-C drops one, Ctrl-D ends."""
+    pty = pytest.importorskip("pty")
+    import os
+    import subprocess
+
+    code = (
+        "from dragoman.cli.inputs import Input\n"
+        "Input(None).answer(lambda lines, first: print(f'{first}: {lines[0].upper()}', flush=True))\n"
+        "print('ended', flush=True)"
+    )
+    ours, theirs = pty.openpty()
+    out = (tmp_path / "out").open("wb")
+    environment = os.environ | {"PYTHONPATH": str(Path(inputs.__file__).parents[2]), "TERM": "dumb"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stdin=theirs, stdout=out, stderr=theirs, env=environment, start_new_session=True
+    )
+    os.close(theirs)
+    shown = b""
+
+    def until(text: bytes, times: int = 1) -> None:
+        nonlocal shown
+        while shown.count(text) < times:
+            shown += os.read(ours, 1000)
+
+    until(b"> ")
+    os.write(ours, b"hallo\n")
+    until(b"> ", 2)
+    assert (tmp_path / "out").read_bytes() == b"0: HALLO\n"
+    os.write(ours, b"welt\n")
+    until(b"> ", 3)
+    assert (tmp_path / "out").read_bytes() == b"0: HALLO\n1: WELT\n"
+    os.write(ours, b"\x04")
+    assert process.wait(timeout=60) == 0
+    os.close(ours)
+    out.close()
+    assert (tmp_path / "out").read_bytes() == b"0: HALLO\n1: WELT\nended\n"

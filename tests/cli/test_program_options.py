@@ -1,0 +1,56 @@
+"""Options that all commands have, and completion."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from calling import Dragoman
+
+from dragoman import __version__, progress
+from dragoman.cli import common
+
+
+@pytest.fixture(autouse=True)
+def _as_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What these options set is set back."""
+    threads = torch.get_num_threads()
+    monkeypatch.setattr(progress, "quiet", False)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"):
+        monkeypatch.setenv(name, os.environ.get(name, str(threads)))
+
+
+def test_the_version_is_printed(dragoman: Dragoman) -> None:
+    answer = dragoman("--version")
+    assert (answer.code, answer.out) == (0, f"dragoman {__version__}\n")
+
+
+def test_quiet_leaves_remarks_out_and_errors_in(dragoman: Dragoman, tmp_path: Path) -> None:
+    assert "wrote 300 training pairs" in dragoman("phrasebook", tmp_path / "a", "--pairs", 300).err
+    quiet = dragoman("phrasebook", tmp_path / "b", "--pairs", 300, "--quiet")
+    assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
+    assert "does not exist" in dragoman("translate", tmp_path / "nowhere", "-q").err
+
+
+def test_threads_are_set(dragoman: Dragoman, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    counts: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", counts.append)
+    assert dragoman("phrasebook", tmp_path / "a", "--pairs", 300, "--threads", 3).code == 0
+    assert counts == [3]
+    assert os.environ["OMP_NUM_THREADS"] == "3"
+    assert dragoman("phrasebook", tmp_path / "b", "--threads", 0).code == 2
+
+
+def test_run_folders_and_systems_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("runs/en-de", "runs/en-fr"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "model.json").touch()
+    (tmp_path / "runs" / ".hidden").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert common.complete_runs("") == ["runs/"]
+    assert common.complete_runs("runs/en") == ["runs/en-de", "runs/en-fr"]
+    assert common.complete_runs("runs/") == ["runs/en-de", "runs/en-fr"]
+    assert common.complete_runs("nowhere/x") == []
+    assert common.complete_systems("roformer") == ["roformer"]
