@@ -71,6 +71,8 @@ def compare(
     for name in names:
         check_system(name)
     check_device(device)
+    if not source and (target or valid_source or valid_target or test_source or test_target):
+        raise UserError("files were named without a --source: name it too, or leave all out for the phrasebook")
     for path in (*(source or []), *(target or []), test_source, test_target):
         if path is not None:
             check_file(Path(path))
@@ -97,8 +99,6 @@ def compare(
     named = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     files: dict[str, Any] = {name: [str(Path(file).resolve()) for file in some] for name, some in named.items() if some}
     if not source:
-        if files or test_source or test_target:
-            raise UserError("files were named without a --source: name it too, or leave all out for the phrasebook")
         files, test_source, test_target = phrasebook_files(folder)
     if test_source is None:
         raise UserError("systems are compared on a test set: name it with --test-source and --test-target")

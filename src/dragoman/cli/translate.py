@@ -202,7 +202,7 @@ def translate(
     given.check()
     for folder in (run, *(together or [])):
         check_run(folder, checkpoint, device)
-    if draft is not None:
+    if draft is not None and not show_search:
         check_run(draft)
     for path in (prefixes, required, dictionary):
         if path is not None:

@@ -42,7 +42,9 @@ def to_png(picture: str, dark: bool = False) -> bytes:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
-        raise UserError("a PNG is painted by matplotlib: pip install 'dragoman[plots]', or write an SVG") from None
+        raise UserError(
+            "PNG needs matplotlib: run pip install '.[plots]' in the source tree, or write an SVG"
+        ) from None
     root = ElementTree.fromstring(picture)
     width, height = float(root.get("width", "1")), float(root.get("height", "1"))
     scheme = int(dark)

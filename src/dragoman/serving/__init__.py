@@ -8,7 +8,7 @@ try:
     import fastapi  # noqa: F401
     import uvicorn  # noqa: F401
 except ImportError:
-    raise UserError("the service needs FastAPI and uvicorn: pip install 'dragoman[serve]'") from None
+    raise UserError("the service needs FastAPI and uvicorn: run pip install '.[serve]' in the source tree") from None
 
 from dragoman.serving.app import application
 from dragoman.serving.languages import Pair, pair_of, told
