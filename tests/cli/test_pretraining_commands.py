@@ -247,23 +247,3 @@ def test_tags_that_do_not_fit_the_words_are_refused(dragoman: Dragoman, tmp_path
     assert answer.code == 2
     assert "tags.tsv, line 2 has 2 words but 1 tags: one tag a word" in answer.err
     assert not (tmp_path / "run").exists()
-
-
-def test_systems_are_compared_in_one_table(corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
-    files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
-    files += ["--valid-source", corpus / "valid.en", "--valid-target", corpus / "valid.de"]
-    files += ["--test-source", corpus / "test.en", "--test-target", corpus / "test.de"]
-    settings = options("system.settings.width=16", "system.settings.layers=1")
-    arguments = ["compare", tmp_path / "compared", *files, "--systems", "cho,transformer", *settings]
-    answer = dragoman(*arguments)
-    assert answer.code == 0, answer.err
-    rows = [line.split() for line in answer.out.splitlines()]
-    assert rows[0][0] == "system"
-    assert [row[0] for row in rows[2:4]] == ["cho", "transformer"]
-    assert [row[2] for row in rows[2:4]] == ["no", "yes"]
-    page = (tmp_path / "compared" / "comparison.html").read_text(encoding="utf-8")
-    assert "transformer" in page
-    assert "<svg" in page
-    again = dragoman(*arguments)  # nothing is trained twice
-    assert again.out == answer.out
-    assert dragoman("compare", tmp_path / "x", *files, "--systems", "cho,moses", *settings).code == 2
