@@ -63,6 +63,10 @@ class TextConfig:
     joint: bool = True  # one tokenizer for both sides
     marker: str = "initial"  # where a piece shows its space: initial (▁house) or final (house▁)
     dropout: float | None = None  # BPE dropout in training; by recipe, size and amount of data if not given
+    #: strip text and collapse runs of white space, in training and translation; None in runs of older versions: no
+    normalize_whitespace: bool | None = None
+    #: use this tokenizer instead of learning one: a run folder, a SentencePiece .model, a Hugging Face tokenizer.json
+    tokenizer_from: str | None = None
     source_vectors: str | None = None  # a file of word vectors to begin with: word2vec, GloVe or fastText
     target_vectors: str | None = None
 
@@ -196,6 +200,8 @@ class SearchConfig:
     longest_target: int = 1024  # but never more than so many
     least: int = 0  # no END before so many tokens
     no_repeat: int = 0  # no n-gram of so many tokens comes twice; 0: any may
+    #: copy lines of numbers, punctuation, URLs and e-mail addresses; chosen by the training data if not given
+    copy_untranslatable: bool | None = None
     description: dict[str, Any] = field(default_factory=dict)  # any search, in place of the beam that is said above
 
     def __post_init__(self) -> None:

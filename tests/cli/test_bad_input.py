@@ -72,6 +72,12 @@ def test_files_of_different_length(dragoman: Dragoman, tmp_path: Path) -> None:
     assert "a.de has 2 lines" in said
 
 
+def test_an_empty_test_set(dragoman: Dragoman, trained: Path, tmp_path: Path) -> None:
+    empty = file(tmp_path / "empty", b"")
+    assert "empty is empty" in sentence(dragoman("evaluate", trained, "--source", empty, "--reference", empty))
+    assert "empty is empty" in sentence(dragoman("score", trained, "--source", empty, "--target", empty))
+
+
 def test_an_empty_file(dragoman: Dragoman, tmp_path: Path) -> None:
     source, target = file(tmp_path / "a.en", b""), file(tmp_path / "a.de", b"eins\n")
     assert "a.en is empty" in train(dragoman, tmp_path / "run", source, target)

@@ -105,6 +105,20 @@ def test_n_best_lists_and_samples(run: Path, corpus: Path, output: Command) -> N
     assert one != output("translate", run, corpus / "test.en", "--sample", "--seed", 2)
 
 
+def test_sentences_of_a_line_are_split_and_lines_kept(run: Path, tmp_path: Path, output: Command) -> None:
+    (tmp_path / "single").write_text("The dog sleeps.\nHe reads the book.\n")
+    (tmp_path / "lines").write_text("The dog sleeps. He reads the book.\n\n12.\nHe reads the book.\n")
+    first, second = output("translate", run, tmp_path / "single").splitlines()
+    lines = output("translate", run, tmp_path / "lines", "--split-sentences").split("\n")
+    assert lines == [f"{first} {second}", "", "12.", second, ""]
+
+
+def test_a_run_records_how_text_is_normalised(run: Path) -> None:
+    settings = package.load(run).config
+    assert settings.text.normalize_whitespace is True
+    assert settings.search.copy_untranslatable is True
+
+
 def test_evaluation_prints_scores_with_signatures(run: Path, corpus: Path, output: Command) -> None:
     files = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
     text = output("evaluate", run, *files, "--alignments", corpus / "test.align", "--by-length")

@@ -80,7 +80,7 @@ def test_everything_is_one_document(run: Path, dragoman: Command) -> None:
     code, text, _ = dragoman("show", "all", run, SENTENCE, "--target", "Der alte Mann liest das Buch.")
     assert code == 0
     document = json.loads(text)
-    assert document["target"]["words"] == ["Der", "alte", "Mann", "liest", "das", "Buch", "."]
+    assert document["target"]["words"] == ["Der", "alte", "Mann", "liest", "das", "Buch."]
     assert document["beam"] is None
 
 

@@ -259,7 +259,6 @@ def test_other_weights_are_refused(
     ("content", "expected"),
     [
         (None, "does not exist"),
-        (b"", "text is empty"),
         (b"fine\n" * 10 + b"bad \xff\n", "text, line 11 is not UTF-8"),
         (gzip.compress(b"fine\n" * 1000, mtime=0)[:-9], "text is broken gzip"),
     ],
@@ -272,6 +271,15 @@ def test_input_that_cannot_be_read_is_said_before_anything_is_written(
     for more in ([], ["--continue"]):
         assert expected in sentence(dragoman("translate", run, tmp_path / "text", "-o", tmp_path / "out", *more))
     assert {path.name for path in tmp_path.iterdir()} <= {"text"}
+
+
+def test_an_empty_file_gives_an_empty_file(dragoman: Dragoman, run: Path, tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"")
+    assert dragoman("translate", run, tmp_path / "text").out == b""
+    for more in ([], ["--overwrite"], ["--continue"]):
+        assert dragoman("translate", run, tmp_path / "text", "-o", tmp_path / "out", *more).code == 0
+        assert (tmp_path / "out").read_bytes() == b""
+    assert {path.name for path in tmp_path.iterdir()} == {"text", "out"}
 
 
 def test_contradictions(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from threading import Thread
 
 import pytest
 
+from dragoman.data import READINGS
 from dragoman.data import corpus as module
 from dragoman.data.corpus import Corpus, Pair, kind_of, read, read_dialogues, read_monolingual
 from dragoman.errors import UserError
@@ -227,6 +228,10 @@ def test_what_json_lines_hold(record: dict, keys: tuple, holds: str, tmp_path: P
         ('{"turns": "a"}', "must be a list of texts"),
         ('{"turns": ["a", "\\ud800"]}', "half a surrogate pair"),
         ('{"messages": [{"role": "assistant", "content": "a"}]}', "must speak by turns, user first"),
+        ('{"messages": [{"role": "system", "content": "a"}]}', "a system message alone"),
+        ('{"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}', "must speak by turns"),
+        ('{"messages": [{"role": "user", "content": "a"}, "b"]}', "a list of objects with 'role' and 'content'"),
+        ('{"messages": [{"role": "user", "content": ["a"]}]}', "'content' of every message must be a text"),
         ('{"text": "a"}', "neither 'turns' nor 'messages'"),
     ],
 )
@@ -235,3 +240,13 @@ def test_broken_dialogues_are_named(line: str, message: str, tmp_path: Path) -> 
     path.write_text(line + "\n", encoding="utf-8")
     with pytest.raises(UserError, match=message):
         list(read_dialogues([Corpus(path)]))
+
+
+def test_a_system_message_begins_the_first_turn(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    messages = [("system", "Be brief."), ("user", "Who?"), ("assistant", "I."), ("user", "And?")]
+    record = {"messages": [{"role": role, "content": content} for role, content in messages]}
+    path.write_text(json.dumps(record) + "\n", encoding="utf-8")
+    assert [pair.source for pair in read_dialogues([Corpus(path)])] == ["Be brief.\nWho?\tI.\tAnd?"]
+    (pair,) = READINGS["turns"].normalizing(whitespace=True).read([Corpus(path)])
+    assert pair.source == "Be brief. Who?\tI.\tAnd?"

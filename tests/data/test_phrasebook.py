@@ -298,31 +298,31 @@ def test_says_in_german_what_a_german_would_say(pair: Pair, english: str, german
 @pytest.mark.parametrize(
     ("pair", "alignment"),
     [
-        # The man does not sleep . / Der Mann schläft nicht .
-        (statement(MAN, SLEEP, negated=True), "0-0 1-1 2-2 3-3 4-2 5-4"),
-        # Anna has called the man . / Anna hat den Mann angerufen .
-        (statement(ANNA, CALL, (MAN,), perfect=True), "0-0 1-1 2-4 3-2 4-3 5-5"),
-        # Anna calls the man . / Anna ruft den Mann an .
-        (statement(ANNA, CALL, (MAN,)), "0-0 1-1 1-4 2-2 3-3 4-5"),
-        # I cannot read a picture book . / Ich kann kein Bilderbuch lesen .
+        # The man does not sleep. / Der Mann schläft nicht.
+        (statement(MAN, SLEEP, negated=True), "0-0 1-1 2-2 3-3 4-2"),
+        # Anna has called the man. / Anna hat den Mann angerufen.
+        (statement(ANNA, CALL, (MAN,), perfect=True), "0-0 1-1 2-4 3-2 4-3"),
+        # Anna calls the man. / Anna ruft den Mann an.
+        (statement(ANNA, CALL, (MAN,)), "0-0 1-1 1-4 2-2 3-3"),
+        # I cannot read a picture book. / Ich kann kein Bilderbuch lesen.
         (
             statement(ICH, READ, (the("picture book", determiner="a"),), modal=MODALS["can"], negated=True),
-            "0-0 1-1 1-2 2-4 3-2 4-3 5-3 6-5",
+            "0-0 1-1 1-2 2-4 3-2 4-3 5-3",
         ),
-        # She wants to go into the house . / Sie will ins Haus gehen .   ("to" has no counterpart)
+        # She wants to go into the house. / Sie will ins Haus gehen.   ("to" has no counterpart)
         (
             statement(SHE, VERBS["go"], modal=MODALS["want"], phrases=where("into", the("house"))),
-            "0-0 1-1 3-4 4-2 5-2 6-3 7-5",
+            "0-0 1-1 3-4 4-2 5-2 6-3",
         ),
-        # I see the cat that sleeps . / Ich sehe die Katze , die schläft .   (the comma has no counterpart)
+        # I see the cat that sleeps. / Ich sehe die Katze, die schläft.
         (
             statement(ICH, SEE, (that("cat", Clause(Relative(NOUNS["cat"]), SLEEP)),)),
-            "0-0 1-1 2-2 3-3 4-5 5-6 6-7",
+            "0-0 1-1 2-2 3-3 4-4 5-5",
         ),
-        # If you stand up , I laugh . / Wenn du aufstehst , lache ich .
+        # If you stand up, I laugh. / Wenn du aufstehst, lache ich.
         (
             statement(ICH, VERBS["laugh"], front=Subordinate("if", Clause(YOU, VERBS["stand"]))),
-            "0-0 1-1 2-2 3-2 4-3 5-5 6-4 7-6",
+            "0-0 1-1 2-2 3-2 4-4 5-3",
         ),
     ],
 )
@@ -342,12 +342,12 @@ def test_every_english_sentence_has_one_translation(sample: list[Pair]) -> None:
 
 def test_alignments_point_at_words_and_leave_only_function_words_alone(sample: list[Pair]) -> None:
     for pair in sample[:5000]:
-        source, target = words(pair.source), words(pair.target)
+        source, target = pair.source.split(), pair.target.split()
         assert list(pair.alignment) == sorted(set(pair.alignment))
         assert all(0 <= i < len(source) and 0 <= j < len(target) for i, j in pair.alignment)
         aligned_source, aligned_target = ({link[side] for link in pair.alignment} for side in (0, 1))
-        assert {word for i, word in enumerate(source) if i not in aligned_source} <= {"to", ","}
-        assert {word for j, word in enumerate(target) if j not in aligned_target} <= {","}
+        assert {word for i, word in enumerate(source) if i not in aligned_source} <= {"to"}
+        assert {word for j, word in enumerate(target) if j not in aligned_target} == set()
 
 
 def test_lengths_are_a_broad_mix(sample: list[Pair]) -> None:

@@ -77,7 +77,7 @@ def test_pairs_know_where_they_stand_and_are_told_apart_by_what_they_hold(tmp_pa
     ]
     assert pairs[0].source == pairs[2].source != pairs[1].source
     assert kind_of(corpus) == "signals"
-    split = hold_out(pairs, seed=1)
+    split = hold_out(pairs)
     assert (pairs[0] in split) == (pairs[2] in split) != (pairs[1] in split)
 
 

@@ -108,8 +108,8 @@ def test_a_tokenizer_of_words_shows_what_it_does_not_know(make_run: Callable[...
     run = make_run(kind="word")
     balanced(report(run))
     attention = word_attention(run, "The zebra sees the dog.", "DER man zebra.")
-    assert attention.source == ["The", "<unk>", "sees", "the", "dog", ".", "(end)"]
-    assert attention.target == ["DER", "man", "<unk>", "."]
+    assert attention.source == ["The", "<unk>", "sees", "the", "dog.", "(end)"]
+    assert attention.target == ["DER", "man", "<unk>."]
 
 
 def test_a_folder_without_metrics_samples_or_preflight_is_reported(copy: Run) -> None:

@@ -5,27 +5,49 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
+from dragoman.search.alignment import PieceWords, attention_weights, cross_attention, word_alignment
 from dragoman.systems import SYSTEMS, Vocabulary
+
+
+def links(weights: torch.Tensor, source: list[int], target: list[int]) -> list[tuple[int, int]]:
+    """The links of pieces that are all letters."""
+    return word_alignment(weights, *(PieceWords.from_pieces(words, ["x"] * len(words)) for words in (source, target)))
 
 
 def test_each_target_word_goes_with_the_word_that_it_looked_at_most() -> None:
     weights = torch.tensor([[0.1, 0.7, 0.2], [0.8, 0.1, 0.1], [0.3, 0.3, 0.4]])
-    assert word_alignment(weights, [0, 1, 2], [0, 1, 2]) == [(0, 1), (1, 0), (2, 2)]
+    assert links(weights, [0, 1, 2], [0, 1, 2]) == [(0, 1), (1, 0), (2, 2)]
 
 
 def test_the_pieces_of_a_word_are_looked_at_together() -> None:
     """Two pieces of 0.3 outweigh one word of 0.4; a target word's two pieces are summed too."""
     weights = torch.tensor([[0.4, 0.3, 0.3], [0.9, 0.1, 0.0]])
-    assert word_alignment(weights, [0, 1, 1], [0, 1]) == [(0, 1), (1, 0)]
-    assert word_alignment(weights, [0, 1, 1], [0, 0]) == [(0, 0)]  # 0.4 + 0.9 and 0.6 + 0.1
+    assert links(weights, [0, 1, 1], [0, 1]) == [(0, 1), (1, 0)]
+    assert links(weights, [0, 1, 1], [0, 0]) == [(0, 0)]  # 0.4 + 0.9 and 0.6 + 0.1
 
 
 def test_pieces_of_no_word_are_neither_aligned_nor_looked_at() -> None:
     weights = torch.tensor([[0.1, 0.2, 0.7], [0.4, 0.1, 0.5]])
-    assert word_alignment(weights, [0, 1, -1], [0, -1]) == [(1, 0)]  # END draws most of it, and does not count
-    assert word_alignment(weights, [-1, -1, -1], [0, 1]) == []
-    assert word_alignment(weights, [0, 1, 2], [-1, -1]) == []
+    assert links(weights, [0, 1, -1], [0, -1]) == [(1, 0)]  # END draws most of it, and does not count
+    assert links(weights, [-1, -1, -1], [0, 1]) == []
+    assert links(weights, [0, 1, 2], [-1, -1]) == []
+
+
+def test_punctuation_attached_to_a_word_does_not_decide_its_link() -> None:
+    """I saw a dog. / Ich habe gesehen.: the full stops look at each other, and are in other words."""
+    source = PieceWords.from_pieces([0, 1, 2, 3, 3], ["▁I", "▁saw", "▁a", "▁dog", "."])
+    target = PieceWords.from_pieces([0, 1, 2, 2], ["▁Ich", "▁habe", "▁gesehen", "."])
+    weights = torch.eye(5)[[0, 1, 1, 4]]
+    assert word_alignment(weights, source, target) == [(0, 0), (1, 1), (1, 2)]
+
+
+def test_punctuation_that_stands_alone_is_aligned() -> None:
+    source = PieceWords.from_pieces([0, 1, 1], ["▁ja", "▁nein", "."])
+    target = PieceWords.from_pieces([0, 1, 2], ["▁yes", "▁no", "▁."])
+    assert target.core == [0, 1, 2]
+    assert word_alignment(torch.eye(3), source, target) == [(0, 0), (1, 1), (1, 2)]
+    byte = PieceWords.from_pieces([0, 0, 1], ["<0x61>", "<0x2E>", "<0xE2>"])
+    assert byte.core == [0, -1, 1]
 
 
 @pytest.mark.parametrize(

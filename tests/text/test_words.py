@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.text import word_spans, words
+from dragoman.text import alignment_spans, alignment_words, word_spans, words
 
 
 def test_punctuation_is_a_word_of_its_own() -> None:
@@ -27,3 +27,22 @@ def test_there_are_no_words_in_white_space() -> None:
 @given(st.text())
 def test_spans_are_the_places_of_the_words(text: str) -> None:
     assert [text[begin:end] for begin, end in word_spans(text)] == words(text)
+
+
+def test_alignments_count_whitespace_tokens() -> None:
+    assert alignment_words(" He paid 3.5 €,\u00a0well-known. ") == ["He", "paid", "3.5", "€,", "well-known."]
+    assert alignment_words("我们 爱 北京 。") == ["我们", "爱", "北京", "。"]  # segmented by its writer
+
+
+def test_a_text_without_spaces_counts_characters() -> None:
+    assert alignment_words("我爱「北京」。") == ["我", "爱「", "北", "京」。"]
+    assert alignment_words("iPhone12を買う。") == ["iPhone12", "を", "買", "う。"]
+    assert alignment_words("犬") == ["犬"]
+    assert alignment_words("…") == ["…"]
+
+
+@given(st.text(st.characters(exclude_categories=("Cs",))) | st.text(st.sampled_from("我爱aé1。「 \u0e33")))
+def test_the_words_of_an_alignment_cover_all_but_white_space(text: str) -> None:
+    spans = alignment_spans(text)
+    assert "".join(text[begin:end] for begin, end in spans) == "".join(text.split())
+    assert all(begin < end for begin, end in spans)

@@ -95,6 +95,7 @@ class Evaluation:
 
     def _translate(self, run: Run, beam: int | None, length_penalty: float | None) -> None:
         from dragoman import evaluation
+        from dragoman.run.sources import normalized_text
 
         names = self.names or [*TRANSLATION, "perplexity"]
         self._check(names, (*evaluation.MEASURES, *evaluation.LIKELIHOODS), f"{run.folder}, which translates")
@@ -104,7 +105,8 @@ class Evaluation:
         if self._needs_output(names):
             say(f"translating {len(self.test.sources or []):,} sentences ({run.checkpoint})")
             found = run.translate(self.test.sources or [], search=settings, alignment=False)
-            self._compare([one.text for one in found], self.test.references, names)
+            references = [[normalized_text(run, text) for text in some] for some in self.test.references]
+            self._compare([one.text for one in found], references, names)
         if wanted := [name for name in names if name in evaluation.LIKELIHOODS]:
             targets = [text for stream in self.test.streams for text in stream]
             self._likelihoods(run, wanted, (self.test.sources or []) * len(self.test.streams), targets)

@@ -51,6 +51,7 @@ class Input:
 
     file: Path | None
     columns: Columns = Columns()
+    may_be_empty: bool = False  # may a file have no lines?
 
     @property
     def interactive(self) -> bool:
@@ -77,7 +78,7 @@ class Input:
         if self.file.suffix.lower() in SIGNALS and not self.columns.format:
             yield from Signals(self.file)
         else:
-            yield from read_sources(self.columns.corpus(self.file), sentences(self.file))
+            yield from read_sources(self.columns.corpus(self.file), sentences(self.file, self.may_be_empty))
 
     def texts(self) -> Iterator[str]:
         """The same for systems that read only text."""

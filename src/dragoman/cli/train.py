@@ -60,6 +60,13 @@ def train(
             metavar="RUN", help="Begin with another run's weights, tokenizers and system.", autocompletion=complete_runs
         ),
     ] = None,
+    tokenizer_from: Annotated[
+        str | None,
+        typer.Option(
+            metavar="PATH",
+            help="Use this tokenizer, but no weights: a run, a SentencePiece .model or a Hugging Face tokenizer.json.",
+        ),
+    ] = None,
     source_vectors: Annotated[
         str | None, typer.Option(metavar="FILE", help="Word vectors to begin with: word2vec, GloVe or fastText.")
     ] = None,
@@ -99,6 +106,7 @@ def train(
         "training.recipe": recipe,
         "objective.name": objective,
         "training.start_from": start_from,
+        "text.tokenizer_from": tokenizer_from,
         "text.source_vectors": source_vectors,
         "text.target_vectors": target_vectors,
         "training.steps": steps,

@@ -122,6 +122,13 @@ def translate(
     dictionary: Annotated[
         Path | None, typer.Option(help="Look unknown words up here first: word, tab and translation a line.")
     ] = None,
+    split_sentences: Annotated[
+        bool,
+        typer.Option(
+            "--split-sentences",
+            help="Translate the sentences of a line one by one, and write them as one line.",
+        ),
+    ] = False,
     tag: Annotated[
         str | None, typer.Option(metavar="NAME", help="Translate as if from this corpus, one of the run's data.tags.")
     ] = None,
@@ -159,8 +166,9 @@ def translate(
 ) -> None:
     """Translate a file or standard input, line by line; at a terminal each line as it is typed.
 
-    The order is kept, and an empty line stays empty. A file may be of any size: it is translated bit by bit. Of TSV and
-    JSON lines the source is translated, and the output is text unless --json-lines is given.
+    The order is kept, an empty line stays empty, and an empty file gives empty output. A file may be of any size: it is
+    translated bit by bit. Of TSV and JSON lines the source is translated, and the output is text unless --json-lines
+    is given.
 
     With --output the translations grow in OUT.part, which becomes OUT when all are there. If that is stopped or killed,
     the same command with --continue goes on with it.
@@ -196,9 +204,13 @@ def translate(
     target = Output(output, go_on, overwrite, as_json, json_lines, alignment)
     others = {"output": output, "json": as_json, "json-lines": json_lines, "alignment": alignment, "prefixes": prefixes}
     others |= {"require": required, "copy-unknown": copy_unknown, "dictionary": dictionary}
+    others |= {"split-sentences": split_sentences}
     if live and (wrong := [name for name, value in others.items() if value]):
         raise UserError(f"--live shows plain text as it is written: leave --{wrong[0]} out")
-    given = Input(file, Columns(format, source_key))
+    if split_sentences and (prefixes or required):
+        name = "--prefixes" if prefixes else "--require"
+        raise UserError(f"{name} applies to one sentence: leave --split-sentences out")
+    given = Input(file, Columns(format, source_key), may_be_empty=True)
     given.check()
     for folder in (run, *(together or [])):
         check_run(folder, checkpoint, device)
@@ -239,6 +251,7 @@ def translate(
     made |= {"with": [str(other) for other in together or []], "prefixes": prefixes and str(prefixes)}
     made |= {"required": required and str(required), "forbidden": forbidden, "weights": weights}
     made |= {"shortlist": shortlist, "several workers": workers > 1}
+    made |= {"split sentences": True} if split_sentences else {}
 
     def translated(sources: Iterable[Source], first: int = 0) -> Iterator[Translation]:
         begun, phrases = (
@@ -254,6 +267,7 @@ def translate(
             prefixes=begun,
             required=None if phrases is None else map(_phrases, phrases),
             forbidden=forbidden or (),
+            split_sentences=split_sentences,
         )
 
     target.write(loaded, settings, given, translated, made, total)
@@ -328,7 +342,7 @@ def _lines_of(file: Path) -> Iterator[str]:
     """The lines of a file, and after them as many empty ones as are asked for."""
     from dragoman.data.corpus import sentences
 
-    return chain((text for _, text in sentences(file)), repeat(""))
+    return chain((text for _, text in sentences(file, may_be_empty=True)), repeat(""))
 
 
 def _is_done(output: Path, file: Path | None, go_on: bool, overwrite: bool) -> bool:
@@ -361,7 +375,7 @@ def _check_lines(given: Input, lines: Path | None) -> None:
     """What is asked of each source must stand beside it."""
     if lines is None or (sources := _count(given)) is None:
         return
-    found = _count(Input(lines, Columns("text")))
+    found = _count(Input(lines, Columns("text"), may_be_empty=True))
     if found is not None and found != sources:
         raise UserError(
             f"{lines} has {found:,} lines, but {given.file} {sources:,}: give one for each, an empty one for nothing"

@@ -148,12 +148,12 @@ class Sequences:
     def twice(self) -> Sequences:
         return Sequences(np.concatenate((self.flat, self.flat)), np.tile(self.lengths, 2))
 
-    def up_to(self, most: int, others: Sequences) -> Sequences:
-        """The same, but in the place of those longer than `most` the others."""
-        if (fits := self.lengths <= most).all():
+    def where(self, kept: NDArray[np.bool_], others: Sequences) -> Sequences:
+        """These sequences where `kept` is true, the others elsewhere."""
+        if kept.all():
             return self
-        starts = np.where(fits, _starts(self.lengths), len(self.flat) + _starts(others.lengths))
-        lengths = np.where(fits, self.lengths, others.lengths)
+        starts = np.where(kept, _starts(self.lengths), len(self.flat) + _starts(others.lengths))
+        lengths = np.where(kept, self.lengths, others.lengths)
         places = np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
         return Sequences(np.concatenate((self.flat, others.flat))[places], lengths)
 

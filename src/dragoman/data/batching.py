@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
@@ -75,7 +76,8 @@ class Batches:
 
     `rows` makes each row of a batch from the store, afresh in every epoch (or in every one of `copies` epochs, after
     which the same come again); without it a row is a pair with its framing. `width` estimates from the lengths of its
-    two sides in the store how wide a row will be. `segments` put plain pairs into other tokens, afresh in every epoch.
+    two sides in the store how wide a row will be. `segments` segment the two sides anew in every epoch (BPE dropout);
+    batches are planned with the lengths that result, and rows are made from them.
     """
 
     def __init__(
@@ -103,10 +105,11 @@ class Batches:
         self.width = width or (lambda source, target: np.maximum(source + 1, target + 1))
         known = store.length_counts()
         self.longest = int(known.source.max()), int(known.target.max())  # tokens of a side
-        longest = int(self.width(known.source, known.target).max())
-        if longest > tokens:
+        self.longest_pair = int((known.source + known.target).max())  # tokens of both
+        self.widest = int(self.width(known.source, known.target).max())  # tokens of a row
+        if self.widest > tokens:
             raise UserError(
-                f"the longest row has {longest:,} tokens with start and end, but a batch may hold {tokens:,} "
+                f"the longest row has {self.widest:,} tokens with start and end, but a batch may hold {tokens:,} "
                 f"tokens: raise the tokens of a batch or lower the longest sentence that is kept"
             )
         self.store, self.tokens, self.seed, self.window, self.shuffle = store, tokens, seed, window, shuffle
@@ -131,26 +134,61 @@ class Batches:
         return max(1, round(drawn * (self.width(source, target) * count).sum() / (0.95 * tokens)))
 
     def _growth(self) -> tuple[float, float]:
-        """How much longer the two sides are in their new tokens, by the first pairs."""
+        """How much longer the two rows of a batch become by resegmentation, estimated from the first pairs."""
+        if self.segments == (None, None):
+            return 1.0, 1.0
         pairs = self.order.pairs(0, 0, 1000)
-        grown = [
-            1.0 if segment is None else float(self._read(number, pairs, 0).lengths.sum() / side.lengths[pairs].sum())
-            for number, (side, segment) in enumerate(zip(self.store.sides, self.segments))
-        ]
+        plain = [np.asarray(side.lengths[pairs]) for side in self.store.sides]
+        sizes = self.sizes or (lambda source, target: (self.width(source, target),) * 2)
+        before, after = sizes(plain[0], plain[1]), sizes(*self._lengths(pairs, 0))
+        grown = [float(new.sum() / old.sum()) if old.any() else 1.0 for old, new in zip(before, after)]
         return grown[0], grown[1]
 
-    def _read(self, number: int, pairs: Indices, epoch: int) -> Sequences:
-        """A side of some pairs, in the tokens that an epoch sees them in: no more than any has in the store."""
-        plain, segment = read(self.store.sides[number], pairs), self.segments[number]
-        if segment is None:
-            return plain
-        keys = chances(int(chances(self.seed, NOISE, [epoch])[0]), number, pairs)
-        return Sequences(*segment(plain.flat, plain.lengths, keys)).up_to(self.longest[number], plain)
+    def _read(self, pairs: Indices, epoch: int) -> tuple[Sequences, Sequences]:
+        """Both sides of some pairs in the segmentation of an epoch.
 
-    def _lengths(self, number: int, pairs: Indices, epoch: int) -> NDArray[Any]:
-        if self.segments[number] is None:
-            return np.asarray(self.store.sides[number].lengths[pairs])
-        return self._read(number, pairs, epoch).lengths
+        A pair that would get longer than the longest one of the store, on one side or as a row, keeps its tokens.
+        """
+        made, fits = self._segmented(pairs, epoch)
+        source, target = (
+            read(side, pairs) if one is None else one.where(fits, read(side, pairs))
+            for side, one in zip(self.store.sides, made)
+        )
+        return source, target
+
+    def _lengths(self, pairs: Indices, epoch: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """The lengths of what `_read` gives."""
+        made, fits = self._segmented(pairs, epoch)
+        plain = [np.asarray(side.lengths[pairs]) for side in self.store.sides]
+        source, target = (old if one is None else np.where(fits, one.lengths, old) for old, one in zip(plain, made))
+        return source, target
+
+    def _segmented(self, pairs: Indices, epoch: int) -> tuple[list[Sequences | None], NDArray[np.bool_]]:
+        """The sides that are segmented anew, and which pairs are short enough to use it."""
+        made: list[Sequences | None] = [None, None]
+        if self.segments == (None, None):
+            return made, np.ones(len(pairs), bool)
+        for number, (side, segment) in enumerate(zip(self.store.sides, self.segments)):
+            if segment is not None:
+                plain = read(side, pairs)
+                keys = chances(int(chances(self.seed, NOISE, [epoch])[0]), number, pairs)
+                made[number] = Sequences(*segment(plain.flat, plain.lengths, keys))
+        source, target = (
+            np.asarray(side.lengths[pairs]) if one is None else one.lengths for side, one in zip(self.store.sides, made)
+        )
+        fits = (source <= self.longest[0]) & (target <= self.longest[1])
+        fits &= source + target <= self.longest_pair  # a decoder alone reads both as one sequence
+        return made, fits & (self.width(source, target) <= self.widest)
+
+    def _resegmented(self, indices: Indices, epoch: int) -> TokenStore:
+        """The store with the segmentation of an epoch in some rows."""
+        if self.segments == (None, None):
+            return self.store
+        numbers = np.unique(indices)
+        changed, sides = copy(self.store), zip(self.store.sides, self._read(numbers, epoch))
+        source, target = (side.with_rows(numbers, rows.lengths, rows.flat) for side, rows in sides)
+        changed.sides = source, target
+        return changed
 
     def start(self, position: Position | None = None) -> Iterator[tuple[Batch, Position]]:
         """The batches from a position on without end, each with the position after it, from where to resume."""
@@ -184,7 +222,7 @@ class Batches:
         """The pair numbers of every batch of a window, in order."""
         pairs = self.order.pairs(epoch, window * self.window, (window + 1) * self.window)
         self.store.load(pairs)
-        source, target = (self._lengths(number, pairs, epoch) for number in (0, 1))
+        source, target = self._lengths(pairs, epoch)
         if self.packing is not None and self.sizes is not None:
             return _fill(pairs, self.sizes(source, target), self.packing)
         widths, lean = self.width(source, target), source - target
@@ -198,11 +236,12 @@ class Batches:
     def build(self, indices: Indices, epoch: int) -> Batch:
         """The tensors of some pairs; the epoch decides the noise."""
         if self.rows is None:
-            contents = Contents.plain(self._read(0, indices, epoch), self._read(1, indices, epoch), self.framing)
+            contents = Contents.plain(*self._read(indices, epoch), self.framing)
         else:
             number = epoch if self.copies is None else epoch % self.copies
             streams = (np.random.Generator(self._random(NOISE, number, index)) for index in indices.tolist())
-            made = [self.rows(self.store, index, stream) for index, stream in zip(indices.tolist(), streams)]
+            store = self._resegmented(indices, epoch)
+            made = [self.rows(store, index, stream) for index, stream in zip(indices.tolist(), streams)]
             contents = Contents.of(made, self.aligned, self.framing.pad)
         if self.packing is None:
             batch = contents.padded(indices, self.framing, self.multiples)

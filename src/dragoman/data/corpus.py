@@ -41,6 +41,8 @@ class Pair(NamedTuple):
     corpus: str
     line: int
     signal: NDArray[Any] | None = None
+    follows: bool = False  # the line before is of the same document
+    unit: str = ""  # names what is held out together, a part of a document; the source alone if empty
 
 
 @dataclass(frozen=True)
@@ -103,7 +105,8 @@ def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     """Dialogues, one a line, as sources whose turns are parted by tabs; target None.
 
     A line is a JSON object with `turns`, a list of texts said by turns, or `messages`, a list of objects with `role`
-    (user or assistant, by turns) and `content`; or a text whose turns are parted by tabs already.
+    (user or assistant, by turns) and `content`; or a text whose turns are parted by tabs already. A message of the role
+    system may come first: it becomes the beginning of the first user turn.
     """
     for corpus in corpora:
         for line, text in sentences(corpus.source):
@@ -124,12 +127,8 @@ def turns_of(text: str, path: Path, line: int) -> list[str] | None:
     """The turns of a dialogue in JSON, or None if it is something else."""
     record = _record(text, path, line)
     turns = record.get("turns")
-    if turns is None and isinstance(messages := record.get("messages"), list):
-        said = [message for message in messages if isinstance(message, dict) and message.get("role") != "system"]
-        roles = [message.get("role") for message in said]
-        if roles != ["user", "assistant"] * (len(roles) // 2) + ["user"] * (len(roles) % 2):
-            raise UserError(f"{path}, line {line:,}: user and assistant must speak by turns, user first, not {roles}")
-        turns = [message.get("content") for message in said]
+    if turns is None and "messages" in record:
+        turns = _said(record["messages"], f"{path}, line {line:,}")
     if turns is None:
         return None
     if not isinstance(turns, list) or not all(isinstance(turn, str) for turn in turns):
@@ -139,6 +138,26 @@ def turns_of(text: str, path: Path, line: int) -> list[str] | None:
     except UnicodeEncodeError:
         raise UserError(f"{path}, line {line:,}: a turn holds half a surrogate pair, which is no text") from None
     return turns
+
+
+def _said(messages: Any, where: str) -> list[str]:
+    """The turns of `messages`, with a system message put before the first of them."""
+    if not isinstance(messages, list) or not all(isinstance(message, dict) for message in messages):
+        raise UserError(f"{where}: 'messages' must be a list of objects with 'role' and 'content'")
+    roles = [message.get("role") for message in messages]
+    system = roles[:1] == ["system"]
+    count = len(roles) - system
+    if roles[system:] != ["user", "assistant"] * (count // 2) + ["user"] * (count % 2):
+        raise UserError(
+            f"{where}: user and assistant must speak by turns, user first, after at most one message of the role "
+            f"system, not {roles}"
+        )
+    said = [message.get("content") for message in messages]
+    if not all(isinstance(content, str) for content in said):
+        raise UserError(f"{where}: the 'content' of every message must be a text")
+    if system and len(said) < 2:
+        raise UserError(f"{where}: a system message alone is no dialogue")
+    return [f"{said[0]}\n{said[1]}", *said[2:]] if system else said
 
 
 def format_of(corpus: Corpus) -> str:
@@ -247,9 +266,9 @@ FIELDS: dict[str, tuple[Callable[[str, Sequence[Key], Path, int], list[str]], tu
 }
 
 
-def sentences(path: Path) -> Iterator[tuple[int, str]]:
-    """The lines of a file with their numbers, from 1."""
-    for line, raw in enumerate(_lines(path), 1):
+def sentences(path: Path, may_be_empty: bool = False) -> Iterator[tuple[int, str]]:
+    """The lines of a file with their numbers, from 1; a file without lines is an error unless it may be empty."""
+    for line, raw in enumerate(_lines(path, may_be_empty), 1):
         yield line, _decode(raw, path, line)
 
 
@@ -262,7 +281,7 @@ def _decode(raw: bytes, path: Path, line: int) -> str:
         ) from None
 
 
-def _lines(path: Path) -> Iterator[bytes]:
+def _lines(path: Path, may_be_empty: bool = False) -> Iterator[bytes]:
     """The lines of a file, ended by a line feed alone: U+2028, form feeds and the like stay inside a sentence."""
     line = 0
     with reading(path) as file:
@@ -280,7 +299,7 @@ def _lines(path: Path) -> Iterator[bytes]:
             raise UserError(
                 f"{path} is broken gzip after line {line:,} ({error}): fetch or compress it again"
             ) from None
-    if not line:
+    if not line and not may_be_empty:
         raise UserError(f"{path} is empty: one sentence a line is expected")
 
 

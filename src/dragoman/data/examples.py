@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from dragoman.text.tokenizer import Tokenizer
 
+# Flags of a row of text: it follows the row before it in its document; it begins, or ends, in the middle of a line.
+FOLLOWS, CONTINUES, CUT = 1, 2, 4
+
 CHUNK_PAIRS = 10_000
 CHUNK_CHARACTERS = 2**22  # bounds a chunk of long documents, as CHUNK_PAIRS bounds one of sentences
 
@@ -25,6 +28,7 @@ class Example(NamedTuple):
     pair: Pair
     source: list[int] | NDArray[Any]
     target: list[int] | None
+    flags: int | None = None  # of a row of text: FOLLOWS, CONTINUES, CUT
 
 
 def encode(

@@ -17,18 +17,19 @@ WAITING = 2**18  # hashes that are looked through together
 
 @dataclass(frozen=True)
 class HoldOut:
-    """The pairs whose source text hashes to `threshold` or below: h(seed, x) ≤ threshold.
+    """The pairs whose source text hashes to `threshold` or below: h(x) ≤ threshold.
 
-    The source alone decides, so that every translation of a held-out sentence leaves the training corpus with it.
+    The source alone decides, so that every translation of a held-out sentence leaves the training corpus with it. The
+    seed of a run does not: runs with different seeds have the same validation pairs and vocabularies.
+    Of documents whole parts are held out, so that the sentences of a part stay together.
     `pairs` says how many there are (empty ones aside), 0 if the corpus has no second sentence to train on.
     """
 
-    seed: int
     threshold: int
     pairs: int
 
     def __contains__(self, pair: Pair) -> bool:
-        return _hash(pair.source, self.seed) <= self.threshold
+        return _hash(pair) <= self.threshold
 
     def valid(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
         return (pair for pair in pairs if pair in self)
@@ -37,18 +38,18 @@ class HoldOut:
         return (pair for pair in pairs if pair not in self)
 
 
-def hold_out(pairs: Iterable[Pair], seed: int, size: int | None = None) -> HoldOut:
+def hold_out(pairs: Iterable[Pair], size: int | None = None) -> HoldOut:
     """Chooses about `size` pairs in one pass over the corpus, by default as many as `holdout_size` says."""
-    lot = Lot(seed, size)
-    lot.add(hashes_of(pairs, seed))
-    return lot.choose()
+    sampler = HoldoutSampler(size)
+    sampler.add(hashes_of(pairs))
+    return sampler.choose()
 
 
-class Lot:
+class HoldoutSampler:
     """Chooses what to hold out while the hashes of the sources pass, of which it keeps only the smallest."""
 
-    def __init__(self, seed: int, size: int | None = None) -> None:
-        self.seed, self.size, self.total = seed, size, 0
+    def __init__(self, size: int | None = None) -> None:
+        self.size, self.total = size, 0
         self.room = (MOST if size is None else size) + 2  # one more than can be chosen, and one that never is
         self.waiting: list[NDArray[np.uint64]] = []
         self.smallest = np.empty(0, np.uint64)
@@ -73,15 +74,15 @@ class Lot:
         self._sift()
         held = np.cumsum(self.counts)[:-1]  # of the k smallest hashes; never all of them
         if not len(held):
-            return HoldOut(self.seed, threshold=-1, pairs=0)
+            return HoldOut(threshold=-1, pairs=0)
         size = holdout_size(self.total) if self.size is None else self.size
         chosen = max(1, int(np.searchsorted(held, size, side="right")))
-        return HoldOut(self.seed, threshold=int(self.smallest[chosen - 1]), pairs=int(held[chosen - 1]))
+        return HoldOut(threshold=int(self.smallest[chosen - 1]), pairs=int(held[chosen - 1]))
 
 
-def hashes_of(pairs: Iterable[Pair], seed: int) -> NDArray[np.uint64]:
+def hashes_of(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
     """Of the sources of the pairs that can be held out: those with text on both sides."""
-    return np.fromiter((_hash(pair.source, seed) for pair in pairs if _whole(pair)), np.uint64)
+    return np.fromiter((_hash(pair) for pair in pairs if _whole(pair)), np.uint64)
 
 
 def holdout_size(total: int) -> int:
@@ -93,6 +94,7 @@ def _whole(pair: Pair) -> bool:
     return bool(pair.source.strip()) and (pair.target is None or bool(pair.target.strip()))
 
 
-def _hash(text: str, seed: int) -> int:
-    salt = (seed % 2**64).to_bytes(8, "little")
-    return int.from_bytes(blake2b(text.encode(), digest_size=8, salt=salt).digest(), "little")
+def _hash(pair: Pair) -> int:
+    return int.from_bytes(
+        blake2b((pair.unit or pair.source).encode(), digest_size=8, salt=b"hold out").digest(), "little"
+    )

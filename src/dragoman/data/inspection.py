@@ -155,7 +155,7 @@ class Inspector:
         if pairs[0].target is not None:
             seen.sides[1].add([pair.target or "" for pair in pairs], [example.target or [] for example in chunk])
             for example in chunk:
-                pair, source, target = example
+                pair, source, target = example[:3]
                 if pair.source == pair.target:
                     seen.identical.add(pair)
                 lengths = len(source) + 1, len(target or ()) + 1  # with the end, which lets short pairs off
@@ -164,7 +164,7 @@ class Inspector:
         seen.samples += [self._sample(example, tag) for example in chunk[:SHOWN]]
 
     def _sample(self, example: Example, tag: Sequence[int]) -> Sample:
-        pair, source, target = example
+        pair, source, target = example[:3]
         writes = self.tokenizers[1]
         pieces, decoded = self._source(pair, source)
         return Sample(

@@ -12,17 +12,19 @@ from numpy.typing import NDArray
 
 from dragoman.data.corpus import Corpus, Pair
 from dragoman.data.examples import Example, chunks
-from dragoman.data.holdout import HoldOut, Lot, hashes_of
+from dragoman.data.holdout import HoldOut, HoldoutSampler, hashes_of
 from dragoman.data.inspection import Limits, Seen
 from dragoman.data.reading import MOST, Reading
 from dragoman.data.shards import Columns, columns
 from dragoman.data.workers import cores, spread
 from dragoman.text.framing import Framing
+from dragoman.text.untranslatable import CopyEvidence
 
 if TYPE_CHECKING:
     from dragoman.text.tokenizer import Tokenizer
 
 TELL_EVERY = 10.0  # seconds
+COPY_SAMPLE = 200  # pairs of a chunk whose numbers and punctuation marks are looked up in the target
 SMALL = 2**25  # bytes of text for which no other processes are started: they take a second or two to begin
 
 Say = Callable[[str], None]
@@ -56,35 +58,44 @@ class Counted(NamedTuple):
     pairs: int
     words: int
     hashes: NDArray[np.uint64]
+    copying: CopyEvidence
 
 
 @dataclass(frozen=True)
 class Count:
-    """Counts pairs and words, and hashes the sources for what is to be held out."""
-
-    seed: int
+    """Counts pairs and words, hashes the sources for what is to be held out, and sees what is copied into targets."""
 
     def __call__(self, chunk: Chunk) -> Counted:
         pairs = list(map(Pair._make, chunk.pairs))
         words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)
-        return Counted(len(pairs), words, hashes_of(pairs, self.seed))
+        return Counted(len(pairs), words, hashes_of(pairs), _copying(pairs))
+
+
+def _copying(pairs: Sequence[Pair]) -> CopyEvidence:
+    found = CopyEvidence()
+    for number, pair in enumerate(pairs):
+        if pair.target is not None and pair.signal is None:
+            look = CopyEvidence.of if number < COPY_SAMPLE else CopyEvidence.of_line
+            found += look(pair.source, pair.target)
+    return found
 
 
 class Survey(NamedTuple):
     pairs: int
     words: int
-    lot: Lot
+    holdout: HoldoutSampler
+    copying: CopyEvidence
 
 
-def survey(reading: Reading, corpora: Sequence[Corpus], seed: int, size: int | None, workers: int, say: Say) -> Survey:
-    """The first pass: how much there is, and which pairs could be held out."""
-    lot, pairs, words = Lot(seed, size), 0, 0
+def survey(reading: Reading, corpora: Sequence[Corpus], size: int | None, workers: int, say: Say) -> Survey:
+    """The first pass: how much there is, which pairs could be held out, and what is copied into the targets."""
+    holdout, pairs, words, copying = HoldoutSampler(size), 0, 0, CopyEvidence()
     tell = Teller("read", say)
-    for counted in spread(Count(seed), read_chunks(reading, corpora), workers):
-        pairs, words = pairs + counted.pairs, words + counted.words
-        lot.add(counted.hashes)
+    for counted in spread(Count(), read_chunks(reading, corpora), workers):
+        pairs, words, copying = pairs + counted.pairs, words + counted.words, copying + counted.copying
+        holdout.add(counted.hashes)
         tell(pairs)
-    return Survey(pairs, words, lot)
+    return Survey(pairs, words, holdout, copying)
 
 
 Part = tuple[Seen, Columns | None]  # of a chunk: what was seen, and what is kept, where anything is

@@ -10,6 +10,10 @@ import numpy as np
 
 from dragoman.data.corpus import Pair
 
+POOR_FIT = 1.5  # times the tokens per character of the text that a tokenizer was learned from
+MANY_TOKENS = 0.6  # per character, where that text is not known
+LONG_WORDS = 15  # characters per word, from which on a text is written without spaces
+
 SHOWN = 3  # places and samples that are kept of each kind
 WORTH_A_WARNING = 0.05
 
@@ -46,6 +50,11 @@ class SideReport:
     characters: Lengths | None
     tokens: Lengths
     unknown: float
+
+    @property
+    def fertility(self) -> float | None:
+        """Tokens per character."""
+        return self.tokens.total / max(1, self.characters.total) if self.characters else None
 
 
 @dataclass
@@ -119,6 +128,9 @@ class Preflight:
     overlaps: list[Overlap]
     samples: list[Sample]
     memory: Memory | None
+    #: tokens per character of the text that the tokenizers of source and target were learned from, if it is known
+    fertility: tuple[float | None, float | None] = (None, None)
+    learned: bool = True  # from this text
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"warnings": self.warnings}
@@ -176,8 +188,42 @@ def _warnings(report: Preflight) -> Iterator[str]:
     for name, side in (("source", report.source), ("target", report.target)):
         if side and side.unknown > 0.01:
             yield f"{_percent(side.unknown)} of the {name} tokens are unknown: the vocabulary does not fit the text"
+    if not report.learned:
+        for name, side, usual in zip(("source", "target"), (report.source, report.target), report.fertility):
+            if side:
+                yield from _misfit(name, side, usual)
     if report.pairs < 1_000:
         yield f"only {report.pairs:,} pairs: expect them to be learned by heart rather than understood"
+
+
+def _misfit(name: str, side: SideReport, usual: float | None) -> Iterator[str]:
+    """A warning if a tokenizer splits a text into much smaller pieces than the text that it was learned from."""
+    found, words = side.fertility, side.words
+    if found is None or words is None or side.characters is None:
+        return
+    spaced = side.characters.total < LONG_WORDS * max(1, words.total)
+    if found <= (MANY_TOKENS if usual is None else POOR_FIT * usual) or (usual is None and not spaced):
+        return
+    beside = "" if usual is None else f" ({usual:.2f} in the text that it was learned from)"
+    yield (
+        f"the tokenizer splits the {name} into small pieces, {found:.2f} tokens per character{beside}: it was not "
+        "learned from such text. Learn it from both languages: pretrain on text of both (--source may be repeated)"
+    )
+
+
+def known_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | None, float | None]:
+    """Tokens per character of the text that a run's tokenizers were learned from, by its preflight.json."""
+    if not values.get("learned", True):
+        source, target = values["fertility"]
+        return source, target
+    sides = [values["source"], values["target"] or values["source"]]
+    counts = [
+        (side["tokens"]["total"], side["characters"]["total"]) if side["characters"] else (0, 0) for side in sides
+    ]
+    if joint:
+        counts = [(counts[0][0] + counts[1][0], counts[0][1] + counts[1][1])] * 2
+    source, target = (tokens / characters if characters else None for tokens, characters in counts)
+    return source, target
 
 
 def _percent(share: float) -> str:

@@ -3,32 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from copy import copy
 from typing import TYPE_CHECKING, ClassVar
 
 from dragoman.data.corpus import Corpus, Pair, read, read_dialogues, read_monolingual
-from dragoman.data.examples import Example, chunks, encode
+from dragoman.data.examples import CONTINUES, CUT, FOLLOWS, Example, chunks, encode
 from dragoman.data.inspection import Inspector, SignalInspector
 from dragoman.data.signals import read_signals
 from dragoman.errors import UserError
 from dragoman.text.framing import Framing
+from dragoman.text.whitespace import normalize_whitespace
 
 if TYPE_CHECKING:
     from dragoman.text.tokenizer import Tokenizer
+
+UNIT = 32  # lines of a document that are held out together at most
 
 MOST = 100  # examples of vectors that are dealt with at a time: they take more room than sentences
 
 
 class Reading:
-    """Sentence pairs."""
+    """Sentence pairs, with their white space normalised if that is asked for."""
 
     name = "pairs"
     sides = 2  # how many of them have text
     labels = False  # is the target a label for every word?
     signals = False  # is the source vectors instead of text?
+    normalizes = False  # is white space normalised?
     inspector: ClassVar[type[Inspector]] = Inspector
 
+    def normalizing(self, whitespace: bool) -> Reading:
+        """The same reading with or without normalisation of white space."""
+        reading = copy(self)
+        reading.normalizes = whitespace
+        return reading
+
     def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+        pairs = self._read(corpora)
+        return map(self._normalize, pairs) if self.normalizes else pairs
+
+    def _read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
         return read(corpora)
+
+    def _normalize(self, pair: Pair) -> Pair:
+        target = None if pair.target is None else normalize_whitespace(pair.target)
+        return pair._replace(source=normalize_whitespace(pair.source), target=target)
 
     def encode(
         self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
@@ -37,27 +56,49 @@ class Reading:
 
 
 class Text(Reading):
-    """One side alone; a line of more than `longest` tokens is cut into several rows."""
+    """One side alone, without empty lines; a line of more than `longest` tokens is cut into several rows."""
 
     name = "lines"
     sides = 1
 
-    def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
-        return read_monolingual(corpora)
+    def _read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+        return (pair for pair in read_monolingual(corpora) if pair.source.strip())
 
     def encode(
         self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
     ) -> Iterator[list[Example]]:
         for examples in encode(pairs, source):
-            yield [row for pair, ids, _ in examples for row in self._cut(pair, list(ids), source, longest)]
+            yield [row for one in examples for row in self._cut(one.pair, list(one.source), source, longest)]
 
     def _cut(self, pair: Pair, ids: list[int], tokenizer: Tokenizer, longest: int) -> Iterator[Example]:
+        follows = FOLLOWS if pair.follows else 0
         if len(ids) <= longest:
-            yield Example(pair, ids, None)
+            yield Example(pair, ids, None, follows)
             return
         for start in range(0, len(ids), longest):
             some = ids[start : start + longest]
-            yield Example(pair._replace(source=tokenizer.decode(some)), some, None)
+            flags = FOLLOWS | CONTINUES if start else follows
+            flags |= CUT if start + longest < len(ids) else 0
+            yield Example(pair._replace(source=tokenizer.decode(some)), some, None, flags)
+
+
+class Documents(Text):
+    """Lines that know their neighbours: an empty line ends a document, and so does a file (Devlin et al. 2019).
+
+    A long document is divided into units, which are held out as a whole, so that neighbours stay together.
+    """
+
+    def _read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+        for corpus in corpora:
+            unit, lines = "", 0
+            for pair in read_monolingual([corpus]):
+                if not pair.source.strip():
+                    lines = 0
+                    continue
+                if lines % UNIT == 0:
+                    unit, lines = pair.source, 0
+                yield pair._replace(follows=lines > 0, unit=unit)
+                lines += 1
 
 
 class Tags(Reading):
@@ -65,6 +106,9 @@ class Tags(Reading):
 
     name = "sentences"
     labels = True
+
+    def _normalize(self, pair: Pair) -> Pair:
+        return pair  # is split at white space anyway, and words must stay as many as tags
 
     def encode(
         self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
@@ -104,8 +148,11 @@ class Turns(Reading):
     name = "dialogues"
     sides = 1
 
-    def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+    def _read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
         return read_dialogues(corpora)
+
+    def _normalize(self, pair: Pair) -> Pair:
+        return pair._replace(source="\t".join(map(normalize_whitespace, pair.source.split("\t"))))
 
     def encode(
         self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
@@ -132,8 +179,11 @@ class Signals(Reading):
     signals = True
     inspector = SignalInspector
 
-    def read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
+    def _read(self, corpora: Iterable[Corpus]) -> Iterator[Pair]:
         return read_signals(corpora)
+
+    def _normalize(self, pair: Pair) -> Pair:
+        return pair._replace(target=normalize_whitespace(pair.target or ""))
 
     def encode(
         self, pairs: Iterable[Pair], source: Tokenizer, target: Tokenizer, longest: int, framing: Framing
@@ -146,6 +196,7 @@ class Signals(Reading):
 READINGS: dict[str, Reading] = {
     "pairs": Reading(),
     "text": Text(),
+    "documents": Documents(),
     "tags": Tags(),
     "turns": Turns(),
     "signals": Signals(),

@@ -35,16 +35,19 @@ class Column(NamedTuple):
         return first, Column(self.lengths[rows:], self.tokens[place:], self.features)
 
 
-Columns = Mapping[str, Column]  # by the name of the side: source, and target where there is one
+Columns = Mapping[str, Column]  # source, target where there is one, and flags of rows of text
 
 
 def columns(examples: Sequence[Example], vocabularies: tuple[int, int]) -> dict[str, Column]:
     """Some pairs as they are written: two bytes a token while they fit, float32 for vectors."""
     names = ("source",) if examples[0].target is None else ("source", "target")
-    return {
+    made = {
         name: _column([getattr(example, name) for example in examples], vocabulary)
         for name, vocabulary in zip(names, vocabularies)
     }
+    if examples[0].flags is not None:
+        made["flags"] = _column([[example.flags] for example in examples], 2**16)
+    return made
 
 
 def _column(rows: list[Any], vocabulary: int) -> Column:

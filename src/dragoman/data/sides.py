@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable
+from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -168,6 +169,12 @@ class Side:
         loaded = self._loaded  # once: another thread may be loading
         places = None if loaded is None else loaded.places(indices)
         return None if loaded is None or places is None else (loaded, places)
+
+    def with_rows(self, numbers: Indices, lengths: NDArray[Any], tokens: NDArray[Any]) -> Side:
+        """The same side with other tokens in some rows, whose numbers are sorted."""
+        changed = copy(self)
+        changed._loaded = Loaded(numbers, lengths.astype(np.int32), tokens)
+        return changed
 
     def row(self, index: int) -> NDArray[Any]:
         if self._loaded is not None and (found := self.at_hand(np.array([index]))):

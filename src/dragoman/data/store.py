@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.corpus import reading
+from dragoman.data.examples import CONTINUES, CUT, FOLLOWS
 from dragoman.data.sides import Form, Lengths, Side, broken
 from dragoman.errors import UserError
 
@@ -83,9 +84,10 @@ class TokenStore:
                 _check_sizes(found, folders, pairs.tolist())
                 sides[name] = Side(found, folders, pairs)
             self.sides = (sides["source"], sides.get("target", sides["source"]))
+            self.flags = sides.get("flags")
         except (KeyError, TypeError, ValueError, AttributeError, OSError):
             raise broken(folder) from None
-        self.monolingual = len(sides) == 1
+        self.monolingual = "target" not in sides
 
     def __len__(self) -> int:
         return self.pairs
@@ -113,8 +115,23 @@ class TokenStore:
 
     def load(self, pairs: NDArray[np.int64]) -> None:
         """Have some pairs at hand, such as a window of them from which batches are then made: see `Side.load`."""
-        for side in self.sides[: 1 if self.monolingual else 2]:
+        for side in (*self.sides[: 1 if self.monolingual else 2], *([self.flags] if self.flags else [])):
             side.load(pairs)
+
+    def starts(self, index: int) -> bool:
+        """Whether a row of text begins its line; a line longer than data.longest is cut into several rows."""
+        return not self._has(index, CONTINUES)
+
+    def ends(self, index: int) -> bool:
+        """Whether a row of text ends its line."""
+        return not self._has(index, CUT)
+
+    def follows(self, index: int) -> bool:
+        """Whether a row comes right after the row before it in one document, as is assumed of old stores."""
+        return index > 0 if self.flags is None else self._has(index, FOLLOWS)
+
+    def _has(self, index: int, flag: int) -> bool:
+        return self.flags is not None and bool(int(self.flags.row(index)[0]) & flag)
 
     @property
     def source_lengths(self) -> Lengths:

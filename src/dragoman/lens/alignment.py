@@ -10,7 +10,7 @@ from torch import Tensor
 from dragoman.evaluation import Link
 from dragoman.lens.markup import printable
 from dragoman.run import Attention
-from dragoman.text import words
+from dragoman.text import alignment_words
 
 WIDTH = 100  # cells of a line
 LONGEST = 20  # cells of a word
@@ -22,11 +22,11 @@ def alignment_lines(source: str, target: str, links: Iterable[Link], width: int 
     """The source, and below it each target word over the source words it comes from and their places in the source.
 
     source     I have seen the dog.
-    target     Ich  habe  den  Hund  gesehen  .
-    from       I    have  the  dog   seen     .
-    word       1    2     4    5     3        6
+    target     Ich  habe  den  Hund  gesehen.
+    from       I    have  the  dog.  seen
+    word       1    2     4    5     3
     """
-    source_words, target_words = words(source), words(target)
+    source_words, target_words = alignment_words(source), alignment_words(target)
     origins: list[list[int]] = [[] for _ in target_words]
     for i, j in sorted(set(links)):
         if i < len(source_words) and j < len(target_words):

@@ -21,7 +21,7 @@ from dragoman.run import Run, Source
 from dragoman.run.sources import is_empty
 from dragoman.run.wishes import Beginning, Wishes
 from dragoman.search import Beam, Decision, Sample
-from dragoman.search.alignment import cross_attention, word_alignment
+from dragoman.search.alignment import PieceWords, cross_attention, word_alignment
 from dragoman.text import Tokenizer
 
 #: objectives whose runs read a text for its own sake
@@ -116,7 +116,8 @@ class Eye:
             names = {"decoder": ((*before.pieces[1:], given[0], *after.pieces), (*before.pieces, *given))}
         seen = self._seen(done, written, _namer(tokenizer), names)
         if cross is not None:
-            links = word_alignment(cross[0], list(before.word_of_piece), list(after.word_of_piece))
+            sides = (PieceWords.from_pieces(list(side.word_of_piece), side.pieces) for side in (before, after))
+            links = word_alignment(cross[0], *sides)
             seen = replace(seen, alignment=links, cross=cross[0])
         return replace(seen, source=before, target=after, finished=finished)
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.run import Attention, Run
-from dragoman.text.words import word_spans
+from dragoman.text.words import alignment_spans
 
 END = "(end)"
 
@@ -52,8 +52,8 @@ def over_words(weights: Tensor, source_words: Sequence[int], target_words: Seque
 
 
 def labels(text: str, word_of_piece: Sequence[int]) -> list[str]:
-    """The words that have pieces, each with the ones after it that have none: the rest of `<unk>`."""
-    spans = word_spans(text)
+    """The words that have pieces, each with the ones after it that have none."""
+    spans = alignment_spans(text)
     known = sorted({word for word in word_of_piece if word >= 0})
     lasts = [following - 1 for following in known[1:]] + [len(spans) - 1]
     return [text[spans[word][0] : spans[last][1]] for word, last in zip(known, lasts)]

@@ -67,8 +67,9 @@ class Denoising(Objective):
 
     def _damaged(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         framing, ids = self.material.framing, store.target(index)
-        source = row(framing.before, self.noise(store.source(index), random), framing.after)
-        return Row(source, row((framing.start,), ids, (framing.end,)))
+        ends = store.ends(index)  # a line that is cut into several rows ends in the last of them
+        source = row(framing.before, self.noise(store.source(index), random), framing.after if ends else ())
+        return Row(source, row((framing.start,), ids, (framing.end,) if ends else ()))
 
     def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
         return self.loss(model, batch, step)
@@ -98,7 +99,8 @@ class Spans(Objective):
     def _taken_out(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         framing = self.material.framing
         source, target = self.spans(store.source(index), random)
-        return Row(row(framing.before, source, framing.after), row((framing.start,), target, (framing.end,)))
+        after = framing.after if store.ends(index) else ()
+        return Row(row(framing.before, source, after), row((framing.start,), target, (framing.end,)))
 
     def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
         return self.loss(model, batch, step)

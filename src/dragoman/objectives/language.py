@@ -10,11 +10,14 @@ from dragoman.data import Batch, Row, TokenStore
 from dragoman.models import DecoderOnlyModel, Usage
 from dragoman.models.usage import CONTINUE, REPLY, TRANSLATE
 from dragoman.objectives.objective import Loss, Material, Objective, Reads, answered, row, source_layout
-from dragoman.objectives.translation import Translation
+from dragoman.objectives.translation import Translation, dropout_of
 
 
 class Language(Objective):
-    """Every next word of a text (Bengio et al. 2003)."""
+    """Every next word of a text (Bengio et al. 2003).
+
+    A line that is cut into several rows has START before the first and END after the last.
+    """
 
     reads: ClassVar[Reads] = "text"
     trains = (DecoderOnlyModel,)
@@ -26,8 +29,9 @@ class Language(Objective):
         self.loss = Translation(material)
 
     def _text(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
-        framing = self.material.framing
-        return Row(row(()), row(framing.before or (framing.start,), store.target(index), (framing.end,)))
+        framing, ids = self.material.framing, store.target(index)
+        start = (framing.before or (framing.start,)) if store.starts(index) or len(ids) < 2 else ()
+        return Row(row(()), row(start, ids, (framing.end,) if store.ends(index) else ()))
 
     def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         return target + 1
@@ -48,6 +52,10 @@ class OneSequence(Language):
     decodes = True
     best = "bleu"
     counts_source = True
+
+    def __init__(self, material: Material) -> None:
+        super().__init__(material)
+        self.segments = dropout_of(material)
 
     def _text(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         framing, source, target = self.material.framing, store.source(index), store.target(index)

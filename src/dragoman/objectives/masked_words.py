@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 import torch.nn.functional as F
@@ -12,7 +13,7 @@ from dragoman.data.noise import MaskWords
 from dragoman.errors import UserError
 from dragoman.models import EncoderOnlyModel, Model
 from dragoman.models.usage import FILL
-from dragoman.objectives.objective import Loss, Material, Objective, answered, row, source_layout
+from dragoman.objectives.objective import Loss, Material, Objective, Reads, answered, row, source_layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.text import SYMBOLS, Tokenizer
 from dragoman.text.symbols import BYTES
@@ -22,8 +23,9 @@ class MaskedWords(Objective):
     """A share `rate` of the words is hidden and asked for (Devlin et al. 2019, §3.1).
 
     `copies` of every sentence are masked once and for all, as there (10); without, in every epoch anew (Liu et al.
-    2019). `next_sentence`: a second sentence follows, half of the time one from elsewhere, and which is asked of the
-    first token.
+    2019). `next_sentence`: a second sentence follows, the next one of the document or, half of the time and at the end
+    of a document, one from elsewhere, and which is asked of the first token. Pairs of more than `longest` tokens are
+    truncated, the longer sentence first.
     """
 
     reads = "text"
@@ -43,6 +45,9 @@ class MaskedWords(Objective):
         longest: int = 512,
     ) -> None:
         super().__init__(material)
+        around = len(material.framing.before) + 2 * len(material.framing.after)
+        if next_sentence and longest < around + 2:
+            raise UserError(f"objective.settings.longest is {longest}, but two sentences need {around + 2} tokens")
         self.mask = mask_words(material, rate)
         self.copies, self.next_sentence, self.longest = copies, next_sentence, longest
         self.rows = self._two_sentences if next_sentence else self._one_sentence
@@ -55,16 +60,20 @@ class MaskedWords(Objective):
     def _two_sentences(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         """CLASS x SEPARATOR x′ SEPARATOR; the label is 0 where x′ is the next sentence, 1 where it is any."""
         framing, count = self.material.framing, len(store)
-        elsewhere = int(random.random() < 0.5 or index + 1 == count)
-        other = int(random.random() * count) if elsewhere else index + 1
-        first, second = self.mask(store.source(index), random), self.mask(store.source(other), random)
+        adjacent = index + 1 < count and store.follows(index + 1)
+        elsewhere = int(random.random() < 0.5 or not adjacent)
+        other = index + 1
+        if elsewhere and count > 2:  # any but the sentence itself and the next one
+            other = (index + 2 + int(random.random() * (count - 2))) % count
         before, after = framing.before, framing.after
+        room = self.longest - len(before) - 2 * len(after)
+        sentences = truncated_pair(store.source(index), store.source(other % count), room)
+        first, second = (self.mask(ids, random) for ids in sentences)
         blanks = [np.full(len(symbols), framing.pad) for symbols in (before, after)]
         source = row(before, first[0], after, second[0], after)
         target = row(blanks[0], first[1], blanks[1], second[1], blanks[1])
         types = np.arange(len(source)) >= len(before) + len(first[0]) + len(after)
-        cut = slice(self.longest)
-        return Row(source[cut], target[cut], types[cut].astype(np.int64), elsewhere)
+        return Row(source, target, types.astype(np.int64), elsewhere)
 
     def note(self, row: Row) -> str:
         return ("the second sentence is " + ("a random one" if row.label else "the next one")) * self.next_sentence
@@ -72,6 +81,10 @@ class MaskedWords(Objective):
     def width(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         around = len(self.material.framing.before) + len(self.material.framing.after)
         return np.minimum(2 * (source + around), self.longest) if self.next_sentence else source + around
+
+    @classmethod
+    def reading(cls, settings: Mapping[str, Any]) -> Reads:
+        return "documents" if settings.get("next_sentence") else cls.reads
 
     @property
     def packs(self) -> bool:
@@ -87,6 +100,13 @@ class MaskedWords(Objective):
         right = (logits.argmax(-1) == batch.labels).sum() / (batch.labels != NOTHING).sum()
         parts = {"next sentence": lost.detach() * loss.count, "next sentence right": right * loss.count}
         return Loss(loss.total + lost * loss.count, loss.count, loss.parts | parts)
+
+
+def truncated_pair(first: np.ndarray, second: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two sequences of at most `room` tokens together: the longer one is shortened first, at its far end."""
+    half = room // 2
+    kept = min(len(first), max(room - half, room - len(second)))
+    return first[len(first) - kept :], second[: room - kept]
 
 
 def mask_words(material: Material, rate: float) -> MaskWords:

@@ -38,16 +38,18 @@ class MixedMasks(Objective):
         """The label of a row is how much of it is seen from everywhere."""
         framing, ids = self.material.framing, store.source(index)
         choice, blank = random.random(), [framing.pad]
+        end = framing.end if store.ends(index) else framing.pad  # a line that was cut does not end here
         if choice < self.both_ways:
             noised, answers = self.mask(ids, random)
-            source = row(framing.before, noised, (framing.end,))
-            return Row(source, row(blank * len(framing.before), answers, blank), label=len(source))
+            last = 1 if store.ends(index) else 0
+            source = row(framing.before, noised, (framing.end,) * last)
+            return Row(source, row(blank * len(framing.before), answers, blank * last), label=len(source))
         if choice < self.both_ways + self.left_to_right or len(ids) < 2:
-            return Row(row(framing.before, ids), row(blank * (len(framing.before) - 1), ids, (framing.end,)))
+            return Row(row(framing.before, ids), row(blank * (len(framing.before) - 1), ids, (end,)))
         cut = 1 + int(random.random() * (len(ids) - 1))
         seen = row(framing.before, ids[:cut], framing.after)
         source = row(seen, (framing.start,), ids[cut:])
-        return Row(source, row(blank * len(seen), ids[cut:], (framing.end,)), label=len(seen))
+        return Row(source, row(blank * len(seen), ids[cut:], (end,)), label=len(seen))
 
     def note(self, row: Row) -> str:
         if row.label == len(row.source):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -22,7 +22,7 @@ from dragoman.text import Framing, Tokenizer
 
 #: what is written for a gap in a text: one piece, the span that was there, or the whole text again
 Gaps = Literal["piece", "span", "text"]
-Reads = Literal["pairs", "text", "tags", "turns"]
+Reads = Literal["pairs", "text", "documents", "tags", "turns"]
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,13 @@ class Objective:
             )
         self.material = material
         self.rows: Rows | None = None  # None: plain pairs with their framing
-        self.segments: Segments = (None, None)  # what puts plain pairs into other tokens
+        self.segments: Segments = (None, None)  # segment source and target anew in every epoch
         self.copies: int | None = None  # epochs after which the same rows come again; None: never
+
+    @classmethod
+    def reading(cls, settings: Mapping[str, Any]) -> Reads:
+        """How a corpus is read for this objective with such settings."""
+        return cls.reads
 
     def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
         raise NotImplementedError

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dragoman.data import Batch, Row, TokenStore
+from dragoman.data import Batch, Row, Segments, TokenStore
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, Model
 from dragoman.objectives.objective import (
     Loss,
@@ -56,16 +56,10 @@ class Translation(Objective):
         super().__init__(material)
         self.sampling, self.sampling_steps, self.decay = sampling, sampling_steps, decay
         self.consistency = consistency
-        text = material.model.source_features is None  # vectors are not segmented
-        self.dropouts = (
-            Dropout(material.source, material.dropout) if material.dropout and text else None,
-            Dropout(material.target, material.dropout) if material.dropout else None,
-        )
+        self.segments = dropout_of(material)
         framing = material.framing
         if material.model.joins and material.model.packs and framing.pad != framing.end and not sampling + consistency:
             self.aligned, self.rows = True, self._joined
-        else:
-            self.segments = self.dropouts
 
     @property
     def twins(self) -> bool:
@@ -82,11 +76,8 @@ class Translation(Objective):
     def _joined(self, store: TokenStore, index: int, random: np.random.Generator) -> Row:
         """Source and target as the one sequence that the model reads, the answers to the target's part alone."""
         framing = self.material.framing
-        source, target = (
-            side.row(index) if dropout is None else dropout.row(side.row(index), random)
-            for side, dropout in zip(store.sides, self.dropouts)
-        )
-        source, target = row(framing.before, source, framing.after), row((framing.start,), target, (framing.end,))
+        source = row(framing.before, store.source(index), framing.after)
+        target = row((framing.start,), store.target(index), (framing.end,))
         silent = np.full(len(source), framing.pad)
         return Row(row(source, target[:-1]), row(silent, target[1:]))
 
@@ -128,6 +119,15 @@ class Translation(Objective):
         """T D → T words drawn from what the model would say."""
         logits = at_least_float32(model.output(features))
         return (logits - torch.empty_like(logits).exponential_().log()).argmax(-1)
+
+
+def dropout_of(material: Material) -> Segments:
+    """BPE dropout for source and target; vectors are not segmented."""
+    text = material.model.source_features is None
+    return (
+        Dropout(material.source, material.dropout) if material.dropout and text else None,
+        Dropout(material.target, material.dropout) if material.dropout else None,
+    )
 
 
 def teacher_share(done: float, decay: Decay) -> float:

@@ -20,6 +20,7 @@ from dragoman.objectives.objective import Gaps
 from dragoman.run.finding import Asked, find
 from dragoman.run.labels import framed, logits_of
 from dragoman.run.results import Filled, Scored
+from dragoman.run.sources import normalized_text
 from dragoman.search import Beam, Hypothesis
 from dragoman.text import Tokenizer
 
@@ -36,6 +37,7 @@ def fill(run: Run, texts: Sequence[str], best: int, search: Beam | None = None) 
     kind = _kind(run)
     if kind is None:
         raise run.refusal("fill")
+    texts = [normalized_text(run, text) for text in texts]
     if kind == "piece":
         return _pieces(run, texts, best)
     settings = search or run.beam()

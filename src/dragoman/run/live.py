@@ -12,7 +12,7 @@ import torch
 from dragoman.run.finding import Asked, StepByStep, find, prepared
 from dragoman.run.looking import links_of
 from dragoman.run.results import Translation
-from dragoman.run.sources import Source, Tag, framed_source, ids_of, is_empty, room_for
+from dragoman.run.sources import Source, Tag, framed_source, ids_of, is_empty, normalized, normalized_text, room_for
 from dragoman.run.translating import Translating, translation
 from dragoman.run.wishes import Wishes
 from dragoman.search import Beam, Decision, Hypothesis
@@ -66,8 +66,13 @@ def stream(
     """The translation of one text in pieces; searches that choose among whole translations give it as one."""
     translating = Translating(run, settings, alignment=alignment, dictionary=None, tag=tag, forbidden=forbidden)
     aligns, never = translating.aligns, translating.never
+    text, prefix = normalized(run, text), normalized_text(run, prefix)
     if is_empty(text):
         yield Piece("", translation=Translation("", 0.0, alignment=[] if aligns else None))
+        return
+    if isinstance(text, str) and translating.copies(text, prefix, required):
+        copied = translating.copied(text)
+        yield Piece(copied.text, copied.tokens, translation=copied)
         return
     ids = ids_of(run, [text], tag)[0]
     source, lengths = run.pad([framed_source(run, ids)], run.framing.pad)

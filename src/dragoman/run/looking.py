@@ -14,9 +14,9 @@ from dragoman.data.batching import sorted_batches
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnlyModel
 from dragoman.run.results import Attention, Links, Scored
-from dragoman.run.sources import Source
+from dragoman.run.sources import Source, normalized_text
 from dragoman.search import Hypothesis
-from dragoman.search.alignment import attention_weights, cross_attention, word_alignment
+from dragoman.search.alignment import PieceWords, attention_weights, cross_attention, word_alignment
 from dragoman.search.scoring import token_scores
 
 if TYPE_CHECKING:
@@ -72,8 +72,8 @@ def links_of(run: Run, source: Tensor, source_lengths: Tensor, targets: list[lis
     return [
         word_alignment(
             weights,
-            run.source_tokenizer.word_of_piece(ids[:length].tolist()),
-            run.target_tokenizer.word_of_piece(written),
+            PieceWords.of(run.source_tokenizer, ids[:length].tolist()),
+            PieceWords.of(run.target_tokenizer, written),
         )
         for weights, ids, length, written in zip(looks, source, source_lengths.tolist(), targets)
     ]
@@ -116,16 +116,16 @@ def attention(run: Run, source: Source, target: str | None) -> Attention:
     ids = run.encode_sources([source])[0]
     if target is None:
         target = run.translate([source], alignment=False)[0].text
-    target_ids = _framed_target(run, run.target_tokenizer.encode(target))
+    target_ids = _framed_target(run, run.target_tokenizer.encode(normalized_text(run, target)))
     sides = (*run.pad([ids], 0), *run.pad([target_ids[:-1]], 0))
     weights = attention_weights(run.model, *sides)
     looks = cross_attention(run.model, weights)
-    target_words = run.target_tokenizer.word_of_piece(target_ids[1:])
+    target_words = PieceWords.of(run.target_tokenizer, target_ids[1:])
     if run.model.source_features is None:
-        pieces, source_words = run.source_tokenizer.pieces(ids), run.source_tokenizer.word_of_piece(ids)
+        pieces, source_words = run.source_tokenizer.pieces(ids), PieceWords.of(run.source_tokenizer, ids)
     else:
         places = 0 if looks is None else looks.shape[-1]
-        pieces, source_words = [str(place) for place in range(1, places + 1)], []
+        pieces, source_words = [str(place) for place in range(1, places + 1)], PieceWords([], [])
     return Attention(
         pieces,
         run.target_tokenizer.pieces(target_ids[1:]),
@@ -171,7 +171,7 @@ def _pairs(
     if not targets:
         return
     source_ids = run.encode_sources(sources) if sources is not None else [[] for _ in targets]
-    target_ids = run.target_tokenizer.encode_batch(list(targets))
+    target_ids = run.target_tokenizer.encode_batch([normalized_text(run, text) for text in targets])
     lengths = np.array([max(len(s), len(t) + 2) for s, t in zip(source_ids, target_ids)])
     for rows in sorted_batches(lengths, run.config.search.tokens):
         yield rows.tolist(), [source_ids[i] for i in rows], [target_ids[i] for i in rows]

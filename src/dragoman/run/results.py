@@ -21,6 +21,7 @@ class Translation:
     finished: bool = True  # False: cut off at the length limit
     whole: bool = True  # False: the source was longer than the run reads, and only its beginning was translated
     proved: bool | None = None  # by exact search: is there none better? False: its bound ended it before that was known
+    copied: bool = False  # True: the source has no letters and was copied; the model was not asked, and the score is 0
     token_scores: list[float] | None = None  # log p of every token, END last where it was reached; if asked for
 
 

@@ -191,6 +191,7 @@ class Run:
         required: Sequence[Sequence[str]] | None = None,
         forbidden: Sequence[str] = (),
         token_scores: bool = False,
+        split_sentences: bool = False,
     ) -> list[Translation]:
         """The translations of some texts, in order; an empty text stays empty.
 
@@ -200,6 +201,7 @@ class Run:
         phrases that each must contain, `forbidden` ones that none may, as whole words.
         With a dictionary, which may be empty, unknown words of a closed vocabulary are looked up in it or copied.
         `token_scores`: with log p of every token.
+        `split_sentences`: translate the sentences of each text one by one and join them with the original white space.
         """
         for name, given in (("prefixes", prefixes), ("lists of required phrases", required)):
             if given is not None and len(given) != len(texts):
@@ -215,6 +217,7 @@ class Run:
                 required=required,
                 forbidden=forbidden,
                 token_scores=token_scores,
+                split_sentences=split_sentences,
             )
         )
 
@@ -231,6 +234,7 @@ class Run:
         required: Iterable[Sequence[str]] | None = None,
         forbidden: Sequence[str] = (),
         token_scores: bool = False,
+        split_sentences: bool = False,
     ) -> Iterator[Translation]:
         """The same for any number of texts in bounded memory: sorted by length within a window, given back in order.
 
@@ -246,7 +250,12 @@ class Run:
             forbidden=forbidden,
             token_scores=token_scores,
         )
-        yield from stream.stream(texts, first, prefixes, required)
+        if not split_sentences:
+            yield from stream.stream(texts, first, prefixes, required)
+        elif prefixes is None and required is None:
+            yield from stream.stream_split(texts, first)
+        else:
+            raise UserError("prefixes and required phrases belong to one sentence: do not split texts into sentences")
 
     def stream(
         self,

@@ -11,6 +11,9 @@ from dragoman.data.reading import dialogue
 from dragoman.data.signals import checked
 from dragoman.errors import UserError, unknown
 from dragoman.run.labels import framed
+from dragoman.text.sentences import SplitText, split_sentences
+from dragoman.text.untranslatable import is_untranslatable
+from dragoman.text.whitespace import normalize_whitespace
 
 if TYPE_CHECKING:
     from dragoman.run.run import Run
@@ -21,6 +24,34 @@ Tag = str | Sequence[str] | None  # for all texts, or one for each; None: as the
 
 def is_empty(source: Source) -> bool:
     return not source.strip() if isinstance(source, str) else not len(source)
+
+
+def normalized(run: Run, source: Source) -> Source:
+    """A source as the run was trained to read it: with normalised white space, unless the run does without."""
+    if not run.config.text.normalize_whitespace or not isinstance(source, str):
+        return source
+    if run.config.objective.name == "dialogue":  # tabs separate the turns
+        return "\t".join(map(normalize_whitespace, source.split("\t")))
+    return normalize_whitespace(source)
+
+
+def normalized_text(run: Run, text: str) -> str:
+    """A target or a text alone, with normalised white space unless the run does without."""
+    return normalize_whitespace(text) if run.config.text.normalize_whitespace else text
+
+
+def is_copied(run: Run, source: Source) -> bool:
+    """Whether a source is copied rather than translated: it has no letters, and the run copies such lines."""
+    return bool(run.config.search.copy_untranslatable) and isinstance(source, str) and is_untranslatable(source)
+
+
+def sentences_of(run: Run, text: str) -> SplitText:
+    """The sentences of a text, none longer than the run reads, nor than the sentences that it was trained on."""
+
+    def tokens(sentence: str) -> int:
+        return len(run.source_tokenizer.encode(normalized_text(run, sentence)))
+
+    return split_sentences(text, tokens, min(room_for(run), run.config.data.longest))
 
 
 def tags_of(run: Run, count: int, tag: Tag) -> list[list[int]]:
@@ -38,7 +69,7 @@ def ids_of(run: Run, sources: Sequence[Source], tag: Tag = None) -> list[Any]:
     features = run.model.source_features
     if features is not None:
         return [checked(source, features) for source in sources]
-    texts = [source for source in sources if isinstance(source, str)]
+    texts = [text for source in sources if isinstance(text := normalized(run, source), str)]
     if len(texts) < len(sources):
         raise UserError(f"{run.folder} reads text, but was given arrays: use a run of a system that reads them")
     if not run.in_turns:

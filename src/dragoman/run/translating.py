@@ -16,12 +16,26 @@ from dragoman.errors import UserError
 from dragoman.run.finding import Asked, find
 from dragoman.run.looking import cross, links_of, token_scores_of
 from dragoman.run.results import Links, Translation
-from dragoman.run.sources import Source, Tag, framed_source, ids_of, is_empty, room_for, tags_of
-from dragoman.run.wishes import Wishes
+from dragoman.run.sources import (
+    Source,
+    Tag,
+    framed_source,
+    ids_of,
+    is_copied,
+    is_empty,
+    normalized,
+    normalized_text,
+    room_for,
+    sentences_of,
+    tags_of,
+)
+from dragoman.run.wishes import Beginning, Wishes
 from dragoman.run.workers import shared
 from dragoman.search import Decision, Hypothesis
 from dragoman.search.forbidden import Forbidden
 from dragoman.search.unknown import UnknownWords
+from dragoman.text import alignment_words
+from dragoman.text.sentences import SplitText
 
 if TYPE_CHECKING:
     from dragoman.run.run import Run
@@ -54,6 +68,7 @@ class Translating:
                 )
         #: vectors are no words, and where unknown words are replaced they are aligned anew
         self.aligns = alignment and self.unknown is None and run.model.source_features is None
+        self.forbidden = tuple(forbidden)
         self.never = None
         if forbidden:
             self.never = Forbidden(run.target_tokenizer, forbidden, run.symbols, run.model.vocabulary)
@@ -64,18 +79,52 @@ class Translating:
         first: int,
         prefixes: Iterable[str] | None,
         required: Iterable[Sequence[str]] | None,
+        tag: Tag = None,
     ) -> Iterator[Translation]:
         """The translations in order, a window of texts at a time; `first` is the number of the first text."""
-        texts, place, tag = iter(texts), 0, self.tag
+        texts, place, tag = iter(texts), 0, self.tag if tag is None else tag
         beginnings = None if prefixes is None else iter(prefixes)
         phrases = None if required is None else iter(required)
-        while window := list(islice(texts, WINDOW)):
+        while window := [normalized(self.run, text) for text in islice(texts, WINDOW)]:
             named = tag if tag is None or isinstance(tag, str) else tag[place : place + len(window)]
-            begun = None if beginnings is None else list(islice(beginnings, len(window)))
+            begun = None
+            if beginnings is not None:
+                begun = [normalized_text(self.run, text) for text in islice(beginnings, len(window))]
             wanted = None if phrases is None else list(islice(phrases, len(window)))
             translated = self.window(window, first + place, named, Wishes(begun, wanted, self.never))
             yield from self.known_words(window, translated, self.unknown, named) if self.unknown else translated
             place += len(window)
+
+    def stream_split(self, texts: Iterable[Source], first: int) -> Iterator[Translation]:
+        """The same, with every text split into sentences that are translated one by one and joined again."""
+        texts, place, tag = iter(texts), 0, self.tag
+        while window := list(islice(texts, WINDOW)):
+            if not all(isinstance(text, str) for text in window):
+                raise UserError(f"{self.run.folder} reads vectors, which have no sentences to split")
+            split = [sentences_of(self.run, text) for text in window if isinstance(text, str)]
+            named = tag
+            if tag is not None and not isinstance(tag, str):
+                of_texts = zip(tag[place : place + len(window)], split)
+                named = [name for name, text in of_texts for _ in text.sentences]
+            sentences: list[Source] = [sentence for text in split for sentence in text.sentences]
+            found = self.stream(sentences, first + place, None, None, named)
+            for text in split:
+                yield joined(text, [next(found) for _ in text.sentences])
+            place += len(window)
+
+    def copies(self, text: Source, prefix: Beginning, required: Sequence[str]) -> bool:
+        """Whether a text is copied: nothing is asked of its translation that the copy might not fulfil."""
+        if not is_copied(self.run, text) or prefix or required:
+            return False
+        return not any(phrase in str(text) for phrase in self.forbidden)
+
+    def copied(self, text: str) -> Translation:
+        """The text as its own translation, aligned word by word."""
+        tokens = self.run.target_tokenizer.pieces(self.run.target_tokenizer.encode(text))
+        links = [(n, n) for n in range(len(alignment_words(text)))] if self.aligns else None
+        return Translation(
+            text, 0.0, tokens, links, copied=True, token_scores=[0.0] * (len(tokens) + 1) if self.token_scores else None
+        )
 
     def window(self, texts: list[Source], first: int, tag: Tag, wishes: Wishes) -> list[Translation]:
         run = self.run
@@ -83,7 +132,12 @@ class Translating:
         sources = [framed_source(run, ids) for ids in full]
         nothing = Translation("", 0.0, alignment=[] if self.aligns else None)
         results = [replace(nothing, token_scores=[] if self.token_scores else None)] * len(texts)
-        written = np.array([i for i, text in enumerate(texts) if not is_empty(text)], dtype=np.int64)
+        for i, text in enumerate(texts):
+            if self.copies(text, *wishes.at(i)):
+                results[i] = self.copied(str(text))
+        written = np.array(
+            [i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied], dtype=np.int64
+        )
         lengths = np.array([len(sources[i]) for i in written])
         budget = max(1, run.config.search.tokens // self.settings.rows)
 
@@ -130,7 +184,7 @@ class Translating:
         for text, first, before in zip(texts, translated, tags_of(run, len(texts), tag)):
             if not isinstance(text, str):
                 raise UserError("unknown words are replaced through the source's words, but vectors have none")
-            if not text.strip():
+            if not text.strip() or first.copied:
                 yield first
                 continue
             framed = framed_source(run, [*before, *ids_of(run, [text], "")[0]])
@@ -146,11 +200,49 @@ class Translating:
             yield replace(found[0], alternatives=found[1:])
 
 
+def joined(text: SplitText, found: Sequence[Translation]) -> Translation:
+    """The translation of a text from those of its sentences: scores are summed, word positions count in the text.
+
+    The second best is made of the second best of every sentence, and so on.
+    """
+    ranked = [(one, *one.alternatives) for one in found]
+    best, *others = (
+        _joined_once(text, [some[min(rank, len(some) - 1)] for some in ranked])
+        for rank in range(max(map(len, ranked), default=1))
+    )
+    return replace(best, alternatives=others)
+
+
+def _joined_once(text: SplitText, found: Sequence[Translation]) -> Translation:
+    gaps = text.gaps_for([one.text for one in found])
+    target = gaps[0] + "".join(one.text + gap for one, gap in zip(found, gaps[1:]))
+    links: Links | None = [] if all(one.alignment is not None for one in found) else None
+    begin = 0, 0  # words of the sentences before
+    for sentence, one in zip(text.sentences, found):
+        if links is not None:
+            links += [(begin[0] + s, begin[1] + t) for s, t in one.alignment or ()]
+        begin = begin[0] + len(alignment_words(sentence)), begin[1] + len(alignment_words(one.text))
+    scores = [score for one in found for score in one.token_scores or ()]
+    proved = [one.proved for one in found if one.proved is not None]
+    return Translation(
+        target,
+        sum(one.score for one in found),
+        [token for one in found for token in one.tokens],
+        links,
+        finished=all(one.finished for one in found),
+        whole=all(one.whole for one in found),
+        proved=all(proved) if proved else None,
+        copied=bool(found) and all(one.copied for one in found),
+        token_scores=scores if any(one.token_scores is not None for one in found) else None,
+    )
+
+
 def continued(run: Run, prompts: Sequence[str], settings: Decision) -> list[Translation]:
     """Each prompt, which may be empty, with what a decoder goes on to say."""
     if not run.model.joins:
         raise run.refusal("generate")
-    begin, encoded = run.framing.before, run.target_tokenizer.encode_batch(list(prompts))
+    prompts = [normalized_text(run, prompt) for prompt in prompts]
+    begin, encoded = run.framing.before, run.target_tokenizer.encode_batch(prompts)
     encoded = [[*begin, *ids] or [run.framing.start] for ids in encoded]
     longest = max(map(len, encoded), default=0)
     room = run.model.room(torch.tensor([longest]))

@@ -33,6 +33,10 @@ class Wishes:
         required = None if self.required is None else [self.required[row] for row in rows]
         return Wishes(prefixes, required, self.forbidden)
 
+    def at(self, row: int) -> tuple[Beginning, Sequence[str]]:
+        """The prefix of one of the texts, and the phrases that its translation must contain."""
+        return "" if self.prefixes is None else self.prefixes[row], () if self.required is None else self.required[row]
+
     @property
     def rules(self) -> list[Rule]:
         rules: list[Rule] = [] if self.forbidden is None else [self.forbidden]

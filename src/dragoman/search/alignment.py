@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor
 
 from dragoman.models import Model
 from dragoman.parts.mixer import Layout
+from dragoman.text import Tokenizer
 
 
 @torch.inference_mode()
@@ -29,20 +34,56 @@ def cross_attention(model: Model, weights: dict[str, Tensor]) -> Tensor | None:
     return torch.stack(looks).mean(0) if looks else None
 
 
-def word_alignment(weights: Tensor, source_words: list[int], target_words: list[int]) -> list[tuple[int, int]]:
+@dataclass(frozen=True)
+class PieceWords:
+    """The words of some pieces: for each piece the index of its word, −1 for none (END, spaces).
+
+    `core` leaves out punctuation that is attached to a word: “.” in “sleeps.” says nothing about “sleeps”.
+    """
+
+    words: list[int]
+    core: list[int]
+    marks: frozenset[int] = frozenset()  # the words of punctuation alone
+
+    @classmethod
+    def of(cls, tokenizer: Tokenizer, ids: Sequence[int]) -> PieceWords:
+        return cls.from_pieces(tokenizer.word_of_piece(ids), tokenizer.pieces(ids))
+
+    @classmethod
+    def from_pieces(cls, words: list[int], pieces: Sequence[str]) -> PieceWords:
+        marks = [_is_punctuation(piece) for piece in pieces]
+        spelled = {word for word, mark in zip(words, marks) if not mark}
+        core = [-1 if mark and word in spelled else word for word, mark in zip(words, marks)]
+        return cls(words, core, frozenset(words) - spelled)
+
+
+def _is_punctuation(piece: str) -> bool:
+    """Whether a piece has neither letters nor digits; one may be a byte, <0x2E>."""
+    if byte := re.fullmatch(r"<0x([0-9A-F]{2})>", piece):
+        return int(byte[1], 16) < 128 and not chr(int(byte[1], 16)).isalnum()
+    return not any(map(str.isalnum, piece))
+
+
+def word_alignment(weights: Tensor, source: PieceWords, target: PieceWords) -> list[tuple[int, int]]:
     """T S weights over pieces → (source word, target word) links: each target word with the word it looked at most.
 
-    `source_words` and `target_words` give the word that each piece belongs to, −1 for pieces of none (END, spaces).
+    Punctuation attached to a word has no say in where the word is linked, and attracts no other words.
     """
-    count = max(source_words, default=-1) + 1
+    count = max(source.words, default=-1) + 1
     if count == 0:
         return []
-    over_words = torch.zeros(len(target_words), count + 1)
-    columns = torch.tensor([word if word >= 0 else count for word in source_words])
-    over_words.index_add_(1, columns, weights[: len(target_words), : len(source_words)].float().cpu())
+    weights = weights[: len(target.words), : len(source.words)].float().cpu()
+    over_words, over_cores = (_summed(weights, words, count) for words in (source.words, source.core))
     links = []
-    for word in range(max(target_words, default=-1) + 1):
-        pieces = [piece for piece, of in enumerate(target_words) if of == word]
+    for word in range(max(target.words, default=-1) + 1):
+        pieces = [piece for piece, of in enumerate(target.core) if of == word]
         if pieces:
-            links.append((int(over_words[pieces, :count].sum(0).argmax()), word))
+            weight = over_words if word in target.marks else over_cores
+            links.append((int(weight[pieces].sum(0).argmax()), word))
     return sorted(links)
+
+
+def _summed(weights: Tensor, words: list[int], count: int) -> Tensor:
+    """T S weights over pieces → T `count` weights over words."""
+    columns = torch.tensor([word if word >= 0 else count for word in words])
+    return torch.zeros(len(weights), count + 1).index_add_(1, columns, weights)[:, :count]

@@ -6,6 +6,7 @@ An unknown target word stands for the translation of some source word, and atten
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,8 +18,8 @@ from torch import Tensor
 
 from dragoman.data.corpus import sentences
 from dragoman.errors import UserError
-from dragoman.search.alignment import word_alignment
-from dragoman.text import MARKERS, SYMBOLS, UNKNOWN, Tokenizer, word_spans, words
+from dragoman.search.alignment import PieceWords, word_alignment
+from dragoman.text import MARKERS, SYMBOLS, UNKNOWN, Tokenizer, alignment_spans, alignment_words, word_spans, words
 
 UNKNOWN_WORD = SYMBOLS[UNKNOWN]
 Links = list[tuple[int, int]]  # (source word, target word)
@@ -72,43 +73,77 @@ class UnknownWords:
             )
 
     def write(self, source: str, ids: Sequence[int], weights: Tensor) -> tuple[str, Links]:
-        """The text of a translation, unknown words replaced, and its alignment, words of `source` with words of it.
+        """The text of a translation, unknown words replaced, and its alignment in whitespace tokens.
 
         `ids` are the target's, without START and END; weights T S say where in the source each was looked for, token by
-        token, END last.
+        token, END last. A target token is unknown as a whole, but what it replaces is a word of the source as the
+        tokenizer separates them: of “3.57,” first “3”, then “57”. Both are joined as they are in the source.
         """
-        numbers = target_words(self.target, ids)
-        links = word_alignment(weights, source_words(self.source, source)[: weights.shape[1] - 1], numbers)
-        places = {numbers[place]: place for place, token in enumerate(ids) if token == self.target.unknown}
-        before = [UNKNOWN_WORD if number in places else "" for number in range(max(numbers, default=-1) + 1)]
+        read = slice(weights.shape[1] - 1)
+        spelled = _spelled(self.source, source)[read]
+        words_of_source = _indices(spelled, word_spans(source))
+        single = PieceWords(words_of_source, words_of_source), PieceWords([*range(len(ids))], [*range(len(ids))])
+        links = word_alignment(weights, *single)
+        linked = {target: word for word, target in reversed(links)}
+        before = [UNKNOWN_WORD if token == self.target.unknown else "" for token in ids]
         after = replace_unknown(words(source), before, links, self.dictionary)
-        text = self.target.decode(ids)
-        for number, place in sorted(places.items(), reverse=True):  # from the end: what comes before stays in its place
-            end = len(self.target.decode(ids[: place + 1]))
-            text = text[: end - len(UNKNOWN_WORD)] + after[number] + text[end:]
-        counts = [len(words(after[number])) if number in places else 1 for number in range(len(after))]
-        firsts = [0, *accumulate(counts)]
-        return text, [(s, number) for s, t in links for number in range(firsts[t], firsts[t + 1])]
+        parts = self._joined(ids, after, linked, word_spans(source))
+        text = "".join(parts)
+        text = text.removeprefix(" ") if self.target.marker == "initial" else text.removesuffix(" ")
+        begins = [0, *accumulate(map(len, parts))]
+        shift = int(self.target.marker == "initial" and "".join(parts).startswith(" "))
+        places = [(part, begin - shift) for part, begin in zip(parts, begins)]
+        target_words = _indices(places, alignment_spans(text))
+        read_words = PieceWords.from_pieces(_indices(spelled, alignment_spans(source)), [piece for piece, _ in spelled])
+        found = word_alignment(weights, read_words, PieceWords.from_pieces(target_words, parts))
+        more = {word: len(alignment_words(part)) for word, part in zip(target_words, parts)}  # words of an entry
+        return text, sorted((s, t + n) for s, t in found for n in range(max(1, more[t])))
 
-
-def target_words(tokenizer: Tokenizer, ids: Sequence[int]) -> list[int]:
-    """`tokenizer.word_of_piece`, but an unknown word, whose “<”, “unk” and “>” are three there, is counted as one."""
-    more = len(words(UNKNOWN_WORD)) - 1
-    unknown = accumulate((token == tokenizer.unknown for token in ids), initial=0)  # how many come before each piece
-    return [word - more * n if word >= 0 else word for word, n in zip(tokenizer.word_of_piece(ids), unknown)]
+    def _joined(
+        self, ids: Sequence[int], after: Sequence[str], linked: Mapping[int, int], spans: Sequence[tuple[int, int]]
+    ) -> list[str]:
+        """What each token adds to the text; no space where two words are linked with neighbours that have none."""
+        spellings, initial, parts = self.target.spellings(), self.target.marker == "initial", []
+        for place, (token, word) in enumerate(zip(ids, after)):
+            if token != self.target.unknown:
+                parts.append(spellings[token].decode())
+                continue
+            first = place if initial else place + 1
+            pair = linked.get(first - 1), linked.get(first)
+            near = pair[0] is not None and pair[1] == pair[0] + 1 and spans[pair[0]][1] == spans[pair[1]][0]
+            space = "" if near and 0 < first < len(ids) else " "
+            parts.append(space + word if initial else word + space)
+        return parts
 
 
 def source_words(tokenizer: Tokenizer, text: str) -> list[int]:
-    """For each piece of a text the index in `words(text)` of its word, −1 for white space.
+    """For each piece of a text the index of its word in `alignment_words(text)`, −1 for white space.
 
-    Other than `tokenizer.word_of_piece` it knows what stood in the place of an unknown word.
+    Unlike `tokenizer.word_of_piece` it knows the text of unknown words.
     """
-    if tokenizer.kind != "word":
-        return tokenizer.word_of_piece(tokenizer.encode(text))
-    shift = tokenizer.marker == "initial"  # one space is put before the text, or else after it
-    marked = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if shift else f"{text} ")
-    word_at = [-1] * (len(text) + 1)
-    for index, (begin, end) in enumerate(word_spans(text)):
-        word_at[begin:end] = [index] * (end - begin)
-    cut = pre_tokenizers.Split(Regex(MARKERS[tokenizer.marker]), "isolated").pre_tokenize_str(marked)
-    return [word_at[begin + (len(piece) > 1 and piece.startswith(" ")) - shift] for piece, (begin, _) in cut]
+    return _indices(_spelled(tokenizer, text), alignment_spans(text))
+
+
+def _indices(pieces: Sequence[tuple[str, int]], spans: Sequence[tuple[int, int]]) -> list[int]:
+    """For pieces and where they begin the index of the span in which the first character after their space lies."""
+    span_at = [-1] * (1 + max((end for _, end in spans), default=0))
+    for index, (begin, end) in enumerate(spans):
+        span_at[begin:end] = [index] * (end - begin)
+    places = (begin + (len(piece) > 1 and piece.startswith(" ")) for piece, begin in pieces)
+    return [span_at[place] if 0 <= place < len(span_at) else -1 for place in places]
+
+
+def _spelled(tokenizer: Tokenizer, text: str) -> list[tuple[str, int]]:
+    """The pieces of a text as they are written, unknown words too, and where each begins."""
+    if tokenizer.kind == "word":
+        shift = tokenizer.marker == "initial"  # one space is put before the text, or else after it
+        return [(piece, begin - shift) for piece, (begin, _) in _cut(tokenizer, text)]
+    ids = tokenizer.encode(text)
+    ends = [len(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
+    return [(text[begin:end], begin) for begin, end in itertools.pairwise(ends)]
+
+
+def _cut(tokenizer: Tokenizer, text: str) -> list[tuple[str, tuple[int, int]]]:
+    """The pieces of a word tokenizer as they are written, and where they stand, one space put before or after all."""
+    marked = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if tokenizer.marker == "initial" else f"{text} ")
+    return pre_tokenizers.Split(Regex(MARKERS[tokenizer.marker]), "isolated").pre_tokenize_str(marked)

@@ -101,7 +101,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
 async def _plain(served: Served, texts: list[str], alternatives: int) -> list[tuple[str, list[str]]]:
     """The translation of each text, and others: the second best of every sentence, the third best, …"""
     way = Way(served.beam(alternatives + 1) if alternatives else served.run.search)
-    cut = [served.parted(text) for text in texts]
+    cut = [served.split(text) for text in texts]
     results = []
     for text, found in zip(cut, await served.translate(cut, way)):
         ranked = [[one, *one.alternatives] for one in found]

@@ -19,8 +19,8 @@ from dragoman.serving.batching import Way
 from dragoman.serving.reading import client_of, key_of, read, unless_gone
 from dragoman.serving.refusal import RequestError
 from dragoman.serving.schemas import Ask, RunAnswer, Sentence, StreamAsk, Translated, TranslationAnswer, body_of
-from dragoman.serving.sentences import Parted
 from dragoman.serving.service import Served, Service
+from dragoman.text.sentences import SplitText
 
 Event = tuple[str, dict[str, Any]]  # its name and what it says
 EVENT = {
@@ -53,7 +53,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
             raise RequestError(400, f"a prefix is for one text, but {len(texts)} came: send them one by one")
         served = service.meant(asked.run, asked.source, asked.target)
         way = Way(_search(service, served, asked), asked.alignment, asked.token_scores, asked.prefix)
-        cut = [served.parted(text, asked.split) for text in texts]
+        cut = [served.split(text, asked.split) for text in texts]
         found = await unless_gone(request, served.translate(cut, way), service.limits.seconds)
         translations = [
             Translated(
@@ -81,7 +81,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
         service.check([asked.text, asked.prefix])
         served = service.meant(asked.run, asked.source, asked.target)
         way = Way(_search(service, served, asked), asked.alignment, prefix=asked.prefix)
-        writing = _Writing(service, served, served.parted(asked.text, asked.split), way)
+        writing = _Writing(service, served, served.split(asked.text, asked.split), way)
         first = await writing.start()
         return StreamingResponse(writing.events(first), media_type="text/event-stream")
 
@@ -117,7 +117,7 @@ def _search(service: Service, served: Served, asked: Ask | StreamAsk) -> Any:
 class _Writing:
     """A text that a thread translates word by word, its steps between those of the batches."""
 
-    def __init__(self, service: Service, served: Served, text: Parted, way: Way) -> None:
+    def __init__(self, service: Service, served: Served, text: SplitText, way: Way) -> None:
         self.service, self.served, self.text, self.way = service, served, text, way
         self.loop = asyncio.get_running_loop()
         self.queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()

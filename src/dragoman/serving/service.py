@@ -10,7 +10,7 @@ from typing import Any
 
 from dragoman.errors import UserError, unknown
 from dragoman.run import Run, Translation
-from dragoman.run.sources import room_for
+from dragoman.run.sources import sentences_of
 from dragoman.search import Beam, Decision, Length, MinimumRisk, Sample, from_description
 from dragoman.serving.batching import Batcher, Way
 from dragoman.serving.detection import Detector
@@ -19,8 +19,8 @@ from dragoman.serving.languages import Pair, name_of
 from dragoman.serving.looking import Looking
 from dragoman.serving.metrics import Metrics
 from dragoman.serving.refusal import RequestError
-from dragoman.serving.sentences import Parted, parted, whole
 from dragoman.serving.settings import Batching, Keys, Limits
+from dragoman.text.sentences import SplitText, unsplit
 
 
 @dataclass(frozen=True)
@@ -32,14 +32,9 @@ class Served:
     pair: Pair
     batcher: Batcher
 
-    def parted(self, text: str, split: bool = True) -> Parted:
-        """The sentences of a text, none of them longer than the run reads, nor than those that it has learned from."""
-        return (
-            parted(text, self.tokens, min(room_for(self.run), self.run.config.data.longest)) if split else whole(text)
-        )
-
-    def tokens(self, text: str) -> int:
-        return len(self.run.source_tokenizer.encode(text))
+    def split(self, text: str, split: bool = True) -> SplitText:
+        """The sentences of a text, or the whole text as one sentence."""
+        return sentences_of(self.run, text) if split else unsplit(text)
 
     def beam(self, best: int) -> Beam:
         """The run's own beam, made wide enough for an n-best list, which has fewer where words are few."""
@@ -49,7 +44,7 @@ class Served:
         size += -size % own.groups
         return replace(own, size=size, best=min(best, size), complete=None if best > own.enough else own.complete)
 
-    async def translate(self, texts: Sequence[Parted], way: Way) -> list[list[Translation]]:
+    async def translate(self, texts: Sequence[SplitText], way: Way) -> list[list[Translation]]:
         """The translations of the sentences of each text."""
         sentences = [sentence for text in texts for sentence in text.sentences]
         sizes = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
@@ -100,7 +95,7 @@ class Service:
         """Learn the languages, make every run ready, and begin to work."""
         for served in self.runs.values():
             self.detector.learn_from(served.run, served.pair)
-            served.run.translate(["1"], alignment=False)  # weights are packed now, and not while somebody waits
+            served.run.translate(["a"], alignment=False)  # weights are packed now, and not while somebody waits
             served.batcher.start()
 
     def close(self) -> None:

@@ -5,7 +5,7 @@ from dragoman.text.dropout import Dropout
 from dragoman.text.framing import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, Framing
 from dragoman.text.symbols import CLASS, END, MASK, PAD, SEPARATOR, START, SYMBOLS, UNKNOWN
 from dragoman.text.tokenizer import KINDS, MARKERS, Tokenizer, learn
-from dragoman.text.words import word_spans, words
+from dragoman.text.words import alignment_spans, alignment_words, word_spans, words
 
 __all__ = [
     "CLASS",
@@ -24,6 +24,8 @@ __all__ = [
     "Dropout",
     "Framing",
     "Tokenizer",
+    "alignment_spans",
+    "alignment_words",
     "learn",
     "learn_merges",
     "word_spans",

@@ -94,6 +94,29 @@ def read(folder: Path, config: Mapping[str, Any]) -> Both:
     raise MissingTokenizerError(f"{folder} has no tokenizer that is known here; these were looked for: {ways}")
 
 
+class _SingleFile(Files):
+    """A tokenizer's file on its own: nothing beside it is read."""
+
+    def has(self, name: str) -> bool:
+        return False
+
+
+def read_sentencepiece(path: Path) -> Parts:
+    """What a tokenizer is made of that is a SentencePiece model alone."""
+    model, files = sentencepiece.read(path), _SingleFile(path.parent, {})
+    return _in_order(files, model, [piece.text for piece in model.pieces], [], _LLAMA)[0]
+
+
+def read_document(path: Path) -> dict[str, Any]:
+    """The JSON of a tokenizer's file."""
+    return _SingleFile(path.parent, {}).json(path.name)
+
+
+def from_document(path: Path, document: dict[str, Any]) -> Parts:
+    """What a tokenizer is made of that is a document of the ``tokenizers`` library alone."""
+    return _from_document(_SingleFile(path.parent, {}), document, {})
+
+
 def _defaults(files: Files, what: str, types: Sequence[str]) -> dict[str, Token]:
     """The family's names; other families may mean something else by files of the same name."""
     found = files.config.get("model_type", types[0])

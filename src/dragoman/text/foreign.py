@@ -16,7 +16,7 @@ from dragoman.text.cutting import HIDDEN, Cutter
 from dragoman.text.families import Parts, Symbol
 from dragoman.text.symbols import BYTES
 from dragoman.text.tokenizer import VERSION, Tokenizer
-from dragoman.text.words import word_spans
+from dragoman.text.words import alignment_spans
 
 FOREIGN = "foreign"
 NONE = -1  # the number of a symbol that there is not
@@ -143,7 +143,7 @@ class ForeignTokenizer(Tokenizer):
         return [single.get(name, name.replace("▁", " ").encode()) for name in names]
 
     def word_of_piece(self, ids: Iterable[int]) -> list[int]:
-        """For each piece the index in ``words(decode(ids))`` of its word, −1 for white space and special symbols.
+        """For each piece the index of its word in ``alignment_words(decode(ids))``, −1 for white space and symbols.
 
         Its word is the one in which its first character lies that is not white space. A piece begins where the text of
         the pieces before it ends; one that is but a part of a character belongs to that character.
@@ -151,7 +151,7 @@ class ForeignTokenizer(Tokenizer):
         ids = list(ids)
         text = self.decode(ids)
         word_at = [-1] * (len(text) + 1)
-        for index, (begin, end) in enumerate(word_spans(text)):
+        for index, (begin, end) in enumerate(alignment_spans(text)):
             word_at[begin:end] = [index] * (end - begin)
         words, place = [], 0
         window: list[str] = []  # the last pieces; the text of all of them, joined again and again, would take too long

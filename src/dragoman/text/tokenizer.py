@@ -29,7 +29,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from dragoman.errors import UserError, unknown
 from dragoman.text import vocabulary
 from dragoman.text.symbols import BYTES, CLASS, END, MASK, PAD, SEPARATOR, START, SYMBOLS, UNKNOWN
-from dragoman.text.words import word_spans
+from dragoman.text.words import alignment_spans
 
 VERSION = 1
 
@@ -41,6 +41,7 @@ KINDS = {
     "byte": vocabulary.byte,
 }
 LABEL = "label"  # whatever stands between two spaces is one piece: for tags, not for text
+ADOPTED = "adopted"  # learned elsewhere, with Dragoman's special symbols: see `adopted`
 WHOLE = ("word", LABEL)  # the kinds whose pieces are whole words, so that there is nothing to spell others with
 UNMARKED = ("character", "byte")  # the kinds in which a space is a piece of its own
 
@@ -87,8 +88,7 @@ class Tokenizer:
 
     def with_tags(self, names: Sequence[str]) -> Tokenizer:
         """The same tokenizer with a symbol for each of some tags, numbered after all pieces."""
-        if wrong := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
-            raise UserError(f"a tag is a name of letters, digits, '_', '.', '+' and '-', but {wrong[0]!r} was given")
+        check_tags(names)
         library = tokenizers.Tokenizer.from_str(self._library.to_str())
         library.add_special_tokens([AddedToken(_symbol(name), normalized=False, special=True) for name in names])
         return Tokenizer(library, self.kind, self.marker, list(dict.fromkeys([*self.tags, *names])))
@@ -176,7 +176,7 @@ class Tokenizer:
         return list(self._bytes)
 
     def word_of_piece(self, ids: Iterable[int]) -> list[int]:
-        """For each piece the index in ``words(decode(ids))`` of its word, −1 for white space and special symbols.
+        """For each piece the index of its word in ``alignment_words(decode(ids))``, −1 for white space and symbols.
 
         Its word is the one in which its first character lies that is not its space.
         """
@@ -191,7 +191,7 @@ class Tokenizer:
             text += decoder.decode(part)
         text += decoder.decode(b"", True)
         word_at = [-1] * len(text)
-        for index, (begin, end) in enumerate(word_spans(text)):
+        for index, (begin, end) in enumerate(alignment_spans(text)):
             word_at[begin:end] = [index] * (end - begin)
         return [-1 if place is None else word_at[place] for place in places]
 
@@ -222,6 +222,10 @@ class Tokenizer:
             from dragoman.text.foreign import ForeignTokenizer  # which is a Tokenizer
 
             return ForeignTokenizer.from_document(document, ours, origin)
+        if kind == ADOPTED:
+            from dragoman.text.adopted import AdoptedTokenizer  # which is a Tokenizer
+
+            return AdoptedTokenizer.from_document(document, ours, origin)
         _check(kind, marker)
         try:
             library = tokenizers.Tokenizer.from_str(json.dumps(document))
@@ -316,6 +320,11 @@ def _count_words(texts: Iterable[str], kind: str, marker: str) -> Counter[str]:
         for word, _ in splitter.pre_tokenize_str(marked):
             words[word] += count
     return words
+
+
+def check_tags(names: Sequence[str]) -> None:
+    if wrong := [name for name in names if not re.fullmatch(r"[\w.+-]+", name)]:
+        raise UserError(f"a tag is a name of letters, digits, '_', '.', '+' and '-', but {wrong[0]!r} was given")
 
 
 def _symbol(tag: str) -> str:

@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dragoman.config import TRAINING_DEFAULTS, Config
-from dragoman.data import TokenStore
+from dragoman.data import Reading, TokenStore
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnly, EncoderDecoder, EncoderOnly, ModelSpec, ReplacedTokens, blueprint
 from dragoman.models.flops import training_flops
 from dragoman.objectives import check, objective
 from dragoman.parts.spec import Spec
 from dragoman.systems import SYSTEMS
+from dragoman.text.untranslatable import CopyEvidence
 from dragoman.training.recipes import Recipe, default_recipe, recipe, whole_training
 
 #: what each kind of model learns from such data, unless its system says otherwise
@@ -53,6 +54,17 @@ def choose_vocabulary(config: Config, words: int) -> tuple[Config, list[Choice]]
     size = max(500, min(32_000, round(8 * math.sqrt(words), -2)))
     chosen = replace(config, text=replace(config.text, size=int(size)))
     return chosen, [Choice("text.size", int(size), f"8·√words for the {words:,} words of the corpus, at most 32,000")]
+
+
+def choose_copying(config: Config, reading: Reading, evidence: CopyEvidence) -> tuple[Config, list[Choice]]:
+    """Whether lines without letters are copied in translation, unless it was said: see `CopyEvidence`."""
+    if config.search.copy_untranslatable is not None:
+        return config, []
+    translates = reading.sides == 2 and not (reading.labels or reading.signals)
+    copies = translates and objective(config.objective.name or "").decodes and evidence.copies
+    why = "lines of numbers, punctuation or addresses; the training targets keep them too"
+    choices = [Choice("search.copy_untranslatable", True, why)] if copies else []
+    return replace(config, search=replace(config.search, copy_untranslatable=copies)), choices
 
 
 def choose_objective(config: Config, spec: ModelSpec, holds: str) -> Config:

@@ -23,7 +23,7 @@ from dragoman.systems import Vocabulary
 from dragoman.text import Framing, Tokenizer
 from dragoman.training.beginning import Origin, begin
 from dragoman.training.budget import fit
-from dragoman.training.choices import Choice, choose, choose_objective
+from dragoman.training.choices import Choice, choose, choose_copying, choose_objective
 from dragoman.training.settle import (
     check_free,
     check_lengths,
@@ -38,10 +38,11 @@ from dragoman.training.settle import (
     make_spec,
     settle_signals,
     settle_system,
+    settle_whitespace,
     try_spec,
 )
 from dragoman.training.stores import Stores
-from dragoman.training.vocabularies import tokenizers_for
+from dragoman.training.vocabularies import tokenizers_for, with_fertility
 
 
 @dataclass(frozen=True)
@@ -79,23 +80,27 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     for corpus in (*train, *valid):
         check_source(config.system.name or "", tried, corpus)
     config = choose_objective(config, tried, holds)
-    reading = data.READINGS["signals" if holds == "signals" else objective(config.objective.name or "").reads]
+    config = settle_whitespace(config, origin)
+    reading = data.READINGS["signals" if holds == "signals" else _reads(config)]
+    reading = reading.normalizing(whitespace=bool(config.text.normalize_whitespace))
     check_tags(config.data.tags, reading, origin)
     with new_folder(folder) as partial:
         say("reading the corpus")
         workers = workers_for(config.data.workers, train, reading)
-        found = survey(reading, train, config.training.seed, config.data.hold_out, workers, say)
+        found = survey(reading, train, config.data.hold_out, workers, say)
         split = None
         if valid:
             for _ in reading.read(valid):  # all of it, so that a flaw in it shows before anything is made
                 pass
         else:
-            split = found.lot.choose()
+            split = found.holdout.choose()
             if not split.pairs:
                 raise UserError(f"{train[0].source} has too few sentences to hold one out: give validation files")
         config, tokenizers, choices = tokenizers_for(
             config, reading, lambda: _train(reading, train, split), found, origin, say
         )
+        config, more = choose_copying(config, reading, found.copying)
+        choices += more
         vocabulary = Vocabulary(tokenizers[0].size, tokenizers[1].size, tokenizers[0] is tokenizers[1])
         spec = labelled(kept or make_spec(config, vocabulary), reading, vocabulary)
         check_vocabulary(spec, vocabulary, reading)
@@ -121,17 +126,22 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         parameters = count_parameters(spec)
         activations = estimate_activations(spec, config.training.tokens or 0, config.training.checkpointing)
         memory = Memory.of(parameters, activations)
-        preflight = inspector.report(memory)
-        material = Material(blueprint(spec), *tokenizers, framing, config.training.label_smoothing or 0.0)
+        preflight = with_fertility(inspector.report(memory), config, tokenizers, origin)
+        dropout = config.text.dropout or 0.0
+        material = Material(blueprint(spec), *tokenizers, framing, config.training.label_smoothing or 0.0, dropout)
         learned = make(config.objective.name or "", material, config.objective.settings)  # refuses what cannot be
         lengths = store.length_counts()
         check_lengths(blueprint(spec), int(learned.width(lengths.source, lengths.target).max()))
-        if config.text.dropout and config.objective.name != "translation":
-            say(f"text.dropout is of no effect: the objective {config.objective.name} makes its own rows")
+        if dropout and learned.segments == (None, None):
+            say(f"text.dropout has no effect: the objective {config.objective.name} does not resegment its text")
         begin(partial, spec, config, tokenizers, say)
         shown = examples(learned, store, config.training.seed)
         _write(partial, config, spec, framing, tokenizers, preflight.to_dict() | {"examples": [*map(asdict, shown)]})
     return Prepared(config, preflight, choices + more, parameters, shown)
+
+
+def _reads(config: Config) -> str:
+    return objective(config.objective.name or "").reading(config.objective.settings)
 
 
 def _train(reading: Reading, train: list[Corpus], split: HoldOut | None) -> Iterator[Pair]:
@@ -149,6 +159,7 @@ def _write(
     write_tokenizers(folder, *tokenizers)
     text = replace(
         config.text,
+        tokenizer_from=_full(config.text.tokenizer_from),
         source_vectors=_full(config.text.source_vectors),
         target_vectors=_full(config.text.target_vectors),
     )

@@ -107,6 +107,14 @@ def settle_signals(config: Config, corpus: Corpus) -> Config:
     return replace(config, system=replace(config.system, settings=found))
 
 
+def settle_whitespace(config: Config, origin: Origin | None) -> Config:
+    """Normalise white space unless told otherwise, or as the run to start from does."""
+    wanted = config.text.normalize_whitespace
+    if wanted is None and origin:
+        wanted = origin.config.text.normalize_whitespace
+    return replace(config, text=replace(config.text, normalize_whitespace=True if wanted is None else wanted))
+
+
 def check_source(name: str, spec: ModelSpec, corpus: Corpus) -> None:
     """Refuse text for a system that reads vectors, vectors for one that reads text, and vectors of another width."""
     features, signals = blueprint(spec).source_features, data.kind_of(corpus) == "signals"

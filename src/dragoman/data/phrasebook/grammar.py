@@ -16,10 +16,15 @@ from dragoman.data.phrasebook import lexicon
 from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Modal, Verb
 from dragoman.data.phrasebook.phrases import THIRD_SINGULAR, Adverbial, Bitext, Nominal, Prepositional, Word
 
+MARKS = {",", ".", "?"}
+
 
 @dataclass(frozen=True)
 class Pair:
-    """A sentence, its translation, and the gold alignment as sorted (source word, target word) indices."""
+    """A sentence, its translation, and the gold alignment as sorted (source word, target word) indices.
+
+    Words are whitespace tokens. A punctuation mark belongs to the word that it is attached to, and has no links.
+    """
 
     source: str
     target: str
@@ -220,8 +225,7 @@ class Sentence:
         mark = Word("?" if self.question else ".")
         english.append(mark)
         german = single_commas([*german, Word(mark.text, mark)])
-        place = {id(word): index for index, word in enumerate(english)}
-        alignment = sorted((place[id(origin)], index) for index, word in enumerate(german) for origin in word.origins)
+        alignment = aligned(english, german)
         return Pair(written(english), written(german), tuple(alignment))
 
 
@@ -237,6 +241,18 @@ def single_commas(german: Iterable[Word]) -> list[Word]:
             words.pop()
         words.append(word)
     return words
+
+
+def aligned(english: list[Word], german: list[Word]) -> list[tuple[int, int]]:
+    """The links between the words of both languages, punctuation marks aside."""
+    english, german = ([word for word in words if word.text not in MARKS] for words in (english, german))
+    place = {id(word): index for index, word in enumerate(english)}
+    return sorted(
+        (place[id(origin)], index)
+        for index, word in enumerate(german)
+        for origin in word.origins
+        if id(origin) in place
+    )
 
 
 def written(words: list[Word]) -> str:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Collection, Sequence
 
 from dragoman.evaluation import Link, alignment_error_rate, by_length
 from dragoman.lens.diagnosis.finding import SHOWN, Band, Example, Finding, share
 from dragoman.run import Links, Run, Translation
-from dragoman.text import words
+from dragoman.text import alignment_words, words
 
 DROPPED, REPEATED = "dropped", "repeated"
 TITLES = {DROPPED: "Dropped content", REPEATED: "Repeated content"}
@@ -41,7 +42,7 @@ def _dropped(
     missing from the translation. Without, words that are left without a link in half of their sentences do not count.
     """
     unaligned = [_unaligned(source, some) for source, some in zip(sources, links)]
-    total = max(1, sum(word.isalnum() for source in sources for word in words(source)))
+    total = max(1, sum(bool(word) for source in sources for word in _bare(source)))
     numbers = {"not aligned": share(sum(map(len, unaligned)), total)}
     if references is not None and gold is not None:
         lost = [_lost(*one) for one in zip(unaligned, texts, references, gold)]
@@ -59,25 +60,25 @@ def _dropped(
 
 
 def _unaligned(source: str, links: Links) -> dict[int, str]:
-    """Source words without a link, by place; punctuation marks are no words."""
+    """Source words without a link, by place; punctuation marks do not count."""
     linked = {i for i, _ in links}
-    return {n: word for n, word in enumerate(words(source)) if word.isalnum() and n not in linked}
+    return {n: word for n, word in enumerate(_bare(source)) if word and n not in linked}
 
 
 def _lost(unaligned: dict[int, str], text: str, reference: str, links: Links) -> list[str]:
     """Unaligned source words whose words in the reference are all missing from the translation."""
-    wanted = [word.casefold() for word in words(reference)]
-    missing = Counter(wanted) - Counter(word.casefold() for word in words(text))
+    wanted = [word.casefold() for word in _bare(reference)]
+    missing = Counter(wanted) - Counter(word.casefold() for word in _bare(text))
     expected: dict[int, list[str]] = {}
     for i, j in links:
-        if j < len(wanted) and wanted[j].isalnum():
+        if j < len(wanted) and wanted[j]:
             expected.setdefault(i, []).append(wanted[j])
     return [word for n, word in unaligned.items() if n in expected and all(missing[one] > 0 for one in expected[n])]
 
 
 def _usually_unaligned(sources: Sequence[str], unaligned: Sequence[dict[int, str]]) -> set[str]:
     """Words that occur more than once and have no link in at least half of their occurrences."""
-    occurrences = Counter(word for source in sources for word in words(source))
+    occurrences = Counter(word for source in sources for word in _bare(source))
     without = Counter(word for some in unaligned for word in some.values())
     return {word for word, count in without.items() if occurrences[word] > 1 and 2 * count >= occurrences[word]}
 
@@ -87,9 +88,9 @@ def _repeated(
 ) -> Finding:
     twice, examples = 0, []
     for n, (source, text) in enumerate(zip(sources, texts)):
-        said = words(text)
-        allowed = Counter(words(references[n])) if references is not None else Counter()
-        counted = Counter((i, said[j]) for i, j in links[n] if j < len(said) and said[j].isalnum())
+        said = _bare(text)
+        allowed = Counter(_bare(references[n])) if references is not None else Counter()
+        counted = Counter((i, said[j]) for i, j in links[n] if j < len(said) and said[j])
         again = [word for (_, word), count in counted.items() if count > max(1, allowed[word])]
         twice += bool(again)
         if again:
@@ -98,6 +99,11 @@ def _repeated(
     why = f"{value:.1f} % of {len(texts)} translations say a word more than once for the same source word."
     numbers = {"translations": value}
     return Finding(REPEATED, TITLES[REPEATED], why, value, "%", numbers, tuple(examples[:SHOWN]))
+
+
+def _bare(text: str) -> list[str]:
+    """The words that alignments count, without the punctuation around them: nothing is left of a mark alone."""
+    return [re.sub(r"^\W+|\W+$", "", word) for word in alignment_words(text)]
 
 
 def length_ratio(sources: Sequence[str], found: Sequence[Translation], references: Sequence[str] | None) -> Finding:

@@ -1,4 +1,4 @@
-"""Long texts: parted into sentences, and their translations joined with the white space that stood between."""
+"""Sentence splitting: a text as sentences, whose translations are joined with the original white space between them."""
 
 from __future__ import annotations
 
@@ -32,12 +32,13 @@ ABBREVIATIONS = {
 ABBREVIATIONS |= {"sen", "sr", "sra", "st", "str", "usw", "vgl", "vol", "vs"}
 #: control characters are no text, and count as spaces
 CONTROLS = {code: " " for code in (*range(0x00, 0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
+FULL_WIDTH_ENDS = frozenset("。！？｡」』）】》")
 WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my"})  # languages
 
 
 @dataclass
-class Parted:
-    """A text as sentences with what stands before each of them, and after the last."""
+class SplitText:
+    """The sentences of a text, and the white space before each of them and after the last."""
 
     sentences: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=lambda: [""])
@@ -48,23 +49,34 @@ class Parted:
         self.gaps.append(gap)
 
     def spaced(self, target: str) -> list[str]:
-        """The gaps; where nothing stands between two sentences, a space if the target language has spaces."""
+        """The gaps; an empty gap between two sentences becomes a space if the target language has spaces."""
         space = "" if target.split("-")[0] in WITHOUT_SPACES else " "
         return [gap or space if 0 < n < len(self.gaps) - 1 else gap for n, gap in enumerate(self.gaps)]
 
-    def joined(self, translations: Sequence[str], target: str) -> str:
-        """Translations in place of the sentences."""
-        gaps = self.spaced(target)
+    def gaps_for(self, translations: Sequence[str]) -> list[str]:
+        """The gaps for translations into an unknown language: an empty one becomes a space, but not after 。."""
+        ends = ["", *(text[-1:] for text in translations)]
+        inner = range(1, len(self.gaps) - 1)
+        return [
+            gap or (" " if n in inner and ends[n] not in FULL_WIDTH_ENDS else "") for n, gap in enumerate(self.gaps)
+        ]
+
+    def joined(self, translations: Sequence[str], target: str | None = None) -> str:
+        """The text with translations in place of the sentences; `target` is the language code, if it is known.
+
+        Where the source has no space between two sentences, one is inserted if the target language has spaces.
+        """
+        gaps = self.gaps_for(translations) if target is None else self.spaced(target)
         return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:], strict=True))
 
 
-def parted(text: str, tokens: Callable[[str], int], most: int) -> Parted:
-    """The sentences of a text; those of more than `most` tokens are cut at commas, spaces, or where it must be.
+def split_sentences(text: str, tokens: Callable[[str], int], most: int) -> SplitText:
+    """Split a text into sentences; a sentence of more than `most` tokens is cut at a comma, a space or anywhere.
 
-    Line breaks and tabs end a sentence, marks do where no lower-case letter follows. A full stop after one letter, one
-    or two digits or a common abbreviation does not.
+    Line breaks and tabs end a sentence. A sentence-final mark does unless a lower-case letter follows. A full stop
+    after one letter, one or two digits or a common abbreviation does not.
     """
-    found, place = Parted(), 0
+    found, place = SplitText(), 0
     for gap in [*PARAGRAPH.finditer(text), None]:
         paragraph = text[place : gap.start() if gap else len(text)]
         for sentence, after in _sentences(paragraph):
@@ -76,14 +88,14 @@ def parted(text: str, tokens: Callable[[str], int], most: int) -> Parted:
     return found
 
 
-def whole(text: str) -> Parted:
+def unsplit(text: str) -> SplitText:
     """A text as one sentence."""
-    found = Parted()
+    found = SplitText()
     _add(found, text, "")
     return found
 
 
-def _add(found: Parted, sentence: str, gap: str) -> None:
+def _add(found: SplitText, sentence: str, gap: str) -> None:
     """The white space around a sentence belongs to the gaps."""
     clean = sentence.translate(CONTROLS)
     inner = clean.strip()

@@ -1,4 +1,4 @@
-"""Long texts are parted into sentences and joined again."""
+"""Texts are split into sentences and joined again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.serving.sentences import parted, whole
+from dragoman.text.sentences import split_sentences, unsplit
 
 
 def words(text: str) -> int:
@@ -33,12 +33,12 @@ def words(text: str) -> int:
     ],
 )
 def test_sentences_end_where_a_reader_would_end_them(text: str, sentences: list[str]) -> None:
-    assert parted(text, words, 100).sentences == sentences
+    assert split_sentences(text, words, 100).sentences == sentences
 
 
 @given(st.text(st.sampled_from("aB1. !?\n\t\r  。」,\x00é"), max_size=60), st.integers(1, 4))
 def test_sentences_joined_again_are_the_text(text: str, most: int) -> None:
-    found = parted(text, words, most)
+    found = split_sentences(text, words, most)
     kept = found.joined(found.sentences, "zh")
     assert kept.replace("\0", " ") == text.replace("\0", " ")
     assert len(found.gaps) == len(found.sentences) + 1
@@ -46,22 +46,28 @@ def test_sentences_joined_again_are_the_text(text: str, most: int) -> None:
 
 
 def test_paragraphs_and_white_space_stay() -> None:
-    found = parted("  First.  Second.\n\n\tThird.\n", words, 100)
+    found = split_sentences("  First.  Second.\n\n\tThird.\n", words, 100)
     assert found.joined(["1", "2", "3"], "de") == "  1  2\n\n\t3\n"
 
 
 def test_languages_without_spaces_get_one_where_the_target_has_them() -> None:
-    found = parted("你好。再见。", words, 100)
+    found = split_sentences("你好。再见。", words, 100)
     assert found.joined(["Hallo.", "Tschüss."], "de") == "Hallo. Tschüss."
     assert found.joined(["やあ。", "またね。"], "ja") == "やあ。またね。"
 
 
 def test_what_is_too_long_is_cut_near_the_middle() -> None:
-    assert parted("a b c, d e f", words, 4).sentences == ["a b c,", "d e f"]
-    assert parted("a b c d", words, 2).sentences == ["a b", "c d"]
-    assert parted("abcdefgh", len, 4).sentences == ["abcd", "efgh"]
+    assert split_sentences("a b c, d e f", words, 4).sentences == ["a b c,", "d e f"]
+    assert split_sentences("a b c d", words, 2).sentences == ["a b", "c d"]
+    assert split_sentences("abcdefgh", len, 4).sentences == ["abcd", "efgh"]
 
 
-def test_a_text_can_stay_whole() -> None:
-    assert whole(" One. Two. ").sentences == ["One. Two."]
-    assert whole(" One. Two. ").joined(["x"], "de") == " x "
+def test_a_text_can_stay_unsplit() -> None:
+    assert unsplit(" One. Two. ").sentences == ["One. Two."]
+    assert unsplit(" One. Two. ").joined(["x"], "de") == " x "
+
+
+def test_without_a_target_language_full_width_punctuation_takes_no_space() -> None:
+    found = split_sentences("你好。再见。", words, 100)
+    assert found.joined(["Hallo.", "Tschüss."]) == "Hallo. Tschüss."
+    assert found.joined(["やあ。", "またね。"]) == "やあ。またね。"

@@ -1,0 +1,140 @@
+"""Documents: empty lines and files end them, units of them are held out, and a line that is cut ends once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman.data import READINGS, Corpus, TokenStore, hold_out, write_store
+from dragoman.data.reading import UNIT
+from dragoman.objectives import Material, Objective, make
+from dragoman.objectives.masked_words import truncated_pair
+from dragoman.run import FRAMINGS
+from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.text import Tokenizer, learn
+
+PAD, UNKNOWN, START, END, MASK, SEPARATOR, CLASS = range(7)
+FIRST = "a1 a2\na3\n\nb1\n \nc1\nc2\n"
+SECOND = "d1\nd2\n"
+
+
+@pytest.fixture
+def corpora(tmp_path: Path) -> list[Corpus]:
+    for name, text in (("first", FIRST), ("second", SECOND)):
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    return [Corpus(tmp_path / "first"), Corpus(tmp_path / "second")]
+
+
+@pytest.fixture
+def tokenizer() -> Tokenizer:
+    return learn(" ".join([FIRST, SECOND]).split(), "word", 100)
+
+
+def store_of(corpora: list[Corpus], tokenizer: Tokenizer, folder: Path, reading: str, longest: int = 50) -> TokenStore:
+    kind = READINGS[reading].normalizing(whitespace=True)
+    examples = kind.encode(kind.read(corpora), tokenizer, tokenizer, longest, FRAMINGS_OF["bert"])
+    return write_store(folder / "store", examples, tokenizer.size)
+
+
+def material(system: str, tokenizer: Tokenizer) -> Material:
+    vocabulary = Vocabulary(tokenizer.size, tokenizer.size, True)
+    model = SYSTEMS[system].spec(vocabulary, "tiny", width=16, layers=1, heads=2).build()
+    return Material(model, tokenizer, tokenizer, FRAMINGS[type(model.spec)])
+
+
+FRAMINGS_OF = {
+    name: FRAMINGS[type(SYSTEMS[name].spec(Vocabulary(100, 100, True), "tiny"))] for name in ("bert", "gpt", "bart")
+}
+
+
+def test_empty_lines_and_files_end_a_document(corpora: list[Corpus]) -> None:
+    pairs = list(READINGS["documents"].read(corpora))
+    assert [pair.source for pair in pairs] == ["a1 a2", "a3", "b1", "c1", "c2", "d1", "d2"]
+    assert [pair.follows for pair in pairs] == [False, True, False, False, True, False, True]
+    assert [pair.line for pair in pairs] == [1, 2, 4, 6, 7, 1, 2]
+
+
+def test_units_are_held_out_as_a_whole(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("".join(f"line {n}\n" for n in range(40 * UNIT)), encoding="utf-8")
+    pairs = list(READINGS["documents"].read([Corpus(tmp_path / "text")]))
+    held = hold_out(pairs, 3 * UNIT)
+    valid = list(held.valid(pairs))
+    assert len(valid) == held.pairs == 3 * UNIT
+    for first in range(0, 3 * UNIT, UNIT):
+        part = valid[first : first + UNIT]
+        assert [pair.follows for pair in part] == [False] + [True] * (UNIT - 1)
+        assert [pair.line - part[0].line for pair in part] == list(range(UNIT))
+
+
+def test_the_next_sentence_is_of_the_same_document(corpora: list[Corpus], tokenizer: Tokenizer, tmp_path: Path) -> None:
+    store = store_of(corpora, tokenizer, tmp_path, "documents")
+    objective = make("masked", material("bert", tokenizer), {"next_sentence": True, "rate": 0.0})
+    assert type(objective).reading({"next_sentence": True}) == "documents"
+    assert type(objective).reading({}) == "text"
+    assert objective.rows is not None
+    truly_next = {0: 1, 3: 4, 5: 6}
+    random = np.random.default_rng(1)
+    labels: dict[int, set[int]] = {}
+    for index in range(len(store)):
+        for _ in range(30):
+            row = objective.rows(store, index, random)
+            labels.setdefault(index, set()).add(row.label)
+            ids = np.where(row.target != PAD, row.target, row.source)  # without masks
+            second = ids[1 + int((ids == SEPARATOR).argmax()) : -1].tolist()
+            follows = index in truly_next and second == store.source(truly_next[index]).tolist()
+            assert (row.label == 0) == follows
+            assert second != store.source(index).tolist()
+    assert labels == {index: {0, 1} if index in truly_next else {1} for index in range(len(store))}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "room", "kept"),
+    [((3, 3), 10, (3, 3)), ((8, 8), 10, (5, 5)), ((20, 3), 10, (7, 3)), ((2, 20), 9, (2, 7)), ((9, 9), 5, (3, 2))],
+)
+def test_pairs_are_truncated_longest_first(lengths: tuple[int, int], room: int, kept: tuple[int, int]) -> None:
+    first, second = np.arange(lengths[0]), np.arange(lengths[1])
+    one, two = truncated_pair(first, second, room)
+    assert (len(one), len(two)) == kept
+    assert one.tolist() == first[lengths[0] - kept[0] :].tolist()  # what is near the other sentence stays
+    assert two.tolist() == second[: kept[1]].tolist()
+
+
+def test_a_long_pair_keeps_both_sentences(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a1 " * 40 + "\n" + "b1 " * 40 + "\n" + "c1\nd1\n", encoding="utf-8")
+    store = store_of([Corpus(tmp_path / "text")], tokenizer, tmp_path, "documents")
+    objective = make("masked", material("bert", tokenizer), {"next_sentence": True, "longest": 23})
+    assert objective.rows is not None
+    for seed in range(10):
+        row = objective.rows(store, 0, np.random.default_rng(seed))
+        assert len(row.source) <= 23
+        assert (row.source == SEPARATOR).sum() == 2
+        assert row.types is not None
+        assert 2 <= row.types.sum() < 22
+
+
+def targets(objective: Objective, store: TokenStore) -> list[list[int]]:
+    assert objective.rows is not None
+    rows = [objective.rows(store, index, np.random.default_rng(0)) for index in range(len(store))]
+    return [row.target.tolist() for row in rows]
+
+
+def test_a_line_that_is_cut_starts_and_ends_once(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a1 a2 a3 b1 c1\nc2\n", encoding="utf-8")
+    store = store_of([Corpus(tmp_path / "text")], tokenizer, tmp_path, "text", longest=2)
+    line = tokenizer.encode("a1 a2 a3 b1 c1")
+    last = tokenizer.encode("c2")
+    assert [store.source(n).tolist() for n in range(len(store))] == [line[:2], line[2:4], line[4:], last]
+    assert [store.starts(n) for n in range(4)] == [True, False, False, True]
+    assert [store.ends(n) for n in range(4)] == [False, False, True, True]
+    language = make("language", material("gpt", tokenizer), {})
+    assert targets(language, store) == [[START, *line[:2]], line[2:4], [START, *line[4:], END], [START, *last, END]]
+    denoising = make("denoising", material("bart", tokenizer), {"infill": 0.0, "permute": False})
+    start = FRAMINGS_OF["bart"].start
+    assert targets(denoising, store) == [
+        [start, *line[:2]],
+        [start, *line[2:4]],
+        [start, *line[4:], END],
+        [start, *last, END],
+    ]

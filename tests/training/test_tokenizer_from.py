@@ -1,0 +1,122 @@
+"""Runs that share a vocabulary: with other seeds, and with a tokenizer from elsewhere."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import tokenizers
+from conftest_training import small_config
+from tokenizers import decoders, models, pre_tokenizers, trainers
+
+import dragoman
+from dragoman.config import Config, TextConfig
+from dragoman.errors import UserError
+from dragoman.training.display import Silent
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
+
+
+def without_validation(config: Config) -> Config:
+    return replace(config, data=replace(config.data, valid_source=(), valid_target=()))
+
+
+def quiet(text: str) -> None:
+    pass
+
+
+def trained(folder: Path, config: Config) -> Path:
+    prepare(folder, config, quiet)
+    Trainer(folder, Silent()).train()
+    return folder
+
+
+def with_text(config: Config, **text: object) -> Config:
+    return replace(config, text=replace(TextConfig(), **text))  # type: ignore[arg-type]
+
+
+def test_runs_with_other_seeds_can_be_ensembled(corpus: Path, tmp_path: Path) -> None:
+    runs = [
+        trained(tmp_path / f"run{seed}", without_validation(small_config(corpus, seed=seed, steps=2)))
+        for seed in (1, 2)
+    ]
+    assert len({(run / "tokenizer.json").read_text(encoding="utf-8") for run in runs}) == 1
+    for name in ("source.tokens", "target.tokens"):
+        assert len({next((run / "data" / "valid").rglob(name)).read_bytes() for run in runs}) == 1
+    first, second = map(dragoman.load, runs)
+    assert first.model.state_dict().keys() == second.model.state_dict().keys()
+    assert first.together(second).translate(["The dog sleeps."])[0].text
+
+
+def test_a_tokenizer_of_another_run_is_kept(corpus: Path, tmp_path: Path) -> None:
+    config = small_config(corpus, steps=2)
+    first = trained(tmp_path / "first", config)
+    half = tmp_path / "half"
+    half.mkdir()
+    for name in ("train.en", "train.de"):
+        lines = (corpus / name).read_text(encoding="utf-8").splitlines(keepends=True)
+        (half / name).write_text("".join(lines[:100]), encoding="utf-8")
+    data = replace(config.data, source=(str(half / "train.en"),), target=(str(half / "train.de"),))
+    second = trained(tmp_path / "second", with_text(replace(config, data=data), tokenizer_from=str(first)))
+    assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
+    one, two = dragoman.load(first), dragoman.load(second)
+    assert two.config.text.kind == "bpe"
+    assert one.together(two).translate(["The dog sleeps."])[0].text
+
+
+def test_a_run_is_trained_with_a_hugging_face_tokenizer(corpus: Path, tmp_path: Path) -> None:
+    library = tokenizers.Tokenizer(models.BPE())
+    library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    library.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=350, initial_alphabet=alphabet, show_progress=False)
+    library.train([str(corpus / "train.en"), str(corpus / "train.de")], trainer)
+    library.save(str(tmp_path / "tokenizer.json"))
+    config = with_text(small_config(corpus, steps=2), tokenizer_from=str(tmp_path / "tokenizer.json"))
+    run = dragoman.load(trained(tmp_path / "run", config))
+    (tmp_path / "tokenizer.json").unlink()  # the run needs it no more
+    text = "The dog sleeps."
+    assert run.source_tokenizer.decode(run.source_tokenizer.encode(text)) == text
+    assert run.translate([text])[0].tokens
+    with pytest.raises(UserError, match="was given, but the tokenizer"):
+        prepare(
+            tmp_path / "other",
+            replace(config, text=replace(config.text, kind="unigram", tokenizer_from=str(run.folder))),
+            quiet,
+        )
+
+
+def test_weights_and_another_tokenizer_contradict_each_other(corpus: Path, tmp_path: Path) -> None:
+    config = small_config(corpus, steps=2)
+    run = trained(tmp_path / "run", config)
+    both = with_text(config, tokenizer_from=str(run))
+    both = replace(both, training=replace(both.training, start_from=str(run)))
+    with pytest.raises(UserError, match="leave --tokenizer-from out"):
+        prepare(tmp_path / "other", both, quiet)
+    assert not (tmp_path / "other").exists()
+
+
+def text_alone(corpus: Path, *languages: str) -> Config:
+    config = with_text(small_config(corpus, "bart"), size=1000)
+    sources = tuple(str(corpus / f"train.{language}") for language in languages)
+    return replace(config, data=replace(config.data, source=sources, target=(), valid_source=(), valid_target=()))
+
+
+def test_a_tokenizer_of_another_language_is_warned_about(corpus: Path, tmp_path: Path) -> None:
+    prepare(tmp_path / "german", text_alone(corpus, "de"), quiet)
+    prepare(tmp_path / "both", text_alone(corpus, "en", "de"), quiet)
+    pairs = small_config(corpus)
+    alone = prepare(tmp_path / "alone", with_text(pairs, tokenizer_from=str(tmp_path / "german")), quiet).preflight
+    (warning,) = [warning for warning in alone.warnings if "tokens per character" in warning]
+    found, usual = alone.source.fertility, alone.fertility[0]
+    assert found is not None
+    assert usual is not None
+    assert warning.startswith(f"the tokenizer splits the source into small pieces, {found:.2f} tokens per character")
+    assert f"({usual:.2f} in the text that it was learned from)" in warning
+    good = prepare(tmp_path / "good", with_text(pairs, tokenizer_from=str(tmp_path / "both")), quiet).preflight
+    assert not [warning for warning in good.warnings if "tokens per character" in warning]
+    # what a tokenizer was learned from is known in the second generation too
+    again = prepare(tmp_path / "again", with_text(pairs, tokenizer_from=str(tmp_path / "alone")), quiet).preflight
+    assert again.fertility == alone.fertility
+    assert warning in again.warnings
