@@ -190,14 +190,14 @@ class SearchConfig:
     beam: int = 5
     length_penalty: float = 1.0
     normalisation: Literal["power", "gnmt"] = "power"  # of a length: |y|^α, or ((5 + |y|) / 6)^α
-    stop: Literal["complete", "hopeless", "steps"] = "complete"  # when a beam stops
+    early_stopping: Literal[True, False, "never", "steps"] = "never"  # when a beam stops: as Hugging Face, and "steps"
     unfinished: Literal["behind", "beside"] = "behind"  # do those that the limit cuts off compete with complete ones?
     coverage: float = 0.0  # β, how much it counts that every source word was looked at
     tokens: int = 8192  # source tokens of the sentences translated together
     longest_source: int = 1024  # tokens; a longer line is cut there, and it is said
-    length_ratio: float = 2.0  # a target may have so many tokens for each of its source
-    length_extra: int = 20  # and so many more
-    longest_target: int = 1024  # but never more than so many
+    length_ratio: float | None = None  # a target has at most length_ratio · source tokens + length_extra tokens;
+    length_extra: int | None = None  # both are derived from the training pairs if not given
+    longest_target: int = 1024  # and never more than this
     least: int = 0  # no END before so many tokens
     no_repeat: int = 0  # no n-gram of so many tokens comes twice; 0: any may
     #: copy lines of numbers, punctuation, URLs and e-mail addresses; chosen by the training data if not given
@@ -231,6 +231,29 @@ def _check(section: str, config: Any, **ranges: tuple[float, float]) -> None:
 def from_dict(values: Any, where: str = "the configuration") -> Config:
     """The configuration in plain values; a misspelt name is answered with the nearest known one."""
     return _section(Config, values, where, "")
+
+
+OLD_STOPPING: dict[str, Any] = {"complete": True, "hopeless": False, "steps": "steps"}  # values of `stop`
+
+
+def with_early_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Settings of a beam search with `stop` and `complete`, as earlier versions wrote them, under their new names.
+
+    `stop` became `early_stopping`, and `complete` became `num_finished`. Both names at once are an error.
+    """
+    for old, new in (("stop", "early_stopping"), ("complete", "num_finished")):
+        if old in values and new in values:
+            known = ", ".join(f"{old}={name} is {new}={str(value).lower()}" for name, value in OLD_STOPPING.items())
+            hint = f": {known}" if old == "stop" else ""
+            raise UserError(f"{where}{old} is now called {new}{hint}")
+    if not {"stop", "complete"} & values.keys():
+        return values
+    stop = values.get("stop", "complete")
+    if not isinstance(stop, str) or stop not in OLD_STOPPING:
+        raise unknown(f"{where}stop, which is now early_stopping:", str(stop), [*OLD_STOPPING])
+    others = {name: value for name, value in values.items() if name not in ("stop", "complete")}
+    count = {"num_finished": values["complete"]} if values.get("complete") is not None else {}
+    return others | {"early_stopping": OLD_STOPPING[stop]} | count
 
 
 def with_data(config: Config, files: dict[str, tuple[str, ...]]) -> Config:
@@ -305,7 +328,9 @@ def _parse(hint: Any, text: str, path: str) -> Any:
         inner = next(option for option in options if option is not type(None))
         empty = not text or (inner is not str and text.strip().lower() in ("null", "none", "~"))
         return None if empty else _parse(inner, text, path)
-    if hint is str or origin is Literal:
+    if origin is Literal:  # True and False are written true and false
+        return next((option for option in options if str(option).lower() == text.lower()), text)
+    if hint is str:
         return text
     if hint is int or hint is float:
         try:
@@ -345,6 +370,7 @@ def _section(cls: type[Section], values: Any, where: str, path: str) -> Section:
         raise UserError(f"{where}: {path or 'it'} must hold names and values, but holds {values!r}")
     hints = typing.get_type_hints(cls)
     read = {}
+    values = with_early_stopping(values, f"{where}: {path}.") if cls is SearchConfig else values
     for name, value in values.items():
         full = f"{path}.{name}".lstrip(".")
         if name not in hints:
@@ -363,8 +389,8 @@ def _value(hint: Any, value: Any, path: str) -> Any:
             return None
         return _value(next(o for o in options if o is not type(None)), value, path)
     if origin is Literal:
-        if value not in options:
-            raise unknown(f"{path}:", str(value), [str(o) for o in options])
+        if not any(value == option and type(value) is type(option) for option in options):
+            raise unknown(f"{path}:", str(value), [str(o).lower() if isinstance(o, bool) else str(o) for o in options])
         return value
     if origin is tuple:
         return tuple(_value(options[0], v, path) for v in (value if isinstance(value, (list, tuple)) else [value]))

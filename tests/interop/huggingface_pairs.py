@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, Length, Symbols, engine
 from dragoman.search.engine import Rule
 from dragoman.search.slots import Tree
+from dragoman.search.stopping import EarlyStopping
 
 OPEN: dict[str, Any] = {"forced_eos_token_id": None}  # END is not put behind what the limit cuts off
 UNTIED: dict[str, Any] = {"tie_word_embeddings": False}  # else random models write each word again and again
@@ -54,8 +55,8 @@ def representative(families: Iterable[str]) -> list[Any]:
 
 
 SEQ2SEQ = [name for name in FAMILIES if name not in DECODERS]
-#: when a beam stops: theirs and ours
-EARLY: dict[Any, Literal["complete", "hopeless", "steps"]] = {True: "complete", False: "hopeless", "never": "steps"}
+#: values of `early_stopping`, which mean the same in `generate` and here
+EARLY: tuple[EarlyStopping, ...] = (True, False, "never")
 #: how strongly parts speak, by the beginning of their names: words strongly, sources no more than words
 GAINS = {"shared": 4.0, "embed_tokens": 4.0, "v": 0.6}
 OTHERS = 2.0

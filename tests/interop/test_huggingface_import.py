@@ -290,7 +290,7 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     assert "no_repeat" not in result.stdout
     assert "not taken over: bad_words_ids [[5, 6]]" in result.stdout
     assert dragoman.load(tmp_path / "run", device="cpu").config.search == SearchConfig(
-        beam=1, stop="hopeless", unfinished="beside", no_repeat=3
+        beam=1, early_stopping=False, unfinished="beside", no_repeat=3, length_ratio=2.0, length_extra=20
     )
     result = CliRunner().invoke(app, [str(tmp_path / "marian"), str(tmp_path / "second"), "--json"])
     assert json.loads(result.stdout)["parameters"] == count

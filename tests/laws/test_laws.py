@@ -255,7 +255,7 @@ def test_a_hypothesis_scores_what_teacher_forcing_gives_it(variant: str, alpha: 
 def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, alpha: float) -> None:
     model = small_model(variant, vocabulary=7)  # 3 words and END: 1 + 3 + 9 + 27 targets of up to 4 tokens
     source = as_read(variant, torch.tensor([[4, 6, 5, 4]]))
-    wide = Beam(128, alpha, stop="steps", best=40)
+    wide = Beam(128, alpha, early_stopping="steps", best=40)
     engine = Engine([model], SYMBOLS, BeamSearch(wide, SYMBOLS.end))
     found = engine.search(source, torch.tensor([4]), torch.tensor([4]), torch.tensor([0]))[0]
     oracle = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=alpha, best=40)
@@ -315,7 +315,7 @@ def test_a_decoder_alone_searches_up_to_its_last_position() -> None:
     model.eval()
     source = torch.randint(4, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(3))
     lengths = torch.tensor([9, 2])
-    for settings in (Beam(1, length=Length(0, 50)), Beam(3, stop="steps", length=Length(0, 50))):
+    for settings in (Beam(1, length=Length(0, 50)), Beam(3, early_stopping="steps", length=Length(0, 50))):
         together = search(model, source, lengths, SYMBOLS, settings, torch.arange(2))
         for row, length in enumerate(lengths.tolist()):
             own = source[row : row + 1, :length]

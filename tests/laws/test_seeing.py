@@ -182,8 +182,8 @@ def test_alternatives_are_a_teacher_forced_pass(variant: str) -> None:
 SEARCHES = {
     "beam": Beam(4, 0.6, best=3, length=Length(0, 6)),
     "greedy": Beam(1, length=Length(0, 6)),
-    "hopeless": Beam(3, stop="hopeless", best=2, length=Length(0, 5)),
-    "steps": Beam(2, stop="steps", length=Length(0, 5), normalisation="gnmt"),
+    "hopeless": Beam(3, early_stopping=False, best=2, length=Length(0, 5)),
+    "steps": Beam(2, early_stopping="steps", length=Length(0, 5), normalisation="gnmt"),
     "diverse": Beam(4, groups=2, best=2, length=Length(0, 5)),
     "samples": Sample(best=3, seed=5, length=Length(0, 6)),
 }

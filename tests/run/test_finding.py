@@ -117,7 +117,10 @@ def test_what_exact_search_cannot_do(runs: dict[str, Run]) -> None:
 
 def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp_path: Path) -> None:
     there = runs["there"]
-    assert there.search == there.beam() == Beam(5, length=Length(2.0, 20, 1024))
+    assert there.search == there.beam() == Beam(5, length=there.length)
+    own = there.config.search
+    assert there.length == Length(own.length_ratio or 0.0, own.length_extra or 0, 1024)
+    assert runs["german"].length == Length(2.0, 20, 1024)  # a language model has no pairs to derive limits from
     for search in (Sample(seed=3, length=SHORT), MinimumRisk(BEAM), Rerank(BEAM, Weights(length=1.0))):
         settings = replace(there.config, search=replace(there.config.search, description=described(search)))
         (tmp_path / "config.yaml").write_text(to_yaml(settings), encoding="utf-8")

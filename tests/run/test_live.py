@@ -22,7 +22,7 @@ SEARCHES: dict[str, Decision] = {
     "a sample": Sample(seed=4, length=SHORT),
     "samples": Sample(best=3, length=SHORT),
     "a beam": Beam(4, best=2, length=SHORT),
-    "a beam up to the limit": Beam(3, stop="steps", length=replace(SHORT, least=4)),
+    "a beam up to the limit": Beam(3, early_stopping="steps", length=replace(SHORT, least=4)),
     "groups": Beam(4, groups=2, length=SHORT),
     "minimum risk": MinimumRisk(Sample(best=4, length=SHORT)),
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -92,3 +93,61 @@ def beam_search(
     """A beam, even if it is one hypothesis wide."""
     engine = Engine([model], symbols, BeamSearch(settings, symbols.end))
     return engine.search(source, lengths, limits, torch.arange(len(source)))
+
+
+class RandomTable:
+    """log p(next | source, prefix) drawn at random for every source and prefix, the same each time it is needed.
+
+    Tokens: 0 is START, 1 is END, the others are words. `draw` makes the V logits of a prefix from a generator.
+    """
+
+    symbols = Symbols(start=0, end=1, banned=(0,))
+    longest_source = None
+
+    def __init__(self, seed: int, vocabulary: int = 6, draw: Callable[[torch.Generator, int], Tensor] | None = None):
+        self.seed, self.vocabulary = seed, vocabulary
+        self.draw = draw or (lambda chance, size: 2.5 * torch.randn(size, generator=chance))
+        self.rows: dict[tuple[int, ...], Tensor] = {}
+        self.steps = 0
+
+    def after(self, source: int, prefix: Sequence[int]) -> Tensor:
+        """V: the logits of every next token."""
+        key = (source, *prefix)
+        if key not in self.rows:
+            number = 0
+            for token in (self.seed, *key):
+                number = (number * 1_000_003 + token + 1) % 2**61
+            self.rows[key] = self.draw(torch.Generator().manual_seed(number), self.vocabulary)
+        return self.rows[key]
+
+    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
+        tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
+        written = torch.full((len(tokens), longest + 1), -1)
+        state: State = {"source": source[:, 0].repeat_interleave(beam), "written": written}
+        return Start(None, state, tokens, torch.zeros_like(tokens), longest + 1)
+
+    def decode(self, tokens: Tensor, ctx: Ctx, state: State) -> tuple[Tensor, State]:
+        self.steps += 1
+        written = state["written"].scatter(1, ctx.layout.positions, tokens)
+        rows = zip(state["source"].tolist(), written.tolist(), ctx.layout.positions[:, 0].tolist())
+        logits = [self.after(source, row[1 : place + 1]) for source, row, place in rows]
+        return torch.stack(logits)[:, None], {"source": state["source"], "written": written}
+
+    def widened(self, state: State, rows: int, places: int) -> tuple[State, int]:
+        more = (0, places - state["written"].shape[1])
+        return {"source": state["source"], "written": torch.nn.functional.pad(state["written"], more, value=-1)}, places
+
+    def reorder(self, state: State, rows: Tensor) -> State:
+        return map_state(lambda leaf: leaf.index_select(0, rows), state)
+
+    def every_target(self, source: int, limit: int) -> list[tuple[tuple[int, ...], float, int]]:
+        """All targets that END within `limit` tokens: their words, log p in float64 and number of tokens."""
+        found, prefixes = [], [((), 0.0)]
+        for length in range(1, limit + 1):
+            longer = []
+            for prefix, score in prefixes:
+                log_p = self.after(source, prefix).double().log_softmax(-1).tolist()
+                found.append((prefix, score + log_p[1], length))
+                longer += [((*prefix, word), score + log_p[word]) for word in range(2, self.vocabulary)]
+            prefixes = longer
+        return found

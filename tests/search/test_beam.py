@@ -145,18 +145,18 @@ def test_exhaustive_search_refuses_what_it_cannot_finish() -> None:
 
 
 def test_stopping_at_the_first_complete_hypothesis_can_miss_a_better_one() -> None:
-    model, early = run(PIE, Beam(size=2, complete=1), longest=10)
+    model, early = run(PIE, Beam(size=2, early_stopping=True, num_finished=1), longest=10)
     assert told(model, early) == [("he hit a pie", -3.8 / 5)]
     assert len(model.steps) == 5  # END came with the fifth token
-    model, late = run(PIE, Beam(size=2, stop="steps"), longest=10)
+    model, late = run(PIE, Beam(size=2, early_stopping="steps"), longest=10)
     assert told(model, late) == [("he hit me with a pie", -4.4 / 7)]
     assert len(model.steps) == 10  # to the length limit
 
 
-def test_it_stops_when_as_many_are_complete_as_the_beam_is_wide() -> None:
-    model, _ = run(PIE, Beam(size=2), longest=10)
+def test_it_stops_when_as_many_have_finished_as_the_beam_is_wide() -> None:
+    model, _ = run(PIE, Beam(size=2, early_stopping=True), longest=10)
     assert len(model.steps) == 7
-    model, found = run(PIE, Beam(size=2, complete=3, best=2), longest=10)
+    model, found = run(PIE, Beam(size=2, early_stopping=True, num_finished=3, best=2), longest=10)
     assert len(model.steps) == 7  # three are complete by then
     assert told(model, found)[0] == ("he hit me with a pie", -4.4 / 7)
 
@@ -213,15 +213,15 @@ def test_how_long_a_target_may_get(
 # ---- n best
 
 
-@pytest.mark.parametrize("stop", ["complete", "steps"])
-def test_the_n_best_are_distinct_and_in_order(stop: Any) -> None:
+@pytest.mark.parametrize("early_stopping", [True, False, "never", "steps"])
+def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
     torch.manual_seed(3)
     model = SYSTEMS["transformer"].spec(Vocabulary(12, 12, joint=True), "tiny", width=16, layers=1).build().eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)
     table = TableModel(PIE)
-    settings = Beam(6, best=6, stop=stop, length=Length(ratio=0, extra=7))
+    settings = Beam(6, best=6, early_stopping=early_stopping, length=Length(ratio=0, extra=7))
     source, lengths = torch.randint(4, 12, (4, 5)), torch.tensor([5, 4, 3, 5])
     for hypotheses in search(model, source, lengths, table.symbols, settings, torch.arange(4)):
         assert len(hypotheses) == 6
@@ -240,12 +240,22 @@ def test_the_n_best_are_distinct_and_in_order(stop: Any) -> None:
         ({"size": 0}, "a beam must be at least 1 wide, but is 0"),
         ({"size": 2, "best": 3}, "a beam of 2 cannot give the 3 best: widen it, or ask for fewer"),
         ({"size": 2, "best": 0}, "at least 1 hypothesis must be given back, but 0 were asked for"),
-        ({"size": 4, "best": 3, "complete": 2}, "stopping after 2 complete hypotheses cannot give the 3 best"),
-        ({"size": 4, "complete": 0}, "stopping after 0 complete hypotheses cannot give the 1 best"),
-        ({"size": 4, "stop": "never"}, "a beam stops by 'complete', by 'hopeless' or by 'steps', not by 'never'"),
         (
-            {"size": 4, "stop": "steps", "complete": 2},
-            "a beam that stops by 'steps' cannot stop after 2 complete hypotheses",
+            {"size": 4, "best": 3, "early_stopping": True, "num_finished": 2},
+            "a search that stops at num_finished=2 hypotheses cannot return best=3: raise num_finished",
+        ),
+        (
+            {"size": 4, "early_stopping": False, "num_finished": 0},
+            "a search that stops at num_finished=0 hypotheses cannot return best=1: raise num_finished",
+        ),
+        (
+            {"size": 4, "early_stopping": "soon"},
+            "early_stopping must be True, False, 'never' or 'steps', but is 'soon'",
+        ),
+        ({"size": 4, "early_stopping": 1}, "early_stopping must be True, False, 'never' or 'steps', but is 1"),
+        (
+            {"size": 4, "num_finished": 2},
+            "num_finished=2 needs early_stopping=True or False, but it is 'never': change one of them",
         ),
         ({"size": 4, "groups": 3}, "a beam of 4 cannot be parted into 3 groups: choose a divisor of it"),
         ({"diversity": -1.0}, "the diversity of groups must lie between 0 and 100, but is -1.0"),

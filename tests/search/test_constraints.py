@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from typing import Any
 
 import pytest
 import torch
@@ -78,10 +79,10 @@ def test_phrases_are_met_and_cost_what_teacher_forcing_says(variant: str, size: 
 
 
 @every_kind
-@pytest.mark.parametrize("stop", ["complete", "hopeless", "steps"])
-def test_without_phrases_it_is_a_plain_beam(variant: str, stop: str) -> None:
+@pytest.mark.parametrize("early_stopping", [True, False, "never", "steps"])
+def test_without_phrases_it_is_a_plain_beam(variant: str, early_stopping: Any) -> None:
     p = pairs(variant)
-    settings = Beam(4, best=4, stop=stop)  # type: ignore[arg-type]
+    settings = Beam(4, best=4, early_stopping=early_stopping)
     plain = Engine([model_of(variant)], SYMBOLS, BeamSearch(settings, SYMBOLS.end))
     expected = plain.search(p.source, p.source_lengths, torch.tensor([9, 8, 10]), torch.arange(3))
     assert found(variant, [[], [], []], settings, [9, 8, 10]) == expected
@@ -153,7 +154,7 @@ def test_batch_and_order_never_change_a_result(variant: str) -> None:
 def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, phrases: list[list[int]]) -> None:
     model = model_of(variant, 7)  # 3 words and END: 81 hypotheses of 4 words have 324 continuations
     source = as_read(variant, torch.tensor([[4, 6, 5, 4]]))
-    engine = Engine([model], SYMBOLS, ConstrainedBeam(Beam(330, 0.7, stop="steps", best=330), SYMBOLS.end))
+    engine = Engine([model], SYMBOLS, ConstrainedBeam(Beam(330, 0.7, early_stopping="steps", best=330), SYMBOLS.end))
     limits = torch.tensor([5])
     results = engine.search(source, torch.tensor([4]), limits, torch.tensor([0]), phrases_of([phrases]))[0]
     every = exhaustive_search(model, source, SYMBOLS, longest=5, alpha=0.7, best=1000)

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 
+from dragoman.config import Config, with_settings
 from dragoman.errors import UserError
 from dragoman.search import (
     Beam,
@@ -30,7 +31,7 @@ from dragoman.search.description import KINDS, SEARCHES
 
 EVERY = [
     Beam(),
-    Beam(6, 0.6, "hopeless", 3, 2, Length(1.5, 3, 40, 2), "gnmt", 0.2, "beside", 3),
+    Beam(6, 0.6, False, 3, 2, Length(1.5, 3, 40, 2), "gnmt", 0.2, "beside", 3),
     Beam(6, groups=3, diversity=0.25),
     Sample(),
     Sample(0.7, 40, 0.9, 3, 2**40, Length(), 0.05, 0.8, 2),
@@ -91,7 +92,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
         ({"kind": "Beam", "widht": 3}, "unknown field of Beam 'widht'"),
         ({"kind": "Beam", "size": "5"}, "Beam.size must be int, but is '5'"),
         ({"kind": "Beam", "size": True}, "Beam.size must be int"),
-        ({"kind": "Beam", "stop": "soon"}, "Beam.stop must be"),
+        ({"kind": "Beam", "early_stopping": "soon"}, "Beam.early_stopping must be"),
         ({"kind": "Beam", "length": {"kind": "Beam"}}, "Beam.length must be Length"),
         ({"kind": "MinimumRisk"}, "MinimumRisk lacks its field candidates"),
         ({"kind": "MinimumRisk", "candidates": {"kind": "Exact"}}, r"candidates must be Beam \| Sample"),
@@ -99,7 +100,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
         ({"kind": "Beam", "size": 2, "best": 3}, "a beam of 2 cannot give the 3 best"),
         ({"kind": "Beam", "size": 4, "groups": 3}, "cannot be parted into 3 groups"),
         ({"kind": "Length", "least": 9, "most": 3}, "at least 9 and at most 3 tokens cannot be"),
-        ({"kind": "Sample", "temperature": math.nan}, "a temperature must be above 0"),
+        ({"kind": "Sample", "temperature": math.nan}, "the temperature must be a number"),
         ({"kind": "Exact", "most": 0}, "at least 1 prefix"),
     ],
 )
@@ -131,3 +132,32 @@ def test_a_reranking_needs_something_to_choose_from() -> None:
 def test_only_what_is_known_can_be_made() -> None:
     assert set(KINDS) == {*SEARCHES, "Length", "Weights"}
     assert replace(Beam(), size=2) != Beam()
+
+
+@pytest.mark.parametrize(
+    ("old", "expected"),
+    [
+        ({"stop": "complete", "complete": None}, Beam(early_stopping=True)),
+        ({"stop": "hopeless", "complete": None}, Beam(early_stopping=False)),
+        ({"stop": "steps", "complete": None}, Beam(early_stopping="steps")),
+        ({"stop": "complete", "complete": 3}, Beam(early_stopping=True, num_finished=3)),
+        ({"complete": 3}, Beam(early_stopping=True, num_finished=3)),
+        ({"stop": "hopeless"}, Beam(early_stopping=False)),
+    ],
+)
+def test_descriptions_of_earlier_versions_still_open(old: dict[str, Any], expected: Beam) -> None:
+    assert from_description({"kind": "Beam", **old}) == expected
+    nested = {"kind": "MinimumRisk", "candidates": {"kind": "Beam", "best": 2, **old}}
+    assert from_description(nested) == MinimumRisk(replace(expected, best=2))
+
+
+def test_a_former_name_beside_its_new_one_is_answered_with_the_new_one() -> None:
+    with pytest.raises(UserError, match=r"Beam\.stop is now called early_stopping: stop=complete is .*=true"):
+        from_description({"kind": "Beam", "stop": "complete", "early_stopping": True})
+    with pytest.raises(UserError, match=r"search\.stop is now called early_stopping"):
+        with_settings(Config(), ["search.stop=complete"])
+    with pytest.raises(UserError, match="stop, which is now early_stopping: 'soon'"):
+        from_description({"kind": "Beam", "stop": "soon"})
+    assert with_settings(Config(), ["search.early_stopping=true"]).search.early_stopping is True
+    with pytest.raises(UserError, match=r"search\.early_stopping: '1'"):
+        with_settings(Config(), ["search.early_stopping=1"])

@@ -186,7 +186,7 @@ def test_scores_are_teacher_forced_scores_and_no_beam_is_better() -> None:
     scores = token_scores(model, source, lengths, framed, torch.tensor([framed.shape[1]]))
     assert found.hypothesis.score == pytest.approx(float(scores.sum()), abs=1e-4)
     assert found.proved
-    settings = Beam(8, 0.0, stop="steps", best=8, length=Length(0, 7))
+    settings = Beam(8, 0.0, early_stopping="steps", best=8, length=Length(0, 7))
     complete = [h for h in search(model, source, lengths, SYMBOLS, settings, torch.tensor([0]))[0] if h.finished]
     assert complete
     assert all(h.score <= found.hypothesis.score + 1e-4 for h in complete)

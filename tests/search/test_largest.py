@@ -48,8 +48,8 @@ def test_continuations_of_rows_that_are_over_are_last() -> None:
     logits = torch.zeros(4, 3, 9000)
     logits[:, 1, 8999], logits[:, 0] = 1.0, 9.0
     scores = torch.tensor([-torch.inf, -1.0, -2.0]).expand(4, -1)
-    best, row, place = continuations(scores, logits, torch.zeros(4, 3), 3)
-    assert best.tolist() == [[0.0, -1.0, -1.0]] * 4
+    best, row, place = continuations(scores, logits, torch.full((4, 3), 9.0), 3)
+    assert best.tolist() == [[-9.0, -10.0, -10.0]] * 4
     assert row.tolist() == [[1, 1, 1]] * 4
     assert place[:, 0].tolist() == [8999] * 4
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -210,12 +211,26 @@ def test_coverage_is_that_of_a_teacher_forced_pass(name: str, alpha: float, beta
 def test_a_beam_as_wide_as_the_space_finds_the_best_of_all(name: str) -> None:
     model = model_of(name, vocabulary=7)  # 3 words and END
     source = torch.tensor([[4, 6, 5]])
-    wide = Beam(128, 0.6, stop="steps", best=40, normalisation="gnmt", coverage=0.4)
+    wide = Beam(128, 0.6, early_stopping="steps", best=40, normalisation="gnmt", coverage=0.4)
     found = beam_search(model, source, torch.tensor([3]), SYMBOLS, torch.tensor([4]), wide)[0]
+    for best in (1, 5, 40):  # the exact rule returns the same
+        exact = replace(wide, early_stopping="never", best=best)
+        assert beam_search(model, source, torch.tensor([3]), SYMBOLS, torch.tensor([4]), exact)[0] == found[:best]
     every = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=0.0, best=40)
     order = sorted(every, key=lambda h: -chosen_by(model, source, h, 0.6, 0.4))
     assert [h.tokens for h in found if h.finished] == [h.tokens for h in order]
     assert [h.tokens for h in order] != [h.tokens for h in every]
+
+
+@pytest.mark.parametrize("alpha", [-1.0, 0.0, 0.6, 1.0, 2.0])
+def test_the_exact_rule_returns_what_a_full_search_returns_with_a_coverage_penalty(alpha: float) -> None:
+    model = model_of("bahdanau")
+    for best, normalisation in ((1, "power"), (2, "gnmt"), (4, "power")):
+        length = Length(ratio=1, extra=5)
+        settings = Beam(4, alpha, best=best, length=length, normalisation=cast(Any, normalisation), coverage=0.3)
+        full = replace(settings, early_stopping="steps")
+        exact, every = (search(model, SOURCE, LENGTHS, SYMBOLS, one, torch.arange(3)) for one in (settings, full))
+        assert exact == every
 
 
 @pytest.mark.parametrize("name", ["luong", "transformer"])

@@ -42,6 +42,22 @@ def test_a_low_temperature_takes_the_likeliest() -> None:
 
 
 @pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (Sample(temperature=1.2e-38), [0.0, 1.0, 0.0, 0.0]),  # the most likely token
+        (Sample(temperature=3.4e38), [0.25, 0.25, 0.25, 0.25]),  # all tokens alike
+        (Sample(top_p=1.2e-38), [0.0, 1.0, 0.0, 0.0]),
+        (Sample(typical=1.2e-38), [0.0, 0.0, 0.0, 1.0]),  # the one whose information content is nearest to the entropy
+        (Sample(temperature=1.2e-38, top_p=1.2e-38, typical=1.2e-38, min_p=1.0, top_k=1), [0.0, 1.0, 0.0, 0.0]),
+    ],
+)
+def test_a_token_is_drawn_at_the_ends_of_every_range(settings: Sample, expected: list[float]) -> None:
+    assert frequencies(settings) == pytest.approx(expected, abs=2 / GRID)
+    distant = torch.tensor([-3e38, 3e38, -torch.inf, 0.0])  # logits as far apart as float32 allows
+    assert set(draw(distant.expand(4, -1), torch.tensor([0.0, 0.3, 0.6, 1 - 2**-24]), settings).tolist()) <= {0, 1, 3}
+
+
+@pytest.mark.parametrize(
     ("settings", "kept"),
     [
         (Sample(top_k=1), [1]),
@@ -189,13 +205,25 @@ def test_asking_for_more_samples_keeps_those_that_were_there(model: EncoderDecod
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"temperature": 0.0}, "a temperature must be above 0, but is 0.0: for the likeliest word use a beam"),
-        ({"temperature": -1.0}, "a temperature must be above 0, but is -1.0: for the likeliest word use a beam"),
+        *[
+            (
+                {"temperature": value},
+                f"the temperature must be a number from 1.2e-38 to 3.4e+38, but is {value}: for the most likely token "
+                "use a beam of 1",
+            )
+            for value in (0.0, -1.0, 1e-38, 1e39, math.inf, math.nan)
+        ],
+        *[
+            ({"top_p": value}, f"top-p must be a number from 1.2e-38 to 1, but is {value}")
+            for value in (0.0, 1.1, 1e-300, math.nan)
+        ],
+        *[
+            ({"typical": value}, f"typical-p must be a number from 1.2e-38 to 1, but is {value}")
+            for value in (0.0, 1.1, 1e-300, math.nan)
+        ],
+        ({"min_p": math.nan}, "min-p must lie between 0 and 1, but is nan"),
         ({"top_k": 0}, "top-k must be at least 1, but is 0"),
-        ({"top_p": 0.0}, "top-p must lie between 0 and 1, but is 0.0"),
-        ({"top_p": 1.1}, "top-p must lie between 0 and 1, but is 1.1"),
         ({"min_p": 1.5}, "min-p must lie between 0 and 1, but is 1.5"),
-        ({"typical": 0.0}, "typical must lie between 0 and 1, but is 0.0"),
         ({"no_repeat": -1}, "n-grams that come only once have at least 1 token, not -1: 0 allows all"),
         ({"best": 0}, "at least 1 sample must be drawn, but 0 were asked for"),
         ({"seed": -1}, "a seed must be at least 0 and below 2^63, but is -1"),

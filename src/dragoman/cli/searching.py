@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.errors import UserError
+from dragoman.errors import UserError, unknown
 
 if TYPE_CHECKING:
     from dragoman.run import Run
@@ -27,9 +27,17 @@ Width = Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy 
 LengthPenalty = Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")]
 Gnmt = Annotated[bool, typer.Option("--gnmt", help="Divide by GNMT's ((5 + |y|) / 6)^α instead of |y|^α.")]
 Coverage = Annotated[float | None, typer.Option(help="β: how much it counts that every source word was looked at.")]
-AllSteps = Annotated[
-    bool, typer.Option("--all-steps", help="Search up to the length limit, not only until enough are complete.")
+EarlyStopping = Annotated[
+    str | None,
+    typer.Option(
+        metavar="never|true|false|steps",
+        help="When a beam stops: never before the result is certain (default); true: once as many hypotheses have "
+        "finished as the beam is wide; false: when moreover the best live one is no better at its present length; "
+        "steps: only at the length limit, with the result of never.",
+        show_default=False,
+    ),
 ]
+AllSteps = Annotated[bool, typer.Option("--all-steps", hidden=True)]  # the former name of --early-stopping steps
 Groups = Annotated[int | None, typer.Option(help="Part the beam into groups that keep away from one another.", min=1)]
 Diversity = Annotated[float | None, typer.Option(help="λ: how far they keep away.")]
 Best = Annotated[int | None, typer.Option(help="Print the N best, each with its score before it.", min=1)]
@@ -94,12 +102,13 @@ NEEDS = {  # an option, and those of which it needs one
     "states": ("exact",),
     "ahead": ("draft",),
 }
-BEAM = ("beam", "gnmt", "coverage", "all_steps", "groups")
+BEAM = ("beam", "gnmt", "coverage", "early_stopping", "groups")
+EARLY_STOPPING: dict[str, Any] = {"never": "never", "true": True, "false": False, "steps": "steps"}
 ALONE = {  # an option, and those that it cannot go with
     "sample": (*BEAM, "length_penalty"),
     "exact": (*BEAM, "sample", "best", "no_repeat", "risk", "rerank_with", "rerank_length"),
     "risk": ("rerank_with", "rerank_length"),
-    "draft": ("beam", "groups", "best", "coverage", "all_steps", "risk", "rerank_with", "rerank_length", "exact"),
+    "draft": ("beam", "groups", "best", "coverage", "early_stopping", "risk", "rerank_with", "rerank_length", "exact"),
 }
 
 
@@ -112,7 +121,8 @@ class SearchOptions:
     length_penalty: float | None = None
     gnmt: bool = False
     coverage: float | None = None
-    all_steps: bool = False
+    early_stopping: str | None = None
+    all_steps: bool = False  # refused with its new name
     groups: int | None = None
     diversity: float | None = None
     best: int | None = None
@@ -136,6 +146,10 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         given = self.given
+        if self.all_steps:
+            raise UserError("--all-steps is now called --early-stopping steps")
+        if self.early_stopping is not None and self.early_stopping not in EARLY_STOPPING:
+            raise unknown("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
         if self.search is not None and len(given) > 1:
             other = next(name for name in given if name != "search")
             raise UserError(f"--search describes the whole search: leave {_flag(other)} out, or say it there")
@@ -193,7 +207,8 @@ class SearchOptions:
             size += -size % groups
         changes = self._changes("length_penalty", "coverage", "groups", "diversity", "no_repeat")
         changes |= {"normalisation": "gnmt"} if self.gnmt else {}
-        changes |= {"stop": "steps"} if self.all_steps else {}
+        if self.early_stopping is not None:
+            changes |= {"early_stopping": EARLY_STOPPING[self.early_stopping], "num_finished": None}
         return replace(own, size=size, best=count, length=self._length(own.length), **changes)
 
     def _reranking(self, run: Run, found: Search) -> Rerank:

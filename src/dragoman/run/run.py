@@ -306,7 +306,7 @@ class Run:
         return Beam(
             max(1, min(own.beam, room)) if size is None else size,  # a toy vocabulary has no room for a wide beam
             own.length_penalty,
-            own.stop,
+            own.early_stopping,
             length=self.length,
             normalisation=own.normalisation,
             coverage=own.coverage,
@@ -318,7 +318,13 @@ class Run:
     def length(self) -> Length:
         """How long targets may get, as the run's configuration says."""
         search = self.config.search
-        return Length(search.length_ratio, search.length_extra, search.longest_target, search.least)
+        ratio, extra = search.length_ratio, search.length_extra
+        return Length(
+            Length.ratio if ratio is None else ratio,
+            Length.extra if extra is None else extra,
+            search.longest_target,
+            search.least,
+        )
 
     def generate(self, prompts: Sequence[str], search: Decision | None = None, tokens: int = 50) -> list[Translation]:
         """Each prompt, which may be empty, with what the model goes on to say; drawn by chance unless told.

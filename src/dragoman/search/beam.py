@@ -1,4 +1,4 @@
-"""Beam search: at each step the K likeliest hypotheses; complete ones are set aside."""
+"""Beam search: at each step the K likeliest hypotheses; finished ones are set aside."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from torch import Tensor
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.engine import Hypothesis, Strategy
 from dragoman.search.greedy import put
-from dragoman.search.largest import continuations, top
+from dragoman.search.largest import continuations, first, top
 from dragoman.search.penalties import coverage_penalty, looked
 from dragoman.search.settings import Beam
 from dragoman.search.slots import Tree
-from dragoman.search.stopping import STOPS
+from dragoman.search.stopping import search_ends
 
 
 class BeamSearch(Strategy):
     """The `settings.best` hypotheses of each source, best first, by log p(y|x) / |y|^α.
 
-    Of the K·V continuations the 2K best are looked at: an END among the first K completes a hypothesis, which is set
-    aside; the first K others go on. Penalties act where hypotheses are set aside; which of them go on is a matter of
-    log p(y|x) alone.
+    Of the K·V continuations the 2K best are looked at: an END among the first K finishes a hypothesis, which is set
+    aside; the first K others are continued. Length and coverage penalties rank finished hypotheses only; which ones are
+    continued is decided by log p(y|x) alone.
     """
 
     moves = True
@@ -35,35 +35,33 @@ class BeamSearch(Strategy):
         slots["scores"] = torch.full((batch, width), -torch.inf, device=tokens.device)
         slots["scores"][:, 0] = 0.0  # at first all hypotheses are the same: let one speak
         slots["written"] = torch.zeros((batch, width, longest), dtype=torch.long, device=tokens.device)
-        slots["aside"] = empty(batch, self.settings.enough, longest, tokens.device)  # complete
-        slots["cut"] = empty(batch, width, longest, tokens.device)  # off by the limit
+        slots["aside"] = empty(batch, self.settings.pool, longest, tokens.device)  # finished
+        slots["cut"] = empty(batch, width, longest, tokens.device)  # truncated by the length limit
         if self.watches:
             slots["looks"] = torch.zeros(batch, width, slots["real"].shape[1], device=tokens.device)  # B K S, in all
 
     def choose(
-        self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, handicap: Tensor | None = None
+        self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, penalty: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
-        """`handicap` (B V): what words cost besides where continuations are compared."""
+        """`penalty` (B V) is subtracted from log p of tokens where continuations are compared, not from the scores."""
         settings, width = self.settings, self.rows
         step, limit, written = slots["step"], slots["limit"], slots["written"]
         if self.watches:
             slots["looks"] = slots["looks"] + at_least_float32(looked(looks))
-        best, parent, token = candidates(slots["scores"], logits, norm, 2 * width, handicap)  # B 2K
+        best, parent, token = candidates(slots["scores"], logits, norm, 2 * width, penalty)  # B 2K
         divisor = settings.penalty(step + 1)[:, None]  # B 1
         end = token == self.end
-        complete = torch.where(end[:, :width], best[:, :width], -torch.inf)
-        normalized = complete / divisor + self._coverage(slots, parent[:, :width])
-        set_aside(slots["aside"], complete, normalized, of(written, parent[:, :width]), step)
-        scores, kept = top(torch.where(end, -torch.inf, best), width)  # B K
-        token, parent = token.gather(1, kept), parent.gather(1, kept)
+        finished = torch.where(end[:, :width], best[:, :width], -torch.inf)
+        normalized = finished / divisor + self._coverage(slots, parent[:, :width])
+        set_aside(slots["aside"], finished, normalized, of(written, parent[:, :width]), step)
+        kept = first(~end, width)  # B K
+        scores, token, parent = best.gather(1, kept), token.gather(1, kept), parent.gather(1, kept)
         slots["written"] = written = put(of(written, parent), step, token)
-        unfinished = torch.where((limit == step + 1)[:, None], scores, -torch.inf)
-        normalized = unfinished / divisor + self._coverage(slots, parent)
-        set_aside(slots["cut"], unfinished, normalized, written, step + 1)
-        ahead = scores[:, 0] / divisor[:, 0]  # as if it had covered every source token
-        over = slots["over"] | (limit <= step + 1) | STOPS[settings.stop](slots["aside"]["normalized"][:, -1], ahead)
-        slots["over"] = over
-        slots["scores"] = scores.masked_fill(over[:, None], -torch.inf)  # nothing more comes of a source that is over
+        at_limit = limit == step + 1
+        truncate(slots["cut"], at_limit, scores, scores / divisor + self._coverage(slots, parent), written, limit)
+        ends = search_ends(settings, slots["aside"]["normalized"], scores, step + 1, limit)
+        slots["over"] = over = slots["over"] | (limit <= step + 1) | ends
+        slots["scores"] = scores.masked_fill(over[:, None], -torch.inf)  # a finished source is not continued
         if self.watches:
             slots["looks"] = of(slots["looks"], parent)
         return token, parent
@@ -75,11 +73,11 @@ class BeamSearch(Strategy):
         return coverage_penalty(slots["looks"], slots["real"][:, None], self.settings.coverage).gather(1, parent)
 
     def results(self, slots: Tree) -> list[list[Hypothesis]]:
-        """What was set aside, then, if that is too little, what the length limit cut off, or both by score."""
+        """The finished hypotheses, then those that the length limit truncated, or both by score."""
         results = []
         best = self.settings.best
-        for complete, unfinished in zip(rows(slots["aside"], True, best), rows(slots["cut"], False, best)):
-            found = complete + unfinished
+        for finished, truncated in zip(rows(slots["aside"], True), rows(slots["cut"], False)):
+            found = finished + truncated
             if self.settings.unfinished == "beside":
                 found.sort(key=lambda one: -one.normalized)
             results.append(found[:best])
@@ -87,17 +85,17 @@ class BeamSearch(Strategy):
 
 
 def candidates(
-    scores: Tensor, logits: Tensor, norm: Tensor, count: int, handicap: Tensor | None = None
+    scores: Tensor, logits: Tensor, norm: Tensor, count: int, penalty: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """B K scores so far and B K V logits → the best continuations: log p of them, their hypotheses, their tokens, B N.
 
-    `handicap` (B V) is taken off where they are compared.
+    With a `penalty` (B V) they are chosen and ordered by log p − penalty of their token.
     """
-    compared = logits if handicap is None else logits - handicap[:, None]
-    best, parent, token = continuations(scores, compared, norm, count)
-    if handicap is not None:
-        best = best + handicap.gather(1, token)
-    return best, parent, token
+    if penalty is None:
+        return continuations(scores, logits, norm, count)
+    _, parent, token = continuations(scores, logits - penalty[:, None], norm, count)
+    log_p = logits.flatten(1).gather(1, parent * logits.shape[2] + token) - norm.gather(1, parent)
+    return scores.gather(1, parent) + log_p.clamp_(max=0), parent, token
 
 
 def of(rows: Tensor, parents: Tensor) -> Tensor:
@@ -107,18 +105,18 @@ def of(rows: Tensor, parents: Tensor) -> Tensor:
 
 
 def empty(batch: int, room: int, longest: int, device: torch.device) -> Tree:
-    """Hypotheses of each source that go on no more, best first: `room` of them, by their normalised scores."""
+    """Room for hypotheses of each source that are not continued, by their normalised scores."""
     nothing = torch.full((batch, room), -torch.inf, device=device)
     return {
         "normalized": nothing,
         "score": nothing.clone(),
-        "size": torch.zeros((batch, room), dtype=torch.long, device=device),  # END not counted
+        "size": torch.zeros((batch, room), dtype=torch.long, device=device),  # without END
         "written": torch.zeros((batch, room, longest), dtype=torch.long, device=device),
     }
 
 
 def set_aside(aside: Tree, score: Tensor, normalized: Tensor, written: Tensor, size: Tensor) -> None:
-    """score B K, −∞ where there is nothing to set aside; a better one takes the place of the worst."""
+    """Add finished hypotheses, score B K, −∞ where there is none: a better one replaces the worst, best first."""
     room = aside["score"].shape[1]
     aside["normalized"], order = top(torch.cat((aside["normalized"], normalized), 1), room)
     aside["score"] = torch.cat((aside["score"], score), 1).gather(1, order)
@@ -126,10 +124,19 @@ def set_aside(aside: Tree, score: Tensor, normalized: Tensor, written: Tensor, s
     aside["written"] = of(torch.cat((aside["written"], written), 1), order)
 
 
-def rows(aside: Tree, finished: bool, most: int) -> list[list[Hypothesis]]:
-    """The best of each source, at `most` so many."""
-    columns = (aside[name][:, :most].tolist() for name in ("written", "size", "score", "normalized"))
-    return [
+def truncate(cut: Tree, at_limit: Tensor, score: Tensor, normalized: Tensor, written: Tensor, size: Tensor) -> None:
+    """Keep the live hypotheses, B K, of the sources (B) that have reached their length limit."""
+    here = at_limit[:, None]
+    cut["normalized"] = torch.where(here, normalized, cut["normalized"])
+    cut["score"] = torch.where(here, score, cut["score"])
+    cut["size"] = torch.where(here, size[:, None], cut["size"])
+    cut["written"] = torch.where(here[..., None], written, cut["written"])
+
+
+def rows(kept: Tree, finished: bool) -> list[list[Hypothesis]]:
+    """The hypotheses of each source, best first."""
+    columns = (kept[name].tolist() for name in ("written", "size", "score", "normalized"))
+    found = [
         [
             Hypothesis(written[:size], score, normalized, finished)
             for written, size, score, normalized in zip(*source)
@@ -137,3 +144,4 @@ def rows(aside: Tree, finished: bool, most: int) -> list[list[Hypothesis]]:
         ]
         for source in zip(*columns)
     ]
+    return found if finished else [sorted(some, key=lambda one: -one.normalized) for some in found]

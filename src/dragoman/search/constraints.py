@@ -11,13 +11,13 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.parts.precision import at_least_float32
-from dragoman.search.beam import BeamSearch, candidates, empty, of, rows, set_aside
+from dragoman.search.beam import BeamSearch, candidates, empty, of, rows, set_aside, truncate
 from dragoman.search.engine import Hypothesis
 from dragoman.search.greedy import put
 from dragoman.search.penalties import looked
 from dragoman.search.phrases import Phrases, check_required
 from dragoman.search.slots import Tree
-from dragoman.search.stopping import STOPS
+from dragoman.search.stopping import search_ends
 from dragoman.text import Tokenizer
 
 NOTHING = -1  # fills phrases up; no token
@@ -110,13 +110,13 @@ class ConstrainedBeam(BeamSearch):
         slots["short"] = empty(batch, width, longest, tokens.device)  # cut off by the limit, without all phrases
 
     def choose(
-        self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, handicap: Tensor | None = None
+        self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, penalty: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         logits = at_least_float32(logits)
         if self.watches:
             slots["looks"] = slots["looks"] + at_least_float32(looked(looks))
         step, limit, written, wishes = slots["step"], slots["limit"], slots["written"], slots["wishes"]
-        best, parent, token = self._candidates(slots, logits, norm, handicap)  # B N
+        best, parent, token = self._candidates(slots, logits, norm, penalty)  # B N
         met, place = advance(wishes, of(slots["met"], parent), of(slots["place"], parent), token)  # B N C
         bank = progress(wishes, met, place)
         divisor = self.settings.penalty(step + 1)[:, None]  # B 1
@@ -135,26 +135,24 @@ class ConstrainedBeam(BeamSearch):
         slots["met"], slots["place"] = of(met, kept), of(place, kept)
         slots["written"] = written = put(of(written, parent), step, token)
         done = has_all(wishes, slots["met"])
-        cut = torch.where((limit == step + 1)[:, None], scores, -torch.inf)
-        coverage = self._coverage(slots, parent)
+        coverage, at_limit = self._coverage(slots, parent), limit == step + 1
         for name, which in (("cut", done), ("short", ~done)):
-            some = torch.where(which, cut, -torch.inf)
-            set_aside(slots[name], some, some / divisor + coverage, written, step + 1)
-        ahead = scores.amax(1) / divisor[:, 0]
-        stop = STOPS[self.settings.stop](slots["aside"]["normalized"][:, -1], ahead)
-        slots["over"] = over = slots["over"] | (limit <= step + 1) | stop
+            some = torch.where(which, scores, -torch.inf)
+            truncate(slots[name], at_limit, some, some / divisor + coverage, written, limit)
+        ends = search_ends(self.settings, slots["aside"]["normalized"], scores, step + 1, limit)
+        slots["over"] = over = slots["over"] | (limit <= step + 1) | ends
         slots["scores"] = scores.masked_fill(over[:, None], -torch.inf)
         if self.watches:
             slots["looks"] = of(slots["looks"], parent)
         return token, parent
 
     def _candidates(
-        self, slots: Tree, logits: Tensor, norm: Tensor, handicap: Tensor | None
+        self, slots: Tree, logits: Tensor, norm: Tensor, penalty: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """B N: log p of the continuations to choose from, −∞ where there is none, their hypotheses and tokens."""
         scores, wishes, met = slots["scores"], slots["wishes"], slots["met"]
         logits[..., self.end] = logits[..., self.end].masked_fill(~has_all(wishes, met), -torch.inf)
-        some, parent, token = candidates(scores, logits, norm, 2 * self.rows, handicap)  # B 2K
+        some, parent, token = candidates(scores, logits, norm, 2 * self.rows, penalty)  # B 2K
         likeliest, top = logits.max(-1, keepdim=True)  # B K 1
         length = wishes["required"].shape[-1]
         places = slots["place"].clamp(max=length - 1)[..., None]  # B K C 1
@@ -162,7 +160,7 @@ class ConstrainedBeam(BeamSearch):
         missing = met < wishes["required_times"][:, None]
         wanted = torch.where(missing, wanted, 0)
         gain = logits.gather(2, wanted).masked_fill(~missing, -torch.inf)
-        more = scores[..., None] + (torch.cat((gain, likeliest), 2) - norm[..., None])  # B K C+1
+        more = scores[..., None] + (torch.cat((gain, likeliest), 2) - norm[..., None]).clamp_(max=0)  # B K C+1
         own = torch.arange(self.rows, device=scores.device)[:, None].expand_as(more)
         best = torch.cat((some, more.flatten(1)), 1)
         parent = torch.cat((parent, own.flatten(1)), 1)
@@ -173,8 +171,8 @@ class ConstrainedBeam(BeamSearch):
     def results(self, slots: Tree) -> list[list[Hypothesis]]:
         """As of a beam without phrases; what lacks phrases only where there is nothing else, and as unfinished."""
         found = super().results(slots)
-        short = rows(slots["short"], False, self.settings.best)
-        return [some or others for some, others in zip(found, short)]
+        short = rows(slots["short"], False)
+        return [some or others[: self.settings.best] for some, others in zip(found, short)]
 
 
 def advance(wishes: Tree, met: Tensor, place: Tensor, token: Tensor) -> tuple[Tensor, Tensor]:

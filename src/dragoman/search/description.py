@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from dragoman.config import with_early_stopping
 from dragoman.errors import UserError
 from dragoman.parts.spec import Description, from_dict, to_dict
 from dragoman.search.exact import Exact
@@ -32,7 +33,7 @@ def from_description(data: Any, where: str = "a search") -> Decision:
     """The search that was described; what is left out is as in Python, what is unknown or contradictory is refused."""
     if not isinstance(data, dict):
         raise UserError(f"{where} must be names and values such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
-    found = from_dict(data, KINDS, "search")
+    found = from_dict(_current(data), KINDS, "search")
     if type(found).__name__ not in SEARCHES:
         raise UserError(f"{type(found).__name__} is a part of a search: describe one of {', '.join(SEARCHES)}")
     return found
@@ -53,6 +54,14 @@ def read_description(text: str) -> Decision:
     except (ValueError, RecursionError) as error:
         raise UserError(f"{where} is no JSON: {error}") from None
     return from_description(data, where)
+
+
+def _current(value: Any) -> Any:
+    """A description with the names that earlier versions used replaced by the present ones."""
+    if not isinstance(value, dict):
+        return value
+    current = {name: _current(item) for name, item in value.items()}
+    return with_early_stopping(current, "Beam.") if value.get("kind") == "Beam" else current
 
 
 def _named(value: Any) -> Any:

@@ -17,16 +17,18 @@ from dragoman.search.slots import Tree
 class DiverseBeamSearch(Strategy):
     """A beam of K in G groups (Vijayakumar et al. 2018, with their Hamming diversity).
 
-    At every step the groups choose one after the other. A word costs λ for each time that groups before have written it
-    at this step: in what continuations are compared by, not in the scores that hypotheses are given.
+    At every step the groups choose one after the other. A group compares its continuations by log p − λ n, where n is
+    how often groups before it have chosen the same token at this step; the scores of hypotheses are log p. Every
+    group ends by the stopping rule of the beam, and a group that has ended penalises nothing.
     """
 
     moves, watches = True, False
 
     def __init__(self, settings: Beam, end: int) -> None:
         size = settings.size // settings.groups
-        enough = None if settings.complete is None else max(1, settings.complete // settings.groups)
-        own = replace(settings, size=size, groups=1, best=size, complete=enough and max(enough, size))
+        best = min(size, settings.best)
+        finished = settings.num_finished and max(best, settings.num_finished // settings.groups)
+        own = replace(settings, size=size, groups=1, best=best, num_finished=finished)
         self.settings, self.rows, self.group = settings, settings.size, BeamSearch(own, end)
         self.names = [str(number) for number in range(settings.groups)]
 
@@ -40,7 +42,7 @@ class DiverseBeamSearch(Strategy):
         self._join(slots)
 
     def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
-        logits = at_least_float32(logits)  # in which costs can be told apart
+        logits = at_least_float32(logits)  # precise enough for small penalties
         size, cost = self.group.rows, torch.zeros_like(logits[:, 0])  # B V
         tokens, parents = [], []
         for number, name in enumerate(self.names):
@@ -48,7 +50,9 @@ class DiverseBeamSearch(Strategy):
             group = slots["groups"][name] | {"step": slots["step"], "limit": slots["limit"]}
             token, parent = self.group.choose(group, logits[:, part], norm[:, part], None, cost)
             slots["groups"][name] = {kept: group[kept] for kept in slots["groups"][name]}
-            cost = cost.scatter_add(1, token, torch.full_like(token, self.settings.diversity, dtype=cost.dtype))
+            truncated = (slots["limit"] == slots["step"] + 1)[:, None] & (group["cut"]["score"] > -torch.inf)
+            live = truncated | (group["scores"] > -torch.inf)  # B K/G
+            cost = cost.scatter_add(1, token, (live * self.settings.diversity).to(cost.dtype))
             tokens.append(token)
             parents.append(parent + number * size)
         slots["over"] = torch.stack([slots["groups"][name]["over"] for name in self.names]).all(0)

@@ -247,9 +247,10 @@ def _best_of_chunks(
     place = chosen[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
     y = tl.load(logits + row * stride + place, mask=place < width, other=0.0).to(tl.float32)
     ranks = tl.reshape(tl.where(place < width, _ranks(y), NONE), [COUNT * CHUNK])
-    place, order = tl.reshape(place, [COUNT * CHUNK]), tl.arange(0, COUNT * CHUNK)
+    place = tl.reshape(place, [COUNT * CHUNK])
     for n in range(count):
-        best = tl.argmax(ranks, 0)
-        tl.store(values + row * count + n, _numbers(tl.max(ranks, 0)))
-        tl.store(places + row * count + n, tl.sum(tl.where(order == best, place, 0), 0).to(tl.int64))
-        ranks = tl.where(order == best, NONE, ranks)
+        most = tl.max(ranks, 0)
+        best = tl.min(tl.where(ranks == most, place, CHUNKS * CHUNK), 0)  # of equal values the lower index
+        tl.store(values + row * count + n, _numbers(most))
+        tl.store(places + row * count + n, best.to(tl.int64))
+        ranks = tl.where(place == best, NONE, ranks)

@@ -1,7 +1,8 @@
 """The best of a vocabulary: the largest logits and the logarithm of their sum, over rows as long as a vocabulary is.
 
-torch looks at every number more than once for them, and for the sum of many rows writes as many down as it reads. What
-comes out here is what comes out there, only sooner. No operation's shape follows from what the tensors hold.
+torch reads every number more than once for them, and for the sum of many rows writes as many as it reads. The results
+here are the same, only faster, and ties are broken by one rule, the lower index first, where `topk` breaks them
+differently from shape to shape. No operation's shape depends on the values of a tensor.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ if KERNELS:
     from dragoman.search import kernels
 
 CHUNK = 64  # logits of which only the largest is looked at first
-MANY = 2**16  # logits from which on that pays
+MANY = 2**16  # logits from which on that pays for a single maximum
 PIECE = 2**18  # logits of which the exponentials stay in a core's cache
 LARGE = 2**20  # logits from which on it pays to go by pieces
-MOST = 64  # that these are asked for
+WIDE = 4096  # continuations of a source from which on chunks pay
+MOST = 64  # largest `count` of the GPU kernels
 
 
 def readable(logits: Tensor) -> Tensor:
@@ -27,24 +29,26 @@ def readable(logits: Tensor) -> Tensor:
     return logits if KERNELS and logits.is_cuda else at_least_float32(logits)
 
 
-def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """… V → the `count` largest, largest first, and where they stand, … N, as from `topk`.
+def top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """… N → the `count` largest values, largest first, and their indices; of equal values the lower index first."""
+    if KERNELS and values.is_cuda and count <= MOST:
+        most, places = kernels.top(values.reshape(-1, values.shape[-1]), count)
+        return most.view(*values.shape[:-1], count), places.view(*values.shape[:-1], count)
+    if values.shape[-1] <= CHUNK or values.dtype == torch.float64:
+        found, index = values.sort(dim=-1, descending=True, stable=True)
+        return found[..., :count], index[..., :count]
+    bits = (values.float() + 0.0).view(torch.int32)  # + 0.0: there is one zero
+    ranks = bits ^ ((bits >> 31) & 0x7FFFFFFF)  # whole numbers in the order of the values
+    keys = (ranks.long() << 32) - torch.arange(values.shape[-1], device=values.device)  # no two are equal
+    index = keys.topk(count, dim=-1).indices
+    return values.gather(-1, index), index
 
-    The largest are in those chunks that have the largest maxima: only these are looked into.
-    """
-    if KERNELS and logits.is_cuda and count <= MOST:
-        most, places = kernels.top(logits.reshape(-1, logits.shape[-1]), count)
-        return most.view(*logits.shape[:-1], count), places.view(*logits.shape[:-1], count)
-    chunks = logits.shape[-1] // CHUNK
-    if logits.numel() < MANY or count > chunks:
-        return logits.topk(count, dim=-1)
-    chunked, rest = logits[..., : chunks * CHUNK].unflatten(-1, (chunks, CHUNK)), logits[..., chunks * CHUNK :]
-    places = torch.arange(CHUNK, device=logits.device)
-    best = chunked.amax(-1).topk(count, dim=-1).indices[..., None]  # … N 1
-    found = [chunked.gather(-2, best.expand(*best.shape[:-1], CHUNK)).flatten(-2), rest]
-    index = [(best * CHUNK + places).flatten(-2), (places[: rest.shape[-1]] + chunks * CHUNK).expand_as(rest)]
-    values, order = torch.cat(found, -1).topk(count, dim=-1)
-    return values, torch.cat(index, -1).gather(-1, order)
+
+def first(chosen: Tensor, count: int) -> Tensor:
+    """B N truth values → B C: where the first `count` true ones of each row stand."""
+    order = torch.arange(0, -chosen.shape[1], -1, dtype=torch.float32, device=chosen.device)
+    order = order.where(chosen, -torch.inf)
+    return top(order, count)[1] if order.is_cuda else order.topk(count, dim=-1).indices
 
 
 def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -65,35 +69,85 @@ def largest(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def continuations(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """B K scores, B K V logits, B K norms → the largest scores + (logits − norm) of a source, largest first, with their
-    rows and their places in them, B N each.
+    """B K scores, B K V logits, B K norms → the largest of scores + log p of a source, largest first, with their rows
+    and their tokens, B N each; log p = min(logits − norm, 0), for rounding must not raise a score.
 
-    A row's numbers grow with its logits: here too, whole chunks can be left out.
+    Ties are broken by the lower row, then by the lower token, whatever the shapes. `topk` orders equal values at will,
+    so where there are some (a CPU can look, a GPU would have to wait) keys that are never equal are compared instead.
     """
     rows, width = logits.shape[1:]
-    chunks = width // CHUNK
-    if (
-        logits.is_cuda or logits.numel() < MANY or count > rows * chunks
-    ):  # the best of all are among the best of each row
+    if logits.is_cuda:  # the best of all are among the best of each row
         found, place = top(logits, min(count, width))  # B K N
-        total = (scores[..., None] + (found - norm[..., None])).flatten(1)
+        total = (scores[..., None] + (found - norm[..., None]).clamp_(max=0)).flatten(1)
         best, index = top(total, min(count, total.shape[1]))
         return best, index // found.shape[-1], place.flatten(1).gather(1, index)
+    if torch.compiler.is_compiling():  # one graph, without branches
+        return _without_ties(scores, logits, norm, count)
+    if rows * width < WIDE:
+        total = (scores[..., None] + (logits - norm[..., None]).clamp_(max=0)).flatten(1)
+        best, index = total.topk(min(count + 1, total.shape[1]), dim=-1)
+    else:
+        narrow = logits.numel() < MANY or rows * (width // CHUNK) <= count
+        total, places = (_best_of_rows if narrow else _best_of_chunks)(scores, logits, norm, count + 1)
+        best, order = total.topk(count + 1, dim=-1)
+        index = places.gather(1, order)
+    if not bool(best.diff(dim=-1).all()):  # some are equal, and not −∞
+        return _without_ties(scores, logits, norm, count)
+    index = index[:, :count]
+    row = index // width
+    return best[:, :count], row, index - row * width
+
+
+def _best_of_rows(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The best continuations of each row, which the `count` best of a source are among; indices in K·V, B N each.
+
+    A row's best stand for what is left out of it: what ties with one of them is `count` places behind it.
+    """
+    rows, width = logits.shape[1:]
+    found, place = logits.topk(min(count, width), dim=-1)  # B K N
+    total = scores[..., None] + (found - norm[..., None]).clamp_(max=0)
+    return total.flatten(1), (place + torch.arange(0, rows * width, width)[:, None]).flatten(1)
+
+
+def _best_of_chunks(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The same by chunks: a row's scores grow with its logits, so the best are in the chunks with the best maxima.
+
+    The last continuation stands for what is left out: the best of it, so that a tie with it shows.
+    """
+    rows, width = logits.shape[1:]
+    chunks, count = width // CHUNK, count - 1
     most = logits[..., : chunks * CHUNK].unflatten(-1, (chunks, CHUNK)).amax(-1)
-    chunk = (scores[..., None] + (most - norm[..., None])).flatten(1).topk(count, dim=-1).indices[..., None]  # B N 1
-    inside = torch.arange(CHUNK, device=logits.device)
-    rest = torch.arange(chunks * CHUNK, width, device=logits.device)
-    place = _beside((chunk % chunks * CHUNK + inside).flatten(1), rest.repeat(rows))
-    row = torch.arange(rows, device=logits.device).repeat_interleave(len(rest))
-    row = _beside((chunk // chunks).expand(-1, -1, CHUNK).flatten(1), row)
-    found = logits.flatten(1).gather(1, row * width + place)
-    best, order = (scores.gather(1, row) + (found - norm.gather(1, row))).topk(count, dim=-1)
-    return best, row.gather(1, order), place.gather(1, order)
+    most, chunk = (scores[..., None] + (most - norm[..., None]).clamp_(max=0)).flatten(1).topk(count + 1, dim=-1)
+    row = chunk // chunks
+    begin = row * width + (chunk - row * chunks) * CHUNK  # B N+1
+    inside, rest = torch.arange(CHUNK), torch.arange(chunks * CHUNK, width)
+    index = [(begin[:, :count, None] + inside).flatten(1), begin[:, count:]]
+    of_row = [row[:, :count, None].expand(-1, -1, CHUNK).flatten(1), row[:, count:]]
+    if len(rest):
+        every = torch.arange(rows)[:, None].expand(-1, len(rest))
+        index.insert(1, (every * width + rest).flatten().expand(len(row), -1))
+        of_row.insert(1, every.flatten().expand(len(row), -1))
+    places, owner = torch.cat(index, 1), torch.cat(of_row, 1)
+    log_p = (logits.flatten(1).gather(1, places) - norm.gather(1, owner)).clamp_(max=0)
+    total = scores.gather(1, owner) + log_p
+    total[:, -1] = most[:, -1]
+    return total, places
 
 
-def _beside(some: Tensor, others: Tensor) -> Tensor:
-    """B N and M, which all sources have → B N+M."""
-    return torch.cat((some, others.expand(len(some), -1)), 1) if len(others) else some
+def _without_ties(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """`continuations` by keys in which a lower index decides between equal scores.
+
+    As the scores are float32 and ≤ 0, the magnitude of one as float64 has its lower 29 bits free for the index.
+    """
+    width = logits.shape[2]
+    total = (scores[..., None] + (logits - norm[..., None]).clamp_(max=0)).flatten(1)
+    count = min(count, total.shape[1])
+    if total.dtype == torch.float64:
+        index = total.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    else:
+        keys = total.abs().double().view(torch.int64) + torch.arange(total.shape[1], device=total.device)
+        index = keys.topk(count, dim=-1, largest=False).indices
+    return total.gather(1, index), index // width, index % width
 
 
 def log_sum(logits: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ def _stream(seed: int, key: int, n: int, length: int) -> np.ndarray:
 
 def draw(log_p: Tensor, uniform: Tensor, settings: Sample) -> Tensor:
     """R V, and one number a row from [0, 1) → R: the token at which the cumulated probability passes that number."""
-    p = (log_p / settings.temperature).softmax(-1)
+    p = ((log_p - log_p.amax(-1, keepdim=True)) / settings.temperature).softmax(-1)  # no overflow, however cold
     if settings.typical is not None:
         p = typical(p, settings.typical)
     p, order = p.sort(dim=-1, descending=True, stable=True)
@@ -53,10 +53,12 @@ def draw(log_p: Tensor, uniform: Tensor, settings: Sample) -> Tensor:
     if settings.top_k is not None:
         p[:, settings.top_k :] = 0.0
     if settings.top_p is not None:  # the smallest set of tokens that reaches top_p; the likeliest is always in it
-        p = p.masked_fill(p.cumsum(-1) - p >= settings.top_p * p.sum(-1, keepdim=True), 0.0)
+        beyond = p.cumsum(-1) - p >= settings.top_p * p.sum(-1, keepdim=True)
+        beyond[:, 0] = False
+        p = p.masked_fill(beyond, 0.0)
     total = p.cumsum(-1)
     place = torch.searchsorted(total, (uniform * total[:, -1])[:, None], right=True)
-    last = (p > 0).sum(-1, keepdim=True) - 1  # rounding may not step past the last token that has any probability
+    last = (p > 0).sum(-1, keepdim=True).sub_(1).clamp_(min=0)  # rounding must not step past the last possible token
     return order.gather(1, torch.minimum(place, last))[:, 0]
 
 
@@ -67,4 +69,5 @@ def typical(p: Tensor, mass: float) -> Tensor:
     order = away.argsort(dim=-1, stable=True)
     sorted_p = p.gather(1, order)
     beyond = sorted_p.cumsum(-1) - sorted_p >= mass * sorted_p.sum(-1, keepdim=True)
+    beyond[:, 0] = False  # at least one token is left
     return p.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), 0.0)

@@ -13,7 +13,9 @@ from torch import Tensor
 from dragoman.errors import UserError, unknown
 from dragoman.parts.spec import Description
 from dragoman.search.penalties import NORMALISATIONS, Normalisation
-from dragoman.search.stopping import STOPS, Stop
+from dragoman.search.stopping import RULES, EarlyStopping
+
+TINY, HUGE = 1.2e-38, 3.4e38  # the smallest and largest normal numbers of float32, in which tokens are drawn
 
 
 @runtime_checkable
@@ -50,20 +52,28 @@ class Length(Description):
 
 @dataclass(frozen=True)
 class Beam(Description):
-    """Beam search: keep the `size` best hypotheses, set those aside that reach END, choose by log p(y|x) / |y|^α.
+    """Beam search: keep the `size` best hypotheses, set finished ones aside, choose by log p(y|x) / |y|^α.
 
-    Stops when `complete` hypotheses are set aside (as many as the beam is wide unless told); with `stop` “hopeless”
-    when moreover the best that goes on is no better than the worst of them; with “steps” only at the length limit.
-    What the limit cuts off is taken where too few are complete, or, with `unfinished` “beside”, chosen by its score
-    like the others. `size` 1 is greedy search. With `normalisation` “gnmt” and a `coverage` of β the choice is by
-    log p(y|x) / lp(y) + cp(x, y) (Wu et al. 2016, §7).
+    `early_stopping` says when the search of a source ends before its length limit:
+
+    - "never": when no hypothesis can enter the `best` finished ones any more. Exact: the result is that of "steps".
+    - False: when `size` hypotheses have finished and the best live one, at its present length, is no better than the
+      worst of them. A heuristic.
+    - True: as soon as `size` hypotheses have finished. A wide beam then prefers short hypotheses.
+    - "steps": only at the length limit.
+
+    `num_finished` replaces `size` in True and False. A beam of one hypothesis is greedy search, which ends with END.
+
+    Hypotheses that the limit truncates are returned where too few have finished, or, with `unfinished` "beside", are
+    ranked among them. With `normalisation` "gnmt" and a `coverage` of β the choice is by log p(y|x) / lp(y) + cp(x, y)
+    (Wu et al. 2016, §7).
     """
 
     size: int = 5
     length_penalty: float = 1.0  # α
-    stop: Stop = "complete"
-    complete: int | None = None
-    best: int = 1  # how many hypotheses to give back
+    early_stopping: EarlyStopping = "never"
+    num_finished: int | None = None  # of early_stopping True and False; `size` if not given
+    best: int = 1  # number of hypotheses to return
     length: Length = Length()
     normalisation: Normalisation = "power"  # |y|^α, or GNMT's
     coverage: float = 0.0  # β
@@ -85,10 +95,19 @@ class Beam(Description):
             raise UserError(f"at least 1 hypothesis must be given back, but {self.best} were asked for")
         if self.best > self.size:
             raise UserError(f"a beam of {self.size} cannot give the {self.best} best: widen it, or ask for fewer")
-        if self.complete is not None and not self.best <= self.complete:
-            raise UserError(f"stopping after {self.complete} complete hypotheses cannot give the {self.best} best")
-        if self.stop not in STOPS:
-            raise UserError(f"a beam stops by 'complete', by 'hopeless' or by 'steps', not by {self.stop!r}")
+        if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in RULES):
+            raise UserError(f"early_stopping must be True, False, 'never' or 'steps', but is {self.early_stopping!r}")
+        if self.num_finished is not None:
+            if not isinstance(self.early_stopping, bool):
+                raise UserError(
+                    f"num_finished={self.num_finished} needs early_stopping=True or False, but it is "
+                    f"{self.early_stopping!r}: change one of them"
+                )
+            if self.num_finished < self.best:
+                raise UserError(
+                    f"a search that stops at num_finished={self.num_finished} hypotheses cannot return best="
+                    f"{self.best}: raise num_finished"
+                )
         if self.unfinished not in ("behind", "beside"):
             raise UserError(f"unfinished hypotheses stand 'behind' or 'beside' complete ones, not {self.unfinished!r}")
         if self.no_repeat < 0:
@@ -99,8 +118,6 @@ class Beam(Description):
             raise UserError(f"the diversity of groups must lie between 0 and 100, but is {self.diversity}")
         if self.groups > 1 and self.coverage:
             raise UserError("diverse groups and coverage cannot be had together: leave one of them out")
-        if self.complete is not None and self.stop == "steps":
-            raise UserError(f"a beam that stops by 'steps' cannot stop after {self.complete} complete hypotheses")
 
     @property
     def rows(self) -> int:
@@ -109,15 +126,25 @@ class Beam(Description):
 
     @property
     def greedy(self) -> bool:
-        return self.size == 1 and self.stop != "steps" and self.enough == 1 and self.coverage == 0
-
-    def penalty(self, length: Any) -> Any:
-        """What log p(y|x) of so many tokens, END counted in, is divided by; one number, or a tensor of them."""
-        return NORMALISATIONS[self.normalisation](length, self.length_penalty)
+        return self.size == 1 and self.pool == 1 and self.coverage == 0
 
     @property
-    def enough(self) -> int:
-        return self.complete or self.size
+    def rule(self) -> EarlyStopping:
+        """The stopping rule in effect: a beam of one hypothesis ends with its first END, as greedy search does."""
+        return True if self.size == 1 else self.early_stopping
+
+    @property
+    def pool(self) -> int:
+        """The number of finished hypotheses that are kept."""
+        return self.num_finished or self.size
+
+    def penalty(self, length: Any) -> Any:
+        """lp(y) of a length, END included, by which log p(y|x) is divided; a number, or a tensor of them."""
+        return NORMALISATIONS[self.normalisation](length, self.length_penalty)
+
+    def largest_penalty(self, length: Tensor, limit: Tensor) -> Tensor:
+        """The maximum of lp over the lengths from `length` to `limit`, B each."""
+        return self.penalty(limit if self.length_penalty > 0 else length)
 
 
 @dataclass(frozen=True)
@@ -139,18 +166,19 @@ class Sample(Description):
     no_repeat: int = 0  # as with a beam
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < math.inf:
+        if not TINY <= self.temperature <= HUGE:
             raise UserError(
-                f"a temperature must be above 0, but is {self.temperature}: for the likeliest word use a beam"
+                f"the temperature must be a number from {TINY:.1e} to {HUGE:.1e}, but is {self.temperature}: for the "
+                "most likely token use a beam of 1"
             )
         if self.top_k is not None and self.top_k < 1:
             raise UserError(f"top-k must be at least 1, but is {self.top_k}")
-        if self.top_p is not None and not 0 < self.top_p <= 1:
-            raise UserError(f"top-p must lie between 0 and 1, but is {self.top_p}")
+        if self.top_p is not None and not TINY <= self.top_p <= 1:
+            raise UserError(f"top-p must be a number from {TINY:.1e} to 1, but is {self.top_p}")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
             raise UserError(f"min-p must lie between 0 and 1, but is {self.min_p}")
-        if self.typical is not None and not 0 < self.typical <= 1:
-            raise UserError(f"typical must lie between 0 and 1, but is {self.typical}")
+        if self.typical is not None and not TINY <= self.typical <= 1:
+            raise UserError(f"typical-p must be a number from {TINY:.1e} to 1, but is {self.typical}")
         if self.no_repeat < 0:
             raise UserError(f"n-grams that come only once have at least 1 token, not {self.no_repeat}: 0 allows all")
         if self.best < 1:

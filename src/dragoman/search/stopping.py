@@ -1,34 +1,43 @@
-"""Stopping rules: when a beam has found enough for a source."""
+"""Stopping rules of beam search: when the search of a source ends before its length limit."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import torch
 from torch import Tensor
 
-Stop = Literal["complete", "hopeless", "steps"]
+if TYPE_CHECKING:
+    from dragoman.search.settings import Beam
+
+#: `early_stopping` as in Hugging Face's `generate`, and "steps", which always searches up to the length limit
+EarlyStopping = Literal[True, False, "never", "steps"]
+RULES: tuple[EarlyStopping, ...] = get_args(EarlyStopping)
 
 
-def complete(worst: Tensor, ahead: Tensor) -> Tensor:
-    """As soon as as many hypotheses are complete as were asked for."""
-    return worst > -torch.inf
+def search_ends(settings: Beam, finished: Tensor, live: Tensor, length: Tensor, limit: Tensor) -> Tensor:
+    """The sources (B) whose search ends, by `settings.rule`.
 
+    Args:
+        finished: B N, normalised scores of the finished hypotheses, best first, −∞ where there are fewer.
+        live: B K, log p of the hypotheses that can still be continued, −∞ where there is none.
+        length: B, the number of their tokens.
+        limit: B, the largest number of tokens of a target, END included.
 
-def hopeless(worst: Tensor, ahead: Tensor) -> Tensor:
-    """When they are, and the best that goes on would at its present length be no better than the worst of them.
+    True stops at `settings.pool` finished hypotheses. False stops when moreover the best live hypothesis, normalised by
+    its present length, does not beat the worst of them: a heuristic, for with α > 0 its score may still rise.
 
-    Nothing is lost by it where α ≤ 0; where α > 0 a hypothesis may still rise as it grows, and only “steps” is exact.
+    "never" is exact: it stops when no continuation can enter the n best. log p only falls as a hypothesis grows, and a
+    coverage penalty is at most 0, so whatever comes of a hypothesis scores at most log p / max lp(l), where l runs from
+    the next length to the limit: lp is monotonic, so its maximum is at one of the two.
     """
-    return (worst > -torch.inf) & (ahead <= worst)
-
-
-def steps(worst: Tensor, ahead: Tensor) -> Tensor:
-    """Never before the length limit."""
-    return torch.zeros_like(worst, dtype=torch.bool)
-
-
-#: from the normalised scores (B) of the worst complete hypothesis that counts, −∞ while there are too few, and of the
-#: best that goes on, to the sources (B) that are over
-STOPS: dict[str, Callable[[Tensor, Tensor], Tensor]] = {"complete": complete, "hopeless": hopeless, "steps": steps}
+    rule = settings.rule
+    if rule == "steps":
+        return torch.zeros_like(limit, dtype=torch.bool)
+    if rule is True:
+        return finished[:, settings.pool - 1] > -torch.inf
+    best = live.amax(1)
+    if rule is False:
+        worst = finished[:, settings.pool - 1]
+        return (worst > -torch.inf) & (best / settings.penalty(length) <= worst)
+    return best / settings.largest_penalty(length + 1, limit) <= finished[:, settings.best - 1]

@@ -42,7 +42,8 @@ class Served:
         room = self.run.model.vocabulary - len(self.run.symbols.banned) - 1
         size = min(max(own.size, best), max(own.size, room))
         size += -size % own.groups
-        return replace(own, size=size, best=min(best, size), complete=None if best > own.enough else own.complete)
+        finished = None if best > own.pool else own.num_finished
+        return replace(own, size=size, best=min(best, size), num_finished=finished)
 
     async def translate(self, texts: Sequence[SplitText], way: Way) -> list[list[Translation]]:
         """The translations of the sentences of each text."""

@@ -24,6 +24,7 @@ from dragoman.text import Framing, Tokenizer
 from dragoman.training.beginning import Origin, begin
 from dragoman.training.budget import fit
 from dragoman.training.choices import Choice, choose, choose_copying, choose_objective
+from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.settle import (
     check_free,
     check_lengths,
@@ -131,13 +132,15 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         material = Material(blueprint(spec), *tokenizers, framing, config.training.label_smoothing or 0.0, dropout)
         learned = make(config.objective.name or "", material, config.objective.settings)  # refuses what cannot be
         lengths = store.length_counts()
+        translates = holds == "signals" or _reads(config) == "pairs"
+        config, limits = choose_length_limit(config, lengths if translates else None, framing)
         check_lengths(blueprint(spec), int(learned.width(lengths.source, lengths.target).max()))
         if dropout and learned.segments == (None, None):
             say(f"text.dropout has no effect: the objective {config.objective.name} does not resegment its text")
         begin(partial, spec, config, tokenizers, say)
         shown = examples(learned, store, config.training.seed)
         _write(partial, config, spec, framing, tokenizers, preflight.to_dict() | {"examples": [*map(asdict, shown)]})
-    return Prepared(config, preflight, choices + more, parameters, shown)
+    return Prepared(config, preflight, choices + more + limits, parameters, shown)
 
 
 def _reads(config: Config) -> str:

@@ -20,6 +20,7 @@ from dragoman.models import EncoderDecoder
 from dragoman.parts.quick import Weights
 from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, pick_device, write_model, write_tokenizers
 from dragoman.run.packing import Packing
+from dragoman.search import Length
 from dragoman.storage import new_folder, point
 from dragoman.text import Tokenizer
 from dragoman.text.families import MissingTokenizerError, Parts
@@ -38,8 +39,6 @@ TAKEN = {
     "early_stopping",
     "no_repeat_ngram_size",
 }
-#: when a beam stops, by the library's early_stopping
-STOPS = {False: "hopeless", True: "complete", "never": "steps"}
 #: what it has in the framing
 FRAMED = {
     "bad_words_ids",
@@ -170,16 +169,21 @@ def _config(found: Checkpoint, joint: bool) -> config.Config:
         "beam": search.get("num_beams", 1),
         "length_penalty": search.get("length_penalty"),
         "longest_target": longest,
-        "length_ratio": None if longest is None else 0.0,
-        "length_extra": longest,
+        "length_ratio": Length.ratio if longest is None else 0.0,
+        "length_extra": Length.extra if longest is None else longest,
         "least": least,
         "no_repeat": search.get("no_repeat_ngram_size"),
-        "stop": STOPS.get(search.get("early_stopping", False)),
+        "early_stopping": _early_stopping(search.get("early_stopping")),
         "unfinished": "beside",
     }
     known = {name: value for name, value in wanted.items() if value is not None}
     values = {"text": {"kind": FOREIGN, "joint": joint}, "system": {"name": found.system}, "search": known}
     return config.from_dict(values, "the checkpoint's generation_config.json")
+
+
+def _early_stopping(value: Any) -> Any:
+    """True, False or "never"; False where the checkpoint says nothing, as in the library."""
+    return value if isinstance(value, bool) or value == "never" else False
 
 
 def _left_out(search: Mapping[str, Any]) -> dict[str, Any]:

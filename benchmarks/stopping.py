@@ -1,0 +1,112 @@
+"""What the stopping rules of beam search cost: speed, decode steps and quality of each, measured in turn.
+
+    PYTHONPATH=src python benchmarks/stopping.py runs/en-de                          # sentences of the phrasebook
+    PYTHONPATH=src python benchmarks/stopping.py runs/en-de runs/de-en --source test.en --target test.de --beam 5
+
+The rules alternate, round by round, so that whatever else happens on the machine happens to all of them. Ratios are
+medians over the rounds of sentences per second, with `early_stopping=True` as 1. Steps are decode steps per sentence,
+as long as it takes up a place in a batch.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import itertools
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+import dragoman
+from dragoman.data import phrasebook
+from dragoman.evaluation import bleu, exact_match, table
+from dragoman.run import Run
+from dragoman.search.engine import Engine
+from dragoman.search.slots import NOBODY
+
+RULES: dict[str, Any] = {"true": True, "false": False, "never": "never", "steps": "steps"}
+
+
+def read_lines(path: Path) -> list[str]:
+    with (gzip.open if path.suffix == ".gz" else open)(path, "rt", encoding="utf-8") as file:
+        return [line.rstrip("\n") for line in file]
+
+
+@contextmanager
+def counted() -> Iterator[list[int]]:
+    """Counts the decode steps of all sources."""
+    count, step = [0], Engine._step
+
+    def counting(self: Engine, slots: Any, course: Any) -> Any:
+        count[0] += sum(number != NOBODY for number in course.inside)
+        return step(self, slots, course)
+
+    Engine._step = counting  # type: ignore[method-assign]
+    try:
+        yield count
+    finally:
+        Engine._step = step  # type: ignore[method-assign]
+
+
+def measure(run: Run, sources: list[str], targets: list[str], options: argparse.Namespace) -> list[dict[str, object]]:
+    own = replace(run.beam(options.beam), num_finished=None, best=options.best)
+    searches = {name: replace(own, early_stopping=rule) for name, rule in RULES.items()}
+    rates: dict[str, list[float]] = {name: [] for name in RULES}
+    steps: dict[str, float] = {}
+    texts: dict[str, list[str]] = {}
+    for number in range(options.rounds + 1):  # the first is to warm up
+        for name, search in searches.items():
+            with counted() as count:
+                begin = time.perf_counter()
+                found = run.translate(sources, search=search, alignment=False)
+                if number:
+                    rates[name].append(len(sources) / (time.perf_counter() - begin))
+            steps[name], texts[name] = count[0] / len(sources), [one.text for one in found]
+    rows: list[dict[str, object]] = []
+    for name in RULES:
+        row: dict[str, object] = {"early_stopping": name, "sentences/s": f"{median(rates[name]):.1f}"}
+        row["ratio"] = f"{median(own / other for own, other in zip(rates[name], rates['true'])):.2f}"
+        row["steps"] = f"{steps[name]:.1f}"
+        if targets:
+            row["BLEU"] = f"{bleu(texts[name], targets).value:.2f}"
+            row["exact match"] = f"{exact_match(texts[name], targets).value:.1f}"
+        row["as steps"] = f"{sum(a == b for a, b in zip(texts[name], texts['steps'])) / len(sources):.1%}"
+        rows.append(row)
+    return rows
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("runs", nargs="+", type=Path)
+    parser.add_argument("--source", type=Path, help="a file of sources; sentences of the phrasebook if not given")
+    parser.add_argument("--target", type=Path, help="their references")
+    parser.add_argument("--sentences", type=int, default=300)
+    parser.add_argument("--beam", type=int, default=5)
+    parser.add_argument("--best", type=int, default=1, help="n of the n-best list")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--device")
+    options = parser.parse_args()
+    if options.source is not None:
+        sources = read_lines(options.source)[: options.sentences]
+        targets = read_lines(options.target)[: options.sentences] if options.target else []
+    else:
+        pairs = list(itertools.islice(phrasebook.sentences(seed=12345), options.sentences))
+        sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
+    for folder in options.runs:
+        run = dragoman.load(folder, device=options.device)
+        length = run.length
+        print(
+            f"{folder} on {run.device}, {torch.get_num_threads()} threads, beam {options.beam}, {len(sources)} "
+            f"sentences, at most {length.ratio:g}·source + {length.extra} tokens"
+        )
+        print(table(measure(run, sources, targets, options)))
+
+
+if __name__ == "__main__":
+    main()

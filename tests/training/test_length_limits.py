@@ -1,0 +1,97 @@
+"""The length limit that is derived from the lengths of the training pairs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest_training import small_config
+
+from dragoman.config import Config, from_yaml, to_yaml
+from dragoman.data import TokenStore
+from dragoman.data.store import LengthCounts
+from dragoman.run import CONFIG
+from dragoman.text import Framing
+from dragoman.training.length_limits import choose_length_limit, length_limit
+from dragoman.training.prepare import prepare
+
+SOURCE = np.tile(np.arange(2.0, 42.0), 50)  # 2,000 pairs
+ONES = np.ones(len(SOURCE), np.int64)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "constant", "expected"),
+    [
+        (3.0, 0.0, (6.0, 5)),  # twice the line, and five tokens
+        (0.0, 10.0, (0.0, 25)),  # summaries
+        (2.0, 4.0, (4.0, 13)),
+        (0.5, 6.0, (1.0, 17)),
+    ],
+)
+def test_the_limit_is_twice_the_line_that_the_targets_lie_under(
+    ratio: float, constant: float, expected: tuple[float, int]
+) -> None:
+    found = length_limit(SOURCE, ratio * SOURCE + constant, ONES)
+    assert found == pytest.approx(expected, abs=0.35)  # slopes are tried on a grid
+    limits = np.floor(found[0] * SOURCE) + found[1]
+    assert (limits >= 1.9 * (ratio * SOURCE + constant)).all()
+
+
+def test_a_few_misaligned_pairs_do_not_raise_it() -> None:
+    target = SOURCE.copy()
+    target[::200] = 250.0  # one in 200
+    ratio, extra = length_limit(SOURCE, target, ONES)
+    assert ratio == pytest.approx(2.0, abs=0.1)
+    assert extra <= 20  # the default, as more than one in 1,000 are beyond the limit
+
+
+def test_counts_weigh_as_much_as_repeated_pairs() -> None:
+    chance = np.random.default_rng(1)
+    target = np.round(SOURCE * chance.uniform(0.5, 2.5, len(SOURCE)))
+    (source_of, target_of), counts = np.unique(np.stack((SOURCE, target)), axis=1, return_counts=True)
+    assert length_limit(source_of, target_of, counts) == length_limit(SOURCE, target, ONES)
+
+
+def lengths(source: np.ndarray, target: np.ndarray) -> LengthCounts:
+    return LengthCounts(source.astype(np.int64), target.astype(np.int64), np.ones(len(source), np.int64))
+
+
+def test_explicit_settings_are_kept() -> None:
+    some = lengths(SOURCE - 1, 3 * SOURCE - 1)  # END is counted on both sides
+    search = Config().search
+    for given in ({"length_ratio": 6.0}, {"length_extra": 5}, {"length_ratio": 6.0, "length_extra": 5}):
+        config = replace(Config(), search=replace(search, **given))  # type: ignore[arg-type]
+        chosen, choices = choose_length_limit(config, some, Framing())
+        assert (chosen.search.length_ratio, chosen.search.length_extra) == (6.0, 5)
+        assert not {choice.setting.removeprefix("search.") for choice in choices} & given.keys()
+        assert len(choices) == 2 - len(given)
+
+
+def test_without_pairs_or_with_few_of_them_the_defaults_are_written() -> None:
+    for some in (None, lengths(SOURCE[:99], 9 * SOURCE[:99])):
+        chosen, choices = choose_length_limit(Config(), some, Framing())
+        assert (chosen.search.length_ratio, chosen.search.length_extra) == (2.0, 20)
+        assert not choices
+
+
+def test_a_prepared_run_has_a_limit_that_its_training_pairs_keep_to(corpus: Path, tmp_path: Path) -> None:
+    prepared = prepare(tmp_path / "run", small_config(corpus), lambda line: None)
+    search = from_yaml(tmp_path / "run" / CONFIG).search
+    assert search == prepared.config.search
+    assert search.length_ratio is not None
+    assert search.length_extra is not None
+    assert {"search.length_ratio", "search.length_extra"} <= {choice.setting for choice in prepared.choices}
+    store = TokenStore(tmp_path / "run" / "data" / "train")
+    source, target = (np.asarray(side.lengths[:]) + 1 for side in store.sides)
+    assert (target <= np.floor(source * search.length_ratio) + search.length_extra).all()
+
+
+def test_the_settings_of_earlier_runs_still_open(tmp_path: Path) -> None:
+    text = to_yaml(Config())
+    assert "early_stopping: never\n" in text
+    for old, new in (("complete", True), ("hopeless", False), ("steps", "steps")):
+        path = tmp_path / f"{old}.yaml"
+        path.write_text(text.replace("early_stopping: never", f"stop: {old}"), encoding="utf-8")
+        assert from_yaml(path).search == replace(Config().search, early_stopping=new)  # type: ignore[arg-type]
