@@ -258,7 +258,7 @@ def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus
         (["--beam", 2, "--best", 3], "cannot give the 3 best"),
         (["--beam", 0], "at least 1 wide"),
         (["--beam", 100000], "wider than"),
-        (["--sample", "--temperature", 0], "temperature must be above 0"),
+        (["--sample", "--temperature", 0], "the temperature must be a number from"),
         (["--sample", "--top-p", 1.5], "top-p"),
         (["--sample", "--groups", 2], "--sample and --groups cannot be had together"),
         (["--min-p", 0.1], "--min-p is for --sample: add that, or leave it out"),
