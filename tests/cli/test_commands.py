@@ -107,7 +107,7 @@ def test_n_best_lists_and_samples(run: Path, corpus: Path, output: Command) -> N
 
 def test_sentences_of_a_line_are_split_and_lines_kept(run: Path, tmp_path: Path, output: Command) -> None:
     (tmp_path / "single").write_text("The dog sleeps.\nHe reads the book.\n")
-    (tmp_path / "lines").write_text("The dog sleeps. He reads the book.\n\n12.\nHe reads the book.\n")
+    (tmp_path / "lines").write_text(" The dog sleeps.  He reads the book.\n\n12.\n\tHe reads the book.\n")
     first, second = output("translate", run, tmp_path / "single").splitlines()
     lines = output("translate", run, tmp_path / "lines", "--split-sentences").split("\n")
     assert lines == [f"{first} {second}", "", "12.", second, ""]

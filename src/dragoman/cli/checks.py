@@ -58,6 +58,10 @@ def check_training(folder: Path, config: Config) -> None:
         check_system(config.system.name)
     if start is not None:
         check_run(start)
+    if config.text.tokenizer_from and not Path(config.text.tokenizer_from).exists():
+        raise UserError(
+            f"{config.text.tokenizer_from} does not exist: name a run, a SentencePiece .model or a tokenizer.json"
+        )
     check_device(config.training.device)
     for sources, targets in ((data.source, data.target), (data.valid_source, data.valid_target)):
         for path in (*sources, *targets):

@@ -226,6 +226,7 @@ def translate(
         return
 
     from dragoman import load
+    from dragoman.run.sources import normalized
     from dragoman.search import described
     from dragoman.search.unknown import read_dictionary
 
@@ -259,6 +260,8 @@ def translate(
         begun, phrases = (
             None if lines is None else islice(_lines_of(lines), first, None) for lines in (prefixes, required)
         )
+        if split_sentences:  # white space around a line goes, as without splitting
+            sources = (normalized(loaded, source) for source in sources)
         return loaded.translate_stream(
             sources,
             settings,
