@@ -66,7 +66,7 @@ def test_a_text_is_parsed_by_the_type_of_its_setting(setting: str, expected: Any
         ("training.steps=1.5", "training.steps must be a whole number"),
         ("training.minutes=long", "training.minutes must be a number"),
         ("training.fit=perhaps", "training.fit must be true or false"),
-        ("training.schedule=linear", "training.schedule"),
+        ("training.schedule=triangular", "training.schedule"),
         ("data.weights=[1, x]", "data.weights must be a number"),
         ("data.weights=[1", "data.weights=.1 is not YAML"),
         ("system.settings.width=[1", "system.settings.width=.1 is not YAML"),

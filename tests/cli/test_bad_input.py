@@ -113,7 +113,7 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--set", "training.step=5"], "did you mean 'training.steps'"),
         (["--set", "trainig.steps=5"], "did you mean 'training'"),
         (["--set", "training.steps=many"], "training.steps must be a whole number"),
-        (["--set", "training.schedule=linear"], "training.schedule"),
+        (["--set", "training.schedule=triangular"], "training.schedule"),
         (["--set", "nothing"], "--set wants NAME=VALUE"),
         (["--set", "system.settings.widht=3"], "did you mean 'width'"),
         (["--set", "system.settings.width=wide"], "width must be int"),
