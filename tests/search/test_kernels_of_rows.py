@@ -73,3 +73,18 @@ def test_a_step_of_greedy_search_at_once(width: int, least: int) -> None:
     expected = torch.full((5, longest), -1, device="cuda").scatter(1, step[:, None], token[:, None])
     assert slots["written"][:4, 0].tolist() == expected[:4].tolist()
     assert (slots["written"][4] == -1).all()
+
+
+@pytest.mark.parametrize("width", [100, 1500, 32_000])
+def test_of_equal_values_the_lower_index_comes_first(width: int) -> None:
+    from dragoman.search import kernels
+
+    chance = torch.Generator("cuda").manual_seed(width)
+    logits = torch.randint(0, 9, (5, width), device="cuda", generator=chance).float()
+    logits[0] = 0.0
+    logits[1, width - 1], logits[1, width // 2] = 20.0, 20.0
+    for count in (1, 4, 10):
+        expected = logits.sort(dim=-1, descending=True, stable=True)
+        values, places = kernels.top(logits, count)
+        assert torch.equal(values, expected.values[:, :count])
+        assert torch.equal(places, expected.indices[:, :count])
