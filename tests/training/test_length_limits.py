@@ -12,10 +12,13 @@ from conftest_training import small_config
 from dragoman.config import Config, from_yaml, to_yaml
 from dragoman.data import TokenStore
 from dragoman.data.store import LengthCounts
-from dragoman.run import CONFIG
+from dragoman.run import CONFIG, Run, Translation
+from dragoman.search import Beam, Length
 from dragoman.text import Framing
+from dragoman.training.display import Display
 from dragoman.training.length_limits import choose_length_limit, length_limit
 from dragoman.training.prepare import prepare
+from dragoman.training.trainer import Trainer
 
 SOURCE = np.tile(np.arange(2.0, 42.0), 50)  # 2,000 pairs
 ONES = np.ones(len(SOURCE), np.int64)
@@ -86,6 +89,23 @@ def test_a_prepared_run_has_a_limit_that_its_training_pairs_keep_to(corpus: Path
     store = TokenStore(tmp_path / "run" / "data" / "train")
     source, target = (np.asarray(side.lengths[:]) + 1 for side in store.sides)
     assert (target <= np.floor(source * search.length_ratio) + search.length_extra).all()
+
+
+def test_a_validation_searches_within_the_limit_of_the_run(
+    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limited = replace(Config().search, length_ratio=0.0, length_extra=9, least=9)
+    prepare(tmp_path / "run", replace(small_config(corpus), search=limited), lambda line: None)
+    validator = Trainer(tmp_path / "run", Display()).validator
+    lengths = []
+
+    def translate(run: Run, texts: list[str], search: Beam, **more: object) -> list[Translation]:
+        lengths.append(search.length)
+        return Run.translate(run, texts, search=search, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(validator.run, "translate", translate.__get__(validator.run), raising=False)
+    validator.validate()
+    assert lengths == [Length(0.0, 9, 1024, 9)]
 
 
 def test_the_settings_of_earlier_runs_still_open(tmp_path: Path) -> None:

@@ -90,7 +90,7 @@ class Validator:
         measures |= {name.replace(" ", "_"): sums[name] / count for name in others}
         samples = []
         if self.sources:
-            greedy = Beam(1, length_penalty=self.run.config.search.length_penalty)
+            greedy = Beam(1, length_penalty=self.run.config.search.length_penalty, length=self.run.length)
             self.run.engines = {} if self.run.engines is None and _has_room(self.run.device) else self.run.engines
             texts = [t.text for t in self.run.translate(self.sources, search=greedy, alignment=False, tag=self.tags)]
             if not _has_room(self.run.device):  # they are kept where that takes nothing from the training
