@@ -35,6 +35,8 @@ WAYS: dict[str, dict[str, Any]] = {
     "bahdanau": {"accumulate": 1, "validate_every": 50, "loss_normalization": "sentences"},
 }
 SPREADS = ["replicated", "sharded"]
+#: which of these are resumed on another number of processes in the default run
+RESUMED = [("transformer", "sharded", (2, 1)), ("bahdanau", "replicated", (1, 2))]
 
 
 def resume(folder: Path, size: int, spread: str = "auto", event: Event | None = None) -> list[Ended]:
@@ -85,6 +87,20 @@ def pair(request: pytest.FixtureRequest, alone: tuple[Path, Path]) -> tuple[Path
     return run, request.param, resume(run, 2, request.param)
 
 
+#: each system and each way to hold the weights once; all combinations in `make laws`
+some_pairs = pytest.mark.parametrize(
+    ("alone", "pair"),
+    [
+        ("transformer", "sharded"),
+        ("bahdanau", "replicated"),
+        pytest.param("transformer", "replicated", marks=pytest.mark.exhaustive),
+        pytest.param("bahdanau", "sharded", marks=pytest.mark.exhaustive),
+    ],
+    indirect=True,
+)
+
+
+@some_pairs
 def test_two_processes_learn_what_one_learns(alone: tuple[Path, Path], pair: tuple[Path, str, list[Ended]]) -> None:
     trained, (run, spread, (first, second)) = alone[1], pair
     assert_alike(trained, run)
@@ -100,6 +116,7 @@ def test_two_processes_learn_what_one_learns(alone: tuple[Path, Path], pair: tup
     assert ours[0].score == pytest.approx(theirs[0].score, rel=1e-3)
 
 
+@some_pairs
 def test_killed_and_resumed_it_is_bit_equal(
     alone: tuple[Path, Path], pair: tuple[Path, str, list[Ended]], tmp_path: Path
 ) -> None:
@@ -121,13 +138,14 @@ def test_killed_and_resumed_it_is_bit_equal(
 
 
 @pytest.mark.parametrize(
-    ("spread", "sizes"),
+    ("alone", "spread", "sizes"),
     [
-        pytest.param("sharded", (2, 1), id="two, then one-sharded"),
-        pytest.param("replicated", (1, 2), id="one, then two-replicated"),
-        pytest.param("replicated", (2, 1), id="two, then one-replicated", marks=pytest.mark.exhaustive),
-        pytest.param("sharded", (1, 2), id="one, then two-sharded", marks=pytest.mark.exhaustive),
+        pytest.param(system, spread, sizes, marks=() if (system, spread, sizes) in RESUMED else pytest.mark.exhaustive)
+        for system in WAYS
+        for spread in SPREADS
+        for sizes in ((2, 1), (1, 2))
     ],
+    indirect=["alone"],
 )
 def test_resumed_on_another_number_it_is_the_same_training(
     alone: tuple[Path, Path], spread: str, sizes: tuple[int, int], tmp_path: Path

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import difflib
-import os
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -50,9 +49,9 @@ def check_training(folder: Path, config: Config) -> None:
     from dragoman.data.corpus import Corpus, format_of
 
     data, start = config.data, config.training.start_from
-    if int(os.environ.get("RANK", 0)) == 0 and (is_run(folder) or folder.exists()):  # others may come later
-        if is_run(folder):
-            raise UserError(f"{folder} already holds a run: go on with --resume, or choose another name")
+    if is_run(folder):
+        raise UserError(f"{folder} already holds a run: go on with --resume, or choose another name")
+    if folder.exists():
         raise UserError(f"{folder} exists and is no run: choose another name, or remove it")
     if config.system.name is not None:
         check_system(config.system.name)

@@ -133,7 +133,8 @@ def train(
         base = configuration.from_yaml(config) if config else configuration.Config()
         values = {name: tuple(value) for name, value in files.items() if value}
         wanted = configuration.with_values(configuration.with_data(base, values), given)
-        check_training(run, wanted)
+        if int(os.environ.get("WORLD_SIZE", 1)) == 1:  # of several processes the first one checks, for all
+            check_training(run, wanted)
         outcome = start_run(run, wanted)
     finish(run, outcome, as_json)
 
