@@ -109,15 +109,23 @@ def _best_of_rows(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> t
     return total.flatten(1), (place + torch.arange(0, rows * width, width)[:, None]).flatten(1)
 
 
-def _best_of_chunks(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def _best_of_chunks(
+    scores: Tensor, logits: Tensor, norm: Tensor, count: int, keyed: bool = False
+) -> tuple[Tensor, Tensor]:
     """The same by chunks: a row's scores grow with its logits, so the best are in the chunks with the best maxima.
 
-    The last continuation stands for what is left out: the best of it, so that a tie with it shows.
+    The last continuation stands for what is left out: the best of it, so that a tie with it shows. With `keyed`, of
+    equal chunks the first are taken: the best continuations, ties by index, are then among all but the last one.
     """
     rows, width = logits.shape[1:]
     chunks, count = width // CHUNK, count - 1
     most = logits[..., : chunks * CHUNK].unflatten(-1, (chunks, CHUNK)).amax(-1)
-    most, chunk = (scores[..., None] + (most - norm[..., None]).clamp_(max=0)).flatten(1).topk(count + 1, dim=-1)
+    most = (scores[..., None] + (most - norm[..., None]).clamp_(max=0)).flatten(1)
+    if keyed:
+        chunk = _keys(most, torch.arange(most.shape[1])).topk(count + 1, dim=-1, largest=False).indices
+        most = most.gather(1, chunk)
+    else:
+        most, chunk = most.topk(count + 1, dim=-1)
     row = chunk // chunks
     begin = row * width + (chunk - row * chunks) * CHUNK  # B N+1
     inside, rest = torch.arange(CHUNK), torch.arange(chunks * CHUNK, width)
@@ -135,19 +143,29 @@ def _best_of_chunks(scores: Tensor, logits: Tensor, norm: Tensor, count: int) ->
 
 
 def _without_ties(scores: Tensor, logits: Tensor, norm: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`continuations` by keys in which a lower index decides between equal scores.
-
-    As the scores are float32 and ≤ 0, the magnitude of one as float64 has its lower 29 bits free for the index.
-    """
-    width = logits.shape[2]
-    total = (scores[..., None] + (logits - norm[..., None]).clamp_(max=0)).flatten(1)
-    count = min(count, total.shape[1])
-    if total.dtype == torch.float64:
-        index = total.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    """`continuations` by keys in which a lower index decides between equal scores."""
+    rows, width = logits.shape[1:]
+    wide = rows * (width // CHUNK) > count and logits.dtype != torch.float64
+    if wide:
+        total, places = (some[:, :-1] for some in _best_of_chunks(scores, logits, norm, count + 1, keyed=True))
     else:
-        keys = total.abs().double().view(torch.int64) + torch.arange(total.shape[1], device=total.device)
-        index = keys.topk(count, dim=-1, largest=False).indices
-    return total.gather(1, index), index // width, index % width
+        total = (scores[..., None] + (logits - norm[..., None]).clamp_(max=0)).flatten(1)
+        places = torch.arange(total.shape[1]).expand_as(total)
+    count = min(count, total.shape[1])
+    if total.dtype == torch.float64:  # in order of their places
+        order = total.sort(dim=-1, descending=True, stable=True).indices[:, :count]
+    else:
+        order = _keys(total, places).topk(count, dim=-1, largest=False).indices
+    index = places.gather(1, order)
+    return total.gather(1, order), index // width, index % width
+
+
+def _keys(scores: Tensor, index: Tensor) -> Tensor:
+    """Whole numbers, smallest for the largest score, of equal scores for the lower index; no two are equal.
+
+    The scores are float32 and ≤ 0: the magnitude of one as float64 has its lower 29 bits free for the index.
+    """
+    return scores.abs().double().view(torch.int64) + index
 
 
 def log_sum(logits: Tensor) -> Tensor:
