@@ -25,7 +25,7 @@ from dragoman.training.display import Display
 from dragoman.training.prepare import prepare
 from dragoman.training.trainer import Trainer
 
-TIMES = ("seconds", "tokens_per_second")
+TIMES = ("seconds", "validation_seconds", "tokens_per_second")
 
 
 class Quiet(Display):

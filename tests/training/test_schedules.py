@@ -104,3 +104,40 @@ def test_halving_without_an_epoch_asks_for_one() -> None:
 def test_settings_out_of_range_are_named(name: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"training\.{name}"):
         TrainingConfig(**{name: value})  # type: ignore[arg-type]
+
+
+# ---- a budget of time
+
+
+def test_the_warm_up_takes_a_tenth_of_the_time_where_its_steps_would_take_longer() -> None:
+    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup=448)
+    rates = [learning_rate(config, step, Horizon(elapsed=step / 73, fits_warmup=True)) for step in range(1, 74)]
+    assert rates[2] == pytest.approx(10 * 3 / 73)
+    assert max(rates) > 0.99
+    assert rates.index(max(rates)) == 7  # step 8 of 73
+    assert rates[-1] == pytest.approx(0.0)
+
+
+def test_a_warm_up_set_by_the_user_is_not_shortened() -> None:
+    config = TrainingConfig(schedule="constant", learning_rate=1.0, warmup=100)
+    assert learning_rate(config, 50, Horizon(elapsed=0.9)) == pytest.approx(0.5)
+
+
+def test_of_steps_and_time_the_one_that_ends_first_decides() -> None:
+    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup=1)
+    assert learning_rate(config, 50, Horizon(100, elapsed=1.0)) == pytest.approx(0.0)
+    assert learning_rate(config, 100, Horizon(100, elapsed=0.2)) == pytest.approx(0.0)
+
+
+def test_the_inverse_square_root_falls_with_the_time_from_a_shortened_warm_up_on() -> None:
+    config = TrainingConfig(schedule="inverse-sqrt", learning_rate=1.0, warmup=10_000)
+    assert learning_rate(config, 5, Horizon(elapsed=0.1, fits_warmup=True)) == pytest.approx(1.0)
+    assert learning_rate(config, 20, Horizon(elapsed=0.4, fits_warmup=True)) == pytest.approx(0.5)
+
+
+def test_an_extended_schedule_warms_up_over_a_tenth_and_decays_again() -> None:
+    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup=50, steps=300, extended_at=100)
+    assert learning_rate(config, 101) == pytest.approx(1 / 20)
+    assert learning_rate(config, 120) == pytest.approx(1.0)
+    assert learning_rate(config, 210) == pytest.approx(0.5)
+    assert learning_rate(config, 300) == pytest.approx(0.0)

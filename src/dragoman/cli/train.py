@@ -42,7 +42,13 @@ def train(
         Files, typer.Option(metavar="FILE", help="Test source, to be told how much of it stands in train.")
     ] = None,
     test_target: Annotated[Files, typer.Option(metavar="FILE", help="Test target.")] = None,
-    config: Annotated[Path | None, typer.Option(help="Settings as YAML; a run's config.yaml is one.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            help="Settings as YAML. Of a run's config.yaml, those set by hand: what stands there under 'chosen' is "
+            "chosen anew."
+        ),
+    ] = None,
     system: Annotated[
         str | None, typer.Option(help="Which system: see 'dragoman systems'.", autocompletion=complete_systems)
     ] = None,
@@ -71,9 +77,14 @@ def train(
         str | None, typer.Option(metavar="FILE", help="Word vectors to begin with: word2vec, GloVe or fastText.")
     ] = None,
     target_vectors: Annotated[str | None, typer.Option(metavar="FILE", help="The same for the target.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Stop after so many steps.", min=1)] = None,
-    epochs: Annotated[int | None, typer.Option(help="Stop after so many passes over the data.", min=1)] = None,
-    minutes: Annotated[float | None, typer.Option(help="Stop after so many minutes.", min=0)] = None,
+    steps: Annotated[int | None, typer.Option(help="Stop after N steps.", min=1)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Stop after N passes over the data.", min=1)] = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Stop after N minutes, validations included; the learning-rate schedule fits the time.", min=0
+        ),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Another seed gives another run.")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu or cuda.")] = None,
     format: Annotated[str | None, typer.Option(help="text, tsv or jsonl; by the files' names if not given.")] = None,
@@ -85,7 +96,13 @@ def train(
             "--set", metavar="NAME=VALUE", help="Any setting, such as training.learning_rate=1e-3. May be repeated."
         ),
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on exactly where the run stopped.")] = False,
+    resume: Annotated[
+        bool,
+        typer.Option(
+            "--resume",
+            help="Continue exactly where the run stopped; with a larger --steps, --epochs or --minutes, extend it.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """From two text files to a trained model.
@@ -130,7 +147,7 @@ def train(
     elif int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) and is_run(run):  # torchrun has started all anew
         outcome = continue_run(run, {})
     else:
-        base = configuration.from_yaml(config) if config else configuration.Config()
+        base = configuration.without_choices(configuration.from_yaml(config)) if config else configuration.Config()
         values = {name: tuple(value) for name, value in files.items() if value}
         wanted = configuration.with_values(configuration.with_data(base, values), given)
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:  # of several processes the first one checks, for all
@@ -179,12 +196,12 @@ def continue_run(run: Path, settings: dict[str, Any]) -> dict[str, object]:
     from dragoman import config as configuration
     from dragoman.run import CONFIG, read_spec
     from dragoman.training.distribution import World
-    from dragoman.training.trainer import change_stops
+    from dragoman.training.stopping import change_run
 
     def change() -> Config:
         read_spec(run)  # says so if it is no run
         saved = configuration.from_yaml(run / CONFIG)
-        return change_stops(run, configuration.with_values(saved, settings)) if settings else saved
+        return change_run(run, settings) if settings else saved
 
     world = World.join()
     with world.watched(lambda: f"another process ended while {run} was opened: see what it said, and start again"):
@@ -199,7 +216,7 @@ def train_run(run: Path, config: Config | None, world: World) -> dict[str, objec
 
     trainer = Trainer(run, Silent() if world.rank else display(), config, world)
     if not world.rank and config is not None:
-        say(f"going on from step {trainer.progress.step:,}")
+        say(trainer.budget.outlook(trainer.progress, f"{program()} train {shlex.quote(str(run))}"))
     if not world.rank and trainer.spread.name:
         say(f"{world.size} processes, weights {trainer.spread.name}")
     outcome = trainer.train()
@@ -252,7 +269,7 @@ def hints(run: Run) -> dict[str, str]:
 
 def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
     name = shlex.quote(str(run))
-    say(f"training ended at step {outcome['step']:,}: {outcome['reason']}")
+    say(f"step {outcome['step']:,}: stopped: {outcome['reason']}")
     if outcome["interrupted"]:
         say(f"nothing is lost; go on with:  {program()} train {name} --resume")
     else:

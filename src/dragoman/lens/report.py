@@ -19,7 +19,6 @@ from dragoman.lens.pictures import attention_picture, curves
 from dragoman.lens.preflight import data_found
 from dragoman.lens.words import word_attention
 from dragoman.models import count_parameters, model_to_dict
-from dragoman.objectives import objective
 from dragoman.run import CHECKPOINTS, Run
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS
@@ -88,16 +87,13 @@ def _progress(run: Run, metrics: list[Record]) -> Record:
 
 
 def _best(run: Run, metrics: list[Record]) -> Record | None:
-    """The validation that training held for the best: the first of the best ones, or that of the averaged weights."""
+    """The validation of the best checkpoint: the one that training selected, or that of the averaged weights."""
     averaged = [record for record in metrics if record["kind"] == "averaged"]
     valid = [record for record in metrics if record["kind"] == "valid"]
     if averaged or not valid:
         return averaged[-1] if averaged else None
-    asked = run.config.training.best_by
-    measure = objective(run.config.objective.name or "translation").best if asked == "auto" else asked
-    if measure != "loss" and measure in valid[0]:
-        return max(valid, key=lambda record: record[measure])
-    return min(valid, key=lambda record: record["loss"])
+    selected = [record for record in valid if record["step"] == _progress(run, metrics).get("best_step")]
+    return selected[-1] if selected else min(valid, key=lambda record: record["loss"])
 
 
 # ---- the sections
@@ -156,8 +152,8 @@ def _scores(run: Run, metrics: list[Record]) -> Markup:
     if "bleu" in best:
         meanings = (
             "BLEU measures from 0 to 100 how many sequences of words are shared with the reference; “exactly right” is "
-            "the share of sentences that equal it. Both are of the simplest search, over the first "
-            f"{run.config.training.validate_sentences:,} validation sentences at most; beam search is mostly better. "
+            f"the share of sentences that equal it. Both are of the first validation sentences, decoded by "
+            f"{best.get('search', 'greedy')} search. "
         ) + meanings
     heading = ("", "step", *(label for _, label, _ in columns))
     return join(table(heading, rows), paragraph(meanings, kind="faint"))

@@ -89,6 +89,10 @@ class Objective:
     def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
         raise NotImplementedError
 
+    def validation_loss(self, model: Any, batch: Batch) -> Loss:
+        """The loss that compares checkpoints: that of training, unless it is not comparable from step to step."""
+        return self(model, batch)
+
     def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         """How wide rows of such lengths in the store will be, about."""
         framing = self.material.framing

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,10 @@ from dragoman.parts.spec import Spec
 from dragoman.systems import SYSTEMS
 from dragoman.text.untranslatable import CopyEvidence
 from dragoman.training.recipes import Recipe, default_recipe, recipe, whole_training
+from dragoman.training.schedule import ENDING
+from dragoman.training.selection import check_metric, choose_metric
+from dragoman.training.stopping import count
+from dragoman.training.validation import MAX_SENTENCES
 
 #: what each kind of model learns from such data, unless its system says otherwise
 DEFAULTS: dict[type[Spec], dict[str, str]] = {
@@ -29,6 +33,9 @@ DEFAULTS: dict[type[Spec], dict[str, str]] = {
 
 #: pairs of which there are few: fewer are learned by heart if nothing is done against it
 FEW = 100_000
+
+#: target tokens trained on for each one decoded in a validation, by which a beam of 5 takes about a tenth of the time
+DECODING_COST = 40
 
 #: operations of a training from which on a minute of compiling is made up for
 WORTH_COMPILING = 8e15
@@ -81,6 +88,16 @@ def choose_objective(config: Config, spec: ModelSpec, holds: str) -> Config:
         settings = dict(chosen) | settings
     check(name, settings)
     return replace(config, objective=replace(config.objective, name=name, settings=settings))
+
+
+def choose_best_by(config: Config, references: Sequence[str]) -> tuple[Config, list[Choice]]:
+    """The metric by which the best checkpoint is selected, by objective and validation references."""
+    if config.training.best_by != "auto":
+        check_metric(config.training.best_by, references)
+        return config, []
+    metric, why = choose_metric(objective(config.objective.name or "translation"), references)
+    training = replace(config.training, best_by=metric)  # type: ignore[arg-type]
+    return replace(config, training=training), [Choice("training.best_by", metric, why)]
 
 
 def choose(
@@ -173,32 +190,40 @@ def _choose_training(
     places = int(blueprint(spec).width(lengths.source + 1, lengths.target + 1) @ lengths.pairs)
     an_epoch = max(1, math.ceil(places / (0.95 * tokens * training.accumulate)))
     steps = training.steps
-    ends = training.schedule in ("cosine", "linear", "stable")  # does the schedule need the number of steps?
-    if ends and steps is None:
-        if training.epochs is not None:
-            steps = training.epochs * an_epoch
-        else:
-            steps = whole_training(target_tokens, tokens * training.accumulate)
-            why = f"about {steps / an_epoch:.0f} epochs, by the amount of data; the learning rate falls to zero by then"
-            choose_one("steps", steps, why)
+    if training.schedule in ENDING and steps is None and training.epochs is None:
+        steps = whole_training(target_tokens, tokens * training.accumulate)
+        end = "then" if training.minutes is None else f"then, or after {count(training.minutes, 'minute')}"
+        why = f"about {steps / an_epoch:.0f} epochs, by the amount of data; the learning rate falls to zero by {end}"
+        choose_one("steps", steps, why)
+    limits = [steps, training.epochs and training.epochs * an_epoch]
+    planned = min((limit for limit in limits if limit is not None), default=None)  # steps, unless patience ends it
     warmup = training.warmup
-    if warmup is None and (own := how.warmup(steps)) is not None:
+    if warmup is None and (own := how.warmup(planned)) is not None:
         warmup = choose_one("warmup", *own)
     if warmup is None:
-        warmup = max(100, min(4000, 4 * an_epoch, steps // 10 if steps else 4000))
-        choose_one("warmup", warmup, f"about {warmup / an_epoch:.1f} epochs of about {an_epoch:,} steps")
+        warmup = min(4000, max(100, 4 * an_epoch))
+        warmup = warmup if planned is None else max(1, min(warmup, planned // 10))
+        least = "" if training.minutes is None else ", at most a tenth of the time"
+        choose_one("warmup", warmup, f"about {warmup / an_epoch:.1f} epochs of about {an_epoch:,} steps{least}")
     learning_rate = training.learning_rate
     if learning_rate is None:
         started = training.start_from is not None
         learning_rate = choose_one("learning_rate", *how.peak(spec.dim, warmup, config.system.size, started))
     every = training.validate_every
     if every is None:
-        every = max(50, min(2000, max(an_epoch, steps // 12 if steps else 0)))
-        choose_one("validate_every", every, "steps")
+        every = max(50, min(2000, max(an_epoch, planned // 12 if planned else 0)))
+        choose_one("validate_every", every, "steps" if training.minutes is None else "steps, or a tenth of the time")
+    decoded = training.validate_sentences
+    if decoded is None:
+        decoded = MAX_SENTENCES
+        if objective(config.objective.name or "translation").decodes:
+            trained = every * tokens * training.accumulate if training.minutes is None else 1e6 * training.minutes
+            decoded = int(max(50, min(decoded, trained / DECODING_COST / (target_tokens / len(store)))))
+            choose_one("validate_sentences", decoded, "decoded at each validation, in about a tenth of the time")
     compiles = training.compile
     if compiles is None:
         words = target_tokens / max(1, len(store))
-        work = training_flops(spec, round(words), round(words)) / words * tokens * (steps or 50 * an_epoch)
+        work = training_flops(spec, round(words), round(words)) / words * tokens * (planned or 50 * an_epoch)
         compiles = gpu and work > WORTH_COMPILING
     smoothing = training.label_smoothing
     resolved = replace(
@@ -209,6 +234,7 @@ def _choose_training(
         learning_rate=learning_rate,
         warmup=warmup,
         validate_every=every,
+        validate_sentences=decoded,
         steps=steps,
         device=device,
         compile=compiles,

@@ -46,7 +46,7 @@ class Display:
             self.note(self.line(record, done))
 
     def validated(self, step: int, result: Validation, best: bool) -> None:
-        self.last_measures = measured(result.measures)
+        self.last_measures = measured(result.record())
         self.note(
             f"step {step:,}  validation loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
             f"{self.last_measures}{'  best so far' if best else ''}"
@@ -109,8 +109,10 @@ def display() -> Display:
     return LiveDisplay() if sys.stderr.isatty() else Display()
 
 
-def measured(measures: Mapping[str, float]) -> str:
-    """What a validation measured, in a few words: BLEU where texts were written, else how many answers were right."""
-    if "bleu" in measures:
-        return f"BLEU {measures['bleu']:.1f}  exact {measures['exact_match']:.1f} %"
-    return f"accuracy {measures['accuracy']:.1f} %"
+def measured(record: Mapping[str, Any]) -> str:
+    """The metrics of a validation in a few words: of decoded sentences where there are some, else the accuracy."""
+    if "bleu" not in record:
+        return f"accuracy {record['accuracy']:.1f} %"
+    chrf = f"  chrF {record['chrf']:.1f}" if "chrf" in record else ""
+    search = f" ({record['search']})" if "search" in record else ""
+    return f"BLEU {record['bleu']:.1f}{chrf}  exact match {record['exact_match']:.1f} %{search}"

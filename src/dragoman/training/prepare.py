@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import data
-from dragoman.config import Config, DataConfig, to_yaml
+from dragoman.config import Config, DataConfig, to_yaml, with_choices
 from dragoman.data import Corpus, HoldOut, Memory, Pair, Preflight, Reading
 from dragoman.data.passes import Say, survey, workers_for
 from dragoman.errors import UserError
@@ -23,7 +23,7 @@ from dragoman.systems import Vocabulary
 from dragoman.text import Framing, Tokenizer
 from dragoman.training.beginning import Origin, begin
 from dragoman.training.budget import fit
-from dragoman.training.choices import Choice, choose, choose_copying, choose_objective
+from dragoman.training.choices import Choice, choose, choose_best_by, choose_copying, choose_objective
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.settle import (
     check_free,
@@ -43,6 +43,7 @@ from dragoman.training.settle import (
     try_spec,
 )
 from dragoman.training.stores import Stores
+from dragoman.training.validation import decode_references
 from dragoman.training.vocabularies import tokenizers_for, with_fertility
 
 
@@ -60,6 +61,7 @@ class Prepared:
 def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     """Make the run folder: tokenizers, token stores, the model's spec. Nothing is left behind if it fails."""
     check_free(folder)
+    given = config
     if config.search.description:
         from_description(config.search.description, "search.description")
     origin = Origin.open(config.training.start_from) if config.training.start_from else None
@@ -109,7 +111,7 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         say("writing the token store")
         stores = Stores(partial / "data", config.data, reading, tokenizers, framing, workers, say)
         store, inspector = stores.write_train(train, split, found.pairs, valid)
-        stores.write_valid(valid)
+        held = stores.write_valid(valid)
 
         def build(chosen: Config) -> ModelSpec:
             return labelled(make_spec(chosen, vocabulary), reading, vocabulary)
@@ -122,6 +124,8 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
             config = replace(config, training=replace(config.training, tokens=tokens))
             choices = [*choices, Choice("training.tokens", tokens, why)]
         config, more = choose(config, spec, store, device, own)
+        decoded = (config.training.validate_sentences or 0) if objective(config.objective.name or "").decodes else 0
+        config, selection = choose_best_by(config, decode_references(held, tokenizers[1], decoded))
         if kept is None:  # what was chosen for the amount of data is in it now
             spec = build(config)
         parameters = count_parameters(spec)
@@ -138,9 +142,10 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         if dropout and learned.segments == (None, None):
             say(f"text.dropout has no effect: the objective {config.objective.name} does not resegment its text")
         begin(partial, spec, config, tokenizers, say)
+        config = with_choices(given, config)
         shown = examples(learned, store, config.training.seed)
         _write(partial, config, spec, framing, tokenizers, preflight.to_dict() | {"examples": [*map(asdict, shown)]})
-    return Prepared(config, preflight, choices + more + limits, parameters, shown)
+    return Prepared(config, preflight, choices + more + limits + selection, parameters, shown)
 
 
 def _reads(config: Config) -> str:

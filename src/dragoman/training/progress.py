@@ -17,9 +17,12 @@ from dragoman.errors import UserError
 from dragoman.run import CHECKPOINTS
 from dragoman.storage import clear_remains, plain_errors, point, remove_folder
 from dragoman.training.distribution import World
+from dragoman.training.divergence import LossHistory
 from dragoman.training.ema import Average
 from dragoman.training.optimizer import load_state_tensors, state_tensors
 from dragoman.training.spread import Spread, part_of, usable
+
+FORMER = ("rewinds", "usual")  # fields of older checkpoints that are no longer used
 
 
 @dataclass
@@ -28,7 +31,8 @@ class Progress:
 
     step: int = 0
     position: Position = field(default_factory=Position)
-    best: float | None = None  # the best validation's score, higher is better
+    best: float | None = None  # the metric of the best validation, higher is better
+    best_loss: float | None = None  # and its loss, which decides between equals
     best_step: int = 0
     waited: int = 0  # validations since then
     lowest_loss: float | None = None  # of all validations
@@ -36,16 +40,26 @@ class Progress:
     tokens: int = 0  # target tokens trained on
     seconds: float = 0.0
     unread: dict[str, float] = field(default_factory=dict)  # what was measured since the last line of the log
-    rewinds: int = 0  # times that it went back to a checkpoint, because its loss had risen beyond repair
-    usual: float | None = None  # the loss that is usual by now, by which a rise is told
+    losses: LossHistory = field(default_factory=LossHistory)
+    rollbacks: int = 0  # since the training last recovered from divergence
+    diverged_at: int = 0  # the step at which the last rollback began
+    extended_at: int = 0  # the step at which the run was extended, as far as this state knows
+    # for a budget of time only:
+    minutes: float | None = None  # the budget that what follows belongs to
+    start_seconds: float = 0.0  # at which its schedule starts
+    elapsed: float = 0.0  # the share of it that is used
+    validated_at: float = 0.0  # the share of it at which the last validation ended
+    validation_seconds: float = 0.0  # how long that took
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> Progress:
+        values = {name: value for name, value in values.items() if name not in FORMER}
         try:
-            return Progress(**(values | {"position": Position(**values["position"])}))
+            values |= {"position": Position(**values["position"]), "losses": LossHistory(**values.get("losses", {}))}
+            return Progress(**values)
         except (KeyError, TypeError):
             raise UserError("the checkpoint says nothing of the progress of a training: use another one") from None
 
@@ -141,12 +155,14 @@ class Keeper:
             return None
         last = self.folder / f"{step:06d}"
         checkpoint.check_folder(last, "trainer")
-        return Progress.from_dict(checkpoint.values(last)["progress"])
+        return self._progress(last)
 
     def _point_again(self, progress: Progress) -> None:
         best = f"{progress.best_step:06d}"
         if progress.best is not None and (self.folder / best).exists():  # an average is made anew at the end
             point(self.folder / "best", best)
+        elif not (self.folder / "best").exists():  # it was written after the checkpoint that training rolled back to
+            point(self.folder / "best", f"{progress.step:06d}")
         point(self.folder / "last", f"{progress.step:06d}")
 
     def last_step(self) -> int | None:
@@ -157,20 +173,25 @@ class Keeper:
         step = int(checkpoint.values(last)["progress"]["step"])
         return step if checkpoint.is_whole(self.folder / f"{step:06d}") else None
 
-    def go_back(self) -> int | None:
-        """Make the last checkpoint that was validated the last of all; its step.
+    def roll_back(self) -> int | None:
+        """Make the last good checkpoint the last of all; its step.
 
-        Later ones stand where the clock or an interruption had them made, and a training that goes back must go back to
-        the same place whether it was interrupted or not.
+        It is a validated one: others were written when the clock or an interruption said so, and a training must roll
+        back to the same step whether it was interrupted or not. The loss had not begun to rise there.
         """
         validated = self.validated()
         if not validated:
             return self.last_step()
-        point(self.folder / "last", validated[-1].name)
+        calm = [path for path in validated if not self._progress(path).losses.high]
+        good = (calm or validated)[-1]
+        point(self.folder / "last", good.name)
         for path in self.steps():
-            if int(path.name) > int(validated[-1].name):
+            if int(path.name) > int(good.name):
                 remove_folder(path)
-        return int(validated[-1].name)
+        return int(good.name)
+
+    def _progress(self, path: Path) -> Progress:
+        return Progress.from_dict(checkpoint.values(path)["progress"])
 
     def steps(self) -> list[Path]:
         """The checkpoints that are named by a step, oldest first; none where the folder has gone."""

@@ -1,4 +1,8 @@
-"""Learning-rate schedules: a linear warm-up, then a way down; each a formula of the step, so that resuming is exact."""
+"""Learning-rate schedules: a linear warm-up, then a decay, as functions of the step and the share of the budget used.
+
+With a budget of steps or epochs the share follows from the step alone, so that resuming is exact. With a budget of time
+it is what the clock said, recorded in the training state.
+"""
 
 from __future__ import annotations
 
@@ -9,64 +13,86 @@ from dataclasses import dataclass
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
 
+WARMUP_SHARE = 0.1  # of a budget of time, at most
+ENDING = ("cosine", "linear", "stable")  # schedules that must know their end
+
 
 @dataclass(frozen=True)
 class Horizon:
-    """How far it is, in steps: to the end of the training, and through the data once."""
+    """The length of the training: steps to its end, steps of an epoch, share of the time that is used.
+
+    `fits_warmup`: the warm-up takes at most a tenth of the time, however many steps that is.
+    """
 
     steps: int | None = None
     epoch: int | None = None
     reductions: int = 0  # times that the schedule `plateau` has reduced the rate
+    elapsed: float | None = None
+    fits_warmup: bool = False
 
 
-def inverse_sqrt(step: int, config: TrainingConfig, horizon: Horizon) -> float:
+@dataclass(frozen=True)
+class Point:
+    """Where a step lies: in warm-ups (1: the warm-up is done), epochs, and as a share of the budget, where it has one.
+
+    At a steady pace the warm-up ends at the share `used / warmups`.
+    """
+
+    warmups: float
+    epochs: float | None
+    used: float | None
+    reductions: int
+
+
+def inverse_sqrt(point: Point, config: TrainingConfig) -> float:
     """√(warmup / step) after the warm-up (Vaswani et al. 2017, §5.3)."""
-    return math.sqrt(_warmup(config) / step)
+    return 1 / math.sqrt(point.warmups)
 
 
-def cosine(step: int, config: TrainingConfig, horizon: Horizon) -> float:
-    """½ (1 + cos π·progress) from the warm-up to the last step (Loshchilov & Hutter 2017)."""
-    return _above(config, 0.5 * (1 + math.cos(math.pi * _progress(step, _warmup(config), _end(config, horizon)))))
+def cosine(point: Point, config: TrainingConfig) -> float:
+    """½ (1 + cos π·progress) from the warm-up to the end (Loshchilov & Hutter 2017)."""
+    used = _used(point, config)
+    return _above(config, 0.5 * (1 + math.cos(math.pi * _progress(used, used / point.warmups))))
 
 
-def linear(step: int, config: TrainingConfig, horizon: Horizon) -> float:
-    """1 − progress from the warm-up to the last step (Devlin et al. 2019, §A.2)."""
-    return _above(config, 1 - _progress(step, _warmup(config), _end(config, horizon)))
+def linear(point: Point, config: TrainingConfig) -> float:
+    """1 − progress from the warm-up to the end (Devlin et al. 2019, §A.2)."""
+    used = _used(point, config)
+    return _above(config, 1 - _progress(used, used / point.warmups))
 
 
-def constant(step: int, config: TrainingConfig, horizon: Horizon) -> float:
+def constant(point: Point, config: TrainingConfig) -> float:
     """1 after the warm-up."""
     return 1.0
 
 
-def stable(step: int, config: TrainingConfig, horizon: Horizon) -> float:
-    """1, and 1 − √progress over the last `decay` of the steps: warm-up, stable, decay (Hu et al. 2024, §4).
+def stable(point: Point, config: TrainingConfig) -> float:
+    """1, and 1 − √progress over the last `decay` of the budget: warm-up, stable, decay (Hu et al. 2024, §4).
 
-    The way down is not the paper's exponential one but that of Hägele et al. (2024, §3), who found it better than a
+    The decay is not the paper's exponential one but that of Hägele et al. (2024, §3), who found it better than a
     linear one at every length.
     """
-    end = _end(config, horizon)
-    start = max(_warmup(config), end - round(config.decay * end))
-    return _above(config, 1 - math.sqrt(_progress(step, start, end)))
+    used = _used(point, config)
+    return _above(config, 1 - math.sqrt(_progress(used, max(used / point.warmups, 1 - config.decay))))
 
 
-def halving(step: int, config: TrainingConfig, horizon: Horizon) -> float:
+def halving(point: Point, config: TrainingConfig) -> float:
     """1 for `hold` epochs, then halved, and again after every `halve_every` of an epoch.
 
     Every epoch after five in Luong et al. (2015, §4.1), every half epoch after five in Sutskever et al. (2014, §3.4).
     """
-    if horizon.epoch is None:
+    if point.epochs is None:
         raise UserError("the schedule halving must know the steps of an epoch, which are not known: choose another one")
-    past = (step - 1) / horizon.epoch - config.value("hold")  # epochs
+    past = point.epochs - config.value("hold")
     return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / config.value("halve_every")))
 
 
-def plateau(step: int, config: TrainingConfig, horizon: Horizon) -> float:
+def plateau(point: Point, config: TrainingConfig) -> float:
     """Reduced by `plateau_factor` after each validation whose loss is not the lowest so far (Gehring et al. 2017)."""
-    return config.value("plateau_factor") ** horizon.reductions
+    return config.value("plateau_factor") ** point.reductions
 
 
-SCHEDULES: dict[str, Callable[[int, TrainingConfig, Horizon], float]] = {
+SCHEDULES: dict[str, Callable[[Point, TrainingConfig], float]] = {
     "inverse-sqrt": inverse_sqrt,
     "cosine": cosine,
     "constant": constant,
@@ -78,16 +104,46 @@ SCHEDULES: dict[str, Callable[[int, TrainingConfig, Horizon], float]] = {
 
 
 def learning_rate(config: TrainingConfig, step: int, horizon: Horizon | None = None) -> float:
-    """The learning rate of a step, counted from 1; unless told, the end is that of `training.steps`."""
-    peak, warmup = config.learning_rate or 0.0, _warmup(config)
-    if step <= warmup:
+    """The learning rate of a step, counted from 1; without a horizon the end is that of `training.steps`."""
+    point = _point(config, step, horizon or Horizon(config.steps))
+    peak = config.learning_rate or 0.0
+    if point.warmups <= 1:
         start = config.value("warmup_start")
-        return peak * (start + (1 - start) * step / warmup)
-    return peak * SCHEDULES[config.schedule or "inverse-sqrt"](step, config, horizon or Horizon(config.steps))
+        return peak * (start + (1 - start) * point.warmups)
+    return peak * SCHEDULES[config.schedule or "inverse-sqrt"](point, config)
 
 
-def _warmup(config: TrainingConfig) -> int:
-    return max(1, config.warmup or 1)
+def restart(config: TrainingConfig) -> int:
+    """The step after which the schedule starts again: where a finished run was extended, if its schedule had an end."""
+    ends = config.schedule in ENDING or config.minutes is not None
+    return config.extended_at if ends else 0
+
+
+def warmup_steps(config: TrainingConfig, steps: int | None) -> int:
+    """Steps of the warm-up; of one that is done again, at most a tenth of the steps that follow."""
+    start, warmup = restart(config), max(1, config.warmup or 1)
+    return warmup if not start or steps is None else max(1, min(warmup, (steps - start) // 10))
+
+
+def _point(config: TrainingConfig, step: int, horizon: Horizon) -> Point:
+    start, shares = restart(config), []
+    warmups = (step - start) / warmup_steps(config, horizon.steps)
+    if horizon.steps is not None:
+        shares.append((step - start) / max(1, horizon.steps - start))
+    if horizon.elapsed is not None:
+        shares.append(horizon.elapsed)
+        warmups = max(warmups, horizon.elapsed / WARMUP_SHARE if horizon.fits_warmup else 0.0)
+    epochs = None if horizon.epoch is None else (step - 1) / horizon.epoch
+    return Point(warmups, epochs, min(1.0, max(shares)) if shares else None, horizon.reductions)
+
+
+def _used(point: Point, config: TrainingConfig) -> float:
+    if point.used is None:
+        raise UserError(
+            f"the schedule {config.schedule} must know its end: set training.steps, epochs or minutes, or choose "
+            "inverse-sqrt"
+        )
+    return point.used
 
 
 def _above(config: TrainingConfig, share: float) -> float:
@@ -96,12 +152,6 @@ def _above(config: TrainingConfig, share: float) -> float:
     return final + (1 - final) * share
 
 
-def _end(config: TrainingConfig, horizon: Horizon) -> int:
-    if horizon.steps is None:
-        raise UserError(f"the schedule {config.schedule} must know its end: set training.steps, or choose inverse-sqrt")
-    return horizon.steps
-
-
-def _progress(step: int, start: int, end: int) -> float:
-    """From 0 at `start` to 1 at `end`."""
-    return min(1.0, max(0, step - start) / max(1, end - start))
+def _progress(used: float, start: float) -> float:
+    """From 0 at `start` to 1 at the end of the budget."""
+    return min(1.0, max(0.0, used - start) / max(1e-9, 1 - start))

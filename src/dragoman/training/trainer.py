@@ -6,6 +6,7 @@ import math
 import os
 import shlex
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from dragoman.objectives import Material, make
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
 from dragoman.run import CONFIG, INITIAL, Run, pick_device, read_framing, read_spec, read_tokenizers
-from dragoman.storage import alone, write_file
+from dragoman.storage import alone
 from dragoman.training.beginning import same_task
 from dragoman.training.compiling import prepare_compiler
 from dragoman.training.display import Display
@@ -37,15 +38,16 @@ from dragoman.training.meter import Meter, Stopwatch
 from dragoman.training.optimizer import make_optimizer
 from dragoman.training.progress import Keeper, Progress
 from dragoman.training.records import NoRecords, Records
-from dragoman.training.schedule import Horizon, learning_rate
+from dragoman.training.schedule import learning_rate
+from dragoman.training.selection import NAMES, Score
 from dragoman.training.spread import spread
 from dragoman.training.step import Learner, Stepper
+from dragoman.training.stopping import Budget, count, reason_to_stop
 from dragoman.training.validation import Validation, Validator
 
 LOG_EVERY = 10  # steps
 SAVE_EVERY = 600  # seconds, beside every validation
-REWINDS = 3  # times that a training goes back to a checkpoint before it gives up
-RISE = 1.0  # nats a word over the usual loss that are too much
+ROLLBACKS = 3  # in a row before training is given up
 
 
 @dataclass(frozen=True)
@@ -63,7 +65,6 @@ class Turn:
     """The batches of a step with the answers of all processes, and what the first one's clock says."""
 
     group: Group
-    over: bool  # is the time for training over?
     save: bool  # is it time for another checkpoint?
 
 
@@ -117,7 +118,9 @@ class Trainer:
             segments=self.objective.segments,
         )
         valid = TokenStore(folder / "data" / "valid")
-        self.validator = Validator(self.run, validated, valid, training.tokens or 4096, training.validate_sentences)
+        self.validator = Validator(
+            self.run, validated, valid, training.tokens or 4096, training.validate_sentences, training.best_by
+        )
         learner = Learner(model, self.objective)
         self.spread.divide(learner)
         if self.spread.even and world.rank == 0:  # what is in parts cannot search: weights are copied for that
@@ -126,6 +129,9 @@ class Trainer:
         self.average = Average(model, training.ema) if training.ema else None
         self.keeper = Keeper(folder, training.keep, self.spread)
         self.progress = self.keeper.resume(model, self.optimizer, self.average) or Progress()
+        averages = training.average and self.average is None
+        self.budget = Budget(self.config, max(1, self.batches.an_epoch // training.accumulate), averages)
+        self.budget.begin(self.progress)
         self.stepper = Stepper(
             learner,
             self.optimizer,
@@ -158,28 +164,32 @@ class Trainer:
             self.world.first(lambda: lock.enter_context(alone(self.folder)))
             reason = self._loop()
             averaged = 0
-            if not self.interrupted and self.config.training.average and self.average is None:
+            if not self.interrupted and self.budget.averages:
                 averaged = self.world.first(self._average)
         self.records.close()
         return Outcome(reason, self.interrupted, self.progress, averaged)
 
     def _loop(self) -> str:
-        training, progress = self.config.training, self.progress
+        progress = self.progress
         self.model.train()
         self.watch = watch = Stopwatch(progress.seconds)
         self.meter = Meter(self.stepper, progress.unread, self.world)
         self.saved_at = watch.seconds
-        if training.start_from and self.world.first(self.keeper.last_step) is None:
+        if self.config.training.start_from and self.world.first(self.keeper.last_step) is None:
             self.records.forget_after(-1)  # of a process that was killed before its first checkpoint
             self._validate(counts=same_task(self.folder))
         stream = self._stream(progress.position)
-        self.display.start(self._done(), training.steps)
-        while (reason := self._reason_to_stop(turn := self._agree(next(stream)))) is None:
+        self.display.start(self.budget.used(progress), self.config.training.steps)
+        self.display.note(f"best checkpoint by {NAMES.get(self.validator.metric, self.validator.metric)}")
+        while True:
+            turn = self._agree(next(stream))
+            if (reason := self._reason_to_stop()) is not None:
+                break
             self._step(turn.group)
             if progress.step % LOG_EVERY == 0 and self._log():
                 stream.close()
                 stream = self._stream(progress.position)
-            elif progress.step % (training.validate_every or 1) == 0:
+            elif self.budget.validation_due(progress):
                 self._validate()
             elif turn.save:
                 self._save()
@@ -191,13 +201,14 @@ class Trainer:
         return reason
 
     def _agree(self, group: Group) -> Turn:
-        """What all processes must know alike before a step: how many answers, was one told to stop, what time it is."""
-        limit, seconds = self.config.training.minutes, self.watch.seconds
-        over, save = limit is not None and seconds >= 60 * limit, seconds - self.saved_at > SAVE_EVERY
-        clock = (over, save) if self.world.rank == 0 else (False, False)
-        answers, sentences, *yes = self.world.sum([group.answers, group.sentences, self.interrupted, *clock])
-        self.interrupted, over, save = map(bool, yes)
-        return Turn(replace(group, answers=int(answers), sentences=int(sentences)), over, save)
+        """What all processes must know alike before a step: labels, interruption, and the first one's clock."""
+        seconds = self.watch.seconds
+        clock = (seconds, seconds - self.saved_at > SAVE_EVERY) if self.world.rank == 0 else (0.0, False)
+        mine = [group.answers, group.sentences, self.interrupted, *clock]
+        answers, sentences, interrupted, seconds, save = self.world.sum(mine)
+        self.interrupted = bool(interrupted)
+        self.budget.spend(self.progress, seconds)
+        return Turn(replace(group, answers=int(answers), sentences=int(sentences)), bool(save))
 
     def _stream(self, position: Position) -> Any:
         steps = groups(
@@ -215,7 +226,7 @@ class Trainer:
         """One optimizer step on the loss of all batches, divided by their target tokens or their sentences."""
         progress = self.progress
         step, answers = progress.step + 1, group.answers
-        rate = learning_rate(self.config.training, step, self._horizon())
+        rate = learning_rate(self.config.training, step, self.budget.horizon(progress))
         by_sentence = self.config.training.value("loss_normalization") == "sentences"
         self.stepper(group.batches, step, rate, group.sentences if by_sentence else answers, group.idle)
         self.meter.add(group, answers, rate)
@@ -223,68 +234,62 @@ class Trainer:
         progress.tokens += answers
         progress.seconds = self.watch.seconds
 
-    def _horizon(self) -> Horizon:
-        training = self.config.training
-        epoch = max(1, self.batches.an_epoch // training.accumulate)
-        return Horizon(training.steps, epoch, self.progress.reductions)
-
-    def _reason_to_stop(self, turn: Turn) -> str | None:
-        training, progress = self.config.training, self.progress
-        if self.interrupted:
-            return "it was interrupted"
-        if training.steps is not None and progress.step >= training.steps:
-            return f"it did its {training.steps:,} steps"
-        if training.epochs is not None and progress.position.epoch >= training.epochs:
-            return f"it did its {training.epochs:,} epochs"
-        if turn.over:
-            return f"its {training.minutes:g} minutes are over"
-        if training.patience is not None and progress.waited >= training.patience:
-            return f"{progress.waited} validations brought nothing better"
-        return None
+    def _reason_to_stop(self) -> str | None:
+        return "interrupted" if self.interrupted else reason_to_stop(self.config.training, self.progress)
 
     def _validate(self, counts: bool = True) -> None:
         """Validate and save. Without `counts` the result is logged, but is no candidate for the best checkpoint."""
         progress = self.progress
         with self.spread.shown(self.model, self.run.model, self.average):
-            result = self.world.first(self.validator.validate)
+            result, seconds = self.world.first(self._timed_validation)
         if not math.isfinite(result.loss):
             self._give_up("validation", result.loss)
-        score = self._score(result)
+        score = self.validator.score(result)
         if progress.best is not None and not self.world.first(lambda: self.keeper.has_best(progress)):
             self.display.note(f"the best checkpoint, of step {progress.best_step:,}, has gone: the best is found anew")
             progress.best = None
-        best = counts and (progress.best is None or score > progress.best)
+        best = counts and self._is_better(score)
         if best:
-            progress.best, progress.best_step, progress.waited = score, progress.step, 0
+            progress.best, progress.best_loss = score.metric, result.loss
+            progress.best_step, progress.waited = progress.step, 0
         elif counts:
             progress.waited += 1
         if progress.lowest_loss is None or result.loss < progress.lowest_loss:
             progress.lowest_loss = result.loss
         else:
             progress.reductions += 1
+        if progress.step > progress.diverged_at and not progress.losses.high:
+            progress.rollbacks = 0  # it has recovered
+        self.budget.validated(progress, seconds)
         progress.seconds = self.watch.seconds
         self.records.write(
             {
                 "kind": "valid" if counts else "start",
                 "step": progress.step,
                 **result.record(),
-                "seconds": round(self.watch.seconds, 2),
+                "validation_seconds": round(seconds, 2),
+                "seconds": round(progress.seconds, 2),
             }
         )
         self.records.write_samples(result, progress.step)
         self.display.validated(progress.step, result, best)
         self._save(validated=counts, best=best)
 
+    def _timed_validation(self) -> tuple[Validation, float]:
+        began = time.monotonic()
+        return self.validator.validate(), max(0.0, time.monotonic() - began)
+
+    def _is_better(self, score: Score) -> bool:
+        """Is it better than the best so far? Equal metrics are compared by loss."""
+        progress = self.progress
+        if progress.best is None:
+            return True
+        return score > (progress.best, -math.inf if progress.best_loss is None else -progress.best_loss)
+
     def _save(self, validated: bool = False, best: bool = False) -> None:
         self.progress.unread = self.meter.unread()
         self.keeper.save(self.model, self.optimizer, self.average, self.progress, validated, best)
         self.saved_at = self.watch.seconds
-
-    def _score(self, result: Validation) -> float:
-        """Higher is better; the loss decides where nothing else was measured."""
-        asked = self.config.training.best_by
-        wanted = self.objective.best if asked == "auto" else asked
-        return result.measures.get(wanted, -result.loss)
 
     def _average(self) -> int:
         """The mean of the kept checkpoints becomes the best if it is."""
@@ -292,44 +297,48 @@ class Trainer:
         if count < 2:
             return 0
         result = self.validator.validate()
-        if self.progress.best is not None and self._score(result) <= self.progress.best:
+        if not self._is_better(self.validator.score(result)):
             return 0
         self.keeper.save_average(self.run.model, {"checkpoints": count, **result.record()})
         self.records.write({"kind": "averaged", "step": self.progress.step, "checkpoints": count, **result.record()})
         return count
 
     def _log(self) -> bool:
-        """Write down what was measured; True where the training went wrong and was taken back to a checkpoint."""
+        """Log what was measured; True where training diverged and was rolled back to a checkpoint."""
         progress = self.progress
         record: dict[str, Any] = {"kind": "train", "epoch": progress.position.epoch, **self.meter.read(progress.step)}
         record["seconds"] = round(progress.seconds, 2)
+        if self.config.training.minutes is not None:
+            record["elapsed"] = round(progress.elapsed, 4)
         skipped, loss = record.get("skipped", 0), record["loss"]
         if skipped:
-            self.display.note(f"step {progress.step:,}: {skipped} steps whose gradient was no number changed nothing")
-        usual = progress.usual
-        if skipped > LOG_EVERY // 2 or (usual is not None and loss > usual + RISE):
-            self._rewind(math.nan if skipped > LOG_EVERY // 2 else loss)
+            self.display.note(f"step {progress.step:,}: {count(skipped, 'step')} skipped: non-finite gradient")
+        if skipped > LOG_EVERY // 2 or not math.isfinite(loss):
+            self._roll_back("non-finite loss", math.nan)
             return True
-        progress.usual = loss if usual is None else usual + 0.1 * (loss - usual)
+        if progress.losses.diverged(loss):
+            self._roll_back(f"divergence, the loss rose to {loss:.3f}", loss)
+            return True
         self.records.write(record)
-        self.display.logged(record, self._done())
+        self.display.logged(record, self.budget.used(progress))
         return False
 
-    def _rewind(self, loss: float) -> None:
-        """Go back to the last checkpoint, and on from there with other data."""
-        ahead, rewinds = self.progress.position, self.progress.rewinds + 1
-        if rewinds > REWINDS or self.world.first(self.keeper.go_back) is None:
+    def _roll_back(self, what: str, loss: float) -> None:
+        """Go back to the last good checkpoint, and on from there with the data that comes next."""
+        step, ahead, rollbacks = self.progress.step, self.progress.position, self.progress.rollbacks + 1
+        if rollbacks > ROLLBACKS or self.world.first(self.keeper.roll_back) is None:
             self._give_up("training", loss)
         progress = self.keeper.resume(self.model, self.optimizer, self.average)
         assert progress is not None
         self.display.note(
-            f"step {self.progress.step:,}: the loss rose to {loss:.3f}; going back to step {progress.step:,}, and on "
-            "from there with the data that comes next"
+            f"step {step:,}: {what}; rollback to step {progress.step:,}, then on with the data that comes next"
         )
         for name, value in vars(progress).items():
             setattr(self.progress, name, value)
-        self.progress.position, self.progress.rewinds = ahead, rewinds
+        self.budget.begin(self.progress)
+        self.progress.position, self.progress.rollbacks, self.progress.diverged_at = ahead, rollbacks, step
         self.progress.unread = {}  # the rise may have begun before the checkpoint was made
+        self.progress.losses.high = []
         self.records.forget_after(progress.step)
         self.meter = Meter(self.stepper, {}, self.world)
         self.world.first(lambda: self.keeper.save_again(self.progress))
@@ -340,8 +349,8 @@ class Trainer:
 
         def refuse() -> None:
             raise UserError(
-                f"the {which} loss is {loss:.4g} at step {self.progress.step:,}: train anew with a lower "
-                f"training.learning_rate than {self.config.training.learning_rate}"
+                f"training diverged: the {which} loss is {loss:.4g} at step {self.progress.step:,}. Train a new run "
+                f"with a training.learning_rate below {self.config.training.learning_rate}"
             )
 
         self.world.first(refuse)
@@ -354,20 +363,6 @@ class Trainer:
             "it said, then go on from the last checkpoint, on any number of processes, with: torchrun --nproc-per-node "
             f"{there} -m dragoman train {shlex.quote(str(self.folder))} --resume"
         )
-
-    def _done(self) -> float | None:
-        """The share of the training that is done, by the stopping rule that will come first; None if only patience."""
-        training, progress = self.config.training, self.progress
-        shares = [
-            done / limit
-            for done, limit in (
-                (progress.step, training.steps),
-                (progress.position.epoch, training.epochs),
-                (progress.seconds, training.minutes and 60 * training.minutes),
-            )
-            if limit
-        ]
-        return max(shares, default=None)
 
 
 @contextmanager
@@ -394,25 +389,3 @@ def _interrupts(trainer: Trainer) -> Iterator[None]:
     finally:
         for number, handler in old.items():
             signal.signal(number, handler)
-
-
-def change_stops(folder: Path, changed: Config) -> Config:
-    """The run's configuration with new stopping rules or device; anything else must stay, for a run is its inputs."""
-    saved = configuration.from_yaml(folder / CONFIG)
-    free = ("steps", "epochs", "minutes", "patience", "device", "distribution")
-    stops = {name: getattr(changed.training, name) for name in free}
-    merged = replace(saved, training=replace(saved.training, **stops))
-    if changed != merged:
-        raise UserError(
-            "a run that is resumed can change only training.steps, epochs, minutes, patience, device and distribution: "
-            "for other settings train a new run"
-        )
-    pick_device(merged.training.device)
-    last, steps = folder / "checkpoints" / "last", merged.training.steps
-    step = checkpoint.values(last)["progress"]["step"] if last.exists() else 0
-    if steps is not None and steps != saved.training.steps and steps < step:
-        raise UserError(
-            f"the run is at step {step:,} already, and --steps counts them all: give as many or more, or leave it out"
-        )
-    write_file(folder / CONFIG, configuration.to_yaml(merged))
-    return merged

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
@@ -15,8 +16,11 @@ from dragoman.data import Batches, TokenStore
 from dragoman.data.signals import describe
 from dragoman.objectives import Objective, examples
 from dragoman.run import Run, Source, filling
-from dragoman.search import Beam
+from dragoman.search import Beam, Decision
+from dragoman.text import Tokenizer
+from dragoman.training.selection import Score, check_metric, choose_metric
 
+MAX_SENTENCES = 500  # decoded at each validation
 REPAIRED = 5  # corrupted texts that are shown at each validation of a pretraining
 
 
@@ -31,25 +35,40 @@ class Sample:
 
 @dataclass(frozen=True)
 class Validation:
-    """What a validation found.
+    """The result of a validation.
 
-    The loss is of all sentences, and so is the accuracy, in percent of the answers; BLEU and exact match are of greedy
-    translations of the first sentences, for objectives that write whole targets.
+    Loss and accuracy (percent of target tokens) are of all sentences; BLEU, chrF and exact match are of the first
+    sentences, decoded with the run's own search, for objectives that write whole targets.
     """
 
     loss: float
     perplexity: float
     measures: dict[str, float]
     samples: list[Sample]
+    search: str = ""  # how sentences were decoded
 
-    def record(self) -> dict[str, float]:
-        return {"loss": self.loss, "perplexity": self.perplexity, **self.measures}
+    def record(self) -> dict[str, Any]:
+        """The line of metrics.jsonl."""
+        search = {"search": self.search} if self.search else {}
+        return {"loss": self.loss, "perplexity": self.perplexity, **self.measures, **search}
 
 
 class Validator:
-    """Validates a model on the run's validation store, always in the same way."""
+    """Validates a model on the run's validation store, always in the same way.
 
-    def __init__(self, run: Run, objective: Objective, store: TokenStore, tokens: int, sentences: int) -> None:
+    Sentences are decoded as `translate` and `evaluate` decode them (`config.search`), so that the metric is the one
+    that the user will get. `sentences` bounds the cost.
+    """
+
+    def __init__(
+        self,
+        run: Run,
+        objective: Objective,
+        store: TokenStore,
+        tokens: int,
+        sentences: int | None = None,
+        best_by: str = "auto",
+    ) -> None:
         self.run, self.objective, self.store = run, objective, store
         lengths = store.length_counts()
         widest = int(objective.width(lengths.source, lengths.target).max())
@@ -65,14 +84,22 @@ class Validator:
         )
         corrupted = (examples.corrupted(objective, store, n, seed=0) for n in range(min(REPAIRED, len(store))))
         self.corrupted = [row for row in corrupted if row is not None]
-        shown = range(min(sentences, len(store)) if objective.decodes else 0)
-        self.sources: list[Source] = [self._source(store.source(i)) for i in shown]
-        self.tags = [run.tag_of(store.source(i)) for i in shown]
-        self.references = [run.target_tokenizer.decode(store.target(i).tolist()) for i in shown]
+        sentences = MAX_SENTENCES if sentences is None else sentences
+        decoded = range(min(sentences, len(store)) if objective.decodes else 0)
+        self.sources: list[Source] = [self._source(store.source(i)) for i in decoded]
+        self.tags = [run.tag_of(store.source(i)) for i in decoded]
+        self.references = decode_references(store, run.target_tokenizer, len(decoded))
+        self.metric = choose_metric(objective, self.references)[0] if best_by == "auto" else best_by
+        check_metric(self.metric, self.references)
 
     def _source(self, row: NDArray[Any]) -> Source:
         """What is to be translated: a text, or the vectors themselves."""
         return self.run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row)
+
+    def score(self, result: Validation) -> Score:
+        """By which validations are compared: the metric, and the loss where metrics are equal."""
+        metric = -result.loss if self.metric == "loss" else result.measures[self.metric]
+        return Score(metric, -result.loss)
 
     @torch.inference_mode()
     def validate(self) -> Validation:
@@ -82,20 +109,18 @@ class Validator:
         sums: Counter[str] = Counter()
         count = 0
         for batch in self.batches.epoch(0):
-            loss = self.objective(model, batch.to(self.run.device))
+            loss = self.objective.validation_loss(model, batch.to(self.run.device))
             count += int(loss.count)
             sums.update({"total": float(loss.total)} | {name: float(part) for name, part in loss.parts.items()})
         measures = {"accuracy": 100 * sums["correct"] / count}
         others = [name for name in sums if name not in ("total", "likelihood", "spread", "correct")]
         measures |= {name.replace(" ", "_"): sums[name] / count for name in others}
-        samples = []
+        samples, search = [], ""
         if self.sources:
-            greedy = Beam(1, length_penalty=self.run.config.search.length_penalty, length=self.run.length)
-            self.run.engines = {} if self.run.engines is None and _has_room(self.run.device) else self.run.engines
-            texts = [t.text for t in self.run.translate(self.sources, search=greedy, alignment=False, tag=self.tags)]
-            if not _has_room(self.run.device):  # they are kept where that takes nothing from the training
-                self.run.engines = None
+            texts, search = self._decode()
             measures["bleu"] = evaluation.bleu(texts, self.references).value
+            if self.metric == "chrf":
+                measures["chrf"] = evaluation.chrf(texts, self.references).value
             measures["exact_match"] = evaluation.exact_match(texts, self.references).value
             shown = [source if isinstance(source, str) else describe(source) for source in self.sources]
             samples = list(map(Sample, shown, self.references, texts))[:20]
@@ -103,7 +128,16 @@ class Validator:
             samples = self._repaired()
         model.train(training)
         perplexity = evaluation.perplexity(-sums["likelihood"], count).value
-        return Validation(sums["total"] / count, perplexity, measures, samples)
+        return Validation(sums["total"] / count, perplexity, measures, samples, search)
+
+    def _decode(self) -> tuple[list[str], str]:
+        """Translations of the first sentences, and the name of the search."""
+        search = self.run.search
+        self.run.engines = {} if self.run.engines is None and _has_room(self.run.device) else self.run.engines
+        texts = [t.text for t in self.run.translate(self.sources, search=search, alignment=False, tag=self.tags)]
+        if not _has_room(self.run.device):  # they are kept where that takes nothing from the training
+            self.run.engines = None
+        return texts, search_name(search)
 
     def _repaired(self) -> list[Sample]:
         """Corrupted inputs, their targets, and what the model makes of them, where it fills gaps."""
@@ -114,6 +148,19 @@ class Validator:
             written = "" if not found else examples.shown(self.objective, row._replace(target=np.array(found))).target
             samples.append(Sample(one.input + (f"  ({one.note})" if one.note else ""), one.target, written))
         return samples
+
+
+def decode_references(store: TokenStore, tokenizer: Tokenizer, count: int) -> list[str]:
+    """The targets of the first sentences as text."""
+    return [tokenizer.decode(store.target(i).tolist()) for i in range(min(count, len(store)))]
+
+
+def search_name(search: Decision) -> str:
+    """A search in two words, such as `beam 5`."""
+    if isinstance(search, Beam):
+        return "greedy" if search.greedy else f"beam {search.size}"
+    words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(search).__name__).lower()
+    return {"sample": "sampling", "minimum risk": "minimum Bayes risk"}.get(words, words)
 
 
 def _has_room(device: torch.device) -> bool:

@@ -1,0 +1,73 @@
+"""Which series of training losses are divergence, and which are not."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+
+from dragoman.training.divergence import SUSTAINED, WINDOW, LossHistory
+from dragoman.training.progress import Progress
+
+
+def first_divergence(losses: Iterable[float]) -> int | None:
+    """The number of the reading at which it is noticed, from 0."""
+    history = LossHistory()
+    return next((number for number, loss in enumerate(losses) if history.diverged(loss)), None)
+
+
+def test_a_falling_loss_with_noise_is_healthy() -> None:
+    chance = random.Random(0)
+    assert first_divergence(2 + 7 / (1 + n / 5) + chance.gauss(0, 0.15) for n in range(3000)) is None
+
+
+def test_a_loss_of_a_large_scale_may_vary_by_nats() -> None:
+    """Replaced tokens: the discriminator's loss counts fifty times, and rises as the generator improves."""
+    chance = random.Random(1)
+    assert first_divergence(18 + 25 / (1 + n / 5) + 0.01 * n + chance.gauss(0, 1.0) for n in range(400)) is None
+
+
+def test_batches_of_easy_and_hard_corpora_are_healthy() -> None:
+    """Each reading is the mean of ten batches, of which any may be hard."""
+    chance = random.Random(2)
+    for share in (0.05, 0.27, 0.5):
+        batches = ((4.5 if chance.random() < share else 0.5) for _ in range(20_000))
+        assert first_divergence(sum(next(batches) for _ in range(10)) / 10 for _ in range(2000)) is None
+
+
+def test_a_sustained_rise_is_divergence_and_noticed_soon() -> None:
+    chance = random.Random(3)
+    healthy = [2 + 7 / (1 + n / 5) + chance.gauss(0, 0.05) for n in range(100)]
+    assert first_divergence([*healthy, *[6.5] * 10]) == 100 + SUSTAINED - 1
+
+
+def test_a_rise_that_creeps_is_divergence() -> None:
+    assert first_divergence([*[2.0] * 100, *(2.0 * 1.1**n for n in range(1, 20))]) is not None
+
+
+def test_a_spike_that_passes_is_none() -> None:
+    assert first_divergence(([2.0] * 15 + [6.0] * (SUSTAINED - 1)) * 10) is None
+
+
+def test_what_was_learned_is_the_scale_where_the_loss_is_close_to_zero() -> None:
+    """From 0.02 to 0.3 nats little of eight is lost; to 4 nats half of it."""
+    assert first_divergence([8.0, 4.0, 1.0, *[0.02] * 50, *[0.3] * 10]) is None
+    assert first_divergence([8.0, 4.0, 1.0, *[0.02] * 50, *[4.0] * 10]) is not None
+
+
+def test_the_history_is_part_of_the_saved_state() -> None:
+    progress = Progress(step=7)
+    for loss in (5.0, 4.0, 3.5, 3.4, 9.0):
+        assert not progress.losses.diverged(loss)
+    again = Progress.from_dict(progress.to_dict())
+    assert again == progress
+    assert again.losses.high == [9.0]
+    for loss in range(2 * WINDOW):
+        again.losses.diverged(3.0 + loss / 1000)
+    assert len(again.losses.recent) == WINDOW
+
+
+def test_a_state_of_an_earlier_version_can_be_read() -> None:
+    former = Progress(step=7).to_dict() | {"rewinds": 2, "usual": 3.5}
+    for name in ("losses", "rollbacks", "diverged_at", "best_loss", "extended_at", "elapsed"):
+        del former[name]
+    assert Progress.from_dict(former) == Progress(step=7)

@@ -1,0 +1,231 @@
+"""Training that diverges is rolled back to its last good checkpoint, and goes on from there with other data."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from conftest_training import small_config
+from test_resume import Quiet, assert_equal, contents
+
+from dragoman import checkpoint
+from dragoman.data import Batch, Position
+from dragoman.errors import UserError
+from dragoman.objectives import Loss, Objective
+from dragoman.run import read_metrics
+from dragoman.training import trainer as training
+from dragoman.training.groups import Group
+from dragoman.training.prepare import prepare
+from dragoman.training.trainer import ROLLBACKS, Trainer
+
+Change = Callable[[Loss], Loss]
+
+
+class Listening(Quiet):
+    def __init__(self) -> None:
+        super().__init__()
+        self.said: list[str] = []
+
+    def note(self, text: str) -> None:
+        self.said.append(text)
+
+
+def higher(loss: Loss) -> Loss:
+    return Loss(loss.total + 5 * loss.count, loss.count, loss.parts)
+
+
+def non_finite(loss: Loss) -> Loss:
+    return Loss(loss.total * math.nan, loss.count, loss.parts)
+
+
+class Changed(Objective):
+    """The training's own objective, with a loss that is changed where the data is bad."""
+
+    def __init__(self, own: Objective, change: Change) -> None:
+        self.own, self.change, self.bad = own, change, False
+
+    def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
+        loss = self.own(model, batch, step)
+        return self.change(loss) if self.bad else loss
+
+
+class Stumbling(Trainer):
+    """Stumbles over the data from one batch of the first epoch up to another."""
+
+    def __init__(self, folder: Path, change: Change, first: int = 7, last: int = 12, stop: int | None = None) -> None:
+        super().__init__(folder, Listening())
+        self.bad, self.stop = (Position(0, 0, first), Position(0, 0, last)), stop
+        self.changed = Changed(self.objective, change)
+        self.stepper.learner.objective = self.changed  # type: ignore[assignment]
+        self.walked: list[Position] = []
+        self.after_rollback: dict[str, Any] = {}
+
+    def _step(self, group: Group) -> None:
+        first, last = self.bad
+        here = (group.after.epoch, group.after.batch)
+        self.changed.bad = (first.epoch, first.batch) <= here <= (last.epoch, last.batch)
+        super()._step(group)
+        self.walked.append(group.after)
+        self.interrupted = len(self.walked) == self.stop
+
+    def _roll_back(self, what: str, loss: float) -> None:
+        super()._roll_back(what, loss)
+        weights = {name: weight.clone() for name, weight in checkpoint.weights_of(self.model).items()}
+        self.after_rollback = {"weights": weights, "step": self.progress.step, "position": self.progress.position}
+
+    @property
+    def said(self) -> list[str]:
+        assert isinstance(self.display, Listening)
+        return self.display.said
+
+    @property
+    def rollbacks(self) -> list[str]:
+        return [text for text in self.said if "rollback" in text]
+
+
+@pytest.fixture(autouse=True)
+def readings_every_second_step(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "LOG_EVERY", 2)
+
+
+SETTINGS: dict[str, Any] = {"steps": 16, "validate_every": 3, "patience": None, "keep": 5, "average": False}
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rollback") / "prepared"
+    prepare(folder, small_config(corpus, **SETTINGS), lambda text: None)
+    return folder
+
+
+def run_of(prepared: Path, tmp_path: Path, name: str = "run") -> Path:
+    shutil.copytree(prepared, tmp_path / name)
+    return tmp_path / name
+
+
+#: what happens to the loss of the data that is bad, and at which step it is noticed
+NOTICED = [(higher, 12, "divergence, the loss rose to"), (non_finite, 8, "non-finite loss")]
+
+
+@pytest.mark.parametrize(("change", "noticed", "what"), NOTICED)
+def test_it_rolls_back_and_goes_on_with_other_data(
+    change: Change, noticed: int, what: str, prepared: Path, tmp_path: Path
+) -> None:
+    """Checkpoints at 3, 6 and 9: at 9 the loss had risen already."""
+    trainer = Stumbling(run_of(prepared, tmp_path), change, last=noticed)
+    outcome = trainer.train()
+    (note,) = trainer.rollbacks
+    assert note.startswith(f"step {noticed}: {what}")
+    assert "rollback to step 6" in note
+    if change is non_finite:
+        assert any("step 8: 2 steps skipped: non-finite gradient" in text for text in trainer.said)
+    saved = checkpoint.tensors(tmp_path / "run" / "checkpoints" / "000006", "model")
+    for name, weight in trainer.after_rollback["weights"].items():
+        assert torch.equal(weight, saved[name])
+    assert trainer.after_rollback["step"] == 6
+    assert trainer.after_rollback["position"] == trainer.walked[noticed - 1]
+    assert len(trainer.walked) == len(set(trainer.walked)) == 16 + noticed - 6  # no data twice
+    assert outcome.progress.step == 16
+    steps = [record["step"] for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]
+    assert steps == [2, 4, 6, 8, 10, 12, 14, 16]
+    assert all(record["loss"] < 10 for record in read_metrics(tmp_path / "run"))
+
+
+def test_without_a_rise_nothing_happens(prepared: Path, tmp_path: Path) -> None:
+    trainer = Stumbling(run_of(prepared, tmp_path), higher, first=10**6, last=10**6)
+    assert trainer.train().progress.rollbacks == 0
+    assert trainer.rollbacks == []
+
+
+def test_one_high_reading_is_no_divergence(prepared: Path, tmp_path: Path) -> None:
+    trainer = Stumbling(run_of(prepared, tmp_path), higher, first=7, last=8)
+    trainer.train()
+    assert trainer.rollbacks == []
+
+
+@pytest.mark.parametrize(("change", "stop"), [(higher, 11), (higher, 12), (higher, 13), (non_finite, 15)])
+def test_killed_and_resumed_around_it_is_bit_equal(change: Change, stop: int, prepared: Path, tmp_path: Path) -> None:
+    whole, cut = run_of(prepared, tmp_path, "whole"), run_of(prepared, tmp_path, "cut")
+    Stumbling(whole, change).train()
+    Stumbling(cut, change, stop=stop).train()
+    Stumbling(cut, change).train()
+    assert_equal(contents(whole), contents(cut))
+
+
+def test_a_process_that_dies_during_a_rollback_does_it_again(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, cut = run_of(prepared, tmp_path, "whole"), run_of(prepared, tmp_path, "cut")
+    Stumbling(whole, higher).train()
+    trainer = Stumbling(cut, higher)
+
+    def die(*arguments: Any) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer.keeper, "save_again", die)
+    with pytest.raises(KeyboardInterrupt):
+        trainer.train()
+    Stumbling(cut, higher).train()
+    assert_equal(contents(whole), contents(cut))
+
+
+def test_after_some_rollbacks_in_a_row_it_gives_up(prepared: Path, tmp_path: Path) -> None:
+    trainer = Stumbling(run_of(prepared, tmp_path), higher, last=10**6)
+    with pytest.raises(UserError, match=r"training diverged: the training loss is .* at step 12.*below 0\.01"):
+        trainer.train()
+    assert len(trainer.rollbacks) == ROLLBACKS
+    again = Stumbling(tmp_path / "run", higher, last=10**6)  # the count is part of the saved state
+    with pytest.raises(UserError, match="training diverged"):
+        again.train()
+    assert again.rollbacks == []
+
+
+def test_rollbacks_are_forgotten_once_training_has_recovered(prepared: Path, tmp_path: Path) -> None:
+    trainer = Stumbling(run_of(prepared, tmp_path), higher)
+    progress = trainer.train().progress
+    assert len(trainer.rollbacks) == 1
+    assert (progress.diverged_at, progress.rollbacks) == (12, 0)  # validated at 15, beyond the divergence
+
+
+def test_without_a_checkpoint_there_is_no_rollback(corpus: Path, tmp_path: Path) -> None:
+    prepare(tmp_path / "run", small_config(corpus, steps=33, validate_every=30), lambda text: None)
+    trainer = Stumbling(tmp_path / "run", non_finite, first=1)
+    with pytest.raises(UserError, match="the training loss is nan at step 2"):
+        trainer.train()
+    assert not (tmp_path / "run" / "checkpoints" / "last").exists()
+
+
+def test_a_single_non_finite_step_is_skipped(prepared: Path, tmp_path: Path) -> None:
+    trainer = Stumbling(run_of(prepared, tmp_path), non_finite, first=8, last=8)
+    trainer.train()
+    assert trainer.rollbacks == []
+    assert "step 8: 1 step skipped: non-finite gradient" in trainer.said
+    (record,) = (one for one in read_metrics(tmp_path / "run") if one["kind"] == "train" and one["step"] == 8)
+    assert record["skipped"] == 1
+    assert math.isfinite(record["loss"])
+
+
+def test_a_learning_rate_far_too_high_is_divergence(corpus: Path, tmp_path: Path) -> None:
+    config = small_config(corpus, **SETTINGS | {"learning_rate": 1.0, "warmup": 30, "steps": 60, "clip": 0.0})
+    prepare(tmp_path / "run", config, lambda text: None)
+    trainer = Trainer(tmp_path / "run", Listening())
+    with pytest.raises(UserError, match=r"training diverged.*below 1\.0"):
+        trainer.train()
+
+
+def test_with_a_running_mean_both_go_back(corpus: Path, tmp_path: Path) -> None:
+    prepare(tmp_path / "whole", small_config(corpus, **SETTINGS, ema=0.9), lambda text: None)
+    shutil.copytree(tmp_path / "whole", tmp_path / "cut")
+    trainer = Stumbling(tmp_path / "whole", higher)
+    trainer.train()
+    saved = checkpoint.tensors(tmp_path / "whole" / "checkpoints" / "000006", "trainer")
+    for name, weight in trainer.after_rollback["weights"].items():
+        assert torch.equal(weight, saved[f"weight/{name}"])
+    Stumbling(tmp_path / "cut", higher, stop=14).train()
+    Stumbling(tmp_path / "cut", higher).train()
+    assert_equal(contents(tmp_path / "whole"), contents(tmp_path / "cut"))

@@ -1,0 +1,144 @@
+"""Which checkpoint becomes the best: the metric suits the task, and ties are broken by the loss."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from conftest_training import small_config
+from test_resume import Quiet
+
+from dragoman.config import from_yaml
+from dragoman.errors import UserError
+from dragoman.objectives import objective
+from dragoman.run import CONFIG, read_metrics
+from dragoman.search import Beam, Sample
+from dragoman.training.display import measured
+from dragoman.training.prepare import prepare
+from dragoman.training.selection import choose_metric
+from dragoman.training.trainer import Trainer
+from dragoman.training.validation import Validation, search_name
+
+SENTENCES = ["Der alte Mann liest das Buch .", "Sie schläft .", "Wir sehen heute den Hund ."]
+WORDS = ["gehst", "ging weg", "ist gegangen", "wir gehen alle nach Hause"]
+
+
+@pytest.mark.parametrize(
+    ("name", "references", "metric"),
+    [
+        ("translation", SENTENCES, "bleu"),
+        ("translation", WORDS, "exact_match"),
+        ("translation", ["猫が好きです。", "東京に住んでいます。"], "chrf"),
+        ("translation", [], "loss"),
+        ("tagging", SENTENCES, "accuracy"),
+        ("language", SENTENCES, "loss"),
+        ("replaced", SENTENCES, "loss"),
+    ],
+)
+def test_the_metric_suits_the_task(name: str, references: list[str], metric: str) -> None:
+    assert choose_metric(objective(name), references)[0] == metric
+
+
+def result(loss: float, bleu: float = 0.0, exact: float = 0.0) -> Validation:
+    return Validation(loss, 1.0, {"accuracy": 0.0, "bleu": bleu, "exact_match": exact}, [], "beam 2")
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("selection") / "prepared"
+    settings = {"steps": 4, "validate_every": 1, "average": False, "patience": 2}
+    prepare(folder, small_config(corpus, **settings), lambda text: None)
+    return folder
+
+
+def trained(prepared: Path, folder: Path, results: list[Validation]) -> Trainer:
+    """A training whose validations find these results."""
+    shutil.copytree(prepared, folder)
+    trainer = Trainer(folder, Quiet())
+    found: Iterator[Validation] = iter(results)
+    trainer.validator.validate = lambda: next(found)  # type: ignore[method-assign]
+    trainer.train()
+    return trainer
+
+
+def test_of_equal_metrics_the_lower_loss_is_better_and_no_reason_to_stop(prepared: Path, tmp_path: Path) -> None:
+    """BLEU is 0 throughout; with a patience of 2 a training that compared it alone would stop at step 3."""
+    trainer = trained(prepared, tmp_path / "run", [result(loss) for loss in (4.0, 3.0, 2.0, 1.0)])
+    assert (trainer.progress.step, trainer.progress.best_step) == (4, 4)
+    assert (tmp_path / "run" / "checkpoints" / "best").resolve().name == "000004"
+
+
+def test_a_higher_metric_beats_a_lower_loss(prepared: Path, tmp_path: Path) -> None:
+    results = [result(4.0, bleu=10), result(3.0, bleu=20), result(2.0, bleu=19), result(2.5, bleu=20)]
+    assert trained(prepared, tmp_path / "run", results).progress.best_step == 4
+
+
+def test_equal_in_everything_is_no_improvement(prepared: Path, tmp_path: Path) -> None:
+    trainer = trained(prepared, tmp_path / "run", [result(3.0, bleu=10)] * 4)
+    assert (trainer.progress.best_step, trainer.progress.step) == (1, 3)
+
+
+def test_the_averaged_checkpoint_wins_a_tie_by_its_loss(corpus: Path, tmp_path: Path) -> None:
+    settings = {"steps": 2, "validate_every": 1, "average": True}
+    prepare(tmp_path / "prepared", small_config(corpus, **settings), lambda text: None)
+    trained(tmp_path / "prepared", tmp_path / "better", [result(3.0), result(2.0), result(1.9)])
+    assert (tmp_path / "better" / "checkpoints" / "best").resolve().name == "averaged"
+    trained(tmp_path / "prepared", tmp_path / "worse", [result(3.0), result(2.0), result(2.1)])
+    assert (tmp_path / "worse" / "checkpoints" / "best").resolve().name == "000002"
+
+
+def test_short_targets_are_selected_by_exact_match(corpus: Path, tmp_path: Path) -> None:
+    for name in ("train", "valid"):
+        lines = (corpus / f"{name}.de").read_text(encoding="utf-8").splitlines()
+        (tmp_path / f"{name}.en").write_text((corpus / f"{name}.en").read_text(encoding="utf-8"), encoding="utf-8")
+        (tmp_path / f"{name}.de").write_text("".join(f"{' '.join(line.split()[:2])}\n" for line in lines))
+    prepared = prepare(tmp_path / "run", small_config(tmp_path, steps=1), lambda text: None)
+    assert from_yaml(tmp_path / "run" / CONFIG).training.best_by == "exact_match"
+    (choice,) = (choice for choice in prepared.choices if choice.setting == "training.best_by")
+    assert "fewer than 4 words" in choice.reason
+    trainer = Trainer(tmp_path / "run", Quiet())
+    assert trainer.validator.score(result(1.0, bleu=5, exact=30)) == (30, -1.0)
+
+
+def test_a_metric_of_decoded_sentences_needs_some(corpus: Path, tmp_path: Path) -> None:
+    config = small_config(corpus, best_by="chrf", validate_sentences=0)
+    with pytest.raises(UserError, match=r"training\.best_by is chrf, but no validation sentences are decoded"):
+        prepare(tmp_path / "run", config, lambda text: None)
+
+
+@pytest.mark.parametrize("best_by", ["chrf", "exact_match", "accuracy", "loss"])
+def test_every_metric_can_be_asked_for(best_by: str, corpus: Path, tmp_path: Path) -> None:
+    settings = {"steps": 1, "validate_every": 1, "average": False, "best_by": best_by}
+    prepare(tmp_path / "run", small_config(corpus, **settings), lambda text: None)
+    trainer = Trainer(tmp_path / "run", Quiet())
+    trainer.train()
+    (record,) = (record for record in read_metrics(tmp_path / "run") if record["kind"] == "valid")
+    assert trainer.progress.best == (-record["loss"] if best_by == "loss" else record[best_by])
+
+
+# ---- the search of a validation is that of translation
+
+
+@pytest.mark.parametrize("description", [{}, {"kind": "Sample", "top_k": 3, "seed": 5}])
+def test_validation_decodes_with_the_runs_own_search(
+    description: dict[str, object], corpus: Path, tmp_path: Path
+) -> None:
+    from dataclasses import replace
+
+    config = small_config(corpus, steps=2, validate_every=2, average=False)
+    config = replace(config, search=replace(config.search, description=description))
+    prepare(tmp_path / "run", config, lambda text: None)
+    trainer = Trainer(tmp_path / "run", Quiet())
+    trainer.train()
+    found = trainer.validator.validate()
+    expected = trainer.run.translate(trainer.validator.sources)  # what `dragoman translate` does
+    assert [sample.translation for sample in found.samples] == [translation.text for translation in expected]
+    (record,) = (record for record in read_metrics(tmp_path / "run") if record["kind"] == "valid")
+    assert record["search"] == ("sampling" if description else "beam 2")
+
+
+def test_the_log_names_the_search() -> None:
+    assert measured(result(1.0, bleu=31.25, exact=4.0).record()) == "BLEU 31.2  exact match 4.0 % (beam 2)"
+    assert [search_name(search) for search in (Beam(5), Beam(1), Sample())] == ["beam 5", "greedy", "sampling"]

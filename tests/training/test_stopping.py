@@ -1,0 +1,302 @@
+"""Budgets of steps, epochs and time, and what it means to go on after them."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest_training import small_config
+from test_resume import Quiet, assert_equal, contents, train
+
+from dragoman.config import Config, TrainingConfig, from_yaml, without_choices
+from dragoman.data import Position
+from dragoman.errors import UserError
+from dragoman.run import CONFIG, read_metrics
+from dragoman.training.prepare import prepare
+from dragoman.training.progress import Progress
+from dragoman.training.stopping import change_run, count, reason_to_stop
+from dragoman.training.trainer import Trainer
+
+
+def say(text: str) -> None:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("training", "progress", "reason"),
+    [
+        ({"steps": 1}, Progress(step=1), "reached 1 step"),
+        ({"steps": 1548}, Progress(step=1548), "reached 1,548 steps"),
+        ({"steps": 1548}, Progress(step=1547), None),
+        ({"epochs": 1}, Progress(position=Position(1)), "reached 1 epoch"),
+        ({"epochs": 50}, Progress(position=Position(50)), "reached 50 epochs"),
+        ({"minutes": 1}, Progress(seconds=61), "reached 1 minute"),
+        ({"minutes": 0.5}, Progress(seconds=29, elapsed=1.0), "reached 0.5 minutes"),
+        ({"minutes": 2}, Progress(seconds=100, elapsed=0.9), None),
+        ({"patience": 8}, Progress(waited=8), "no improvement in 8 validations"),
+        ({"patience": 1}, Progress(waited=1), "no improvement in 1 validation"),
+    ],
+)
+def test_the_reason_to_stop_is_plain_english(training: dict[str, Any], progress: Progress, reason: str | None) -> None:
+    assert reason_to_stop(TrainingConfig(**training), progress) == reason
+
+
+def test_counts_have_singular_and_plural() -> None:
+    assert [count(1, "step"), count(1.0, "minute"), count(2.5, "minute")] == ["1 step", "1 minute", "2.5 minutes"]
+    assert count(1234567, "step") == "1,234,567 steps"
+
+
+# ---- what is chosen
+
+
+def chosen(corpus: Path, folder: Path, **training: Any) -> Config:
+    unset: dict[str, Any] = {"warmup": None, "learning_rate": None, "validate_every": None, "steps": None}
+    return prepare(folder, small_config(corpus, **unset | training), say).config
+
+
+@pytest.mark.parametrize("steps", [5, 30, 700])
+def test_the_warm_up_is_a_share_of_the_steps(steps: int, corpus: Path, tmp_path: Path) -> None:
+    assert chosen(corpus, tmp_path / "run", steps=steps).training.warmup == max(1, steps // 10)
+
+
+def test_a_budget_of_epochs_stays_one_of_epochs(corpus: Path, tmp_path: Path) -> None:
+    training = chosen(corpus, tmp_path / "run", epochs=3, schedule="cosine").training
+    assert (training.steps, training.epochs) == (None, 3)
+    trainer = Trainer(tmp_path / "run", Quiet())
+    assert trainer.budget.steps == 3 * trainer.budget.steps_per_epoch
+    progress = trainer.train().progress
+    assert progress.position.epoch == 3
+    rates = [record["learning_rate"] for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]
+    assert rates[-1] < 0.1 * max(rates)
+
+
+# ---- a budget of time
+
+
+class Clock:
+    """Stands still, but for what is told to take time."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 1000.0
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+
+class Timed(Trainer):
+    """Every step and every validation takes as many seconds as told."""
+
+    def __init__(self, folder: Path, clock: Clock, step: float, validation: float, stop: int | None = None) -> None:
+        super().__init__(folder, Quiet())
+        self.clock, self.stop, self.rates = clock, stop, []
+        self.took, validate = step, self.validator.validate
+
+        def slow() -> Any:
+            self.clock.now += validation
+            return validate()
+
+        self.validator.validate = slow  # type: ignore[method-assign]
+
+    def _step(self, *arguments: Any) -> None:
+        self.clock.now += self.took
+        super()._step(*arguments)
+        self.rates: list[float] = [*self.rates, self.meter.rate]
+        self.interrupted = self.progress.step == self.stop
+
+
+@pytest.fixture(scope="module")
+def timed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of one minute, with a cosine and everything else chosen for it."""
+    folder = tmp_path_factory.mktemp("timed") / "run"
+    chosen(corpus, folder, minutes=1, schedule="cosine", learning_rate=0.01, validate_sentences=1)
+    return folder
+
+
+def copy_of(folder: Path, path: Path) -> Path:
+    shutil.copytree(folder, path)
+    return path
+
+
+@pytest.mark.parametrize("step", [0.8, 2.5])
+def test_the_schedule_fits_the_time(step: float, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = Timed(copy_of(timed, tmp_path / "run"), Clock(monkeypatch), step, validation=1.0)
+    outcome = trainer.train()
+    rates = trainer.rates
+    assert outcome.reason == "reached 1 minute"
+    assert outcome.progress.seconds <= 60 + 2.5  # with the last validation, but for the step at hand
+    assert max(rates) > 0.009
+    assert rates.index(max(rates)) <= 0.2 * len(rates) + 1
+    assert rates[-1] < 0.05 * max(rates)
+    validations = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "valid"]
+    assert 5 <= len(validations) <= 11
+
+
+def test_validations_take_a_bounded_share_of_the_time(
+    timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trainer = Timed(copy_of(timed, tmp_path / "run"), Clock(monkeypatch), 0.5, validation=4.0)
+    progress = trainer.train().progress
+    validations = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "valid"]
+    assert 4.0 * len(validations) <= 0.3 * 60
+    assert progress.seconds <= 61
+
+
+def test_a_timed_run_that_is_killed_goes_on_from_the_recorded_time(
+    timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a clock that reads the same, it is bit-equal to a run that was not killed."""
+    clock = Clock(monkeypatch)
+    Timed(copy_of(timed, tmp_path / "whole"), clock, 2.0, 1.0).train()
+    Timed(copy_of(timed, tmp_path / "cut"), clock, 2.0, 1.0, stop=13).train()
+    clock.now += 1e6  # time in which nothing is trained does not count
+    Timed(tmp_path / "cut", clock, 2.0, 1.0).train()
+    assert_equal(contents(tmp_path / "whole"), contents(tmp_path / "cut"))
+
+
+def test_a_timed_run_can_be_extended_by_time(timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock(monkeypatch)
+    first = Timed(copy_of(timed, tmp_path / "run"), clock, 2.0, 1.0)
+    before = first.train().progress.seconds
+    with pytest.raises(UserError, match=r"has trained for .* already, and --minutes counts from its beginning"):
+        change_run(tmp_path / "run", {"training.minutes": 0.5})
+    change_run(tmp_path / "run", {"training.minutes": 2})
+    trainer = Timed(tmp_path / "run", clock, 2.0, 1.0)
+    assert "starts again, with a warm-up of a tenth of the time" in trainer.budget.outlook(trainer.progress, "train")
+    outcome = trainer.train()
+    assert (outcome.reason, first.rates[-1] < 0.001) == ("reached 2 minutes", True)
+    assert 100 < outcome.progress.seconds <= 123
+    assert before < 63
+    rates = trainer.rates
+    assert max(rates) > 0.009 > 10 * rates[-1]
+    assert rates.index(max(rates)) <= 0.25 * len(rates)
+
+
+# ---- going on after the end
+
+
+@pytest.fixture(scope="module")
+def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that did its 10 steps, by a cosine."""
+    folder = tmp_path_factory.mktemp("finished") / "run"
+    settings = {"steps": 10, "validate_every": 4, "schedule": "cosine", "warmup": 5}
+    prepare(folder, small_config(corpus, **settings), say)
+    train(folder)
+    return folder
+
+
+def test_resuming_a_finished_run_says_how_to_go_on(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    trainer = Trainer(folder, Quiet())
+    said = trainer.budget.outlook(trainer.progress, "dragoman train run")
+    assert said.startswith("the run is complete: reached 10 steps")
+    assert said.endswith("dragoman train run --resume --steps 20")
+    assert trainer.train().progress.step == 10
+
+
+@pytest.mark.parametrize("budget", [{"training.steps": 30}, {"training.epochs": 2}])
+def test_a_finished_run_is_extended(budget: dict[str, int], finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    config = change_run(folder, budget)
+    assert config == from_yaml(folder / CONFIG)
+    assert (config.training.extended_at, config.training.steps) == (10, budget.get("training.steps"))
+    trainer = Trainer(folder, Quiet())
+    assert "extending the run from step 10 until" in trainer.budget.outlook(trainer.progress, "train")
+    rates: list[float] = []
+    step = trainer._step
+
+    def watched(*arguments: Any) -> None:
+        step(*arguments)
+        rates.append(trainer.meter.rate)
+
+    trainer._step = watched  # type: ignore[method-assign]
+    progress = trainer.train().progress
+    assert progress.step == 30 or progress.position.epoch == 2
+    assert len(rates) == progress.step - 10
+    assert rates[0] < max(rates) == pytest.approx(0.01)  # warmed up again
+    assert rates.index(max(rates)) < 5
+    assert rates[-1] < 0.001
+
+
+def test_an_extension_that_is_killed_and_resumed_is_bit_equal(finished: Path, tmp_path: Path) -> None:
+    for name in ("whole", "cut"):
+        change_run(copy_of(finished, tmp_path / name), {"training.steps": 22})
+    train(tmp_path / "whole")
+    train(tmp_path / "cut", stop_after=11)
+    change_run(tmp_path / "cut", {"training.steps": 22})  # the same command once more changes nothing
+    train(tmp_path / "cut", stop_after=17)
+    train(tmp_path / "cut")
+    assert from_yaml(tmp_path / "cut" / CONFIG).training.extended_at == 10
+    assert_equal(contents(tmp_path / "whole"), contents(tmp_path / "cut"))
+
+
+def test_a_schedule_without_an_end_goes_on_as_if_it_had_been_longer(corpus: Path, tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"validate_every": 5, "schedule": "inverse-sqrt", "average": False}
+    prepare(tmp_path / "whole", small_config(corpus, steps=15, **settings), say)
+    prepare(tmp_path / "short", small_config(corpus, steps=10, **settings), say)
+    train(tmp_path / "whole")
+    train(tmp_path / "short")
+    change_run(tmp_path / "short", {"training.steps": 15})
+    train(tmp_path / "short")
+    whole, extended = contents(tmp_path / "whole"), contents(tmp_path / "short")
+    extended["values"]["progress"]["extended_at"] = 0
+    assert_equal(whole, extended)
+
+
+def test_patience_starts_anew_when_a_run_is_extended(finished: Path, tmp_path: Path) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    change_run(folder, {"training.steps": 12, "training.patience": 1})
+    assert Trainer(folder, Quiet()).progress.waited == 0
+
+
+def test_an_unfinished_run_goes_on_by_the_same_schedule_to_another_end(corpus: Path, tmp_path: Path) -> None:
+    prepare(tmp_path / "run", small_config(corpus, steps=10, schedule="cosine"), say)
+    train(tmp_path / "run", stop_after=6)
+    config = change_run(tmp_path / "run", {"training.steps": 20})
+    assert (config.training.steps, config.training.extended_at) == (20, 0)
+    trainer = Trainer(tmp_path / "run", Quiet())
+    assert trainer.budget.outlook(trainer.progress, "train") == "resuming at step 5 until 20 steps"
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"training.steps": 9}, r"has trained for 10 steps already, and --steps counts .* but is 9: give more"),
+        ({"training.learning_rate": 1.0}, "training.learning_rate was given: for other settings train a new run"),
+    ],
+)
+def test_changes_that_cannot_be_are_refused(
+    settings: dict[str, Any], sentence: str, finished: Path, tmp_path: Path
+) -> None:
+    folder = copy_of(finished, tmp_path / "run")
+    before = (folder / CONFIG).read_text()
+    with pytest.raises(UserError, match=sentence):
+        change_run(folder, settings)
+    assert (folder / CONFIG).read_text() == before
+
+
+# ---- the configuration of another run
+
+
+def test_what_was_chosen_for_one_run_is_chosen_anew_for_another(corpus: Path, tmp_path: Path) -> None:
+    given = chosen_nothing(corpus)
+    tiny = prepare(tmp_path / "tiny", given, say).config
+    for setting in ("training.tokens", "training.warmup", "training.learning_rate", "system.settings.pre_norm"):
+        assert setting in tiny.chosen
+    assert "training.seed" not in tiny.chosen
+    again = without_choices(from_yaml(tmp_path / "tiny" / CONFIG))
+    assert replace(again, data=given.data) == given  # but for the files, by their full names
+    kept = from_yaml(tmp_path / "tiny" / CONFIG)  # changed by hand: no longer what was chosen
+    kept = replace(kept, training=replace(kept.training, learning_rate=0.5, extended_at=7))
+    assert without_choices(kept) == replace(again, training=replace(again.training, learning_rate=0.5))
+    wider = replace(again, system=replace(again.system, settings={"width": 64, "layers": 1}))
+    config = prepare(tmp_path / "wider", wider, say).config
+    assert (tiny.training.learning_rate, config.training.learning_rate) == (1.5 / 16, 1.5 / 64)
+
+
+def chosen_nothing(corpus: Path) -> Config:
+    """Nothing but the system and its width is set."""
+    small = small_config(corpus)
+    system = replace(small.system, settings={"width": 16, "layers": 1, "heads": 2})
+    return replace(Config(data=small.data, system=system), training=TrainingConfig(device="cpu", seed=3))
