@@ -132,6 +132,7 @@ def test_validation_decodes_with_the_runs_own_search(
     prepare(tmp_path / "run", config, lambda text: None)
     trainer = Trainer(tmp_path / "run", Quiet())
     trainer.train()
+    trainer.model.eval()
     found = trainer.validator.validate()
     expected = trainer.run.translate(trainer.validator.sources)  # what `dragoman translate` does
     assert [sample.translation for sample in found.samples] == [translation.text for translation in expected]

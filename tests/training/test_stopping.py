@@ -34,7 +34,7 @@ def say(text: str) -> None:
         ({"steps": 1548}, Progress(step=1547), None),
         ({"epochs": 1}, Progress(position=Position(1)), "reached 1 epoch"),
         ({"epochs": 50}, Progress(position=Position(50)), "reached 50 epochs"),
-        ({"minutes": 1}, Progress(seconds=61), "reached 1 minute"),
+        ({"minutes": 1}, Progress(elapsed=1.0), "reached 1 minute"),
         ({"minutes": 0.5}, Progress(seconds=29, elapsed=1.0), "reached 0.5 minutes"),
         ({"minutes": 2}, Progress(seconds=100, elapsed=0.9), None),
         ({"patience": 8}, Progress(waited=8), "no improvement in 8 validations"),

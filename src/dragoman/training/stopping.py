@@ -41,7 +41,7 @@ def reason_to_stop(training: TrainingConfig, progress: Progress) -> str | None:
         return f"reached {count(training.steps, 'step')}"
     if training.epochs is not None and progress.position.epoch >= training.epochs:
         return f"reached {count(training.epochs, 'epoch')}"
-    if training.minutes is not None and (progress.elapsed >= 1 or progress.seconds >= 60 * training.minutes):
+    if training.minutes is not None and progress.elapsed >= 1:
         return f"reached {count(training.minutes, 'minute')}"
     if training.patience is not None and progress.waited >= training.patience:
         return f"no improvement in {count(progress.waited, 'validation')}"
@@ -165,6 +165,7 @@ def change_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     if before != after and last.exists():
         progress = Progress.from_dict(checkpoint.values(last)["progress"])
         _check_budget(changed.training, progress)
+        Budget(saved, 1, False).begin(progress)
         if reason_to_stop(saved.training, progress):
             changed = replace(changed, training=replace(changed.training, extended_at=progress.step))
     write_file(folder / CONFIG, configuration.to_yaml(changed))

@@ -198,6 +198,8 @@ class Trainer:
             self._save()
         elif not self.interrupted and not self.world.first(lambda: self.keeper.is_validated(progress.step)):
             self._validate()
+        elif not self.interrupted and self.config.training.minutes is not None:
+            self.world.first(lambda: self.keeper.save_again(progress))  # the time is used up: the run is complete
         return reason
 
     def _agree(self, group: Group) -> Turn:
