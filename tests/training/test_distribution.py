@@ -126,7 +126,7 @@ def test_killed_and_resumed_it_is_bit_equal(
     resume(run, 2, spread, Event(0, 12, STOP))
     resume(run, 2, spread, Event(1, 14, KILL))
     resume(run, 2, spread)
-    times = ("seconds", "tokens_per_second")
+    times = ("seconds", "validation_seconds", "tokens_per_second")
     one, other = ([{k: v for k, v in r.items() if k not in times} for r in read_metrics(f)] for f in (whole, run))
     assert one == other
     tensors = sorted((whole / "checkpoints" / "last").rglob("*.safetensors"))
@@ -235,8 +235,8 @@ def test_torchrun_starts_again_from_the_last_checkpoint(corpus: Path, tmp_path: 
         env=os.environ | {"OMP_NUM_THREADS": "1"},
     )
     assert answer.returncode == 0, answer.stderr
-    assert "going on from step 9" in answer.stderr
-    assert "training ended at step 23" in answer.stderr
+    assert "resuming at step 9" in answer.stderr
+    assert "step 23: stopped: reached 23 steps" in answer.stderr
     prepare(tmp_path / "whole", config_of(corpus, "transformer"), lambda text: None)
     resume(tmp_path / "whole", 1)
     assert_alike(tmp_path / "whole", tmp_path / "run")

@@ -37,6 +37,9 @@ FEW = 100_000
 #: target tokens trained on for each one decoded in a validation, by which a beam of 5 takes about a tenth of the time
 DECODING_COST = 40
 
+#: sentences decoded in a validation for each minute of a budget of time
+DECODED_PER_MINUTE = 50
+
 #: operations of a training from which on a minute of compiling is made up for
 WORTH_COMPILING = 8e15
 
@@ -217,8 +220,10 @@ def _choose_training(
     if decoded is None:
         decoded = MAX_SENTENCES
         if objective(config.objective.name or "translation").decodes:
-            trained = every * tokens * training.accumulate if training.minutes is None else 1e6 * training.minutes
-            decoded = int(max(50, min(decoded, trained / DECODING_COST / (target_tokens / len(store)))))
+            affordable = every * tokens * training.accumulate / DECODING_COST / (target_tokens / len(store))
+            if training.minutes is not None:
+                affordable = min(affordable, DECODED_PER_MINUTE * training.minutes)
+            decoded = int(max(50, min(decoded, affordable)))
             choose_one("validate_sentences", decoded, "decoded at each validation, in about a tenth of the time")
     compiles = training.compile
     if compiles is None:

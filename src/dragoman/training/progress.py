@@ -164,6 +164,7 @@ class Keeper:
         elif not (self.folder / "best").exists():  # it was written after the checkpoint that training rolled back to
             point(self.folder / "best", f"{progress.step:06d}")
         point(self.folder / "last", f"{progress.step:06d}")
+        self._prune(progress)  # a process that was killed may not have got so far
 
     def last_step(self) -> int | None:
         """The step that `last` points to."""

@@ -150,13 +150,13 @@ def change_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     Budgets that are given replace those that the run had. A run that was complete is extended.
     """
     saved = configuration.from_yaml(folder / CONFIG)
-    names, budgets = ({f"training.{name}" for name in some} for some in (CHANGEABLE, BUDGETS))
-    replaced = dict.fromkeys(budgets) if budgets.intersection(settings) else {}
+    names, budgets = ([f"training.{name}" for name in some] for some in (CHANGEABLE, BUDGETS))
+    replaced = dict.fromkeys(budgets) if any(name in settings for name in budgets) else {}
     changed = configuration.with_values(saved, replaced | dict(settings))
-    if not names.issuperset(settings):
+    if others := [name for name in settings if name not in names]:
         raise UserError(
-            f"a run that is resumed can change only {', '.join(sorted(names))}, but {min(settings.keys() - names)} was "
-            "given: for other settings train a new run"
+            f"a run that is resumed can change only {', '.join(names)}, but {others[0]} was given: for other settings "
+            "train a new run"
         )
     pick_device(changed.training.device)
     changed = replace(changed, chosen={name: old for name, old in saved.chosen.items() if name not in replaced})
