@@ -205,7 +205,7 @@ def test_a_step_is_left_out_by_all_where_one_has_no_number(corpus: Path, spread:
     prepare(run, small_config(corpus, accumulate=2, average=False), lambda text: None)
     ended = together(2, stumble, tmp_path / "said", str(run), spread)
     assert [one.code for one in ended] == [0, 0], ended
-    assert "1 steps whose gradient was no number" in ended[0].said
+    assert "1 step skipped: non-finite gradient" in ended[0].said
     (record,) = (one for one in read_metrics(run) if one["kind"] == "train" and one["step"] == 20)
     assert record["skipped"] == 1
     assert 0 < record["loss"] < 10
