@@ -93,3 +93,5 @@ def test_the_attention_of_words_still_sums_to_one(run: Run) -> None:
     assert attention.cross is not None
     assert attention.cross.sum(1).tolist() == pytest.approx([1.0] * 5, abs=1e-4)
     assert word_attention(run, "The dog.", "").target == []
+    untrained = " DER   man  SIEHT DEN dog. "  # spaces as a model that has learned little writes them
+    assert word_attention(run, "The man sees the dog.", untrained).target == attention.target

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.run import Attention, Run
+from dragoman.run.sources import normalized_text
 from dragoman.text.words import alignment_spans
 
 END = "(end)"
@@ -22,6 +23,7 @@ def word_attention(run: Run, source: str, target: str | None = None) -> Attentio
     """
     if target is None:
         target = run.translate([source], alignment=False)[0].text
+    target = normalized_text(run, target)
     attention = run.attention(source, target)
     source_ids, target_ids = run.encode_sources([source])[0], run.target_tokenizer.encode(target)
     source_words = run.source_tokenizer.word_of_piece(source_ids)
