@@ -8,7 +8,6 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -92,7 +91,7 @@ def do(dragoman: Dragoman, command: str, monkeypatch: pytest.MonkeyPatch) -> Ans
     """Run a command as a shell would, `echo TEXT |` before it and all."""
     said, _, used = command.rpartition(" | ")
     given = io.BytesIO(" ".join(shlex.split(said)[1:]).encode() + b"\n")
-    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=given))
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
     program, *arguments = shlex.split(used)
     assert program == "dragoman"
     more = ("--tokens", 3) if arguments[0] == "generate" else ()
