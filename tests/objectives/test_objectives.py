@@ -246,6 +246,29 @@ def test_only_replies_count_in_a_dialogue(tokenizer: Tokenizer, store_of: Any) -
     torch.testing.assert_close(objective(model, batch).total, expected)
 
 
+def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on_the_generator(
+    tokenizer: Tokenizer, store_of: Callable[..., TokenStore]
+) -> None:
+    """Another generator changes its own loss, but not what the discriminator is measured on."""
+    model = small("electra", tokenizer.size).eval()
+    objective = make("replaced", material(model, tokenizer), {})
+    store = store_of([tokenizer.encode(text) for text in TEXT])
+    batch = next(iter(batches(objective, store).epoch(0)))
+
+    def losses() -> list[float]:
+        torch.manual_seed(0)
+        loss = objective.validation_loss(model, batch)
+        return [float(loss.parts["likelihood"]), float(loss.parts["detection"])]
+
+    with torch.no_grad():
+        before, again = losses(), losses()
+        model.generator.output.bias += torch.randn(tokenizer.size)  # type: ignore[union-attr]
+        after = losses()
+    assert before == again
+    assert before[0] != after[0]
+    assert before[1] == after[1]
+
+
 def test_the_discriminator_is_asked_of_every_token(tokenizer: Tokenizer, store_of: Any) -> None:
     """With a generator that is always right, nothing is replaced; its loss is then that of all “no” answers."""
     model = small("electra", tokenizer.size).eval()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -125,8 +126,6 @@ def test_every_metric_can_be_asked_for(best_by: str, corpus: Path, tmp_path: Pat
 def test_validation_decodes_with_the_runs_own_search(
     description: dict[str, object], corpus: Path, tmp_path: Path
 ) -> None:
-    from dataclasses import replace
-
     config = small_config(corpus, steps=2, validate_every=2, average=False)
     config = replace(config, search=replace(config.search, description=description))
     prepare(tmp_path / "run", config, lambda text: None)
@@ -138,6 +137,21 @@ def test_validation_decodes_with_the_runs_own_search(
     assert [sample.translation for sample in found.samples] == [translation.text for translation in expected]
     (record,) = (record for record in read_metrics(tmp_path / "run") if record["kind"] == "valid")
     assert record["search"] == ("sampling" if description else "beam 2")
+
+
+def test_the_decoded_sentences_are_spread_over_all_validation_corpora(corpus: Path, tmp_path: Path) -> None:
+    config = small_config(corpus, validate_sentences=4)
+    for name in ("valid.en", "valid.de"):
+        (tmp_path / name).write_text("A b c d .\n" * 12, encoding="utf-8")
+    data = replace(
+        config.data,
+        valid_source=(str(tmp_path / "valid.en"), *config.data.valid_source),
+        valid_target=(str(tmp_path / "valid.de"), *config.data.valid_target),
+    )
+    prepare(tmp_path / "run", replace(config, data=data), lambda text: None)
+    validator = Trainer(tmp_path / "run", Quiet()).validator
+    assert [reference == "A b c d ." for reference in validator.references] == [True, True, False, False]
+    assert len(validator.sources) == len(validator.tags) == 4
 
 
 def test_the_log_names_the_search() -> None:

@@ -152,7 +152,7 @@ def _scores(run: Run, metrics: list[Record]) -> Markup:
     if "bleu" in best:
         meanings = (
             "BLEU measures from 0 to 100 how many sequences of words are shared with the reference; “exactly right” is "
-            f"the share of sentences that equal it. Both are of the first validation sentences, decoded by "
+            f"the share of sentences that equal it. Both are of validation sentences decoded by "
             f"{best.get('search', 'greedy')} search. "
         ) + meanings
     heading = ("", "step", *(label for _, label, _ in columns))

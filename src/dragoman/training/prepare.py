@@ -43,7 +43,7 @@ from dragoman.training.settle import (
     try_spec,
 )
 from dragoman.training.stores import Stores
-from dragoman.training.validation import decode_references
+from dragoman.training.validation import decode_references, spread_over
 from dragoman.training.vocabularies import tokenizers_for, with_fertility
 
 
@@ -125,7 +125,7 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
             choices = [*choices, Choice("training.tokens", tokens, why)]
         config, more = choose(config, spec, store, device, own)
         decoded = (config.training.validate_sentences or 0) if objective(config.objective.name or "").decodes else 0
-        config, selection = choose_best_by(config, decode_references(held, tokenizers[1], decoded))
+        config, selection = choose_best_by(config, decode_references(held, tokenizers[1], spread_over(held, decoded)))
         if kept is None:  # what was chosen for the amount of data is in it now
             spec = build(config)
         parameters = count_parameters(spec)

@@ -179,7 +179,8 @@ class Trainer:
             self.records.forget_after(-1)  # of a process that was killed before its first checkpoint
             self._validate(counts=same_task(self.folder))
         stream = self._stream(progress.position)
-        self.display.start(self.budget.used(progress), self.config.training.steps)
+        timed = self.config.training.minutes is not None
+        self.display.start(self.budget.used(progress), None if timed else self.config.training.steps)
         self.display.note(f"best checkpoint by {NAMES.get(self.validator.metric, self.validator.metric)}")
         while True:
             turn = self._agree(next(stream))

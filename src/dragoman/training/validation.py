@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +38,7 @@ class Sample:
 class Validation:
     """The result of a validation.
 
-    Loss and accuracy (percent of target tokens) are of all sentences; BLEU, chrF and exact match are of the first
+    Loss and accuracy (percent of target tokens) are of all sentences; BLEU, chrF and exact match are of some
     sentences, decoded with the run's own search, for objectives that write whole targets.
     """
 
@@ -85,10 +86,10 @@ class Validator:
         corrupted = (examples.corrupted(objective, store, n, seed=0) for n in range(min(REPAIRED, len(store))))
         self.corrupted = [row for row in corrupted if row is not None]
         sentences = MAX_SENTENCES if sentences is None else sentences
-        decoded = range(min(sentences, len(store)) if objective.decodes else 0)
+        decoded = spread_over(store, sentences if objective.decodes else 0)
         self.sources: list[Source] = [self._source(store.source(i)) for i in decoded]
         self.tags = [run.tag_of(store.source(i)) for i in decoded]
-        self.references = decode_references(store, run.target_tokenizer, len(decoded))
+        self.references = decode_references(store, run.target_tokenizer, decoded)
         self.metric = choose_metric(objective, self.references)[0] if best_by == "auto" else best_by
         check_metric(self.metric, self.references)
 
@@ -131,7 +132,7 @@ class Validator:
         return Validation(sums["total"] / count, perplexity, measures, samples, search)
 
     def _decode(self) -> tuple[list[str], str]:
-        """Translations of the first sentences, and the name of the search."""
+        """Translations of the sentences to decode, and the name of the search."""
         search = self.run.search
         self.run.engines = {} if self.run.engines is None and _has_room(self.run.device) else self.run.engines
         texts = [t.text for t in self.run.translate(self.sources, search=search, alignment=False, tag=self.tags)]
@@ -150,9 +151,15 @@ class Validator:
         return samples
 
 
-def decode_references(store: TokenStore, tokenizer: Tokenizer, count: int) -> list[str]:
-    """The targets of the first sentences as text."""
-    return [tokenizer.decode(store.target(i).tolist()) for i in range(min(count, len(store)))]
+def spread_over(store: TokenStore, count: int) -> list[int]:
+    """The numbers of `count` sentences at even distances, so that every corpus of a store has its share."""
+    count = min(count, len(store))
+    return [n * len(store) // count for n in range(count)]
+
+
+def decode_references(store: TokenStore, tokenizer: Tokenizer, numbers: Sequence[int]) -> list[str]:
+    """The targets of some sentences as text."""
+    return [tokenizer.decode(store.target(i).tolist()) for i in numbers]
 
 
 def search_name(search: Decision) -> str:
