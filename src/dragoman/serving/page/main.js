@@ -86,7 +86,7 @@ function fillChoices() {
 function search(run) {
   if (!state.beam) return undefined;
   const own = run.search.kind === "Beam" ? run.search : { kind: "Beam" };
-  return { ...own, size: Number(state.beam), groups: 1, best: 1, complete: null };
+  return { ...own, size: Number(state.beam), groups: 1, best: 1, num_finished: null };
 }
 
 // ---- translating
