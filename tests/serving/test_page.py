@@ -27,7 +27,7 @@ sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 pytestmark = pytest.mark.skipif(BROWSER is None, reason="the page is tested in Chromium, which is not installed")
 
-PATIENCE = 300_000  # milliseconds: an upper bound for a busy machine
+PATIENCE = 60_000  # milliseconds: an upper bound for a busy machine
 Page = Any  # Playwright need not be installed where types are checked
 SENTENCE = "The old man reads the book."
 HEBREW = {
@@ -181,6 +181,17 @@ def test_an_example_can_be_taken(show: Opening) -> None:
     first.click()
     sync_api.expect(page.locator("#source")).to_have_value(text)
     page.locator(".stage").wait_for()
+
+
+def test_what_is_typed_while_the_page_loads_is_kept(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+    page, held = show(), []
+    page.route("**/v1/runs", lambda route: held.append(route))  # Playwright takes no built-in method
+    with page.expect_request("**/v1/runs"):
+        page.reload()
+    page.locator("#source").fill(SENTENCE)
+    page.wait_for_function("() => document.getElementById('run').options.length === 0")
+    held[0].continue_()
+    sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
 
 
 def test_the_latest_text_wins(show: Opening, runs: list[tuple[Run, Pair]]) -> None:

@@ -402,6 +402,7 @@ function fail(error) {
 
 function listenToPage() {
   byId("source").addEventListener("input", () => {
+    if (!known.length) state.text = byId("source").value; // typed while the page loads: begin() translates it
     byId("views").classList.add("stale");
     typed();
   });
