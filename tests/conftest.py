@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, settings
 torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
 
 # The same examples everywhere, however slow the machine is.
-settings.register_profile("tests", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "tests", max_examples=50, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("tests")
 
 

@@ -8,6 +8,7 @@ import sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,14 +55,19 @@ def settings_of(system: str) -> dict[str, object]:
     return {name: value for name, value in SMALL.items() if name in known}
 
 
-def defaults() -> list[tuple[str, str]]:
-    """Every system with every kind of data that it learns from."""
-    found = []
+def defaults() -> list[Any]:
+    """Every system with every kind of data that it learns from; the first one of each kind runs by default."""
+    found: list[Any] = []
+    seen: set[tuple[type, str]] = set()
     for name in SYSTEMS:
         chosen = config.Config(system=config.SystemConfig(name, "tiny", settings_of(name)))
         spec = try_spec(chosen)
         vectors = blueprint(spec).source_features is not None
-        found += [(name, holds) for holds in DEFAULTS[type(spec)] if (holds == "signals") == vectors]
+        for holds in DEFAULTS[type(spec)]:
+            if (holds == "signals") == vectors:
+                known = (type(spec), holds) in seen
+                found.append(pytest.param(name, holds, marks=pytest.mark.exhaustive if known else ()))
+                seen.add((type(spec), holds))
     return found
 
 
