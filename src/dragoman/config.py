@@ -129,7 +129,7 @@ class TrainingConfig:
     clip: float | None = None  # the largest norm of a gradient, 1 if not given; 0: any
     label_smoothing: float | None = None  # 0.1 for translation, else 0
     validate_every: int | None = None  # steps; about once an epoch if not given
-    validate_sentences: int | None = None  # sentences decoded at each validation; by default about a tenth of the training time
+    validate_sentences: int | None = None  # decoded at each validation; by default, about a tenth of the time
     best_by: Literal["auto", "bleu", "chrf", "exact_match", "accuracy", "loss"] = "auto"  # auto: what suits the task
     keep: int = 5  # checkpoints, beside the best
     average: bool = True  # at the end, the mean of the kept checkpoints, if it is better
