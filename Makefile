@@ -9,6 +9,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
+unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, and each would compile the package anew
 
 .PHONY: quickstart test laws test-portability lint bench format clean
 

@@ -14,6 +14,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.storage import new_folder, write_file
 
@@ -101,6 +102,8 @@ def set_weights(
     `placed` gives what a process is to have of a tensor, where a weight is in parts.
     """
     wanted = weights_of(model)
+    if legacy.WEIGHTS and not wanted.keys() <= found.keys():
+        found = legacy.translate_weights(found)
     for name, weight in wanted.items():
         if name not in found:
             raise UserError(f"the checkpoint {folder} lacks the weight {name}: it belongs to another model")

@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar
 
 import yaml
 
+from dragoman import legacy
 from dragoman.errors import UserError, unknown
 
 Section = TypeVar("Section")
@@ -238,7 +239,7 @@ def _check(section: str, config: Any, **ranges: tuple[float, float]) -> None:
 
 def from_dict(values: Any, where: str = "the configuration") -> Config:
     """The configuration in plain values; a misspelt name is answered with the nearest known one."""
-    return _section(Config, values, where, "")
+    return _section(Config, legacy.translate_settings(values) if isinstance(values, dict) else values, where, "")
 
 
 OLD_STOPPING: dict[str, Any] = {"complete": True, "hopeless": False, "steps": "steps"}  # values of `stop`

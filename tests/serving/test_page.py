@@ -241,6 +241,7 @@ def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tupl
     sync_api.expect(page.locator(".result li button")).to_have_text(found)  # which stays
     page.get_by_role("tab", name="Beam").click()
     sync_api.expect(page.locator("#views")).to_contain_text("The whole translation was given")
+    wait_for_link(page, "view=beam")
     page.reload()  # the link says it all
     sync_api.expect(page.locator("#own")).to_have_value(mine)
     sync_api.expect(figures).to_contain_text("less likely")
@@ -290,7 +291,7 @@ def test_a_head_can_be_picked(show: Opening) -> None:
     sync_api.expect(page.locator("h4").first).to_have_text("Attention: all layers, all heads")
     sync_api.expect(page.locator(".line").nth(1).locator(".word").first).to_have_text("The")
     page.get_by_role("button", name="pieces").click()
-    assert page.locator(".line").first.locator(".word").first.text_content().startswith("▁")
+    sync_api.expect(page.locator(".line").first.locator(".word").first).to_contain_text("▁")
 
 
 def test_recurrent_attention_is_shown_alike_and_none_is_said(show: Opening) -> None:
@@ -342,7 +343,7 @@ def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple
     assert expected.target is not None
     sync_api.expect(page.locator(".chip .piece").first).to_have_text(other)
     sync_api.expect(page.locator(".result li button")).to_have_text(expected.target.text)
-    assert page.evaluate("location.hash").endswith(f"forced=0.0-{token}")
+    wait_for_link(page, f"forced=0.0-{token}")
     page.locator("#beside").select_option("recurrent")  # which leaves the first as it is
     sync_api.expect(page.locator(".result li button").first).to_have_text(expected.target.text)
     page.locator("#beside").select_option("")
@@ -413,6 +414,7 @@ def test_a_link_shows_the_same_again(show: Opening) -> None:
     page = show(text=text, beside="recurrent", sentence=1, layer=2, head=1, word="q0", view="attention")
     page.locator(".stage").nth(1).wait_for()
     page.get_by_role("button", name="Copy link").click()
+    sync_api.expect(page.locator("#copy")).to_have_text("Copied")
     link = page.evaluate("navigator.clipboard.readText()")
     again = show()
     again.goto(link)
@@ -569,6 +571,11 @@ def test_theme_and_size_are_kept(show: Opening) -> None:
     sync_api.expect(page.get_by_role("button", name="Theme: dark")).to_be_visible()
     assert page.locator("#source").evaluate("one => parseFloat(getComputedStyle(one).fontSize)") > 1.5 * before
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(14, 16, 20)"
+
+
+def wait_for_link(page: Page, part: str) -> None:
+    """Wait until the page's address contains `part`: the page writes its address a moment after a change."""
+    page.wait_for_function("(part) => location.hash.includes(part)", arg=part)
 
 
 def sideways(page: Page) -> int:

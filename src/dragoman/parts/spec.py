@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from torch import nn
 
+from dragoman import legacy
 from dragoman.errors import UserError, unknown
 
 AnySpec = TypeVar("AnySpec", bound="Spec")
@@ -59,6 +60,9 @@ def from_dict(data: Any, known: Mapping[str, type[Description]], what: str = "pa
     if not isinstance(data, dict):
         return data
     kind = data.get("kind")
+    if isinstance(kind, str) and kind not in known or kind in legacy.FIELDS:
+        data = legacy.translate_description(data)
+        kind = data["kind"]
     if not isinstance(kind, str):
         raise UserError(f"a {what}'s description must name its kind, but this one has {sorted(data)}")
     if kind not in known:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnly, EncoderDecoder, EncoderOnly, ModelSpec, ReplacedTokens, model_from_dict
 from dragoman.models import model_to_dict as to_dict
@@ -48,7 +49,7 @@ def read_framing(folder: Path) -> Framing:
         return FRAMINGS[type(read_spec(folder))]
     try:
         values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in document["framing"].items()
+            key: tuple(value) if isinstance(value, list) else value for key, value in legacy.translate_framing(document["framing"]).items()
         }
         framing = Framing(**values)
     except (TypeError, AttributeError):
