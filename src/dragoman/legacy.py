@@ -46,8 +46,11 @@ def translate_settings(values: dict[str, Any]) -> dict[str, Any]:
 
 def translate_description(data: dict[str, Any]) -> dict[str, Any]:
     """One spec or search configuration (`{"kind": …}`, not what is nested in it) under present names."""
-    kind = KINDS.get(data.get("kind", ""), data.get("kind"))
-    fields = FIELDS.get(kind, {}) if isinstance(kind, str) else {}
+    kind = data.get("kind")
+    if not isinstance(kind, str):
+        return data
+    kind = KINDS.get(kind, kind)
+    fields = FIELDS.get(kind, {})
     return {fields.get(name, name): kind if name == "kind" else value for name, value in data.items()}
 
 

@@ -59,10 +59,8 @@ def from_dict(data: Any, known: Mapping[str, type[Description]], what: str = "pa
         return tuple(from_dict(item, known, what) for item in data)
     if not isinstance(data, dict):
         return data
+    data = legacy.translate_description(data)
     kind = data.get("kind")
-    if isinstance(kind, str) and kind not in known or kind in legacy.FIELDS:
-        data = legacy.translate_description(data)
-        kind = data["kind"]
     if not isinstance(kind, str):
         raise UserError(f"a {what}'s description must name its kind, but this one has {sorted(data)}")
     if kind not in known:

@@ -48,10 +48,8 @@ def read_framing(folder: Path) -> Framing:
     if "framing" not in document:
         return FRAMINGS[type(read_spec(folder))]
     try:
-        values: dict[str, Any] = {
-            key: tuple(value) if isinstance(value, list) else value for key, value in legacy.translate_framing(document["framing"]).items()
-        }
-        framing = Framing(**values)
+        values = legacy.translate_framing(document["framing"])
+        framing = Framing(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
     except (TypeError, AttributeError):
         raise UserError(f"{folder / MODEL} is damaged: its framing is not understood") from None
     flat = [framing.pad, framing.start, framing.end, *framing.before, *framing.after, *framing.forced, *framing.banned]
