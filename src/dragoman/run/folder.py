@@ -48,8 +48,9 @@ def read_framing(folder: Path) -> Framing:
     if "framing" not in document:
         return FRAMINGS[type(read_spec(folder))]
     try:
-        values = legacy.translate_framing(document["framing"])
-        framing = Framing(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        framing_values = legacy.translate_framing(document["framing"]).items()
+        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in framing_values}
+        framing = Framing(**values)
     except (TypeError, AttributeError):
         raise UserError(f"{folder / MODEL} is damaged: its framing is not understood") from None
     flat = [framing.pad, framing.start, framing.end, *framing.before, *framing.after, *framing.forced, *framing.banned]
