@@ -44,8 +44,8 @@ def train(folder: Path, train_file: Path, valid_file: Path, options: argparse.Na
     pairs = read_pairs(train_file)
     kind = "word" if any(" " in source.strip() for source, _ in pairs[:1000]) else "character"
     # columns are named so that further ones (COGS has three) are left out
-    settings = [f"text.kind={options.kind or kind}", "data.source_key=0", "data.target_key=1"]
-    settings += [f"training.validate_sentences={options.validate_sentences}", *options.set]
+    settings = [f"text.tokenizer={options.kind or kind}", "data.source_column=0", "data.target_column=1"]
+    settings += [f"training.validation_sentences={options.validate_sentences}", *options.set]
     command: list[object] = [sys.executable, "-m", "dragoman", "train", folder]
     command += ["--source", train_file, "--valid-source", valid_file, "--system", options.system]
     command += ["--device", options.device]
@@ -79,7 +79,7 @@ def measure(name: str, folder: Path, valid_file: Path, options: argparse.Namespa
     return {
         "corpus": name,
         "pairs": len(pairs),
-        "length limit": f"{search.length_ratio:g}·source + {search.length_extra}",
+        "length limit": f"{search.length_ratio:g}·source + {search.length_offset}",
         "rows": rows,
         "below greedy": [
             f"beam {row['beam']}: {row['exact match'] - greedy:+.1f}"

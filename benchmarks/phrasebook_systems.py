@@ -32,7 +32,8 @@ from dragoman.systems import SYSTEMS, Vocabulary
 
 GRACE = 120  # seconds for preparation, the last validation and the report, beyond the minutes of training
 RESOLVED = (
-    "recipe", "optimizer", "schedule", "learning_rate", "warmup", "tokens", "steps", "clip", "label_smoothing"
+    "recipe", "optimizer", "schedule", "learning_rate", "warmup_steps", "batch_tokens", "steps", "clip_norm",
+    "label_smoothing"
 )  # fmt: skip
 
 
@@ -102,7 +103,7 @@ def _measured(run: Path) -> dict[str, Any]:
         "seconds": max((record.get("seconds", 0.0) for record in records), default=0.0),
         "validation_bleu": max(bleu, default=0.0),
         "settings": {name: getattr(config.training, name, None) for name in RESOLVED}
-        | {"system": config.system.settings, "size": config.system.size, "bpe_dropout": config.text.dropout},
+        | {"system": config.system.settings, "size": config.system.size, "bpe_dropout": config.text.bpe_dropout},
         "curve": [
             {key: record.get(key) for key in ("step", "loss", "bleu", "exact_match", "seconds")} for record in valid
         ],

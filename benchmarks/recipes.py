@@ -32,8 +32,8 @@ def curve(run: Path) -> list[tuple[float, float, float]]:
     tokens, found = 0.0, []
     for record in map(json.loads, (run / "metrics.jsonl").open()):
         if record["kind"] == "train":
-            places = (config.training.tokens or 0) * (1 - record["padding"])
-            tokens = record["step"] * places * config.training.accumulate
+            places = (config.training.batch_tokens or 0) * (1 - record["padding"])
+            tokens = record["step"] * places * config.training.gradient_accumulation
         elif record["kind"] == "valid":
             found.append((tokens / (words[1] + 1) * a_pair, record["loss"], record["seconds"]))
     return found
@@ -54,9 +54,9 @@ def main() -> None:
         command = [sys.executable, "-m", "dragoman", "train", str(runs / recipe), "--recipe", recipe]
         for name in ("source", "target", "valid_source", "valid_target"):
             command += [f"--{name.replace('_', '-')}", getattr(options, name)]
-        command += ["--size", options.size, "--set", f"training.validate_every={options.every}"]
-        command += ["--set", "training.validate_sentences=0", "--set", "training.patience=30"]
-        command += ["--set", "training.best_by=loss", *([f"--steps={steps}"] if steps else [])]
+        command += ["--size", options.size, "--set", f"training.validation_interval={options.every}"]
+        command += ["--set", "training.validation_sentences=0", "--set", "training.patience=30"]
+        command += ["--set", "training.selection_metric=loss", *([f"--steps={steps}"] if steps else [])]
         subprocess.run([*command, *(m for m in more if m != "--")], check=True, stderr=subprocess.DEVNULL)
         curves[recipe] = curve(runs / recipe)
     work, best, seconds = min(curves["textbook"], key=lambda point: point[1])

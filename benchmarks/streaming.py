@@ -32,7 +32,12 @@ def make_run(folder: Path, steps: int) -> Path:
     """A tiny transformer, trained a little, so that its translations end."""
     phrasebook.write(folder / "corpus", pairs=5000, valid=50, test=50)
     files = ["--source", folder / "corpus" / "train.en", "--target", folder / "corpus" / "train.de"]
-    settings = ["system.settings.width=32", "system.settings.layers=1", "system.settings.heads=2", "text.size=500"]
+    settings = [
+        "system.settings.width=32",
+        "system.settings.layers=1",
+        "system.settings.heads=2",
+        "text.vocab_size=500",
+    ]
     options = [part for setting in settings for part in ("--set", setting)]
     command = [*DRAGOMAN, "train", folder / "run", *files, "--steps", steps, "--device", "cpu", *options]
     subprocess.run([str(part) for part in command], check=True, stderr=subprocess.DEVNULL)

@@ -59,11 +59,11 @@ def translation(data: Path, work: Path, seed: int) -> dict[str, float]:
         valid[language] = write(work / f"valid.{language}", lines(data, f"val.{language}"))
         test[language] = write(work / f"test.{language}", lines(data, f"test_2016_flickr.{language}"))
     pairs = ["--source", few[0], "--target", few[1], "--valid-source", valid["en"], "--valid-target", valid["de"]]
-    often = ["--set", "training.validate_every=100", "--set", "training.validate_sentences=300"]
+    often = ["--set", "training.validation_interval=100", "--set", "training.validation_sentences=300"]
     often += ["--set", "training.patience=10", "--seed", seed]
     text = ["--source", whole["de"], "--source", few[0], "--valid-source", valid["de"]]
     bart = ["--system", "bart", "--size", "small"]
-    rare = ["--set", "training.validate_every=1000", "--seed", seed]
+    rare = ["--set", "training.validation_interval=1000", "--seed", seed]
     dragoman("train", work / "denoised", *bart, *text, "--steps", 7000, "--minutes", 3.5, *rare)
     dragoman("train", work / "tuned", "--start-from", work / "denoised", *pairs, "--steps", 2500, *often)
     dragoman("train", work / "same", *bart, *pairs, "--steps", 4000, *often)
@@ -77,7 +77,7 @@ def tagging(data: Path, work: Path, seed: int) -> dict[str, float]:
     train, valid = (write(work / f"{name}.tsv", lines(data, f"{name}.tsv")) for name in ("train", "dev"))
     words = {n: write(work / f"{n}.words", [line.split("\t")[0] for line in lines(data, f"{n}.tsv")]) for n in PARTS}
     gold = write(work / "test.tags", [line.split("\t")[1] for line in lines(data, "test.tsv")])
-    stop = ["--set", "training.validate_every=250", "--set", "training.patience=6", "--seed", seed]
+    stop = ["--set", "training.validation_interval=250", "--set", "training.patience=6", "--seed", seed]
     tags = ["--source", train, "--valid-source", valid]
     roberta = ["--system", "roberta", "--size", "small"]
     text = ["--source", words["train"], "--valid-source", words["dev"]]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from dragoman.config import Config, from_dict, from_yaml, parse_settings, to_yaml, with_settings, with_values
+from dragoman.config import Config, from_dict, from_yaml, override_settings, parse_settings, replace_settings, to_yaml
 from dragoman.errors import UserError
 
 AWKWARD = ["runs/a #2", "null", "yes", "no", "x: y", "[a", "'quoted'", "1e3", "007", "~", "a\\b", "für immer"]
@@ -15,13 +15,13 @@ AWKWARD = ["runs/a #2", "null", "yes", "no", "x: y", "[a", "'quoted'", "1e3", "0
 
 @pytest.mark.parametrize("text", AWKWARD)
 def test_a_string_setting_keeps_every_character(text: str) -> None:
-    assert with_values(Config(), {"training.start_from": text}).training.start_from == text
-    assert with_settings(Config(), [f"training.start_from={text}"]).training.start_from == text
+    assert replace_settings(Config(), {"training.start_from": text}).training.start_from == text
+    assert override_settings(Config(), [f"training.start_from={text}"]).training.start_from == text
 
 
 @pytest.mark.parametrize("text", AWKWARD)
 def test_a_string_setting_survives_the_file_of_the_run(text: str, tmp_path: Path) -> None:
-    config = with_values(Config(), {"training.start_from": text, "data.source": (text, text)})
+    config = replace_settings(Config(), {"training.start_from": text, "data.source": (text, text)})
     (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     assert from_yaml(tmp_path / "config.yaml") == config
 
@@ -35,22 +35,22 @@ def test_a_string_setting_survives_the_file_of_the_run(text: str, tmp_path: Path
         ("training.start_from=", None),
         ("training.learning_rate=1e-3", 0.001),
         ("training.minutes=2", 2.0),
-        ("training.fit=yes", True),
-        ("training.fit=False", False),
+        ("training.auto_batch_size=yes", True),
+        ("training.auto_batch_size=False", False),
         ("training.compile=null", None),
         ("training.schedule=null", None),
         ("training.schedule=cosine", "cosine"),
-        ("data.source_key=0", "0"),
+        ("data.source_column=0", "0"),
         ("data.source=a: b #1.en", ("a: b #1.en",)),
         ("data.source=[a.en, 'b c.en', no]", ("a.en", "b c.en", "no")),
-        ("data.tags=['',back]", ("", "back")),
-        ("data.weights=[1, 2.5]", (1.0, 2.5)),
+        ("data.corpus_tags=['',back]", ("", "back")),
+        ("data.sampling_weights=[1, 2.5]", (1.0, 2.5)),
         ("data.target=[]", ()),
         ("system.settings.width=64", 64),
         ("system.settings.dropout=1e-1", 0.1),
         ("system.settings.norm=rms", "rms"),
         ("system.settings={width: 64}", {"width": 64}),
-        ("text.kind=a=b", "a=b"),
+        ("text.tokenizer=a=b", "a=b"),
     ],
 )
 def test_a_text_is_parsed_by_the_type_of_its_setting(setting: str, expected: Any) -> None:
@@ -65,10 +65,10 @@ def test_a_text_is_parsed_by_the_type_of_its_setting(setting: str, expected: Any
         ("training.steps=many", "training.steps must be a whole number, but is 'many'"),
         ("training.steps=1.5", "training.steps must be a whole number"),
         ("training.minutes=long", "training.minutes must be a number"),
-        ("training.fit=perhaps", "training.fit must be true or false"),
+        ("training.auto_batch_size=perhaps", "training.auto_batch_size must be true or false"),
         ("training.schedule=triangular", "training.schedule"),
-        ("data.weights=[1, x]", "data.weights must be a number"),
-        ("data.weights=[1", "data.weights=.1 is not YAML"),
+        ("data.sampling_weights=[1, x]", "data.sampling_weights must be a number"),
+        ("data.sampling_weights=[1", "data.sampling_weights=.1 is not YAML"),
         ("system.settings.width=[1", "system.settings.width=.1 is not YAML"),
         ("training.step=5", "did you mean 'training.steps'"),
         ("trainig.steps=5", "did you mean 'training'"),
@@ -78,9 +78,9 @@ def test_a_text_is_parsed_by_the_type_of_its_setting(setting: str, expected: Any
 )
 def test_a_setting_that_cannot_be_read_is_named(setting: str, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        with_settings(Config(), [setting])
+        override_settings(Config(), [setting])
 
 
 def test_a_word_that_yaml_reads_as_a_truth_value_is_explained() -> None:
-    with pytest.raises(UserError, match=r"data\.tags must be a text, but is False \(in a YAML file"):
-        from_dict({"data": {"tags": [False]}})
+    with pytest.raises(UserError, match=r"data\.corpus_tags must be a text, but is False \(in a YAML file"):
+        from_dict({"data": {"corpus_tags": [False]}})

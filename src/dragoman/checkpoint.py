@@ -16,13 +16,13 @@ from torch import Tensor, nn
 
 from dragoman import legacy
 from dragoman.errors import UserError
-from dragoman.storage import new_folder, write_file
+from dragoman.storage import atomic_folder, write_file
 
-VERSION = 1
-MANIFEST = "checkpoint.json"
+CHECKPOINT_VERSION = 1
+MANIFEST_FILE = "checkpoint.json"
 
 
-def weights_of(model: nn.Module) -> dict[str, Tensor]:
+def named_weights(model: nn.Module) -> dict[str, Tensor]:
     """Every weight once, by its first name: tied ones are written under one name and tied again by the model.
 
     With them the running statistics of norms, which are no parameters but stay.
@@ -42,7 +42,7 @@ def save(
 
     `folders` of files that are there already, on the same disk, are moved into it under the names that they are given.
     """
-    with new_folder(folder) as partial:
+    with atomic_folder(folder) as partial:
         digests: dict[str, str] = {}
         for name, source in (folders or {}).items():
             source.rename(partial / name)
@@ -51,24 +51,24 @@ def save(
             path = partial / f"{name}.safetensors"
             _save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
             digests[path.name] = _digest(path)
-        (partial / MANIFEST).write_text(_written(digests, values), encoding="utf-8")
+        (partial / MANIFEST_FILE).write_text(_written(digests, values), encoding="utf-8")
 
 
-def amend(folder: Path, values: Mapping[str, Any]) -> None:
+def update_values(folder: Path, values: Mapping[str, Any]) -> None:
     """Write other plain values into a checkpoint whose tensors stay, in one move."""
-    write_file(folder / MANIFEST, _written(_manifest(folder)["files"], values))
+    write_file(folder / MANIFEST_FILE, _written(_manifest(folder)["files"], values))
 
 
-def is_whole(folder: Path) -> bool:
-    return (folder / MANIFEST).is_file()
+def is_complete(folder: Path) -> bool:
+    return (folder / MANIFEST_FILE).is_file()
 
 
-def values(folder: Path) -> dict[str, Any]:
+def read_values(folder: Path) -> dict[str, Any]:
     """The plain values of a checkpoint."""
     return _manifest(folder)["values"]
 
 
-def tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
+def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
     """One file of tensors, checked against its digest."""
     path = folder / f"{name}.safetensors"
     _check(path, _manifest(folder)["files"].get(path.name))
@@ -78,7 +78,7 @@ def tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict
         raise UserError(f"{path} cannot be read: {error}") from None
 
 
-def check_folder(folder: Path, name: str) -> Path:
+def verify_subfolder(folder: Path, name: str) -> Path:
     """A folder of files within a checkpoint, each checked against its digest."""
     for path, expected in _manifest(folder)["files"].items():
         if path.startswith(f"{name}/"):
@@ -89,31 +89,31 @@ def check_folder(folder: Path, name: str) -> Path:
 Placed = Callable[[Tensor, Tensor], Tensor]
 
 
-def load_weights(model: nn.Module, folder: Path, placed: Placed = lambda found, weight: found) -> None:
+def load_weights(model: nn.Module, folder: Path, shard: Placed = lambda found, weight: found) -> None:
     """Set the model's weights to those of a checkpoint."""
-    set_weights(model, tensors(folder, "model"), folder, placed)
+    set_weights(model, read_tensors(folder, "model"), folder, shard)
 
 
 def set_weights(
-    model: nn.Module, found: Mapping[str, Tensor], folder: Path, placed: Placed = lambda found, weight: found
+    model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, shard: Placed = lambda found, weight: found
 ) -> None:
     """Set the model's weights; one that is missing, left over or of another shape is an error that names it.
 
     `placed` gives what a process is to have of a tensor, where a weight is in parts.
     """
-    wanted = weights_of(model)
-    if legacy.WEIGHTS and not wanted.keys() <= found.keys():
-        found = legacy.translate_weights(found)
+    wanted = named_weights(model)
+    if legacy.WEIGHTS and not wanted.keys() <= tensors.keys():
+        tensors = legacy.translate_weights(tensors)
     for name, weight in wanted.items():
-        if name not in found:
+        if name not in tensors:
             raise UserError(f"the checkpoint {folder} lacks the weight {name}: it belongs to another model")
-        if found[name].shape != weight.shape:
-            shapes = f"{list(found[name].shape)} where the model has {list(weight.shape)}"
+        if tensors[name].shape != weight.shape:
+            shapes = f"{list(tensors[name].shape)} where the model has {list(weight.shape)}"
             raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: it belongs to another model")
-    if surplus := found.keys() - wanted.keys():
+    if surplus := tensors.keys() - wanted.keys():
         raise UserError(f"the checkpoint {folder} has a weight {min(surplus)} that the model does not know")
     for name, weight in wanted.items():
-        weight.copy_(placed(found[name], weight))
+        weight.copy_(shard(tensors[name], weight))
 
 
 def _check(path: Path, expected: str | None) -> None:
@@ -136,19 +136,21 @@ def _save_file(content: dict[str, Tensor], path: Path) -> None:
 
 def _manifest(folder: Path) -> dict[str, Any]:
     try:
-        manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+        manifest = json.loads((folder / MANIFEST_FILE).read_text(encoding="utf-8"))
         version = manifest["version"]
-        if version == VERSION and manifest["digest"] == _digest_of(manifest["files"], manifest["values"]):
+        if version == CHECKPOINT_VERSION and manifest["digest"] == _digest_of(manifest["files"], manifest["values"]):
             return manifest
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(f"{folder} is no checkpoint, or a damaged one: use another checkpoint") from None
-    if version == VERSION:
-        raise UserError(f"{folder / MANIFEST} was altered after it was written: use another checkpoint")
-    raise UserError(f"{folder} has checkpoint format {version!r}, but only {VERSION} is known here: update dragoman")
+    if version == CHECKPOINT_VERSION:
+        raise UserError(f"{folder / MANIFEST_FILE} was altered after it was written: use another checkpoint")
+    raise UserError(
+        f"{folder} has checkpoint format {version!r}, but only {CHECKPOINT_VERSION} is known here: update dragoman"
+    )
 
 
 def _written(digests: Mapping[str, str], values: Mapping[str, Any]) -> str:
-    content = {"version": VERSION, "files": dict(digests), "values": dict(values)}
+    content = {"version": CHECKPOINT_VERSION, "files": dict(digests), "values": dict(values)}
     return json.dumps(content | {"digest": _digest_of(content["files"], content["values"])}, indent=1)
 
 

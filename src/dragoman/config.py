@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar
 import yaml
 
 from dragoman import legacy
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 
 Section = TypeVar("Section")
 
@@ -35,46 +35,70 @@ class DataConfig:
     test_source: tuple[str, ...] = ()  # only looked at by the preflight, which counts what of it stands in train
     test_target: tuple[str, ...] = ()
     format: str = ""  # text, tsv or jsonl; told by the file's name if empty
-    source_key: str | None = None  # column of a TSV file (from 0), key of a JSON line
-    target_key: str | None = None
-    longest: int = 256  # tokens a side; longer sentences are dropped and counted
-    hold_out: int | None = None  # validation pairs taken from the training pairs if no validation files are given
-    weights: tuple[float, ...] = ()  # the share of each corpus in what is drawn, in proportion; all pairs if not given
-    temperature: float | None = None  # or by size: shares in proportion to pairs^(1/temperature); 1 is by size alone
-    tags: tuple[str, ...] = ()  # a name for each corpus, told at the beginning of its sources; '' tells nothing
-    valid_tags: tuple[str, ...] = ()  # the same for the validation corpora, if they are not as many
-    workers: int | None = None  # processes that prepare; as many as there are cores if not given
+    source_column: str | None = None  # column of a TSV file (from 0), key of a JSON line
+    target_column: str | None = None
+    max_length: int = 256  # tokens a side; longer sentences are dropped and counted
+    validation_size: int | None = (
+        None  # validation pairs taken from the training pairs if no validation files are given
+    )
+    sampling_weights: tuple[
+        float, ...
+    ] = ()  # the share of each corpus in what is drawn, in proportion; all pairs if not given
+    sampling_temperature: float | None = (
+        None  # or by size: shares in proportion to pairs^(1/temperature); 1 is by size alone
+    )
+    corpus_tags: tuple[str, ...] = ()  # a name for each corpus, told at the beginning of its sources; '' tells nothing
+    valid_corpus_tags: tuple[str, ...] = ()  # the same for the validation corpora, if they are not as many
+    num_workers: int | None = None  # processes that prepare; as many as there are cores if not given
 
     def __post_init__(self) -> None:
-        _check("data", self, longest=(1, 100_000), hold_out=(1, 10**9), temperature=(0.1, 10**6), workers=(1, 10_000))
-        if not all(0 <= weight < math.inf for weight in self.weights) or (self.weights and not any(self.weights)):
-            raise UserError(f"data.weights must be numbers of at least 0 and not all 0, but are {list(self.weights)}")
-        if self.weights and self.temperature is not None:
-            raise UserError("data.weights and data.temperature both say how corpora are mixed: give one of them")
-        if self.valid_tags and not self.tags:
-            raise UserError("data.valid_tags were given without data.tags: name the tags of the training corpora too")
+        _check(
+            "data",
+            self,
+            max_length=(1, 100_000),
+            validation_size=(1, 10**9),
+            sampling_temperature=(0.1, 10**6),
+            num_workers=(1, 10_000),
+        )
+        if not all(0 <= weight < math.inf for weight in self.sampling_weights) or (
+            self.sampling_weights and not any(self.sampling_weights)
+        ):
+            raise UserError(
+                "data.sampling_weights must be numbers of at least 0 and not all 0, but are "
+                f"{list(self.sampling_weights)}"
+            )
+        if self.sampling_weights and self.sampling_temperature is not None:
+            raise UserError(
+                "data.sampling_weights and data.sampling_temperature both say how corpora are mixed: give one of them"
+            )
+        if self.valid_corpus_tags and not self.corpus_tags:
+            raise UserError(
+                "data.valid_corpus_tags were given without data.corpus_tags: name the tags of the training corpora too"
+            )
 
 
 @dataclass(frozen=True)
 class TextConfig:
     """How text becomes tokens."""
 
-    kind: str = "bpe"  # bpe, unigram, word, character, byte
-    size: int | None = None  # of the vocabulary; by the amount of text if not given
-    joint: bool = True  # one tokenizer for both sides
-    marker: str = "initial"  # where a piece shows its space: initial (▁house) or final (house▁)
-    dropout: float | None = None  # BPE dropout in training; by recipe, size and amount of data if not given
+    tokenizer: str = "bpe"  # bpe, unigram, word, character, byte
+    vocab_size: int | None = None  # of the vocabulary; by the amount of text if not given
+    shared_vocabulary: bool = True  # one tokenizer for both sides
+    space_marker: str = "initial"  # where a piece shows its space: initial (▁house) or final (house▁)
+    bpe_dropout: float | None = None  # BPE dropout in training; by recipe, size and amount of data if not given
     #: strip text and collapse runs of white space, in training and translation; None in runs of older versions: no
     normalize_whitespace: bool | None = None
     #: use this tokenizer instead of learning one: a run folder, a SentencePiece .model, a Hugging Face tokenizer.json
     tokenizer_from: str | None = None
-    source_vectors: str | None = None  # a file of word vectors to begin with: word2vec, GloVe or fastText
-    target_vectors: str | None = None
+    source_word_vectors: str | None = None  # a file of word vectors to begin with: word2vec, GloVe or fastText
+    target_word_vectors: str | None = None
 
     def __post_init__(self) -> None:
-        _check("text", self, size=(1, 10**7), dropout=(0, 1))
-        if self.dropout and self.kind != "bpe":
-            raise UserError(f"text.dropout leaves out merges of byte pairs, which text.kind {self.kind} does not have")
+        _check("text", self, vocab_size=(1, 10**7), bpe_dropout=(0, 1))
+        if self.bpe_dropout and self.tokenizer != "bpe":
+            raise UserError(
+                f"text.bpe_dropout leaves out merges of byte pairs, which text.tokenizer {self.tokenizer} does not have"
+            )
 
 
 @dataclass(frozen=True)
@@ -98,26 +122,32 @@ class ObjectiveConfig:
 class TrainingConfig:
     """How it is trained, and when it stops: at whichever of steps, epochs, minutes and patience comes first."""
 
-    tokens: int | None = None  # padded tokens a batch on the longer side
-    batch_width: Literal["row", "pair"] = "row"  # a row's width: the model's own, or the longer side of the pair, as in
+    batch_tokens: int | None = None  # padded tokens a batch on the longer side
+    batch_by: Literal["row", "pair"] = "row"  # a row's width: the model's own, or the longer side of the pair, as in
     # comparisons: then every system is trained on the same batches
-    fit: bool = False  # the most tokens that fit the memory, found by trying; what was found is written to tokens
-    checkpointing: bool = False  # layers are computed twice, which takes a third more time and much less memory
-    accumulate: int = 1  # batches a step
+    auto_batch_size: bool = (
+        False  # the most tokens that fit the memory, found by trying; what was found is written to tokens
+    )
+    gradient_checkpointing: bool = (
+        False  # layers are computed twice, which takes a third more time and much less memory
+    )
+    gradient_accumulation: int = 1  # batches a step
     steps: int | None = None
     epochs: int | None = None
     minutes: float | None = None
     patience: int | None = 8  # validations without a better one
     learning_rate: float | None = None  # at its peak; by the model's width if not given
-    warmup: int | None = None  # steps up to the peak
+    warmup_steps: int | None = None  # steps up to the peak
     extended_at: int = 0  # the step at which a run that was complete was extended; set by --resume
     recipe: Literal["auto", "textbook", "modern", "plain"] = "auto"  # what decides the rest: auto takes the best known
     schedule: Literal["inverse-sqrt", "cosine", "linear", "constant", "stable", "halving", "plateau"] | None = None
-    warmup_start: float | None = None  # share of the peak at which the warm-up starts: 0; 1 holds the rate constant
-    final_rate: float | None = None  # cosine, linear, stable: share of the peak at which the decay ends: 0
-    decay: float = 0.2  # stable: the share of the steps, at the end, in which the rate falls
-    hold: float | None = None  # halving: epochs before the rate is halved for the first time: 5
-    halve_every: float | None = None  # halving: epochs from then on between one time and the next: 1
+    warmup_start_factor: float | None = (
+        None  # share of the peak at which the warm-up starts: 0; 1 holds the rate constant
+    )
+    final_rate_factor: float | None = None  # cosine, linear, stable: share of the peak at which the decay ends: 0
+    decay_fraction: float = 0.2  # stable: the share of the steps, at the end, in which the rate falls
+    halving_start_epoch: float | None = None  # halving: epochs before the rate is halved for the first time: 5
+    halving_interval: float | None = None  # halving: epochs from then on between one time and the next: 1
     plateau_factor: float | None = None  # plateau: factor of the rate after a validation that is not better: 0.1
     optimizer: Literal["adamw", "adam", "sgd", "adadelta", "adafactor", "muon"] | None = None
     momentum: float | None = None  # of sgd, adafactor and muon: 0, 0 and 0.95
@@ -127,40 +157,49 @@ class TrainingConfig:
     epsilon: float | None = None  # 1e-9
     weight_decay: float | None = None  # of adamw and muon: 0.01; the others have none
     loss_normalization: Literal["tokens", "sentences"] | None = None  # divide the summed loss by the number of: tokens
-    clip: float | None = None  # the largest norm of a gradient, 1 if not given; 0: any
+    clip_norm: float | None = None  # the largest norm of a gradient, 1 if not given; 0: any
     label_smoothing: float | None = None  # 0.1 for translation, else 0
-    validate_every: int | None = None  # steps; about once an epoch if not given
-    validate_sentences: int | None = None  # decoded at each validation; by default, about a tenth of the time
-    best_by: Literal["auto", "bleu", "chrf", "exact_match", "accuracy", "loss"] = "auto"  # auto: what suits the task
-    keep: int = 5  # checkpoints, beside the best
-    average: bool = True  # at the end, the mean of the kept checkpoints, if it is better
-    ema: float | None = None  # such as 0.999: a running mean of the weights, which keeps so much of itself each step
+    validation_interval: int | None = None  # steps; about once an epoch if not given
+    validation_sentences: int | None = None  # decoded at each validation; by default, about a tenth of the time
+    selection_metric: Literal["auto", "bleu", "chrf", "exact_match", "accuracy", "loss"] = (
+        "auto"  # auto: what suits the task
+    )
+    keep_checkpoints: int = 5  # checkpoints, beside the best
+    average_checkpoints: bool = True  # at the end, the mean of the kept checkpoints, if it is better
+    ema_decay: float | None = (
+        None  # such as 0.999: a running mean of the weights, which keeps so much of itself each step
+    )
     start_from: str | None = None  # a run whose weights and tokenizers to begin with; validated at step 0
     seed: int = 1
     device: str = "auto"  # auto, cpu, cuda
     precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    distribution: Literal["auto", "replicated", "sharded"] = "auto"  # of the weights among processes
-    layout: Literal["auto", "padded", "packed"] = "auto"  # of a batch: packed on a GPU, where the system can read it
+    parallelism: Literal["auto", "replicated", "sharded"] = "auto"  # of the weights among processes
+    batch_layout: Literal["auto", "padded", "packed"] = (
+        "auto"  # of a batch: packed on a GPU, where the system can read it
+    )
     compile: bool | None = None  # the step, on a GPU: takes a minute at first; done where training is long if not told
     deterministic: bool = False  # on a GPU: the same bits every time, at some cost in speed
 
     def __post_init__(self) -> None:
         most = 10**12
-        _check("training", self, tokens=(1, most), accumulate=(1, most), steps=(1, most), epochs=(1, most))
-        _check("training", self, minutes=(0, most), patience=(1, most), learning_rate=(0, 1e3), warmup=(0, most))
+        _check(
+            "training", self, batch_tokens=(1, most), gradient_accumulation=(1, most), steps=(1, most), epochs=(1, most)
+        )
+        _check("training", self, minutes=(0, most), patience=(1, most), learning_rate=(0, 1e3), warmup_steps=(0, most))
         _check("training", self, beta1=(0, 0.99999), beta2=(0, 0.9999999), epsilon=(0, 1), weight_decay=(0, 10))
-        _check("training", self, clip=(0, most), label_smoothing=(0, 0.999), validate_every=(1, most))
-        _check("training", self, validate_sentences=(0, most), keep=(1, most), seed=(0, 2**31 - 1))
-        _check("training", self, decay=(0, 1), hold=(0, most), halve_every=(0.001, most))
-        _check("training", self, momentum=(0, 0.99999), ema=(0, 0.9999999))
-        _check("training", self, warmup_start=(0, 1), final_rate=(0, 1), plateau_factor=(0, 1))
-        if self.fit and self.tokens is not None:
+        _check("training", self, clip_norm=(0, most), label_smoothing=(0, 0.999), validation_interval=(1, most))
+        _check("training", self, validation_sentences=(0, most), keep_checkpoints=(1, most), seed=(0, 2**31 - 1))
+        _check("training", self, decay_fraction=(0, 1), halving_start_epoch=(0, most), halving_interval=(0.001, most))
+        _check("training", self, momentum=(0, 0.99999), ema_decay=(0, 0.9999999))
+        _check("training", self, warmup_start_factor=(0, 1), final_rate_factor=(0, 1), plateau_factor=(0, 1))
+        if self.auto_batch_size and self.batch_tokens is not None:
             raise UserError(
-                f"training.fit looks for the most tokens that fit, but training.tokens={self.tokens} was given too: "
+                "training.auto_batch_size looks for the largest batch that fits, but "
+                f"training.batch_tokens={self.batch_tokens} was given too: "
                 "leave one of them out"
             )
 
-    def value(self, name: str) -> Any:
+    def resolved(self, name: str) -> Any:
         """The value of a setting, or its default where neither the user nor a recipe has set it."""
         own = getattr(self, name)
         return TRAINING_DEFAULTS.get(name) if own is None else own
@@ -170,46 +209,55 @@ class TrainingConfig:
 TRAINING_DEFAULTS: dict[str, Any] = {
     "optimizer": "adamw",
     "schedule": "inverse-sqrt",
-    "warmup_start": 0.0,
-    "final_rate": 0.0,
-    "hold": 5.0,
-    "halve_every": 1.0,
+    "warmup_start_factor": 0.0,
+    "final_rate_factor": 0.0,
+    "halving_start_epoch": 5.0,
+    "halving_interval": 1.0,
     "plateau_factor": 0.1,
     "nesterov": False,
     "beta1": 0.9,
     "beta2": 0.98,
     "epsilon": 1e-9,
     "weight_decay": 0.01,
-    "clip": 1.0,
+    "clip_norm": 1.0,
     "loss_normalization": "tokens",
 }
 
 
 @dataclass(frozen=True)
-class SearchConfig:
+class SearchDefaults:
     """How the run translates unless told otherwise."""
 
-    beam: int = 5
+    beam_size: int = 5
     length_penalty: float = 1.0
-    normalisation: Literal["power", "gnmt"] = "power"  # of a length: |y|^α, or ((5 + |y|) / 6)^α
+    length_normalization: Literal["power", "gnmt"] = "power"  # of a length: |y|^α, or ((5 + |y|) / 6)^α
     early_stopping: Literal[True, False, "never", "steps"] = "never"  # when a beam stops: as Hugging Face, and "steps"
-    unfinished: Literal["behind", "beside"] = "behind"  # do those that the limit cuts off compete with complete ones?
-    coverage: float = 0.0  # β, how much it counts that every source word was looked at
-    tokens: int = 8192  # source tokens of the sentences translated together
-    longest_source: int = 1024  # tokens; a longer line is cut there, and it is said
+    rank_unfinished: Literal["last", "by_score"] = (
+        "last"  # do those that the limit cuts off compete with complete ones?
+    )
+    coverage_penalty: float = 0.0  # β, how much it counts that every source word was looked at
+    batch_tokens: int = 8192  # source tokens of the sentences translated together
+    max_source_length: int = 1024  # tokens; a longer line is cut there, and it is said
     length_ratio: float | None = None  # a target has at most length_ratio · source tokens + length_extra tokens;
-    length_extra: int | None = None  # both are derived from the training pairs if not given
-    longest_target: int = 1024  # and never more than this
-    least: int = 0  # no END before so many tokens
-    no_repeat: int = 0  # no n-gram of so many tokens comes twice; 0: any may
+    length_offset: int | None = None  # both are derived from the training pairs if not given
+    max_target_length: int = 1024  # and never more than this
+    min_length: int = 0  # no END before so many tokens
+    no_repeat_ngram_size: int = 0  # no n-gram of so many tokens comes twice; 0: any may
     #: copy lines of numbers, punctuation, URLs and e-mail addresses; chosen by the training data if not given
     copy_untranslatable: bool | None = None
-    description: dict[str, Any] = field(default_factory=dict)  # any search, in place of the beam that is said above
+    strategy: dict[str, Any] = field(default_factory=dict)  # any search, in place of the beam that is said above
 
     def __post_init__(self) -> None:
-        _check("search", self, beam=(1, 10_000), length_penalty=(-10, 10), coverage=(0, 10), tokens=(1, 10**9))
-        _check("search", self, longest_source=(2, 100_000), length_ratio=(0, 100), length_extra=(1, 100_000))
-        _check("search", self, longest_target=(1, 100_000), least=(0, 100_000), no_repeat=(0, 1000))
+        _check(
+            "search",
+            self,
+            beam_size=(1, 10_000),
+            length_penalty=(-10, 10),
+            coverage_penalty=(0, 10),
+            batch_tokens=(1, 10**9),
+        )
+        _check("search", self, max_source_length=(2, 100_000), length_ratio=(0, 100), length_offset=(1, 100_000))
+        _check("search", self, max_target_length=(1, 100_000), min_length=(0, 100_000), no_repeat_ngram_size=(0, 1000))
 
 
 @dataclass(frozen=True)
@@ -225,7 +273,7 @@ class Config:
     system: SystemConfig = field(default_factory=SystemConfig)
     objective: ObjectiveConfig = field(default_factory=ObjectiveConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
-    search: SearchConfig = field(default_factory=SearchConfig)
+    search: SearchDefaults = field(default_factory=SearchDefaults)
     chosen: dict[str, Any] = field(default_factory=dict)
 
 
@@ -245,7 +293,7 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
 OLD_STOPPING: dict[str, Any] = {"complete": True, "hopeless": False, "steps": "steps"}  # values of `stop`
 
 
-def with_early_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
+def rename_stopping_settings(values: dict[str, Any], where: str) -> dict[str, Any]:
     """Settings of a beam search with `stop` and `complete`, as earlier versions wrote them, under their new names.
 
     `stop` became `early_stopping`, and `complete` became `num_finished`. Both names at once are an error.
@@ -259,7 +307,7 @@ def with_early_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
         return values
     stop = values.get("stop", "complete")
     if not isinstance(stop, str) or stop not in OLD_STOPPING:
-        raise unknown(f"{where}stop, which is now early_stopping:", str(stop), [*OLD_STOPPING])
+        raise unknown_name(f"{where}stop, which is now early_stopping:", str(stop), [*OLD_STOPPING])
     others = {name: value for name, value in values.items() if name not in ("stop", "complete")}
     count = {"num_finished": values["complete"]} if values.get("complete") is not None else {}
     return others | {"early_stopping": OLD_STOPPING[stop]} | count
@@ -270,14 +318,14 @@ def with_data(config: Config, files: dict[str, tuple[str, ...]]) -> Config:
     return dataclasses.replace(config, data=dataclasses.replace(config.data, **files))  # type: ignore[arg-type]
 
 
-def with_choices(given: Config, resolved: Config) -> Config:
+def record_automatic_settings(given: Config, resolved: Config) -> Config:
     """The resolved configuration, which remembers what was chosen where the user had given nothing."""
     before, after = (_leaves(dataclasses.asdict(config)) for config in (given, resolved))
     chosen = {name: value for name, value in after.items() if name not in before or before[name] != value}
     return dataclasses.replace(resolved, chosen=_plain(chosen))
 
 
-def without_choices(config: Config) -> Config:
+def without_automatic_settings(config: Config) -> Config:
     """The settings made by the user, for another run: those chosen automatically, and unchanged since, are unset."""
     tree, defaults = dataclasses.asdict(config), _leaves(dataclasses.asdict(Config()))
     tree["chosen"], tree["training"]["extended_at"] = {}, 0
@@ -300,7 +348,7 @@ def _leaves(values: dict[str, Any], path: str = "") -> dict[str, Any]:
     """Single settings by their dotted names."""
     found: dict[str, Any] = {}
     for name, value in values.items():
-        if name not in ("chosen", "description"):
+        if name not in ("chosen", "strategy"):
             found |= _leaves(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value}
     return found
 
@@ -321,22 +369,24 @@ def from_yaml(path: Path) -> Config:
     return from_dict({} if values is None else values, str(path))
 
 
-def with_values(config: Config, values: Mapping[str, Any]) -> Config:
+def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
     """Replace settings by their dotted names: `with_values(config, {"training.steps": 1000})`."""
     tree = dataclasses.asdict(config)
     for name, value in values.items():
+        if name in legacy.SETTINGS:
+            raise UserError(f"{name} is now called {legacy.SETTINGS[name]}")
         place, keys = tree, name.split(".")
         for depth, key in enumerate(keys[:-1]):
             if not isinstance(place.get(key), dict):
-                raise unknown("section", ".".join(keys[: depth + 1]), _names(Config))
+                raise unknown_name("section", ".".join(keys[: depth + 1]), _names(Config))
             place = place[key]
         place[keys[-1]] = value
     return from_dict(tree, "--set")
 
 
-def with_settings(config: Config, settings: Sequence[str]) -> Config:
+def override_settings(config: Config, settings: Sequence[str]) -> Config:
     """Replace settings given as text on the command line: `with_settings(config, ["training.steps=1000"])`."""
-    return with_values(config, parse_settings(settings))
+    return replace_settings(config, parse_settings(settings))
 
 
 def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
@@ -414,11 +464,11 @@ def _section(cls: type[Section], values: Any, where: str, path: str) -> Section:
         raise UserError(f"{where}: {path or 'it'} must hold names and values, but holds {values!r}")
     hints = typing.get_type_hints(cls)
     read = {}
-    values = with_early_stopping(values, f"{where}: {path}.") if cls is SearchConfig else values
+    values = rename_stopping_settings(values, f"{where}: {path}.") if cls is SearchDefaults else values
     for name, value in values.items():
         full = f"{path}.{name}".lstrip(".")
         if name not in hints:
-            raise unknown(f"setting in {where}:", full, [f"{path}.{known}".lstrip(".") for known in hints])
+            raise unknown_name(f"setting in {where}:", full, [f"{path}.{known}".lstrip(".") for known in hints])
         hint = hints[name]
         inner = isinstance(hint, type) and dataclasses.is_dataclass(hint)
         read[name] = _section(hint, value, where, full) if inner else _value(hint, value, full)
@@ -434,7 +484,9 @@ def _value(hint: Any, value: Any, path: str) -> Any:
         return _value(next(o for o in options if o is not type(None)), value, path)
     if origin is Literal:
         if not any(value == option and type(value) is type(option) for option in options):
-            raise unknown(f"{path}:", str(value), [str(o).lower() if isinstance(o, bool) else str(o) for o in options])
+            raise unknown_name(
+                f"{path}:", str(value), [str(o).lower() if isinstance(o, bool) else str(o) for o in options]
+            )
         return value
     if origin is tuple:
         return tuple(_value(options[0], v, path) for v in (value if isinstance(value, (list, tuple)) else [value]))

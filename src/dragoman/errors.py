@@ -10,7 +10,7 @@ class UserError(Exception):
     """Something the user can put right: the command line prints the sentence alone and exits with 2."""
 
 
-def unknown(what: str, name: str, known: Iterable[str]) -> UserError:
+def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
     """The error for a misspelt name: it names the nearest known one, and all of them if none is near."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)

@@ -19,7 +19,7 @@ except ImportError:  # Windows
 
 
 @contextmanager
-def plain_errors(path: Path) -> Iterator[None]:
+def os_errors_as_user_errors(path: Path) -> Iterator[None]:
     """What the disk refuses, said in a sentence."""
     try:
         yield
@@ -34,7 +34,7 @@ def plain_errors(path: Path) -> Iterator[None]:
 def write_file(path: Path, content: str | bytes) -> None:
     """Replace a file in one move: a reader sees the old one or the new one."""
     partial = path.with_name(f".{path.name}.partial")
-    with plain_errors(path):
+    with os_errors_as_user_errors(path):
         try:
             with partial.open("wb") as file:
                 file.write(content.encode() if isinstance(content, str) else content)
@@ -46,19 +46,19 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 
 @contextmanager
-def new_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Iterator[Path]:
     """A folder that appears under its name only when the block has ended well."""
     partial = path.with_name(f".{path.name}.partial")
-    with plain_errors(path):
+    with os_errors_as_user_errors(path):
         try:
             shutil.rmtree(partial, ignore_errors=True)  # what a killed process has left
             partial.mkdir(parents=True)
             yield partial
             for file in partial.rglob("*"):
-                sync(file)
-            sync(partial)
+                flush_to_disk(file)
+            flush_to_disk(partial)
             partial.rename(path)
-            sync(path.parent)
+            flush_to_disk(path.parent)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
 
@@ -66,16 +66,16 @@ def new_folder(path: Path) -> Iterator[Path]:
 def remove_folder(path: Path) -> None:
     """Remove a folder, if it is there, so that it is never seen half removed."""
     removed = path.with_name(f".{path.name}.removed")
-    with plain_errors(path):
+    with os_errors_as_user_errors(path):
         shutil.rmtree(removed, ignore_errors=True)
         if path.exists():
             path.rename(removed)
             shutil.rmtree(removed, ignore_errors=True)
 
 
-def clear_remains(folder: Path) -> None:
+def remove_partial_files(folder: Path) -> None:
     """Remove what a killed process was writing or removing in a folder."""
-    with plain_errors(folder):
+    with os_errors_as_user_errors(folder):
         for remains in [*folder.glob(".*.partial"), *folder.glob(".*.removed")]:
             if remains.is_dir() and not remains.is_symlink():
                 shutil.rmtree(remains)
@@ -83,29 +83,29 @@ def clear_remains(folder: Path) -> None:
                 remains.unlink()
 
 
-def point(link: Path, name: str) -> None:
+def replace_symlink(link: Path, name: str) -> None:
     """Make `link` a symbolic link to its neighbour `name`, in one move."""
     partial = link.with_name(f".{link.name}.partial")
     if link.is_dir() and not link.is_symlink():  # a copy of the run that followed its links
         remove_folder(link)
-    with plain_errors(link):
+    with os_errors_as_user_errors(link):
         partial.unlink(missing_ok=True)
         partial.symlink_to(name)
         partial.replace(link)
-        sync(link.parent)
+        flush_to_disk(link.parent)
 
 
 @contextmanager
-def alone(folder: Path) -> Iterator[None]:
+def exclusive_run_lock(folder: Path) -> Iterator[None]:
     """Refuse a second process that would write into the same run."""
-    with plain_errors(folder):
+    with os_errors_as_user_errors(folder):
         lock = (folder / ".lock").open("w")
     with lock:
-        hold(lock, f"{folder} is being trained by another process: wait for it, or stop it")
+        lock_file(lock, f"{folder} is being trained by another process: wait for it, or stop it")
         yield
 
 
-def hold(file: IO[Any], refusal: str) -> None:
+def lock_file(file: IO[Any], refusal: str) -> None:
     """Lock an open file until it is closed; a second process that asks for it is refused."""
     if fcntl is not None:
         try:
@@ -114,7 +114,7 @@ def hold(file: IO[Any], refusal: str) -> None:
             raise UserError(refusal) from None
 
 
-def sync(path: Path) -> None:
+def flush_to_disk(path: Path) -> None:
     """Flush a file or folder to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:

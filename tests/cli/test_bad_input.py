@@ -14,7 +14,7 @@ from calling import Answer, Dragoman
 from dragoman import checkpoint
 from dragoman.cli import main
 from dragoman.data import phrasebook
-from dragoman.storage import plain_errors, write_file
+from dragoman.storage import os_errors_as_user_errors, write_file
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 SMALL = [
     *("--set", "system.settings.width=16", "--set", "system.settings.layers=1", "--set", "system.settings.heads=2"),
-    *("--set", "training.tokens=400", "--set", "text.size=400", "--set", "data.longest=60", "--device", "cpu"),
+    *(
+        "--set",
+        "training.batch_tokens=400",
+        "--set",
+        "text.vocab_size=400",
+        "--set",
+        "data.max_length=60",
+        "--device",
+        "cpu",
+    ),
 ]
 
 
@@ -99,7 +108,7 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
 ) -> None:
     source = file(tmp_path / "a.en", (corpus / "train.en").read_bytes() + b"very " * 300 + b"long.\n")
     target = file(tmp_path / "a.de", (corpus / "train.de").read_bytes() + b"kurz.\n")
-    more = ["--steps", 1, *SMALL, "--set", "data.longest=200"]
+    more = ["--steps", 1, *SMALL, "--set", "data.max_length=200"]
     answer = dragoman("train", tmp_path / "run", "--source", source, "--target", target, *more)
     assert answer.code == 0, answer.err
     assert "dropped 1: source longer than 200 tokens" in answer.err
@@ -118,20 +127,20 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--set", "system.settings.widht=3"], "did you mean 'width'"),
         (["--set", "system.settings.width=wide"], "width must be int"),
         (["--set", "system.settings.heads=3"], "16 cannot be split into 3 heads"),
-        (["--set", "text.size=10"], "10"),
-        (["--set", "text.kind=bpee"], "did you mean 'bpe'"),
+        (["--set", "text.vocab_size=10"], "10"),
+        (["--set", "text.tokenizer=bpee"], "did you mean 'bpe'"),
         (["--system", "transfomer"], "did you mean 'transformer'"),
         (["--size", "huge"], "unknown size 'huge'"),
         (["--device", "abacus"], "unknown device"),
-        (["--set", "training.clip=-1"], "training.clip must lie between"),
+        (["--set", "training.clip_norm=-1"], "training.clip_norm must lie between"),
         (["--set", "training.learning_rate=-0.01"], "training.learning_rate must lie between"),
         (["--set", "training.label_smoothing=1.5"], "training.label_smoothing must lie between"),
-        (["--set", "training.accumulate=0"], "training.accumulate must lie between"),
-        (["--set", "training.tokens=30"], "training.tokens is 30"),
-        (["--set", "training.keep=0"], "training.keep must lie between"),
-        (["--set", "text.dropout=1.5"], "text.dropout must lie between"),
-        (["--set", "text.kind=character", "--set", "text.dropout=0.1"], "text.dropout leaves out merges"),
-        (["--set", "search.beam=0"], "search.beam must lie between"),
+        (["--set", "training.gradient_accumulation=0"], "training.gradient_accumulation must lie between"),
+        (["--set", "training.batch_tokens=30"], "training.batch_tokens is 30"),
+        (["--set", "training.keep_checkpoints=0"], "training.keep_checkpoints must lie between"),
+        (["--set", "text.bpe_dropout=1.5"], "text.bpe_dropout must lie between"),
+        (["--set", "text.tokenizer=character", "--set", "text.bpe_dropout=0.1"], "text.bpe_dropout leaves out merges"),
+        (["--set", "search.beam_size=0"], "search.beam_size must lie between"),
         (["--set", "system.settings={1: 2}"], "system.settings must be named"),
         (["--device", "cuda"], "no GPU can be used here"),
         (["--valid-source", "nowhere.en", "--valid-target", "nowhere.de"], "nowhere.en does not exist"),
@@ -215,7 +224,7 @@ def test_an_altered_checkpoint(dragoman: Dragoman, copy: Path) -> None:
 
 def test_a_checkpoint_of_another_model(dragoman: Dragoman, copy: Path) -> None:
     best = copy / "checkpoints" / "best"
-    weights = checkpoint.tensors(best, "model")
+    weights = checkpoint.read_tensors(best, "model")
     name = next(iter(weights))
     for number, (change, expected) in enumerate(
         [
@@ -274,7 +283,7 @@ def test_an_unknown_measure(dragoman: Dragoman, trained: Path, corpus: Path) -> 
 
 def test_a_full_disk_and_a_forbidden_folder_are_said_plainly(tmp_path: Path) -> None:
     for number, expected in [(errno.ENOSPC, "is full"), (errno.EACCES, "may not be written")]:
-        with pytest.raises(Exception, match=expected), plain_errors(tmp_path / "run"):
+        with pytest.raises(Exception, match=expected), os_errors_as_user_errors(tmp_path / "run"):
             raise OSError(number, os.strerror(number))
 
 

@@ -20,7 +20,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("bench")
     phrasebook.write(folder / "corpus", pairs=300, valid=12, test=12)
     files = [f"--{name}={folder / 'corpus' / file}" for name, file in (("source", "train.en"), ("target", "train.de"))]
-    small = ["system.settings.width=16", "system.settings.layers=1", "system.settings.heads=2", "training.tokens=600"]
+    small = [
+        "system.settings.width=16",
+        "system.settings.layers=1",
+        "system.settings.heads=2",
+        "training.batch_tokens=600",
+    ]
     settings = [part for setting in small for part in ("--set", setting)]
     command = ["train", str(folder / "run"), *files, "--size", "tiny", "--steps", "2", "--device", "cpu", *settings]
     answer = CliRunner().invoke(app, command, catch_exceptions=False)

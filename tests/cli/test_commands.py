@@ -29,7 +29,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    settings = ["system.settings.width=16", "system.settings.layers=1", "training.tokens=400", "text.size=400"]
+    settings = [
+        "system.settings.width=16",
+        "system.settings.layers=1",
+        "training.batch_tokens=400",
+        "text.vocab_size=400",
+    ]
     options = [part for setting in settings for part in ("--set", setting)]
     files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
     call("train", folder, *files, "--system", "bahdanau", "--steps", 4, "--device", "cpu", *options)
@@ -196,13 +201,13 @@ def test_every_kind_of_tokenizer_trains_and_translates(
     corpus: Path, tmp_path: Path, output: Command, kind: str, joint: str
 ) -> None:
     settings = {
-        "text.kind": kind,
-        "text.joint": joint,
-        "text.size": 500,
+        "text.tokenizer": kind,
+        "text.shared_vocabulary": joint,
+        "text.vocab_size": 500,
         "system.settings.width": 8,
-        "training.tokens": 600,
-        "data.longest": 300,
-        "training.validate_sentences": 2,
+        "training.batch_tokens": 600,
+        "data.max_length": 300,
+        "training.validation_sentences": 2,
     }
     options = [part for name, value in settings.items() for part in ("--set", f"{name}={value}")]
     files = ["--source", corpus / "train.en", "--target", corpus / "train.de", "--system", "cho", "--steps", 1]
@@ -217,7 +222,7 @@ def test_one_file_may_hold_both_sides(corpus: Path, tmp_path: Path, form: str) -
     lines = [f"{s}\t{t}" if form == "tsv" else json.dumps({"source": s, "target": t}) for s, t in sides]
     both = tmp_path / f"train.{form}.gz"
     both.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    options = ["--set", "system.settings.width=8", "--set", "training.tokens=400", "--set", "data.longest=100"]
+    options = ["--set", "system.settings.width=8", "--set", "training.batch_tokens=400", "--set", "data.max_length=100"]
     call("train", tmp_path / "run", "--source", both, "--system", "cho", "--steps", 1, *options)
     assert json.loads((tmp_path / "run" / "preflight.json").read_text())["pairs"] > 200
 

@@ -12,7 +12,7 @@ from calling import Dragoman
 
 from dragoman.data import phrasebook
 
-SMALL = ("system.settings.width=16", "search.beam=1", "training.tokens=300", "text.size=400")
+SMALL = ("system.settings.width=16", "search.beam_size=1", "training.batch_tokens=300", "text.vocab_size=400")
 
 
 @pytest.fixture(scope="module")

@@ -22,9 +22,16 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
     files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
     system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
-    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "seed": 1, "device": "cpu", "tokens": 400}
-    search = {"length_ratio": 0.0, "length_extra": 8, "longest_target": 8, "tokens": 60}
-    config = {"data": files, "text": {"size": 400}, "system": system, "training": training, "search": search}
+    training = {
+        "steps": 3,
+        "validation_interval": 3,
+        "validation_sentences": 1,
+        "seed": 1,
+        "device": "cpu",
+        "batch_tokens": 400,
+    }
+    search = {"length_ratio": 0.0, "length_offset": 8, "max_target_length": 8, "batch_tokens": 60}
+    config = {"data": files, "text": {"vocab_size": 400}, "system": system, "training": training, "search": search}
     prepare(folder / "run", from_dict(config), lambda text: None)
     Trainer(folder / "run", Display()).train()
     return folder / "run"

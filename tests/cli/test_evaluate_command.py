@@ -38,7 +38,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run of each kind, hardly trained."""
     folder = tmp_path_factory.mktemp("runs")
-    settings = ["training.tokens=800", "text.size=400", "data.longest=30", "training.validate_sentences=1"]
+    settings = [
+        "training.batch_tokens=800",
+        "text.vocab_size=400",
+        "data.max_length=30",
+        "training.validation_sentences=1",
+    ]
     settings += [f"system.settings.{one}" for one in ("width=16", "layers=1", "heads=2")]
     for system, source, more in [
         ("bart", "train.tsv", [f"system.settings.longest={POSITIONS}"]),

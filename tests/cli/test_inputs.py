@@ -12,7 +12,7 @@ import pytest
 from calling import Answer, Dragoman
 
 from dragoman.cli import inputs
-from dragoman.cli.inputs import Columns, Input, read_lines, read_pairs
+from dragoman.cli.inputs import FileLayout, Input, read_lines, read_pairs
 from dragoman.errors import UserError
 
 PAIRS = [("The dog sleeps.", "Der Hund schläft."), ("Anna reads.", "Anna liest."), ("", "nichts")]
@@ -35,25 +35,25 @@ def files(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("source", "target", "columns"),
     [
-        ("a.en", "a.de", Columns()),
-        ("a.en.gz", "a.de", Columns()),
-        ("a.tsv", None, Columns()),
-        ("a.tsv.gz", None, Columns()),
-        ("turned.tsv", None, Columns("", "2", "1")),
-        ("a.jsonl", None, Columns()),
-        ("a.jsonl.gz", None, Columns()),
-        ("named.jsonl", None, Columns("", "en", "de")),
+        ("a.en", "a.de", FileLayout()),
+        ("a.en.gz", "a.de", FileLayout()),
+        ("a.tsv", None, FileLayout()),
+        ("a.tsv.gz", None, FileLayout()),
+        ("turned.tsv", None, FileLayout("", "2", "1")),
+        ("a.jsonl", None, FileLayout()),
+        ("a.jsonl.gz", None, FileLayout()),
+        ("named.jsonl", None, FileLayout("", "en", "de")),
     ],
 )
-def test_every_format_gives_the_same_pairs(files: Path, source: str, target: str | None, columns: Columns) -> None:
+def test_every_format_gives_the_same_pairs(files: Path, source: str, target: str | None, columns: FileLayout) -> None:
     sources, targets = read_pairs(files / source, target and files / target, columns)
     assert list(zip(sources, targets)) == PAIRS
     assert list(Input(files / source, columns).sources()) == [s for s, _ in PAIRS]
 
 
-@pytest.mark.parametrize(("name", "columns"), [("a.en", Columns()), ("a.tsv", Columns("tsv"))])
+@pytest.mark.parametrize(("name", "columns"), [("a.en", FileLayout()), ("a.tsv", FileLayout("tsv"))])
 def test_standard_input_has_the_same_formats(
-    files: Path, name: str, columns: Columns, monkeypatch: pytest.MonkeyPatch
+    files: Path, name: str, columns: FileLayout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO((files / name).read_bytes())))
     assert list(Input(None, columns).sources()) == [s for s, _ in PAIRS]
@@ -63,7 +63,7 @@ def test_of_a_dialogue_the_last_reply_is_the_target(tmp_path: Path) -> None:
     dialogues = [["Hello.", "Hi.", "Who?", "Me."], ["Hello.", "Hi.", "Bye."], ["Hello."]]
     path = tmp_path / "d.jsonl"
     path.write_text("".join(json.dumps({"turns": turns}) + "\n" for turns in dialogues[:2]))
-    assert read_pairs(path, None, Columns()) == (["Hello.\tHi.\tWho?", "Hello."], ["Me.", "Hi."])
+    assert read_pairs(path, None, FileLayout()) == (["Hello.\tHi.\tWho?", "Hello."], ["Me.", "Hi."])
     path.write_text(json.dumps({"turns": dialogues[2]}) + "\n")
     assert list(Input(path).sources()) == ["Hello."]
 
@@ -71,16 +71,16 @@ def test_of_a_dialogue_the_last_reply_is_the_target(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "columns", "message"),
     [
-        ("a.en", None, Columns(), "a.en holds sources alone: name their translations with --reference"),
-        ("a.tsv", "a.de", Columns(), "a.tsv is read as tsv, which holds both sides"),
-        ("a.en", "a.jsonl", Columns(), "a.jsonl is named as jsonl, which holds both sides"),
-        ("a.tsv", None, Columns("", "0", "7"), "line 1: 2 tab-separated columns, but columns 0 and 7"),
-        ("named.jsonl", None, Columns("", "en"), "name their key with --target-key"),
-        ("a.en", "a.de", Columns("xml"), "unknown corpus format 'xml'"),
+        ("a.en", None, FileLayout(), "a.en holds sources alone: name their translations with --reference"),
+        ("a.tsv", "a.de", FileLayout(), "a.tsv is read as tsv, which holds both sides"),
+        ("a.en", "a.jsonl", FileLayout(), "a.jsonl is named as jsonl, which holds both sides"),
+        ("a.tsv", None, FileLayout("", "0", "7"), "line 1: 2 tab-separated columns, but columns 0 and 7"),
+        ("named.jsonl", None, FileLayout("", "en"), "name their key with --target-key"),
+        ("a.en", "a.de", FileLayout("xml"), "unknown corpus format 'xml'"),
     ],
 )
 def test_what_cannot_be_read_is_said(
-    files: Path, source: str, target: str | None, columns: Columns, message: str
+    files: Path, source: str, target: str | None, columns: FileLayout, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
         read_pairs(files / source, target and files / target, columns, "--reference")
@@ -91,13 +91,13 @@ def test_a_file_of_another_kind_is_rejected_by_its_name(tmp_path: Path, name: st
     (tmp_path / name).write_text("a,b\n")
     with pytest.raises(UserError, match="which cannot be read"):
         Input(tmp_path / name).check()
-    assert list(Input(tmp_path / name, Columns("text")).sources()) == ["a,b"]
+    assert list(Input(tmp_path / name, FileLayout("text")).sources()) == ["a,b"]
 
 
 def test_a_list_of_texts_is_not_read_from_tsv_unless_it_is_declared_text(files: Path) -> None:
     with pytest.raises(UserError, match=r"a\.tsv is named as tsv"):
-        read_lines(files / "a.tsv", Columns())
-    assert len(read_lines(files / "a.tsv", Columns("text"))) == 3
+        read_lines(files / "a.tsv", FileLayout())
+    assert len(read_lines(files / "a.tsv", FileLayout("text"))) == 3
 
 
 def test_typed_lines_are_answered_one_by_one(

@@ -61,7 +61,12 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def options(*settings: str, steps: int = 3) -> list[object]:
-    common = ("training.tokens=800", "training.validate_every=2", "training.validate_sentences=3", "text.size=400")
+    common = (
+        "training.batch_tokens=800",
+        "training.validation_interval=2",
+        "training.validation_sentences=3",
+        "text.vocab_size=400",
+    )
     pairs = [part for setting in (*common, *settings) for part in ("--set", setting)]
     return ["--steps", steps, "--device", "cpu", *pairs]
 
@@ -154,13 +159,13 @@ def test_a_run_is_fine_tuned_from_another(runs: Path, corpus: Path, dragoman: Dr
     files += ["--valid-source", corpus / "valid.en", "--valid-target", corpus / "valid.de"]
     run = tmp_path / "translator"
     answer = dragoman(
-        "train", run, "--start-from", runs / "bart", *files, *options()[:-8], "--set", "training.tokens=800"
+        "train", run, "--start-from", runs / "bart", *files, *options()[:-8], "--set", "training.batch_tokens=800"
     )
     assert answer.code == 0, answer.err
     assert "weights are loaded" in answer.err
     assert "new" not in answer.err.split("weights are loaded")[1].split("\n")[0]
-    begun = checkpoint.tensors(run / "initial", "model")
-    origin = checkpoint.tensors(runs / "bart" / "checkpoints" / "best", "model")
+    begun = checkpoint.read_tensors(run / "initial", "model")
+    origin = checkpoint.read_tensors(runs / "bart" / "checkpoints" / "best", "model")
     assert all(torch.equal(begun[name], origin[name]) for name in origin)
     assert (run / "tokenizer.json").read_text() == (runs / "bart" / "tokenizer.json").read_text()
     assert load(run).config.objective.name == "translation"
@@ -212,7 +217,7 @@ def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_p
     assert "words of the vocabulary" in answer.err
     loaded = load(run)
     number = loaded.source_tokenizer.encode("the")
-    begun = checkpoint.tensors(run / "initial", "model")
+    begun = checkpoint.read_tensors(run / "initial", "model")
     table = begun["target_embedding.weight"][number[0]] * 4  # √16
     assert table.tolist() == pytest.approx([i / 10 for i in range(16)], abs=1e-5)
     narrow = dragoman("train", tmp_path / "other", *files, "--source-vectors", tmp_path / "glove.txt", "--size", "tiny")

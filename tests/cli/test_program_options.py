@@ -9,8 +9,9 @@ import pytest
 import torch
 from calling import Dragoman
 
-from dragoman import __version__, progress
-from dragoman.cli import common
+from dragoman import __version__
+from dragoman import console as progress
+from dragoman.cli import options as common
 
 
 @pytest.fixture(autouse=True)

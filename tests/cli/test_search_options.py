@@ -29,15 +29,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     phrasebook.write(folder / "text", pairs=200, valid=6, test=6)
     english, german = folder / "text" / "train.en", folder / "text" / "train.de"
-    small = ["system.settings.width=16", "system.settings.layers=1", "training.tokens=800", "text.size=400"]
-    small += ["search.longest_target=6", "search.beam=3", "training.validate_sentences=1"]
+    small = ["system.settings.width=16", "system.settings.layers=1", "training.batch_tokens=800", "text.vocab_size=400"]
+    small += ["search.max_target_length=6", "search.beam_size=3", "training.validation_sentences=1"]
     for name, system, files, kind in (
         ("there", "bahdanau", ["--source", english, "--target", german], "word"),
         ("back", "bahdanau", ["--source", german, "--target", english], "word"),
         ("pieces", "bahdanau", ["--source", english, "--target", german], "bpe"),
         ("german", "gpt", ["--source", german], "word"),
     ):
-        settings = [part for setting in (*small, f"text.kind={kind}") for part in ("--set", setting)]
+        settings = [part for setting in (*small, f"text.tokenizer={kind}") for part in ("--set", setting)]
         arguments = ["train", folder / name, *files, "--system", system, "--steps", 2, "--device", "cpu", *settings]
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.argv", ["dragoman", *map(str, arguments)])

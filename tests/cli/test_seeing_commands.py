@@ -25,8 +25,17 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
-    settings = ["system.settings.width=16", "system.settings.layers=1", "system.settings.heads=2", "text.size=400"]
-    settings += ["training.tokens=400", "search.beam=2", "search.longest_target=30"]  # it will not know how to end
+    settings = [
+        "system.settings.width=16",
+        "system.settings.layers=1",
+        "system.settings.heads=2",
+        "text.vocab_size=400",
+    ]
+    settings += [
+        "training.batch_tokens=400",
+        "search.beam_size=2",
+        "search.max_target_length=30",
+    ]  # it will not know how to end
     options = [part for setting in settings for part in ("--set", setting)]
     files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
     assert not call("train", folder, *files, "--system", "transformer", "--steps", 4, "--device", "cpu", *options)

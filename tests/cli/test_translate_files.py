@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from dragoman.cli import main
-from dragoman.cli.common import Progress, program
+from dragoman.cli.options import Progress, program
 from dragoman.data import phrasebook
 from dragoman.run import Run, Translation, streaming
 
@@ -59,8 +59,13 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three steps, whose translations have six tokens at most."""
     folder = tmp_path_factory.mktemp("runs") / "run"
-    settings = ["system.settings.width=16", "system.settings.layers=1", "training.tokens=400", "text.size=400"]
-    settings += ["search.longest_target=6", "search.beam=4"]
+    settings = [
+        "system.settings.width=16",
+        "system.settings.layers=1",
+        "training.batch_tokens=400",
+        "text.vocab_size=400",
+    ]
+    settings += ["search.max_target_length=6", "search.beam_size=4"]
     options = [part for setting in settings for part in ("--set", setting)]
     files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
     with pytest.MonkeyPatch.context() as patch:

@@ -19,7 +19,12 @@ def train(folder: Path, kind: str, system: str) -> Path:
     english = [f"the {a} sees the {b}" for a in nouns for b in nouns]
     (folder / "en").write_text("".join(f"{line}\n" for line in english), encoding="utf-8")
     (folder / "de").write_text("".join(f"{line.upper()}\n" for line in english), encoding="utf-8")
-    settings = ["system.settings.width=16", f"text.kind={kind}", "text.size=400", "training.tokens=400"]
+    settings = [
+        "system.settings.width=16",
+        f"text.tokenizer={kind}",
+        "text.vocab_size=400",
+        "training.batch_tokens=400",
+    ]
     arguments = ["train", folder / "run", "--source", folder / "en", "--target", folder / "de", "--steps", 2]
     arguments += ["--system", system, "--device", "cpu", *(x for s in settings for x in ("--set", s))]
     with pytest.MonkeyPatch.context() as patch:

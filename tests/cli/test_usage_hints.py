@@ -21,7 +21,7 @@ from dragoman.models import blueprint
 from dragoman.objectives import OBJECTIVES
 from dragoman.run import CHECKPOINTS, CONFIG, filling, write_model, write_tokenizers
 from dragoman.search import Beam, Hypothesis
-from dragoman.storage import point
+from dragoman.storage import replace_symlink
 from dragoman.systems import SYSTEMS, Vocabulary
 from dragoman.text import Tokenizer, learn
 from dragoman.training.beginning import with_labels
@@ -76,7 +76,7 @@ def make_run(folder: Path, system: str, holds: str = "", objective: str | None =
     text, tags = tokenizers()
     chosen = config.Config(system=config.SystemConfig(system, "tiny", settings_of(system)))
     spec = SYSTEMS[system].spec(Vocabulary(text.size, text.size, joint=True), "tiny", **settings_of(system))
-    search = config.SearchConfig(beam=2, longest_target=4)
+    search = config.SearchDefaults(beam_size=2, max_target_length=4)
     chosen = replace(chosen, objective=config.ObjectiveConfig(objective), search=search)
     chosen = choose_objective(chosen, spec, holds)
     labelled = OBJECTIVES[chosen.objective.name or ""].reads == "tags"
@@ -87,9 +87,9 @@ def make_run(folder: Path, system: str, holds: str = "", objective: str | None =
     (folder / CONFIG).write_text(config.to_yaml(chosen), encoding="utf-8")
     write_model(folder, system, spec, framing_of(spec, target))
     write_tokenizers(folder, text, target)
-    weights = checkpoint.weights_of(spec.build())
+    weights = checkpoint.named_weights(spec.build())
     checkpoint.save(folder / CHECKPOINTS / "000000", {"model": weights}, {"progress": Progress().to_dict()})
-    point(folder / CHECKPOINTS / "best", "000000")
+    replace_symlink(folder / CHECKPOINTS / "best", "000000")
     return folder
 
 

@@ -235,9 +235,14 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, target = colours(folder, "train", 800)
     torch.set_num_threads(1)
     settings = [
-        *("system.settings.width=32", "system.settings.layers=1", "system.settings.stride=2", "text.kind=word"),
-        *("training.steps=300", "training.learning_rate=0.005", "training.warmup=10", "training.validate_every=150"),
-        *("training.tokens=512", "training.device=cpu"),
+        *("system.settings.width=32", "system.settings.layers=1", "system.settings.stride=2", "text.tokenizer=word"),
+        *(
+            "training.steps=300",
+            "training.learning_rate=0.005",
+            "training.warmup_steps=10",
+            "training.validation_interval=150",
+        ),
+        *("training.batch_tokens=512", "training.device=cpu"),
     ]
     chosen = [part for setting in settings for part in ("--set", setting)]
     code, _, said = invoke(

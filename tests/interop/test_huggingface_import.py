@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 import dragoman
 from dragoman.cli.import_ import import_
-from dragoman.cli.searching import SearchOptions
-from dragoman.config import SearchConfig
+from dragoman.cli.search_options import SearchOptions
+from dragoman.config import SearchDefaults
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import import_checkpoint
 from dragoman.run import filling
@@ -61,7 +61,7 @@ def test_a_run_gives_the_same_logits_and_the_same_text(tmp_path: Path) -> None:
     source, target = torch.tensor([[0, 6, 7, 8, 2], [0, 9, 2, 1, 1]]), torch.tensor([[2, 0, 7], [2, 0, 8]])
     expected = model(input_ids=source, attention_mask=(source != 1).long(), decoder_input_ids=target).logits
     torch.testing.assert_close(run.logits(source, target), expected.detach(), atol=1e-5, rtol=1e-5)
-    assert (run.config.search.beam, run.config.search.longest_target) == (3, 8)  # they count the start in
+    assert (run.config.search.beam_size, run.config.search.max_target_length) == (3, 8)  # they count the start in
     texts = ["a b c d e", "f g"]
     rows = fast(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
     written = model.generate(**rows, num_beams=1, do_sample=False, max_length=9)
@@ -91,7 +91,12 @@ def test_a_run_searches_as_its_checkpoint_says(early: bool, tmp_path: Path) -> N
     assert [one.text for one in run.translate(texts)] == written
     assert len(set(written)) > 3
     search = run.config.search
-    assert (search.least, search.no_repeat, search.longest_target, search.length_ratio) == (4, 2, 13, 0.0)
+    assert (search.min_length, search.no_repeat_ngram_size, search.max_target_length, search.length_ratio) == (
+        4,
+        2,
+        13,
+        0.0,
+    )
 
 
 def test_a_prefix_comes_after_what_is_forced(tmp_path: Path) -> None:
@@ -289,8 +294,13 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     assert "not taken over: repetition_penalty 1.5" in result.stdout
     assert "no_repeat" not in result.stdout
     assert "not taken over: bad_words_ids [[5, 6]]" in result.stdout
-    assert dragoman.load(tmp_path / "run", device="cpu").config.search == SearchConfig(
-        beam=1, early_stopping=False, unfinished="beside", no_repeat=3, length_ratio=2.0, length_extra=20
+    assert dragoman.load(tmp_path / "run", device="cpu").config.search == SearchDefaults(
+        beam_size=1,
+        early_stopping=False,
+        rank_unfinished="beside",
+        no_repeat_ngram_size=3,
+        length_ratio=2.0,
+        length_offset=20,
     )
     result = CliRunner().invoke(app, [str(tmp_path / "marian"), str(tmp_path / "second"), "--json"])
     assert json.loads(result.stdout)["parameters"] == count

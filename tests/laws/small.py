@@ -137,7 +137,7 @@ def _small_model(variant: str, vocabulary: int, dtype: torch.dtype) -> Model:
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(2.0).add_(torch.randn_like(weight) * 0.1)
-        if checkpoint.weights_of(model).keys() - dict(model.named_parameters()).keys():
+        if checkpoint.named_weights(model).keys() - dict(model.named_parameters()).keys():
             see_much(model, variant, vocabulary)
     return model
 

@@ -35,11 +35,11 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         paths = [(str(folder / file),) for file in files]
         heads = {"heads": 2} if system == "transformer" else {}
         config = Config(
-            DataConfig(paths[0], paths[1], paths[2], paths[3], longest=100),
-            TextConfig(kind=kind, size=350),
+            DataConfig(paths[0], paths[1], paths[2], paths[3], max_length=100),
+            TextConfig(tokenizer=kind, vocab_size=350),
             SystemConfig(system, "tiny", {"width": 16, "layers": 1} | heads),
             training=TrainingConfig(
-                tokens=256, steps=20, validate_every=10, learning_rate=0.01, warmup=5, device="cpu"
+                batch_tokens=256, steps=20, validation_interval=10, learning_rate=0.01, warmup_steps=5, device="cpu"
             ),
         )
         prepare(folder / name, config, lambda text: None)

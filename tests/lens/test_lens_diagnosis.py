@@ -208,7 +208,7 @@ def test_a_diagnosis_of_a_run(run: Run) -> None:
     assert len(sources) == len(references) == 3
     assert languages(run) == "en-de"
     brief = copy(run)  # it has not learned to end
-    brief.config = replace(run.config, search=replace(run.config.search, beam=1, longest_target=30))
+    brief.config = replace(run.config, search=replace(run.config.search, beam_size=1, max_target_length=30))
     found = diagnose(brief, sources, references, gold=[[(0, 0)]] * 3)
     names = ["gender", "babbling", "copying", "dropped", "repeated", "length", "by-length", "alignment"]
     assert [one.name for one in found.findings] == names

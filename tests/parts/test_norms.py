@@ -127,17 +127,17 @@ def trained() -> nn.Module:
 
 def test_a_checkpoint_holds_running_statistics(tmp_path: Path) -> None:
     model = trained()
-    weights = checkpoint.weights_of(model)
+    weights = checkpoint.named_weights(model)
     assert weights.keys() == model.state_dict().keys()
     assert {"layers.0.0.before.running_mean", "layers.0.0.before.running_var"} < weights.keys()
     checkpoint.save(tmp_path / "one", {"model": weights}, {})
     again = stack(BatchNorm())
     checkpoint.load_weights(again, tmp_path / "one")
-    assert all(torch.equal(value, weights[name]) for name, value in checkpoint.weights_of(again).items())
+    assert all(torch.equal(value, weights[name]) for name, value in checkpoint.named_weights(again).items())
 
 
 def test_missing_and_left_over_statistics_are_named(tmp_path: Path) -> None:
-    weights = dict(checkpoint.weights_of(trained()))
+    weights = dict(checkpoint.named_weights(trained()))
     checkpoint.save(tmp_path / "surplus", {"model": weights}, {})
     with pytest.raises(UserError, match=r"has a weight layers\.0\.0\.before\.running_mean that the model does not"):
         checkpoint.load_weights(stack(LayerNorm()), tmp_path / "surplus")
@@ -154,7 +154,7 @@ def test_what_follows_from_the_spec_is_not_kept() -> None:
     """Frequencies and the like are computed, so a checkpoint of parameters alone is a whole one."""
     model = Stack((PreNorm(FeedForward(), LayerNorm()),), position=Sinusoidal()).build(4)
     assert [name for name, _ in model.named_buffers()] == ["position.frequency"]
-    assert checkpoint.weights_of(model).keys() == dict(model.named_parameters()).keys()
+    assert checkpoint.named_weights(model).keys() == dict(model.named_parameters()).keys()
 
 
 def test_an_average_of_checkpoints_averages_statistics(tmp_path: Path) -> None:
@@ -164,8 +164,8 @@ def test_an_average_of_checkpoints_averages_statistics(tmp_path: Path) -> None:
     for step in (1, 2):
         x, layout, _ = batch()
         model(x, Ctx(layout))
-        kept.append({name: value.clone() for name, value in checkpoint.weights_of(model).items()})
+        kept.append({name: value.clone() for name, value in checkpoint.named_weights(model).items()})
         keeper.save(model, optimizer, None, Progress(step), validated=True, best=False)
     assert keeper.average(model) == 2
-    for name, value in checkpoint.weights_of(model).items():
+    for name, value in checkpoint.named_weights(model).items():
         torch.testing.assert_close(value, (kept[0][name] + kept[1][name]) / 2)

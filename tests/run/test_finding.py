@@ -24,9 +24,9 @@ BEAM = Beam(6, best=6, length=SHORT)
 
 def made(folder: Path, files: dict[str, Path], system: str) -> Run:
     settings = {"name": system, "size": "tiny", "settings": {"width": 16, "layers": 1}}
-    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "device": "cpu", "tokens": 600}
+    training = {"steps": 3, "validation_interval": 3, "validation_sentences": 1, "device": "cpu", "batch_tokens": 600}
     given = {side: [str(path)] for side, path in files.items()}
-    config = {"data": given, "text": {"size": 400}, "system": settings, "training": training}
+    config = {"data": given, "text": {"vocab_size": 400}, "system": settings, "training": training}
     prepare(folder, from_dict(config), lambda text: None)
     Trainer(folder, Display()).train()
     return load(folder, device="cpu")
@@ -119,7 +119,7 @@ def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp
     there = runs["there"]
     assert there.search == there.beam() == Beam(5, length=there.length)
     own = there.config.search
-    assert there.length == Length(own.length_ratio or 0.0, own.length_extra or 0, 1024)
+    assert there.length == Length(own.length_ratio or 0.0, own.length_offset or 0, 1024)
     assert runs["german"].length == Length(2.0, 20, 1024)  # a language model has no pairs to derive limits from
     for search in (Sample(seed=3, length=SHORT), MinimumRisk(BEAM), Rerank(BEAM, Weights(length=1.0))):
         settings = replace(there.config, search=replace(there.config.search, description=described(search)))
@@ -140,7 +140,7 @@ def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp
 
 
 def test_a_description_is_checked_before_anything_is_trained(tmp_path: Path) -> None:
-    config = from_dict({"search": {"description": {"kind": "Beem"}}})
+    config = from_dict({"search": {"strategy": {"kind": "Beem"}}})
     with pytest.raises(UserError, match="did you mean 'Beam'"):
         prepare(tmp_path / "run", config, lambda text: None)
     assert not (tmp_path / "run").exists()

@@ -18,10 +18,10 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Run:
     lines = [f"dog {n} sleeps\tNOUN NUMBER VERB\n" for n in range(40)]
     (folder / "tags.tsv").write_text("".join(lines))
     values = {
-        "data": {"source": [str(folder / "tags.tsv")], "hold_out": 2},
-        "text": {"size": 320},
+        "data": {"source": [str(folder / "tags.tsv")], "validation_size": 2},
+        "text": {"vocab_size": 320},
         "system": {"name": "tagger", "size": "tiny", "settings": {"width": 16, "layers": 1}},
-        "training": {"steps": 1, "tokens": 600, "device": "cpu"},
+        "training": {"steps": 1, "batch_tokens": 600, "device": "cpu"},
     }
     prepare(folder / "run", from_dict(values), print)
     Trainer(folder / "run", Silent()).train()

@@ -27,8 +27,15 @@ def made(folder: Path, corpus: Path, system: str, seed: int, size: int = 400) ->
     names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
     files = {side: [str(corpus / name)] for side, name in names.items()}
     settings = {"name": system, "size": "tiny", "settings": {"width": 16, "layers": 1}}
-    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "seed": seed, "device": "cpu", "tokens": 400}
-    config = {"data": files, "text": {"size": size}, "system": settings, "training": training}
+    training = {
+        "steps": 3,
+        "validation_interval": 3,
+        "validation_sentences": 1,
+        "seed": seed,
+        "device": "cpu",
+        "batch_tokens": 400,
+    }
+    config = {"data": files, "text": {"vocab_size": size}, "system": settings, "training": training}
     prepare(folder, from_dict(config), lambda text: None)
     Trainer(folder, Display()).train()
     return load(folder, device="cpu")

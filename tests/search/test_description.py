@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import pytest
 
-from dragoman.config import Config, with_settings
+from dragoman.config import Config, override_settings
 from dragoman.errors import UserError
 from dragoman.search import (
     Beam,
@@ -155,9 +155,9 @@ def test_a_former_name_beside_its_new_one_is_answered_with_the_new_one() -> None
     with pytest.raises(UserError, match=r"Beam\.stop is now called early_stopping: stop=complete is .*=true"):
         from_description({"kind": "Beam", "stop": "complete", "early_stopping": True})
     with pytest.raises(UserError, match=r"search\.stop is now called early_stopping"):
-        with_settings(Config(), ["search.stop=complete"])
+        override_settings(Config(), ["search.stop=complete"])
     with pytest.raises(UserError, match="stop, which is now early_stopping: 'soon'"):
         from_description({"kind": "Beam", "stop": "soon"})
-    assert with_settings(Config(), ["search.early_stopping=true"]).search.early_stopping is True
+    assert override_settings(Config(), ["search.early_stopping=true"]).search.early_stopping is True
     with pytest.raises(UserError, match=r"search\.early_stopping: '1'"):
-        with_settings(Config(), ["search.early_stopping=1"])
+        override_settings(Config(), ["search.early_stopping=1"])

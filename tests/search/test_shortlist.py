@@ -32,8 +32,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
     files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
     system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
-    training = {"steps": 3, "validate_every": 3, "validate_sentences": 1, "seed": 1, "device": "cpu", "tokens": 400}
-    text = {"size": 400, "joint": False}
+    training = {
+        "steps": 3,
+        "validation_interval": 3,
+        "validation_sentences": 1,
+        "seed": 1,
+        "device": "cpu",
+        "batch_tokens": 400,
+    }
+    text = {"vocab_size": 400, "shared_vocabulary": False}
     config = {"data": files, "text": text, "system": system, "training": training}
     prepare(folder / "run", from_dict(config), lambda text: None)
     Trainer(folder / "run", Display()).train()

@@ -22,8 +22,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small run that has hardly learned anything."""
     place = tmp_path_factory.mktemp("serving")
     phrasebook.write(place / "book", pairs=300, valid=10, test=10)
-    settings = ["system.settings.width=16", "system.settings.layers=1", "training.tokens=400", "text.size=400"]
-    settings += ["search.longest_target=12"]
+    settings = [
+        "system.settings.width=16",
+        "system.settings.layers=1",
+        "training.batch_tokens=400",
+        "text.vocab_size=400",
+    ]
+    settings += ["search.max_target_length=12"]
     options = [part for setting in settings for part in ("--set", setting)]
     files = ["--source", place / "book" / "train.en", "--target", place / "book" / "train.de"]
     arguments = ["train", place / "run", *files, "--system", "bahdanau", "--steps", 4, "--device", "cpu", *options]

@@ -47,8 +47,13 @@ CHINESE = {
 
 def train(place: Path, name: str, files: list[Path], system: str, steps: int, *more: str) -> Run:
     """A small run that has learned a little."""
-    settings = ["system.settings.width=32", "training.tokens=400", "training.warmup=10", "search.longest_target=12"]
-    settings += ["system.settings.dropout=0.0", "training.validate_sentences=8", *more]
+    settings = [
+        "system.settings.width=32",
+        "training.batch_tokens=400",
+        "training.warmup_steps=10",
+        "search.max_target_length=12",
+    ]
+    settings += ["system.settings.dropout=0.0", "training.validation_sentences=8", *more]
     options = [part for setting in settings for part in ("--set", setting)]
     arguments = ["train", place / name, "--source", files[0], "--target", files[1], "--system", system]
     arguments += ["--steps", steps, "--device", "cpu", *options]
@@ -77,7 +82,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Run, P
     torch.set_num_threads(1)  # the browser wants to run too
     place = tmp_path_factory.mktemp("page")
     phrasebook.write(place / "book", pairs=300, valid=10, test=10)
-    book, size = [place / "book" / "train.en", place / "book" / "train.de"], "text.size=420"
+    book, size = [place / "book" / "train.en", place / "book" / "train.de"], "text.vocab_size=420"
     layers = ["system.settings.layers=2", "system.settings.heads=2"]
     hebrew = written(place, ("en", "he"), HEBREW, " ")
     chinese = written(place, ("zh", "en"), CHINESE, "")
@@ -85,8 +90,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Run, P
         (train(place, "attentive", book, "transformer", 30, size, *layers), Pair("en", "de")),
         (train(place, "recurrent", book, "bahdanau", 6, size, "system.settings.layers=1"), Pair("en", "de")),
         (train(place, "fixed", book, "sutskever", 2, size, "system.settings.layers=1"), Pair("en", "de")),
-        (train(place, "right", hebrew, "transformer", 20, "text.size=330", *layers), Pair("en", "he")),
-        (train(place, "east", chinese, "transformer", 20, "text.size=340", *layers), Pair("zh", "en")),
+        (train(place, "right", hebrew, "transformer", 20, "text.vocab_size=330", *layers), Pair("en", "he")),
+        (train(place, "east", chinese, "transformer", 20, "text.vocab_size=340", *layers), Pair("zh", "en")),
     ]
     torch.set_num_threads(threads)
 

@@ -23,7 +23,7 @@ DATA = Path(os.environ.get("DRAGOMAN_DATA", "no folder")) / "ud_ewt"
 def test_most_parts_of_speech_are_right(tmp_path: Path) -> None:
     """Every word tagged with its commonest tag gives about 86 % on this corpus: context must add to that."""
     files = {"source": [str(DATA / "train.tsv.gz")], "valid_source": [str(DATA / "dev.tsv.gz")], "format": "tsv"}
-    training = {"steps": 1200, "validate_every": 300, "device": "cpu"}
+    training = {"steps": 1200, "validation_interval": 300, "device": "cpu"}
     values = {"data": files, "system": {"name": "tagger", "size": "tiny"}, "training": training}
     prepare(tmp_path / "run", from_dict(values), lambda text: None)
     Trainer(tmp_path / "run", Display()).train()

@@ -36,14 +36,19 @@ def train(folder: Path, corpus: Path, system: str) -> list[float]:
             "target": [str(corpus / "train.de")],
             "valid_source": [str(corpus / "valid.en")],
             "valid_target": [str(corpus / "valid.de")],
-            "longest": 60,
+            "max_length": 60,
         },
-        "text": {"size": 1000},
+        "text": {"vocab_size": 1000},
         "system": {"name": system, "size": "tiny", "settings": {"width": 64, "dropout": 0.0}},
         "objective": {"name": "translation"},  # the same loss for all, of the target's words alone
-        "training": {"tokens": 1024, "steps": STEPS, "validate_every": STEPS // 2, "validate_sentences": 0},
+        "training": {
+            "batch_tokens": 1024,
+            "steps": STEPS,
+            "validation_interval": STEPS // 2,
+            "validation_sentences": 0,
+        },
     }
-    values["training"] |= {"warmup": 30, "device": "cpu", "average": False}
+    values["training"] |= {"warmup_steps": 30, "device": "cpu", "average_checkpoints": False}
     prepare(folder / system, from_dict(values), lambda text: None)
     Trainer(folder / system, Quiet()).train()
     return [record["perplexity"] for record in read_metrics(folder / system) if record["kind"] == "valid"]

@@ -47,20 +47,23 @@ def small_config(corpus: Path, system: str = "transformer", **training: object) 
             (corpus / f"{name}.tags").write_text("".join(f"{line}\n" for line in tags), encoding="utf-8")
     return from_dict(
         {
-            "data": {**data, "longest": 60},
-            "text": {"size": 400, "dropout": 0.1},
+            "data": {**data, "max_length": 60},
+            "text": {"vocab_size": 400, "bpe_dropout": 0.1},
             "system": {"name": system, "size": "tiny", "settings": {"width": 16, "layers": layers, **heads}},
             "training": {
-                "tokens": 300,
+                "batch_tokens": 300,
                 "steps": 23,
-                "validate_every": 9,
-                "validate_sentences": 4,
-                "keep": 2,
+                "validation_interval": 9,
+                "validation_sentences": 4,
+                "keep_checkpoints": 2,
                 "learning_rate": 0.01,
-                "warmup": 3,
+                "warmup_steps": 3,
                 "device": "cpu",
                 **training,
             },
-            "search": {"beam": 2, "longest_target": 10},  # a model that has learned little does not end by itself
+            "search": {
+                "beam_size": 2,
+                "max_target_length": 10,
+            },  # a model that has learned little does not end by itself
         }
     )

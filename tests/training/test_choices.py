@@ -14,13 +14,13 @@ def test_the_vocabulary_is_said_in_the_size_that_was_learned(tmp_path: Path) -> 
     for name in ("source", "target"):
         (tmp_path / name).write_text("one two three four\nfive six seven eight\n" * 30, encoding="utf-8")
     values = {
-        "data": {"source": [str(tmp_path / "source")], "target": [str(tmp_path / "target")], "hold_out": 1},
+        "data": {"source": [str(tmp_path / "source")], "target": [str(tmp_path / "target")], "validation_size": 1},
         "system": {"name": "bahdanau", "size": "tiny", "settings": {"width": 16}},
         "training": {"device": "cpu"},
     }
     prepared = prepare(tmp_path / "run", from_dict(values), lambda text: None)
-    (choice,) = (choice for choice in prepared.choices if choice.setting == "text.size")
+    (choice,) = (choice for choice in prepared.choices if choice.setting == "text.vocab_size")
     size = read_tokenizers(tmp_path / "run")[0].size
     assert size < 500
-    assert str(choice).startswith(f"text.size={size}  (all different pieces of the text; ")
+    assert str(choice).startswith(f"text.vocab_size={size}  (all different pieces of the text; ")
     assert "the limit is 500, " in choice.reason

@@ -27,7 +27,7 @@ from dragoman.training.trainer import Trainer
 
 @pytest.fixture(scope="module")
 def config(corpus: Path) -> Config:
-    settings = {**SAME_FOR_ALL, "schedule": "cosine", "steps": None, "warmup": None, "validate_every": None}
+    settings = {**SAME_FOR_ALL, "schedule": "cosine", "steps": None, "warmup_steps": None, "validation_interval": None}
     small = small_config(corpus, **settings)
     return replace(small, text=replace(small.text, dropout=0.0))
 
@@ -57,14 +57,14 @@ def test_every_system_gets_the_same_batches(tmp_path: Path, config: Config) -> N
 def test_a_budget_of_tokens_is_reached_and_not_exceeded_by_a_step(tmp_path: Path, config: Config, corpus: Path) -> None:
     resolved = train(tmp_path, "bahdanau", config, Budget("tokens", 3000))
     place = run_folder(tmp_path, "bahdanau", 1)
-    progress = checkpoint.values(place / "checkpoints" / "last")["progress"]
+    progress = checkpoint.read_values(place / "checkpoints" / "last")["progress"]
     assert progress["step"] == resolved.training.steps
     assert progress["tokens"] >= 3000  # counted by the training loop
     walk, store = Trainer(place, Silent()).batches.walk(), TokenStore(place / "data" / "train")
     last = [indices for indices, _, _ in islice(walk, progress["step"])][-1]
     assert progress["tokens"] - sum(int(store.target_lengths[i]) + 1 for i in last) < 3000
     assert resolved.training.schedule == "cosine"
-    assert resolved.training.warmup == max(1, progress["step"] // 10)
+    assert resolved.training.warmup_steps == max(1, progress["step"] // 10)
 
 
 def test_a_budget_of_flops_gives_cheaper_systems_more_steps(
@@ -107,7 +107,7 @@ def test_an_interrupted_system_continues_where_it_was(
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "halves", "bahdanau", config, budget, Interrupted())
     place = run_folder(tmp_path / "halves", "bahdanau", 1)
-    assert checkpoint.values(place / "checkpoints" / "last")["progress"]["step"] == 10
+    assert checkpoint.read_values(place / "checkpoints" / "last")["progress"]["step"] == 10
     train(tmp_path / "halves", "bahdanau", config, budget)
     first, second = (measure(tmp_path / name, "bahdanau", 1, *test_set) for name in ("whole", "halves"))
     assert replace(first, seconds=0) == replace(second, seconds=0)
@@ -133,8 +133,8 @@ def test_a_folder_keeps_to_its_budget_and_settings(tmp_path: Path, config: Confi
     check_request(tmp_path, replace(config, training=replace(config.training, seed=5, device="cpu")), budget)
     with pytest.raises(UserError, match=r"budget\.amount=1000.*, but now it is 2000"):
         check_request(tmp_path, config, Budget("tokens", 2000))
-    with pytest.raises(UserError, match=r"training\.accumulate=1, but now it is 2"):
-        check_request(tmp_path, replace(config, training=replace(config.training, accumulate=2)), budget)
+    with pytest.raises(UserError, match=r"training\.gradient_accumulation=1, but now it is 2"):
+        check_request(tmp_path, replace(config, training=replace(config.training, gradient_accumulation=2)), budget)
 
 
 def test_a_budget_must_be_positive() -> None:

@@ -27,7 +27,7 @@ from dragoman.training.trainer import Trainer
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("disk") / "prepared"
-    prepare(folder, small_config(corpus, steps=11, validate_every=4), lambda text: None)
+    prepare(folder, small_config(corpus, steps=11, validation_interval=4), lambda text: None)
     return folder
 
 
@@ -93,7 +93,7 @@ def test_a_disk_that_refuses_is_said_and_training_goes_on_later(
     """Full, over its quota, read-only from now on, or broken, before the second of three checkpoints."""
     with monkeypatch.context() as patch, pytest.raises(UserError, match=sentence):
         train_with(run, 6, lambda: patch.setattr(owner, name, refuse(code)))
-    assert checkpoint.values(run / "checkpoints" / "last")["progress"]["step"] == 4
+    assert checkpoint.read_values(run / "checkpoints" / "last")["progress"]["step"] == 4
     load(run, device="cpu")
     train(run)
     assert_equal(contents(run), expected)
@@ -159,7 +159,7 @@ def test_checkpoints_that_are_deleted_while_training(at: int, run: Path, expecte
     found = contents(run)
     for name, weight in expected["weights"].items():
         assert weight.equal(found["weights"][name])
-    last = checkpoint.values(run / "checkpoints" / "last")["progress"]
+    last = checkpoint.read_values(run / "checkpoints" / "last")["progress"]
     assert (run / "checkpoints" / f"{last['best_step']:06d}").is_dir()
     assert load(run, device="cpu").translate(["a dog ."], beam=1)
     assert any("has gone: the best is found anew" in text for text in display.heard) == (at > 4)

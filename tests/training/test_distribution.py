@@ -31,8 +31,8 @@ from dragoman.training.prepare import prepare
 
 #: a step of three batches is two for one process and one for the other; of one batch the other has none
 WAYS: dict[str, dict[str, Any]] = {
-    "transformer": {"accumulate": 3, "ema": 0.9},
-    "bahdanau": {"accumulate": 1, "validate_every": 50, "loss_normalization": "sentences"},
+    "transformer": {"gradient_accumulation": 3, "ema_decay": 0.9},
+    "bahdanau": {"gradient_accumulation": 1, "validation_interval": 50, "loss_normalization": "sentences"},
 }
 SPREADS = ["replicated", "sharded"]
 #: which of these are resumed on another number of processes in the default run
@@ -41,7 +41,7 @@ RESUMED = [("transformer", "sharded", (2, 1)), ("bahdanau", "replicated", (1, 2)
 
 def resume(folder: Path, size: int, spread: str = "auto", event: Event | None = None) -> list[Ended]:
     """Train on with so many processes; all must end well, unless one is killed."""
-    arguments = ["train", str(folder), "--resume", "--set", f"training.distribution={spread}"]
+    arguments = ["train", str(folder), "--resume", "--set", f"training.parallelism={spread}"]
     ended = together(size, command, folder.with_name(f"{folder.name}-said"), arguments, event)
     for number, one in enumerate(ended):
         assert one.code == 0 or (event and event.signal == KILL), f"process {number} said: {one.said}"
@@ -57,9 +57,9 @@ def assert_alike(one: Path, other: Path) -> None:
             if name in expected:
                 assert record[name] == pytest.approx(expected[name], rel=near), (record["step"], name)
     last, ours = (folder / "checkpoints" / "last" for folder in (one, other))
-    progress, mine = (checkpoint.values(folder)["progress"] for folder in (last, ours))
+    progress, mine = (checkpoint.read_values(folder)["progress"] for folder in (last, ours))
     assert all(progress[name] == mine[name] for name in ("step", "position", "tokens", "best_step", "waited"))
-    weights, own = (checkpoint.tensors(folder, "model") for folder in (last, ours))
+    weights, own = (checkpoint.read_tensors(folder, "model") for folder in (last, ours))
     assert weights.keys() == own.keys()
     for name, weight in weights.items():
         torch.testing.assert_close(own[name], weight, rtol=1e-3, atol=1e-4, msg=name)
@@ -76,7 +76,7 @@ def alone(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest
 
 
 def config_of(corpus: Path, system: str) -> Config:
-    return small_config(corpus, system, patience=None, average=False, **WAYS[system])
+    return small_config(corpus, system, patience=None, average_checkpoints=False, **WAYS[system])
 
 
 @pytest.fixture(scope="module", params=SPREADS)
@@ -156,7 +156,7 @@ def test_resumed_on_another_number_it_is_the_same_training(
     before, after = sizes
     ended = resume(run, before, spread, Event(before - 1, 12, STOP))  # told to one of them, all stop
     assert "nothing is lost; go on with" in ended[0].said
-    assert checkpoint.values(run / "checkpoints" / "last")["progress"]["step"] == 12
+    assert checkpoint.read_values(run / "checkpoints" / "last")["progress"]["step"] == 12
     resume(run, after, spread)
     assert_alike(trained, run)
 
@@ -172,7 +172,7 @@ def test_resumed_on_another_number_it_is_the_same_training(
 )
 def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost: int, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare(run, small_config(corpus, accumulate=2, steps=10_000), lambda text: None)
+    prepare(run, small_config(corpus, gradient_accumulation=2, steps=10_000), lambda text: None)
     ended = resume(run, 2, spread, Event(lost, 12, KILL))
     assert ended[lost].code == -KILL
     other = ended[1 - lost]
@@ -182,7 +182,7 @@ def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost
     )
     assert f"torchrun --nproc-per-node 2 -m dragoman train {run} --resume" in other.said
     assert "Traceback" not in other.said
-    assert checkpoint.values(run / "checkpoints" / "last")["progress"]["step"] == 9
+    assert checkpoint.read_values(run / "checkpoints" / "last")["progress"]["step"] == 9
 
 
 def stumble(folder: str, spread: str) -> None:
@@ -196,13 +196,13 @@ def stumble(folder: str, spread: str) -> None:
         return (total * (torch.nan if step == 12 and os.environ["RANK"] == "1" else 1.0), *rest)
 
     Learner.forward = sometimes  # type: ignore[assignment]
-    command(["train", folder, "--resume", "--set", f"training.distribution={spread}"])
+    command(["train", folder, "--resume", "--set", f"training.parallelism={spread}"])
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_a_step_is_left_out_by_all_where_one_has_no_number(corpus: Path, spread: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare(run, small_config(corpus, accumulate=2, average=False), lambda text: None)
+    prepare(run, small_config(corpus, gradient_accumulation=2, average_checkpoints=False), lambda text: None)
     ended = together(2, stumble, tmp_path / "said", str(run), spread)
     assert [one.code for one in ended] == [0, 0], ended
     assert "1 step skipped: non-finite gradient" in ended[0].said
@@ -285,12 +285,12 @@ def test_a_mistake_is_said_once(corpus: Path, tmp_path: Path) -> None:
 
 def test_sgd_is_not_sharded(corpus: Path, tmp_path: Path) -> None:
     prepare(tmp_path / "run", small_config(corpus, "luong", optimizer="sgd"), lambda text: None)
-    arguments = ["train", str(tmp_path / "run"), "--resume", "--set", "training.distribution=sharded"]
+    arguments = ["train", str(tmp_path / "run"), "--resume", "--set", "training.parallelism=sharded"]
     for one in together(2, command, tmp_path / "said", arguments):
         assert one.code == 2
         assert (
             one.said == "dragoman: training.optimizer sgd cannot train sharded weights: choose adamw, or "
-            "training.distribution=replicated\n"
+            "training.parallelism=replicated\n"
         )
 
 
@@ -369,8 +369,8 @@ def test_every_batch_of_a_step_is_computed_once(alone: tuple[Path, Path]) -> Non
 
 def test_a_new_run_has_a_batch_for_every_process() -> None:
     config, said = for_all(Config(), World(0, 4))
-    assert config.training.accumulate == 4
-    assert said == ["training.accumulate=4  (batches a step: one for each process)"]
+    assert config.training.gradient_accumulation == 4
+    assert said == ["training.gradient_accumulation=4  (batches a step: one for each process)"]
     assert for_all(config, World(0, 2)) == (config, [])
 
 

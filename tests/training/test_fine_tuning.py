@@ -24,13 +24,18 @@ def quietly(text: str) -> None:
 def origin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A translator that has learned a little."""
     folder = tmp_path_factory.mktemp("origin") / "run"
-    prepare(folder, small_config(corpus, steps=12, validate_every=12, average=False), quietly)
+    prepare(folder, small_config(corpus, steps=12, validation_interval=12, average_checkpoints=False), quietly)
     train(folder)
     return folder
 
 
 def tuned(corpus: Path, origin: Path, **training: Any) -> Config:
-    settings = {"steps": 4, "validate_every": 2, "average": False, "start_from": str(origin)} | training
+    settings = {
+        "steps": 4,
+        "validation_interval": 2,
+        "average_checkpoints": False,
+        "start_from": str(origin),
+    } | training
     return replace(small_config(corpus, **settings), text=Config().text)
 
 
@@ -55,7 +60,7 @@ def test_the_start_is_validated_at_step_0(corpus: Path, origin: Path, tmp_path: 
 
 def test_a_fine_tuning_that_makes_it_worse_keeps_the_start(corpus: Path, origin: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare(run, tuned(corpus, origin, learning_rate=1.0, warmup=0, best_by="loss"), quietly)
+    prepare(run, tuned(corpus, origin, learning_rate=1.0, warmup_steps=0, selection_metric="loss"), quietly)
     train(run)
     first, *others = validations(run)
     assert all(record["loss"] > first["loss"] for record in others)
@@ -67,7 +72,7 @@ def test_a_start_that_was_trained_for_something_else_is_never_the_best(
 ) -> None:
     """Another objective's weights are validated, but a checkpoint of the new task is kept, however bad."""
     run = tmp_path / "run"
-    config = tuned(corpus, origin, learning_rate=1.0, warmup=0)
+    config = tuned(corpus, origin, learning_rate=1.0, warmup_steps=0)
     data = replace(config.data, target=(), valid_target=())
     config = replace(config, data=data, objective=replace(config.objective, name="denoising"))
     prepare(run, config, quietly)

@@ -13,7 +13,7 @@ import torch
 from conftest_training import small_config
 from torch import Tensor
 
-from dragoman.config import TrainingConfig, from_yaml, with_settings
+from dragoman.config import TrainingConfig, from_yaml, override_settings
 from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
 from dragoman.data.halving import halves
 from dragoman.errors import UserError
@@ -214,7 +214,7 @@ def test_a_step_that_does_not_fit_has_the_same_result(packed: bool, late: bool, 
     assert "did not fit the memory: it is computed in 2 parts from now on" in said[0]
     width = max(large.source.numel(), large.target.numel())
     assert f"a batch of {width:,} tokens" in said[0]
-    assert f"training.tokens={width // 2} would avoid this" in said[0]
+    assert f"training.batch_tokens={width // 2} would avoid this" in said[0]
 
 
 def test_a_pair_that_does_not_fit_is_said_plainly(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_pair_that_does_not_fit_is_said_plainly(tmp_path: Path) -> None:
     batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(5), 0)
     stepper = stepper_of(model, objective)
     short_of(stepper, 0)
-    with pytest.raises(UserError, match=r"memory ran out over a single pair of .* tokens: lower data\.longest"):
+    with pytest.raises(UserError, match=r"memory ran out over a single pair of .* tokens: lower data\.max_length"):
         stepper([(0, batch)], 1, 0.01, batch.target_tokens)
 
 
@@ -352,7 +352,7 @@ def test_layers_computed_twice_compile_into_one_graph(system: str, name: str, tm
 
 
 def test_running_statistics_are_not_followed_twice() -> None:
-    with pytest.raises(UserError, match=r"running statistics.*leave training\.checkpointing out"):
+    with pytest.raises(UserError, match=r"running statistics.*leave training\.gradient_checkpointing out"):
         model_of("transformer", recomputed=True, norm="batch", pre_norm=True)
 
 
@@ -430,23 +430,25 @@ def test_the_widest_batch_is_of_the_longest_rows(run: Path) -> None:
 def test_on_a_cpu_the_budget_is_an_estimate(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = 12 * 10**7
     monkeypatch.setattr(budget, "available_memory", lambda: free)
-    config = with_settings(small_config(corpus), ["training.tokens=null", "training.fit=true"])
+    config = override_settings(small_config(corpus), ["training.batch_tokens=null", "training.auto_batch_size=true"])
     prepared = prepare(tmp_path / "run", config, lambda text: None)
-    [choice] = [choice for choice in prepared.choices if choice.setting == "training.tokens"]
+    [choice] = [choice for choice in prepared.choices if choice.setting == "training.batch_tokens"]
     assert "by an estimate: nothing is tried on a CPU" in str(choice)
     written = from_yaml(tmp_path / "run" / CONFIG).training
-    assert written.tokens == choice.value
-    assert not written.fit
+    assert written.batch_tokens == choice.value
+    assert not written.auto_batch_size
     spec = read_spec(tmp_path / "run")
     weights = 16 * sum(weight.numel() for weight in spec.build().parameters())
-    needed = [weights + estimate_activations(spec, tokens) for tokens in (written.tokens, written.tokens + 1000)]
+    needed = [
+        weights + estimate_activations(spec, tokens) for tokens in (written.batch_tokens, written.batch_tokens + 1000)
+    ]
     assert needed[0] <= 0.9 * free < needed[1]
 
 
 def test_on_a_gpu_budgets_are_tried(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search as it is on a GPU, with trials and memory put in."""
     config = from_yaml(run / CONFIG)
-    config = with_settings(config, ["training.device=cuda", "training.tokens=null"])
+    config = override_settings(config, ["training.device=cuda", "training.batch_tokens=null"])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
     monkeypatch.setattr(budget, "try_out", lambda folder, config, tokens: 10**6 * tokens)
     said: list[str] = []
@@ -458,14 +460,16 @@ def test_on_a_gpu_budgets_are_tried(run: Path, monkeypatch: pytest.MonkeyPatch) 
 
 def test_a_cpu_without_memory_is_said(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "available_memory", lambda: 10**6)
-    config = with_settings(small_config(corpus), ["training.tokens=null", "training.fit=true"])
+    config = override_settings(small_config(corpus), ["training.batch_tokens=null", "training.auto_batch_size=true"])
     with pytest.raises(UserError, match=r"training needs about .* GiB, but 0\.0 GiB are free"):
         prepare(tmp_path / "run", config, lambda text: None)
 
 
 def test_looking_for_tokens_that_were_given_is_refused() -> None:
-    with pytest.raises(UserError, match=r"training\.fit looks .* training\.tokens=500 was given too: leave one"):
-        TrainingConfig(tokens=500, fit=True)
+    with pytest.raises(
+        UserError, match=r"training\.auto_batch_size looks .* training\.batch_tokens=500 was given too: leave one"
+    ):
+        TrainingConfig(batch_tokens=500, auto_batch_size=True)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what is free is read from Linux")
@@ -479,7 +483,7 @@ def test_recomputation_is_a_setting_of_a_run(corpus: Path, tmp_path: Path) -> No
     weights = []
     for name, checkpointing in (("kept", False), ("recomputed", True)):
         folder = tmp_path / name
-        prepare(folder, small_config(corpus, steps=4, checkpointing=checkpointing), lambda text: None)
+        prepare(folder, small_config(corpus, steps=4, gradient_checkpointing=checkpointing), lambda text: None)
         trainer = Trainer(folder, Silent())
         trainer.train()
         weights.append(dict(trainer.model.named_parameters()))

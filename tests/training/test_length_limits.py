@@ -64,10 +64,10 @@ def lengths(source: np.ndarray, target: np.ndarray) -> LengthCounts:
 def test_explicit_settings_are_kept() -> None:
     some = lengths(SOURCE - 1, 3 * SOURCE - 1)  # END is counted on both sides
     search = Config().search
-    for given in ({"length_ratio": 6.0}, {"length_extra": 5}, {"length_ratio": 6.0, "length_extra": 5}):
+    for given in ({"length_ratio": 6.0}, {"length_offset": 5}, {"length_ratio": 6.0, "length_offset": 5}):
         config = replace(Config(), search=replace(search, **given))  # type: ignore[arg-type]
         chosen, choices = choose_length_limit(config, some, Framing())
-        assert (chosen.search.length_ratio, chosen.search.length_extra) == (6.0, 5)
+        assert (chosen.search.length_ratio, chosen.search.length_offset) == (6.0, 5)
         assert not {choice.setting.removeprefix("search.") for choice in choices} & given.keys()
         assert len(choices) == 2 - len(given)
 
@@ -75,7 +75,7 @@ def test_explicit_settings_are_kept() -> None:
 def test_without_pairs_or_with_few_of_them_the_defaults_are_written() -> None:
     for some in (None, lengths(SOURCE[:99], 9 * SOURCE[:99])):
         chosen, choices = choose_length_limit(Config(), some, Framing())
-        assert (chosen.search.length_ratio, chosen.search.length_extra) == (2.0, 20)
+        assert (chosen.search.length_ratio, chosen.search.length_offset) == (2.0, 20)
         assert not choices
 
 
@@ -84,17 +84,17 @@ def test_a_prepared_run_has_a_limit_that_its_training_pairs_keep_to(corpus: Path
     search = from_yaml(tmp_path / "run" / CONFIG).search
     assert search == prepared.config.search
     assert search.length_ratio is not None
-    assert search.length_extra is not None
-    assert {"search.length_ratio", "search.length_extra"} <= {choice.setting for choice in prepared.choices}
+    assert search.length_offset is not None
+    assert {"search.length_ratio", "search.length_offset"} <= {choice.setting for choice in prepared.choices}
     store = TokenStore(tmp_path / "run" / "data" / "train")
     source, target = (np.asarray(side.lengths[:]) + 1 for side in store.sides)
-    assert (target <= np.floor(source * search.length_ratio) + search.length_extra).all()
+    assert (target <= np.floor(source * search.length_ratio) + search.length_offset).all()
 
 
 def test_a_validation_searches_within_the_limit_of_the_run(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    limited = replace(Config().search, length_ratio=0.0, length_extra=9, least=9)
+    limited = replace(Config().search, length_ratio=0.0, length_offset=9, min_length=9)
     prepare(tmp_path / "run", replace(small_config(corpus), search=limited), lambda line: None)
     validator = Trainer(tmp_path / "run", Display()).validator
     lengths = []

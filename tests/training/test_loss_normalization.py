@@ -20,8 +20,15 @@ from dragoman.training.trainer import Trainer
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("normalization") / "prepared"
-    settings = {"optimizer": "sgd", "schedule": "constant", "warmup": 0, "clip": 0.0, "steps": 1, "accumulate": 3}
-    prepare(folder, small_config(corpus, average=False, **settings), lambda text: None)
+    settings = {
+        "optimizer": "sgd",
+        "schedule": "constant",
+        "warmup_steps": 0,
+        "clip_norm": 0.0,
+        "steps": 1,
+        "gradient_accumulation": 3,
+    }
+    prepare(folder, small_config(corpus, average_checkpoints=False, **settings), lambda text: None)
     return folder
 
 

@@ -12,14 +12,19 @@ import pytest
 from conftest_training import small_config
 from test_resume import train
 
-from dragoman.config import Config, from_yaml, to_yaml, with_settings
+from dragoman.config import Config, from_yaml, override_settings, to_yaml
 from dragoman.data import Batches, TokenStore, examples, phrasebook, shards
 from dragoman.errors import UserError
 from dragoman.run import load, read_framing, read_tokenizers
 from dragoman.text import Dropout, Tokenizer, learn
 from dragoman.training.prepare import prepare
 
-SHORT = ("training.steps=2", "training.validate_every=2", "training.validate_sentences=2", "training.average=false")
+SHORT = (
+    "training.steps=2",
+    "training.validation_interval=2",
+    "training.validation_sentences=2",
+    "training.average_checkpoints=false",
+)
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +44,7 @@ def config_of(two: Path, *settings: str, valid: bool = True) -> Config:
         "valid_target": [str(two / "news" / "valid.de")] if valid else [],
     }
     given = [f"data.{name}={json.dumps(value)}" for name, value in files.items()]
-    return with_settings(small_config(two / "news"), [*given, "data.longest=150", *settings])
+    return override_settings(small_config(two / "news"), [*given, "data.max_length=150", *settings])
 
 
 def prepared(folder: Path, config: Config) -> TokenStore:
@@ -68,10 +73,10 @@ def test_all_pairs_are_drawn_once_an_epoch_unless_told(two: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("setting", "draws"),
     [
-        ("data.weights=[1, 3]", [100, 300]),
-        ("data.weights=[1, 0]", [400, 0]),
-        ("data.temperature=1", [300, 100]),
-        ("data.temperature=2", [254, 146]),  # √300 : √100, so 400 · 17.3205 / 27.3205 = 253.59
+        ("data.sampling_weights=[1, 3]", [100, 300]),
+        ("data.sampling_weights=[1, 0]", [400, 0]),
+        ("data.sampling_temperature=1", [300, 100]),
+        ("data.sampling_temperature=2", [254, 146]),  # √300 : √100, so 400 · 17.3205 / 27.3205 = 253.59
     ],
 )
 def test_the_epoch_is_mixed_as_the_settings_say(two: Path, tmp_path: Path, setting: str, draws: list[int]) -> None:
@@ -87,7 +92,9 @@ def test_the_epoch_is_mixed_as_the_settings_say(two: Path, tmp_path: Path, setti
 
 
 def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path) -> None:
-    batches = Batches(prepared(tmp_path / "run", config_of(two, "data.weights=[1, 3]")), tokens=300, seed=3, window=90)
+    batches = Batches(
+        prepared(tmp_path / "run", config_of(two, "data.sampling_weights=[1, 3]")), tokens=300, seed=3, window=90
+    )
     walk = batches.walk()
     whole = [next(walk) for _ in range(90)]
     assert whole[-1][1] >= 1  # in another epoch
@@ -101,19 +108,19 @@ def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["data.weights=[1]"], "data.weights are 1, but there are 2 training corpora: give one each"),
-        (["data.tags=[a, b, c]"], "data.tags are 3, but there are 2 training corpora"),
-        (["data.weights=[1, -1]"], "must be numbers of at least 0 and not all 0"),
-        (["data.weights=[0, 0]"], "must be numbers of at least 0 and not all 0"),
-        (["data.weights=[1, nan]"], "must be numbers of at least 0"),
-        (["data.weights=[1, many]"], "data.weights must be a number, but is 'many'"),
-        (["data.weights=[1, 3]", "data.temperature=5"], "both say how corpora are mixed"),
-        (["data.temperature=0"], "data.temperature must lie between"),
-        (["data.tags=[news, web]"], "name one for each with data.valid_tags"),
-        (["data.tags=[news, web]", "data.valid_tags=[new]"], "did you mean 'news'"),
-        (["data.valid_tags=[news]"], "without data.tags"),
-        (["data.tags=[two words, web]", "data.valid_tags=[web]"], "a tag is a name of letters"),
-        (["data.workers=0"], "data.workers must lie between"),
+        (["data.sampling_weights=[1]"], "data.sampling_weights are 1, but there are 2 training corpora: give one each"),
+        (["data.corpus_tags=[a, b, c]"], "data.corpus_tags are 3, but there are 2 training corpora"),
+        (["data.sampling_weights=[1, -1]"], "must be numbers of at least 0 and not all 0"),
+        (["data.sampling_weights=[0, 0]"], "must be numbers of at least 0 and not all 0"),
+        (["data.sampling_weights=[1, nan]"], "must be numbers of at least 0"),
+        (["data.sampling_weights=[1, many]"], "data.sampling_weights must be a number, but is 'many'"),
+        (["data.sampling_weights=[1, 3]", "data.sampling_temperature=5"], "both say how corpora are mixed"),
+        (["data.sampling_temperature=0"], "data.sampling_temperature must lie between"),
+        (["data.corpus_tags=[news, web]"], "name one for each with data.valid_corpus_tags"),
+        (["data.corpus_tags=[news, web]", "data.valid_corpus_tags=[new]"], "did you mean 'news'"),
+        (["data.valid_corpus_tags=[news]"], "without data.corpus_tags"),
+        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "a tag is a name of letters"),
+        (["data.num_workers=0"], "data.num_workers must lie between"),
     ],
 )
 def test_contradictions_are_refused_in_a_sentence(two: Path, tmp_path: Path, settings: list[str], said: str) -> None:
@@ -123,17 +130,19 @@ def test_contradictions_are_refused_in_a_sentence(two: Path, tmp_path: Path, set
 
 
 def test_tags_are_refused_where_nothing_is_translated(two: Path, tmp_path: Path) -> None:
-    config = with_settings(small_config(two / "news", "gpt"), ["data.target=[]", "data.valid_target=[]"])
-    config = with_settings(config, ["data.tags=[a]", "objective.name=language"])
+    config = override_settings(small_config(two / "news", "gpt"), ["data.target=[]", "data.valid_target=[]"])
+    config = override_settings(config, ["data.corpus_tags=[a]", "objective.name=language"])
     with pytest.raises(UserError, match="mark the texts that are translated, but the data is read as lines"):
         prepare(tmp_path / "run", config, lambda text: None)
 
 
 def test_the_settings_are_kept_in_the_run(two: Path, tmp_path: Path) -> None:
-    config = config_of(two, "data.weights=[1, 0.5]", "data.tags=[news, '']", "data.valid_tags=['']")
+    config = config_of(
+        two, "data.sampling_weights=[1, 0.5]", "data.corpus_tags=[news, '']", "data.valid_corpus_tags=['']"
+    )
     (tmp_path / "config.yaml").write_text(to_yaml(config), encoding="utf-8")
     assert from_yaml(tmp_path / "config.yaml") == config
-    assert config.data.weights == (1.0, 0.5)
+    assert config.data.sampling_weights == (1.0, 0.5)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -146,9 +155,13 @@ def test_the_number_of_workers_changes_nothing(two: Path, tmp_path: Path, monkey
     monkeypatch.setattr(examples, "CHUNK_PAIRS", 30)
     made: list[dict[str, bytes]] = []
     for workers in (1, 2):
-        config = config_of(two, f"data.workers={workers}", "data.longest=40", "data.tags=[a, b]", valid=False)
+        config = config_of(
+            two, f"data.num_workers={workers}", "data.max_length=40", "data.corpus_tags=[a, b]", valid=False
+        )
         if valid:
-            config = config_of(two, f"data.workers={workers}", "data.tags=[a, b]", "data.valid_tags=[b]")
+            config = config_of(
+                two, f"data.num_workers={workers}", "data.corpus_tags=[a, b]", "data.valid_corpus_tags=[b]"
+            )
         prepare(tmp_path / "run", config, lambda text: None)
         made.append(contents(tmp_path / "run"))
         (tmp_path / "run").rename(tmp_path / f"run-{workers}")
@@ -173,7 +186,7 @@ def test_a_store_in_shards_holds_what_one_folder_held(two: Path, tmp_path: Path,
 @pytest.fixture(scope="module")
 def tagged(two: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tagged") / "run"
-    prepare(folder, config_of(two, "data.tags=[news, web]", *SHORT, valid=False), lambda text: None)
+    prepare(folder, config_of(two, "data.corpus_tags=[news, web]", *SHORT, valid=False), lambda text: None)
     train(folder)
     return folder
 
@@ -228,7 +241,7 @@ def test_a_run_without_tags_knows_none(two: Path, tmp_path: Path) -> None:
 
 def test_a_run_that_starts_from_another_takes_its_tags(two: Path, tagged: Path, tmp_path: Path) -> None:
     def config(tags: str) -> Config:
-        given = [f"training.start_from={tagged}", f"data.tags={tags}", "text.size=null", "system.name="]
+        given = [f"training.start_from={tagged}", f"data.corpus_tags={tags}", "text.vocab_size=null", "system.name="]
         return config_of(two, "system.settings={}", "system.size=", *given, valid=False)
 
     with pytest.raises(UserError, match="the run to start from does not know the tag 'film': its tags are news, web"):

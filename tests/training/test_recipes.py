@@ -39,14 +39,18 @@ class Expected(NamedTuple):
 
 NOAM = 1 / math.sqrt(WIDTH * 4000)
 SENTENCES = "sentences"
-LARGE = {"final_rate": 0.1, "weight_decay": 0.1, "epsilon": 1e-8}
-HELD = {"warmup_start": 1.0}
+LARGE = {"final_rate_factor": 0.1, "weight_decay": 0.1, "epsilon": 1e-8}
+HELD = {"warmup_start_factor": 1.0}
 
 TEXTBOOK = {
-    "sutskever": Expected("sgd", "halving", 0, 0.7, 5, 0, 0, SENTENCES, more={"hold": 5, "halve_every": 0.5}),
+    "sutskever": Expected(
+        "sgd", "halving", 0, 0.7, 5, 0, 0, SENTENCES, more={"halving_start_epoch": 5, "halving_interval": 0.5}
+    ),
     "cho": Expected("adadelta", "constant", 0, 1, 1, 0, 0, SENTENCES),
     "bahdanau": Expected("adadelta", "constant", 0, 1, 1, 0, 0, SENTENCES),
-    "luong": Expected("sgd", "halving", 0, 1, 5, 0, 0.2, SENTENCES, more={"hold": 8, "halve_every": 1}),
+    "luong": Expected(
+        "sgd", "halving", 0, 1, 5, 0, 0.2, SENTENCES, more={"halving_start_epoch": 8, "halving_interval": 1}
+    ),
     "gnmt": Expected("adam", "constant", 0, 2e-4, 5, 0, 0.2, SENTENCES, (0.9, 0.999)),
     "deep-att": Expected("sgd", "plateau", 0, 1, 5, 0, 0.1, SENTENCES, more={"plateau_factor": 0.5}),
     "convs2s": Expected(
@@ -65,7 +69,7 @@ TEXTBOOK = {
     "rnn-lm": Expected("sgd", "plateau", 0, 0.1, 0, 0, 0, more={"plateau_factor": 0.5}),
     "transformer-d": Expected("adam", "inverse-sqrt", 4000, NOAM, 0, 0.1, 0.1),
     "gpt": Expected("adamw", "cosine", 2000, 2.5e-4, 1, 0, 0.1, betas=(0.9, 0.999), more={"weight_decay": 0.01}),
-    "chat": Expected("adamw", "cosine", 0, 9.65e-6, 1, 0, 0.2, betas=(0.9, 0.95), more={"final_rate": 0.1}),
+    "chat": Expected("adamw", "cosine", 0, 9.65e-6, 1, 0, 0.2, betas=(0.9, 0.95), more={"final_rate_factor": 0.1}),
     "unilm": Expected("adamw", "linear", 40_000, 3e-5, 1, 0.1, 0.1, betas=(0.9, 0.999), steps=770_000),
     "gpt3": Expected("adamw", "cosine", 750, 6e-4, 1, 0, 0.1, betas=(0.9, 0.95), more=LARGE, steps=520_000),
     "palm": Expected("adafactor", "inverse-sqrt", 10_000, 0.01, 1, 0, 0, more=HELD | {"momentum": 0.9}),
@@ -144,9 +148,9 @@ def test_textbook_trains_as_in_the_paper(name: str, store: TokenStore) -> None:
     expected = TEXTBOOK[name]
     config, spec, _ = resolve(store, name, recipe="textbook", steps=expected.steps)
     training = config.training
-    assert (training.optimizer, training.schedule, training.warmup) == expected[:3]
+    assert (training.optimizer, training.schedule, training.warmup_steps) == expected[:3]
     assert training.learning_rate == pytest.approx(expected.rate, rel=1e-12)
-    assert (training.clip, training.label_smoothing) == (expected.clip, expected.smoothing)
+    assert (training.clip_norm, training.label_smoothing) == (expected.clip, expected.smoothing)
     assert training.loss_normalization == expected.normalization
     assert (training.beta1, training.beta2) == expected.betas
     assert next(find(spec, Stack)).dropout == expected.dropout
@@ -163,8 +167,10 @@ def test_plain_and_modern_set_what_they_say(name: str, recipe: str, store: Token
     wanted = ("adamw", "inverse-sqrt") if recipe == "plain" else ("muon", "cosine")
     assert (training.optimizer, training.schedule) == wanted
     assert training.learning_rate == (rate if recipe == "plain" else 1.5) / WIDTH
-    assert training.warmup == (100 if training.steps is None else training.steps // 10)  # an epoch is one step here
-    assert (training.clip, training.label_smoothing, training.loss_normalization) == (1.0, smoothing, "tokens")
+    assert training.warmup_steps == (
+        100 if training.steps is None else training.steps // 10
+    )  # an epoch is one step here
+    assert (training.clip_norm, training.label_smoothing, training.loss_normalization) == (1.0, smoothing, "tokens")
     assert (training.beta1, training.beta2, training.weight_decay) == (0.9, 0.98, 0.01)
     assert next(find(spec, Stack)).dropout == dropout
 
@@ -187,9 +193,15 @@ def test_textbook_builds_the_papers_system_and_the_others_a_better_one(store: To
 @pytest.mark.parametrize(
     ("name", "given"),
     [
-        ("luong", {"label_smoothing": 0.1, "hold": 5.0, "clip": 1.0, "loss_normalization": "tokens"}),
-        ("gpt3", {"beta2": 0.98, "weight_decay": 0.01, "final_rate": 0.0, "learning_rate": 1e-3, "warmup": 7}),
-        ("t5", {"optimizer": "adamw", "warmup_start": 0.0, "schedule": "constant"}),
+        (
+            "luong",
+            {"label_smoothing": 0.1, "halving_start_epoch": 5.0, "clip_norm": 1.0, "loss_normalization": "tokens"},
+        ),
+        (
+            "gpt3",
+            {"beta2": 0.98, "weight_decay": 0.01, "final_rate_factor": 0.0, "learning_rate": 1e-3, "warmup_steps": 7},
+        ),
+        ("t5", {"optimizer": "adamw", "warmup_start_factor": 0.0, "schedule": "constant"}),
     ],
 )
 def test_what_the_user_sets_is_kept_even_where_it_is_the_default(
@@ -206,7 +218,7 @@ def test_settings_of_the_system_are_kept_under_every_recipe(store: TokenStore) -
 
 
 def test_a_warm_up_that_is_a_share_of_the_papers_steps_stays_that_share(store: TokenStore) -> None:
-    assert resolve(store, "bert", recipe="textbook", steps=5000)[0].training.warmup == 50
+    assert resolve(store, "bert", recipe="textbook", steps=5000)[0].training.warmup_steps == 50
 
 
 def test_rates_of_the_paper_follow_the_size(store: TokenStore) -> None:

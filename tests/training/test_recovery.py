@@ -13,7 +13,7 @@ from test_resume import assert_equal, contents, train
 from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.run import load, read_metrics
-from dragoman.storage import alone
+from dragoman.storage import exclusive_run_lock
 from dragoman.training.prepare import prepare
 from dragoman.training.progress import Keeper
 
@@ -68,7 +68,7 @@ def test_a_torn_line_of_metrics_is_left_out(prepared: Path, trained: Path, tmp_p
 
 def test_the_best_checkpoint_is_kept(trained: Path) -> None:
     checkpoints = trained / "checkpoints"
-    progress = checkpoint.values(checkpoints / "last")["progress"]
+    progress = checkpoint.read_values(checkpoints / "last")["progress"]
     assert (checkpoints / f"{progress['best_step']:06d}").is_dir()
 
 
@@ -83,13 +83,13 @@ def test_altered_values_are_noticed(trained: Path, tmp_path: Path) -> None:
 
 
 def test_two_processes_do_not_train_one_run(trained: Path) -> None:
-    with alone(trained), pytest.raises(UserError, match="another process"), alone(trained):
+    with exclusive_run_lock(trained), pytest.raises(UserError, match="another process"), exclusive_run_lock(trained):
         pass
 
 
 def test_the_average_is_a_mean_of_checkpoints(trained: Path) -> None:
     keeper = Keeper(trained, keep=2)
-    kept = [checkpoint.tensors(path, "model") for path in keeper.validated()[-2:]]
+    kept = [checkpoint.read_tensors(path, "model") for path in keeper.validated()[-2:]]
     model = load(trained, device="cpu").model
     assert keeper.average(model) == 2
     for name, weight in model.named_parameters():

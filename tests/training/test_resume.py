@@ -49,11 +49,11 @@ def train(folder: Path, stop_after: int | None = None) -> None:
 def contents(folder: Path) -> dict[str, Any]:
     """Everything that training leaves, but for clock readings."""
     last = folder / "checkpoints" / "last"
-    values = checkpoint.values(last)
+    values = checkpoint.read_values(last)
     values["progress"].pop("seconds")
     return {
-        "weights": checkpoint.tensors(last, "model"),
-        "optimiser": checkpoint.tensors(last, "trainer"),
+        "weights": checkpoint.read_tensors(last, "model"),
+        "optimiser": checkpoint.read_tensors(last, "trainer"),
         "values": values,
         "names": sorted(path.name for path in (folder / "checkpoints").iterdir()),
         "best": (folder / "checkpoints" / "best").resolve().name,
@@ -81,7 +81,7 @@ REPRESENTATIVES = ("bahdanau", "transformer", "electra", "tagger", "gpt")
 )
 def test_interrupted_and_resumed_is_bit_equal(system: str, corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    prepare(whole, small_config(corpus, system, accumulate=2, patience=2), lambda text: None)
+    prepare(whole, small_config(corpus, system, gradient_accumulation=2, patience=2), lambda text: None)
     shutil.copytree(whole, cut)
     train(whole)
     for stop_after in (4, 13, None):
@@ -93,11 +93,17 @@ RECIPES: dict[str, dict[str, Any]] = {
     "muon": {"optimizer": "muon"},
     "sgd": {"optimizer": "sgd", "momentum": 0.9, "schedule": "constant"},
     "plain sgd": {"optimizer": "sgd", "learning_rate": 0.5},
-    "adam": {"optimizer": "adam", "accumulate": 1},
+    "adam": {"optimizer": "adam", "gradient_accumulation": 1},
     "adafactor": {"optimizer": "adafactor", "momentum": 0.5},
-    "plateau": {"optimizer": "sgd", "learning_rate": 5.0, "schedule": "plateau", "validate_every": 3, "warmup": 1},
-    "ema": {"optimizer": "adamw", "ema": 0.9},
-    "packed": {"layout": "packed", "compile": False, "ema": 0.99, "optimizer": "muon"},
+    "plateau": {
+        "optimizer": "sgd",
+        "learning_rate": 5.0,
+        "schedule": "plateau",
+        "validation_interval": 3,
+        "warmup_steps": 1,
+    },
+    "ema_decay": {"optimizer": "adamw", "ema_decay": 0.9},
+    "packed": {"batch_layout": "packed", "compile": False, "ema_decay": 0.99, "optimizer": "muon"},
 }
 
 
@@ -109,7 +115,7 @@ MAIN = ("muon", "ema", "packed")  # `make laws` runs all of them
 )
 def test_every_way_of_training_resumes_bit_equal(recipe: str, corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    settings = {"accumulate": 2, "patience": None} | RECIPES[recipe]
+    settings = {"gradient_accumulation": 2, "patience": None} | RECIPES[recipe]
     prepare(whole, small_config(corpus, **settings), lambda text: None)
     shutil.copytree(whole, cut)
     train(whole)
@@ -121,12 +127,12 @@ def test_every_way_of_training_resumes_bit_equal(recipe: str, corpus: Path, tmp_
 
 
 def test_a_checkpoint_holds_the_running_mean_as_its_model(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "run", small_config(corpus, ema=0.9), lambda text: None)
+    prepare(tmp_path / "run", small_config(corpus, ema_decay=0.9), lambda text: None)
     trainer = Trainer(tmp_path / "run", Quiet())
     trainer.train()
     assert trainer.average is not None
     last = tmp_path / "run" / "checkpoints" / "last"
-    model, kept = checkpoint.tensors(last, "model"), checkpoint.tensors(last, "trainer")
+    model, kept = checkpoint.read_tensors(last, "model"), checkpoint.read_tensors(last, "trainer")
     for name, weight in trainer.model.named_parameters():
         assert torch.equal(model[name], trainer.average.averages[name])
         assert torch.equal(kept[f"weight/{name}"], weight)
@@ -227,7 +233,7 @@ def run_until_killed(folder: Path, seconds: float) -> bool:
 @pytest.mark.slow
 def test_kill_9_at_random_moments(corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    prepare(whole, small_config(corpus, steps=300, validate_every=4, patience=None), lambda text: None)
+    prepare(whole, small_config(corpus, steps=300, validation_interval=4, patience=None), lambda text: None)
     shutil.copytree(whole, cut)
     assert run_until_killed(whole, 600)
     random, kills = Random(0), 0

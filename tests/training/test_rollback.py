@@ -75,7 +75,7 @@ class Stumbling(Trainer):
 
     def _roll_back(self, what: str, loss: float) -> None:
         super()._roll_back(what, loss)
-        weights = {name: weight.clone() for name, weight in checkpoint.weights_of(self.model).items()}
+        weights = {name: weight.clone() for name, weight in checkpoint.named_weights(self.model).items()}
         self.after_rollback = {"weights": weights, "step": self.progress.step, "position": self.progress.position}
 
     @property
@@ -93,7 +93,13 @@ def readings_every_second_step(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "LOG_EVERY", 2)
 
 
-SETTINGS: dict[str, Any] = {"steps": 16, "validate_every": 3, "patience": None, "keep": 5, "average": False}
+SETTINGS: dict[str, Any] = {
+    "steps": 16,
+    "validation_interval": 3,
+    "patience": None,
+    "keep_checkpoints": 5,
+    "average_checkpoints": False,
+}
 
 
 @pytest.fixture(scope="module")
@@ -124,7 +130,7 @@ def test_it_rolls_back_and_goes_on_with_other_data(
     assert "rollback to step 6" in note
     if change is non_finite:
         assert any("step 8: 2 steps skipped: non-finite gradient" in text for text in trainer.said)
-    saved = checkpoint.tensors(tmp_path / "run" / "checkpoints" / "000006", "model")
+    saved = checkpoint.read_tensors(tmp_path / "run" / "checkpoints" / "000006", "model")
     for name, weight in trainer.after_rollback["weights"].items():
         assert torch.equal(weight, saved[name])
     assert trainer.after_rollback["step"] == 6
@@ -193,7 +199,7 @@ def test_rollbacks_are_forgotten_once_training_has_recovered(prepared: Path, tmp
 
 
 def test_without_a_checkpoint_there_is_no_rollback(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "run", small_config(corpus, steps=33, validate_every=30), lambda text: None)
+    prepare(tmp_path / "run", small_config(corpus, steps=33, validation_interval=30), lambda text: None)
     trainer = Stumbling(tmp_path / "run", non_finite, first=1)
     with pytest.raises(UserError, match="the training loss is nan at step 2"):
         trainer.train()
@@ -211,7 +217,7 @@ def test_a_single_non_finite_step_is_skipped(prepared: Path, tmp_path: Path) -> 
 
 
 def test_a_learning_rate_far_too_high_is_divergence(corpus: Path, tmp_path: Path) -> None:
-    config = small_config(corpus, **SETTINGS | {"learning_rate": 100.0, "warmup": 30, "clip": 0.0})
+    config = small_config(corpus, **SETTINGS | {"learning_rate": 100.0, "warmup_steps": 30, "clip_norm": 0.0})
     prepare(tmp_path / "run", config, lambda text: None)
     trainer = Trainer(tmp_path / "run", Listening())
     with pytest.raises(UserError, match=r"training diverged.*below 100"):
@@ -219,11 +225,11 @@ def test_a_learning_rate_far_too_high_is_divergence(corpus: Path, tmp_path: Path
 
 
 def test_with_a_running_mean_both_go_back(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "whole", small_config(corpus, **SETTINGS, ema=0.9), lambda text: None)
+    prepare(tmp_path / "whole", small_config(corpus, **SETTINGS, ema_decay=0.9), lambda text: None)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     trainer = Stumbling(tmp_path / "whole", higher)
     trainer.train()
-    saved = checkpoint.tensors(tmp_path / "whole" / "checkpoints" / "000006", "trainer")
+    saved = checkpoint.read_tensors(tmp_path / "whole" / "checkpoints" / "000006", "trainer")
     for name, weight in trainer.after_rollback["weights"].items():
         assert torch.equal(weight, saved[f"weight/{name}"])
     Stumbling(tmp_path / "cut", higher, stop=14).train()

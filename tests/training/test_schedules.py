@@ -13,7 +13,7 @@ from dragoman.training.schedule import SCHEDULES, Horizon, learning_rate
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_warm_up_rises_in_a_straight_line(schedule: str) -> None:
-    config = TrainingConfig(schedule=schedule, learning_rate=0.8, warmup=4)  # type: ignore[arg-type]
+    config = TrainingConfig(schedule=schedule, learning_rate=0.8, warmup_steps=4)  # type: ignore[arg-type]
     rates = [learning_rate(config, step, Horizon(100, 10)) for step in range(1, 5)]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
@@ -21,13 +21,13 @@ def test_the_warm_up_rises_in_a_straight_line(schedule: str) -> None:
 def test_the_inverse_square_root_is_the_papers() -> None:
     """d^−0.5 · min(step^−0.5, step · warmup^−1.5) of Vaswani et al. (2017, eq. 3), d = 512, warmup = 4,000."""
     peak = 512**-0.5 * 4000**-0.5
-    config = TrainingConfig(learning_rate=peak, warmup=4000)
+    config = TrainingConfig(learning_rate=peak, warmup_steps=4000)
     for step in (1, 3999, 4000, 4001, 16_000, 100_000):
         assert learning_rate(config, step) == pytest.approx(512**-0.5 * min(step**-0.5, step * 4000**-1.5))
 
 
 def test_the_cosine_is_halfway_down_in_the_middle_and_zero_at_the_end() -> None:
-    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup=10, steps=110)
+    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=10, steps=110)
     assert learning_rate(config, 35) == pytest.approx(0.5 * (1 + math.sqrt(0.5)))
     assert learning_rate(config, 60) == pytest.approx(0.5)
     assert learning_rate(config, 110) == pytest.approx(0.0)
@@ -35,13 +35,13 @@ def test_the_cosine_is_halfway_down_in_the_middle_and_zero_at_the_end() -> None:
 
 
 def test_linear_decay_reaches_zero_at_the_last_step() -> None:
-    config = TrainingConfig(schedule="linear", learning_rate=1.0, warmup=10, steps=110)
+    config = TrainingConfig(schedule="linear", learning_rate=1.0, warmup_steps=10, steps=110)
     assert [learning_rate(config, step) for step in (10, 35, 60, 110, 111)] == pytest.approx([1, 0.75, 0.5, 0, 0])
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "stable"])
 def test_a_decay_ends_at_the_final_rate(schedule: str) -> None:
-    config = TrainingConfig(schedule=schedule, learning_rate=2.0, warmup=10, steps=110, final_rate=0.1)  # type: ignore[arg-type]
+    config = TrainingConfig(schedule=schedule, learning_rate=2.0, warmup_steps=10, steps=110, final_rate_factor=0.1)  # type: ignore[arg-type]
     assert learning_rate(config, 10) == 2.0
     assert learning_rate(config, 110) == learning_rate(config, 500) == pytest.approx(0.2)
     if schedule != "stable":
@@ -50,19 +50,19 @@ def test_a_decay_ends_at_the_final_rate(schedule: str) -> None:
 
 def test_t5_holds_the_rate_and_then_takes_the_inverse_square_root() -> None:
     """1/√max(step, 10⁴) (Raffel et al. 2020, §3.1.2)."""
-    config = TrainingConfig(learning_rate=0.01, warmup=10_000, warmup_start=1.0)
+    config = TrainingConfig(learning_rate=0.01, warmup_steps=10_000, warmup_start_factor=1.0)
     for step in (1, 5000, 10_000, 40_000, 1_000_000):
         assert learning_rate(config, step) == pytest.approx(1 / math.sqrt(max(step, 10_000)))
 
 
 def test_plateau_reduces_the_rate_once_for_each_validation_that_is_not_better() -> None:
-    config = TrainingConfig(schedule="plateau", learning_rate=0.25, warmup=0)
+    config = TrainingConfig(schedule="plateau", learning_rate=0.25, warmup_steps=0)
     rates = [learning_rate(config, 500, Horizon(reductions=reductions)) for reductions in (0, 1, 2)]
     assert rates == pytest.approx([0.25, 0.025, 0.0025])
 
 
 def test_stable_is_constant_until_its_last_share() -> None:
-    config = TrainingConfig(schedule="stable", learning_rate=2.0, warmup=10, steps=1000, decay=0.2)
+    config = TrainingConfig(schedule="stable", learning_rate=2.0, warmup_steps=10, steps=1000, decay_fraction=0.2)
     assert [learning_rate(config, step) for step in (11, 400, 800)] == [2.0, 2.0, 2.0]
     assert learning_rate(config, 850) == pytest.approx(2 * (1 - 0.5))  # √(50 / 200)
     assert learning_rate(config, 928) == pytest.approx(2 * (1 - 0.8))  # √(128 / 200)
@@ -70,25 +70,25 @@ def test_stable_is_constant_until_its_last_share() -> None:
 
 
 def test_stable_decays_from_the_warm_up_on_where_the_share_is_all() -> None:
-    config = TrainingConfig(schedule="stable", learning_rate=1.0, warmup=20, decay=1.0)
+    config = TrainingConfig(schedule="stable", learning_rate=1.0, warmup_steps=20, decay_fraction=1.0)
     assert learning_rate(config, 40, Horizon(100)) == pytest.approx(0.5)  # √(20 / 80)
 
 
 def test_luong_halves_every_epoch_after_five() -> None:
-    config = TrainingConfig(schedule="halving", learning_rate=1.0, warmup=0)
+    config = TrainingConfig(schedule="halving", learning_rate=1.0, warmup_steps=0)
     rates = [learning_rate(config, step, Horizon(epoch=10)) for step in (1, 50, 51, 60, 61, 70, 91, 100)]
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 1 / 32, 1 / 32]  # ten epochs: 1.0 in five of them, then 2⁻¹ to 2⁻⁵
 
 
 def test_sutskever_halves_every_half_epoch_after_five() -> None:
-    config = TrainingConfig(schedule="halving", learning_rate=0.7, warmup=0, halve_every=0.5)
+    config = TrainingConfig(schedule="halving", learning_rate=0.7, warmup_steps=0, halving_interval=0.5)
     rates = [learning_rate(config, step, Horizon(epoch=10)) for step in (50, 51, 55, 56, 60, 61, 71, 75)]
     assert rates == pytest.approx([0.7 / 2**times for times in (0, 1, 1, 2, 2, 3, 5, 5)])
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "stable"])
 def test_a_schedule_without_an_end_asks_for_one(schedule: str) -> None:
-    config = TrainingConfig(schedule=schedule, learning_rate=1.0, warmup=1)  # type: ignore[arg-type]
+    config = TrainingConfig(schedule=schedule, learning_rate=1.0, warmup_steps=1)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"training\.steps"):
         learning_rate(config, 5)
 
@@ -99,7 +99,14 @@ def test_halving_without_an_epoch_asks_for_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value"), [("decay", 1.5), ("hold", -1.0), ("halve_every", 0.0), ("ema", 1.0), ("momentum", 1.0)]
+    ("name", "value"),
+    [
+        ("decay_fraction", 1.5),
+        ("halving_start_epoch", -1.0),
+        ("halving_interval", 0.0),
+        ("ema_decay", 1.0),
+        ("momentum", 1.0),
+    ],
 )
 def test_settings_out_of_range_are_named(name: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"training\.{name}"):
@@ -110,7 +117,7 @@ def test_settings_out_of_range_are_named(name: str, value: float) -> None:
 
 
 def test_the_warm_up_takes_a_tenth_of_the_time_where_its_steps_would_take_longer() -> None:
-    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup=448)
+    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=448)
     rates = [learning_rate(config, step, Horizon(elapsed=step / 73, fits_warmup=True)) for step in range(1, 74)]
     assert rates[2] == pytest.approx(10 * 3 / 73)
     assert max(rates) > 0.99
@@ -119,24 +126,24 @@ def test_the_warm_up_takes_a_tenth_of_the_time_where_its_steps_would_take_longer
 
 
 def test_a_warm_up_set_by_the_user_is_not_shortened() -> None:
-    config = TrainingConfig(schedule="constant", learning_rate=1.0, warmup=100)
+    config = TrainingConfig(schedule="constant", learning_rate=1.0, warmup_steps=100)
     assert learning_rate(config, 50, Horizon(elapsed=0.9)) == pytest.approx(0.5)
 
 
 def test_of_steps_and_time_the_one_that_ends_first_decides() -> None:
-    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup=1)
+    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=1)
     assert learning_rate(config, 50, Horizon(100, elapsed=1.0)) == pytest.approx(0.0)
     assert learning_rate(config, 100, Horizon(100, elapsed=0.2)) == pytest.approx(0.0)
 
 
 def test_the_inverse_square_root_falls_with_the_time_from_a_shortened_warm_up_on() -> None:
-    config = TrainingConfig(schedule="inverse-sqrt", learning_rate=1.0, warmup=10_000)
+    config = TrainingConfig(schedule="inverse-sqrt", learning_rate=1.0, warmup_steps=10_000)
     assert learning_rate(config, 5, Horizon(elapsed=0.1, fits_warmup=True)) == pytest.approx(1.0)
     assert learning_rate(config, 20, Horizon(elapsed=0.4, fits_warmup=True)) == pytest.approx(0.5)
 
 
 def test_an_extended_schedule_warms_up_over_a_tenth_and_decays_again() -> None:
-    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup=50, steps=300, extended_at=100)
+    config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=50, steps=300, extended_at=100)
     assert learning_rate(config, 101) == pytest.approx(1 / 20)
     assert learning_rate(config, 120) == pytest.approx(1.0)
     assert learning_rate(config, 210) == pytest.approx(0.5)

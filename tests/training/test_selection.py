@@ -49,7 +49,7 @@ def result(loss: float, bleu: float = 0.0, exact: float = 0.0) -> Validation:
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("selection") / "prepared"
-    settings = {"steps": 4, "validate_every": 1, "average": False, "patience": 2}
+    settings = {"steps": 4, "validation_interval": 1, "average_checkpoints": False, "patience": 2}
     prepare(folder, small_config(corpus, **settings), lambda text: None)
     return folder
 
@@ -82,7 +82,7 @@ def test_equal_in_everything_is_no_improvement(prepared: Path, tmp_path: Path) -
 
 
 def test_the_averaged_checkpoint_wins_a_tie_by_its_loss(corpus: Path, tmp_path: Path) -> None:
-    settings = {"steps": 2, "validate_every": 1, "average": True}
+    settings = {"steps": 2, "validation_interval": 1, "average_checkpoints": True}
     prepare(tmp_path / "prepared", small_config(corpus, **settings), lambda text: None)
     trained(tmp_path / "prepared", tmp_path / "better", [result(3.0), result(2.0), result(1.9)])
     assert (tmp_path / "better" / "checkpoints" / "best").resolve().name == "averaged"
@@ -96,22 +96,22 @@ def test_short_targets_are_selected_by_exact_match(corpus: Path, tmp_path: Path)
         (tmp_path / f"{name}.en").write_text((corpus / f"{name}.en").read_text(encoding="utf-8"), encoding="utf-8")
         (tmp_path / f"{name}.de").write_text("".join(f"{' '.join(line.split()[:2])}\n" for line in lines))
     prepared = prepare(tmp_path / "run", small_config(tmp_path, steps=1), lambda text: None)
-    assert from_yaml(tmp_path / "run" / CONFIG).training.best_by == "exact_match"
-    (choice,) = (choice for choice in prepared.choices if choice.setting == "training.best_by")
+    assert from_yaml(tmp_path / "run" / CONFIG).training.selection_metric == "exact_match"
+    (choice,) = (choice for choice in prepared.choices if choice.setting == "training.selection_metric")
     assert "fewer than 4 words" in choice.reason
     trainer = Trainer(tmp_path / "run", Quiet())
     assert trainer.validator.score(result(1.0, bleu=5, exact=30)) == (30, -1.0)
 
 
 def test_a_metric_of_decoded_sentences_needs_some(corpus: Path, tmp_path: Path) -> None:
-    config = small_config(corpus, best_by="chrf", validate_sentences=0)
-    with pytest.raises(UserError, match=r"training\.best_by is chrf, but no validation sentences are decoded"):
+    config = small_config(corpus, selection_metric="chrf", validation_sentences=0)
+    with pytest.raises(UserError, match=r"training\.selection_metric is chrf, but no validation sentences are decoded"):
         prepare(tmp_path / "run", config, lambda text: None)
 
 
 @pytest.mark.parametrize("best_by", ["chrf", "exact_match", "accuracy", "loss"])
 def test_every_metric_can_be_asked_for(best_by: str, corpus: Path, tmp_path: Path) -> None:
-    settings = {"steps": 1, "validate_every": 1, "average": False, "best_by": best_by}
+    settings = {"steps": 1, "validation_interval": 1, "average_checkpoints": False, "selection_metric": best_by}
     prepare(tmp_path / "run", small_config(corpus, **settings), lambda text: None)
     trainer = Trainer(tmp_path / "run", Quiet())
     trainer.train()
@@ -126,8 +126,8 @@ def test_every_metric_can_be_asked_for(best_by: str, corpus: Path, tmp_path: Pat
 def test_validation_decodes_with_the_runs_own_search(
     description: dict[str, object], corpus: Path, tmp_path: Path
 ) -> None:
-    config = small_config(corpus, steps=2, validate_every=2, average=False)
-    config = replace(config, search=replace(config.search, description=description))
+    config = small_config(corpus, steps=2, validation_interval=2, average_checkpoints=False)
+    config = replace(config, search=replace(config.search, strategy=description))
     prepare(tmp_path / "run", config, lambda text: None)
     trainer = Trainer(tmp_path / "run", Quiet())
     trainer.train()
@@ -140,7 +140,7 @@ def test_validation_decodes_with_the_runs_own_search(
 
 
 def test_the_decoded_sentences_are_spread_over_all_validation_corpora(corpus: Path, tmp_path: Path) -> None:
-    config = small_config(corpus, validate_sentences=4)
+    config = small_config(corpus, validation_sentences=4)
     for name in ("valid.en", "valid.de"):
         (tmp_path / name).write_text("A b c d .\n" * 12, encoding="utf-8")
     data = replace(

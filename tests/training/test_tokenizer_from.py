@@ -61,7 +61,7 @@ def test_a_tokenizer_of_another_run_is_kept(corpus: Path, tmp_path: Path) -> Non
     second = trained(tmp_path / "second", with_text(replace(config, data=data), tokenizer_from=str(first)))
     assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
     one, two = dragoman.load(first), dragoman.load(second)
-    assert two.config.text.kind == "bpe"
+    assert two.config.text.tokenizer == "bpe"
     assert one.together(two).translate(["The dog sleeps."])[0].text
 
 
@@ -82,7 +82,7 @@ def test_a_run_is_trained_with_a_hugging_face_tokenizer(corpus: Path, tmp_path: 
     with pytest.raises(UserError, match="was given, but the tokenizer"):
         prepare(
             tmp_path / "other",
-            replace(config, text=replace(config.text, kind="unigram", tokenizer_from=str(run.folder))),
+            replace(config, text=replace(config.text, tokenizer="unigram", tokenizer_from=str(run.folder))),
             quiet,
         )
 
@@ -98,7 +98,7 @@ def test_weights_and_another_tokenizer_contradict_each_other(corpus: Path, tmp_p
 
 
 def text_alone(corpus: Path, *languages: str) -> Config:
-    config = with_text(small_config(corpus, "bart"), size=1000)
+    config = with_text(small_config(corpus, "bart"), vocab_size=1000)
     sources = tuple(str(corpus / f"train.{language}") for language in languages)
     return replace(config, data=replace(config.data, source=sources, target=(), valid_source=(), valid_target=()))
 

@@ -12,7 +12,7 @@ import pytest
 from conftest_training import small_config
 from test_resume import Quiet, assert_equal, contents, train
 
-from dragoman.config import Config, TrainingConfig, from_yaml, without_choices
+from dragoman.config import Config, TrainingConfig, from_yaml, without_automatic_settings
 from dragoman.data import Position
 from dragoman.errors import UserError
 from dragoman.run import CONFIG, read_metrics
@@ -54,13 +54,13 @@ def test_counts_have_singular_and_plural() -> None:
 
 
 def chosen(corpus: Path, folder: Path, **training: Any) -> Config:
-    unset: dict[str, Any] = {"warmup": None, "learning_rate": None, "validate_every": None, "steps": None}
+    unset: dict[str, Any] = {"warmup_steps": None, "learning_rate": None, "validation_interval": None, "steps": None}
     return prepare(folder, small_config(corpus, **unset | training), say).config
 
 
 @pytest.mark.parametrize("steps", [5, 30, 700])
 def test_the_warm_up_is_a_share_of_the_steps(steps: int, corpus: Path, tmp_path: Path) -> None:
-    assert chosen(corpus, tmp_path / "run", steps=steps).training.warmup == max(1, steps // 10)
+    assert chosen(corpus, tmp_path / "run", steps=steps).training.warmup_steps == max(1, steps // 10)
 
 
 def test_a_budget_of_epochs_stays_one_of_epochs(corpus: Path, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ class Timed(Trainer):
 def timed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of one minute, with a cosine and everything else chosen for it."""
     folder = tmp_path_factory.mktemp("timed") / "run"
-    chosen(corpus, folder, minutes=1, schedule="cosine", learning_rate=0.01, validate_sentences=1)
+    chosen(corpus, folder, minutes=1, schedule="cosine", learning_rate=0.01, validation_sentences=1)
     return folder
 
 
@@ -180,7 +180,7 @@ def test_a_timed_run_can_be_extended_by_time(timed: Path, tmp_path: Path, monkey
 def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that did its 10 steps, by a cosine."""
     folder = tmp_path_factory.mktemp("finished") / "run"
-    settings = {"steps": 10, "validate_every": 4, "schedule": "cosine", "warmup": 5}
+    settings = {"steps": 10, "validation_interval": 4, "schedule": "cosine", "warmup_steps": 5}
     prepare(folder, small_config(corpus, **settings), say)
     train(folder)
     return folder
@@ -232,7 +232,7 @@ def test_an_extension_that_is_killed_and_resumed_is_bit_equal(finished: Path, tm
 
 
 def test_a_schedule_without_an_end_goes_on_as_if_it_had_been_longer(corpus: Path, tmp_path: Path) -> None:
-    settings: dict[str, Any] = {"validate_every": 5, "schedule": "inverse-sqrt", "average": False}
+    settings: dict[str, Any] = {"validation_interval": 5, "schedule": "inverse-sqrt", "average_checkpoints": False}
     prepare(tmp_path / "whole", small_config(corpus, steps=15, **settings), say)
     prepare(tmp_path / "short", small_config(corpus, steps=10, **settings), say)
     train(tmp_path / "whole")
@@ -282,14 +282,19 @@ def test_changes_that_cannot_be_are_refused(
 def test_what_was_chosen_for_one_run_is_chosen_anew_for_another(corpus: Path, tmp_path: Path) -> None:
     given = chosen_nothing(corpus)
     tiny = prepare(tmp_path / "tiny", given, say).config
-    for setting in ("training.tokens", "training.warmup", "training.learning_rate", "system.settings.pre_norm"):
+    for setting in (
+        "training.batch_tokens",
+        "training.warmup_steps",
+        "training.learning_rate",
+        "system.settings.pre_norm",
+    ):
         assert setting in tiny.chosen
     assert "training.seed" not in tiny.chosen
-    again = without_choices(from_yaml(tmp_path / "tiny" / CONFIG))
+    again = without_automatic_settings(from_yaml(tmp_path / "tiny" / CONFIG))
     assert replace(again, data=given.data) == given  # but for the files, by their full names
     kept = from_yaml(tmp_path / "tiny" / CONFIG)  # changed by hand: no longer what was chosen
     kept = replace(kept, training=replace(kept.training, learning_rate=0.5, extended_at=7))
-    assert without_choices(kept) == replace(again, training=replace(again.training, learning_rate=0.5))
+    assert without_automatic_settings(kept) == replace(again, training=replace(again.training, learning_rate=0.5))
     wider = replace(again, system=replace(again.system, settings={"width": 64, "layers": 1}))
     config = prepare(tmp_path / "wider", wider, say).config
     assert (tiny.training.learning_rate, config.training.learning_rate) == (1.5 / 16, 1.5 / 64)

@@ -25,7 +25,7 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "packed and compiled": ("transformer", {"compile": True}),
     "packed and eager": ("transformer", {"compile": False}),
     "with a bias in the scores": ("t5", {"compile": True}),
-    "muon and a running mean": ("transformer", {"compile": False, "optimizer": "muon", "ema": 0.9}),
+    "muon and a running mean": ("transformer", {"compile": False, "optimizer": "muon", "ema_decay": 0.9}),
     "additive attention": ("bahdanau", {}),
     "input feeding": ("luong", {}),
     "convolutions": ("convs2s", {}),
@@ -33,7 +33,14 @@ WAYS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def prepared(folder: Path, corpus: Path, system: str, **training: Any) -> Path:
-    settings = {"tokens": 600, "steps": 40, "validate_every": 20, "patience": None, "device": "cuda", **training}
+    settings = {
+        "batch_tokens": 600,
+        "steps": 40,
+        "validation_interval": 20,
+        "patience": None,
+        "device": "cuda",
+        **training,
+    }
     prepare(folder, small_config(corpus, system, **settings), lambda text: None)
     return folder
 
@@ -82,7 +89,7 @@ def test_a_replayed_step_is_the_eager_one(system: str, compiled: bool, corpus: P
 
 def test_a_compiled_step_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"compile": True, "optimizer": "sgd", "precision": "bfloat16"}
-    config = small_config(corpus, "transformer", tokens=600, steps=40, device="cuda", **settings)
+    config = small_config(corpus, "transformer", batch_tokens=600, steps=40, device="cuda", **settings)
     run = tmp_path / "run"
     still = config.system.settings | {"dropout": 0.0}  # compiled dropout draws other numbers
     from dataclasses import replace

@@ -31,7 +31,7 @@ from dragoman.cli import (
     translate,
     tune,
 )
-from dragoman.cli.common import with_common_options
+from dragoman.cli.options import with_common_options
 from dragoman.errors import UserError
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli.checks import check_device, check_run, check_system
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say, with_common_options
 from dragoman.cli.inputs import Input
+from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, log, print_json, with_common_options
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
@@ -59,7 +59,7 @@ def train(
     speeds = []
     for name in system.split(","):
         for one in sizes:
-            say(f"measuring {name} ({one})")
+            log(f"measuring {name} ({one})")
             speeds.append(
                 measure(
                     name,
@@ -155,7 +155,7 @@ def translate(
     found = []
     for width in widths:
         for batch in _numbers("batches", batches):
-            say(f"measuring batches of {batch:,} with a beam of {width}")
+            log(f"measuring batches of {batch:,} with a beam of {width}")
             found.append(speed.measure(loaded, texts, batch, loaded.beam(width), seconds))
     here = f"{machine(loaded.device)}, PyTorch {_version()}"
     if as_json:

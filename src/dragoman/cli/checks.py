@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import dragoman
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from dragoman.config import Config
@@ -67,7 +67,7 @@ def check_training(folder: Path, config: Config) -> None:
             check_file(Path(path))
         for source, target in zip(sources, targets or [None] * len(sources)):
             format_of(Corpus(Path(source), Path(target) if target else None, data.format))
-    for name in (config.text.source_vectors, config.text.target_vectors):
+    for name in (config.text.source_word_vectors, config.text.target_word_vectors):
         if name is not None:
             check_file(Path(name))
 
@@ -79,7 +79,7 @@ def check_device(device: str) -> None:
 
 def check_system(name: str) -> None:
     if name not in system_names():
-        raise unknown("system", name, system_names())
+        raise unknown_name("system", name, system_names())
 
 
 @cache

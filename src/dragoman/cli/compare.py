@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.checks import check_device, check_system
-from dragoman.cli.common import Json, print_json, program, say
-from dragoman.cli.inputs import Columns, check_file, read_pairs
+from dragoman.cli.inputs import FileLayout, check_file, read_pairs
+from dragoman.cli.options import Json, log, print_json, program
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 PAIRS = 40_000
 SYSTEMS = "rnn-lm,sutskever,cho,bahdanau,luong,gnmt,convs2s,bytenet,transformer,shaw,roformer,t5,transformer-d,moe"
 #: Settings and budget for the phrasebook: enough to learn it with most systems, a few minutes per system on two cores.
-PHRASEBOOK: dict[str, Any] = {"tokens": 1024, "label_smoothing": 0.0}
+PHRASEBOOK: dict[str, Any] = {"batch_tokens": 1024, "label_smoothing": 0.0}
 PHRASEBOOK_TOKENS = 1_000_000
 SHOWN = 10  # differences printed; more are on the page
 SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
@@ -103,20 +103,20 @@ def compare(
     if test_source is None:
         raise UserError("systems are compared on a test set: name it with --test-source and --test-target")
     values = {
-        "data": files | {"longest": 64 if not source else 256},
+        "data": files | {"max_length": 64 if not source else 256},
         "system": {"size": size, "settings": {"dropout": 0.0} if not source else {}},
         "training": SAME_FOR_ALL
         | {"schedule": "inverse-sqrt" if budget.kind == "minutes" else "cosine", "device": device}
         | (PHRASEBOOK if not source else {}),
     }
-    config = configuration.with_settings(configuration.from_dict(values), settings or [])
-    columns = Columns(config.data.format, config.data.source_key, config.data.target_key)
+    config = configuration.override_settings(configuration.from_dict(values), settings or [])
+    columns = FileLayout(config.data.format, config.data.source_column, config.data.target_column)
     sources, references = read_pairs(test_source, test_target, columns, "--test-target")
     check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
     check_request(folder, config, budget)
     runs = [(name, number, seed) for name in names for number, seed in enumerate(numbers)]
-    say(f"{len(runs)} trainings (systems: {len(names)}, seeds: {len(numbers)}), budget: {budget}")
+    log(f"{len(runs)} trainings (systems: {len(names)}, seeds: {len(numbers)}), budget: {budget}")
     results = []
     with ComparisonDisplay(names, len(numbers)) as display:
         for count, (name, number, seed) in enumerate(runs, 1):
@@ -146,7 +146,7 @@ def compare(
         print_json(comparison.to_dict())
     else:
         print(text_report(comparison))
-    say(f"page with all comparisons and pictures: {page}")
+    log(f"page with all comparisons and pictures: {page}")
 
 
 def text_report(comparison: SystemComparison) -> str:
@@ -176,7 +176,7 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, Any], Path, Path]:
 
     corpus = (folder / "phrasebook").resolve()
     if not corpus.exists():
-        say(f"writing {PAIRS:,} sentence pairs of the phrasebook to {folder / 'phrasebook'}")
+        log(f"writing {PAIRS:,} sentence pairs of the phrasebook to {folder / 'phrasebook'}")
         folder.mkdir(parents=True, exist_ok=True)
         phrasebook.write(corpus, pairs=PAIRS)
     files = {

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json, say
-from dragoman.cli.inputs import Columns, Format, Input, SourceKey, TargetKey, check_file, read_lines, read_pairs
+from dragoman.cli.inputs import FileLayout, Format, Input, SourceKey, TargetKey, check_file, read_lines, read_pairs
+from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, log, print_json
 from dragoman.errors import UserError
 
 
@@ -46,7 +46,7 @@ def diagnose(
     if source is None and (target or alignments):
         raise UserError("references and alignments are of a test set: name it with --source")
     check_run(run, checkpoint, device)
-    columns = Columns(format, source_key, target_key)
+    columns = FileLayout(format, source_key, target_key)
     for path in (source, target, alignments, templates):
         if path is not None:
             check_file(path)
@@ -70,13 +70,13 @@ def diagnose(
     if alignments is not None:
         gold = [
             parse_pharaoh(line, f"{alignments}, line {number:,}")
-            for number, line in enumerate(read_lines(alignments, Columns("text"))[:sentences], 1)
+            for number, line in enumerate(read_lines(alignments, FileLayout("text"))[:sentences], 1)
         ]
-    say(f"translating {len(sources):,} sentences and some odd ones")
+    log(f"translating {len(sources):,} sentences and some odd ones")
     found = looking.diagnose(loaded, sources, references, pair=pair, templates=templates, gold=gold)
     if html is not None:
         write_file(html, page(found))
-        say(f"wrote {html}")
+        log(f"wrote {html}")
     if as_json:
         print_json(found.to_json())
         return

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, Json, print_json
 from dragoman.cli.evaluating import PSEUDO, TRANSLATION, Evaluation, TestSet
-from dragoman.cli.inputs import Columns, Format, SourceKey, TargetKey, check_counts, read_lines
+from dragoman.cli.inputs import FileLayout, Format, SourceKey, TargetKey, check_counts, read_lines
+from dragoman.cli.options import Checkpoint, Device, Json, print_json
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
@@ -81,12 +81,12 @@ def evaluate(
         raise UserError(f"{output} cannot be written: there is no folder {output.parent}, make it first")
     if run is not None:
         check_run(run, checkpoint, device)
-    test = TestSet.read(source, reference or [], Columns(format, source_key, target_key))
+    test = TestSet.read(source, reference or [], FileLayout(format, source_key, target_key))
     if by_length and not (test.sources and all(isinstance(text, str) for text in test.sources)):
         raise UserError("quality by the length of the source needs sources of text: name them with --source")
     gold = None if alignments is None else test.read_alignments(alignments)
     if hypothesis:
-        texts = [read_lines(path, Columns(format)) for path in hypothesis]
+        texts = [read_lines(path, FileLayout(format)) for path in hypothesis]
         check_counts([*test.counts, *((path, len(lines)) for path, lines in zip(hypothesis, texts))])
         _score_hypotheses(hypothesis, texts, test, names or list(TRANSLATION), by_length, as_json)
         return

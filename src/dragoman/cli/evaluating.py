@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dragoman.cli.common import beam_settings, say
-from dragoman.cli.inputs import Columns, Input, check_counts, check_file, read_lines, read_pairs
+from dragoman.cli.inputs import FileLayout, Input, check_counts, check_file, read_lines, read_pairs
+from dragoman.cli.options import beam_config, log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ class TestSet:
     counts: list[tuple[Path, int]]  # files and their lines
 
     @staticmethod
-    def read(source: Path | None, references: list[Path], columns: Columns) -> TestSet:
+    def read(source: Path | None, references: list[Path], columns: FileLayout) -> TestSet:
         for path in [*([source] if source else []), *references]:
             check_file(path)
         if source is None:
@@ -57,7 +57,7 @@ class TestSet:
 
         if not self.sources or any(len(some) != 1 for some in self.references):
             raise UserError("alignments are between sources and one reference each: name one --source and --reference")
-        lines = read_lines(path, Columns("text"))
+        lines = read_lines(path, FileLayout("text"))
         gold = [parse_sure_and_possible(line, f"{path}, line {n}") for n, line in enumerate(lines, 1)]
         check_counts([*self.counts, (path, len(gold))])
         return gold
@@ -68,7 +68,7 @@ class TestSet:
         return [list(some) for some in zip(*self.references)]
 
 
-def _holds_targets(source: Path, columns: Columns) -> bool:
+def _holds_targets(source: Path, columns: FileLayout) -> bool:
     from dragoman.data.corpus import kind_of
 
     return kind_of(columns.corpus(source)) in ("pairs", "turns")
@@ -101,9 +101,9 @@ class Evaluation:
         self._check(names, (*evaluation.MEASURES, *evaluation.LIKELIHOODS), f"{run.folder}, which translates")
         settings = run.search
         if beam is not None or length_penalty is not None:
-            settings = beam_settings(run, beam, length_penalty)
+            settings = beam_config(run, beam, length_penalty)
         if self._needs_output(names):
-            say(f"translating {len(self.test.sources or []):,} sentences ({run.checkpoint})")
+            log(f"translating {len(self.test.sources or []):,} sentences ({run.checkpoint})")
             found = run.translate(self.test.sources or [], search=settings, alignment=False)
             references = [[normalized_text(run, text) for text in some] for some in self.test.references]
             self._compare([one.text for one in found], references, names)
@@ -121,7 +121,7 @@ class Evaluation:
         if self.gold is not None:
             raise UserError(f"{run.folder} tags words and aligns none: leave --alignments out")
         sources = self.test.sources or []
-        say(f"tagging {len(sources):,} sentences ({run.checkpoint})")
+        log(f"tagging {len(sources):,} sentences ({run.checkpoint})")
         tagged = [" ".join(sentence.tags) for sentence in run.tag(sources)]
         self._compare(tagged, [[" ".join(tags.split()) for tags in some] for some in self.test.references], names)
 
@@ -140,7 +140,7 @@ class Evaluation:
             self._likelihoods(run, names, None, texts)
             return
         self._check(self.names, (PSEUDO,), "text without references and a model of masked words")
-        say(f"masking every token of {len(texts):,} lines in turn ({run.checkpoint})")
+        log(f"masking every token of {len(texts):,} lines in turn ({run.checkpoint})")
         scored = run.score_masked(texts)
         found = evaluation.perplexity(sum(one.score for one in scored), sum(len(one.tokens) for one in scored))
         self.scores.append(replace(found, name=PSEUDO))
@@ -184,7 +184,7 @@ class Evaluation:
         kept = self._that_fit(run, sources, targets)
         found = run.align([sources[i] for i in kept], [targets[i] for i in kept])
         if found is None:
-            say("no alignments: no part of this system looks from a decoder at an encoder")
+            log("no alignments: no part of this system looks from a decoder at an encoder")
             return
         sure, possible = ([gold[i][kind] for i in kept] for kind in (0, 1))
         self.scores.append(evaluation.alignment_error_rate(found, sure, possible))
@@ -195,5 +195,5 @@ class Evaluation:
         if not kept:
             raise UserError(f"no line can be scored: all are longer than the positions of {run.folder}")
         if len(kept) < len(targets):
-            say(f"{len(targets) - len(kept):,} lines are longer than the model's positions and were not scored")
+            log(f"{len(targets) - len(kept):,} lines are longer than the model's positions and were not scored")
         return kept

@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, in_windows, print_json_list
-from dragoman.cli.inputs import Columns, Format, Input, SourceKey
+from dragoman.cli.inputs import FileLayout, Format, Input, SourceKey
+from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, in_windows, print_json_list
 
 
 def fill(
@@ -36,7 +36,7 @@ def fill(
     gaps may also be written as its sentinels, <extra_id_0> and so on. bart, pretrained by denoising, writes the text
     anew.
     """
-    given = Input(file, Columns(format, source_key))
+    given = Input(file, FileLayout(format, source_key))
     given.check()
     check_run(run, checkpoint, device)
 

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json_list
-from dragoman.cli.inputs import Columns, Format, Input, SourceKey
+from dragoman.cli.inputs import FileLayout, Format, Input, SourceKey
+from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, print_json_list
 
 if TYPE_CHECKING:
     from dragoman.search import Search
@@ -41,7 +41,7 @@ def generate(
     An empty line is continued from nothing. The run must hold a decoder alone: a language model such as gpt. A run
     trained on dialogues replies: each line is a dialogue so far, its turns separated by tabs.
     """
-    given = Input(file, Columns(format, source_key))
+    given = Input(file, FileLayout(format, source_key))
     given.check()
     check_run(run, checkpoint, device)
 

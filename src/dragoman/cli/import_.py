@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import Json, print_json, program, say
+from dragoman.cli.options import Json, log, print_json, program
 from dragoman.errors import UserError
 
 
@@ -29,7 +29,7 @@ def import_(
 
     from dragoman.interop.huggingface import import_checkpoint
 
-    found = import_checkpoint(folder, run, say)
+    found = import_checkpoint(folder, run, log)
     checkpoint = found.checkpoint
     if as_json:
         print_json(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.common import say
+from dragoman.cli.options import log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ TargetKey = Annotated[
 
 
 @dataclass(frozen=True)
-class Columns:
+class FileLayout:
     """How the lines of a file are laid out: its format, and where source and target are in a line."""
 
     format: str = ""
@@ -50,7 +50,7 @@ class Input:
     """The sources that a command answers: those of a file, of standard input, or lines typed at a terminal."""
 
     file: Path | None
-    columns: Columns = Columns()
+    columns: FileLayout = FileLayout()
     may_be_empty: bool = False  # may a file have no lines?
 
     @property
@@ -99,7 +99,7 @@ class Input:
             try:
                 answer([line], number)
             except KeyboardInterrupt:
-                say("\ncancelled")
+                log("\ncancelled")
             except UserError as error:
                 print(f"dragoman: {error}", file=sys.stderr)
 
@@ -129,7 +129,7 @@ def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[s
 
 
 def read_pairs(
-    source: Path, target: Path | None, columns: Columns, option: str = "--target"
+    source: Path, target: Path | None, columns: FileLayout, option: str = "--target"
 ) -> tuple[list[Any], list[str]]:
     """Sources and targets: of two text files, of an .npz and a text file, or of one TSV or JSON-lines file.
 
@@ -155,11 +155,11 @@ def read_pairs(
     return sources, targets
 
 
-def read_lines(path: Path, columns: Columns) -> list[str]:
+def read_lines(path: Path, columns: FileLayout) -> list[str]:
     """The lines of a file that holds one text a line and nothing else."""
     from dragoman.data.corpus import format_of, sentences
 
-    plain = Columns("text" if columns.format == "text" else "")
+    plain = FileLayout("text" if columns.format == "text" else "")
     if (format := format_of(plain.corpus(path))) != "text":
         raise UserError(
             f"{path} is named as {format}, but one text a line is expected here: convert it, or say --format text"
@@ -201,19 +201,19 @@ def typed_lines(prompt: str = "> ") -> Iterator[str]:
     """Lines typed at a terminal, with readline's editing: Ctrl-C drops a line, Ctrl-D ends them."""
     with suppress(ImportError):
         import readline  # noqa: F401  # what `input` edits with
-    say("one sentence a line; Ctrl-D ends")
+    log("one sentence a line; Ctrl-D ends")
     while True:
         try:
             with _stdout_on_stderr():
                 line = input(prompt)
             line.encode()
         except EOFError:
-            say("")
+            log("")
             return
         except KeyboardInterrupt:
-            say("")
+            log("")
         except UnicodeEncodeError:
-            say("dragoman: this line is not UTF-8")
+            log("dragoman: this line is not UTF-8")
         else:
             yield line
 

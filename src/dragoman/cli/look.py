@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json
+from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, beam_config, print_json
 from dragoman.cli.pictures import Dark, Png, Svg, draw, print_lines
 from dragoman.errors import UserError
 
@@ -136,7 +136,7 @@ def beam(
     from dragoman.lens.tree_picture import tree_picture
 
     loaded = load(run, checkpoint, device)
-    seen = look(loaded, sentence, search=beam_settings(loaded, width, penalty), prefix=prefix)
+    seen = look(loaded, sentence, search=beam_config(loaded, width, penalty), prefix=prefix)
     tree = seen.beam
     assert tree is not None
     draw(lambda: [tree_picture(tree, note=sentence)], svg, png, dark)
@@ -176,5 +176,5 @@ def _look(
     run = load(folder, checkpoint, device)
     if target is not None and beam is not None:
         raise UserError("a translation that is given is not searched for: leave out --beam")
-    search = None if beam is None else beam_settings(run, beam, None)
+    search = None if beam is None else beam_config(run, beam, None)
     return look(run, sentence, target, search=search, prefix=prefix, alternatives=alternatives)

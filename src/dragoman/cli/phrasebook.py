@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.common import program, say
+from dragoman.cli.options import log, program
 
 
 def phrasebook(
@@ -23,5 +23,5 @@ def phrasebook(
     from dragoman.data.phrasebook import write
 
     write(out, pairs=pairs, seed=seed)
-    say(f"wrote {pairs:,} training pairs, and validation and test pairs with unseen sentences, to {out}")
-    say(f"next: {program()} train runs/phrasebook --source {out}/train.en --target {out}/train.de")
+    log(f"wrote {pairs:,} training pairs, and validation and test pairs with unseen sentences, to {out}")
+    log(f"next: {program()} train runs/phrasebook --source {out}/train.en --target {out}/train.de")

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from dragoman.cli.common import say
+from dragoman.cli.options import log
 
 Svg = Annotated[Path | None, typer.Option(help="Write a picture.")]
 Png = Annotated[Path | None, typer.Option(help="Write a picture as PNG.")]
@@ -27,7 +27,7 @@ def draw(pictures: Callable[[], Iterable[str]], svg: Path | None, png: Path | No
             if path is not None:
                 place = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
                 write_file(place, content)
-                say(f"wrote {place}")
+                log(f"wrote {place}")
 
 
 def print_lines(lines: Iterable[str]) -> None:

@@ -8,13 +8,20 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_system
-from dragoman.cli.common import program, say
-from dragoman.cli.inputs import Columns, read_pairs
+from dragoman.cli.inputs import FileLayout, read_pairs
+from dragoman.cli.options import log, program
 from dragoman.errors import UserError
 
 PAIRS = 40_000
 #: learns the phrasebook in about a minute and a half on two cores
-RECIPE = {"tokens": 512, "steps": 1300, "minutes": 1.9, "schedule": "cosine", "warmup": 100, "label_smoothing": 0.0}
+RECIPE = {
+    "batch_tokens": 512,
+    "steps": 1300,
+    "minutes": 1.9,
+    "schedule": "cosine",
+    "warmup_steps": 100,
+    "label_smoothing": 0.0,
+}
 
 
 def quickstart(
@@ -38,7 +45,7 @@ def quickstart(
 
     corpus = folder.with_name(f"{folder.name}-phrasebook")
     if not corpus.exists():
-        say(f"writing {PAIRS:,} sentence pairs of the phrasebook to {corpus}")
+        log(f"writing {PAIRS:,} sentence pairs of the phrasebook to {corpus}")
         phrasebook.write(corpus, pairs=PAIRS)
     if is_run(folder):
         trained = configuration.from_yaml(folder / CONFIG).system.name
@@ -54,17 +61,18 @@ def quickstart(
                 "target": [str(corpus / "train.de")],
                 "valid_source": [str(corpus / "valid.en")],
                 "valid_target": [str(corpus / "valid.de")],
-                "longest": 64,
+                "max_length": 64,
             },
             "system": {"name": system, "size": "tiny", "settings": no_dropout},
-            "training": RECIPE | {"validate_every": 650, "validate_sentences": 200, "patience": None, "average": False},
+            "training": RECIPE
+            | {"validation_interval": 650, "validation_sentences": 200, "patience": None, "average_checkpoints": False},
         }
         outcome = start_run(folder, configuration.from_dict(values))
     if outcome["interrupted"]:
-        say(f"stopped; go on with: {program()} quickstart {folder}")
+        log(f"stopped; go on with: {program()} quickstart {folder}")
         raise typer.Exit(130)
     run = load(folder, device="cpu")
-    sources, references = read_pairs(corpus / "test.en", corpus / "test.de", Columns())
+    sources, references = read_pairs(corpus / "test.en", corpus / "test.de", FileLayout())
     translations = run.translate(sources)
     texts = [t.text for t in translations]
     right = sum(text == reference for text, reference in zip(texts, references))

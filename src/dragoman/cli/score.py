@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, print_json
-from dragoman.cli.inputs import Columns, Format, SourceKey, TargetKey, read_lines, read_pairs
+from dragoman.cli.inputs import FileLayout, Format, SourceKey, TargetKey, read_lines, read_pairs
+from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, print_json
 from dragoman.errors import UserError
 
 
@@ -36,7 +36,7 @@ def score(
     One log p(y|x) a line (log p(y) without a source), natural logarithm, END counted in; with --tokens every token's.
     """
     check_run(run, checkpoint, device)
-    columns = Columns(format, source_key, target_key)
+    columns = FileLayout(format, source_key, target_key)
     if source is not None:
         sources, targets = read_pairs(source, target, columns)
     elif target is not None:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, say, weights_of
+from dragoman.cli.options import Checkpoint, Device, log, weights_of
 
 
 def serve(
@@ -26,7 +26,9 @@ def serve(
     rate: Annotated[int, typer.Option(help="The most requests a minute of a client; 0: any number.")] = 600,
     seconds: Annotated[float, typer.Option(help="The longest that a request may take.")] = 60.0,
     delay: Annotated[float, typer.Option(help="How many milliseconds a request waits for others to join it.")] = 5.0,
-    batch: Annotated[int | None, typer.Option(help="Source tokens of a batch, if not the run's search.tokens.")] = None,
+    batch: Annotated[
+        int | None, typer.Option(help="Source tokens of a batch, if not the run's search.batch_tokens.")
+    ] = None,
     checkpoint: Checkpoint = "best",
     device: Device = "auto",
     int8: Annotated[
@@ -57,9 +59,9 @@ def serve(
 
     def ready() -> None:
         for served in service.runs.values():
-            say(f"{served.name}: {served.pair.source} to {served.pair.target}")
+            log(f"{served.name}: {served.pair.source} to {served.pair.target}")
         if not is_loopback(address) and not known.asked:
-            say("other machines can reach this service, and it asks for no key: see --keys")
+            log("other machines can reach this service, and it asks for no key: see --keys")
         place = f"[{address}]" if ":" in address else address
         print(f"http://{place}:{number}", flush=True)
 

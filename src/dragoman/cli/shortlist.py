@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import RunFolder, say
+from dragoman.cli.options import RunFolder, log
 
 
 def shortlist(
@@ -30,7 +30,7 @@ def shortlist(
     read_spec(run)  # says what is wrong with the folder
     tokenizers = read_tokenizers(run)
     store = TokenStore(run / "data" / "train")
-    say(f"learning from {min(pairs, len(store)):,} of {len(store):,} pairs")
+    log(f"learning from {min(pairs, len(store)):,} of {len(store):,} pairs")
     found = learn(store, (tokenizers[0].size, tokenizers[1].size), best, frequent, pairs)
     found.save(run)
-    say(f"{run / FILE}: {len(found.pieces):,} translations of pieces, and the {len(found.frequent):,} most frequent")
+    log(f"{run / FILE}: {len(found.pieces):,} translations of pieces, and the {len(found.frequent):,} most frequent")

@@ -11,18 +11,18 @@ from typer.core import TyperGroup
 
 from dragoman.cli import look
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import (
+from dragoman.cli.look import Target
+from dragoman.cli.options import (
     Checkpoint,
     Device,
     Json,
     RunFolder,
-    beam_settings,
+    beam_config,
+    log,
     print_json,
     program,
-    say,
     with_common_options,
 )
-from dragoman.cli.look import Target
 from dragoman.cli.pictures import Dark, Png, Svg, draw, print_lines
 from dragoman.errors import UserError
 
@@ -89,7 +89,7 @@ def _show_run(run: Run, as_json: bool) -> None:
         "parameters": count_parameters(run.spec),
         "source vocabulary": run.source_tokenizer.size,
         "target vocabulary": run.target_tokenizer.size,
-        "tokenizer": f"{run.source_tokenizer.kind}{', joint' if run.config.text.joint else ''}",
+        "tokenizer": f"{run.source_tokenizer.kind}{', joint' if run.config.text.shared_vocabulary else ''}",
         "checkpoints": run.checkpoints(),
         "best": run.checkpoint,
         "last validation": valid[-1] if valid else None,
@@ -105,7 +105,7 @@ def _show_run(run: Run, as_json: bool) -> None:
                 f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
             )
         print(f"{name:18}{value:,}" if isinstance(value, int) else f"{name:18}{value}")
-    say(f"look at {run.folder}/report.html, or into a sentence: {program()} show {run.folder} 'A sentence.'")
+    log(f"look at {run.folder}/report.html, or into a sentence: {program()} show {run.folder} 'A sentence.'")
 
 
 def _show_sentence(
@@ -114,7 +114,7 @@ def _show_sentence(
     from dragoman.lens.alignment import alignment_lines, heat_lines
     from dragoman.lens.pictures import attention_picture
 
-    best = run.translate([sentence], search=beam_settings(run, None, None, best=3))[0]
+    best = run.translate([sentence], search=beam_config(run, None, None, best=3))[0]
     text = best.text if target is None else target
     attention = run.attention(sentence, text)
     draw(lambda: [attention_picture(attention)], *files)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.checks import check_system
-from dragoman.cli.common import Json, complete_systems, print_json
+from dragoman.cli.options import Json, complete_systems, print_json
 
 if TYPE_CHECKING:
     from dragoman.systems import System

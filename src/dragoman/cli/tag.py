@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, in_windows, print_json_list, say
-from dragoman.cli.inputs import Columns, Format, Input, SourceKey
+from dragoman.cli.inputs import FileLayout, Format, Input, SourceKey
+from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, in_windows, log, print_json_list
 
 
 def tag(
@@ -31,7 +31,7 @@ def tag(
 
     Prints the tags of each line, parted by spaces; the order is kept, and an empty line stays empty.
     """
-    given = Input(file, Columns(format, source_key))
+    given = Input(file, FileLayout(format, source_key))
     given.check()
     check_run(run, checkpoint, device)
 
@@ -54,6 +54,8 @@ def tag(
                 print(f"{word}\t{label}\t{probability:.3f}")
             print(flush=True)
         if cut:
-            say(f"{cut:,} lines were longer than the run reads (search.longest_source): their last words have no tag")
+            log(
+                f"{cut:,} lines were longer than the run reads (search.max_source_length): their last words have no tag"
+            )
 
     given.answer(show)

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.checks import check_run, check_training, is_run
-from dragoman.cli.common import Json, complete_runs, complete_systems, print_json, program, say
 from dragoman.cli.inputs import SourceKey, TargetKey
+from dragoman.cli.options import Json, complete_runs, complete_systems, log, print_json, program
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -124,16 +124,16 @@ def train(
         "objective.name": objective,
         "training.start_from": start_from,
         "text.tokenizer_from": tokenizer_from,
-        "text.source_vectors": source_vectors,
-        "text.target_vectors": target_vectors,
+        "text.source_word_vectors": source_vectors,
+        "text.target_word_vectors": target_vectors,
         "training.steps": steps,
         "training.epochs": epochs,
         "training.minutes": minutes,
         "training.seed": seed,
         "training.device": device,
         "data.format": format,
-        "data.source_key": source_key,
-        "data.target_key": target_key,
+        "data.source_column": source_key,
+        "data.target_column": target_key,
     }
     given = {name: value for name, value in options.items() if value is not None}
     given |= configuration.parse_settings(settings or [])
@@ -147,9 +147,13 @@ def train(
     elif int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) and is_run(run):  # torchrun has started all anew
         outcome = continue_run(run, {})
     else:
-        base = configuration.without_choices(configuration.from_yaml(config)) if config else configuration.Config()
+        base = (
+            configuration.without_automatic_settings(configuration.from_yaml(config))
+            if config
+            else configuration.Config()
+        )
         values = {name: tuple(value) for name, value in files.items() if value}
-        wanted = configuration.with_values(configuration.with_data(base, values), given)
+        wanted = configuration.replace_settings(configuration.with_data(base, values), given)
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:  # of several processes the first one checks, for all
             check_training(run, wanted)
         outcome = start_run(run, wanted)
@@ -171,24 +175,24 @@ def make_run(run: Path, config: Config, choices: list[str]) -> None:
     """Prepare a run, and say what was found and chosen."""
     from dragoman.training.prepare import prepare
 
-    prepared = prepare(run, config, say)
-    say("")
+    prepared = prepare(run, config, log)
+    log("")
     for line in prepared.preflight.lines():
-        say(line)
-    say("")
+        log(line)
+    log("")
     for example in prepared.examples:
         for line in ("an example of what it learns:", *(f"  {line}" for line in example.lines())):
-            say(line)
+            log(line)
     if prepared.examples:
-        say("")
+        log("")
     chosen = prepared.config.system
     size = f" ({chosen.size})" if chosen.size else ""
-    say(f"{chosen.name}{size}, {prepared.parameters:,} parameters, objective {prepared.config.objective.name}")
-    say("chosen for you:")
+    log(f"{chosen.name}{size}, {prepared.parameters:,} parameters, objective {prepared.config.objective.name}")
+    log("chosen for you:")
     for choice in (*choices, *prepared.choices):
-        say(f"  {choice}")
-    say("choose otherwise with --set NAME=VALUE; 'dragoman systems' lists the systems")
-    say("")
+        log(f"  {choice}")
+    log("choose otherwise with --set NAME=VALUE; 'dragoman systems' lists the systems")
+    log("")
 
 
 def continue_run(run: Path, settings: dict[str, Any]) -> dict[str, object]:
@@ -216,9 +220,9 @@ def train_run(run: Path, config: Config | None, world: World) -> dict[str, objec
 
     trainer = Trainer(run, Silent() if world.rank else display(), config, world)
     if not world.rank and config is not None:
-        say(trainer.budget.outlook(trainer.progress, f"{program()} train {shlex.quote(str(run))}"))
+        log(trainer.budget.outlook(trainer.progress, f"{program()} train {shlex.quote(str(run))}"))
     if not world.rank and trainer.spread.name:
-        say(f"{world.size} processes, weights {trainer.spread.name}")
+        log(f"{world.size} processes, weights {trainer.spread.name}")
     outcome = trainer.train()
     world.leave()
     if world.rank:
@@ -269,9 +273,9 @@ def hints(run: Run) -> dict[str, str]:
 
 def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
     name = shlex.quote(str(run))
-    say(f"step {outcome['step']:,}: stopped: {outcome['reason']}")
+    log(f"step {outcome['step']:,}: stopped: {outcome['reason']}")
     if outcome["interrupted"]:
-        say(f"nothing is lost; go on with:  {program()} train {name} --resume")
+        log(f"nothing is lost; go on with:  {program()} train {name} --resume")
     else:
         best = outcome["best"]
         if isinstance(best, dict) and best:
@@ -282,11 +286,11 @@ def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
             )
             from dragoman.training.display import measured
 
-            say(f"best: {kind}, validation {measured(best)}, perplexity {best['perplexity']:.2f}")
-        say(f"look at:    {run}/report.html")
+            log(f"best: {kind}, validation {measured(best)}, perplexity {best['perplexity']:.2f}")
+        log(f"look at:    {run}/report.html")
         hints = outcome["hints"]
         assert isinstance(hints, dict)
         for what, command in hints.items():
-            say(f"{what + ':':12}{command}")
+            log(f"{what + ':':12}{command}")
     if as_json:
         print_json(outcome)

@@ -15,22 +15,22 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli import searching
+from dragoman.cli import search_options as searching
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import (
+from dragoman.cli.inputs import FileLayout, Format, Input, SourceKey, check_file
+from dragoman.cli.live import show
+from dragoman.cli.options import (
     Checkpoint,
     Device,
     Json,
     Progress,
     RunFolder,
+    log,
     print_json,
     print_json_list,
     program,
-    say,
     weights_of,
 )
-from dragoman.cli.inputs import Columns, Format, Input, SourceKey, check_file
-from dragoman.cli.live import show
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
@@ -131,7 +131,8 @@ def translate(
         ),
     ] = False,
     tag: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Translate as if from this corpus, one of the run's data.tags.")
+        str | None,
+        typer.Option(metavar="NAME", help="Translate as if from this corpus, one of the run's data.corpus_tags."),
     ] = None,
     format: Format = "",
     source_key: SourceKey = None,
@@ -212,7 +213,7 @@ def translate(
     if split_sentences and (prefixes or required):
         name = "--prefixes" if prefixes else "--require"
         raise UserError(f"{name} applies to one sentence: leave --split-sentences out")
-    given = Input(file, Columns(format, source_key), may_be_empty=True)
+    given = Input(file, FileLayout(format, source_key), may_be_empty=True)
     given.check()
     for folder in (run, *(together or [])):
         check_run(folder, checkpoint, device)
@@ -222,7 +223,7 @@ def translate(
         if path is not None:
             check_file(path)
     if output is not None and not show_search and _is_done(output, file, go_on, overwrite):
-        say(f"{output} is complete already: nothing is left to do")
+        log(f"{output} is complete already: nothing is left to do")
         return
 
     from dragoman import load
@@ -353,11 +354,11 @@ def _lines_of(file: Path) -> Iterator[str]:
 def _is_done(output: Path, file: Path | None, go_on: bool, overwrite: bool) -> bool:
     """Whether the output is there to be gone on with and complete; what may not be written is refused."""
     from dragoman.run.streaming import check_output, is_complete
-    from dragoman.storage import plain_errors
+    from dragoman.storage import os_errors_as_user_errors
 
     if go_on and file is None:
         raise UserError("standard input cannot be gone on with: write it to a file, and translate that")
-    with plain_errors(output):
+    with os_errors_as_user_errors(output):
         if go_on and is_complete(output):
             return True
         if file is not None and file.exists() and output.exists() and file.samefile(output):
@@ -380,7 +381,7 @@ def _check_lines(given: Input, lines: Path | None) -> None:
     """What is asked of each source must stand beside it."""
     if lines is None or (sources := _count(given)) is None:
         return
-    found = _count(Input(lines, Columns("text"), may_be_empty=True))
+    found = _count(Input(lines, FileLayout("text"), may_be_empty=True))
     if found is not None and found != sources:
         raise UserError(
             f"{lines} has {found:,} lines, but {given.file} {sources:,}: give one for each, an empty one for nothing"
@@ -394,18 +395,18 @@ def _write(places: Generator[Place], output: Path, total: int | None, again: boo
         with progress, closing(places):
             for place in places:
                 if progress.done is None and place.lines:
-                    say(f"going on after {place.lines:,} lines")
+                    log(f"going on after {place.lines:,} lines")
                 progress.show(place.lines)
     except (KeyboardInterrupt, UserError):
         if place is not None and place.lines:
-            say(f"{place.lines:,} lines are translated and safe in {output}.part")
+            log(f"{place.lines:,} lines are translated and safe in {output}.part")
             if again:
                 arguments = [word for word in sys.argv[1:] if word != "--continue"]
-                say(f"go on with:  {program()} {shlex.join([*arguments, '--continue'])}")
+                log(f"go on with:  {program()} {shlex.join([*arguments, '--continue'])}")
         raise
     assert place is not None
     _say_limits(place.unfinished, place.cut, place.unproved)
-    say(f"{output}: {progress.summary()}")
+    log(f"{output}: {progress.summary()}")
 
 
 def _lines(translation: Translation, best: int, alignment: bool) -> Iterator[str]:
@@ -436,11 +437,11 @@ def _warn(translations: Iterable[Translation]) -> Iterator[Translation]:
 
 def _say_limits(unfinished: int, cut: int, unproved: int) -> None:
     if unfinished:
-        say(f"{unfinished:,} translations reached the length limit before they ended")
+        log(f"{unfinished:,} translations reached the length limit before they ended")
     if cut:
-        say(f"{cut:,} lines were longer than the run reads (search.longest_source) and were cut there")
+        log(f"{cut:,} lines were longer than the run reads (search.max_source_length) and were cut there")
     if unproved:
-        say(
+        log(
             f"{unproved:,} translations are the best that were found, but not proved to be: exact search gave up "
             "(--states lets it look further)"
         )

@@ -9,9 +9,9 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.common import Checkpoint, Device, Json, RunFolder, beam_settings, print_json, say
-from dragoman.cli.inputs import Columns, Format, SourceKey, TargetKey, read_pairs
-from dragoman.cli.searching import Judges, judges_of
+from dragoman.cli.inputs import FileLayout, Format, SourceKey, TargetKey, read_pairs
+from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, beam_config, log, print_json
+from dragoman.cli.search_options import Judges, classify_rerankers
 from dragoman.errors import UserError
 
 
@@ -37,7 +37,7 @@ def tune(
     The options that 'translate' is to be given are printed. Weights that are named with a run are not looked at.
     """
     check_run(run, checkpoint, device)
-    sources, references = read_pairs(source, reference, Columns(format, source_key, target_key), "--reference")
+    sources, references = read_pairs(source, reference, FileLayout(format, source_key, target_key), "--reference")
 
     from dragoman import load
     from dragoman.run.finding import judges
@@ -47,13 +47,13 @@ def tune(
     loaded = load(run, checkpoint, device)
     if not all(isinstance(text, str) for text in sources):
         raise UserError(f"{source} holds vectors: weights are tuned on text")
-    named = {kind: folder for kind, (folder, _) in judges_of(loaded, rerank_with or []).items()}
-    say(f"translating {len(sources):,} sentences")
-    found = loaded.translate(sources, search=beam_settings(loaded, None, None, candidates), alignment=False)
+    named = {kind: folder for kind, (folder, _) in classify_rerankers(loaded, rerank_with or []).items()}
+    log(f"translating {len(sources):,} sentences")
+    found = loaded.translate(sources, search=beam_config(loaded, None, None, candidates), alignment=False)
     nbest = [
         [Candidate(one.text, one.score, len(one.tokens)) for one in (first, *first.alternatives)] for first in found
     ]
-    say("asking the other runs")
+    log("asking the other runs")
     reranker = Reranker(Weights(), *judges(loaded, named.get("channel"), named.get("language")))
     tuned = best_weights(reranker.ask(sources, nbest), references, metric)
     weights = asdict(tuned.weights)

@@ -16,7 +16,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple, cast
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -164,7 +164,7 @@ def format_of(corpus: Corpus) -> str:
     """`text`, `tsv` or `jsonl`: as declared, or by the file's name; a file that cannot be read as any is rejected."""
     format = corpus.format or _named_format(corpus.source)
     if format not in ("text", *FIELDS):
-        raise unknown("corpus format", format, ("text", *FIELDS))
+        raise unknown_name("corpus format", format, ("text", *FIELDS))
     if format != "text" and corpus.target is not None:
         raise UserError(
             f"{corpus.source} is read as {format}, which holds both sides, but a target file {corpus.target} was given "
@@ -249,7 +249,7 @@ def _split_record(text: str, keys: Sequence[Key], path: Path, line: int) -> list
     fields = []
     for key in cast(Sequence[str], keys):
         if key not in record:
-            raise UserError(f"{path}, line {line:,}: {unknown('key', key, record)}")
+            raise UserError(f"{path}, line {line:,}: {unknown_name('key', key, record)}")
         if not isinstance(field := record[key], str):
             raise UserError(f"{path}, line {line:,}: {key!r} must be a string, not {json.dumps(field)[:40]}")
         try:

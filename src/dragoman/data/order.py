@@ -83,7 +83,9 @@ def draws_of(counts: Sequence[int], weights: Sequence[float] = (), temperature: 
     shares = np.array(weights) if weights else sizes ** (1 / (temperature or 1))
     shares = np.where(sizes > 0, shares, 0.0)
     if not shares.any():
-        raise UserError("no corpus with a weight above 0 has a pair left: see data.weights, and what was dropped")
+        raise UserError(
+            "no corpus with a weight above 0 has a pair left: see data.sampling_weights, and what was dropped"
+        )
     quotas = int(sizes.sum()) * (shares / shares.sum())
     draws = np.floor(quotas).astype(np.int64)
     left = int(sizes.sum() - draws.sum())

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from dragoman.data.examples import Example
 from dragoman.data.store import FOLDER, LENGTHS, SHARDS, LengthCounts, Part, TokenStore, count_lengths, merge_lengths
 from dragoman.errors import UserError
-from dragoman.storage import new_folder, remove_folder
+from dragoman.storage import atomic_folder, remove_folder
 
 SHARD = 2**22  # pairs of a shard at most: a billion are 239 shards
 
@@ -138,7 +138,7 @@ def _replaced(folder: Path) -> Iterator[Path]:
     """The folder under a temporary name; when the block has ended well it takes the place of the store before it."""
     if folder.exists() and not (folder / "store.json").exists():
         raise UserError(f"{folder} exists and is no token store: delete it or choose another folder")
-    with new_folder(folder) as partial:
+    with atomic_folder(folder) as partial:
         yield partial
         remove_folder(folder)
 

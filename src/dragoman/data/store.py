@@ -119,7 +119,7 @@ class TokenStore:
             side.load(pairs)
 
     def starts(self, index: int) -> bool:
-        """Whether a row of text begins its line; a line longer than data.longest is cut into several rows."""
+        """Whether a row of text begins its line; a line longer than data.max_length is cut into several rows."""
         return not self._has(index, CONTINUES)
 
     def ends(self, index: int) -> bool:

@@ -47,7 +47,8 @@ def spread(work: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator
     except BrokenProcessPool:
         raise UserError(
             f"one of {workers} worker processes has ended before its work was done: there may be too little memory "
-            "(lower data.workers), or the calling script has no 'if __name__ == \"__main__\":' (set data.workers to 1)"
+            "(lower data.num_workers), or the calling script has no 'if __name__ == \"__main__\":' "
+            "(set data.num_workers to 1)"
         ) from None
     finally:
         pool.shutdown(cancel_futures=True)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation.error_rates import exact_match
 from dragoman.evaluation.score import References, check_pairs, references_of
 from dragoman.evaluation.translation import bleu, reference_streams
@@ -54,7 +54,7 @@ def compare(
     kinds: dict[str, Any] = {"bleu": BLEU, "chrf": CHRF, "ter": TER}
     for name in measures:
         if name not in kinds:
-            raise unknown("measure for a paired test", name, kinds)
+            raise unknown_name("measure for a paired test", name, kinds)
     if samples < 1:
         raise UserError(f"a paired test needs at least one sample, but {samples} were asked for")
     check_pairs(len(baseline), "sentences of the baseline", len(system), "sentences of the system")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from dragoman.errors import unknown
+from dragoman.errors import unknown_name
 from dragoman.evaluation.error_rates import (
     exact_match,
     item_error_rate,
@@ -36,7 +36,7 @@ def check(names: Iterable[str], others: Iterable[str] = ()) -> None:
     known = [*MEASURES, *others]
     for name in names:
         if name not in known:
-            raise unknown("measure", name, known)
+            raise unknown_name("measure", name, known)
 
 
 def evaluate(names: Iterable[str], hypotheses: Sequence[str], references: References) -> dict[str, Score]:

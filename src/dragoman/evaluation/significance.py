@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation.score import References, references_of
 from dragoman.evaluation.translation import reference_streams
 
@@ -167,7 +167,7 @@ def _statistics(
 
     metrics: dict[str, Callable[[], Any]] = {"bleu": lambda: BLEU(force=True), "chrf": CHRF}
     if measure not in metrics:
-        raise unknown("measure for a bootstrap", measure, [*metrics, "exact"])
+        raise unknown_name("measure for a bootstrap", measure, [*metrics, "exact"])
     metric = metrics[measure]()
     table = metric._extract_corpus_statistics(output, reference_streams(output, references))
     return np.array(table, np.float64), lambda sums: float(metric._compute_score_from_stats(sums).score)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation.score import References, Score, references_of
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ def bleu(
     from sacrebleu import BLEU
 
     if tokenize not in BLEU.TOKENIZERS:
-        raise unknown("BLEU tokenizer", tokenize, BLEU.TOKENIZERS)
+        raise unknown_name("BLEU tokenizer", tokenize, BLEU.TOKENIZERS)
     try:
         # `force` silences the warning about tokenized text where the user has said that it is tokenized.
         metric = BLEU(lowercase, force=tokenize == "none", tokenize=tokenize, effective_order=effective_order)

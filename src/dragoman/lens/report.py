@@ -82,7 +82,7 @@ def _preflight(folder: Path) -> Record | None:
 def _progress(run: Run, metrics: list[Record]) -> Record:
     """How far training has come: what the last checkpoint says, or else the last measurement."""
     last = run.folder / CHECKPOINTS / "last"
-    known = checkpoint.values(last).get("progress", {}) if last.exists() else {}
+    known = checkpoint.read_values(last).get("progress", {}) if last.exists() else {}
     return known or next((record for record in reversed(metrics) if "seconds" in record), {})
 
 

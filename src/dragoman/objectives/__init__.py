@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Mapping
 from typing import Any
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.objectives.denoising import Denoising, Spans
 from dragoman.objectives.language import Dialogue, Language, OneSequence
 from dragoman.objectives.masked_words import MaskedWords
@@ -35,7 +35,7 @@ OBJECTIVES: dict[str, type[Objective]] = {
 
 def objective(name: str) -> type[Objective]:
     if name not in OBJECTIVES:
-        raise unknown("objective", name, OBJECTIVES)
+        raise unknown_name("objective", name, OBJECTIVES)
     return OBJECTIVES[name]
 
 
@@ -50,7 +50,7 @@ def check(name: str, settings: Mapping[str, Any]) -> None:
     known = settings_of(name)
     for key, value in settings.items():
         if key not in known:
-            raise unknown(f"setting of the objective {name}", key, known)
+            raise unknown_name(f"setting of the objective {name}", key, known)
         check_setting(f"{name}.{key}", value, known[key].annotation)
         if isinstance(value, float) and key in ("rate", "infill", "mask", "delete", "sampling") and not 0 <= value <= 1:
             raise UserError(f"{name}.{key} is a share and must lie between 0 and 1, but is {value}")

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.errors import unknown
+from dragoman.errors import unknown_name
 from dragoman.parts.attention import CrossAttentionMixer, SelfAttentionMixer
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer
@@ -45,7 +45,7 @@ def quick(model: AnyModule, weights: Weights = "float32") -> AnyModule:
     again (a quarter of it in int8). A matrix that no kernel here can pack, or that lies on a GPU, stays a plain one.
     """
     if weights not in PACKS:
-        raise unknown("kind of weights", weights, PACKS)
+        raise unknown_name("kind of weights", weights, PACKS)
     tensors = (*model.parameters(), *model.buffers())
     copy = deepcopy(model, {id(tensor): tensor for tensor in tensors})
     packed: dict[tuple[int, int], Product] = {}  # a matrix that several layers share is packed once

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from torch import nn
 
 from dragoman import legacy
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 
 AnySpec = TypeVar("AnySpec", bound="Spec")
 Module = TypeVar("Module", bound=nn.Module)
@@ -64,14 +64,14 @@ def from_dict(data: Any, known: Mapping[str, type[Description]], what: str = "pa
     if not isinstance(kind, str):
         raise UserError(f"a {what}'s description must name its kind, but this one has {sorted(data)}")
     if kind not in known:
-        raise unknown(what, kind, known)
+        raise unknown_name(what, kind, known)
     cls = known[kind]
     hints = typing.get_type_hints(cls)
     names = {f.name for f in _fields(cls)}
     values = {name: from_dict(value, known, what) for name, value in data.items() if name != "kind"}
     for name, value in values.items():
         if name not in names:
-            raise unknown(f"field of {kind}", name, names)
+            raise unknown_name(f"field of {kind}", name, names)
         if not _fits(value, hints[name]):
             raise UserError(f"{kind}.{name} must be {_readable(hints[name])}, but is {value!r}")
     required = {f.name for f in _fields(cls) if f.default is MISSING and f.default_factory is MISSING}

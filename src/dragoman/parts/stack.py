@@ -147,7 +147,7 @@ class StackMixer(Mixer):
         if spec.recomputed and not all(getattr(part, "repeats", True) for part in self.layers.modules()):
             raise UserError(
                 "layers cannot be computed twice where they keep running statistics, which would follow a batch twice: "
-                "leave training.checkpointing out, or choose another norm"
+                "leave training.gradient_checkpointing out, or choose another norm"
             )
 
     def parts(self) -> list[tuple[str, Mixer]]:

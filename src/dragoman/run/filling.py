@@ -150,7 +150,7 @@ def _whole_texts(run: Run, texts: Sequence[str], search: Beam) -> list[Filled]:
 def _decoded(run: Run, rows: Sequence[list[int]], search: Beam) -> Iterator[tuple[int, list[Hypothesis]]]:
     """The hypotheses for each row of source ids, which stand without the symbols around them."""
     room = run.longest_source - len(run.framing.before) - len(run.framing.after)
-    budget = max(1, run.config.search.tokens // search.rows)
+    budget = max(1, run.config.search.batch_tokens // search.rows)
     for batch in sorted_batches([len(ids) for ids in rows], budget) if rows else []:
         source, lengths = run.pad([framed(rows[n][:room], run.framing) for n in batch], run.framing.pad)
         yield from zip(batch.tolist(), find(search, run, Asked(source, lengths, torch.from_numpy(batch))))

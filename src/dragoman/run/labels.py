@@ -56,7 +56,7 @@ def special_labels(tokenizer: Tokenizer, outputs: int) -> list[int]:
 def logits_of(run: Run, model: EncoderOnlyModel, rows: list[list[int]]) -> Iterator[tuple[list[int], Tensor]]:
     """The rows' numbers, batch by batch, and what the model says of each of their tokens, symbols counted in."""
     lengths = np.array([len(row) for row in rows])
-    for batch in sorted_batches(lengths, run.config.search.tokens) if len(rows) else []:
+    for batch in sorted_batches(lengths, run.config.search.batch_tokens) if len(rows) else []:
         source, source_lengths = run.pad([framed(rows[n], run.framing) for n in batch], run.framing.pad)
         yield batch.tolist(), model(source, source_lengths).float()
 

@@ -173,7 +173,7 @@ def _pairs(
     source_ids = run.encode_sources(sources) if sources is not None else [[] for _ in targets]
     target_ids = run.target_tokenizer.encode_batch([normalized_text(run, text) for text in targets])
     lengths = np.array([max(len(s), len(t) + 2) for s, t in zip(source_ids, target_ids)])
-    for rows in sorted_batches(lengths, run.config.search.tokens):
+    for rows in sorted_batches(lengths, run.config.search.batch_tokens):
         yield rows.tolist(), [source_ids[i] for i in rows], [target_ids[i] for i in rows]
 
 

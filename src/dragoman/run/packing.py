@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model
 from dragoman.parts.half import half
 from dragoman.parts.quick import PACKS, Weights, quick
@@ -20,7 +20,7 @@ class Packing:
 
     def __init__(self, weights: Weights | None = None, device: str | torch.device = "cpu") -> None:
         if weights is not None and weights not in (*PACKS, "bfloat16"):
-            raise unknown("kind of weights", weights, [*PACKS, "bfloat16"])
+            raise unknown_name("kind of weights", weights, [*PACKS, "bfloat16"])
         kind = torch.device(device).type
         if weights == "int8" and kind != "cpu":
             raise UserError(f"int8 weights are for a CPU, but the run is on {device}: load it on the device 'cpu'")

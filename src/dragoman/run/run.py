@@ -74,7 +74,7 @@ class Run:
         self.framing, self.checkpoint = framing, checkpoint_name
         self.symbols = Symbols(framing.start, framing.end, framing.banned, framing.forced, framing.closed)
         #: how many tokens of a source are read, the symbols around it counted in
-        longest = settings.search.longest_source
+        longest = settings.search.max_source_length
         self.longest_source = min(longest, model.longest_source or longest)
 
     @property
@@ -196,7 +196,7 @@ class Run:
         """The translations of some texts, in order; an empty text stays empty.
 
         A run that reads images or speech is given arrays of length × features instead.
-        `tag` names the corpus (of data.tags) from which the texts shall be taken to be: the first, unless told.
+        `tag` names the corpus (of data.corpus_tags) from which the texts shall be taken to be: the first, unless told.
         `prefixes` say how each translation begins ('' for any); what they cost is counted in the scores. `required` are
         phrases that each must contain, `forbidden` ones that none may, as whole words.
         With a dictionary, which may be empty, unknown words of a closed vocabulary are looked up in it or copied.
@@ -294,36 +294,36 @@ class Run:
     @property
     def search(self) -> Decision:
         """How it translates unless told otherwise, as the run's configuration says."""
-        own = self.config.search.description
-        return from_description(own, f"search.description of {self.folder / CONFIG}") if own else self.beam()
+        own = self.config.search.strategy
+        return from_description(own, f"search.strategy of {self.folder / CONFIG}") if own else self.beam()
 
     def beam(self, size: int | None = None) -> Beam:
         """The run's own beam search, as wide as told."""
-        if self.config.search.description and isinstance(described := self.search, Beam):
+        if self.config.search.strategy and isinstance(described := self.search, Beam):
             return described if size is None else replace(described, size=size)
         room = self.model.vocabulary - len(self.symbols.banned) - 1
         own = self.config.search
         return Beam(
-            max(1, min(own.beam, room)) if size is None else size,  # a toy vocabulary has no room for a wide beam
+            max(1, min(own.beam_size, room)) if size is None else size,  # a toy vocabulary has no room for a wide beam
             own.length_penalty,
             own.early_stopping,
             length=self.length,
-            normalisation=own.normalisation,
-            coverage=own.coverage,
-            unfinished=own.unfinished,
-            no_repeat=own.no_repeat,
+            normalisation=own.length_normalization,
+            coverage=own.coverage_penalty,
+            unfinished="behind" if own.rank_unfinished == "last" else "beside",
+            no_repeat=own.no_repeat_ngram_size,
         )
 
     @property
     def length(self) -> Length:
         """How long targets may get, as the run's configuration says."""
         search = self.config.search
-        ratio, extra = search.length_ratio, search.length_extra
+        ratio, extra = search.length_ratio, search.length_offset
         return Length(
             Length.ratio if ratio is None else ratio,
             Length.extra if extra is None else extra,
-            search.longest_target,
-            search.least,
+            search.max_target_length,
+            search.min_length,
         )
 
     def generate(self, prompts: Sequence[str], search: Decision | None = None, tokens: int = 50) -> list[Translation]:

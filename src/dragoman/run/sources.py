@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from dragoman.data.reading import dialogue
 from dragoman.data.signals import checked
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.run.labels import framed
 from dragoman.text.sentences import SplitText, split_sentences
 from dragoman.text.untranslatable import is_untranslatable
@@ -51,16 +51,16 @@ def sentences_of(run: Run, text: str) -> SplitText:
     def tokens(sentence: str) -> int:
         return len(run.source_tokenizer.encode(normalized_text(run, sentence)))
 
-    return split_sentences(text, tokens, min(room_for(run), run.config.data.longest))
+    return split_sentences(text, tokens, min(room_for(run), run.config.data.max_length))
 
 
 def tags_of(run: Run, count: int, tag: Tag) -> list[list[int]]:
     """What stands before each of some texts: the symbol of a tag, or nothing for ''."""
     if tag is None:
-        tag = next(iter(run.config.data.tags), "")
+        tag = next(iter(run.config.data.corpus_tags), "")
     names, known = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
     if wrong := [name for name in names if name and name not in known]:
-        raise unknown("tag", wrong[0], known) if known else UserError(f"{run.folder} was trained without tags")
+        raise unknown_name("tag", wrong[0], known) if known else UserError(f"{run.folder} was trained without tags")
     return [[known[name]] if name else [] for name in names]
 
 

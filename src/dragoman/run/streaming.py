@@ -19,7 +19,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from dragoman.checkpoint import MANIFEST
+from dragoman.checkpoint import MANIFEST_FILE
 from dragoman.errors import UserError
 from dragoman.run.folder import CHECKPOINTS, MODEL
 from dragoman.run.results import Translation
@@ -27,7 +27,7 @@ from dragoman.run.run import Run
 from dragoman.run.sources import Source
 from dragoman.run.translating import WINDOW
 from dragoman.search import Decision, described
-from dragoman.storage import hold, plain_errors, sync
+from dragoman.storage import flush_to_disk, lock_file, os_errors_as_user_errors
 
 VERSION = 1
 
@@ -50,7 +50,10 @@ def made_with(run: Run, settings: Decision, options: Mapping[str, object]) -> di
     """What decides how translations read, in plain values: weights, search, and the options of the output."""
     files = [run.folder / MODEL, *sorted(run.folder.glob("tokenizer*.json"))]
     digest = blake2b(digest_size=8)
-    for path in [*files, run.folder / CHECKPOINTS / run.checkpoint / MANIFEST]:  # which holds the weights' own digests
+    for path in [
+        *files,
+        run.folder / CHECKPOINTS / run.checkpoint / MANIFEST_FILE,
+    ]:  # which holds the weights' own digests
         digest.update(path.read_bytes())
     values: dict[str, Any] = {"checkpoint": run.checkpoint, "model": digest.hexdigest()}
     values |= _flat("search", described(settings))
@@ -146,7 +149,7 @@ class _Growing:
     def __init__(self, output: Path, made: Mapping[str, Any], go_on: bool, overwrite: bool) -> None:
         self.output = output
         self.part, self.journal = partial(output)
-        with plain_errors(output), ExitStack() as opened:
+        with os_errors_as_user_errors(output), ExitStack() as opened:
             self.log = opened.enter_context(self.journal.open("a+b"))
             self._hold()
             if self._size() and not go_on and not overwrite:
@@ -163,7 +166,7 @@ class _Growing:
 
     def _hold(self) -> None:
         busy = f"{self.output} is being written by another process: wait for it, or stop it"
-        hold(self.log, busy)
+        lock_file(self.log, busy)
         if not self.journal.exists() or not os.path.samestat(os.fstat(self.log.fileno()), self.journal.stat()):
             raise UserError(busy)  # it has ended and removed the journal since we opened it
 
@@ -206,7 +209,7 @@ class _Growing:
         self.log.flush()
 
     def add(self, written: bytes, place: Place) -> None:
-        with plain_errors(self.output):
+        with os_errors_as_user_errors(self.output):
             self.file.write(written)
             self.file.flush()
             os.fsync(self.file.fileno())  # before the journal says that it is there
@@ -214,10 +217,10 @@ class _Growing:
         self.place = place
 
     def finish(self) -> None:
-        with plain_errors(self.output):
+        with os_errors_as_user_errors(self.output):
             self.file.close()  # a file that is open cannot be renamed everywhere
             self.part.replace(self.output)
-            sync(self.output.parent)
+            flush_to_disk(self.output.parent)
             self.log.close()
             self.journal.unlink(missing_ok=True)
 

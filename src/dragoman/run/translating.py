@@ -139,7 +139,7 @@ class Translating:
             [i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied], dtype=np.int64
         )
         lengths = np.array([len(sources[i]) for i in written])
-        budget = max(1, run.config.search.tokens // self.settings.rows)
+        budget = max(1, run.config.search.batch_tokens // self.settings.rows)
 
         def translated(batch: NDArray[np.int64]) -> list[Translation]:
             rows = written[batch]
@@ -249,7 +249,7 @@ def continued(run: Run, prompts: Sequence[str], settings: Decision) -> list[Tran
     if room is not None and int(room) < 1:
         raise UserError(f"a prompt has {longest:,} tokens, and {1 - int(room):,} too many for the model: shorten it")
     results = [Translation("", 0.0)] * len(prompts)
-    budget = max(1, run.config.search.tokens // settings.rows)
+    budget = max(1, run.config.search.batch_tokens // settings.rows)
     for batch in sorted_batches([len(ids) for ids in encoded], budget) if len(prompts) else []:
         source, lengths = run.pad([encoded[i][:-1] for i in batch], run.framing.pad)
         first = torch.tensor([encoded[i][-1] for i in batch], device=run.device)

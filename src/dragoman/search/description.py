@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import with_early_stopping
+from dragoman.config import rename_stopping_settings
 from dragoman.errors import UserError
 from dragoman.parts.spec import Description, from_dict, to_dict
 from dragoman.search.exact import Exact
@@ -61,7 +61,7 @@ def _current(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     current = {name: _current(item) for name, item in value.items()}
-    return with_early_stopping(current, "Beam.") if value.get("kind") == "Beam" else current
+    return rename_stopping_settings(current, "Beam.") if value.get("kind") == "Beam" else current
 
 
 def _named(value: Any) -> Any:

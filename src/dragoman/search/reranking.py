@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.parts.spec import Description
 from dragoman.search.settings import OtherRun, Search
 from dragoman.search.utilities import Array, Bleu, ChrF, Overlap, Utility, paired
@@ -158,7 +158,7 @@ def tune(nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric
     in either direction; when none helps, steps are halved.
     """
     if metric not in METRICS:
-        raise unknown("metric", metric, METRICS)
+        raise unknown_name("metric", metric, METRICS)
     if len(nbest) != len(references):
         raise UserError(
             f"{len(nbest)} lists of candidates cannot go with {len(references)} references: one each is needed"

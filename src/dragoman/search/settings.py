@@ -10,7 +10,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.parts.spec import Description
 from dragoman.search.penalties import NORMALISATIONS, Normalisation
 from dragoman.search.stopping import RULES, EarlyStopping
@@ -86,7 +86,7 @@ class Beam(Description):
         if not -10 <= self.length_penalty <= 10:
             raise UserError(f"a length penalty must lie between -10 and 10, but is {self.length_penalty}")
         if self.normalisation not in NORMALISATIONS:
-            raise unknown("length normalisation", self.normalisation, NORMALISATIONS)
+            raise unknown_name("length normalisation", self.normalisation, NORMALISATIONS)
         if not 0 <= self.coverage <= 10:
             raise UserError(f"a coverage penalty must lie between 0 and 10, but is {self.coverage}")
         if self.size < 1:

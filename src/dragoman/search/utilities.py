@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.errors import unknown
+from dragoman.errors import unknown_name
 
 Array = NDArray[Any]
 BLOCK = 1 << 21  # numbers of a dense matrix that are held at once
@@ -260,7 +260,7 @@ UTILITIES: dict[str, Utility] = {"chrf": ChrF(), "chrf++": ChrF(words=2), "bleu"
 
 def utility_of(name: str) -> Utility:
     if name not in UTILITIES:
-        raise unknown("utility", name, UTILITIES)
+        raise unknown_name("utility", name, UTILITIES)
     return UTILITIES[name]
 
 

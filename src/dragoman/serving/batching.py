@@ -163,7 +163,7 @@ class Batcher:
         return sum(job.tokens for job in self._jobs) >= self._budget(self._jobs[0].way)
 
     def _budget(self, way: Way) -> int:
-        return self.batching.tokens or max(1, self.run.config.search.tokens // way.search.rows)
+        return self.batching.tokens or max(1, self.run.config.search.batch_tokens // way.search.rows)
 
     def _take(self) -> Batch:
         """Sentences of the first request and of others that go the same way, in turns, while there is room.

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.run import Run, Translation
 from dragoman.run.sources import sentences_of
 from dragoman.search import Beam, Decision, Length, MinimumRisk, Sample, from_description
@@ -135,7 +135,7 @@ class Service:
 
     def named(self, name: str) -> Served:
         if name not in self.runs:
-            raise RequestError(400, str(unknown("run", name, self.runs)))
+            raise RequestError(400, str(unknown_name("run", name, self.runs)))
         return self.runs[name]
 
     def meant(self, name: str | None, source: str | None, target: str | None) -> Served:
@@ -204,7 +204,7 @@ class Service:
 
     @staticmethod
     def _longest(run: Run) -> int:
-        return max(run.config.search.longest_target, Length().most)
+        return max(run.config.search.max_target_length, Length().most)
 
     def streaming(self, served: Served) -> Run:
         """The run for a translation word by word, whose steps alternate with those of batches."""

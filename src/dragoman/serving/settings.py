@@ -42,7 +42,7 @@ class Limits:
 class Batching:
     """How requests are gathered: until they have so many source tokens, or the first has waited so long."""
 
-    tokens: int | None = None  # what the run's search.tokens allow, if not given
+    tokens: int | None = None  # what the run's search.batch_tokens allow, if not given
     delay: float = 0.005  # seconds
 
     def __post_init__(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.errors import unknown
+from dragoman.errors import unknown_name
 from dragoman.systems import (
     compressed,
     convolutional,
@@ -41,5 +41,5 @@ SYSTEMS: dict[str, System] = {name: one for family in _FAMILIES for name, one in
 
 def system(name: str) -> System:
     if name not in SYSTEMS:
-        raise unknown("system", name, SYSTEMS)
+        raise unknown_name("system", name, SYSTEMS)
     return SYSTEMS[name]

@@ -148,8 +148,8 @@ BERT: dict[str, Any] = {
     "optimizer": "adamw",
     "learning_rate": 1e-4,
     "schedule": "linear",
-    "warmup": 10_000,
-    "clip": 1.0,
+    "warmup_steps": 10_000,
+    "clip_norm": 1.0,
     "beta1": 0.9,
     "beta2": 0.999,
     "epsilon": 1e-6,
@@ -157,7 +157,7 @@ BERT: dict[str, Any] = {
 }
 
 #: Liu et al. 2019, table 9
-ROBERTA: dict[str, Any] = BERT | {"learning_rate": 6e-4, "warmup": 24_000, "clip": 0.0, "beta2": 0.98}
+ROBERTA: dict[str, Any] = BERT | {"learning_rate": 6e-4, "warmup_steps": 24_000, "clip_norm": 0.0, "beta2": 0.98}
 
 SYSTEMS: dict[str, System] = {
     "bert": System(
@@ -220,7 +220,7 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         paper_training=PaperTraining(
-            BERT | {"learning_rate": 5e-5, "warmup": 100, "label_smoothing": 0.0},
+            BERT | {"learning_rate": 5e-5, "warmup_steps": 100, "label_smoothing": 0.0},
             {"dropout": 0.1},
             steps=1000,
             differences="the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to "

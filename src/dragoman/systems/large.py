@@ -102,8 +102,8 @@ def llama(
 ADAMW: dict[str, Any] = {
     "optimizer": "adamw",
     "schedule": "cosine",
-    "final_rate": 0.1,
-    "clip": 1.0,
+    "final_rate_factor": 0.1,
+    "clip_norm": 1.0,
     "beta1": 0.9,
     "beta2": 0.95,
     "epsilon": 1e-8,
@@ -124,7 +124,7 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         paper_training=PaperTraining(
-            ADAMW | {"learning_rate": 6e-4, "warmup": 750},
+            ADAMW | {"learning_rate": 6e-4, "warmup_steps": 750},
             rates={"big": 6e-5},
             steps=520_000,
             differences="the paper counts tokens: 375 million of warm-up and 260 billion until the rate is a tenth, "
@@ -144,7 +144,7 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         paper_training=PaperTraining(
-            ADAFACTOR | {"momentum": 0.9, "clip": 1.0, "label_smoothing": 0.0},
+            ADAFACTOR | {"momentum": 0.9, "clip_norm": 1.0, "label_smoothing": 0.0},
             {"dropout": 0.0},
             differences="second moments are factored into rows and columns, the paper's are not; left out: weight "
             "decay by the square of the rate, the auxiliary loss on log Z, and batches that grow",
@@ -163,7 +163,7 @@ SYSTEMS: dict[str, System] = {
         },
         0.4,
         paper_training=PaperTraining(
-            ADAMW | {"learning_rate": 3e-4, "warmup": 2000},
+            ADAMW | {"learning_rate": 3e-4, "warmup_steps": 2000},
             {"dropout": 0.0},
             rates={"big": 1.5e-4},
             steps=250_000,

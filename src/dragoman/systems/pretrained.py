@@ -118,9 +118,9 @@ ADAFACTOR: dict[str, Any] = {
     "optimizer": "adafactor",
     "learning_rate": 0.01,
     "schedule": "inverse-sqrt",
-    "warmup": 10_000,
-    "warmup_start": 1.0,
-    "clip": 0.0,
+    "warmup_steps": 10_000,
+    "warmup_start_factor": 1.0,
+    "clip_norm": 0.0,
 }
 
 SYSTEMS: dict[str, System] = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from dragoman.errors import unknown
+from dragoman.errors import unknown_name
 from dragoman.models import EncoderDecoder
 from dragoman.parts.initial import Glorot, Orthogonal
 from dragoman.parts.recurrence import Recurrent
@@ -39,7 +39,7 @@ SCORES: dict[str, Spec] = {
 
 def _score(name: str) -> Spec:
     if name not in SCORES:
-        raise unknown("score", name, SCORES)
+        raise unknown_name("score", name, SCORES)
     return SCORES[name]
 
 
@@ -155,8 +155,8 @@ SIZES = {
 SGD: dict[str, Any] = {
     "optimizer": "sgd",
     "schedule": "halving",
-    "warmup": 0,
-    "clip": 5.0,
+    "warmup_steps": 0,
+    "clip_norm": 5.0,
     "label_smoothing": 0.0,
     "loss_normalization": "sentences",
 }
@@ -166,8 +166,8 @@ ADADELTA: dict[str, Any] = {
     "optimizer": "adadelta",
     "learning_rate": 1.0,
     "schedule": "constant",
-    "warmup": 0,
-    "clip": 1.0,
+    "warmup_steps": 0,
+    "clip_norm": 1.0,
     "label_smoothing": 0.0,
     "loss_normalization": "sentences",
 }
@@ -180,7 +180,7 @@ SYSTEMS: dict[str, System] = {
         SIZES | {"tiny": {"width": 128, "layers": 2, "tied": True}},
         1.0,
         paper_training=PaperTraining(
-            SGD | {"learning_rate": 0.7, "hold": 5.0, "halve_every": 0.5},
+            SGD | {"learning_rate": 0.7, "halving_start_epoch": 5.0, "halving_interval": 0.5},
             {"dropout": 0.0},
             differences="batches have a number of tokens instead of 128 sentences; weights start as Glorot's instead "
             "of uniform in ±0.08",
@@ -221,7 +221,7 @@ SYSTEMS: dict[str, System] = {
         SIZES,
         1.0,
         paper_training=PaperTraining(
-            SGD | {"learning_rate": 1.0, "hold": 8.0, "halve_every": 1.0},
+            SGD | {"learning_rate": 1.0, "halving_start_epoch": 8.0, "halving_interval": 1.0},
             {"dropout": 0.2},
             differences="the paper's models with dropout, trained for 12 epochs; those without it start halving after "
             "5 of 10 epochs; batches have a number of tokens instead of 128 sentences; weights start as Glorot's "

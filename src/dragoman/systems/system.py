@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.models import ModelSpec
 from dragoman.systems.vocabulary import Vocabulary
 
@@ -38,7 +38,7 @@ class PaperTraining:
         for size, rate in self.rates.items():
             shown[f"learning_rate ({size})"] = rate
         if self.steps:
-            shown["warmup"] = f"{shown['warmup']:,} of {self.steps:,} steps"
+            shown["warmup_steps"] = f"{shown['warmup_steps']:,} of {self.steps:,} steps"
         written = {name: f"{value:g}" if isinstance(value, float) else value for name, value in shown.items()}
         return ", ".join(f"{name} {value}" for name, value in written.items())
 
@@ -83,11 +83,11 @@ class System:
     def spec(self, vocabulary: Vocabulary, size: str = "base", **settings: Any) -> ModelSpec:
         """The model's spec: the size's settings, then the user's."""
         if size not in self.sizes:
-            raise unknown("size", size, self.sizes)
+            raise unknown_name("size", size, self.sizes)
         known = self.settings()
         for name, value in settings.items():
             if name not in known:
-                raise unknown(f"setting of {self.make.__name__}", name, known)
+                raise unknown_name(f"setting of {self.make.__name__}", name, known)
             check_setting(f"{self.make.__name__}.{name}", value, known[name].annotation)
         return self.make(vocabulary, **(dict(self.sizes[size]) | settings))
 

@@ -92,8 +92,8 @@ def round_to(number: float, multiple: int) -> int:
 TRAINING: dict[str, Any] = {
     "optimizer": "adam",
     "schedule": "inverse-sqrt",
-    "warmup": 4000,
-    "clip": 0.0,
+    "warmup_steps": 4000,
+    "clip_norm": 0.0,
     "beta1": 0.9,
     "beta2": 0.98,
     "epsilon": 1e-9,

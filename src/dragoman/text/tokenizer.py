@@ -26,7 +26,7 @@ from types import MappingProxyType
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.text import vocabulary
 from dragoman.text.symbols import BYTES, CLASS, END, MASK, PAD, SEPARATOR, START, SYMBOLS, UNKNOWN
 from dragoman.text.words import alignment_spans
@@ -333,9 +333,9 @@ def _symbol(tag: str) -> str:
 
 def _check(kind: str, marker: str) -> None:
     if kind not in KINDS and kind != LABEL:
-        raise unknown("kind of tokenizer", kind, KINDS)
+        raise unknown_name("kind of tokenizer", kind, KINDS)
     if marker not in MARKERS:
-        raise unknown("marker", marker, MARKERS)
+        raise unknown_name("marker", marker, MARKERS)
 
 
 def _sound(text: str) -> str:

@@ -47,7 +47,7 @@ class Origin:
     def open(name: str) -> Origin:
         folder = Path(name)
         spec = read_spec(folder)
-        if not checkpoint.is_whole(folder / CHECKPOINTS / "best"):
+        if not checkpoint.is_complete(folder / CHECKPOINTS / "best"):
             raise UserError(f"{folder} has no checkpoint to start from: train it first")
         settings = config.from_yaml(folder / CONFIG)
         return Origin(folder, settings, spec, read_framing(folder), read_tokenizers(folder))
@@ -59,7 +59,7 @@ class Origin:
         return objective(name).usage if name else blueprint(self.spec).usage
 
     def weights(self) -> dict[str, Tensor]:
-        return checkpoint.tensors(self.folder / CHECKPOINTS / "best", "model")
+        return checkpoint.read_tensors(self.folder / CHECKPOINTS / "best", "model")
 
 
 @dataclass(frozen=True)
@@ -89,11 +89,11 @@ def take_over(model: Model, weights: dict[str, Tensor]) -> Taken:
     found = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
     loaded = []
     with torch.no_grad():
-        for name, weight in checkpoint.weights_of(model).items():
+        for name, weight in checkpoint.named_weights(model).items():
             if name in found and found[name].shape == weight.shape:
                 weight.copy_(found[name])
                 loaded.append(name)
-    wanted = checkpoint.weights_of(model)
+    wanted = checkpoint.named_weights(model)
     used = {*loaded, *(f"discriminator.{name}" for name in loaded)}
     return Taken(loaded, [n for n in weights if n not in used], [n for n in wanted if n not in loaded])
 
@@ -109,7 +109,7 @@ def with_labels(spec: ModelSpec, labels: int) -> ModelSpec:
 def begin(folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], say: Say) -> None:
     """Write the weights to start from, where another run or files of word vectors give some."""
     text, start_from = config.text, config.training.start_from
-    if not (start_from or text.source_vectors or text.target_vectors):
+    if not (start_from or text.source_word_vectors or text.target_word_vectors):
         return
     torch.manual_seed(config.training.seed)
     model = spec.build()
@@ -125,7 +125,7 @@ def begin(folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Token
         say(f"starting from {start_from}")
         for line in taken.lines():
             say(line)
-    for path, tokenizer, table in zip((text.source_vectors, text.target_vectors), tokenizers, _tables(model)):
+    for path, tokenizer, table in zip((text.source_word_vectors, text.target_word_vectors), tokenizers, _tables(model)):
         if path is None:
             continue
         if table is None:
@@ -135,7 +135,7 @@ def begin(folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Token
             table.weight[torch.from_numpy(found.rows)] = torch.from_numpy(found.matrix) / table.scale
         share = 100 * found.found / max(1, found.of)
         say(f"{path}: vectors for {found.found:,} of {found.of:,} words of the vocabulary ({share:.0f} %)")
-    checkpoint.save(folder / INITIAL, {"model": checkpoint.weights_of(model)}, values)
+    checkpoint.save(folder / INITIAL, {"model": checkpoint.named_weights(model)}, values)
 
 
 def same_task(folder: Path) -> bool:
@@ -143,7 +143,7 @@ def same_task(folder: Path) -> bool:
 
     After pretraining the start is not a solution of the task: it is validated, but never the best.
     """
-    return bool(checkpoint.values(folder / INITIAL).get("same_task", False))
+    return bool(checkpoint.read_values(folder / INITIAL).get("same_task", False))
 
 
 def _tables(model: Model) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:

@@ -76,8 +76,8 @@ def largest(peak: Callable[[int], int | None], least: int, most: int, limit: int
             high = tokens
         if not fitting:
             raise UserError(
-                f"not even {least:,} tokens a batch fit the memory: choose a smaller system, lower data.longest, or "
-                "set training.checkpointing=true"
+                f"not even {least:,} tokens a batch fit the memory: choose a smaller system, lower data.max_length, or "
+                "set training.gradient_checkpointing=true"
             )
         low = fitting[-1][0]
         tokens = min(most, _next(fitting, high, limit))
@@ -100,7 +100,7 @@ def try_out(folder: Path, config: Config, tokens: int) -> int | None:
     if gpu:
         torch.cuda.reset_peak_memory_stats()
     try:
-        return _used(folder, replace(config, training=replace(config.training, tokens=tokens)))
+        return _used(folder, replace(config, training=replace(config.training, batch_tokens=tokens)))
     except MemoryShortError:
         return None
     finally:  # nothing of a trial is left for the next
@@ -137,14 +137,16 @@ def widest(batches: Batches) -> Batch:
 def by_estimate(config: Config, spec: ModelSpec, least: int, most: int) -> tuple[int, str]:
     """On a CPU, where running out of memory ends the process: what is free, by the estimate of the preflight."""
     free, many = available_memory(), 2**20
-    some, more = (estimate_activations(spec, count, config.training.checkpointing) for count in (many, 2 * many))
+    some, more = (
+        estimate_activations(spec, count, config.training.gradient_checkpointing) for count in (many, 2 * many)
+    )
     each = (more - some) / many
     model = 16 * count_parameters(spec) + some - many * each  # weights, gradients, two moments, a chunk of logits
     tokens = int((MARGIN * free - model) / each)
     if tokens < least:
         raise UserError(
             f"training needs about {(model + least * each) / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free: "
-            "choose a smaller system, lower data.longest, or set training.checkpointing=true"
+            "choose a smaller system, lower data.max_length, or set training.gradient_checkpointing=true"
         )
     return min(tokens, most), f"the most that fit {free / 2**30:.1f} GiB, by an estimate: nothing is tried on a CPU"
 

@@ -59,11 +59,13 @@ class Choice:
 
 def choose_vocabulary(config: Config, words: int) -> tuple[Config, list[Choice]]:
     """The size of the vocabulary: 8·√words, by which rare pieces are still seen often enough to be learned."""
-    if config.text.size is not None or config.text.kind == "byte":
+    if config.text.vocab_size is not None or config.text.tokenizer == "byte":
         return config, []
     size = max(500, min(32_000, round(8 * math.sqrt(words), -2)))
-    chosen = replace(config, text=replace(config.text, size=int(size)))
-    return chosen, [Choice("text.size", int(size), f"8·√words for the {words:,} words of the corpus, at most 32,000")]
+    chosen = replace(config, text=replace(config.text, vocab_size=int(size)))
+    return chosen, [
+        Choice("text.vocab_size", int(size), f"8·√words for the {words:,} words of the corpus, at most 32,000")
+    ]
 
 
 def choose_copying(config: Config, reading: Reading, evidence: CopyEvidence) -> tuple[Config, list[Choice]]:
@@ -95,12 +97,12 @@ def choose_objective(config: Config, spec: ModelSpec, holds: str) -> Config:
 
 def choose_best_by(config: Config, references: Sequence[str]) -> tuple[Config, list[Choice]]:
     """The metric by which the best checkpoint is selected, by objective and validation references."""
-    if config.training.best_by != "auto":
-        check_metric(config.training.best_by, references)
+    if config.training.selection_metric != "auto":
+        check_metric(config.training.selection_metric, references)
         return config, []
     metric, why = choose_metric(objective(config.objective.name or "translation"), references)
-    training = replace(config.training, best_by=metric)  # type: ignore[arg-type]
-    return replace(config, training=training), [Choice("training.best_by", metric, why)]
+    training = replace(config.training, selection_metric=metric)  # type: ignore[arg-type]
+    return replace(config, training=training), [Choice("training.selection_metric", metric, why)]
 
 
 def choose(
@@ -116,7 +118,7 @@ def choose(
     how = recipe(name, named)
     asked = config.training.recipe
     config = _with_recipe(config, name, how)
-    reason = f"{config.training.value('optimizer')}, {config.training.value('schedule')}; {how.why}"
+    reason = f"{config.training.resolved('optimizer')}, {config.training.resolved('schedule')}; {how.why}"
     choices = [] if asked == name and not how.paper else [Choice("training.recipe", name, reason)]
     if build is not None:
         config, more = _choose_system(config, how, len(store), device)
@@ -138,15 +140,18 @@ def _with_recipe(config: Config, name: str, how: Recipe) -> Config:
 def _choose_segmentation(config: Config, how: Recipe, pairs: int) -> tuple[Config, list[Choice]]:
     """BPE dropout, where the recipe has it, for texts that are few."""
     text = config.text
-    if text.dropout is not None:
+    if text.bpe_dropout is not None:
         return config, []
     suits = (
-        text.kind == "bpe" and config.objective.name == "translation" and config.system.size != "tiny" and pairs < FEW
+        text.tokenizer == "bpe"
+        and config.objective.name == "translation"
+        and config.system.size != "tiny"
+        and pairs < FEW
     )
     rate = how.bpe_dropout if suits else 0.0
     why = "every epoch sees the words cut into other pieces, which helps where pairs are few"
-    choices = [Choice("text.dropout", rate, why)] if rate else []
-    return replace(config, text=replace(text, dropout=rate)), choices
+    choices = [Choice("text.bpe_dropout", rate, why)] if rate else []
+    return replace(config, text=replace(text, bpe_dropout=rate)), choices
 
 
 def _choose_system(config: Config, how: Recipe, pairs: int, device: str) -> tuple[Config, list[Choice]]:
@@ -181,50 +186,52 @@ def _choose_training(
         choices.append(Choice(f"training.{setting}", value, reason))
         return value
 
-    tokens = training.tokens
+    tokens = training.batch_tokens
     if tokens is None:
-        tokens = max(_batch(target_tokens, gpu), 2 * config.data.longest + 4)
-        choose_one("tokens", tokens, "tokens a batch, by the amount of data and the device")
+        tokens = max(_batch(target_tokens, gpu), 2 * config.data.max_length + 4)
+        choose_one("batch_tokens", tokens, "tokens a batch, by the amount of data and the device")
     elif tokens < store.longest + 2:
         raise UserError(
-            f"training.tokens is {tokens:,}, but the longest sentence, of {store.longest:,} tokens, must fit a batch: "
-            "raise it, or lower data.longest"
+            f"training.batch_tokens is {tokens:,}, but the longest sentence, of {store.longest:,} tokens, must fit a "
+            "batch: raise it, or lower data.max_length"
         )
     places = int(blueprint(spec).width(lengths.source + 1, lengths.target + 1) @ lengths.pairs)
-    an_epoch = max(1, math.ceil(places / (0.95 * tokens * training.accumulate)))
+    an_epoch = max(1, math.ceil(places / (0.95 * tokens * training.gradient_accumulation)))
     steps = training.steps
     if training.schedule in ENDING and steps is None and training.epochs is None:
-        steps = whole_training(target_tokens, tokens * training.accumulate)
+        steps = whole_training(target_tokens, tokens * training.gradient_accumulation)
         end = "then" if training.minutes is None else f"then, or after {count(training.minutes, 'minute')}"
         why = f"about {steps / an_epoch:.0f} epochs, by the amount of data; the learning rate falls to zero by {end}"
         choose_one("steps", steps, why)
     limits = [steps, training.epochs and training.epochs * an_epoch]
     planned = min((limit for limit in limits if limit is not None), default=None)  # steps, unless patience ends it
-    warmup = training.warmup
+    warmup = training.warmup_steps
     if warmup is None and (own := how.warmup(planned)) is not None:
-        warmup = choose_one("warmup", *own)
+        warmup = choose_one("warmup_steps", *own)
     if warmup is None:
         warmup = min(4000, max(100, 4 * an_epoch))
         warmup = warmup if planned is None else max(1, min(warmup, planned // 10))
         least = "" if training.minutes is None else ", at most a tenth of the time"
-        choose_one("warmup", warmup, f"about {warmup / an_epoch:.1f} epochs of about {an_epoch:,} steps{least}")
+        choose_one("warmup_steps", warmup, f"about {warmup / an_epoch:.1f} epochs of about {an_epoch:,} steps{least}")
     learning_rate = training.learning_rate
     if learning_rate is None:
         started = training.start_from is not None
         learning_rate = choose_one("learning_rate", *how.peak(spec.dim, warmup, config.system.size, started))
-    every = training.validate_every
+    every = training.validation_interval
     if every is None:
         every = max(50, min(2000, max(an_epoch, planned // 12 if planned else 0)))
-        choose_one("validate_every", every, "steps" if training.minutes is None else "steps, or a tenth of the time")
-    decoded = training.validate_sentences
+        choose_one(
+            "validation_interval", every, "steps" if training.minutes is None else "steps, or a tenth of the time"
+        )
+    decoded = training.validation_sentences
     if decoded is None:
         decoded = MAX_SENTENCES
         if objective(config.objective.name or "translation").decodes:
-            affordable = every * tokens * training.accumulate / DECODING_COST / (target_tokens / len(store))
+            affordable = every * tokens * training.gradient_accumulation / DECODING_COST / (target_tokens / len(store))
             if training.minutes is not None:
                 affordable = min(affordable, DECODED_PER_MINUTE * training.minutes)
             decoded = int(max(50, min(decoded, affordable)))
-            choose_one("validate_sentences", decoded, "decoded at each validation, in about a tenth of the time")
+            choose_one("validation_sentences", decoded, "decoded at each validation, in about a tenth of the time")
     compiles = training.compile
     if compiles is None:
         words = target_tokens / max(1, len(store))
@@ -233,13 +240,13 @@ def _choose_training(
     smoothing = training.label_smoothing
     resolved = replace(
         training,
-        **{name: training.value(name) for name in TRAINING_DEFAULTS},
-        tokens=tokens,
+        **{name: training.resolved(name) for name in TRAINING_DEFAULTS},
+        batch_tokens=tokens,
         label_smoothing=objective(config.objective.name or "").smooths if smoothing is None else smoothing,
         learning_rate=learning_rate,
-        warmup=warmup,
-        validate_every=every,
-        validate_sentences=decoded,
+        warmup_steps=warmup,
+        validation_interval=every,
+        validation_sentences=decoded,
         steps=steps,
         device=device,
         compile=compiles,

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from dragoman import checkpoint, evaluation
 from dragoman.config import Config, from_yaml, to_yaml
 from dragoman.data import TokenStore
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation.system_comparison import RunResult
 from dragoman.models import ModelSpec, blueprint
 from dragoman.models.flops import Extent, flops
@@ -39,13 +39,13 @@ VALIDATIONS = 5  # checkpoints of a run, at equal distances; the best by validat
 #: How systems are trained in a comparison: alike, and on batches that do not depend on the system.
 SAME_FOR_ALL: dict[str, Any] = {
     "recipe": "plain",
-    "batch_width": "pair",
-    "layout": "padded",
+    "batch_by": "pair",
+    "batch_layout": "padded",
     "patience": None,
-    "average": False,
-    "keep": 1,
-    "validate_sentences": 0,
-    "best_by": "loss",
+    "average_checkpoints": False,
+    "keep_checkpoints": 1,
+    "validation_sentences": 0,
+    "selection_metric": "loss",
 }
 
 
@@ -90,7 +90,7 @@ def check_settings(names: Sequence[str], config: Config) -> None:
     known = {setting for name in names for setting in SYSTEMS[name].settings()}
     for setting in config.system.settings:
         if setting not in known:
-            raise unknown("setting of these systems", setting, known)
+            raise unknown_name("setting of these systems", setting, known)
 
 
 def check_request(folder: Path, config: Config, budget: Budget) -> None:
@@ -163,11 +163,11 @@ def _fit_to_budget(place: Path, budget: Budget, asked: Config) -> None:
         training = replace(config.training, minutes=budget.amount, steps=None)
     else:
         steps = _steps(place, budget, config)
-        warmup = config.training.warmup
-        if asked.training.warmup is None and config.training.recipe != "textbook" and warmup is not None:
+        warmup = config.training.warmup_steps
+        if asked.training.warmup_steps is None and config.training.recipe != "textbook" and warmup is not None:
             warmup = max(1, min(warmup, steps // 10))
-        every = asked.training.validate_every or max(100, math.ceil(steps / VALIDATIONS))
-        training = replace(config.training, steps=steps, warmup=warmup, validate_every=every)
+        every = asked.training.validation_interval or max(100, math.ceil(steps / VALIDATIONS))
+        training = replace(config.training, steps=steps, warmup_steps=warmup, validation_interval=every)
     write_file(place / CONFIG, to_yaml(replace(config, training=training)))
 
 
@@ -177,7 +177,9 @@ def _steps(place: Path, budget: Budget, config: Config) -> int:
         return round(budget.amount)
     if budget.amount is None:
         store, training = TokenStore(place / "data" / "train"), config.training
-        return whole_training(store.sides[1].tokens + len(store), (training.tokens or 4096) * training.accumulate)
+        return whole_training(
+            store.sides[1].tokens + len(store), (training.batch_tokens or 4096) * training.gradient_accumulation
+        )
     plan = _Plan(place)
     cost = plan.flops if budget.kind == "flops" else plan.target_tokens
     spent = 0.0
@@ -194,7 +196,7 @@ class _Plan:
     def __init__(self, place: Path) -> None:
         self.batches = Trainer(place, Silent()).batches
         config, framing = from_yaml(place / CONFIG), read_framing(place)
-        self.accumulate, store = config.training.accumulate, self.batches.store
+        self.accumulate, store = config.training.gradient_accumulation, self.batches.store
         self.source, self.target = store.source_lengths, store.target_lengths
         self.around = len(framing.before) + len(framing.after)
         self.joined = objective(config.objective.name or "translation").counts_source
@@ -229,7 +231,7 @@ def measure(
 ) -> RunResult:
     """Translate the test set with a trained run, once: the result is kept in the run folder."""
     place = run_folder(folder, name, seed)
-    last = checkpoint.values(place / CHECKPOINTS / "last")["progress"]
+    last = checkpoint.read_values(place / CHECKPOINTS / "last")["progress"]
     run = load(place, device=device)
     scored = run.score(sources, references)
     plan, steps = _Plan(place), int(last["step"])

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from dragoman import progress
-from dragoman.progress import bar, clock
+from dragoman import console as progress
+from dragoman.console import format_duration, progress_bar
 from dragoman.training.display import Display
 from dragoman.training.validation import Validation
 
@@ -19,7 +19,7 @@ class ComparisonDisplay:
 
     def __init__(self, systems: Sequence[str], seeds: int) -> None:
         self.systems, self.seeds = list(systems), seeds
-        self.bar = bar(sys.stderr.isatty())
+        self.bar = progress_bar(sys.stderr.isatty())
         self.tasks = {name: self.bar.add_task(f"{name}  waiting", total=float(seeds)) for name in systems}
         self.waiting = len(self.systems) * seeds  # runs that have not begun
         self.durations: list[float] = []  # seconds of the runs that were trained now
@@ -59,7 +59,7 @@ class ComparisonDisplay:
     def time_left(self, current: float) -> str:
         """An estimate for all runs; `current`: seconds left of the current one."""
         known = self.durations
-        return f"{clock(current + self.waiting * sum(known) / len(known))} left for all" if known else ""
+        return f"{format_duration(current + self.waiting * sum(known) / len(known))} left for all" if known else ""
 
 
 class RunDisplay(Display):
@@ -85,7 +85,7 @@ class RunDisplay(Display):
         if done is not None and done > self.before:
             rate = max(0.0, time.monotonic() - self.began) / (done - self.before)
             left = rate * max(0.0, 1 - done)
-            parts.append(f"{clock(left)} left")
+            parts.append(f"{format_duration(left)} left")
             if in_all := self.parent.time_left(left):
                 parts.append(in_all)
         return "  ".join(parts)

@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from dragoman import progress
-from dragoman.progress import BETWEEN_LINES, bar, clock
+from dragoman import console as progress
+from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, progress_bar
 from dragoman.training.validation import Validation
 
 
 class Display:
     """Plain lines, for logs and pipes."""
 
-    EVERY = BETWEEN_LINES
+    EVERY = LOG_INTERVAL_SECONDS
 
     def __init__(self) -> None:
         self.last = 0.0
@@ -68,7 +68,7 @@ class Display:
 
     def time_left(self, done: float) -> str:
         rate = max(0.0, time.monotonic() - self.began) / (done - self.before)
-        return f"{clock(rate * max(0.0, 1 - done))} left"
+        return f"{format_duration(rate * max(0.0, 1 - done))} left"
 
 
 class Silent(Display):
@@ -82,7 +82,7 @@ class LiveDisplay(Display):
     """A bar with the last figures, on a terminal."""
 
     def __enter__(self) -> Self:
-        self.bar = bar()
+        self.bar = progress_bar()
         self.task = self.bar.add_task("starting", total=None)
         self.bar.start()
         return self

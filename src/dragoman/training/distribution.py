@@ -107,11 +107,11 @@ class World:
 
 def for_all(config: Config, world: World) -> tuple[Config, list[str]]:
     """The configuration of a new run with a batch a step for every process, and what was changed for that."""
-    if config.training.accumulate >= world.size:
+    if config.training.gradient_accumulation >= world.size:
         return config, []
-    training = replace(config.training, accumulate=world.size)
+    training = replace(config.training, gradient_accumulation=world.size)
     why = "batches a step: one for each process"
-    return replace(config, training=training), [f"training.accumulate={world.size}  ({why})"]
+    return replace(config, training=training), [f"training.gradient_accumulation={world.size}  ({why})"]
 
 
 def _tell(answer: list[Any]) -> None:

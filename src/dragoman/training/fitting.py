@@ -51,7 +51,7 @@ class Parts:
         if len(part) < 2:
             raise MemoryShortError(
                 f"memory ran out over a single pair of {max(part.source_tokens, part.target_tokens):,} tokens: lower "
-                "data.longest, set training.checkpointing=true, or choose a smaller system"
+                "data.max_length, set training.gradient_checkpointing=true, or choose a smaller system"
             )
         self.room = part.places - 1
         parts = len(self.of(whole))
@@ -59,5 +59,5 @@ class Parts:
             self.most = parts
             self.say(
                 f"a batch of {tokens:,} tokens did not fit the memory: it is computed in {parts} parts from now on, "
-                f"with the same result; training.tokens={tokens // parts} would avoid this"
+                f"with the same result; training.batch_tokens={tokens // parts} would avoid this"
             )

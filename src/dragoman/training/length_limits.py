@@ -26,14 +26,14 @@ WILD = 0.001  # share of the training pairs beyond the limit from which on the l
 
 
 def choose_length_limit(config: Config, lengths: LengthCounts | None, framing: Framing) -> tuple[Config, list[Choice]]:
-    """Set `search.length_ratio` and `search.length_extra` where the user did not; without `lengths`, to the defaults.
+    """Set `search.length_ratio` and `search.length_offset` where the user did not; without `lengths`, to the defaults.
 
     `lengths` are those of the training pairs, without the symbols around them, which a search counts.
     """
     search = config.search
-    if search.length_ratio is not None and search.length_extra is not None:
+    if search.length_ratio is not None and search.length_offset is not None:
         return config, []
-    ratio, extra = search.length_ratio, search.length_extra
+    ratio, extra = search.length_ratio, search.length_offset
     reason = ""
     if lengths is not None and lengths.pairs.sum() >= FEWEST:
         source = (lengths.source + len(framing.before) + len(framing.after)).astype(np.float64)
@@ -43,11 +43,11 @@ def choose_length_limit(config: Config, lengths: LengthCounts | None, framing: F
     resolved = replace(
         search,
         length_ratio=Length.ratio if ratio is None else ratio,
-        length_extra=Length.extra if extra is None else extra,
+        length_offset=Length.extra if extra is None else extra,
     )
     chosen = [
         Choice(f"search.{name}", getattr(resolved, name), reason)
-        for name in ("length_ratio", "length_extra")
+        for name in ("length_ratio", "length_offset")
         if reason and getattr(search, name) is None
     ]
     return replace(config, search=resolved), chosen

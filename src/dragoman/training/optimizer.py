@@ -35,7 +35,7 @@ def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
 
 def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
     capturable = groups[0]["params"][0].is_cuda
-    betas, eps = (config.value("beta1"), config.value("beta2")), config.value("epsilon")
+    betas, eps = (config.resolved("beta1"), config.resolved("beta2")), config.resolved("epsilon")
     optimizer = kind(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
     optimizer._warned_capturable_if_run_uncaptured = True  # the first steps always are
     return _with_state(optimizer, moments_of)
@@ -47,7 +47,7 @@ def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     With `nesterov`: W ← W − η (∇ + μ M), Nesterov's accelerated gradient (Sutskever et al. 2013, §2).
     """
     _refuse_sharded(model, "sgd")  # torch has no kernel for it
-    momentum, nesterov = config.momentum or 0.0, config.value("nesterov")
+    momentum, nesterov = config.momentum or 0.0, config.resolved("nesterov")
     if nesterov and not momentum:
         raise UserError("training.nesterov needs momentum: set training.momentum, for example to 0.99")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=momentum, nesterov=nesterov, fused=True)
@@ -63,7 +63,7 @@ def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
 def _refuse_sharded(model: nn.Module, name: str) -> None:
     if any(is_part(weight) for weight in model.parameters()):
         raise UserError(
-            f"training.optimizer {name} cannot train sharded weights: choose adamw, or training.distribution=replicated"
+            f"training.optimizer {name} cannot train sharded weights: choose adamw, or training.parallelism=replicated"
         )
 
 
@@ -80,9 +80,9 @@ def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
         matrices,
         _by_decay(others, config),
         momentum=0.95 if config.momentum is None else config.momentum,
-        weight_decay=config.value("weight_decay"),
-        betas=(config.value("beta1"), config.value("beta2")),
-        eps=config.value("epsilon"),
+        weight_decay=config.resolved("weight_decay"),
+        betas=(config.resolved("beta1"), config.resolved("beta2")),
+        eps=config.resolved("epsilon"),
         precision=torch.bfloat16 if others[0].is_cuda else torch.float32,
     )
 
@@ -99,7 +99,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingConfig], torch.optim.Optimize
 
 def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """The optimiser of `training.optimizer`, for a model that is on the device where it will be trained."""
-    optimizer = OPTIMIZERS[config.value("optimizer")](model, config)
+    optimizer = OPTIMIZERS[config.resolved("optimizer")](model, config)
     for group in optimizer.param_groups:
         group["lr"] = torch.zeros((), device=group["params"][0].device)
     optimizer.found_inf = torch.zeros_like(group["lr"])  # type: ignore[attr-defined]  # where torch's kernels look
@@ -110,7 +110,7 @@ def _by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> list[G
     """Matrices and tables are decayed, vectors are not."""
     weights = list(weights)
     groups = [
-        {"params": [w for w in weights if w.dim() >= 2], "weight_decay": config.value("weight_decay")},
+        {"params": [w for w in weights if w.dim() >= 2], "weight_decay": config.resolved("weight_decay")},
         {"params": [w for w in weights if w.dim() < 2], "weight_decay": 0.0},
     ]
     return [group for group in groups if group["params"]]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import data
-from dragoman.config import Config, DataConfig, to_yaml, with_choices
+from dragoman.config import Config, DataConfig, record_automatic_settings, to_yaml
 from dragoman.data import Corpus, HoldOut, Memory, Pair, Preflight, Reading
 from dragoman.data.passes import Say, survey, workers_for
 from dragoman.errors import UserError
@@ -18,7 +18,7 @@ from dragoman.objectives import Material, make, objective
 from dragoman.objectives.examples import PretrainingExample, examples
 from dragoman.run import CONFIG, pick_device, write_model, write_tokenizers
 from dragoman.search import from_description
-from dragoman.storage import new_folder
+from dragoman.storage import atomic_folder
 from dragoman.systems import Vocabulary
 from dragoman.text import Framing, Tokenizer
 from dragoman.training.beginning import Origin, begin
@@ -62,8 +62,8 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     """Make the run folder: tokenizers, token stores, the model's spec. Nothing is left behind if it fails."""
     check_free(folder)
     given = config
-    if config.search.description:
-        from_description(config.search.description, "search.description")
+    if config.search.strategy:
+        from_description(config.search.strategy, "search.strategy")
     origin = Origin.open(config.training.start_from) if config.training.start_from else None
     told = config.system.name or config.objective.name or origin
     config = settle_system(config, origin)
@@ -86,11 +86,11 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
     config = settle_whitespace(config, origin)
     reading = data.READINGS["signals" if holds == "signals" else _reads(config)]
     reading = reading.normalizing(whitespace=bool(config.text.normalize_whitespace))
-    check_tags(config.data.tags, reading, origin)
-    with new_folder(folder) as partial:
+    check_tags(config.data.corpus_tags, reading, origin)
+    with atomic_folder(folder) as partial:
         say("reading the corpus")
-        workers = workers_for(config.data.workers, train, reading)
-        found = survey(reading, train, config.data.hold_out, workers, say)
+        workers = workers_for(config.data.num_workers, train, reading)
+        found = survey(reading, train, config.data.validation_size, workers, say)
         split = None
         if valid:
             for _ in reading.read(valid):  # all of it, so that a flaw in it shows before anything is made
@@ -117,22 +117,24 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
             return labelled(make_spec(chosen, vocabulary), reading, vocabulary)
 
         own = build if kept is None else None
-        if config.training.fit:
-            config = replace(config, training=replace(config.training, fit=False))
+        if config.training.auto_batch_size:
+            config = replace(config, training=replace(config.training, auto_batch_size=False))
             likely, _ = choose(config, spec, store, device, own)
             tokens, why = fit(likely, own(likely) if own else spec, partial / "data", tokenizers, framing, say)
-            config = replace(config, training=replace(config.training, tokens=tokens))
-            choices = [*choices, Choice("training.tokens", tokens, why)]
+            config = replace(config, training=replace(config.training, batch_tokens=tokens))
+            choices = [*choices, Choice("training.batch_tokens", tokens, why)]
         config, more = choose(config, spec, store, device, own)
-        decoded = (config.training.validate_sentences or 0) if objective(config.objective.name or "").decodes else 0
+        decoded = (config.training.validation_sentences or 0) if objective(config.objective.name or "").decodes else 0
         config, selection = choose_best_by(config, decode_references(held, tokenizers[1], spread_over(held, decoded)))
         if kept is None:  # what was chosen for the amount of data is in it now
             spec = build(config)
         parameters = count_parameters(spec)
-        activations = estimate_activations(spec, config.training.tokens or 0, config.training.checkpointing)
+        activations = estimate_activations(
+            spec, config.training.batch_tokens or 0, config.training.gradient_checkpointing
+        )
         memory = Memory.of(parameters, activations)
         preflight = with_fertility(inspector.report(memory), config, tokenizers, origin)
-        dropout = config.text.dropout or 0.0
+        dropout = config.text.bpe_dropout or 0.0
         material = Material(blueprint(spec), *tokenizers, framing, config.training.label_smoothing or 0.0, dropout)
         learned = make(config.objective.name or "", material, config.objective.settings)  # refuses what cannot be
         lengths = store.length_counts()
@@ -140,9 +142,9 @@ def prepare(folder: Path, config: Config, say: Say) -> Prepared:
         config, limits = choose_length_limit(config, lengths if translates else None, framing)
         check_lengths(blueprint(spec), int(learned.width(lengths.source, lengths.target).max()))
         if dropout and learned.segments == (None, None):
-            say(f"text.dropout has no effect: the objective {config.objective.name} does not resegment its text")
+            say(f"text.bpe_dropout has no effect: the objective {config.objective.name} does not resegment its text")
         begin(partial, spec, config, tokenizers, say)
-        config = with_choices(given, config)
+        config = record_automatic_settings(given, config)
         shown = examples(learned, store, config.training.seed)
         _write(partial, config, spec, framing, tokenizers, preflight.to_dict() | {"examples": [*map(asdict, shown)]})
     return Prepared(config, preflight, choices + more + limits + selection, parameters, shown)
@@ -168,8 +170,8 @@ def _write(
     text = replace(
         config.text,
         tokenizer_from=_full(config.text.tokenizer_from),
-        source_vectors=_full(config.text.source_vectors),
-        target_vectors=_full(config.text.target_vectors),
+        source_word_vectors=_full(config.text.source_word_vectors),
+        target_word_vectors=_full(config.text.target_word_vectors),
     )
     training = replace(config.training, start_from=_full(config.training.start_from))
     absolute = replace(config, data=_absolute(config.data), text=text, training=training)

@@ -92,7 +92,7 @@ def profile_run(folder: Path, steps: int = 8, warm_up: int = 4, device: str | No
         if device is not None:
             precision = "float32" if device == "cpu" else config.training.precision
             changes = {"training.device": device, "training.precision": precision}
-            config = configuration.with_values(config, changes)
+            config = configuration.replace_settings(config, changes)
         trainer = Trainer(scratch, Silent(), config)
         trainer.model.train()
         measured = Measured(trainer)
@@ -182,7 +182,7 @@ class Measured:
             ]
         except Exception:  # a user's own part, say
             return None
-        return sum(each) / len(each) * self.trainer.config.training.accumulate
+        return sum(each) / len(each) * self.trainer.config.training.gradient_accumulation
 
     def phases(self, count: int) -> dict[str, float]:
         """Shares of the parts of a step, each waited for: a little slower than in training, where they overlap."""

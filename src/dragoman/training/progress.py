@@ -15,7 +15,7 @@ from dragoman import checkpoint
 from dragoman.data import Position
 from dragoman.errors import UserError
 from dragoman.run import CHECKPOINTS
-from dragoman.storage import clear_remains, plain_errors, point, remove_folder
+from dragoman.storage import os_errors_as_user_errors, remove_folder, remove_partial_files, replace_symlink
 from dragoman.training.distribution import World
 from dragoman.training.divergence import LossHistory
 from dragoman.training.ema import Average
@@ -74,7 +74,7 @@ class Keeper:
     def __init__(self, run: Path, keep: int, spread: Spread | None = None) -> None:
         self.folder, self.keep = run / CHECKPOINTS, keep
         self.spread = spread or Spread(World(), torch.device("cpu"))
-        with plain_errors(self.folder):
+        with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
 
     def save(
@@ -94,7 +94,7 @@ class Keeper:
         name, first = f"{progress.step:06d}", self.spread.world.first
         values = {"validated": validated, "progress": progress.to_dict()}
         if first(lambda: self.last_step() == progress.step):  # saved before it was validated: the weights are the same
-            write = partial(checkpoint.amend, self.folder / name, values)
+            write = partial(checkpoint.update_values, self.folder / name, values)
         else:
             state = _state(model, optimizer, average)
             files = {"model": self.spread.whole(usable(model, average))}
@@ -111,14 +111,14 @@ class Keeper:
     def _publish(self, write: Callable[[], None], name: str, progress: Progress, best: bool) -> None:
         write()
         if best or not (self.folder / "best").exists():  # before the first validation, better than nothing
-            point(self.folder / "best", name)
-        point(self.folder / "last", name)  # last of all: from here training goes on
+            replace_symlink(self.folder / "best", name)
+        replace_symlink(self.folder / "last", name)  # last of all: from here training goes on
         self._prune(progress)
 
     def save_again(self, progress: Progress) -> None:
         """The last checkpoint with another progress."""
         last = self.folder / f"{progress.step:06d}"
-        checkpoint.amend(last, checkpoint.values(last) | {"progress": progress.to_dict()})
+        checkpoint.update_values(last, checkpoint.read_values(last) | {"progress": progress.to_dict()})
 
     def resume(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None = None
@@ -130,14 +130,14 @@ class Keeper:
         last = self.folder / f"{progress.step:06d}"
         checkpoint.load_weights(model, last, part_of)
         if average is not None:
-            average.load(checkpoint.weights_of(model))
+            average.load(checkpoint.named_weights(model))
         state = _state(model, optimizer, average)
         if (last / "trainer").is_dir():
             from dragoman.training.sharding import read_shards  # which takes seconds to import
 
             read_shards(last / "trainer", state)
         else:
-            found = checkpoint.tensors(last, "trainer")
+            found = checkpoint.read_tensors(last, "trainer")
             found = {name: part_of(value, state.get(name, value)) for name, value in found.items()}
             for name in (name for name in state if name.startswith("weight/")):
                 state[name].copy_(found.pop(name))
@@ -146,33 +146,33 @@ class Keeper:
         return progress
 
     def _find(self) -> Progress | None:
-        clear_remains(self.folder)
-        steps = [path for path in self.steps() if checkpoint.is_whole(path)]
+        remove_partial_files(self.folder)
+        steps = [path for path in self.steps() if checkpoint.is_complete(path)]
         step = self.last_step()
         if step is None and steps:
             step = int(steps[-1].name)
         if step is None:
             return None
         last = self.folder / f"{step:06d}"
-        checkpoint.check_folder(last, "trainer")
+        checkpoint.verify_subfolder(last, "trainer")
         return self._progress(last)
 
     def _point_again(self, progress: Progress) -> None:
         best = f"{progress.best_step:06d}"
         if progress.best is not None and (self.folder / best).exists():  # an average is made anew at the end
-            point(self.folder / "best", best)
+            replace_symlink(self.folder / "best", best)
         elif not (self.folder / "best").exists():  # it was written after the checkpoint that training rolled back to
-            point(self.folder / "best", f"{progress.step:06d}")
-        point(self.folder / "last", f"{progress.step:06d}")
+            replace_symlink(self.folder / "best", f"{progress.step:06d}")
+        replace_symlink(self.folder / "last", f"{progress.step:06d}")
         self._prune(progress)  # a process that was killed may not have got so far
 
     def last_step(self) -> int | None:
         """The step that `last` points to."""
         last = self.folder / "last"
-        if not checkpoint.is_whole(last):
+        if not checkpoint.is_complete(last):
             return None
-        step = int(checkpoint.values(last)["progress"]["step"])
-        return step if checkpoint.is_whole(self.folder / f"{step:06d}") else None
+        step = int(checkpoint.read_values(last)["progress"]["step"])
+        return step if checkpoint.is_complete(self.folder / f"{step:06d}") else None
 
     def roll_back(self) -> int | None:
         """Make the last good checkpoint the last of all; its step.
@@ -185,14 +185,14 @@ class Keeper:
             return self.last_step()
         calm = [path for path in validated if not self._progress(path).losses.high]
         good = (calm or validated)[-1]
-        point(self.folder / "last", good.name)
+        replace_symlink(self.folder / "last", good.name)
         for path in self.steps():
             if int(path.name) > int(good.name):
                 remove_folder(path)
         return int(good.name)
 
     def _progress(self, path: Path) -> Progress:
-        return Progress.from_dict(checkpoint.values(path)["progress"])
+        return Progress.from_dict(checkpoint.read_values(path)["progress"])
 
     def steps(self) -> list[Path]:
         """The checkpoints that are named by a step, oldest first; none where the folder has gone."""
@@ -203,27 +203,27 @@ class Keeper:
         return (self.folder / f"{progress.best_step:06d}").is_dir()
 
     def is_validated(self, step: int) -> bool:
-        return self.last_step() == step and checkpoint.values(self.folder / "last")["validated"]
+        return self.last_step() == step and checkpoint.read_values(self.folder / "last")["validated"]
 
     def validated(self) -> list[Path]:
         """The kept checkpoints that were validated, oldest first."""
-        return [path for path in self.steps() if checkpoint.values(path)["validated"]]
+        return [path for path in self.steps() if checkpoint.read_values(path)["validated"]]
 
     def average(self, model: nn.Module) -> int:
         """Set the model to the mean of the kept checkpoints (Vaswani et al. 2017, §6.1); how many there were."""
         kept = self.validated()[-self.keep :]
         if len(kept) > 1:
-            mean = _mean(checkpoint.tensors(path, "model") for path in kept)
-            for name, weight in checkpoint.weights_of(model).items():
+            mean = _mean(checkpoint.read_tensors(path, "model") for path in kept)
+            for name, weight in checkpoint.named_weights(model).items():
                 weight.copy_(mean[name])
         return len(kept)
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:
         """Keep the averaged weights as the best."""
-        point(self.folder / "best", "last")  # never dangling, whatever happens in between
+        replace_symlink(self.folder / "best", "last")  # never dangling, whatever happens in between
         remove_folder(self.folder / "averaged")
-        checkpoint.save(self.folder / "averaged", {"model": checkpoint.weights_of(model)}, values)
-        point(self.folder / "best", "averaged")
+        checkpoint.save(self.folder / "averaged", {"model": checkpoint.named_weights(model)}, values)
+        replace_symlink(self.folder / "best", "averaged")
 
     def _prune(self, progress: Progress) -> None:
         stay = {path.name for path in self.validated()[-self.keep :]}
@@ -235,7 +235,7 @@ class Keeper:
 
 def _state(model: nn.Module, optimizer: torch.optim.Optimizer, average: Average | None) -> dict[str, Tensor]:
     """What a training needs beside the weights that are to be used: those that it trains, where they are others."""
-    weights = checkpoint.weights_of(model)
+    weights = checkpoint.named_weights(model)
     own = {} if average is None else {f"weight/{name}": weights[name] for name in average.averages}
     return state_tensors(model, optimizer) | own
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.errors import unknown
+from dragoman.errors import unknown_name
 from dragoman.systems import PaperTraining, System
 from dragoman.systems.transformer import TRAINING as TRANSFORMER
 
@@ -43,7 +43,7 @@ class Recipe:
         """The warm-up of a training of `steps` steps and its reason, where the recipe says so."""
         if self.paper is None:
             return None
-        warmup, of = self.paper.settings["warmup"], self.paper.steps
+        warmup, of = self.paper.settings["warmup_steps"], self.paper.steps
         if of is None or steps is None or steps == of:
             return warmup, "the paper's"
         return math.ceil(warmup * steps / of), f"the paper's {warmup:,} of {of:,} steps, in proportion"
@@ -56,7 +56,7 @@ def recipe(name: str, system: System | None) -> Recipe:
     if name == "modern":
         return modern(system)
     if name != "plain":
-        raise unknown("recipe", name, ("textbook", "modern", "plain"))
+        raise unknown_name("recipe", name, ("textbook", "modern", "plain"))
     tuned = system.tuned if system else {}
     return Recipe("--recipe textbook is the paper's own", {}, tuned, dropout=0.3, rate=system.rate if system else 0.4)
 
@@ -64,7 +64,7 @@ def recipe(name: str, system: System | None) -> Recipe:
 def textbook(system: System | None) -> Recipe:
     """The paper's own training; the Transformer's for an imported model, whose paper is not known here."""
     paper = system.paper_training if system else PaperTraining(TRANSFORMER, noam=1.0)
-    training = {name: value for name, value in paper.settings.items() if name not in ("learning_rate", "warmup")}
+    training = {name: value for name, value in paper.settings.items() if name not in ("learning_rate", "warmup_steps")}
     why = "as in the paper" if system else "as in the Transformer's paper"
     but = f", but: {paper.differences}" if paper.differences else ""
     return Recipe(f"{why}{but}", training, paper.system, paper=paper)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.run import METRICS, read_metrics
-from dragoman.storage import plain_errors, write_file
+from dragoman.storage import os_errors_as_user_errors, write_file
 from dragoman.training.validation import Validation
 
 
@@ -22,7 +22,10 @@ class Records:
         self.board = _board(folder, step)
 
     def write(self, record: dict[str, Any]) -> None:
-        with plain_errors(self.folder / METRICS), (self.folder / METRICS).open("a", encoding="utf-8") as file:
+        with (
+            os_errors_as_user_errors(self.folder / METRICS),
+            (self.folder / METRICS).open("a", encoding="utf-8") as file,
+        ):
             file.write(json.dumps(record) + "\n")
             if record["kind"] != "train":  # a checkpoint follows, and must not know of more than is on the disk
                 file.flush()
@@ -33,7 +36,7 @@ class Records:
                     self.board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
 
     def write_samples(self, result: Validation, step: int) -> None:
-        with plain_errors(self.folder / "samples"):
+        with os_errors_as_user_errors(self.folder / "samples"):
             (self.folder / "samples").mkdir(exist_ok=True)
         lines = (json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in result.samples)
         write_file(self.folder / "samples" / f"{step:06d}.jsonl", "".join(lines))

@@ -73,7 +73,7 @@ def stable(point: Point, config: TrainingConfig) -> float:
     linear one at every length.
     """
     used = _used(point, config)
-    return _above(config, 1 - math.sqrt(_progress(used, max(used / point.warmups, 1 - config.decay))))
+    return _above(config, 1 - math.sqrt(_progress(used, max(used / point.warmups, 1 - config.decay_fraction))))
 
 
 def halving(point: Point, config: TrainingConfig) -> float:
@@ -83,13 +83,13 @@ def halving(point: Point, config: TrainingConfig) -> float:
     """
     if point.epochs is None:
         raise UserError("the schedule halving must know the steps of an epoch, which are not known: choose another one")
-    past = point.epochs - config.value("hold")
-    return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / config.value("halve_every")))
+    past = point.epochs - config.resolved("halving_start_epoch")
+    return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / config.resolved("halving_interval")))
 
 
 def plateau(point: Point, config: TrainingConfig) -> float:
     """Reduced by `plateau_factor` after each validation whose loss is not the lowest so far (Gehring et al. 2017)."""
-    return config.value("plateau_factor") ** point.reductions
+    return config.resolved("plateau_factor") ** point.reductions
 
 
 SCHEDULES: dict[str, Callable[[Point, TrainingConfig], float]] = {
@@ -108,7 +108,7 @@ def learning_rate(config: TrainingConfig, step: int, horizon: Horizon | None = N
     point = _point(config, step, horizon or Horizon(config.steps))
     peak = config.learning_rate or 0.0
     if point.warmups <= 1:
-        start = config.value("warmup_start")
+        start = config.resolved("warmup_start_factor")
         return peak * (start + (1 - start) * point.warmups)
     return peak * SCHEDULES[config.schedule or "inverse-sqrt"](point, config)
 
@@ -121,7 +121,7 @@ def restart(config: TrainingConfig) -> int:
 
 def warmup_steps(config: TrainingConfig, steps: int | None) -> int:
     """Steps of the warm-up; of one that is done again, at most a tenth of the steps that follow."""
-    start, warmup = restart(config), max(1, config.warmup or 1)
+    start, warmup = restart(config), max(1, config.warmup_steps or 1)
     return warmup if not start or steps is None else max(1, min(warmup, (steps - start) // 10))
 
 
@@ -148,7 +148,7 @@ def _used(point: Point, config: TrainingConfig) -> float:
 
 def _above(config: TrainingConfig, share: float) -> float:
     """A share that falls from 1 to 0, made to end at `final_rate`."""
-    final = config.value("final_rate")
+    final = config.resolved("final_rate_factor")
     return final + (1 - final) * share
 
 

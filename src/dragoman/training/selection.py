@@ -40,8 +40,8 @@ def check_metric(metric: str, references: Sequence[str]) -> None:
     """Refuse a metric of decoded sentences where none are decoded."""
     if metric in DECODED and not references:
         raise UserError(
-            f"training.best_by is {metric}, but no validation sentences are decoded (by this objective, or because "
-            "training.validate_sentences is 0): set training.best_by=loss"
+            f"training.selection_metric is {metric}, but no validation sentences are decoded (by this objective, or "
+            "because training.validation_sentences is 0): set training.selection_metric=loss"
         )
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from dragoman import data
-from dragoman.config import Config, DataConfig, SearchConfig
+from dragoman.config import Config, DataConfig, SearchDefaults
 from dragoman.data import Corpus, Reading
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 from dragoman.models import DecoderOnly, EncoderOnly, Model, ModelSpec, blueprint, count_parameters
 from dragoman.models.model import position_limit
 from dragoman.parts.spec import find
@@ -42,7 +42,7 @@ def corpora(config: DataConfig) -> tuple[list[Corpus], list[Corpus]]:
 def as_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, ...]) -> list[Corpus]:
     if targets and len(sources) != len(targets):
         raise UserError(f"{len(sources)} source files came with {len(targets)} target files: give one for each")
-    keys = (config.source_key, config.target_key)
+    keys = (config.source_column, config.target_column)
     return [
         Corpus(Path(source), Path(target) if target else None, config.format, *keys)
         for source, target in zip(sources, targets or [None] * len(sources))
@@ -51,24 +51,24 @@ def as_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str,
 
 def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) -> None:
     """Refuse weights and tags that are not as many as the corpora that they speak of."""
-    for name, given in (("weights", config.weights), ("tags", config.tags)):
+    for name, given in (("weights", config.sampling_weights), ("tags", config.corpus_tags)):
         if given and len(given) != len(train):
             raise UserError(f"data.{name} are {len(given)}, but there are {len(train)} training corpora: give one each")
-    if config.tags and valid and len(valid_tags(config)) != len(valid):
+    if config.corpus_tags and valid and len(valid_tags(config)) != len(valid):
         raise UserError(
-            f"{len(valid)} validation corpora cannot be told which of data.tags to take: name one for each with "
-            "data.valid_tags"
+            f"{len(valid)} validation corpora cannot be told which of data.corpus_tags to take: name one for each with "
+            "data.valid_corpus_tags"
         )
-    if config.valid_tags and not valid:
-        raise UserError("data.valid_tags were given without validation corpora: leave them out")
-    if wrong := [tag for tag in config.valid_tags if tag and tag not in config.tags]:
-        raise unknown("tag in data.valid_tags:", wrong[0], [tag for tag in config.tags if tag])
+    if config.valid_corpus_tags and not valid:
+        raise UserError("data.valid_corpus_tags were given without validation corpora: leave them out")
+    if wrong := [tag for tag in config.valid_corpus_tags if tag and tag not in config.corpus_tags]:
+        raise unknown_name("tag in data.valid_corpus_tags:", wrong[0], [tag for tag in config.corpus_tags if tag])
 
 
 def check_tags(tags: Sequence[str], reading: Reading, origin: Origin | None) -> None:
     """Refuse tags where no text is translated, and those that the tokenizer of the run to start from does not have."""
     if any(tags) and (reading.sides == 1 or reading.labels or reading.signals):
-        raise UserError(f"data.tags mark the texts that are translated, but the data is read as {reading.name}")
+        raise UserError(f"data.corpus_tags mark the texts that are translated, but the data is read as {reading.name}")
     if origin and (missing := [tag for tag in tags if tag and tag not in origin.tokenizers[0].tags]):
         known = ", ".join(origin.tokenizers[0].tags) or "none"
         raise UserError(f"the run to start from does not know the tag {missing[0]!r}: its tags are {known}")
@@ -76,7 +76,7 @@ def check_tags(tags: Sequence[str], reading: Reading, origin: Origin | None) -> 
 
 def valid_tags(config: DataConfig) -> tuple[str, ...]:
     """The tags of the validation corpora: as named, or those of the training corpora if they are as many."""
-    return config.valid_tags or config.tags
+    return config.valid_corpus_tags or config.corpus_tags
 
 
 def settle_system(config: Config, origin: Origin | None) -> Config:
@@ -97,10 +97,10 @@ def settle_system(config: Config, origin: Origin | None) -> Config:
 def settle_signals(config: Config, corpus: Corpus) -> Config:
     """As many numbers a vector as the files have, unless the system was told; and sources longer than those of text."""
     name, settings = config.system.name or "", config.system.settings
-    if config.data.longest == DataConfig.longest:
-        config = replace(config, data=replace(config.data, longest=LONGEST_SIGNAL))
-    if config.search.longest_source == SearchConfig.longest_source:
-        config = replace(config, search=replace(config.search, longest_source=LONGEST_SIGNAL))
+    if config.data.max_length == DataConfig.max_length:
+        config = replace(config, data=replace(config.data, max_length=LONGEST_SIGNAL))
+    if config.search.max_source_length == SearchDefaults.max_source_length:
+        config = replace(config, search=replace(config.search, max_source_length=LONGEST_SIGNAL))
     if "features" not in system(name).settings() or "features" in settings:
         return config
     found = {**settings, "features": data.Signals(corpus.source).features}
@@ -132,7 +132,7 @@ def check_source(name: str, spec: ModelSpec, corpus: Corpus) -> None:
 def check_vocabulary(spec: ModelSpec, vocabulary: Vocabulary, reading: Reading) -> None:
     """Refuse outputs and tables that cannot serve the text."""
     if isinstance(spec, DecoderOnly) and not vocabulary.joint:
-        raise UserError("a decoder alone reads source and target as one text: leave text.joint true")
+        raise UserError("a decoder alone reads source and target as one text: leave text.shared_vocabulary true")
     if isinstance(spec, EncoderOnly) and spec.outputs and not reading.labels and spec.outputs < vocabulary.source:
         raise UserError("the run to start from labels words: to learn words again, name a --system such as roberta")
 
@@ -141,7 +141,7 @@ def check_lengths(model: Model, widest: int) -> None:
     limit = position_limit(model)
     if limit is not None and widest > limit:
         raise UserError(
-            f"the longest row has {widest:,} tokens, but the system has {limit:,} positions: lower data.longest, or "
+            f"the longest row has {widest:,} tokens, but the system has {limit:,} positions: lower data.max_length, or "
             "raise system.settings.longest"
         )
 
@@ -151,7 +151,7 @@ def try_spec(config: Config) -> ModelSpec:
     named, settings = system(config.system.name or ""), config.system.settings
     if not all(isinstance(name, str) for name in settings):
         raise UserError(f"system.settings must be named, but holds {settings}")
-    spec = named.spec(Vocabulary(100, 100, config.text.joint), config.system.size or "tiny", **settings)
+    spec = named.spec(Vocabulary(100, 100, config.text.shared_vocabulary), config.system.size or "tiny", **settings)
     count_parameters(spec)
     return spec
 

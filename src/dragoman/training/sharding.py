@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.parts.mixer import Ctx, Mixer
-from dragoman.storage import plain_errors, remove_folder
+from dragoman.storage import os_errors_as_user_errors, remove_folder
 from dragoman.training.ema import Average
 from dragoman.training.spread import Spread, _even_out, _share, _statistics, usable, whole_of
 
@@ -70,7 +70,7 @@ class Sharded(Spread):
         shards = folder / ".shards.partial"
 
         def begin() -> None:
-            with plain_errors(folder):
+            with os_errors_as_user_errors(folder):
                 remove_folder(shards)
                 shards.mkdir()
 
@@ -130,11 +130,11 @@ def read_shards(folder: Path, state: dict[str, Tensor]) -> None:
 def _disk(folder: Path) -> Iterator[None]:
     """What the disk of any process refuses, as if it were this one's."""
     try:
-        with plain_errors(folder):
+        with os_errors_as_user_errors(folder):
             yield
     except CheckpointException as error:
         cause = next((one for one, _ in error.failures.values() if isinstance(one, OSError)), None)
-        with plain_errors(folder):
+        with os_errors_as_user_errors(folder):
             if cause is not None:
                 raise cause from None
         raise UserError(f"{folder} cannot be written or read: {next(iter(error.failures.values()))[0]}") from None

@@ -84,7 +84,7 @@ class Replicated(Spread):
 
 def _share(learner: nn.Module) -> None:
     """The first weights: drawn alike everywhere, but on another machine perhaps not to the last bit."""
-    for tensor in checkpoint.weights_of(learner).values():
+    for tensor in checkpoint.named_weights(learner).values():
         dist.broadcast(tensor, 0)
 
 
@@ -116,7 +116,7 @@ def _put_back(summed: tuple[list[Tensor], Tensor, Any] | None) -> None:
 def _statistics(learner: nn.Module) -> list[Tensor]:
     """What is learned without gradients: the running statistics of norms."""
     known = dict(learner.named_parameters())
-    kept = checkpoint.weights_of(learner).items()
+    kept = checkpoint.named_weights(learner).items()
     return [tensor for name, tensor in kept if name not in known and tensor.is_floating_point()]
 
 
@@ -128,7 +128,7 @@ def _even_out(statistics: Sequence[Tensor], world: World) -> None:
 
 
 def spread(asked: str, world: World, device: torch.device) -> Spread:
-    """As `training.distribution` asks: whole on every process unless sharded."""
+    """As `training.parallelism` asks: whole on every process unless sharded."""
     if world.size == 1:
         return Spread(world, device)
     if asked == "sharded":
@@ -140,7 +140,7 @@ def spread(asked: str, world: World, device: torch.device) -> Spread:
 
 def usable(model: nn.Module, average: Average | None) -> dict[str, Tensor]:
     """The weights that are to be used: where there is a running mean of them, that mean."""
-    weights = checkpoint.weights_of(model)
+    weights = checkpoint.named_weights(model)
     return weights if average is None else weights | average.tensors()
 
 

@@ -138,7 +138,7 @@ class Stepper:
                     if self.spread.even:
                         raise UserError(
                             f"memory ran out at step {step:,}, and where weights are sharded all processes must do the "
-                            "same: start anew with a lower training.tokens"
+                            "same: start anew with a lower training.batch_tokens"
                         ) from None
                 self.parts.shrink(part, batch)  # only here, where the error no longer holds what was computed
                 return False

@@ -23,7 +23,7 @@ from dragoman.training.progress import Progress
 from dragoman.training.schedule import Horizon, restart, warmup_steps
 
 BUDGETS = ("steps", "epochs", "minutes")
-CHANGEABLE = (*BUDGETS, "patience", "device", "distribution")  # when a run is resumed
+CHANGEABLE = (*BUDGETS, "patience", "device", "parallelism")  # when a run is resumed
 MAX_RESERVE = 0.2  # of the time, for the validations at the end
 VALIDATIONS = 10  # in a budget of time, and
 MAX_INTERVAL = 600  # seconds between them at most
@@ -98,8 +98,8 @@ class Budget:
 
         Then validations take at most about a fifth of the time.
         """
-        if self.training.minutes is None or "training.validate_every" not in self.config.chosen:
-            return progress.step % (self.training.validate_every or 1) == 0
+        if self.training.minutes is None or "training.validation_interval" not in self.config.chosen:
+            return progress.step % (self.training.validation_interval or 1) == 0
         time = self._time(progress)
         interval = max(VALIDATION_COST * progress.validation_seconds, min(time / VALIDATIONS, MAX_INTERVAL))
         return (self.used(progress) or 0.0) - progress.validated_at >= interval / max(1e-9, time)
@@ -107,7 +107,7 @@ class Budget:
     def horizon(self, progress: Progress) -> Horizon:
         """What the schedule must know."""
         elapsed = None if self.training.minutes is None else progress.elapsed
-        fits = "training.warmup" in self.config.chosen
+        fits = "training.warmup_steps" in self.config.chosen
         return Horizon(self.steps, self.steps_per_epoch, progress.reductions, elapsed, fits)
 
     def used(self, progress: Progress) -> float | None:
@@ -152,7 +152,7 @@ def change_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     saved = configuration.from_yaml(folder / CONFIG)
     names, budgets = ([f"training.{name}" for name in some] for some in (CHANGEABLE, BUDGETS))
     replaced = dict.fromkeys(budgets) if any(name in settings for name in budgets) else {}
-    changed = configuration.with_values(saved, replaced | dict(settings))
+    changed = configuration.replace_settings(saved, replaced | dict(settings))
     if others := [name for name in settings if name not in names]:
         raise UserError(
             f"a run that is resumed can change only {', '.join(names)}, but {others[0]} was given: for other settings "
@@ -163,7 +163,7 @@ def change_run(folder: Path, settings: Mapping[str, Any]) -> Config:
     before, after = (tuple(getattr(config.training, name) for name in BUDGETS) for config in (saved, changed))
     last = folder / CHECKPOINTS / "last"
     if before != after and last.exists():
-        progress = Progress.from_dict(checkpoint.values(last)["progress"])
+        progress = Progress.from_dict(checkpoint.read_values(last)["progress"])
         _check_budget(changed.training, progress)
         Budget(saved, 1, False).begin(progress)
         if reason_to_stop(saved.training, progress):

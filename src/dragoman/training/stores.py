@@ -36,7 +36,7 @@ class Stores:
         self.framing, self.workers, self.say = framing, workers, say
         self.held: list[tuple[int, Columns]] = []
         self.names: list[str] = []
-        self.watch = reading.inspector(*tokenizers, Limits(config.longest), what="validate on")
+        self.watch = reading.inspector(*tokenizers, Limits(config.max_length), what="validate on")
 
     def write_train(
         self, train: list[Corpus], split: HoldOut | None, total: int, valid: list[Corpus]
@@ -48,13 +48,13 @@ class Stores:
             tests = as_corpora(self.config, self.config.test_source, self.config.test_target)
             others["test"] = self.reading.read(tests)
         self.folder.mkdir(exist_ok=True)
-        inspector = self.reading.inspector(*self.tokenizers, Limits(self.config.longest), others, folder=self.folder)
-        draws = partial(draws_of, weights=self.config.weights, temperature=self.config.temperature)
+        inspector = self.reading.inspector(*self.tokenizers, Limits(self.config.max_length), others, folder=self.folder)
+        draws = partial(draws_of, weights=self.config.sampling_weights, temperature=self.config.sampling_temperature)
         tell, read = Teller("written", self.say, total), 0
 
         def parts() -> Iterator[tuple[int, Columns]]:
             nonlocal read
-            for encoded in self._encoded(train, split, self.config.tags, self.workers):
+            for encoded in self._encoded(train, split, self.config.corpus_tags, self.workers):
                 read += encoded.pairs
                 tell(read)
                 for seen, columns in encoded.train:
@@ -64,11 +64,11 @@ class Stores:
                 self._hold(encoded.corpus, encoded.held)
             inspector.check_some()
 
-        return write_shards(self.folder / "train", parts(), self.names, self.config.tags, draws), inspector
+        return write_shards(self.folder / "train", parts(), self.names, self.config.corpus_tags, draws), inspector
 
     def write_valid(self, valid: list[Corpus]) -> TokenStore:
         """The store to validate on: from files of its own, or what was held out."""
-        tags = self.config.tags
+        tags = self.config.corpus_tags
         if valid:
             tags, self.names = valid_tags(self.config), [corpus.name for corpus in valid]
             for encoded in self._encoded(valid, None, tags, 1):
@@ -84,7 +84,7 @@ class Stores:
         self, corpora: list[Corpus], split: HoldOut | None, tags: Sequence[str], workers: int
     ) -> Iterator[Encoded]:
         symbols = [(self.tokenizers[0].tags[tag],) if tag else () for tag in tags]
-        encode = Encode(self.reading, self.tokenizers, self.framing, self.config.longest, split, symbols)
+        encode = Encode(self.reading, self.tokenizers, self.framing, self.config.max_length, split, symbols)
         return spread(encode, read_chunks(self.reading, corpora), workers)
 
     def _hold(self, corpus: int, parts: list[Part]) -> None:

@@ -26,7 +26,7 @@ from dragoman.objectives import Material, make
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
 from dragoman.run import CONFIG, INITIAL, Run, pick_device, read_framing, read_spec, read_tokenizers
-from dragoman.storage import alone
+from dragoman.storage import exclusive_run_lock
 from dragoman.training.beginning import same_task
 from dragoman.training.compiling import prepare_compiler
 from dragoman.training.display import Display
@@ -87,17 +87,17 @@ class Trainer:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without which cuBLAS is not
             torch.use_deterministic_algorithms(True)
         torch.manual_seed(training.seed)
-        spec = replace_everywhere(read_spec(folder), Stack, recomputed=training.checkpointing)
+        spec = replace_everywhere(read_spec(folder), Stack, recomputed=training.gradient_checkpointing)
         model = spec.build()
         if (folder / INITIAL).exists():
             checkpoint.load_weights(model, folder / INITIAL)
         self.model = model.to(self.device)
-        self.spread = spread(training.distribution, world, self.device)
+        self.spread = spread(training.parallelism, world, self.device)
         source, target = read_tokenizers(folder)
         framing = read_framing(folder)
         self.run = Run(folder, self.config, model, source, target, framing, "last")
         material = Material(
-            model, source, target, framing, training.label_smoothing or 0.0, dropout=self.config.text.dropout or 0.0
+            model, source, target, framing, training.label_smoothing or 0.0, dropout=self.config.text.bpe_dropout or 0.0
         )
         self.objective = make(self.config.objective.name or "translation", material, self.config.objective.settings)
         measured = replace(material, label_smoothing=0.0, dropout=0.0)
@@ -105,12 +105,12 @@ class Trainer:
         packed = self._packs()
         self.batches = Batches(
             TokenStore(folder / "data" / "train"),
-            training.tokens or 4096,
+            training.batch_tokens or 4096,
             training.seed,
             framing=framing,
             rows=self.objective.rows,
             aligned=self.objective.aligned,
-            width=self.objective.width if training.batch_width == "row" else None,
+            width=self.objective.width if training.batch_by == "row" else None,
             copies=self.objective.copies,
             sizes=self.objective.sizes if packed else None,
             multiples=(32, 4) if self.device.type == "cuda" else (1, 1),
@@ -119,18 +119,23 @@ class Trainer:
         )
         valid = TokenStore(folder / "data" / "valid")
         self.validator = Validator(
-            self.run, validated, valid, training.tokens or 4096, training.validate_sentences, training.best_by
+            self.run,
+            validated,
+            valid,
+            training.batch_tokens or 4096,
+            training.validation_sentences,
+            training.selection_metric,
         )
         learner = Learner(model, self.objective)
         self.spread.divide(learner)
         if self.spread.even and world.rank == 0:  # what is in parts cannot search: weights are copied for that
             self.run.model = spec.build().to(self.device)
         self.optimizer = make_optimizer(model, training)
-        self.average = Average(model, training.ema) if training.ema else None
-        self.keeper = Keeper(folder, training.keep, self.spread)
+        self.average = Average(model, training.ema_decay) if training.ema_decay else None
+        self.keeper = Keeper(folder, training.keep_checkpoints, self.spread)
         self.progress = self.keeper.resume(model, self.optimizer, self.average) or Progress()
-        averages = training.average and self.average is None
-        self.budget = Budget(self.config, max(1, self.batches.an_epoch // training.accumulate), averages)
+        averages = training.average_checkpoints and self.average is None
+        self.budget = Budget(self.config, max(1, self.batches.an_epoch // training.gradient_accumulation), averages)
         self.budget.begin(self.progress)
         self.stepper = Stepper(
             learner,
@@ -138,11 +143,11 @@ class Trainer:
             self.average,
             device=self.device,
             seed=training.seed,
-            clip=training.value("clip"),
+            clip=training.resolved("clip_norm"),
             precision=training.precision,
             compiles=packed and bool(training.compile) and self.spread.compiles,
             # recomputation asks for the state of random numbers
-            replays=self.objective.steady and not training.checkpointing and self.spread.replays,
+            replays=self.objective.steady and not training.gradient_checkpointing and self.spread.replays,
             parts=Parts(display.note),
             spread=self.spread,
         )
@@ -151,17 +156,18 @@ class Trainer:
 
     def _packs(self) -> bool:
         """Packed batches are for kernels that are compiled, which takes a GPU; elsewhere tight padding is faster."""
-        asked, able = self.config.training.layout, self.objective.packs and self.objective.steady
+        asked, able = self.config.training.batch_layout, self.objective.packs and self.objective.steady
         if asked == "packed" and not able:
             raise UserError(
-                "training.layout is packed, but this system or objective cannot read packed rows: leave the setting out"
+                "training.batch_layout is packed, but this system or objective cannot read packed rows: leave the "
+                "setting out"
             )
         return able and (asked == "packed" or (asked == "auto" and self.device.type == "cuda"))
 
     def train(self) -> Outcome:
         """Train until something says stop; what was learned is saved whatever it was."""
         with self.world.watched(self._standing), ExitStack() as lock, _interrupts(self), self.display:
-            self.world.first(lambda: lock.enter_context(alone(self.folder)))
+            self.world.first(lambda: lock.enter_context(exclusive_run_lock(self.folder)))
             reason = self._loop()
             averaged = 0
             if not self.interrupted and self.budget.averages:
@@ -217,7 +223,7 @@ class Trainer:
         steps = groups(
             self.batches,
             position,
-            self.config.training.accumulate,
+            self.config.training.gradient_accumulation,
             self.world.rank,
             self.world.size,
             pinned=self.device.type == "cuda",
@@ -230,7 +236,7 @@ class Trainer:
         progress = self.progress
         step, answers = progress.step + 1, group.answers
         rate = learning_rate(self.config.training, step, self.budget.horizon(progress))
-        by_sentence = self.config.training.value("loss_normalization") == "sentences"
+        by_sentence = self.config.training.resolved("loss_normalization") == "sentences"
         self.stepper(group.batches, step, rate, group.sentences if by_sentence else answers, group.idle)
         self.meter.add(group, answers, rate)
         progress.step, progress.position = step, group.after

@@ -39,38 +39,41 @@ def tokenizers_for(
         config = replace(config, text=_described(config.text, tokenizers))
     elif origin:
         tokenizers, asked, default = origin.tokenizers, config.text, TextConfig()
-        if (asked.kind, asked.size, asked.joint, asked.marker) != (
-            default.kind,
-            default.size,
-            default.joint,
-            default.marker,
+        if (asked.tokenizer, asked.vocab_size, asked.shared_vocabulary, asked.space_marker) != (
+            default.tokenizer,
+            default.vocab_size,
+            default.shared_vocabulary,
+            default.space_marker,
         ):
-            raise UserError("the tokenizers of the run to start from are kept: leave text.kind, size, joint and marker")
+            raise UserError(
+                "the tokenizers of the run to start from are kept: leave out text.tokenizer, vocab_size, "
+                "shared_vocabulary and space_marker"
+            )
         text = replace(
             origin.config.text,
-            dropout=asked.dropout,
+            bpe_dropout=asked.bpe_dropout,
             normalize_whitespace=asked.normalize_whitespace,
-            source_vectors=asked.source_vectors,
-            target_vectors=asked.target_vectors,
+            source_word_vectors=asked.source_word_vectors,
+            target_word_vectors=asked.target_word_vectors,
         )
         config = replace(config, text=text)
     else:
         config, choices = choose_vocabulary(config, survey.words)
-        say(f"learning a vocabulary of {config.text.kind} pieces from {survey.pairs:,} {reading.name}")
+        say(f"learning a vocabulary of {config.text.tokenizer} pieces from {survey.pairs:,} {reading.name}")
         tokenizers = _learn(config, reading, pairs, survey.pairs)
         choices = [_with_actual_size(choice, tokenizers) for choice in choices]
     if reading.labels:
         tags = learn((pair.target or "" for pair in pairs()), "label", 100_000)
         tokenizers = (tokenizers[0], tags)
-    if any(config.data.tags) and not origin:
+    if any(config.data.corpus_tags) and not origin:
         source, target = tokenizers
-        tagged = source.with_tags([tag for tag in dict.fromkeys(config.data.tags) if tag])
+        tagged = source.with_tags([tag for tag in dict.fromkeys(config.data.corpus_tags) if tag])
         tokenizers = tagged, tagged if target is source else target
     return config, tokenizers, choices
 
 
 def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -> Choice:
-    """The choice of `text.size` with the size that was learned, where the text has fewer pieces than were allowed."""
+    """The choice of `text.vocab_size` with the learned size, where the text has fewer pieces than allowed."""
     sizes = sorted({tokenizer.size for tokenizer in tokenizers})
     if sizes[-1] >= int(str(choice.value)):
         return choice
@@ -120,7 +123,12 @@ def _described(asked: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> Te
     """The settings with the properties of the tokenizers; an error where they contradict them."""
     source, target = tokenizers
     default = TextConfig()
-    found = {"kind": target.kind, "size": None, "joint": source is target, "marker": target.marker}
+    found = {
+        "tokenizer": target.kind,
+        "vocab_size": None,
+        "shared_vocabulary": source is target,
+        "space_marker": target.marker,
+    }
     for name, value in found.items():
         if getattr(asked, name) not in (getattr(default, name), value):
             raise UserError(
@@ -144,9 +152,11 @@ def _learn(
                     yield pair.target
 
     def one(*sides: bool) -> Tokenizer:
-        return learn(texts((sides[0], sides[1])), config.text.kind, config.text.size or 8000, config.text.marker)
+        return learn(
+            texts((sides[0], sides[1])), config.text.tokenizer, config.text.vocab_size or 8000, config.text.space_marker
+        )
 
-    if config.text.joint or reading.sides == 1 or reading.labels or reading.signals:
+    if config.text.shared_vocabulary or reading.sides == 1 or reading.labels or reading.signals:
         joint = one(not reading.signals, not reading.labels)
         return joint, joint
     return one(True, False), one(False, True)

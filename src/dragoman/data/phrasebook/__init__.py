@@ -13,7 +13,7 @@ from pathlib import Path
 from dragoman.data.phrasebook.grammar import Pair
 from dragoman.data.phrasebook.writer import Writer
 from dragoman.errors import UserError
-from dragoman.storage import new_folder
+from dragoman.storage import atomic_folder
 from dragoman.text.words import words
 
 __all__ = ["Pair", "sentences", "splits", "write"]
@@ -80,7 +80,7 @@ def write(folder: Path, pairs: int = 20000, seed: int = 0, valid: int = 500, tes
     if folder.exists():
         raise UserError(f"{folder} exists already: name a new folder")
     made = splits(pairs, valid, test, seed)
-    with new_folder(folder) as partial:
+    with atomic_folder(folder) as partial:
         for name, split in made.items():
             columns = {
                 "en": [pair.source for pair in split],

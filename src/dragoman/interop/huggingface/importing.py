@@ -21,7 +21,7 @@ from dragoman.parts.quick import Weights
 from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, pick_device, write_model, write_tokenizers
 from dragoman.run.packing import Packing
 from dragoman.search import Length
-from dragoman.storage import new_folder, point
+from dragoman.storage import atomic_folder, replace_symlink
 from dragoman.text import Tokenizer
 from dragoman.text.families import MissingTokenizerError, Parts
 from dragoman.text.foreign import FOREIGN, ForeignTokenizer, from_folder
@@ -110,7 +110,7 @@ def import_checkpoint(folder: Path, run_folder: Path, say: Callable[[str], None]
     say(f"reading {folder}")
     found, source, target = _with_tokenizers(folder, read_checkpoint(folder))
     say(f"writing {run_folder}")
-    with new_folder(run_folder) as partial:
+    with atomic_folder(run_folder) as partial:
         (partial / CONFIG).write_text(config.to_yaml(_config(found, joint=source is target)), encoding="utf-8")
         write_model(partial, found.system, found.spec, found.framing)
         write_tokenizers(partial, source, target)
@@ -119,7 +119,7 @@ def import_checkpoint(folder: Path, run_folder: Path, say: Callable[[str], None]
         values = {"validated": False, "progress": Progress().to_dict(), "architecture": found.architecture}
         checkpoints.save(place / "000000", {"model": found.weights}, values)
         for link in ("best", "last"):
-            point(place / link, "000000")
+            replace_symlink(place / link, "000000")
     numbers = sum(weight.numel() for weight in found.weights.values())
     return Imported(found, numbers, (source.size, target.size), _left_out(found.search))
 
@@ -166,18 +166,22 @@ def _config(found: Checkpoint, joint: bool) -> config.Config:
     if least is None and isinstance(search.get("min_length"), int):
         least = max(0, search["min_length"] - 1)
     wanted = {
-        "beam": search.get("num_beams", 1),
+        "beam_size": search.get("num_beams", 1),
         "length_penalty": search.get("length_penalty"),
-        "longest_target": longest,
+        "max_target_length": longest,
         "length_ratio": Length.ratio if longest is None else 0.0,
-        "length_extra": Length.extra if longest is None else longest,
-        "least": least,
-        "no_repeat": search.get("no_repeat_ngram_size"),
+        "length_offset": Length.extra if longest is None else longest,
+        "min_length": least,
+        "no_repeat_ngram_size": search.get("no_repeat_ngram_size"),
         "early_stopping": _early_stopping(search.get("early_stopping")),
-        "unfinished": "beside",
+        "rank_unfinished": "by_score",
     }
     known = {name: value for name, value in wanted.items() if value is not None}
-    values = {"text": {"kind": FOREIGN, "joint": joint}, "system": {"name": found.system}, "search": known}
+    values = {
+        "text": {"tokenizer": FOREIGN, "shared_vocabulary": joint},
+        "system": {"name": found.system},
+        "search": known,
+    }
     return config.from_dict(values, "the checkpoint's generation_config.json")
 
 

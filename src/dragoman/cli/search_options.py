@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.errors import UserError, unknown
+from dragoman.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from dragoman.run import Run
@@ -149,7 +149,7 @@ class SearchOptions:
         if self.all_steps:
             raise UserError("--all-steps is now called --early-stopping steps")
         if self.early_stopping is not None and self.early_stopping not in EARLY_STOPPING:
-            raise unknown("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
+            raise unknown_name("value of --early-stopping", self.early_stopping, EARLY_STOPPING)
         if self.search is not None and len(given) > 1:
             other = next(name for name in given if name != "search")
             raise UserError(f"--search describes the whole search: leave {_flag(other)} out, or say it there")
@@ -214,7 +214,7 @@ class SearchOptions:
     def _reranking(self, run: Run, found: Search) -> Rerank:
         from dragoman.search import Rerank, Weights
 
-        judges = judges_of(run, self.rerank_with or [])
+        judges = classify_rerankers(run, self.rerank_with or [])
         length = {} if self.rerank_length is None else {"length": self.rerank_length}
         weights = Weights(**length, **{kind: weight for kind, (_, weight) in judges.items()})
         return Rerank(found, weights, **{kind: folder for kind, (folder, _) in judges.items()}, best=self.best or 1)
@@ -226,7 +226,7 @@ class SearchOptions:
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
 
-def judges_of(run: Run, judges: list[str]) -> dict[str, tuple[str, float]]:
+def classify_rerankers(run: Run, judges: list[str]) -> dict[str, tuple[str, float]]:
     """Runs that are named with their weights, by what each is a model of: the channel, or the language."""
     found: dict[str, tuple[str, float]] = {}
     for judge in judges:

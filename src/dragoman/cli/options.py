@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
 
 import typer
 
-from dragoman import progress
+from dragoman import console as progress
+from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, progress_bar
 from dragoman.errors import UserError
-from dragoman.progress import BETWEEN_LINES, bar, clock
 
 if TYPE_CHECKING:
     from dragoman.parts.quick import Weights
@@ -92,7 +92,7 @@ def set_threads(count: int) -> None:
         torch.set_num_threads(count)
 
 
-def say(text: str) -> None:
+def log(text: str) -> None:
     """Progress and remarks, on standard error."""
     if not progress.quiet:
         print(text, file=sys.stderr, flush=True)
@@ -108,7 +108,7 @@ class Progress:
         self.began = self.last = time.monotonic()
 
     def __enter__(self) -> Self:
-        self.bar = bar(sys.stderr.isatty())
+        self.bar = progress_bar(sys.stderr.isatty())
         self.task = self.bar.add_task("starting", total=self.total)
         self.bar.start()
         return self
@@ -125,9 +125,9 @@ class Progress:
             self.before, self.began, self.last = done, now, now
         self.done = done
         self.bar.update(self.task, completed=done, description=self.line())
-        if self.bar.disable and now - self.last >= BETWEEN_LINES:
+        if self.bar.disable and now - self.last >= LOG_INTERVAL_SECONDS:
             self.last = now
-            say(self.line())
+            log(self.line())
 
     @property
     def speed(self) -> float:
@@ -139,7 +139,7 @@ class Progress:
         text = f"{done:,} lines" if self.total is None else f"{done:,} of {self.total:,} lines"
         if speed > 0:
             text += f"  {speed:,.{speed < 10:d}f} lines/s"
-            text += "" if self.total is None else f"  {clock((self.total - done) / speed)} left"
+            text += "" if self.total is None else f"  {format_duration((self.total - done) / speed)} left"
         return text
 
     def summary(self) -> str:
@@ -147,7 +147,7 @@ class Progress:
         done, speed, seconds = self.done or 0, self.speed, max(0.0, time.monotonic() - self.began)
         lines = f"{done:,} line{'' if done == 1 else 's'}"
         lines += f", {done - self.before:,} of them now," if self.before else ""
-        return f"{lines} in {clock(seconds)} ({speed:,.{speed < 10:d}f} lines/s)"
+        return f"{lines} in {format_duration(seconds)} ({speed:,.{speed < 10:d}f} lines/s)"
 
 
 def program() -> str:
@@ -186,7 +186,7 @@ def in_windows(lines: Iterable[str], do: Callable[[list[str]], list[Item]], size
         yield from do(window)
 
 
-def beam_settings(run: Run, beam: int | None, penalty: float | None, best: int = 1) -> Beam:
+def beam_config(run: Run, beam: int | None, penalty: float | None, best: int = 1) -> Beam:
     """The run's own beam with the command line's changes; it is as wide as the n-best list that is asked for."""
     own = run.beam(beam)
     size = own.size if beam is not None else max(own.size, best)

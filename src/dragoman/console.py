@@ -8,10 +8,10 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
 quiet = False  # set by --quiet: no progress and no remarks are shown
-BETWEEN_LINES = 30.0  # seconds, where there is no terminal
+LOG_INTERVAL_SECONDS = 30.0  # seconds, where there is no terminal
 
 
-def bar(shown: bool = True) -> Progress:
+def progress_bar(shown: bool = True) -> Progress:
     """A bar with words beside it on standard error, which leaves nothing behind."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -20,6 +20,6 @@ def bar(shown: bool = True) -> Progress:
     return Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet or not shown)
 
 
-def clock(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     whole = int(seconds)
     return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
