@@ -29,7 +29,7 @@ from dragoman.training.trainer import Trainer
 def config(corpus: Path) -> Config:
     settings = {**SAME_FOR_ALL, "schedule": "cosine", "steps": None, "warmup_steps": None, "validation_interval": None}
     small = small_config(corpus, **settings)
-    return replace(small, text=replace(small.text, dropout=0.0))
+    return replace(small, text=replace(small.text, bpe_dropout=0.0))
 
 
 @pytest.fixture(scope="module")

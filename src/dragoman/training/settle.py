@@ -51,7 +51,7 @@ def as_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str,
 
 def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) -> None:
     """Refuse weights and tags that are not as many as the corpora that they speak of."""
-    for name, given in (("weights", config.sampling_weights), ("tags", config.corpus_tags)):
+    for name, given in (("sampling_weights", config.sampling_weights), ("corpus_tags", config.corpus_tags)):
         if given and len(given) != len(train):
             raise UserError(f"data.{name} are {len(given)}, but there are {len(train)} training corpora: give one each")
     if config.corpus_tags and valid and len(valid_tags(config)) != len(valid):
