@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.packed_attention import BLOCK, packed_attention, varying_attention
 from dragoman.parts.visibility import CausalVisibility, Visibility
 
@@ -57,7 +57,7 @@ def main() -> None:
         longest = max(64, 4 * mean)
         lengths = sentences(tokens, mean, longest)
         lengths.append(tokens - sum(lengths))
-        layout = Layout.one_row(tokens, torch.tensor(lengths, device="cuda"), max(lengths))
+        layout = Layout.packed_row(tokens, torch.tensor(lengths, device="cuda"), max(lengths))
         shape = (1, options.heads, tokens, options.width)
         query, key, value, gradient = (torch.randn(shape, device="cuda", dtype=torch.bfloat16) for _ in range(4))
         inputs = [x.requires_grad_() for x in (query, key, value)]
@@ -70,7 +70,7 @@ def main() -> None:
             causal = visibility.causal
 
             def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility = visibility) -> Tensor:
-                return packed_attention(q, k, v, layout, layout, Ctx(layout), visibility, (), None)  # noqa: B023
+                return packed_attention(q, k, v, layout, layout, Context(layout), visibility, (), None)  # noqa: B023
 
             compiled = torch.compile(flex, dynamic=False)
             ways: dict[str, Callable[[], object]] = {

@@ -27,7 +27,7 @@ from typing import Any
 import torch
 
 import dragoman
-from dragoman.evaluation import exact_match, table
+from dragoman.evaluation import exact_match, format_table
 from dragoman.search import Beam
 
 RULES: dict[str, Any] = {"never": "never", "true": True, "false": False, "steps": "steps"}
@@ -67,7 +67,7 @@ def measure(name: str, folder: Path, valid_file: Path, options: argparse.Namespa
         texts = [" ".join(one.text.split()) for one in found]
         return exact_match(texts, targets).value, len(texts) / (time.perf_counter() - begin)
 
-    own = run.beam()
+    own = run.beam_config()
     own = replace(own, num_finished=None)
     greedy, speed = scored(replace(own, size=1, early_stopping="never"))
     rows: list[dict[str, Any]] = [{"beam": "greedy", "rule": "", "exact match": greedy, "sentences/s": speed}]
@@ -141,7 +141,7 @@ def main() -> None:
                 {**row, "exact match": f"{row['exact match']:.1f}", "sentences/s": f"{row['sentences/s']:.0f}"}
                 for row in result["rows"]
             ]
-            print(table(shown))
+            print(format_table(shown))
             print("; ".join(result["below greedy"]) or f"no exact beam is more than {TOLERANCE} points below greedy")
     if options.json is not None:
         device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"

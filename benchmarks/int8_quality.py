@@ -24,7 +24,7 @@ from sacrebleu.significance import PairedTest
 
 import dragoman
 from dragoman.run import Run
-from dragoman.search.shortlist import FILE
+from dragoman.search.shortlist import SHORTLIST_FILE
 
 RESAMPLES = 1000
 
@@ -33,7 +33,7 @@ def ways(folder: Path) -> dict[str, Run]:
     """The run as it multiplies in different ways; the first is what the others are compared with."""
     found = {"float32": dragoman.load(folder, device="cpu")}
     found["int8"] = dragoman.load(folder, device="cpu", weights="int8")
-    if (folder / FILE).exists():
+    if (folder / SHORTLIST_FILE).exists():
         found |= {f"{name}, shortlist": run.with_shortlist() for name, run in list(found.items())}
     return found
 

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from dragoman.models import Model, count_parameters
-from dragoman.parts.mixer import Ctx, Layout
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.parts.mixer import Context, Layout
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 NAMES = ("transformer-dmca", "transformer-d")
 VOCABULARY, BLOCK, KERNEL, STRIDE = 1000, 256, 3, 3
@@ -82,11 +82,13 @@ def time_writing(model: Model, length: int, count: int, device: torch.device) ->
     """Greedy search after a source of `length` tokens, symbols such as END never chosen."""
     source = torch.randint(4, VOCABULARY, (1, length), device=device)
     began = wait(device)
-    begin = model.start(source, torch.tensor([length], device=device), beam=1, longest=count, first=2)
+    begin = model.start_decoding(source, torch.tensor([length], device=device), beam=1, longest=count, first=2)
     read = wait(device)
     tokens, state = begin.tokens, begin.state
     for step in range(count):
-        logits, after = model.decode(tokens[:, None], Ctx(Layout.steps(begin.positions + step), begin.memory), state)
+        logits, after = model.decode(
+            tokens[:, None], Context(Layout.continuation(begin.positions + step), begin.memory), state
+        )
         assert after is not None
         tokens, state = logits[:, 0, 4:].argmax(-1) + 4, after
     written = wait(device)
@@ -94,11 +96,11 @@ def time_writing(model: Model, length: int, count: int, device: torch.device) ->
 
 
 def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    settings = {"width": options.width, "layers": options.layers, "heads": options.heads, "dropout": 0.0}
+    settings = {"model_dim": options.width, "layers": options.layers, "heads": options.heads, "dropout": 0.0}
     lengths = [int(length) for length in options.lengths.split(",")]
     models, first, training = dict[str, Model](), dict[str, float](), []
     for name in NAMES:
-        spec = SYSTEMS[name].spec(Vocabulary(VOCABULARY, VOCABULARY, joint=True), **settings)
+        spec = SYSTEMS[name].spec(VocabularySizes(VOCABULARY, VOCABULARY, joint=True), **settings)
         models[name] = spec.build().to(device).train()
         print(f"{name}: {count_parameters(spec):,} parameters")
     columns = f"{'µs/token':>11}{'growth':>8}{'predicted':>11}{'peak GiB':>10}"

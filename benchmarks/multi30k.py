@@ -20,11 +20,11 @@ from pathlib import Path
 
 import dragoman
 from dragoman import evaluation
-from dragoman.data.corpus import reading
+from dragoman.data.corpus import open_file
 
 
 def lines(folder: Path, name: str, language: str) -> list[str]:
-    with reading(path_of(folder, name, language)) as file:
+    with open_file(path_of(folder, name, language)) as file:
         return file.read().decode("utf-8").splitlines()
 
 
@@ -63,7 +63,9 @@ def main() -> None:
             run = dragoman.load(folder)
             found = {}
             for test in options.tests.split(","):
-                texts = [t.text for t in run.translate(lines(options.data, test, pair[0]), beam=5, alignment=False)]
+                texts = [
+                    t.text for t in run.translate(lines(options.data, test, pair[0]), beam_size=5, alignment=False)
+                ]
                 score = evaluation.bleu(texts, lines(options.data, test, pair[1]))
                 found[test] = round(score.value, 2)
                 scores.setdefault(test, []).append(score.value)

@@ -5,7 +5,7 @@
 Trains every system that can learn from sentence pairs, `--parallel` at a time with `--threads` threads each, and
 evaluates it on the 500 held-out test sentences. A training is `dragoman train` (or `dragoman quickstart` with
 `--quickstart`) in a process of its own with `--device cpu`; it ends after `--minutes`, and is killed two minutes later.
-`NAME@SETTING=VALUE@…` in `--systems` trains a variant: `luong@system.settings.direction=both`. Settings after `--` are
+`NAME@SETTING=VALUE@…` in `--systems` trains a variant: `luong@system.settings.encoder_direction=both`. Settings after `--` are
 passed on to every training.
 
 FOLDER receives one JSON file for each system, the logs, and `results.json` with all of them.
@@ -25,10 +25,10 @@ from typing import Any
 
 from dragoman import config as configuration
 from dragoman.data import phrasebook
-from dragoman.evaluation import table
-from dragoman.models import blueprint, count_parameters
+from dragoman.evaluation import format_table
+from dragoman.models import count_parameters, meta_model
 from dragoman.run import read_metrics, read_spec
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 GRACE = 120  # seconds for preparation, the last validation and the report, beyond the minutes of training
 RESOLVED = (
@@ -39,8 +39,8 @@ RESOLVED = (
 
 def translation_systems() -> list[str]:
     """The systems that read text and write text."""
-    models = {name: blueprint(one.spec(Vocabulary(100, 100, True), "tiny")) for name, one in SYSTEMS.items()}
-    return [name for name, model in models.items() if model.writes and model.source_features is None]
+    models = {name: meta_model(one.spec(VocabularySizes(100, 100, True), "tiny")) for name, one in SYSTEMS.items()}
+    return [name for name, model in models.items() if model.can_generate and model.source_features is None]
 
 
 def command(name: str, run: Path, corpus: Path, options: argparse.Namespace, more: list[str]) -> list[str]:
@@ -142,7 +142,7 @@ def main() -> None:
         }
         for result in results
     ]
-    print(table(rows))
+    print(format_table(rows))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from dragoman.run import read_spec
 def curve(run: Path) -> list[tuple[float, float, float]]:
     """Operations done, validation loss and seconds, validation by validation."""
     store = TokenStore(run / "data" / "train")
-    words = [max(1, round(side.tokens / len(store))) for side in store.sides]
+    words = [max(1, round(side.tokens / len(store))) for side in store.columns]
     a_pair = training_flops(read_spec(run), words[0] + 1, words[1] + 1)
     config = from_yaml(run / "config.yaml")
     tokens, found = 0.0, []

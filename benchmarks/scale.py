@@ -103,13 +103,13 @@ class Watch(Thread):
 def prepare_run(folder: Path, workers: int | None) -> dict[str, Any]:
     """Prepare a run, and say what it took."""
     from dragoman.config import from_dict
-    from dragoman.training.prepare import prepare
+    from dragoman.training.prepare import prepare_run
 
     data = {"source": [str(folder / "train.en")], "target": [str(folder / "train.de")], "workers": workers}
     config = from_dict({"data": data, "training": {"device": "cpu"}, "system": {"name": "transformer", "size": "tiny"}})
     began = time.monotonic()
     with Watch() as watch:
-        prepare(folder / "run", config, lambda text: print(text, file=sys.stderr))
+        prepare_run(folder / "run", config, lambda text: print(text, file=sys.stderr))
     own, others = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return {
         "prepared": time.monotonic() - began,
@@ -124,12 +124,12 @@ def make_batches(folder: Path) -> dict[str, Any]:
     """Open the store of the run and make batches, from the middle of its second epoch on."""
     import torch  # noqa: F401  what it takes to be imported is not what is measured
 
-    from dragoman.data import Batches, Position, TokenStore
+    from dragoman.data import Batches, DataPosition, TokenStore
 
     began = time.monotonic()
     batches = Batches(TokenStore(folder / "run" / "data" / "train"), TOKENS, seed=1)
     opened = time.monotonic()
-    stream = batches.start(Position(1, batches.windows // 2, 0))
+    stream = batches.iterate_from(DataPosition(1, batches.windows // 2, 0))
     next(stream)
     first = time.monotonic()
     for _ in islice(stream, BATCHES):

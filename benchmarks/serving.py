@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import dragoman
-from dragoman.run.speed import validation_texts
+from dragoman.run.translation_speed import validation_texts
 
 
 @dataclass
@@ -143,10 +143,10 @@ def main() -> None:
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--option", action="append", default=[], help="for the service, such as --option=--int8")
     options = parser.parse_args()
-    from dragoman.serving import pair_of, told
+    from dragoman.serving import infer_language_pair, parse_run_argument
 
-    folder, pair = told(options.run)
-    pair = pair or pair_of(dragoman.load(folder, device="cpu"))
+    folder, pair = parse_run_argument(options.run)
+    pair = pair or infer_language_pair(dragoman.load(folder, device="cpu"))
     texts = sentences(str(folder), options.texts)
     server = Server(options.run, *options.option)
     alone, single = asyncio.run(given_alone(server.port, pair, texts))

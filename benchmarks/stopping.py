@@ -25,10 +25,10 @@ import torch
 
 import dragoman
 from dragoman.data import phrasebook
-from dragoman.evaluation import bleu, exact_match, table
+from dragoman.evaluation import bleu, exact_match, format_table
 from dragoman.run import Run
-from dragoman.search.engine import Engine
-from dragoman.search.slots import NOBODY
+from dragoman.search.engine import SearchEngine
+from dragoman.search.slots import EMPTY_SLOT
 
 RULES: dict[str, Any] = {"true": True, "false": False, "never": "never", "steps": "steps"}
 
@@ -41,21 +41,21 @@ def read_lines(path: Path) -> list[str]:
 @contextmanager
 def counted() -> Iterator[list[int]]:
     """Counts the decode steps of all sources."""
-    count, step = [0], Engine._step
+    count, step = [0], SearchEngine._step
 
-    def counting(self: Engine, slots: Any, course: Any) -> Any:
-        count[0] += sum(number != NOBODY for number in course.inside)
+    def counting(self: SearchEngine, slots: Any, course: Any) -> Any:
+        count[0] += sum(number != EMPTY_SLOT for number in course.inside)
         return step(self, slots, course)
 
-    Engine._step = counting  # type: ignore[method-assign]
+    SearchEngine._step = counting  # type: ignore[method-assign]
     try:
         yield count
     finally:
-        Engine._step = step  # type: ignore[method-assign]
+        SearchEngine._step = step  # type: ignore[method-assign]
 
 
 def measure(run: Run, sources: list[str], targets: list[str], options: argparse.Namespace) -> list[dict[str, object]]:
-    own = replace(run.beam(options.beam), num_finished=None, best=options.best)
+    own = replace(run.beam_config(options.beam), num_finished=None, best=options.best)
     searches = {name: replace(own, early_stopping=rule) for name, rule in RULES.items()}
     rates: dict[str, list[float]] = {name: [] for name in RULES}
     steps: dict[str, float] = {}
@@ -100,12 +100,12 @@ def main() -> None:
         sources, targets = [pair.source for pair in pairs], [pair.target for pair in pairs]
     for folder in options.runs:
         run = dragoman.load(folder, device=options.device)
-        length = run.length
+        length = run.length_limit
         print(
             f"{folder} on {run.device}, {torch.get_num_threads()} threads, beam {options.beam}, {len(sources)} "
-            f"sentences, at most {length.ratio:g}·source + {length.extra} tokens"
+            f"sentences, at most {length.ratio:g}·source + {length.offset} tokens"
         )
-        print(table(measure(run, sources, targets, options)))
+        print(format_table(measure(run, sources, targets, options)))
 
 
 if __name__ == "__main__":

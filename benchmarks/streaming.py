@@ -33,7 +33,7 @@ def make_run(folder: Path, steps: int) -> Path:
     phrasebook.write(folder / "corpus", pairs=5000, valid=50, test=50)
     files = ["--source", folder / "corpus" / "train.en", "--target", folder / "corpus" / "train.de"]
     settings = [
-        "system.settings.width=32",
+        "system.settings.model_dim=32",
         "system.settings.layers=1",
         "system.settings.heads=2",
         "text.vocab_size=500",

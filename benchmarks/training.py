@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from dragoman.data import Example, Pair, write_store
+from dragoman.data import EncodedPair, SentencePair, write_store
 from dragoman.models import count_parameters
 from dragoman.models.flops import training_flops
 from peers import corpus, ours
@@ -89,8 +89,8 @@ def read_data(options: argparse.Namespace, sizes: Sizes, folder: Path) -> Pairs:
     np.savez(folder / "pairs.npz", **pairs._asdict())
     sources = np.split(pairs.source, np.cumsum(pairs.source_lengths)[:-1])
     targets = np.split(pairs.target, np.cumsum(pairs.target_lengths)[:-1])
-    nothing = Pair("", "", "", 0)  # the ids are all that a store keeps
-    examples = [Example(nothing, a.tolist(), b.tolist()) for a, b in zip(sources, targets)]
+    nothing = SentencePair("", "", "", 0)  # the ids are all that a store keeps
+    examples = [EncodedPair(nothing, a.tolist(), b.tolist()) for a, b in zip(sources, targets)]
     write_store(folder / "store", [examples], sizes.vocabulary)
     return pairs
 

@@ -19,10 +19,10 @@ BATCHES_A_WINDOW = 100  # what is sorted together
 
 def from_texts(source: Path, target: Path, vocabulary: int) -> Pairs:
     """Two text files, plain or .gz, cut by byte pairs learned from both."""
-    from dragoman.text.tokenizer import learn
+    from dragoman.text.tokenizer import learn_tokenizer
 
     sides = [_lines(source), _lines(target)]
-    tokenizer = learn([line for side in sides for line in side], "bpe", vocabulary)
+    tokenizer = learn_tokenizer([line for side in sides for line in side], "bpe", vocabulary)
     ids = [tokenizer.encode_batch(side) for side in sides]
     kept = [pair for pair in zip(*ids) if all(0 < len(side) <= 200 for side in pair)]
     return Pairs(*(part for side in zip(*kept) for part in _flat([np.asarray(row) for row in side])))

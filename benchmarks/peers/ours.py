@@ -8,25 +8,25 @@ from pathlib import Path
 import torch
 
 from dragoman.config import TrainingConfig
-from dragoman.data import Batches, Position, TokenStore, prefetch
+from dragoman.data import Batches, DataPosition, TokenStore, prefetch
 from dragoman.memory import keep_freed_memory
 from dragoman.models import EncoderDecoder
-from dragoman.objectives import Material, make
-from dragoman.systems import Vocabulary, system
-from dragoman.text.framing import ENCODER_DECODER
-from dragoman.text.tokenizer import learn
-from dragoman.training.groups import groups
-from dragoman.training.optimizer import make_optimizer
-from dragoman.training.step import Learner, Stepper
+from dragoman.objectives import TaskContext, build_objective
+from dragoman.systems import VocabularySizes, get_system
+from dragoman.text.framing import ENCODER_DECODER_FRAMING
+from dragoman.text.tokenizer import learn_tokenizer
+from dragoman.training.accumulation import iterate_steps
+from dragoman.training.optimizer import build_optimizer
+from dragoman.training.train_step import LossModule, TrainStep
 from peers.protocol import CLIP, LABEL_SMOOTHING, RATE, Precision, Sizes
 
 
 def spec(sizes: Sizes) -> EncoderDecoder:
-    words = Vocabulary(sizes.vocabulary, sizes.vocabulary, joint=True)
-    settings = {"width": sizes.width, "layers": sizes.layers, "dropout": sizes.dropout, "tied": True}
+    words = VocabularySizes(sizes.vocabulary, sizes.vocabulary, joint=True)
+    settings = {"model_dim": sizes.width, "layers": sizes.layers, "dropout": sizes.dropout, "tie_output": True}
     if sizes.kind == "transformer":
-        settings |= {"heads": sizes.heads, "inner": sizes.inner}
-    made = system(sizes.kind).spec(words, **settings)
+        settings |= {"heads": sizes.heads, "ffn_dim": sizes.inner}
+    made = get_system(sizes.kind).spec(words, **settings)
     assert isinstance(made, EncoderDecoder)
     return made
 
@@ -38,36 +38,40 @@ def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens
         keep_freed_memory()
     torch.manual_seed(1)
     model = spec(sizes).build().to(device).train()
-    nothing = learn((), "byte")  # the objective is given tokenizers, and uses them only for what is not asked here
-    objective = make("translation", Material(model, nothing, nothing, ENCODER_DECODER, LABEL_SMOOTHING), {})
-    packed = gpu and objective.packs
-    stepper = Stepper(
-        Learner(model, objective),
-        make_optimizer(model, TrainingConfig(optimizer="adam", beta2=0.98)),
+    nothing = learn_tokenizer(
+        (), "byte"
+    )  # the objective is given tokenizers, and uses them only for what is not asked here
+    objective = build_objective(
+        "translation", TaskContext(model, nothing, nothing, ENCODER_DECODER_FRAMING, LABEL_SMOOTHING), {}
+    )
+    packed = gpu and objective.supports_packing
+    stepper = TrainStep(
+        LossModule(model, objective),
+        build_optimizer(model, TrainingConfig(optimizer="adam", beta2=0.98)),
         None,
         device=torch.device(device),
         seed=1,
-        clip=CLIP,
+        clip_norm=CLIP,
         precision=precision,
-        compiles=packed,
-        replays=True,
+        use_compile=packed,
+        use_cuda_graphs=True,
     )
     batches = Batches(
         TokenStore(store),
         tokens,
         seed=1,
-        width=objective.width,
-        sizes=objective.sizes if packed else None,
-        multiples=(32, 4) if gpu else (1, 1),
+        row_length=objective.row_length,
+        packed_lengths=objective.packed_lengths if packed else None,
+        pad_to_multiples=(32, 4) if gpu else (1, 1),
     )
-    stream = prefetch(groups(batches, Position(), 1, pinned=gpu), depth=4)
+    stream = prefetch(iterate_steps(batches, DataPosition(), 1, pinned=gpu), depth=4)
     done = 0
 
     def step() -> int:
         nonlocal done
         group = next(stream)
         done += 1
-        stepper(group.batches, done, RATE, group.answers)
-        return group.answers
+        stepper(group.batches, done, RATE, group.target_tokens)
+        return group.target_tokens
 
     return step

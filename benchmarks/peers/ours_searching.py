@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 
 from dragoman import checkpoint
-from dragoman.data.padding import padded
+from dragoman.data.padding import pad_rows
 from dragoman.interop.huggingface import read_checkpoint
 from dragoman.memory import keep_freed_memory
-from dragoman.parts.half import half
-from dragoman.parts.quick import PACKS, quick
-from dragoman.search import Beam, Length, Symbols, engine
-from dragoman.search.engine import Engine
+from dragoman.parts.bfloat16 import to_bfloat16
+from dragoman.parts.inference import PACKS, optimize_for_inference
+from dragoman.search import Beam, LengthLimit, SpecialTokens, build_engine
+from dragoman.search.engine import SearchEngine
 from peers.searching import Asked, Translate
 
 
@@ -24,21 +24,21 @@ def translator(asked: Asked, weights: str) -> Translate:
     checkpoint.set_weights(model, found.weights, asked.folder)
     model = model.to(asked.device)
     if asked.gpu:
-        model = half(model)
+        model = to_bfloat16(model)
     if weights in PACKS:
-        model = quick(model, weights)
+        model = optimize_for_inference(model, weights)
     framing = found.framing
-    symbols = Symbols(framing.start, framing.end, framing.banned)
-    length = Length(0, asked.tokens, asked.tokens, least=asked.tokens)
-    engines: dict[int, Engine] = {}
+    symbols = SpecialTokens(framing.bos, framing.eos, framing.suppressed)
+    length = LengthLimit(0, asked.tokens, asked.tokens, min=asked.tokens)
+    engines: dict[int, SearchEngine] = {}
 
     def translate(sources: list[list[int]], beam: int) -> list[list[int]]:
         place = asked.device
-        source, lengths = padded(sources, framing.pad)
+        source, lengths = pad_rows(sources, framing.pad)
         keys = torch.arange(len(sources))
-        settings = Beam(beam, length=length)
+        settings = Beam(beam, length_limit=length)
         if beam not in engines:
-            engines[beam] = engine([model], symbols, settings, compiled=weights == "compiled")
+            engines[beam] = build_engine([model], symbols, settings, compile=weights == "compiled")
         limits = torch.full_like(lengths, asked.tokens).to(place)
         hypotheses = engines[beam].search(source.to(place), lengths.to(place), limits, keys.to(place))
         return [some[0].tokens for some in hypotheses]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from dragoman.parts.quick import Weights
+    from dragoman.parts.inference import InferencePrecision
     from dragoman.parts.spec import Spec
     from dragoman.run import Run
 
@@ -19,8 +19,8 @@ def load(
     folder: str | Path,
     checkpoint: str = "best",
     device: str | None = None,
-    parts: Sequence[type[Spec]] = (),
-    weights: Weights = "float32",
+    custom_parts: Sequence[type[Spec]] = (),
+    weights: InferencePrecision = "float32",
 ) -> Run:
     """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`; `parts` are those of your own.
 
@@ -32,4 +32,4 @@ def load(
 
     if is_checkpoint(Path(folder)):
         return load_checkpoint(Path(folder), device, weights)
-    return load_run(folder, checkpoint, device, parts, weights)
+    return load_run(folder, checkpoint, device, custom_parts, weights)

@@ -65,7 +65,10 @@ def is_complete(folder: Path) -> bool:
 
 def read_values(folder: Path) -> dict[str, Any]:
     """The plain values of a checkpoint."""
-    return _manifest(folder)["values"]
+    found = _manifest(folder)["values"]
+    if isinstance(found.get("progress"), dict):
+        found = found | {"progress": legacy.translate_train_state(found["progress"])}
+    return found
 
 
 def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:

@@ -14,6 +14,34 @@ Value = TypeVar("Value")
 
 #: settings of a configuration, by their dotted names: "training.old" → "training.new"
 SETTINGS: dict[str, str] = {
+    "system.settings.width": "system.settings.model_dim",
+    "system.settings.inner": "system.settings.ffn_dim",
+    "system.settings.inner_dropout": "system.settings.activation_dropout",
+    "system.settings.longest": "system.settings.max_positions",
+    "system.settings.shared": "system.settings.share_embeddings",
+    "system.settings.tied": "system.settings.tie_output",
+    "system.settings.gated": "system.settings.gated_ffn",
+    "system.settings.chosen": "system.settings.experts_per_token",
+    "system.settings.balance": "system.settings.balance_loss_weight",
+    "system.settings.noise": "system.settings.router_noise",
+    "system.settings.types": "system.settings.token_types",
+    "system.settings.kernel": "system.settings.kernel_size",
+    "system.settings.base": "system.settings.rope_base",
+    "system.settings.embedding": "system.settings.embedding_dim",
+    "system.settings.features": "system.settings.feature_dim",
+    "system.settings.block": "system.settings.block_size",
+    "system.settings.blocks": "system.settings.blocks_per_layer",
+    "system.settings.score": "system.settings.attention_score",
+    "system.settings.clip": "system.settings.max_distance",
+    "system.settings.values": "system.settings.relative_values",
+    "system.settings.buckets": "system.settings.position_buckets",
+    "system.settings.farthest": "system.settings.max_distance",
+    "system.settings.generator": "system.settings.generator_divisor",
+    "system.settings.window": "system.settings.attention_window",
+    "system.settings.head_width": "system.settings.head_dim",
+    "system.settings.epsilon": "system.settings.norm_eps",
+    "system.settings.positions": "system.settings.position_encoding",
+    "system.settings.direction": "system.settings.encoder_direction",
     "data.longest": "data.max_length",
     "data.hold_out": "data.validation_size",
     "data.source_key": "data.source_column",
@@ -67,13 +95,87 @@ SETTINGS: dict[str, str] = {
 SETTING_VALUES: dict[str, dict[str, str]] = {"search.rank_unfinished": {"behind": "last", "beside": "by_score"}}
 
 #: kinds of specs and search configurations: "OldKind" → "NewKind"
-KINDS: dict[str, str] = {}
+KINDS: dict[str, str] = {
+    "Fixed": "FixedContext",
+    "Attention": "AttentionContext",
+    "Plain": "StateReadout",
+    "Attentional": "AttentionalReadout",
+    "Maxout": "MaxoutReadout",
+    "BandedRotary": "Llama3Rotary",
+    "Experts": "MixtureOfExperts",
+    "HalvedResidual": "ScaledResidual",
+    "MinimumRisk": "MinimumBayesRisk",
+    "Exact": "ExactSearch",
+    "Length": "LengthLimit",
+    "Weights": "RerankWeights",
+}
 
 #: fields of specs and search configurations, by the present kind: {"Kind": {"old_field": "new_field"}}
-FIELDS: dict[str, dict[str, str]] = {}
+FIELDS: dict[str, dict[str, str]] = {
+    "RecurrentDecoder": {"asks": "attends", "feeds": "feedback", "start": "initial_state"},
+    "Recurrent": {"context": "attention_context"},
+    "Learned": {"longest": "max_length"},
+    "Sinusoidal": {"halves": "sines_first"},
+    "Llama3Rotary": {"slow": "low_freq_factor", "fast": "high_freq_factor", "trained": "original_max_length"},
+    "RelativeBias": {"longest": "max_distance", "both_ways": "bidirectional"},
+    "SelfAttention": {"width": "head_dim", "norm": "qk_norm"},
+    "CrossAttention": {"width": "head_dim", "norm": "qk_norm"},
+    "LocalAttention": {"block": "block_size"},
+    "FeedForward": {"inner": "inner_dim"},
+    "Additive": {"inner": "inner_dim"},
+    "Concat": {"inner": "inner_dim"},
+    "MixtureOfExperts": {
+        "count": "num_experts",
+        "chosen": "top_k",
+        "balance": "balance_loss_weight",
+        "noise": "router_noise",
+    },
+    "Stack": {"recomputed": "gradient_checkpointing", "input_width": "input_dim"},
+    "Normal": {"deviation": "std"},
+    "EncoderDecoder": {
+        "source_vocabulary": "source_vocab_size",
+        "target_vocabulary": "target_vocab_size",
+        "shared": "shared_embeddings",
+        "tied": "tied_embeddings",
+        "initial": "initialization",
+    },
+    "DecoderOnly": {"vocabulary": "vocab_size", "tied": "tied_embeddings", "initial": "initialization"},
+    "EncoderOnly": {
+        "vocabulary": "vocab_size",
+        "types": "token_types",
+        "outputs": "num_labels",
+        "pooled": "pooled_labels",
+        "tied": "tied_embeddings",
+        "initial": "initialization",
+    },
+    "ReplacedTokens": {"shared": "shared_embeddings"},
+    "Beam": {
+        "best": "n_best",
+        "length": "length_limit",
+        "normalisation": "length_normalization",
+        "coverage": "coverage_penalty",
+        "no_repeat": "no_repeat_ngram_size",
+        "groups": "num_groups",
+        "diversity": "diversity_penalty",
+    },
+    "Sample": {"best": "n_best", "length": "length_limit", "typical": "typical_p", "no_repeat": "no_repeat_ngram_size"},
+    "LengthLimit": {"extra": "offset", "most": "max", "least": "min"},
+    "MinimumBayesRisk": {"sharpness": "posterior_scale", "aggregated": "aggregate_references", "best": "n_best"},
+    "Rerank": {"channel": "channel_model", "language": "language_model", "best": "n_best"},
+    "ExactSearch": {"most": "max_expansions", "length": "length_limit", "width": "batch_size"},
+    "Speculative": {"draft": "draft_model", "ahead": "draft_tokens"},
+}
 
 #: fields of the framing in `model.json`
-FRAMING: dict[str, str] = {}
+FRAMING: dict[str, str] = {
+    "before": "source_prefix",
+    "after": "source_suffix",
+    "start": "bos",
+    "end": "eos",
+    "forced": "forced_bos",
+    "closed": "force_eos_at_limit",
+    "banned": "suppressed",
+}
 
 #: parts of the dotted names of weights: ".old." → ".new."
 WEIGHTS: dict[str, str] = {}
@@ -82,21 +184,47 @@ WEIGHTS: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 
 
+#: fields of the training state in a checkpoint
+TRAIN_STATE: dict[str, str] = {
+    "position": "data_position",
+    "best": "best_metric",
+    "waited": "validations_since_best",
+    "tokens": "target_tokens",
+    "unread": "unlogged",
+    "losses": "loss_history",
+    "elapsed": "time_used",
+    "validated_at": "validation_time_used",
+}
+
+
 def translate_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """A configuration tree under present names. A section may be renamed as well as a setting in it."""
-    tree = {name: dict(value) if isinstance(value, dict) else value for name, value in values.items()}
+    """Return the configuration tree `values` under present names. `SETTINGS` may move a setting to another section."""
+    tree = _copy(values)
     for old, new in SETTINGS.items():
-        section, _, name = old.partition(".")
-        if isinstance(tree.get(section), dict) and name in tree[section]:
-            new_section, _, new_name = new.partition(".")
-            tree.setdefault(new_section, {}).setdefault(new_name, tree[section].pop(name))
-    for setting, renamed in SETTING_VALUES.items():
-        section, _, name = setting.partition(".")
-        if isinstance(tree.get(section), dict) and tree[section].get(name) in renamed:
-            tree[section][name] = renamed[tree[section][name]]
+        *sections, name = old.split(".")
+        section: Any = tree
+        for key in sections:
+            section = section.get(key) if isinstance(section, dict) else None
+        if isinstance(section, dict) and name in section:
+            value = section.pop(name)
+            *sections, name = new.split(".")
+            section = tree
+            for key in sections:
+                section = section.setdefault(key, {})
+            section.setdefault(name, _present_value(new, value))
     if isinstance(tree.get("chosen"), dict):
-        tree["chosen"] = {SETTINGS.get(name, name): value for name, value in tree["chosen"].items()}
+        chosen = {SETTINGS.get(name, name): value for name, value in tree["chosen"].items()}
+        tree["chosen"] = {name: _present_value(name, value) for name, value in chosen.items()}
     return tree
+
+
+def _present_value(setting: str, value: Any) -> Any:
+    """Return a setting's value under its present name."""
+    return SETTING_VALUES.get(setting, {}).get(value, value) if isinstance(value, str) else value
+
+
+def _copy(tree: dict[str, Any]) -> dict[str, Any]:
+    return {name: _copy(value) if isinstance(value, dict) else value for name, value in tree.items()}
 
 
 def translate_description(data: dict[str, Any]) -> dict[str, Any]:
@@ -123,3 +251,12 @@ def translate_weights(tensors: Mapping[str, Value]) -> dict[str, Value]:
             dotted = dotted.replace(old, new)
         renamed[dotted[1:-1]] = tensor
     return renamed
+
+
+def translate_train_state(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a training state under present names."""
+    state = {TRAIN_STATE.get(name, name): value for name, value in values.items()}
+    history = state.get("loss_history")
+    if isinstance(history, dict) and "high" in history:
+        state["loss_history"] = {"high_losses" if name == "high" else name: value for name, value in history.items()}
+    return state

@@ -25,7 +25,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 SMALL = [
-    *("--set", "system.settings.width=16", "--set", "system.settings.layers=1", "--set", "system.settings.heads=2"),
+    *("--set", "system.settings.model_dim=16", "--set", "system.settings.layers=1", "--set", "system.settings.heads=2"),
     *(
         "--set",
         "training.batch_tokens=400",
@@ -124,8 +124,8 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--set", "training.steps=many"], "training.steps must be a whole number"),
         (["--set", "training.schedule=triangular"], "training.schedule"),
         (["--set", "nothing"], "--set wants NAME=VALUE"),
-        (["--set", "system.settings.widht=3"], "did you mean 'width'"),
-        (["--set", "system.settings.width=wide"], "width must be int"),
+        (["--set", "system.settings.model_dmi=3"], "did you mean 'model_dim'"),
+        (["--set", "system.settings.model_dim=wide"], "model_dim must be int"),
         (["--set", "system.settings.heads=3"], "16 cannot be split into 3 heads"),
         (["--set", "text.vocab_size=10"], "10"),
         (["--set", "text.tokenizer=bpee"], "did you mean 'bpe'"),

@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     phrasebook.write(folder / "corpus", pairs=300, valid=12, test=12)
     files = [f"--{name}={folder / 'corpus' / file}" for name, file in (("source", "train.en"), ("target", "train.de"))]
     small = [
-        "system.settings.width=16",
+        "system.settings.model_dim=16",
         "system.settings.layers=1",
         "system.settings.heads=2",
         "training.batch_tokens=600",

@@ -30,7 +30,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     settings = [
-        "system.settings.width=16",
+        "system.settings.model_dim=16",
         "system.settings.layers=1",
         "training.batch_tokens=400",
         "text.vocab_size=400",
@@ -204,7 +204,7 @@ def test_every_kind_of_tokenizer_trains_and_translates(
         "text.tokenizer": kind,
         "text.shared_vocabulary": joint,
         "text.vocab_size": 500,
-        "system.settings.width": 8,
+        "system.settings.model_dim": 8,
         "training.batch_tokens": 600,
         "data.max_length": 300,
         "training.validation_sentences": 2,
@@ -222,7 +222,14 @@ def test_one_file_may_hold_both_sides(corpus: Path, tmp_path: Path, form: str) -
     lines = [f"{s}\t{t}" if form == "tsv" else json.dumps({"source": s, "target": t}) for s, t in sides]
     both = tmp_path / f"train.{form}.gz"
     both.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    options = ["--set", "system.settings.width=8", "--set", "training.batch_tokens=400", "--set", "data.max_length=100"]
+    options = [
+        "--set",
+        "system.settings.model_dim=8",
+        "--set",
+        "training.batch_tokens=400",
+        "--set",
+        "data.max_length=100",
+    ]
     call("train", tmp_path / "run", "--source", both, "--system", "cho", "--steps", 1, *options)
     assert json.loads((tmp_path / "run" / "preflight.json").read_text())["pairs"] > 200
 

@@ -12,7 +12,7 @@ from calling import Dragoman
 
 from dragoman.data import phrasebook
 
-SMALL = ("system.settings.width=16", "search.beam_size=1", "training.batch_tokens=300", "text.vocab_size=400")
+SMALL = ("system.settings.model_dim=16", "search.beam_size=1", "training.batch_tokens=300", "text.vocab_size=400")
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +54,7 @@ def test_compare_writes_every_table_and_trains_nothing_twice(
     def refuse(*arguments: Any) -> None:
         raise AssertionError("trained again")
 
-    monkeypatch.setattr("dragoman.training.comparison.Trainer", refuse)
+    monkeypatch.setattr("dragoman.training.comparison_training.Trainer", refuse)
     code, out, err = dragoman(*asked, "--json")
     assert code == 0, err
     document = json.loads(out)

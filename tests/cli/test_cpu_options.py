@@ -9,9 +9,9 @@ from calling import Dragoman
 
 from dragoman.config import from_dict
 from dragoman.data import phrasebook
-from dragoman.search.shortlist import FILE
+from dragoman.search.shortlist import SHORTLIST_FILE
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 
@@ -21,7 +21,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     phrasebook.write(folder / "corpus", 300, seed=1, valid=20, test=20)
     names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
     files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
-    system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    system = {"name": "transformer", "size": "tiny", "settings": {"model_dim": 16, "layers": 1}}
     training = {
         "steps": 3,
         "validation_interval": 3,
@@ -32,7 +32,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     search = {"length_ratio": 0.0, "length_offset": 8, "max_target_length": 8, "batch_tokens": 60}
     config = {"data": files, "text": {"vocab_size": 400}, "system": system, "training": training, "search": search}
-    prepare(folder / "run", from_dict(config), lambda text: None)
+    prepare_run(folder / "run", from_dict(config), lambda text: None)
     Trainer(folder / "run", Display()).train()
     return folder / "run"
 
@@ -63,7 +63,7 @@ def test_a_shortlist_is_learned_and_used(dragoman: Dragoman, run: Path, lines: P
     assert "dragoman shortlist" in missing.err
     learned = dragoman("shortlist", run, "--best", 20, "--frequent", 30)
     assert learned.code == 0
-    assert (run / FILE).exists()
+    assert (run / SHORTLIST_FILE).exists()
     answer = dragoman("translate", run, lines, "--device", "cpu", "--shortlist")
     assert answer.code == 0
     assert len(answer.out.splitlines()) == 12

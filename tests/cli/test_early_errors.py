@@ -75,4 +75,4 @@ def test_the_names_that_are_checked_are_those_of_the_package() -> None:
     from dragoman.systems import SYSTEMS
 
     assert sorted(checks.system_names()) == sorted(SYSTEMS)
-    assert (checks.MODEL, checks.CHECKPOINTS) == (run.MODEL, run.CHECKPOINTS)
+    assert (checks.MODEL, checks.CHECKPOINTS) == (run.MODEL_FILE, run.CHECKPOINT_DIR)

@@ -44,10 +44,10 @@ def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "data.max_length=30",
         "training.validation_sentences=1",
     ]
-    settings += [f"system.settings.{one}" for one in ("width=16", "layers=1", "heads=2")]
+    settings += [f"system.settings.{one}" for one in ("model_dim=16", "layers=1", "heads=2")]
     for system, source, more in [
-        ("bart", "train.tsv", [f"system.settings.longest={POSITIONS}"]),
-        ("gpt", "train.en", [f"system.settings.longest={POSITIONS}"]),
+        ("bart", "train.tsv", [f"system.settings.max_positions={POSITIONS}"]),
+        ("gpt", "train.en", [f"system.settings.max_positions={POSITIONS}"]),
         ("roberta", "train.en", []),
         ("tagger", "train.tags.tsv", []),
     ]:
@@ -153,7 +153,7 @@ def test_the_pseudo_perplexity_of_a_model_of_masked_words(dragoman: Dragoman, ru
     total, tokens = 0.0, 0
     for text in ("The old man reads.", "A book."):
         ids = run.encode_sources([text])[0]
-        for place in range(len(run.framing.before), len(ids) - len(run.framing.after)):
+        for place in range(len(run.framing.source_prefix), len(ids) - len(run.framing.source_suffix)):
             masked = [*ids]
             masked[place] = run.source_tokenizer.mask
             total += float(run.logits(torch.tensor([masked]), None)[0, place].log_softmax(-1)[ids[place]])

@@ -9,7 +9,7 @@ import pytest
 
 from dragoman.cli import main
 from dragoman.cli.live import show
-from dragoman.run import Piece
+from dragoman.run import StreamedTokens
 from dragoman.search import Beam
 
 
@@ -17,9 +17,9 @@ class Speaker:
     """A run that says what it was told to."""
 
     def stream(self, source: str | np.ndarray, **options: object) -> object:
-        yield Piece("zwei", likely=" Worte")
-        yield Piece(" Wör", likely="ter")
-        yield Piece("ter\nmehr")
+        yield StreamedTokens("zwei", tentative_text=" Worte")
+        yield StreamedTokens(" Wör", tentative_text="ter")
+        yield StreamedTokens("ter\nmehr")
 
 
 def test_what_is_settled_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ from dragoman import checkpoint, load
 from dragoman.cli import main
 from dragoman.data import phrasebook
 
-SMALL = ("width=16", "layers=1", "heads=2")
+SMALL = ("model_dim=16", "layers=1", "heads=2")
 
 
 class Answer(NamedTuple):

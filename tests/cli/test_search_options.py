@@ -11,7 +11,16 @@ from calling import Answer, Dragoman
 from dragoman import load
 from dragoman.cli import main
 from dragoman.data import phrasebook
-from dragoman.search import Beam, Exact, MinimumRisk, Rerank, Sample, Speculative, Weights, from_description
+from dragoman.search import (
+    Beam,
+    ExactSearch,
+    MinimumBayesRisk,
+    Rerank,
+    RerankWeights,
+    Sample,
+    Speculative,
+    search_from_dict,
+)
 
 
 def sentence(answer: Answer) -> str:
@@ -29,7 +38,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs")
     phrasebook.write(folder / "text", pairs=200, valid=6, test=6)
     english, german = folder / "text" / "train.en", folder / "text" / "train.de"
-    small = ["system.settings.width=16", "system.settings.layers=1", "training.batch_tokens=800", "text.vocab_size=400"]
+    small = [
+        "system.settings.model_dim=16",
+        "system.settings.layers=1",
+        "training.batch_tokens=800",
+        "text.vocab_size=400",
+    ]
     small += ["search.max_target_length=6", "search.beam_size=3", "training.validation_sentences=1"]
     for name, system, files, kind in (
         ("there", "bahdanau", ["--source", english, "--target", german], "word"),
@@ -66,10 +80,10 @@ def command(runs: Path, *more: object) -> list[object]:
         (["--early-stopping", "never"], {"early_stopping": "never"}),
         (["--groups", 2], {"size": 4, "groups": 2}),
         (["--sample", "--top-k", 5, "--seed", 9, "--best", 2], Sample),
-        (["--risk", "bleu", "--candidates", 4], MinimumRisk),
-        (["--risk", "chrf", "--sample"], MinimumRisk),
+        (["--risk", "bleu", "--candidates", 4], MinimumBayesRisk),
+        (["--risk", "chrf", "--sample"], MinimumBayesRisk),
         (["--rerank-length", 0.5, "--beam", 4], Rerank),
-        (["--exact", "--states", 7, "--length-penalty", 0.25], Exact),
+        (["--exact", "--states", 7, "--length-penalty", 0.25], ExactSearch),
         (["--draft", "runs/tiny", "--ahead", 2], Speculative),
     ],
 )
@@ -81,14 +95,14 @@ def test_options_and_their_description_are_the_same_search(
     (tmp_path / "search.json").write_text(shown.out, encoding="utf-8")
     again = dragoman(*command(runs, "--search", tmp_path / "search.json", "--show-search"))
     assert again.out == shown.out
-    found = from_description(json.loads(shown.out))
+    found = search_from_dict(json.loads(shown.out))
     if isinstance(expected, type):
         assert isinstance(found, expected)
     elif isinstance(expected, dict):
         assert isinstance(found, Beam)
         assert expected.items() <= vars(found).items()
     else:
-        assert found == load(runs / "there", device="cpu").search
+        assert found == load(runs / "there", device="cpu").default_search
 
 
 def test_a_description_translates_as_its_options_do(dragoman: Dragoman, runs: Path) -> None:
@@ -100,10 +114,10 @@ def test_a_description_translates_as_its_options_do(dragoman: Dragoman, runs: Pa
 
 def test_reranked_with_other_runs(dragoman: Dragoman, runs: Path) -> None:
     judges = ["--rerank-with", f"{runs / 'back'}:0.5", "--rerank-with", runs / "german", "--candidates", 4]
-    shown = from_description(json.loads(dragoman(*command(runs, *judges, "--show-search")).out))
+    shown = search_from_dict(json.loads(dragoman(*command(runs, *judges, "--show-search")).out))
     assert isinstance(shown, Rerank)
-    assert shown.weights == Weights(0.5, 1.0)
-    assert (shown.channel, shown.language) == (str(runs / "back"), str(runs / "german"))
+    assert shown.weights == RerankWeights(0.5, 1.0)
+    assert (shown.channel_model, shown.language_model) == (str(runs / "back"), str(runs / "german"))
     answer = dragoman(*command(runs, *judges))
     assert answer.code == 0, answer.err
     found = load(runs / "there", device="cpu").translate(["Anna reads.", "The dog sleeps."], search=shown)

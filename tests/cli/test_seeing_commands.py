@@ -26,7 +26,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "run"
     settings = [
-        "system.settings.width=16",
+        "system.settings.model_dim=16",
         "system.settings.layers=1",
         "system.settings.heads=2",
         "text.vocab_size=400",

@@ -21,7 +21,8 @@ import pytest
 from dragoman.cli import main
 from dragoman.cli.options import Progress, program
 from dragoman.data import phrasebook
-from dragoman.run import Run, Translation, streaming
+from dragoman.run import Run, Translation
+from dragoman.run import file_translation as streaming
 
 
 class Answer(NamedTuple):
@@ -60,7 +61,7 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of three steps, whose translations have six tokens at most."""
     folder = tmp_path_factory.mktemp("runs") / "run"
     settings = [
-        "system.settings.width=16",
+        "system.settings.model_dim=16",
         "system.settings.layers=1",
         "training.batch_tokens=400",
         "text.vocab_size=400",
@@ -350,7 +351,7 @@ KILLS = '''
 import os, random, signal, sys
 from pathlib import Path
 from dragoman.cli import main
-from dragoman.run import streaming
+from dragoman.run import file_translation as streaming
 
 def command(*more):
     pid = os.fork()
@@ -388,7 +389,7 @@ def killed_at(number, kind, *more):
     main()
 
 run, text, folder, kills = *sys.argv[1:4], int(sys.argv[4])
-streaming.window = lambda run: 4
+streaming.window_size = lambda run: 4
 chance, out, whole = random.Random(kills), Path(folder, "out"), Path(folder, "whole")
 assert os.waitpid(command("-o", str(whole)), 0)[1] == 0
 growing = 0

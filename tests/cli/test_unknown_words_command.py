@@ -10,7 +10,9 @@ import torch
 from dragoman import load
 from dragoman.cli import main
 from dragoman.errors import UserError
-from dragoman.run import Run, looking, translating
+from dragoman.run import Run
+from dragoman.run import pair_scoring as looking
+from dragoman.run import translator as translating
 from dragoman.search import Hypothesis
 
 
@@ -20,7 +22,7 @@ def train(folder: Path, kind: str, system: str) -> Path:
     (folder / "en").write_text("".join(f"{line}\n" for line in english), encoding="utf-8")
     (folder / "de").write_text("".join(f"{line.upper()}\n" for line in english), encoding="utf-8")
     settings = [
-        "system.settings.width=16",
+        "system.settings.model_dim=16",
         f"text.tokenizer={kind}",
         "text.vocab_size=400",
         "training.batch_tokens=400",
@@ -39,7 +41,7 @@ def train(folder: Path, kind: str, system: str) -> Path:
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Says “THE <unk> SEES”, and looks at the source word in the same place each time."""
     loaded = load(train(tmp_path, "word", "bahdanau"), device="cpu")
-    tokens = [*loaded.target_tokenizer.encode("THE"), loaded.target_tokenizer.unknown]
+    tokens = [*loaded.target_tokenizer.encode("THE"), loaded.target_tokenizer.unk]
     tokens += loaded.target_tokenizer.encode("THE SEES")[1:]
     said = Hypothesis(tokens, -1.0, -1.0, True)
     monkeypatch.setattr(translating, "find", lambda settings, run, asked: [[said]] * len(asked.source))

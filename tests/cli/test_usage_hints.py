@@ -17,20 +17,20 @@ from calling import Answer, Dragoman
 from dragoman import checkpoint, config, load
 from dragoman.cli import train
 from dragoman.errors import UserError
-from dragoman.models import blueprint
+from dragoman.models import meta_model
 from dragoman.objectives import OBJECTIVES
-from dragoman.run import CHECKPOINTS, CONFIG, filling, write_model, write_tokenizers
+from dragoman.run import CHECKPOINT_DIR, CONFIG_FILE, filling, write_model_file, write_tokenizers
 from dragoman.search import Beam, Hypothesis
 from dragoman.storage import replace_symlink
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import Tokenizer, learn
-from dragoman.training.beginning import with_labels
-from dragoman.training.choices import DEFAULTS, choose_objective
-from dragoman.training.progress import Progress
-from dragoman.training.settle import framing_of, try_spec
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import Tokenizer, learn_tokenizer
+from dragoman.training.checkpoint_manager import TrainState
+from dragoman.training.defaults import DEFAULTS, choose_objective
+from dragoman.training.resolve import check_system, make_framing
+from dragoman.training.warm_start import with_label_outputs
 
 LINES = ["The dog walks in a park .", "A sentence is short .", "Hello . The first words ."]
-SMALL = {"width": 16, "layers": 2, "blocks": 1, "heads": 2, "features": 3, "sentinels": 9}
+SMALL = {"model_dim": 16, "layers": 2, "blocks_per_layer": 1, "heads": 2, "feature_dim": 3, "sentinels": 9}
 WANTED = {
     "translation": "translate",
     "one-sequence": "translate",
@@ -47,7 +47,7 @@ WANTED = {
 
 @cache
 def tokenizers() -> tuple[Tokenizer, Tokenizer]:
-    return learn(LINES, "word", 320), learn(["NOUN VERB"], "word", 100)
+    return learn_tokenizer(LINES, "word", 320), learn_tokenizer(["NOUN VERB"], "word", 100)
 
 
 def settings_of(system: str) -> dict[str, object]:
@@ -61,8 +61,8 @@ def defaults() -> list[Any]:
     seen: set[tuple[type, str]] = set()
     for name in SYSTEMS:
         chosen = config.Config(system=config.SystemConfig(name, "tiny", settings_of(name)))
-        spec = try_spec(chosen)
-        vectors = blueprint(spec).source_features is not None
+        spec = check_system(chosen)
+        vectors = meta_model(spec).source_features is not None
         for holds in DEFAULTS[type(spec)]:
             if (holds == "signals") == vectors:
                 known = (type(spec), holds) in seen
@@ -75,21 +75,23 @@ def make_run(folder: Path, system: str, holds: str = "", objective: str | None =
     """The folder of a run that nobody has trained."""
     text, tags = tokenizers()
     chosen = config.Config(system=config.SystemConfig(system, "tiny", settings_of(system)))
-    spec = SYSTEMS[system].spec(Vocabulary(text.size, text.size, joint=True), "tiny", **settings_of(system))
+    spec = SYSTEMS[system].spec(
+        VocabularySizes(text.vocab_size, text.vocab_size, joint=True), "tiny", **settings_of(system)
+    )
     search = config.SearchDefaults(beam_size=2, max_target_length=4)
     chosen = replace(chosen, objective=config.ObjectiveConfig(objective), search=search)
     chosen = choose_objective(chosen, spec, holds)
-    labelled = OBJECTIVES[chosen.objective.name or ""].reads == "tags"
+    labelled = OBJECTIVES[chosen.objective.name or ""].data_format == "tags"
     if labelled:
-        spec = with_labels(spec, tags.size)
+        spec = with_label_outputs(spec, tags.vocab_size)
     target = tags if labelled else text
     folder.mkdir()
-    (folder / CONFIG).write_text(config.to_yaml(chosen), encoding="utf-8")
-    write_model(folder, system, spec, framing_of(spec, target))
+    (folder / CONFIG_FILE).write_text(config.to_yaml(chosen), encoding="utf-8")
+    write_model_file(folder, system, spec, make_framing(spec, target))
     write_tokenizers(folder, text, target)
     weights = checkpoint.named_weights(spec.build())
-    checkpoint.save(folder / CHECKPOINTS / "000000", {"model": weights}, {"progress": Progress().to_dict()})
-    replace_symlink(folder / CHECKPOINTS / "best", "000000")
+    checkpoint.save(folder / CHECKPOINT_DIR / "000000", {"model": weights}, {"progress": TrainState().to_dict()})
+    replace_symlink(folder / CHECKPOINT_DIR / "best", "000000")
     return folder
 
 
@@ -134,7 +136,7 @@ def test_every_command_names_the_one_that_can_use_a_run(
     folder = make_run(tmp_path / "run", trained_with(objective), objective=objective)
     for command in ("translate", "generate", "fill", "tag"):
         answer = do(dragoman, f"echo 'A sentence .' | dragoman {command} {folder}", monkeypatch)
-        if OBJECTIVES[objective].supports(command):
+        if OBJECTIVES[objective].supports_command(command):
             assert answer.code == 0, answer.err
         else:
             assert answer.code == 2
@@ -153,22 +155,26 @@ def test_a_pretrained_run_is_said_to_be_a_start_for_another(
 @pytest.mark.parametrize(("holds", "speaks"), [("text", True), ("pairs", False), ("turns", False)])
 def test_only_a_decoder_trained_on_text_is_a_language_model(holds: str, speaks: bool, tmp_path: Path) -> None:
     """One trained on pairs is a translation model, which reranks as a channel model."""
-    assert load(make_run(tmp_path / "run", "gpt", holds), device="cpu").speaks is speaks
+    assert load(make_run(tmp_path / "run", "gpt", holds), device="cpu").is_language_model is speaks
 
 
 # ---- filling gaps
 
 
 def test_spans_are_what_stands_after_their_sentinels() -> None:
-    assert filling.spans_of([7, 900, 1, 2, 901, 902, 3, 901, 4], {900, 901, 902}) == {900: [1, 2], 901: [], 902: [3]}
+    assert filling.spans_by_sentinel([7, 900, 1, 2, 901, 902, 3, 901, 4], {900, 901, 902}) == {
+        900: [1, 2],
+        901: [],
+        902: [3],
+    }
 
 
 def test_t5_fills_gaps_with_spans_between_sentinels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The input has a sentinel for each gap; sentinels may be written, and what follows each goes into its gap."""
     run = load(make_run(tmp_path / "run", "t5", "text"), device="cpu")
-    tokenizer, size = run.source_tokenizer, run.source_tokenizer.size
+    tokenizer, size = run.source_tokenizer, run.source_tokenizer.vocab_size
     sentinels = tuple(range(size, size + 9))
-    assert set(sentinels) <= set(run.symbols.banned)  # of every other search
+    assert set(sentinels) <= set(run.special_tokens.suppressed)  # of every other search
     asked = []
 
     def find(settings: Beam, writer, given):  # type: ignore[no-untyped-def]
@@ -179,26 +185,26 @@ def test_t5_fills_gaps_with_spans_between_sentinels(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(filling, "find", find)
     for text in ("The <mask> walks in <extra_id_0> park .", "The [MASK] walks in <mask> park ."):
-        (filled,) = run.fill([text], best=2)
+        (filled,) = run.fill([text], top_k=2)
         assert filled.text == "The dog walks in a park ."
         assert filled.alternatives == [("The <mask> walks in a park .", -1.0)]
         assert [[span for span, _ in choices] for choices in filled.choices] == [["dog", ""], ["a", "a"]]
         source, banned = asked.pop()
         assert [token for token in source if token in sentinels] == list(sentinels[:2])
         assert not set(sentinels) & set(banned)
-    assert run.fill(["No gap."], best=1)[0].text == "No gap."
+    assert run.fill(["No gap."], top_k=1)[0].text == "No gap."
     assert not asked
 
 
 def test_more_gaps_than_sentinels_are_refused(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run", "t5", "text"), device="cpu")
     with pytest.raises(UserError, match="a text has 10 gaps, but the run has 9 sentinels"):
-        run.fill(["<mask> a " * 10], best=1)
+        run.fill(["<mask> a " * 10], top_k=1)
 
 
 def test_bart_writes_the_text_anew(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run", "bart", "text"), device="cpu")
-    filled, whole = run.fill(["The <mask> walks.", "No gap."], best=3)
+    filled, whole = run.fill(["The <mask> walks.", "No gap."], top_k=3)
     assert filled.choices == []
     assert len(filled.alternatives) == 2
     assert (whole.text, whole.alternatives) == ("No gap.", [])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from dragoman.data import Example, Pair, TokenStore, write_store
+from dragoman.data import EncodedPair, SentencePair, TokenStore, write_store
 
 
 class ByteTokenizer:
@@ -31,10 +31,10 @@ def tokenizer() -> ByteTokenizer:
 Rows = Sequence[Sequence[int]]
 
 
-def examples(sources: Rows, targets: Rows | None = None) -> list[Example]:
-    pair = Pair("x", None if targets is None else "y", "corpus", 1)
+def examples(sources: Rows, targets: Rows | None = None) -> list[EncodedPair]:
+    pair = SentencePair("x", None if targets is None else "y", "corpus", 1)
     rows = [None] * len(sources) if targets is None else [list(row) for row in targets]
-    return [Example(pair, list(source), target) for source, target in zip(sources, rows)]
+    return [EncodedPair(pair, list(source), target) for source, target in zip(sources, rows)]
 
 
 @pytest.fixture

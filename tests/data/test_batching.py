@@ -13,8 +13,8 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import NOTHING, Batches, Position, Row, TokenStore, prefetch, sorted_batches
-from dragoman.data.order import Order
+from dragoman.data import IGNORE_INDEX, Batches, BatchRow, DataPosition, TokenStore, batch_by_length, prefetch
+from dragoman.data.epoch_order import EpochOrder
 from dragoman.errors import UserError
 from dragoman.text import Framing
 
@@ -34,40 +34,43 @@ def many(store_of: StoreOf, pairs: int = 500) -> TokenStore:
 
 
 def numbers(batches: Batches, epoch: int) -> list[list[int]]:
-    return [indices.tolist() for window in range(batches.windows) for indices in batches.plan(epoch, window)]
+    return [indices.tolist() for window in range(batches.windows) for indices in batches.plan_window(epoch, window)]
 
 
 def test_a_batch_is_framed_and_padded(store_of: StoreOf) -> None:
-    batches = Batches(store_of([[5, 6, 7], [8]], [[9], [10, 11]]), tokens=100, seed=0, shuffle=False)
-    batch = batches.build(np.array([1, 0]), epoch=0)
+    batches = Batches(store_of([[5, 6, 7], [8]], [[9], [10, 11]]), max_tokens=100, seed=0, shuffle=False)
+    batch = batches.build_batch(np.array([1, 0]), epoch=0)
     assert batch.source.tolist() == [[8, 3, 0, 0], [5, 6, 7, 3]]
     assert batch.target.tolist() == [[2, 10, 11], [2, 9, 0]]  # what a decoder is fed
-    assert batch.answers.tolist() == [[10, 11, 3], [9, 3, NOTHING]]  # what it is to say
+    assert batch.labels.tolist() == [[10, 11, 3], [9, 3, IGNORE_INDEX]]  # what it is to say
     assert batch.source_lengths.tolist() == [2, 4]
     assert batch.target_lengths.tolist() == [3, 2]
-    assert batch.source.dtype == batch.target.dtype == batch.source_lengths.dtype == batch.answers.dtype == torch.int64
+    assert batch.source.dtype == batch.target.dtype == batch.source_lengths.dtype == batch.labels.dtype == torch.int64
     assert (len(batch), batch.source_tokens, batch.target_tokens) == (2, 6, 5)
-    assert batch.padding == pytest.approx(3 / 14)
-    assert batch.asked is None
-    assert batch.longest is None
+    assert batch.padding_ratio == pytest.approx(3 / 14)
+    assert batch.label_positions is None
+    assert batch.max_lengths is None
     assert batch.to("cpu").source.tolist() == batch.source.tolist()
 
 
 def test_the_framing_is_the_tokenizers(store_of: StoreOf) -> None:
     batches = Batches(
-        store_of([[5], [6, 7]], [[8], [9]]), 100, 0, framing=Framing(99, 98, 97, before=(96,), after=(97, 95))
+        store_of([[5], [6, 7]], [[8], [9]]),
+        100,
+        0,
+        framing=Framing(99, 98, 97, source_prefix=(96,), source_suffix=(97, 95)),
     )
-    batch = batches.build(np.array([0, 1]), epoch=0)
+    batch = batches.build_batch(np.array([0, 1]), epoch=0)
     assert batch.source.tolist() == [[96, 5, 97, 95, 99], [96, 6, 7, 97, 95]]
     assert batch.target.tolist() == [[98, 8], [98, 9]]
-    assert batch.answers.tolist() == [[8, 97], [9, 97]]
+    assert batch.labels.tolist() == [[8, 97], [9, 97]]
 
 
 def test_monolingual_text_is_source_and_target(store_of: StoreOf) -> None:
-    batch = Batches(store_of([[5, 6]]), 100, 0).build(np.array([0]), epoch=0)
+    batch = Batches(store_of([[5, 6]]), 100, 0).build_batch(np.array([0]), epoch=0)
     assert batch.source.tolist() == [[5, 6, 3]]
     assert batch.target.tolist() == [[2, 5, 6]]
-    assert batch.answers.tolist() == [[5, 6, 3]]
+    assert batch.labels.tolist() == [[5, 6, 3]]
 
 
 @given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 2**70), st.booleans())
@@ -75,14 +78,14 @@ def test_monolingual_text_is_source_and_target(store_of: StoreOf) -> None:
 def test_every_pair_once_an_epoch_within_the_budget(store_of, lengths, tokens, window, seed, shuffle) -> None:
     batches = Batches(of_lengths(store_of, lengths), tokens, seed, window, shuffle)
     seen = []
-    for batch in batches.epoch(0):
+    for batch in batches.iterate_epoch(0):
         assert max(batch.source.numel(), batch.target.numel()) <= tokens
-        rows = zip(batch.indices.tolist(), batch.source.tolist(), batch.target.tolist(), batch.answers.tolist())
+        rows = zip(batch.indices.tolist(), batch.source.tolist(), batch.target.tolist(), batch.labels.tolist())
         for index, source, target, answers in rows:
             (one, other), ids = lengths[index], [10 + index]
             assert source == ids * one + [3] + [0] * (batch.source.shape[1] - one - 1)
             assert target == [2] + ids * other + [0] * (batch.target.shape[1] - other - 1)
-            assert answers == ids * other + [3] + [NOTHING] * (batch.target.shape[1] - other - 1)
+            assert answers == ids * other + [3] + [IGNORE_INDEX] * (batch.target.shape[1] - other - 1)
         seen += batch.indices.tolist()
     assert sorted(seen) == list(range(len(lengths)))
 
@@ -91,21 +94,21 @@ def test_every_pair_once_an_epoch_within_the_budget(store_of, lengths, tokens, w
 @LAW
 def test_resuming_gives_exactly_the_rest(store_of, lengths, tokens, window, stop) -> None:
     store = of_lengths(store_of, lengths)
-    whole = list(islice(Batches(store, tokens, 1, window).start(), stop + 30))
-    here = whole[stop - 1][1] if stop else Position()
-    rest = list(islice(Batches(store, tokens, 1, window).start(here), 30))
+    whole = list(islice(Batches(store, tokens, 1, window).iterate_from(), stop + 30))
+    here = whole[stop - 1][1] if stop else DataPosition()
+    rest = list(islice(Batches(store, tokens, 1, window).iterate_from(here), 30))
     assert [after for _, after in rest] == [after for _, after in whole[stop:]]
     for (batch, _), (expected, _) in zip(rest, whole[stop:]):
         assert torch.equal(batch.source, expected.source)
         assert torch.equal(batch.target, expected.target)
-        assert torch.equal(batch.answers, expected.answers)
+        assert torch.equal(batch.labels, expected.labels)
         assert batch.indices.tolist() == expected.indices.tolist()
 
 
 def test_positions_count_batches_then_windows_then_epochs(store_of: StoreOf) -> None:
-    batches = Batches(of_lengths(store_of, [(1, 1)] * 6), tokens=6, seed=0, window=4)  # two rows a batch
-    positions = [after for _, after in islice(batches.start(), 4)]
-    assert positions == [Position(0, 0, 1), Position(0, 1, 0), Position(1, 0, 0), Position(1, 0, 1)]
+    batches = Batches(of_lengths(store_of, [(1, 1)] * 6), max_tokens=6, seed=0, window=4)  # two rows a batch
+    positions = [after for _, after in islice(batches.iterate_from(), 4)]
+    assert positions == [DataPosition(0, 0, 1), DataPosition(0, 1, 0), DataPosition(1, 0, 0), DataPosition(1, 0, 1)]
 
 
 def test_the_order_follows_from_seed_and_epoch(store_of: StoreOf) -> None:
@@ -119,7 +122,7 @@ def test_the_order_follows_from_seed_and_epoch(store_of: StoreOf) -> None:
 
 def test_a_window_of_one_pair_walks_the_order_itself(store_of: StoreOf) -> None:
     batches = Batches(many(store_of), 50, seed=7, window=1)
-    assert [index for [index] in numbers(batches, 3)] == Order([500], seed=7).pairs(3, 0, 500).tolist()
+    assert [index for [index] in numbers(batches, 3)] == EpochOrder([500], seed=7).pair_indices(3, 0, 500).tolist()
 
 
 def test_batches_of_a_window_are_shuffled(store_of: StoreOf) -> None:
@@ -132,7 +135,7 @@ def test_batches_of_a_window_are_shuffled(store_of: StoreOf) -> None:
 
 
 def test_equal_pairs_change_their_company_between_epochs(store_of: StoreOf) -> None:
-    batches = Batches(of_lengths(store_of, [(1, 1)] * 60), tokens=12, seed=0)
+    batches = Batches(of_lengths(store_of, [(1, 1)] * 60), max_tokens=12, seed=0)
     company = [{frozenset(batch) for batch in numbers(batches, epoch)} for epoch in (0, 1)]
     assert len(company[0] & company[1]) < 3
 
@@ -141,73 +144,75 @@ def test_sorting_keeps_padding_low(store_of: StoreOf) -> None:
     random = np.random.default_rng(0)
     lengths = np.clip(random.poisson(8, 4000)[:, None] + random.integers(0, 3, (4000, 2)), 1, 30)
     store = store_of(*([[5] * length for length in column] for column in lengths.T.tolist()))
-    padding = [batch.padding for batch in Batches(store, 500, 0).epoch(0)]
+    padding = [batch.padding_ratio for batch in Batches(store, 500, 0).iterate_epoch(0)]
     assert np.mean(padding) < 0.05
 
 
 def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> None:
-    def drop(store: TokenStore, index: int, random: np.random.Generator) -> Row:
+    def drop(store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         ids = store.source(index)
-        return Row(ids[random.random(len(ids)) < 0.5], ids, label=index)
+        return BatchRow(ids[random.random(len(ids)) < 0.5], ids, sentence_label=index)
 
     store = store_of([range(10, 60), range(60, 99)], [range(10, 60), range(60, 99)])
-    batches = Batches(store, 200, seed=0, rows=drop)
-    one, again, later = (batches.build(np.array([0, 1]), epoch) for epoch in (0, 0, 1))
+    batches = Batches(store, 200, seed=0, build_row=drop)
+    one, again, later = (batches.build_batch(np.array([0, 1]), epoch) for epoch in (0, 0, 1))
     assert torch.equal(one.source, again.source)
     assert one.source.tolist() != later.source.tolist()
     assert torch.equal(one.target, later.target)
-    alone = batches.build(np.array([1]), 0)  # the company of a pair does not change its noise
+    alone = batches.build_batch(np.array([1]), 0)  # the company of a pair does not change its noise
     length = int(alone.source_lengths[0])
     assert one.source[1, :length].tolist() == alone.source[0].tolist()
     assert one.source_lengths.tolist() == [(row != 0).sum() for row in one.source]
-    assert one.labels is not None
-    assert one.labels.tolist() == [0, 1]
-    copies = Batches(store, 200, seed=0, rows=drop, copies=3)
-    assert torch.equal(copies.build(np.array([0]), 3).source, copies.build(np.array([0]), 0).source)
-    assert copies.build(np.array([0]), 2).source.tolist() != copies.build(np.array([0]), 0).source.tolist()
+    assert one.sentence_labels is not None
+    assert one.sentence_labels.tolist() == [0, 1]
+    copies = Batches(store, 200, seed=0, build_row=drop, distinct_epochs=3)
+    assert torch.equal(copies.build_batch(np.array([0]), 3).source, copies.build_batch(np.array([0]), 0).source)
+    assert copies.build_batch(np.array([0]), 2).source.tolist() != copies.build_batch(np.array([0]), 0).source.tolist()
 
 
 def test_answers_that_are_aligned_are_counted_where_they_are_asked(store_of: StoreOf) -> None:
-    def answers(store: TokenStore, index: int, random: np.random.Generator) -> Row:
+    def answers(store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         ids = store.source(index)
-        return Row(ids, np.where(ids % 2, ids, 0), types=ids % 3)
+        return BatchRow(ids, np.where(ids % 2, ids, 0), token_type_ids=ids % 3)
 
-    batch = Batches(store_of([[5, 6, 7], [9]]), 200, 0, rows=answers, aligned=True).build(np.array([0, 1]), 0)
+    batch = Batches(store_of([[5, 6, 7], [9]]), 200, 0, build_row=answers, aligned=True).build_batch(
+        np.array([0, 1]), 0
+    )
     assert batch.target.shape == (2, 0)
-    assert batch.asked is not None
-    assert batch.asked.tolist() == [0, 2, 3]  # places in the two rows of three
-    assert batch.answers.tolist() == [5, 7, 9]
+    assert batch.label_positions is not None
+    assert batch.label_positions.tolist() == [0, 2, 3]  # places in the two rows of three
+    assert batch.labels.tolist() == [5, 7, 9]
     assert batch.target_tokens == 3
-    assert batch.padding == pytest.approx(2 / 6)
-    assert batch.types is not None
-    assert batch.types.tolist() == [[2, 0, 1], [0, 0, 0]]
+    assert batch.padding_ratio == pytest.approx(2 / 6)
+    assert batch.token_type_ids is not None
+    assert batch.token_type_ids.tolist() == [[2, 0, 1], [0, 0, 0]]
 
 
 def test_a_pair_beyond_the_budget_is_told_at_once(store_of: StoreOf) -> None:
     with pytest.raises(UserError, match="has 12 tokens with start and end, but a batch may hold 11 tokens: raise"):
-        Batches(of_lengths(store_of, [(3, 11)]), tokens=11, seed=0)
+        Batches(of_lengths(store_of, [(3, 11)]), max_tokens=11, seed=0)
     with pytest.raises(UserError, match="must be at least 1"):
-        Batches(of_lengths(store_of, [(3, 3)]), tokens=11, seed=0, window=0)
+        Batches(of_lengths(store_of, [(3, 3)]), max_tokens=11, seed=0, window=0)
 
 
-@pytest.mark.parametrize("position", [Position(0, 1, 0), Position(0, 0, 5)])
-def test_a_position_of_other_data_is_refused(store_of: StoreOf, position: Position) -> None:
-    batches = Batches(of_lengths(store_of, [(1, 1)] * 6), tokens=6, seed=0)
+@pytest.mark.parametrize("position", [DataPosition(0, 1, 0), DataPosition(0, 0, 5)])
+def test_a_position_of_other_data_is_refused(store_of: StoreOf, position: DataPosition) -> None:
+    batches = Batches(of_lengths(store_of, [(1, 1)] * 6), max_tokens=6, seed=0)
     with pytest.raises(UserError, match="the data has no Position"):
-        next(batches.start(position))
+        next(batches.iterate_from(position))
 
 
 def test_prefetched_batches_carry_the_position_of_the_one_in_use(store_of: StoreOf) -> None:
     store = many(store_of)
-    plain = [after for _, after in islice(Batches(store, 50, 3).start(), 20)]
-    ahead = prefetch(Batches(store, 50, 3).start())
+    plain = [after for _, after in islice(Batches(store, 50, 3).iterate_from(), 20)]
+    ahead = prefetch(Batches(store, 50, 3).iterate_from())
     assert [after for _, after in islice(ahead, 20)] == plain
     ahead.close()
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 50))
 def test_sorted_batches_hold_every_sentence_once(lengths: list[int], tokens: int) -> None:
-    batches = sorted_batches(lengths, tokens)
+    batches = batch_by_length(lengths, tokens)
     assert sorted(np.concatenate([[], *batches]).tolist()) == list(range(len(lengths)))
     for batch in batches:
         assert len(batch) == 1 or len(batch) * max(lengths[i] for i in batch) <= tokens

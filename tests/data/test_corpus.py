@@ -11,9 +11,9 @@ from threading import Thread
 
 import pytest
 
-from dragoman.data import READINGS
+from dragoman.data import DATA_FORMATS
 from dragoman.data import corpus as module
-from dragoman.data.corpus import Corpus, Pair, kind_of, read, read_dialogues, read_monolingual
+from dragoman.data.corpus import Corpus, SentencePair, detect_data_format, read_dialogues, read_monolingual, read_pairs
 from dragoman.errors import UserError
 
 
@@ -28,27 +28,27 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
 
 
 def texts(*corpora: Corpus) -> list[tuple[str, str | None]]:
-    return [(pair.source, pair.target) for pair in read(corpora)]
+    return [(pair.source, pair.target) for pair in read_pairs(corpora)]
 
 
 def message(*corpora: Corpus) -> str:
     with pytest.raises(UserError) as caught:
-        list(read(corpora))
+        list(read_pairs(corpora))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_parallel_files_are_read_in_pairs_with_their_place(write) -> None:
     source, target = write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei")
-    first, second = read([Corpus(source, target)])
-    assert first == Pair("one", "eins", str(source), 1)
-    assert second == Pair("two", "zwei", str(source), 2)
+    first, second = read_pairs([Corpus(source, target)])
+    assert first == SentencePair("one", "eins", str(source), 1)
+    assert second == SentencePair("two", "zwei", str(source), 2)
 
 
 def test_several_corpora_follow_one_another_and_keep_their_names(write) -> None:
     first = Corpus(write("a.en", "one\n"), write("a.de", "eins\n"))
     second = Corpus(write("b.tsv", "two\tzwei\n"))
-    assert [(pair.source, Path(pair.corpus).name, pair.line) for pair in read([first, second])] == [
+    assert [(pair.source, Path(pair.corpus).name, pair.line) for pair in read_pairs([first, second])] == [
         ("one", "a.en", 1),
         ("two", "b.tsv", 1),
     ]
@@ -159,7 +159,7 @@ def test_broken_gzip(write) -> None:
 
 
 def test_a_line_without_end_is_refused(write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "LONGEST_LINE", 8)
+    monkeypatch.setattr(module, "MAX_LINE_BYTES", 8)
     path = write("a.en", "1234567\n12345678\n")
     assert "a.en, line 2 is longer than" in message(Corpus(path, path))
 
@@ -218,7 +218,7 @@ def test_sides_that_do_not_fit_the_format(write) -> None:
 def test_what_json_lines_hold(record: dict, keys: tuple, holds: str, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    assert kind_of(Corpus(path, None, "", *keys)) == holds
+    assert detect_data_format(Corpus(path, None, "", *keys)) == holds
 
 
 @pytest.mark.parametrize(
@@ -248,5 +248,5 @@ def test_a_system_message_begins_the_first_turn(tmp_path: Path) -> None:
     record = {"messages": [{"role": role, "content": content} for role, content in messages]}
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
     assert [pair.source for pair in read_dialogues([Corpus(path)])] == ["Be brief.\nWho?\tI.\tAnd?"]
-    (pair,) = READINGS["turns"].normalizing(whitespace=True).read([Corpus(path)])
+    (pair,) = DATA_FORMATS["turns"].with_whitespace_normalization(whitespace=True).read([Corpus(path)])
     assert pair.source == "Be brief. Who?\tI.\tAnd?"

@@ -7,13 +7,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.data import READINGS, Corpus, TokenStore, hold_out, write_store
-from dragoman.data.reading import UNIT
-from dragoman.objectives import Material, Objective, make
-from dragoman.objectives.masked_words import truncated_pair
-from dragoman.run import FRAMINGS
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import Tokenizer, learn
+from dragoman.data import DATA_FORMATS, Corpus, TokenStore, choose_holdout, write_store
+from dragoman.data.data_formats import HOLDOUT_UNIT_LINES
+from dragoman.objectives import Objective, TaskContext, build_objective
+from dragoman.objectives.masked_language_modeling import truncate_pair
+from dragoman.run import DEFAULT_FRAMINGS
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import Tokenizer, learn_tokenizer
 
 PAD, UNKNOWN, START, END, MASK, SEPARATOR, CLASS = range(7)
 FIRST = "a1 a2\na3\n\nb1\n \nc1\nc2\n"
@@ -29,62 +29,63 @@ def corpora(tmp_path: Path) -> list[Corpus]:
 
 @pytest.fixture
 def tokenizer() -> Tokenizer:
-    return learn(" ".join([FIRST, SECOND]).split(), "word", 100)
+    return learn_tokenizer(" ".join([FIRST, SECOND]).split(), "word", 100)
 
 
 def store_of(corpora: list[Corpus], tokenizer: Tokenizer, folder: Path, reading: str, longest: int = 50) -> TokenStore:
-    kind = READINGS[reading].normalizing(whitespace=True)
+    kind = DATA_FORMATS[reading].with_whitespace_normalization(whitespace=True)
     examples = kind.encode(kind.read(corpora), tokenizer, tokenizer, longest, FRAMINGS_OF["bert"])
-    return write_store(folder / "store", examples, tokenizer.size)
+    return write_store(folder / "store", examples, tokenizer.vocab_size)
 
 
-def material(system: str, tokenizer: Tokenizer) -> Material:
-    vocabulary = Vocabulary(tokenizer.size, tokenizer.size, True)
-    model = SYSTEMS[system].spec(vocabulary, "tiny", width=16, layers=1, heads=2).build()
-    return Material(model, tokenizer, tokenizer, FRAMINGS[type(model.spec)])
+def material(system: str, tokenizer: Tokenizer) -> TaskContext:
+    vocabulary = VocabularySizes(tokenizer.vocab_size, tokenizer.vocab_size, True)
+    model = SYSTEMS[system].spec(vocabulary, "tiny", model_dim=16, layers=1, heads=2).build()
+    return TaskContext(model, tokenizer, tokenizer, DEFAULT_FRAMINGS[type(model.spec)])
 
 
 FRAMINGS_OF = {
-    name: FRAMINGS[type(SYSTEMS[name].spec(Vocabulary(100, 100, True), "tiny"))] for name in ("bert", "gpt", "bart")
+    name: DEFAULT_FRAMINGS[type(SYSTEMS[name].spec(VocabularySizes(100, 100, True), "tiny"))]
+    for name in ("bert", "gpt", "bart")
 }
 
 
 def test_empty_lines_and_files_end_a_document(corpora: list[Corpus]) -> None:
-    pairs = list(READINGS["documents"].read(corpora))
+    pairs = list(DATA_FORMATS["documents"].read(corpora))
     assert [pair.source for pair in pairs] == ["a1 a2", "a3", "b1", "c1", "c2", "d1", "d2"]
-    assert [pair.follows for pair in pairs] == [False, True, False, False, True, False, True]
+    assert [pair.follows_previous for pair in pairs] == [False, True, False, False, True, False, True]
     assert [pair.line for pair in pairs] == [1, 2, 4, 6, 7, 1, 2]
 
 
 def test_units_are_held_out_as_a_whole(tmp_path: Path) -> None:
-    (tmp_path / "text").write_text("".join(f"line {n}\n" for n in range(40 * UNIT)), encoding="utf-8")
-    pairs = list(READINGS["documents"].read([Corpus(tmp_path / "text")]))
-    held = hold_out(pairs, 3 * UNIT)
-    valid = list(held.valid(pairs))
-    assert len(valid) == held.pairs == 3 * UNIT
-    for first in range(0, 3 * UNIT, UNIT):
-        part = valid[first : first + UNIT]
-        assert [pair.follows for pair in part] == [False] + [True] * (UNIT - 1)
-        assert [pair.line - part[0].line for pair in part] == list(range(UNIT))
+    (tmp_path / "text").write_text("".join(f"line {n}\n" for n in range(40 * HOLDOUT_UNIT_LINES)), encoding="utf-8")
+    pairs = list(DATA_FORMATS["documents"].read([Corpus(tmp_path / "text")]))
+    held = choose_holdout(pairs, 3 * HOLDOUT_UNIT_LINES)
+    valid = list(held.validation_pairs(pairs))
+    assert len(valid) == held.pairs == 3 * HOLDOUT_UNIT_LINES
+    for first in range(0, 3 * HOLDOUT_UNIT_LINES, HOLDOUT_UNIT_LINES):
+        part = valid[first : first + HOLDOUT_UNIT_LINES]
+        assert [pair.follows_previous for pair in part] == [False] + [True] * (HOLDOUT_UNIT_LINES - 1)
+        assert [pair.line - part[0].line for pair in part] == list(range(HOLDOUT_UNIT_LINES))
 
 
 def test_the_next_sentence_is_of_the_same_document(corpora: list[Corpus], tokenizer: Tokenizer, tmp_path: Path) -> None:
     store = store_of(corpora, tokenizer, tmp_path, "documents")
-    objective = make("masked", material("bert", tokenizer), {"next_sentence": True, "rate": 0.0})
-    assert type(objective).reading({"next_sentence": True}) == "documents"
-    assert type(objective).reading({}) == "text"
-    assert objective.rows is not None
+    objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "rate": 0.0})
+    assert type(objective).data_format_for({"next_sentence": True}) == "documents"
+    assert type(objective).data_format_for({}) == "text"
+    assert objective.make_row is not None
     truly_next = {0: 1, 3: 4, 5: 6}
     random = np.random.default_rng(1)
     labels: dict[int, set[int]] = {}
     for index in range(len(store)):
         for _ in range(30):
-            row = objective.rows(store, index, random)
-            labels.setdefault(index, set()).add(row.label)
+            row = objective.make_row(store, index, random)
+            labels.setdefault(index, set()).add(row.sentence_label)
             ids = np.where(row.target != PAD, row.target, row.source)  # without masks
             second = ids[1 + int((ids == SEPARATOR).argmax()) : -1].tolist()
             follows = index in truly_next and second == store.source(truly_next[index]).tolist()
-            assert (row.label == 0) == follows
+            assert (row.sentence_label == 0) == follows
             assert second != store.source(index).tolist()
     assert labels == {index: {0, 1} if index in truly_next else {1} for index in range(len(store))}
 
@@ -95,7 +96,7 @@ def test_the_next_sentence_is_of_the_same_document(corpora: list[Corpus], tokeni
 )
 def test_pairs_are_truncated_longest_first(lengths: tuple[int, int], room: int, kept: tuple[int, int]) -> None:
     first, second = np.arange(lengths[0]), np.arange(lengths[1])
-    one, two = truncated_pair(first, second, room)
+    one, two = truncate_pair(first, second, room)
     assert (len(one), len(two)) == kept
     assert one.tolist() == first[lengths[0] - kept[0] :].tolist()  # what is near the other sentence stays
     assert two.tolist() == second[: kept[1]].tolist()
@@ -104,19 +105,19 @@ def test_pairs_are_truncated_longest_first(lengths: tuple[int, int], room: int, 
 def test_a_long_pair_keeps_both_sentences(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a1 " * 40 + "\n" + "b1 " * 40 + "\n" + "c1\nd1\n", encoding="utf-8")
     store = store_of([Corpus(tmp_path / "text")], tokenizer, tmp_path, "documents")
-    objective = make("masked", material("bert", tokenizer), {"next_sentence": True, "longest": 23})
-    assert objective.rows is not None
+    objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "longest": 23})
+    assert objective.make_row is not None
     for seed in range(10):
-        row = objective.rows(store, 0, np.random.default_rng(seed))
+        row = objective.make_row(store, 0, np.random.default_rng(seed))
         assert len(row.source) <= 23
         assert (row.source == SEPARATOR).sum() == 2
-        assert row.types is not None
-        assert 2 <= row.types.sum() < 22
+        assert row.token_type_ids is not None
+        assert 2 <= row.token_type_ids.sum() < 22
 
 
 def targets(objective: Objective, store: TokenStore) -> list[list[int]]:
-    assert objective.rows is not None
-    rows = [objective.rows(store, index, np.random.default_rng(0)) for index in range(len(store))]
+    assert objective.make_row is not None
+    rows = [objective.make_row(store, index, np.random.default_rng(0)) for index in range(len(store))]
     return [row.target.tolist() for row in rows]
 
 
@@ -126,11 +127,11 @@ def test_a_line_that_is_cut_starts_and_ends_once(tokenizer: Tokenizer, tmp_path:
     line = tokenizer.encode("a1 a2 a3 b1 c1")
     last = tokenizer.encode("c2")
     assert [store.source(n).tolist() for n in range(len(store))] == [line[:2], line[2:4], line[4:], last]
-    assert [store.starts(n) for n in range(4)] == [True, False, False, True]
-    assert [store.ends(n) for n in range(4)] == [False, False, True, True]
-    language = make("language", material("gpt", tokenizer), {})
+    assert [store.starts_line(n) for n in range(4)] == [True, False, False, True]
+    assert [store.ends_line(n) for n in range(4)] == [False, False, True, True]
+    language = build_objective("language", material("gpt", tokenizer), {})
     assert targets(language, store) == [[START, *line[:2]], line[2:4], [START, *line[4:], END], [START, *last, END]]
-    denoising = make("denoising", material("bart", tokenizer), {"infill": 0.0, "permute": False})
+    denoising = build_objective("denoising", material("bart", tokenizer), {"infill": 0.0, "permute": False})
     start = FRAMINGS_OF["bart"].start
     assert targets(denoising, store) == [
         [start, *line[:2]],

@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data import Pair, hold_out, holdout
-from dragoman.data.holdout import HoldoutSampler, holdout_size
+from dragoman.data import SentencePair, choose_holdout, holdout
+from dragoman.data.holdout import HoldoutSampler, default_holdout_size
 
 
-def corpus(sources: list[str]) -> list[Pair]:
-    return [Pair(source, f"t{number}", "c", number) for number, source in enumerate(sources, 1)]
+def corpus(sources: list[str]) -> list[SentencePair]:
+    return [SentencePair(source, f"t{number}", "c", number) for number, source in enumerate(sources, 1)]
 
 
 @given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2), st.integers(1, 20))
 def test_train_and_valid_part_the_corpus_and_share_no_source(sources: list[str], size: int) -> None:
     pairs = corpus(sources)
-    held = hold_out(pairs, size)
-    train, valid = list(held.train(pairs)), list(held.valid(pairs))
+    held = choose_holdout(pairs, size)
+    train, valid = list(held.training_pairs(pairs)), list(held.validation_pairs(pairs))
     assert sorted(train + valid, key=lambda pair: pair.line) == pairs
     assert not {pair.source for pair in train} & {pair.source for pair in valid}
     assert len(valid) == held.pairs
@@ -29,21 +29,21 @@ def test_train_and_valid_part_the_corpus_and_share_no_source(sources: list[str],
 
 def test_the_choice_depends_on_the_text_but_not_on_its_order() -> None:
     pairs = corpus([f"sentence {number}" for number in range(1000)])
-    first, again = hold_out(pairs), hold_out(pairs[::-1])
+    first, again = choose_holdout(pairs), choose_holdout(pairs[::-1])
     assert first == again
-    assert len(list(first.valid(pairs))) == 50
+    assert len(list(first.validation_pairs(pairs))) == 50
 
 
 def test_distinct_sources_give_exactly_the_size_asked_for() -> None:
     pairs = corpus([f"sentence {number}" for number in range(300)])
-    assert len(list(hold_out(pairs, 123).valid(pairs))) == 123
-    assert len(list(hold_out(pairs, 10_000).valid(pairs))) == 299
+    assert len(list(choose_holdout(pairs, 123).validation_pairs(pairs))) == 123
+    assert len(list(choose_holdout(pairs, 10_000).validation_pairs(pairs))) == 299
 
 
 def test_empty_pairs_are_not_chosen_for_validation() -> None:
-    pairs = [Pair("", "x", "c", 1), Pair("a", " ", "c", 2), Pair("b", "x", "c", 3)]
-    assert hold_out(pairs).pairs == 0
-    assert list(hold_out(pairs).valid(pairs)) == []
+    pairs = [SentencePair("", "x", "c", 1), SentencePair("a", " ", "c", 2), SentencePair("b", "x", "c", 3)]
+    assert choose_holdout(pairs).pairs == 0
+    assert list(choose_holdout(pairs).validation_pairs(pairs)) == []
 
 
 @pytest.mark.parametrize(
@@ -51,14 +51,14 @@ def test_empty_pairs_are_not_chosen_for_validation() -> None:
     [(2, 1), (10, 1), (50, 5), (100, 10), (500, 50), (1_000, 50), (10_000, 500), (40_000, 2_000), (5_000_000, 2_000)],
 )
 def test_the_size_grows_with_the_corpus(total: int, size: int) -> None:
-    assert holdout_size(total) == size
+    assert default_holdout_size(total) == size
 
 
 @given(st.lists(st.integers(0, 60), max_size=200), st.integers(1, 30), st.integers(1, 40))
 def test_choosing_in_bounded_memory_is_choosing_from_all(numbers: list[int], size: int, waiting: int) -> None:
     hashes = np.array(numbers, np.uint64)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(holdout, "WAITING", waiting)
+        patch.setattr(holdout, "MAX_BUFFERED_HASHES", waiting)
         sampler = HoldoutSampler(size)
         for start in range(0, len(hashes), 7):
             sampler.add(hashes[start : start + 7])

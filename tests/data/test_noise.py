@@ -13,32 +13,34 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from dragoman.data.noise import (
-    Chain,
-    CorruptSpans,
-    Delete,
-    Infill,
-    MaskTokens,
-    MaskWords,
-    PermuteSentences,
-    Rotate,
-    Shuffle,
+    DocumentRotation,
+    LocalShuffle,
+    MaskedLanguageModeling,
+    NoiseChain,
+    SentencePermutation,
+    SpanCorruption,
+    TextInfilling,
+    TokenDeletion,
+    TokenMasking,
 )
 from dragoman.errors import UserError
-from dragoman.text.symbols import MASK, PAD
+from dragoman.text.special_tokens import MASK, PAD
 
 FIRST, SIZE = 10, 1000
 SENTINELS = tuple(range(SIZE, SIZE + 100))
 NOISES: dict[str, Callable] = {
-    "mask words": MaskWords(vocabulary=SIZE, first_word=FIRST),
-    "mask whole words": MaskWords(vocabulary=SIZE, first_word=FIRST, begins=np.arange(SIZE) % 3 == 0),
-    "corrupt spans": CorruptSpans(SENTINELS),
-    "infill": Infill(),
-    "mask tokens": MaskTokens(0.3),
-    "delete": Delete(0.3),
-    "permute sentences": PermuteSentences(tuple(range(10, 200))),
-    "rotate": Rotate(),
-    "shuffle": Shuffle(),
-    "chain": Chain((PermuteSentences((20, 21)), Infill())),
+    "mask words": MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST),
+    "mask whole words": MaskedLanguageModeling(
+        vocab_size=SIZE, first_token=FIRST, starts_word=np.arange(SIZE) % 3 == 0
+    ),
+    "corrupt spans": SpanCorruption(SENTINELS),
+    "infill": TextInfilling(),
+    "mask tokens": TokenMasking(0.3),
+    "delete": TokenDeletion(0.3),
+    "permute sentences": SentencePermutation(tuple(range(10, 200))),
+    "rotate": DocumentRotation(),
+    "shuffle": LocalShuffle(),
+    "chain": NoiseChain((SentencePermutation((20, 21)), TextInfilling())),
 }
 
 rows = st.lists(st.integers(FIRST, SIZE - 1), max_size=60).map(lambda ids: np.array(ids, np.uint16))
@@ -96,7 +98,7 @@ def test_an_empty_row_stays_empty(name: str) -> None:
 
 @given(rows, seeds, rates)
 def test_answers_stand_where_they_are_asked_for_and_the_rest_is_untouched(ids: NDArray, seed: int, rate: float) -> None:
-    noised, answers = MaskWords(vocabulary=SIZE, first_word=FIRST, rate=rate)(ids, generator(seed))
+    noised, answers = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST, rate=rate)(ids, generator(seed))
     asked = answers != PAD
     assert asked.any() == bool(len(ids))
     assert max(1, math.floor(len(ids) * rate)) * bool(len(ids)) <= asked.sum() <= max(1, math.ceil(len(ids) * rate))
@@ -106,7 +108,7 @@ def test_answers_stand_where_they_are_asked_for_and_the_rest_is_untouched(ids: N
 
 
 def test_of_the_chosen_words_80_percent_are_masked_10_random_10_kept() -> None:
-    mask_words = MaskWords(vocabulary=SIZE, first_word=FIRST)
+    mask_words = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST)
     random, tokens, asked, masked, kept, replaced = generator(), 0, 0, 0, 0, []
     for seed in range(4000):
         ids = row(10 + seed % 30, seed)
@@ -128,7 +130,7 @@ def test_of_the_chosen_words_80_percent_are_masked_10_random_10_kept() -> None:
 
 
 def test_every_place_is_asked_for_equally_often() -> None:
-    mask_words, random = MaskWords(vocabulary=SIZE, first_word=FIRST, rate=0.25), generator()
+    mask_words, random = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST, rate=0.25), generator()
     counts = sum((mask_words(row(10), random)[1] != PAD).astype(int) for _ in range(4000))
     assert all(near(count / 4000, 0.25, 4000) for count in counts)
 
@@ -136,7 +138,9 @@ def test_every_place_is_asked_for_equally_often() -> None:
 @given(rows, seeds, rates)
 def test_whole_words_are_chosen_or_left_together(ids: NDArray, seed: int, rate: float) -> None:
     begins = np.arange(SIZE) % 3 == 0
-    answers = MaskWords(vocabulary=SIZE, first_word=FIRST, rate=rate, begins=begins)(ids, generator(seed))[1]
+    answers = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST, rate=rate, starts_word=begins)(
+        ids, generator(seed)
+    )[1]
     words: list[list[bool]] = []
     for token, answer in zip(ids.tolist(), answers.tolist()):
         if not words or token % 3 == 0:
@@ -150,17 +154,17 @@ def test_whole_words_are_chosen_or_left_together(ids: NDArray, seed: int, rate: 
 def test_extreme_shares_mask_all_or_keep_all() -> None:
     ids = row(50)
     common = {"vocabulary": SIZE, "first_word": FIRST, "rate": 1.0}
-    masked, answers = MaskWords(**common, random_share=0, keep_share=0)(ids, generator())
+    masked, answers = MaskedLanguageModeling(**common, random_share=0, keep_share=0)(ids, generator())
     assert set(masked.tolist()) == {MASK}
     assert answers.tolist() == ids.tolist()
-    kept, answers = MaskWords(**common, random_share=0, keep_share=1)(ids, generator())
+    kept, answers = MaskedLanguageModeling(**common, random_share=0, keep_share=1)(ids, generator())
     assert kept.tolist() == answers.tolist() == ids.tolist()
 
 
 def test_another_symbol_may_say_that_nothing_is_asked() -> None:
-    noised, answers = MaskWords(vocabulary=SIZE, first_word=FIRST, mask=7, pad=1, keep_share=0, random_share=0)(
-        row(40), generator()
-    )
+    noised, answers = MaskedLanguageModeling(
+        vocab_size=SIZE, first_token=FIRST, mask=7, pad=1, keep_share=0, random_share=0
+    )(row(40), generator())
     assert ((answers == 1) == (noised != 7)).all()
     assert 4 <= (noised == 7).sum() <= 8
 
@@ -184,7 +188,7 @@ def test_source_and_target_interleave_back_to_the_row(
     ids: NDArray, seed: int, rate: float, mean_span: float, count: int
 ) -> None:
     sentinels = SENTINELS[:count]
-    source, target = CorruptSpans(sentinels, rate, mean_span)(ids, generator(seed))
+    source, target = SpanCorruption(sentinels, rate, mean_span)(ids, generator(seed))
     assert repaired(source, target, sentinels) == ids.tolist()
     left, right = ([token for token in side.tolist() if token in sentinels] for side in (source, target))
     assert right == [*left, sentinels[len(left)]] == list(sentinels[: len(left) + 1])
@@ -193,7 +197,7 @@ def test_source_and_target_interleave_back_to_the_row(
 
 @given(st.integers(2, 200), seeds, rates, spans)
 def test_noise_and_spans_are_as_many_as_in_the_paper(length: int, seed: int, rate: float, mean_span: float) -> None:
-    source, target = CorruptSpans(SENTINELS, rate, mean_span)(row(length), generator(seed))
+    source, target = SpanCorruption(SENTINELS, rate, mean_span)(row(length), generator(seed))
     noise = min(max(round(length * rate), 1), length - 1)
     spans = min(max(round(noise / mean_span), 1), noise, length - noise)
     assert len(source) == length - noise + spans <= length
@@ -204,7 +208,7 @@ def test_noise_and_spans_are_as_many_as_in_the_paper(length: int, seed: int, rat
 
 def test_a_span_of_a_sentence_may_stand_anywhere() -> None:
     """One span of 1 of 7 tokens has 7 places, each equally likely."""
-    corrupt, random = CorruptSpans(SENTINELS), generator()
+    corrupt, random = SpanCorruption(SENTINELS), generator()
     places = Counter(int(np.argmax(corrupt(row(7), random)[0] == SENTINELS[0])) for _ in range(7000))
     assert sorted(places) == list(range(7))
     assert all(abs(count - 1000) < 5 * math.sqrt(1000) for count in places.values())
@@ -215,7 +219,7 @@ def test_the_figure_of_the_paper() -> None:
     ids = np.arange(FIRST, FIRST + len(words))
     seen = set()
     for seed in range(2000):
-        source, target = CorruptSpans((1, 2, 3), 0.3, 1.5)(ids, generator(seed))
+        source, target = SpanCorruption((1, 2, 3), 0.3, 1.5)(ids, generator(seed))
         name = {1: "<X>", 2: "<Y>", 3: "<Z>"} | dict(enumerate(words, FIRST))
         seen.add(tuple(" ".join(name[token] for token in side.tolist()) for side in (source, target)))
     assert ("Thank you <X> me to your party <Y> week", "<X> for inviting <Y> last <Z>") in seen
@@ -225,7 +229,7 @@ def test_the_figure_of_the_paper() -> None:
 
 def test_every_segmentation_is_equally_likely() -> None:
     counts: Counter[bytes] = Counter()
-    corrupt, random, ids = CorruptSpans(SENTINELS, 0.5, 2), generator(), np.arange(FIRST, FIRST + 8)
+    corrupt, random, ids = SpanCorruption(SENTINELS, 0.5, 2), generator(), np.arange(FIRST, FIRST + 8)
     for _ in range(9000):
         counts[bytes(corrupt(ids, random)[0])] += 1
     assert len(counts) == math.comb(5, 2) * 3
@@ -234,8 +238,8 @@ def test_every_segmentation_is_equally_likely() -> None:
 
 def test_without_more_sentinels_the_rest_is_left_as_it_is() -> None:
     ids = row(100)
-    whole, _ = CorruptSpans(SENTINELS, 0.3, 3)(ids, generator(3))
-    source, target = CorruptSpans(SENTINELS[:4], 0.3, 3)(ids, generator(3))
+    whole, _ = SpanCorruption(SENTINELS, 0.3, 3)(ids, generator(3))
+    source, target = SpanCorruption(SENTINELS[:4], 0.3, 3)(ids, generator(3))
     third = int(np.flatnonzero(whole == SENTINELS[2])[0])
     assert source[: third + 1].tolist() == whole[: third + 1].tolist()
     assert not np.isin(source[third + 1 :], SENTINELS).any()
@@ -244,14 +248,14 @@ def test_without_more_sentinels_the_rest_is_left_as_it_is() -> None:
 
 @pytest.mark.parametrize("length", [0, 1])
 def test_a_row_too_short_to_lose_anything_is_kept(length: int) -> None:
-    source, target = CorruptSpans(SENTINELS)(row(length), generator())
+    source, target = SpanCorruption(SENTINELS)(row(length), generator())
     assert source.tolist() == row(length).tolist()
     assert target.tolist() == [SENTINELS[0]]
 
 
 def test_sentinels_may_be_larger_than_the_ids_of_a_row() -> None:
     sentinels = tuple(range(65_530, 65_545))
-    source, target = CorruptSpans(sentinels, 0.5, 1)(row(26), generator())
+    source, target = SpanCorruption(sentinels, 0.5, 1)(row(26), generator())
     assert source.max() == 65_542  # the 13th
     assert target[-1] == 65_543
     assert repaired(source, target, sentinels) == row(26).tolist()
@@ -264,7 +268,7 @@ def test_sentinels_may_be_larger_than_the_ids_of_a_row() -> None:
 def test_infilling_without_its_masks_is_a_part_of_the_row(
     ids: NDArray, seed: int, rate: float, mean_span: float
 ) -> None:
-    kept = [token for token in Infill(rate, mean_span)(ids, generator(seed)).tolist() if token != MASK]
+    kept = [token for token in TextInfilling(rate, mean_span)(ids, generator(seed)).tolist() if token != MASK]
     assert is_subsequence(kept, ids.tolist())
     assert math.floor(len(ids) * rate) <= len(ids) - len(kept) <= math.ceil(len(ids) * rate)
 
@@ -272,7 +276,7 @@ def test_infilling_without_its_masks_is_a_part_of_the_row(
 def test_infilled_spans_have_poisson_lengths() -> None:
     mean, length, lost = 3.0, 10_000, Counter()
     for seed in range(20):
-        noised = Infill(0.02, mean)(np.arange(FIRST, FIRST + length), generator(seed))
+        noised = TextInfilling(0.02, mean)(np.arange(FIRST, FIRST + length), generator(seed))
         edges = [FIRST - 1, *noised.tolist(), FIRST + length]
         for before, here, after in zip(edges, edges[1:], edges[2:]):
             if here == MASK and MASK not in (before, after):  # masks side by side hide their own lengths
@@ -285,12 +289,12 @@ def test_infilled_spans_have_poisson_lengths() -> None:
 
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0])
 def test_infilling_makes_about_as_many_masks_as_the_mean_asks_for(mean: float) -> None:
-    noised = Infill(0.3, mean)(np.full(100_000, FIRST), generator())
+    noised = TextInfilling(0.3, mean)(np.full(100_000, FIRST), generator())
     expected = 30_000 / mean
     assert abs((noised == MASK).sum() - expected) < 5 * math.sqrt(expected / mean) + 2
 
 
-@pytest.mark.parametrize("make", [Delete, MaskTokens, Infill])
+@pytest.mark.parametrize("make", [TokenDeletion, TokenMasking, TextInfilling])
 @pytest.mark.parametrize("rate", [0.1, 0.35])
 def test_short_rows_lose_the_share_that_was_asked_for(make: Callable, rate: float) -> None:
     noise, random, kept = make(rate), generator(), 0
@@ -302,7 +306,7 @@ def test_short_rows_lose_the_share_that_was_asked_for(make: Callable, rate: floa
 
 @given(rows, seeds, rates)
 def test_deletion_leaves_a_part_of_the_row_and_never_nothing(ids: NDArray, seed: int, rate: float) -> None:
-    kept = Delete(rate)(ids, generator(seed))
+    kept = TokenDeletion(rate)(ids, generator(seed))
     assert is_subsequence(kept.tolist(), ids.tolist())
     lost = len(ids) - len(kept)
     assert min(math.floor(len(ids) * rate), max(0, len(ids) - 1)) <= lost <= math.ceil(len(ids) * rate)
@@ -311,7 +315,7 @@ def test_deletion_leaves_a_part_of_the_row_and_never_nothing(ids: NDArray, seed:
 
 @given(rows, seeds, rates)
 def test_masked_tokens_keep_the_places_of_the_others(ids: NDArray, seed: int, rate: float) -> None:
-    noised = MaskTokens(rate)(ids, generator(seed))
+    noised = TokenMasking(rate)(ids, generator(seed))
     hidden = noised == MASK
     assert (noised[~hidden] == ids[~hidden]).all()
     assert math.floor(len(ids) * rate) <= hidden.sum() <= math.ceil(len(ids) * rate)
@@ -331,13 +335,13 @@ def sentences(ids: Iterable[int], ends: Sequence[int]) -> list[tuple[int, ...]]:
 @given(st.lists(st.lists(st.integers(FIRST, 19), max_size=5), max_size=6), st.lists(st.sampled_from([20, 21])), seeds)
 def test_permutation_keeps_the_sentences(parts: list[list[int]], ends: list[int], seed: int) -> None:
     ids = [token for part, end in zip(parts, ends) for token in [*part, end]]
-    noised = PermuteSentences((20, 21))(np.array(ids, np.uint16), generator(seed)).tolist()
+    noised = SentencePermutation((20, 21))(np.array(ids, np.uint16), generator(seed)).tolist()
     assert Counter(sentences(noised, (20, 21))) == Counter(sentences(ids, (20, 21)))
 
 
 def test_all_orders_of_sentences_are_equally_likely_and_an_open_one_is_moved_too() -> None:
     ids, random = np.array([1, 20, 2, 21, 3]), generator()
-    permute = PermuteSentences((20, 21))
+    permute = SentencePermutation((20, 21))
     counts = Counter(tuple(permute(ids, random).tolist()) for _ in range(6000))
     assert set(counts) == {
         (1, 20, 2, 21, 3),
@@ -352,52 +356,55 @@ def test_all_orders_of_sentences_are_equally_likely_and_an_open_one_is_moved_too
 
 @given(rows, seeds)
 def test_rotation_is_a_rotation(ids: NDArray, seed: int) -> None:
-    noised = Rotate()(ids, generator(seed)).tolist()
+    noised = DocumentRotation()(ids, generator(seed)).tolist()
     assert noised in [ids[begin:].tolist() + ids[:begin].tolist() for begin in range(max(1, len(ids)))]
 
 
 def test_every_token_may_come_first() -> None:
     random = generator()
-    counts = Counter(int(Rotate()(np.arange(5), random)[0]) for _ in range(5000))
+    counts = Counter(int(DocumentRotation()(np.arange(5), random)[0]) for _ in range(5000))
     assert all(near(counts[token] / 5000, 0.2, 5000) for token in range(5))
 
 
 @given(st.integers(0, 60), seeds, st.integers(0, 6))
 def test_shuffled_tokens_stay_within_the_distance(length: int, seed: int, distance: int) -> None:
-    order = Shuffle(distance)(np.arange(length), generator(seed))
+    order = LocalShuffle(distance)(np.arange(length), generator(seed))
     assert sorted(order.tolist()) == list(range(length))
     assert (abs(order - np.arange(length)) <= distance).all()
 
 
 def test_shuffling_reaches_the_distance_in_both_directions() -> None:
     random = generator()
-    moves = {int(move) for _ in range(200) for move in Shuffle(3)(np.arange(30), random) - np.arange(30)}
+    moves = {int(move) for _ in range(200) for move in LocalShuffle(3)(np.arange(30), random) - np.arange(30)}
     assert moves == set(range(-3, 4))
 
 
 @given(rows, seeds)
 def test_a_chain_is_its_steps_one_after_the_other(ids: NDArray, seed: int) -> None:
-    steps = (Shuffle(2), Delete(0.2), Infill(0.3))
+    steps = (LocalShuffle(2), TokenDeletion(0.2), TextInfilling(0.3))
     random = generator(seed)
     expected = ids
     for step in steps:
         expected = step(expected, random)
-    assert Chain(steps)(ids, generator(seed)).tolist() == expected.tolist()
-    assert Chain(())(ids, generator(seed)).tolist() == ids.tolist()
+    assert NoiseChain(steps)(ids, generator(seed)).tolist() == expected.tolist()
+    assert NoiseChain(())(ids, generator(seed)).tolist() == ids.tolist()
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: Delete(1.1), r"rate of noise must be from 0 to 1, not 1\.1"),
-        (lambda: MaskTokens(-0.1), "rate of noise must be from 0 to 1"),
-        (lambda: Infill(math.nan), "rate of noise must be from 0 to 1, not nan"),
-        (lambda: Infill(mean_span=0), "mean length of a span of noise must be at least 1 token, not 0"),
-        (lambda: CorruptSpans(SENTINELS, mean_span=0.5), "at least 1 token"),
-        (lambda: CorruptSpans((7,)), "at least 2 sentinels, not 1"),
-        (lambda: Shuffle(-1), "at least 0, not -1"),
-        (lambda: MaskWords(vocabulary=9, first_word=9), "below the vocabulary's size 9, not 9"),
-        (lambda: MaskWords(vocabulary=9, first_word=7, random_share=0.6, keep_share=0.6), "at most 1 together"),
+        (lambda: TokenDeletion(1.1), r"rate of noise must be from 0 to 1, not 1\.1"),
+        (lambda: TokenMasking(-0.1), "rate of noise must be from 0 to 1"),
+        (lambda: TextInfilling(math.nan), "rate of noise must be from 0 to 1, not nan"),
+        (lambda: TextInfilling(mean_span_length=0), "mean length of a span of noise must be at least 1 token, not 0"),
+        (lambda: SpanCorruption(SENTINELS, mean_span_length=0.5), "at least 1 token"),
+        (lambda: SpanCorruption((7,)), "at least 2 sentinels, not 1"),
+        (lambda: LocalShuffle(-1), "at least 0, not -1"),
+        (lambda: MaskedLanguageModeling(vocab_size=9, first_token=9), "below the vocabulary's size 9, not 9"),
+        (
+            lambda: MaskedLanguageModeling(vocab_size=9, first_token=7, random_share=0.6, keep_share=0.6),
+            "at most 1 together",
+        ),
     ],
 )
 def test_impossible_settings_are_refused(make: Callable, said: str) -> None:

@@ -9,47 +9,47 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data import Order, draws_of
-from dragoman.data.order import BLOCKS, NEIGHBOURS, SPAN
+from dragoman.data import EpochOrder, draws_per_corpus
+from dragoman.data.epoch_order import MAX_BLOCK_PAIRS, MIN_BLOCKS, SCATTER_SPAN
 from dragoman.errors import UserError
 
 
-def whole(order: Order, epoch: int = 0) -> np.ndarray:
-    return order.pairs(epoch, 0, len(order))
+def whole(order: EpochOrder, epoch: int = 0) -> np.ndarray:
+    return order.pair_indices(epoch, 0, len(order))
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 4, 5, 1000, 2**16, 2**16 + 1, 2**17, 2**17 + 1, 300_001])
 def test_an_epoch_of_one_corpus_is_a_permutation_of_it(size: int) -> None:
     for epoch in (0, 7):
-        assert (np.sort(whole(Order([size], seed=3), epoch)) == np.arange(size)).all()
+        assert (np.sort(whole(EpochOrder([size], seed=3), epoch)) == np.arange(size)).all()
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4).filter(any), st.integers(0, 2**70), st.integers(0, 5))
 def test_corpora_that_are_drawn_whole_are_permuted_together(counts: list[int], seed: int, epoch: int) -> None:
-    assert (np.sort(whole(Order(counts, seed), epoch)) == np.arange(sum(counts))).all()
+    assert (np.sort(whole(EpochOrder(counts, seed), epoch)) == np.arange(sum(counts))).all()
 
 
 @pytest.mark.parametrize("counts", [[1000], [300_000], [200_000, 1000, 7]])
 def test_any_part_of_an_epoch_is_the_same_as_in_the_whole(counts: list[int]) -> None:
-    order, draws = Order(counts, 5), draws_of(counts, temperature=3.0)
-    for made in (order, Order(counts, 5, draws=draws)):
+    order, draws = EpochOrder(counts, 5), draws_per_corpus(counts, temperature=3.0)
+    for made in (order, EpochOrder(counts, 5, draws=draws)):
         everything = whole(made, 2)
-        edges = sorted({0, 1, 17, len(made) // 3, min(SPAN, len(made)) - 1, len(made) - 1, len(made)})
-        parts = [made.pairs(2, start, stop) for start, stop in pairwise(edges)]
+        edges = sorted({0, 1, 17, len(made) // 3, min(SCATTER_SPAN, len(made)) - 1, len(made) - 1, len(made)})
+        parts = [made.pair_indices(2, start, stop) for start, stop in pairwise(edges)]
         assert (np.concatenate(parts) == everything).all()
-    assert order.pairs(0, len(order), len(order) + 5).tolist() == []
+    assert order.pair_indices(0, len(order), len(order) + 5).tolist() == []
 
 
 def test_seed_epoch_and_corpus_each_give_another_order() -> None:
-    orders = [whole(Order([500], 1)), whole(Order([500], 2)), whole(Order([500], 1), 1)]
-    two = whole(Order([500, 500], 1))
+    orders = [whole(EpochOrder([500], 1)), whole(EpochOrder([500], 2)), whole(EpochOrder([500], 1), 1)]
+    two = whole(EpochOrder([500, 500], 1))
     orders += [two[two < 500], two[two >= 500] - 500]
     assert len({tuple(order.tolist()) for order in orders}) == len(orders)
-    assert (whole(Order([500], 1)) == orders[0]).all()
+    assert (whole(EpochOrder([500], 1)) == orders[0]).all()
 
 
 def test_without_shuffling_pairs_come_as_they_stand() -> None:
-    assert whole(Order([3, 0, 2], seed=1, shuffle=False), 4).tolist() == [0, 1, 2, 3, 4]
+    assert whole(EpochOrder([3, 0, 2], seed=1, shuffle=False), 4).tolist() == [0, 1, 2, 3, 4]
 
 
 def chi_square(counts: np.ndarray, freedom: int) -> float:
@@ -62,35 +62,35 @@ def chi_square(counts: np.ndarray, freedom: int) -> float:
 def test_every_pair_is_as_likely_at_every_place(size: int) -> None:
     seen = np.zeros((size, size))
     for seed in range(2000):
-        seen[np.arange(size), whole(Order([size], seed))] += 1
+        seen[np.arange(size), whole(EpochOrder([size], seed))] += 1
     assert chi_square(seen, freedom=(size - 1) ** 2) < 4  # rows and columns add up to the same
 
 
 def test_all_permutations_of_three_are_as_likely() -> None:
-    found = [tuple(whole(Order([3], seed)).tolist()) for seed in range(3000)]
+    found = [tuple(whole(EpochOrder([3], seed)).tolist()) for seed in range(3000)]
     assert chi_square(np.array([found.count(one) for one in permutations(range(3))]), 5) < 4
 
 
 def test_neighbours_in_an_epoch_have_nothing_to_do_with_each_other() -> None:
-    order = whole(Order([50_000], 1)).astype(float)
-    other = whole(Order([50_000], 1), 1).astype(float)
+    order = whole(EpochOrder([50_000], 1)).astype(float)
+    other = whole(EpochOrder([50_000], 1), 1).astype(float)
     for left, right in ((order[:-1], order[1:]), (order, np.arange(50_000.0)), (order, other)):
         assert abs(np.corrcoef(left, right)[0, 1]) < 4 / np.sqrt(50_000)
 
 
 def test_a_large_corpus_is_read_in_blocks_whose_pairs_are_scattered() -> None:
-    size = BLOCKS * NEIGHBOURS
-    pairs = Order([size], 1).pairs(0, 0, SPAN)
-    blocks, counts = np.unique(pairs // NEIGHBOURS, return_counts=True)
-    assert (counts == NEIGHBOURS).all()  # what the disk reads for one of them serves all
-    assert len(blocks) == SPAN // NEIGHBOURS
-    near = (np.abs(np.diff(pairs)) < NEIGHBOURS).sum()  # 63 of 65,535 would be neighbours by chance
-    assert near < 4 * NEIGHBOURS
+    size = MIN_BLOCKS * MAX_BLOCK_PAIRS
+    pairs = EpochOrder([size], 1).pair_indices(0, 0, SCATTER_SPAN)
+    blocks, counts = np.unique(pairs // MAX_BLOCK_PAIRS, return_counts=True)
+    assert (counts == MAX_BLOCK_PAIRS).all()  # what the disk reads for one of them serves all
+    assert len(blocks) == SCATTER_SPAN // MAX_BLOCK_PAIRS
+    near = (np.abs(np.diff(pairs)) < MAX_BLOCK_PAIRS).sum()  # 63 of 65,535 would be neighbours by chance
+    assert near < 4 * MAX_BLOCK_PAIRS
 
 
 def test_a_place_in_a_billion_pairs_costs_no_more_than_in_a_thousand() -> None:
-    order = Order([10**9, 10**6], 1)
-    pairs = order.pairs(3, 10**9 - 500, 10**9 + 500)
+    order = EpochOrder([10**9, 10**6], 1)
+    pairs = order.pair_indices(3, 10**9 - 500, 10**9 + 500)
     assert len(np.unique(pairs)) == 1000
     assert pairs.min() >= 0
     assert pairs.max() < len(order) == 10**9 + 10**6
@@ -103,11 +103,11 @@ def test_a_place_in_a_billion_pairs_costs_no_more_than_in_a_thousand() -> None:
 )
 def test_weights_are_kept_exactly_and_all_pairs_of_a_corpus_are_seen_alike(parts: list[tuple[int, float]]) -> None:
     counts, weights = zip(*parts)
-    draws = draws_of(counts, weights)
+    draws = draws_per_corpus(counts, weights)
     assert sum(draws) == sum(counts)
     quotas = np.array(weights) / sum(weights) * sum(counts)
     assert (np.abs(np.array(draws) - quotas) < 1).all()
-    order, seen = Order(counts, 9, draws=draws), np.zeros(sum(counts), int)
+    order, seen = EpochOrder(counts, 9, draws=draws), np.zeros(sum(counts), int)
     for epoch in range(5):
         pairs = whole(order, epoch)
         ends = np.cumsum(counts)
@@ -120,20 +120,20 @@ def test_weights_are_kept_exactly_and_all_pairs_of_a_corpus_are_seen_alike(parts
 
 def test_the_temperature_makes_shares_of_the_sizes() -> None:
     # 100^(1/2) : 10,000^(1/2) = 10 : 100, and 10,100 · 10/110 = 918.18
-    assert draws_of([100, 10_000], temperature=2.0) == [918, 9182]
-    assert draws_of([100, 10_000], temperature=1.0) == [100, 10_000]
-    assert draws_of([100, 10_000], temperature=1e6) == [5050, 5050]
-    assert draws_of([100, 10_000]) == [100, 10_000]
+    assert draws_per_corpus([100, 10_000], temperature=2.0) == [918, 9182]
+    assert draws_per_corpus([100, 10_000], temperature=1.0) == [100, 10_000]
+    assert draws_per_corpus([100, 10_000], temperature=1e6) == [5050, 5050]
+    assert draws_per_corpus([100, 10_000]) == [100, 10_000]
 
 
 def test_an_empty_corpus_has_no_share() -> None:
-    assert draws_of([0, 6, 6], weights=[5, 1, 2]) == [0, 4, 8]
+    assert draws_per_corpus([0, 6, 6], weights=[5, 1, 2]) == [0, 4, 8]
     with pytest.raises(UserError, match="no corpus with a weight above 0 has a pair left"):
-        draws_of([0, 6], weights=[1, 0])
+        draws_per_corpus([0, 6], weights=[1, 0])
 
 
 def test_the_corpora_of_an_epoch_are_interleaved() -> None:
-    order = Order([1000, 3000], 2)
+    order = EpochOrder([1000, 3000], 2)
     first = whole(order) < 1000
     shares = first.reshape(40, 100).mean(1)  # a quarter, give or take √(¼·¾/100) = 0.043
     assert abs(shares - 0.25).max() < 4 * 0.043

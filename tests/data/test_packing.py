@@ -12,8 +12,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dragoman.data import NOTHING, Batch, Batches, Row, TokenStore
-from dragoman.data.batching import MULTIPLE
+from dragoman.data import IGNORE_INDEX, Batch, Batches, BatchRow, TokenStore
+from dragoman.data.batching import PACKED_ROW_MULTIPLE
 from dragoman.parts.mixer import Layout
 
 StoreOf = Callable[..., TokenStore]
@@ -61,24 +61,24 @@ def test_every_pair_once_an_epoch_in_one_shape(store_of, lengths, tokens, window
     batches = packing(store, tokens, seed=seed, window=window, shuffle=shuffle)
     padded = Batches(store, 10**6, seed=0)
     shapes, seen = set(), []
-    for batch in batches.epoch(0):
-        shapes.add((tuple(shape(batch).items()), batch.longest))
-        alone = padded.build(batch.indices, 0)
+    for batch in batches.iterate_epoch(0):
+        shapes.add((tuple(shape(batch).items()), batch.max_lengths))
+        alone = padded.build_batch(batch.indices, 0)
         for name, blank in (("source", 0), ("target", 0)):
             row, row_lengths = getattr(batch, name), getattr(batch, f"{name}_lengths")
             assert row.shape[1] == int(row_lengths.sum())
-            assert row.shape[1] % MULTIPLE == 0
+            assert row.shape[1] % PACKED_ROW_MULTIPLE == 0
             own, rest = sequences(row, row_lengths, len(batch))
             expected = zip(getattr(alone, name).tolist(), getattr(alone, f"{name}_lengths").tolist())
             assert own == [ids[:length] for ids, length in expected]
             assert {token for piece in rest for token in piece} == {blank}
-        own, rest = sequences(batch.answers, batch.target_lengths, len(batch))
-        assert own == [[i for i in ids if i != NOTHING] for ids in alone.answers.tolist()]
-        assert {token for piece in rest for token in piece} == {NOTHING}
-        assert batch.target_tokens == alone.target_tokens == int((batch.answers != NOTHING).sum())
+        own, rest = sequences(batch.labels, batch.target_lengths, len(batch))
+        assert own == [[i for i in ids if i != IGNORE_INDEX] for ids in alone.labels.tolist()]
+        assert {token for piece in rest for token in piece} == {IGNORE_INDEX}
+        assert batch.target_tokens == alone.target_tokens == int((batch.labels != IGNORE_INDEX).sum())
         assert batch.source_tokens == alone.source_tokens
         places = batch.source.numel() + batch.target.numel()
-        assert batch.padding == pytest.approx(1 - (alone.source_tokens + alone.target_tokens) / places)
+        assert batch.padding_ratio == pytest.approx(1 - (alone.source_tokens + alone.target_tokens) / places)
         seen += batch.indices.tolist()
     assert len(shapes) == 1
     assert sorted(seen) == list(range(len(lengths)))
@@ -86,20 +86,20 @@ def test_every_pair_once_an_epoch_in_one_shape(store_of, lengths, tokens, window
 
 def test_the_layout_of_a_packed_row_is_that_of_its_sequences(store_of: StoreOf) -> None:
     batches = packing(many(store_of), tokens=500)
-    batch = next(batches.epoch(0))
-    assert batch.longest is not None
+    batch = next(batches.iterate_epoch(0))
+    assert batch.max_lengths is not None
     for row, lengths, longest in (
-        (batch.source, batch.source_lengths, batch.longest[0]),
-        (batch.target, batch.target_lengths, batch.longest[1]),
+        (batch.source, batch.source_lengths, batch.max_lengths[0]),
+        (batch.target, batch.target_lengths, batch.max_lengths[1]),
     ):
-        layout = Layout.one_row(row.shape[1], lengths, longest)
-        assert layout.starts is not None
-        assert layout.segments is not None
+        layout = Layout.packed_row(row.shape[1], lengths, longest)
+        assert layout.cu_seqlens is not None
+        assert layout.segment_ids is not None
         numbers = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
-        assert layout.segments[0].tolist() == numbers.tolist()
+        assert layout.segment_ids[0].tolist() == numbers.tolist()
         for number, length in enumerate(lengths.tolist()):
             start = int(lengths[:number].sum())
-            assert int(layout.starts[number]) == start
+            assert int(layout.cu_seqlens[number]) == start
             assert layout.positions[0, start : start + length].tolist() == list(range(length))
         assert int(lengths.max()) <= longest
 
@@ -109,30 +109,30 @@ def test_batches_are_alike_full(store_of: StoreOf) -> None:
     store = many(store_of, 5000)
     batches = packing(store, tokens=600)
     for window in range(batches.windows):
-        plan = batches.plan(0, window)
+        plan = batches.plan_window(0, window)
         assert len(plan) > 20
-        sides = [[int((side.lengths[indices] + 1).sum()) for indices in plan] for side in store.sides]
+        sides = [[int((side.lengths[indices] + 1).sum()) for indices in plan] for side in store.columns]
         assert min(max(tokens) - min(tokens) for tokens in sides) <= 2 * 12
 
 
 def test_wide_rows_are_well_filled(store_of: StoreOf) -> None:
     batches = packing(many(store_of, 8000), tokens=8192)
-    assert np.mean([batch.padding for batch in batches.epoch(0)]) < 0.1
+    assert np.mean([batch.padding_ratio for batch in batches.iterate_epoch(0)]) < 0.1
 
 
 def test_the_order_is_that_of_the_epoch_and_nothing_is_sorted(store_of: StoreOf) -> None:
     batches = packing(many(store_of), tokens=300, window=500)
-    flat = [index for window in range(batches.windows) for batch in batches.plan(2, window) for index in batch]
-    assert flat == batches.order.pairs(2, 0, 2000).tolist()
+    flat = [index for window in range(batches.windows) for batch in batches.plan_window(2, window) for index in batch]
+    assert flat == batches.order.pair_indices(2, 0, 2000).tolist()
 
 
 @given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 20))
 @LAW
 def test_resuming_gives_exactly_the_rest(store_of, lengths, tokens, window, stop) -> None:
     store = of_lengths(store_of, lengths)
-    whole = list(islice(packing(store, tokens, window=window).start(), stop + 20))
+    whole = list(islice(packing(store, tokens, window=window).iterate_from(), stop + 20))
     here = whole[stop - 1][1] if stop else None
-    rest = list(islice(packing(store, tokens, window=window).start(here), 20))
+    rest = list(islice(packing(store, tokens, window=window).iterate_from(here), 20))
     assert [after for _, after in rest] == [after for _, after in whole[stop:]]
     for (batch, _), (expected, _) in zip(rest, whole[stop:]):
         for name, tensor in expected.tensors().items():
@@ -141,26 +141,26 @@ def test_resuming_gives_exactly_the_rest(store_of, lengths, tokens, window, stop
 
 def test_an_epoch_has_about_as_many_batches_as_is_said(store_of: StoreOf) -> None:
     batches = packing(many(store_of, 8000), tokens=4096)
-    count = sum(len(batches.plan(0, window)) for window in range(batches.windows))
-    assert batches.an_epoch == pytest.approx(count, rel=0.1)
+    count = sum(len(batches.plan_window(0, window)) for window in range(batches.windows))
+    assert batches.batches_per_epoch == pytest.approx(count, rel=0.1)
 
 
 def test_the_longest_pair_fits_whatever_the_budget(store_of: StoreOf) -> None:
     batches = packing(of_lengths(store_of, [(1, 1)] * 50 + [(3, 199)]), tokens=200)
-    assert len({tuple(shape(batch).items()) for batch in batches.epoch(0)}) == 1
-    assert sorted(index for batch in batches.epoch(0) for index in batch.indices.tolist()) == list(range(51))
+    assert len({tuple(shape(batch).items()) for batch in batches.iterate_epoch(0)}) == 1
+    assert sorted(index for batch in batches.iterate_epoch(0) for index in batch.indices.tolist()) == list(range(51))
 
 
 # ---- rows that an objective makes
 
 
-def longer(by: int) -> Callable[[TokenStore, int, np.random.Generator], Row]:
+def longer(by: int) -> Callable[[TokenStore, int, np.random.Generator], BatchRow]:
     """Rows with so many more tokens than the store has, as from byte pairs merged with dropout."""
 
-    def make(store: TokenStore, index: int, random: np.random.Generator) -> Row:
+    def make(store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         more = np.full(by, 7)
         source, target = store.source(index), store.target(index)
-        return Row(np.concatenate((source, more, [3])), np.concatenate(([2], target, more, [3])))
+        return BatchRow(np.concatenate((source, more, [3])), np.concatenate(([2], target, more, [3])))
 
     return make
 
@@ -168,13 +168,13 @@ def longer(by: int) -> Callable[[TokenStore, int, np.random.Generator], Row]:
 def test_rows_that_turn_out_longer_get_the_next_larger_shape(store_of: StoreOf) -> None:
     store = many(store_of)
     batches = packing(store, 1024, rows=longer(2))
-    narrow = packing(store, 1024).packing
+    narrow = packing(store, 1024).packed_shape
     assert narrow is not None
     widths: dict[int, set[int]] = {}
-    for batch in batches.epoch(0):
+    for batch in batches.iterate_epoch(0):
         for row, lengths, width in (
-            (batch.source, batch.source_lengths, narrow.widths[0]),
-            (batch.target, batch.target_lengths, narrow.widths[1]),
+            (batch.source, batch.source_lengths, narrow.row_lengths[0]),
+            (batch.target, batch.target_lengths, narrow.row_lengths[1]),
         ):
             own, _ = sequences(row, lengths, len(batch))
             shapes = [width + eighths * width // 8 for eighths in range(8)]
@@ -186,21 +186,21 @@ def test_rows_that_turn_out_longer_get_the_next_larger_shape(store_of: StoreOf) 
 
 
 def test_a_sequence_longer_than_any_in_the_store_keeps_its_places(store_of: StoreOf) -> None:
-    batch = next(packing(many(store_of, 300), 512, rows=longer(9)).epoch(0))
-    assert batch.longest is not None
+    batch = next(packing(many(store_of, 300), 512, rows=longer(9)).iterate_epoch(0))
+    assert batch.max_lengths is not None
     for row, lengths, longest in (
-        (batch.source, batch.source_lengths, batch.longest[0]),
-        (batch.target, batch.target_lengths, batch.longest[1]),
+        (batch.source, batch.source_lengths, batch.max_lengths[0]),
+        (batch.target, batch.target_lengths, batch.max_lengths[1]),
     ):
-        layout = Layout.one_row(row.shape[1], lengths, longest)
+        layout = Layout.packed_row(row.shape[1], lengths, longest)
         for place, length in zip((lengths.cumsum(0) - lengths).tolist(), lengths.tolist()):
             assert layout.positions[0, place : place + length].tolist() == list(range(length))
 
 
-def odd_ones(store: TokenStore, index: int, random: np.random.Generator) -> Row:
+def odd_ones(store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
     """Asks for every odd token."""
     ids = store.source(index)
-    return Row(ids, np.where(ids % 2, ids, 0), types=ids % 3)
+    return BatchRow(ids, np.where(ids % 2, ids, 0), token_type_ids=ids % 3)
 
 
 def test_answers_to_a_packed_source_point_to_their_places(store_of: StoreOf) -> None:
@@ -208,21 +208,21 @@ def test_answers_to_a_packed_source_point_to_their_places(store_of: StoreOf) -> 
     store = store_of([random.integers(4, 200, random.integers(1, 30)).tolist() for _ in range(400)])
     batches = packing(store, 700, sizes=source_alone, rows=odd_ones, aligned=True)
     shapes = set()
-    for batch in batches.epoch(0):
+    for batch in batches.iterate_epoch(0):
         shapes.add((batch.source.shape, batch.target.shape))
         ids = np.concatenate([store.source(index) for index in batch.indices.tolist()])
         odd = np.flatnonzero(ids % 2)
         assert batch.source[0, : len(ids)].tolist() == ids.tolist()
-        assert batch.types is not None
-        assert batch.types[0, : len(ids)].tolist() == (ids % 3).tolist()
-        assert batch.asked is not None
-        assert batch.asked[: len(odd)].tolist() == odd.tolist()
-        assert batch.answers[: len(odd)].tolist() == ids[odd].tolist()
-        assert set(batch.answers[len(odd) :].tolist()) == {NOTHING}
-        assert len(batch.answers) == len(batch.asked)
+        assert batch.token_type_ids is not None
+        assert batch.token_type_ids[0, : len(ids)].tolist() == (ids % 3).tolist()
+        assert batch.label_positions is not None
+        assert batch.label_positions[: len(odd)].tolist() == odd.tolist()
+        assert batch.labels[: len(odd)].tolist() == ids[odd].tolist()
+        assert set(batch.labels[len(odd) :].tolist()) == {IGNORE_INDEX}
+        assert len(batch.labels) == len(batch.label_positions)
         assert batch.target_tokens == len(odd)
         assert batch.target_lengths.tolist() == [0] * len(batch.target_lengths)
-        assert batch.padding == pytest.approx(1 - len(ids) / batch.source.numel())
+        assert batch.padding_ratio == pytest.approx(1 - len(ids) / batch.source.numel())
     (only,) = shapes
     assert only[1] == (1, 0)
 
@@ -235,13 +235,13 @@ def test_answers_to_a_packed_source_point_to_their_places(store_of: StoreOf) -> 
 def test_rows_and_widths_are_multiples(store_of, lengths, rows, columns) -> None:
     store = of_lengths(store_of, lengths)
     plain = Batches(store, 60, seed=1)
-    wide = Batches(store, 60, seed=1, multiples=(rows, columns))
-    for batch, expected in zip(wide.epoch(0), plain.epoch(0)):
+    wide = Batches(store, 60, seed=1, pad_to_multiples=(rows, columns))
+    for batch, expected in zip(wide.iterate_epoch(0), plain.iterate_epoch(0)):
         count = len(expected)
         assert len(batch) == count
         assert batch.source_tokens == expected.source_tokens
         assert batch.target_tokens == expected.target_tokens
-        for name, blank in (("source", 0), ("target", 0), ("answers", NOTHING)):
+        for name, blank in (("source", 0), ("target", 0), ("labels", IGNORE_INDEX)):
             one, other = getattr(batch, name), getattr(expected, name)
             assert [size % multiple for size, multiple in zip(one.shape, (rows, columns))] == [0, 0]
             assert one.shape[0] - other.shape[0] < rows
@@ -254,21 +254,23 @@ def test_rows_and_widths_are_multiples(store_of, lengths, rows, columns) -> None
 
 
 def test_rows_without_a_pair_ask_nothing_and_have_no_label(store_of: StoreOf) -> None:
-    def labelled(store: TokenStore, index: int, random: np.random.Generator) -> Row:
+    def labelled(store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         return odd_ones(store, index, random)._replace(label=index)
 
     store = store_of([[5, 6, 7], [9]])
-    plain = Batches(store, 200, 0, rows=labelled, aligned=True).build(np.array([0, 1]), 0)
-    batch = Batches(store, 200, 0, rows=labelled, aligned=True, multiples=(4, 8)).build(np.array([0, 1]), 0)
+    plain = Batches(store, 200, 0, build_row=labelled, aligned=True).build_batch(np.array([0, 1]), 0)
+    batch = Batches(store, 200, 0, build_row=labelled, aligned=True, pad_to_multiples=(4, 8)).build_batch(
+        np.array([0, 1]), 0
+    )
     assert batch.source.shape == (4, 8)
-    assert batch.asked is not None
-    assert batch.asked.tolist() == [0, 2, 8]
-    assert batch.answers.tolist() == plain.answers.tolist() == [5, 7, 9]
+    assert batch.label_positions is not None
+    assert batch.label_positions.tolist() == [0, 2, 8]
+    assert batch.labels.tolist() == plain.labels.tolist() == [5, 7, 9]
     assert batch.target_tokens == 3
-    assert batch.types is not None
-    assert batch.types.shape == (4, 8)
-    assert batch.labels is not None
-    assert batch.labels.tolist() == [0, 1, NOTHING, NOTHING]
+    assert batch.token_type_ids is not None
+    assert batch.token_type_ids.shape == (4, 8)
+    assert batch.sentence_labels is not None
+    assert batch.sentence_labels.tolist() == [0, 1, IGNORE_INDEX, IGNORE_INDEX]
 
 
 def halved(flat: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -285,16 +287,16 @@ def test_pairs_are_put_into_other_tokens_every_epoch_and_fit(store_of, packed: b
     batches, again = packing(store, 256, **settings), packing(store, 256, **settings)
     if packed:
         # lengths from 1 to 11 are alike frequent, and those up to 5 are doubled every other time: 1 + ½ · 15 / 66
-        assert batches.growth[0] == pytest.approx(1.114, abs=0.03)
-        assert batches.growth[1] == 1.0
+        assert batches.length_growth[0] == pytest.approx(1.114, abs=0.03)
+        assert batches.length_growth[1] == 1.0
     seen: list[dict[int, int]] = []
     for epoch in (0, 1):
         lengths = {}
-        for batch, same in zip(batches.epoch(epoch), again.epoch(epoch)):
+        for batch, same in zip(batches.iterate_epoch(epoch), again.iterate_epoch(epoch)):
             assert shape(batch) == shape(same)
             assert batch.source.equal(same.source)
             if packed:
-                assert shape(batch)["source"] == (1, batches.packing.widths[0])  # type: ignore[union-attr]
+                assert shape(batch)["source"] == (1, batches.packed_shape.row_lengths[0])  # type: ignore[union-attr]
             else:
                 assert batch.source.numel() <= 256
             lengths |= dict(zip(batch.indices.tolist(), batch.source_lengths.tolist()))

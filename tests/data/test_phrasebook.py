@@ -12,21 +12,21 @@ import pytest
 
 from dragoman.data import phrasebook
 from dragoman.data.phrasebook import lexicon
-from dragoman.data.phrasebook.grammar import Clause, Pair, Sentence, Subordinate
+from dragoman.data.phrasebook.grammar import AlignedPair, Clause, Sentence, Subordinate
 from dragoman.data.phrasebook.lexicon import ADJECTIVES, BE, CLAUSE_VERBS, MODALS, NOUNS, TIMES, VERBS
 from dragoman.data.phrasebook.phrases import (
     GERMAN_DETERMINERS,
     Adverbial,
-    Asked,
-    Both,
+    Coordination,
     Name,
     NounPhrase,
     Prepositional,
     Pronoun,
-    Relative,
+    QuestionPronoun,
+    RelativePronoun,
 )
 from dragoman.errors import UserError
-from dragoman.text.words import words
+from dragoman.text.word_splitting import split_words
 
 
 def the(noun: str, adjective: str = "", determiner: str = "the", plural: bool = False) -> NounPhrase:
@@ -41,11 +41,11 @@ def that(noun: str, clause: Clause, determiner: str = "the", plural: bool = Fals
     return NounPhrase(NOUNS[noun], determiner, None, plural, clause)
 
 
-def statement(*args: object, **settings: object) -> Pair:
+def statement(*args: object, **settings: object) -> AlignedPair:
     return Sentence(Clause(*args, **settings)).pair()  # type: ignore[arg-type]
 
 
-def question(*args: object, **settings: object) -> Pair:
+def question(*args: object, **settings: object) -> AlignedPair:
     return Sentence(Clause(*args, **settings), question=True).pair()  # type: ignore[arg-type]
 
 
@@ -62,7 +62,7 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         (statement(ICH, SLEEP), "I sleep.", "Ich schlafe."),
         (statement(YOU, SLEEP), "You sleep.", "Du schläfst."),
         (statement(ANNA, SLEEP), "Anna sleeps.", "Anna schläft."),
-        (statement(Both(MAN, WOMAN), SLEEP), "The man and the woman sleep.", "Der Mann und die Frau schlafen."),
+        (statement(Coordination(MAN, WOMAN), SLEEP), "The man and the woman sleep.", "Der Mann und die Frau schlafen."),
         # case of pronouns
         (statement(HE, SEE, (THEY,)), "He sees them.", "Er sieht sie."),
         (statement(THEY, HELP, (HE,)), "They help him.", "Sie helfen ihm."),
@@ -243,10 +243,14 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         # questions
         (question(MAN, READ, (the("book"),)), "Does the man read the book?", "Liest der Mann das Buch?"),
         (question(YOU, SLEEP, modal=MODALS["can"], negated=True), "Can you not sleep?", "Kannst du nicht schlafen?"),
-        (question(Asked(), SEE, (DOG,)), "Who sees the dog?", "Wer sieht den Hund?"),
-        (question(MAN, SEE, (Asked(),)), "Whom does the man see?", "Wen sieht der Mann?"),
-        (question(MAN, HELP, (Asked(),), perfect=True), "Whom has the man helped?", "Wem hat der Mann geholfen?"),
-        (question(SHE, READ, (Asked(thing=True),)), "What does she read?", "Was liest sie?"),
+        (question(QuestionPronoun(), SEE, (DOG,)), "Who sees the dog?", "Wer sieht den Hund?"),
+        (question(MAN, SEE, (QuestionPronoun(),)), "Whom does the man see?", "Wen sieht der Mann?"),
+        (
+            question(MAN, HELP, (QuestionPronoun(),), perfect=True),
+            "Whom has the man helped?",
+            "Wem hat der Mann geholfen?",
+        ),
+        (question(SHE, READ, (QuestionPronoun(thing=True),)), "What does she read?", "Was liest sie?"),
         (question(SHE, VERBS["go"], front=Adverbial(lexicon.WHERE_TO)), "Where does she go?", "Wohin geht sie?"),
         (
             statement(
@@ -259,22 +263,22 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         ),
         # relative clauses
         (
-            statement(that("man", Clause(Relative(NOUNS["man"]), SLEEP)), VERBS["laugh"]),
+            statement(that("man", Clause(RelativePronoun(NOUNS["man"]), SLEEP)), VERBS["laugh"]),
             "The man who sleeps laughs.",
             "Der Mann, der schläft, lacht.",
         ),
         (
-            statement(ICH, CALL, (that("man", Clause(WE, SEE, (Relative(NOUNS["man"]),))),)),
+            statement(ICH, CALL, (that("man", Clause(WE, SEE, (RelativePronoun(NOUNS["man"]),))),)),
             "I call the man whom we see.",
             "Ich rufe den Mann an, den wir sehen.",
         ),
         (
-            statement(that("child", Clause(WE, HELP, (Relative(NOUNS["child"], True),)), plural=True), SLEEP),
+            statement(that("child", Clause(WE, HELP, (RelativePronoun(NOUNS["child"], True),)), plural=True), SLEEP),
             "The children whom we help sleep.",
             "Die Kinder, denen wir helfen, schlafen.",
         ),
         (
-            statement(ICH, SEE, (that("cat", Clause(Relative(NOUNS["cat"]), SLEEP)),), perfect=True),
+            statement(ICH, SEE, (that("cat", Clause(RelativePronoun(NOUNS["cat"]), SLEEP)),), perfect=True),
             "I have seen the cat that sleeps.",
             "Ich habe die Katze gesehen, die schläft.",
         ),
@@ -291,7 +295,7 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         ),
     ],
 )
-def test_says_in_german_what_a_german_would_say(pair: Pair, english: str, german: str) -> None:
+def test_says_in_german_what_a_german_would_say(pair: AlignedPair, english: str, german: str) -> None:
     assert (pair.source, pair.target) == (english, german)
 
 
@@ -316,7 +320,7 @@ def test_says_in_german_what_a_german_would_say(pair: Pair, english: str, german
         ),
         # I see the cat that sleeps. / Ich sehe die Katze, die schläft.
         (
-            statement(ICH, SEE, (that("cat", Clause(Relative(NOUNS["cat"]), SLEEP)),)),
+            statement(ICH, SEE, (that("cat", Clause(RelativePronoun(NOUNS["cat"]), SLEEP)),)),
             "0-0 1-1 2-2 3-3 4-4 5-5",
         ),
         # If you stand up, I laugh. / Wenn du aufstehst, lache ich.
@@ -326,21 +330,21 @@ def test_says_in_german_what_a_german_would_say(pair: Pair, english: str, german
         ),
     ],
 )
-def test_aligns_words_by_construction(pair: Pair, alignment: str) -> None:
+def test_aligns_words_by_construction(pair: AlignedPair, alignment: str) -> None:
     assert " ".join(f"{source}-{target}" for source, target in pair.alignment) == alignment
 
 
 @pytest.fixture(scope="module")
-def sample() -> list[Pair]:
+def sample() -> list[AlignedPair]:
     return list(islice(phrasebook.sentences(seed=3), 50_000))
 
 
-def test_every_english_sentence_has_one_translation(sample: list[Pair]) -> None:
-    translations: dict[str, Pair] = {}
+def test_every_english_sentence_has_one_translation(sample: list[AlignedPair]) -> None:
+    translations: dict[str, AlignedPair] = {}
     assert [pair for pair in sample if translations.setdefault(pair.source, pair) != pair] == []
 
 
-def test_alignments_point_at_words_and_leave_only_function_words_alone(sample: list[Pair]) -> None:
+def test_alignments_point_at_words_and_leave_only_function_words_alone(sample: list[AlignedPair]) -> None:
     for pair in sample[:5000]:
         source, target = pair.source.split(), pair.target.split()
         assert list(pair.alignment) == sorted(set(pair.alignment))
@@ -350,26 +354,26 @@ def test_alignments_point_at_words_and_leave_only_function_words_alone(sample: l
         assert {word for j, word in enumerate(target) if j not in aligned_target} == set()
 
 
-def test_lengths_are_a_broad_mix(sample: list[Pair]) -> None:
-    lengths = Counter(len(words(pair.source)) for pair in sample)
+def test_lengths_are_a_broad_mix(sample: list[AlignedPair]) -> None:
+    lengths = Counter(len(split_words(pair.source)) for pair in sample)
     assert 9 <= sum(length * count for length, count in lengths.items()) / len(sample) <= 10.5
     assert min(lengths) == 3
     assert all(lengths[length] for length in range(3, 25))
     assert max(lengths) <= 28
 
 
-def test_orthography_is_natural(sample: list[Pair]) -> None:
+def test_orthography_is_natural(sample: list[AlignedPair]) -> None:
     for text in (text for pair in sample for text in (pair.source, pair.target)):
         assert re.fullmatch(r"[A-ZÄÖÜ][a-zäöüß]*(,? [A-Za-zÄÖÜäöüß]+)*[.?]", text), text
 
 
-def test_german_commas_close_every_subordinate_clause(sample: list[Pair]) -> None:
+def test_german_commas_close_every_subordinate_clause(sample: list[AlignedPair]) -> None:
     for pair in sample:
         for conjunction in ("dass", "weil", "obwohl", "ob", "wenn", "während", "bevor"):
             assert f" {conjunction} " not in pair.target.replace(f", {conjunction} ", "")
 
 
-def test_articles_agree_with_their_nouns(sample: list[Pair]) -> None:
+def test_articles_agree_with_their_nouns(sample: list[AlignedPair]) -> None:
     forms: dict[str, set[str]] = {}
     for noun in NOUNS.values():
         for case in ("nom", "acc", "dat"):
@@ -378,7 +382,7 @@ def test_articles_agree_with_their_nouns(sample: list[Pair]) -> None:
                 forms.setdefault(noun.form(case, True), set()).add(GERMAN_DETERMINERS["the", case, "p"][0])
     checked = 0
     for pair in sample:
-        german = words(pair.target)
+        german = split_words(pair.target)
         for article, noun in pairwise(german):
             after_comma = f", {article} {noun}" in pair.target  # then it may be a relative pronoun before a bare noun
             if article in ("der", "die", "das", "den", "dem") and noun in forms and not after_comma:
@@ -389,10 +393,10 @@ def test_articles_agree_with_their_nouns(sample: list[Pair]) -> None:
 
 def test_every_word_is_seen_often() -> None:
     pairs = list(islice(phrasebook.sentences(seed=5), 20_000))
-    counts = Counter(word.lower() for pair in pairs for word in words(pair.target))
+    counts = Counter(word.lower() for pair in pairs for word in split_words(pair.target))
     assert {word: count for word, count in counts.items() if count < 5} == {}
     assert sum(count < 15 for count in counts.values()) < len(counts) / 20
-    said = {word for pair in pairs for word in words(pair.source)}
+    said = {word for pair in pairs for word in split_words(pair.source)}
     assert {*lexicon.NAMES, *VERBS, *ADJECTIVES, *lexicon.NUMBERS, *lexicon.POSSESSIVES} <= said
     assert {part for noun in NOUNS.values() for part in noun.singular.split()} <= said
 
@@ -410,8 +414,10 @@ def test_held_out_sentences_are_new_and_their_words_known() -> None:
     assert {name: len(pairs) for name, pairs in parts.items()} == {"train": 4000, "valid": 60, "test": 70}
     assert len({pair.source for pairs in parts.values() for pair in pairs}) == 4130
     for side in ("source", "target"):
-        known = {word for pair in parts["train"] for word in words(getattr(pair, side))}
-        held_out = {word for name in ("valid", "test") for pair in parts[name] for word in words(getattr(pair, side))}
+        known = {word for pair in parts["train"] for word in split_words(getattr(pair, side))}
+        held_out = {
+            word for name in ("valid", "test") for pair in parts[name] for word in split_words(getattr(pair, side))
+        }
         assert held_out <= known
 
 

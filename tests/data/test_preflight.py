@@ -9,29 +9,29 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data import Inspector, Limits, Memory, Pair, encode, inspect
-from dragoman.data.preflight import Lengths, Overlap
+from dragoman.data import MemoryEstimate, PairInspector, PairLimits, SentencePair, encode_pairs, inspect_pairs
+from dragoman.data.preflight import LengthStats, Overlap
 from dragoman.errors import UserError
 
 
-def corpus(*texts: tuple[str, str | None]) -> list[Pair]:
-    return [Pair(source, target, "train", line) for line, (source, target) in enumerate(texts, 1)]
+def corpus(*texts: tuple[str, str | None]) -> list[SentencePair]:
+    return [SentencePair(source, target, "train", line) for line, (source, target) in enumerate(texts, 1)]
 
 
 def test_lengths_are_counted_by_words_characters_and_tokens(tokenizer) -> None:
-    report = inspect(corpus(("a bc", "ü"), ("abcdef", "xy z  w"), ("a b c", "é")), tokenizer)
+    report = inspect_pairs(corpus(("a bc", "ü"), ("abcdef", "xy z  w"), ("a b c", "é")), tokenizer)
     assert (report.read, report.pairs) == (3, 3)
-    assert report.source.words == Lengths(total=6, mean=2.0, median=2, p95=3, max=3)
-    assert report.source.characters == Lengths(total=15, mean=5.0, median=5, p95=6, max=6)
-    assert report.target.characters == Lengths(total=9, mean=3.0, median=1, p95=7, max=7)
-    assert report.target.tokens == Lengths(total=11, mean=11 / 3, median=2, p95=7, max=7)  # two bytes a letter ü
+    assert report.source.words == LengthStats(total=6, mean=2.0, median=2, p95=3, max=3)
+    assert report.source.characters == LengthStats(total=15, mean=5.0, median=5, p95=6, max=6)
+    assert report.target.characters == LengthStats(total=9, mean=3.0, median=1, p95=7, max=7)
+    assert report.target.tokens == LengthStats(total=11, mean=11 / 3, median=2, p95=7, max=7)  # two bytes a letter ü
     assert report.ratio == 11 / 15
 
 
 @given(st.lists(st.integers(0, 30), min_size=1))
 def test_quantiles_are_those_of_the_inverted_distribution(values: list[int]) -> None:
     counts = {value: values.count(value) for value in values}
-    lengths = Lengths.of(counts)
+    lengths = LengthStats.from_histogram(counts)
     expected = np.quantile(values, [0.5, 0.95], method="inverted_cdf")
     assert [lengths.median, lengths.p95] == expected.tolist()
     assert lengths.mean == pytest.approx(np.mean(values))
@@ -40,8 +40,8 @@ def test_quantiles_are_those_of_the_inverted_distribution(values: list[int]) -> 
 
 def test_empty_and_overlong_pairs_are_dropped_with_reason_and_place(tokenizer) -> None:
     pairs = corpus(("a", "b"), ("", "b"), ("a", " \t"), ("abcde", "b"), ("a", "bcdef"), ("", ""), ("abcd", "bcde"))
-    inspector = Inspector(tokenizer, limits=Limits(longest=4))
-    kept = [example.pair.line for chunk in inspector.keep(encode(pairs, tokenizer)) for example in chunk]
+    inspector = PairInspector(tokenizer, limits=PairLimits(max_length=4))
+    kept = [example.pair.line for chunk in inspector.filter(encode_pairs(pairs, tokenizer)) for example in chunk]
     report = inspector.report()
     assert kept == [1, 7]
     assert {reason: (found.pairs, found.first) for reason, found in report.dropped.items()} == {
@@ -55,20 +55,20 @@ def test_empty_and_overlong_pairs_are_dropped_with_reason_and_place(tokenizer) -
 
 
 def test_only_the_first_places_are_kept(tokenizer) -> None:
-    report = inspect(corpus(("a", "b"), *[("", "x")] * 10), tokenizer)
+    report = inspect_pairs(corpus(("a", "b"), *[("", "x")] * 10), tokenizer)
     assert report.dropped["source empty"].pairs == 10
     assert report.dropped["source empty"].first == ["train:2", "train:3", "train:4"]
 
 
 def test_nothing_left_is_an_error_that_says_why(tokenizer) -> None:
     with pytest.raises(UserError, match=r"no pair of 2 is left to train on \(1 source empty, 1 target empty\)"):
-        inspect(corpus(("", "b"), ("a", "")), tokenizer)
+        inspect_pairs(corpus(("", "b"), ("a", "")), tokenizer)
     with pytest.raises(UserError, match="nothing was read"):
-        inspect([], tokenizer)
+        inspect_pairs([], tokenizer)
 
 
 def test_duplicates_identical_and_lopsided_pairs_are_counted_but_kept(tokenizer) -> None:
-    report = inspect(
+    report = inspect_pairs(
         corpus(("a", "b"), ("b", "a"), ("a", "b"), ("a", "b"), ("a", "c"), ("same", "same"), ("x", "y" * 8)), tokenizer
     )
     assert report.pairs == 7
@@ -82,7 +82,7 @@ def test_duplicates_identical_and_lopsided_pairs_are_counted_but_kept(tokenizer)
 def test_overlap_with_other_corpora(tokenizer) -> None:
     train = corpus(("a", "b"), ("a", "b"), ("c", "d"), ("e", "f"))
     valid = corpus(("a", "b"), ("c", "other"), ("new", "x"), ("b", "a"))
-    report = inspect(train, tokenizer, others={"valid": valid, "test": corpus(("new", "y"), ("c", "z"))})
+    report = inspect_pairs(train, tokenizer, others={"valid": valid, "test": corpus(("new", "y"), ("c", "z"))})
     assert report.overlaps == [
         Overlap("valid", 4, pairs_in_train=1, sources_in_train=2, train_pairs=2, train_sources=3),
         Overlap("test", 2, pairs_in_train=0, sources_in_train=1, train_pairs=0, train_sources=1),
@@ -92,40 +92,40 @@ def test_overlap_with_other_corpora(tokenizer) -> None:
 
 
 def test_unknown_tokens_are_told(tokenizer) -> None:
-    report = inspect(corpus(("ab~d", "efgh")), tokenizer)
+    report = inspect_pairs(corpus(("ab~d", "efgh")), tokenizer)
     assert (report.source.unknown, report.target.unknown) == (0.25, 0)
     assert any(warning.startswith("25 % of the source tokens are unknown") for warning in report.warnings)
 
 
 def test_a_clean_corpus_gives_no_warning(tokenizer) -> None:
-    report = inspect(corpus(*[(f"s {number}", f"t {number}") for number in range(1000)]), tokenizer)
+    report = inspect_pairs(corpus(*[(f"s {number}", f"t {number}") for number in range(1000)]), tokenizer)
     assert report.warnings == []
 
 
 def test_samples_show_what_the_model_will_see(tokenizer) -> None:
-    report = inspect(corpus(("", "x"), ("ab", "c"), *[("d", "e")] * 9), tokenizer)
+    report = inspect_pairs(corpus(("", "x"), ("ab", "c"), *[("d", "e")] * 9), tokenizer)
     assert len(report.samples) == 3
     first = report.samples[0]
     assert (first.source_pieces, first.source_decoded, first.target_pieces) == (["a", "b"], "ab", ["c"])
 
 
 def test_monolingual_text_has_no_target(tokenizer) -> None:
-    report = inspect(corpus(("abc", None), ("", None), ("abc", None)), tokenizer)
+    report = inspect_pairs(corpus(("abc", None), ("", None), ("abc", None)), tokenizer)
     assert (report.pairs, report.target, report.ratio, report.duplicates) == (2, None, None, 1)
     assert report.dropped["source empty"].pairs == 1
     assert any("a b c" in line for line in report.lines())
 
 
 def test_memory_is_sixteen_bytes_a_parameter_and_the_activations(tokenizer) -> None:
-    memory = Memory.of(parameters=64 * 2**20, activations=3 * 2**29)
+    memory = MemoryEstimate.for_adam(parameters=64 * 2**20, activations=3 * 2**29)
     assert memory.total == 2**30 + 3 * 2**29
-    inspector = Inspector(tokenizer)
-    list(inspector.keep(encode(corpus(("a", "b")), tokenizer)))
+    inspector = PairInspector(tokenizer)
+    list(inspector.filter(encode_pairs(corpus(("a", "b")), tokenizer)))
     assert any("about 2.5 GiB of memory: 1.0 GiB model" in line for line in inspector.report(memory).lines())
 
 
 def test_the_report_is_json_and_readable(tokenizer) -> None:
-    report = inspect(corpus(("a b", "b"), ("", "b")), tokenizer, others={"valid": corpus(("a b", "b"))})
+    report = inspect_pairs(corpus(("a b", "b"), ("", "b")), tokenizer, others={"valid": corpus(("a b", "b"))})
     assert json.loads(json.dumps(report.to_dict()))["dropped"]["source empty"] == {"pairs": 1, "first": ["train:2"]}
     text = "\n".join(report.lines())
     assert "1 pairs are kept of 2 read" in text

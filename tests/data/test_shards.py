@@ -12,27 +12,33 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import Example, Pair, TokenStore, shards, sides, store, write_shards, write_store
-from dragoman.data.shards import Columns, columns
+from dragoman.data import EncodedPair, SentencePair, TokenStore, write_shards, write_store
+from dragoman.data import shard_writer as shards
+from dragoman.data import store_columns as sides
+from dragoman.data import token_store as store
+from dragoman.data.shard_writer import EncodedColumns, encode_columns
 from dragoman.errors import UserError
 
 Row = list[int]
 
 
-def examples(rows: list[tuple[Row, Row | None]]) -> list[Example]:
-    return [Example(Pair("x", None if target is None else "y", "c", 1), source, target) for source, target in rows]
+def examples(rows: list[tuple[Row, Row | None]]) -> list[EncodedPair]:
+    return [
+        EncodedPair(SentencePair("x", None if target is None else "y", "c", 1), source, target)
+        for source, target in rows
+    ]
 
 
-def parts(corpora: list[list[tuple[Row, Row | None]]], chunk: int = 3) -> Iterator[tuple[int, Columns]]:
+def parts(corpora: list[list[tuple[Row, Row | None]]], chunk: int = 3) -> Iterator[tuple[int, EncodedColumns]]:
     for number, rows in enumerate(corpora):
         for start in range(0, len(rows), chunk):
-            yield number, columns(examples(rows[start : start + chunk]), (70_001, 70_001))
+            yield number, encode_columns(examples(rows[start : start + chunk]), (70_001, 70_001))
 
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "SHARD", 4)
-    monkeypatch.setattr(sides, "OPEN", 2)
+    monkeypatch.setattr(shards, "MAX_SHARD_PAIRS", 4)
+    monkeypatch.setattr(sides, "MAX_OPEN_SHARDS", 2)
 
 
 rows_of_a_corpus = st.lists(st.tuples(*[st.lists(st.integers(0, 70_000), min_size=1, max_size=5)] * 2), max_size=11)
@@ -48,15 +54,15 @@ def test_rows_come_back_whatever_the_shards_and_chunks(tmp_path_factory, corpora
     assert len(written) == len(whole) == len(flat)
     assert [(written.source(i).tolist(), written.target(i).tolist()) for i in range(len(flat))] == flat
     chosen = np.array([random.randrange(len(flat)) for _ in range(20)])
-    for sharded, single in zip(written.sides, whole.sides):
+    for sharded, single in zip(written.columns, whole.columns):
         assert sharded.rows(chosen).tolist() == single.rows(chosen).tolist()
         assert sharded.lengths[chosen].tolist() == single.lengths[chosen].tolist()
         assert sharded.lengths[:].tolist() == single.lengths[:].tolist()
         assert [sharded.lengths[i] for i in range(len(flat))] == single.lengths[:].tolist()
         assert len(sharded.lengths) == len(flat)
         assert sharded.tokens == single.tokens
-    assert written.counts == written.draws == [len(rows) for rows in corpora]
-    assert (written.longest, written.tokens) == (whole.longest, whole.tokens)
+    assert written.pairs_per_corpus == written.draws_per_corpus == [len(rows) for rows in corpora]
+    assert (written.max_length, written.tokens) == (whole.max_length, whole.tokens)
     for sharded, single in zip(written.length_counts(), whole.length_counts()):
         assert sharded.tolist() == single.tolist()
 
@@ -75,7 +81,7 @@ def test_every_shard_belongs_to_one_corpus_and_is_a_store_itself(tmp_path: Path)
     opened = write_shards(tmp_path / "store", parts(corpora), ["a", "b"], tags=["", "x"], draws=lambda counts: [8, 1])
     about = json.loads((opened.folder / "store.json").read_text())
     assert [(shard["corpus"], shard["pairs"]) for shard in about["shards"]] == [(0, 4), (0, 2), (1, 3)]
-    assert opened.parts == [store.Part("a", 6, 8, ""), store.Part("b", 3, 1, "x")]
+    assert opened.corpora == [store.StoredCorpus("a", 6, 8, ""), store.StoredCorpus("b", 3, 1, "x")]
     assert TokenStore(opened.folder / "000001").source(0).tolist() == [4]
 
 
@@ -85,7 +91,7 @@ def test_opening_reads_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     def refused(*arguments: object) -> None:
         raise AssertionError("a shard was mapped")
 
-    monkeypatch.setattr(sides.Mapped, "_map", refused)
+    monkeypatch.setattr(sides.MappedRows, "_map", refused)
     opened = TokenStore(folder)
     assert len(opened.length_counts().pairs) == 1
     assert (len(opened), opened.tokens) == (40, 40)
@@ -95,8 +101,8 @@ def test_no_more_shards_are_open_than_a_few(tmp_path: Path) -> None:
     opened = write_shards(tmp_path / "store", parts([[([n], [n]) for n in range(60)]]), ["a"])
     before = open_files()
     for _ in range(2):
-        assert opened.sides[0].rows(np.arange(60)).tolist() == list(range(60))
-    assert open_files() - before <= 3 * sides.OPEN
+        assert opened.columns[0].rows(np.arange(60)).tolist() == list(range(60))
+    assert open_files() - before <= 3 * sides.MAX_OPEN_SHARDS
 
 
 def open_files() -> int:
@@ -106,29 +112,29 @@ def open_files() -> int:
 
 @pytest.mark.parametrize("hand", [2**20, 30])
 def test_what_is_loaded_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hand: int) -> None:
-    monkeypatch.setattr(sides, "LARGE", 0)
-    monkeypatch.setattr(sides, "HAND", hand)
+    monkeypatch.setattr(sides, "MAX_RESIDENT_BYTES", 0)
+    monkeypatch.setattr(sides, "MAX_PRELOAD_BYTES", hand)
     rows = [([n] * (1 + n % 3), [n]) for n in range(30)]
     opened = write_shards(tmp_path / "store", parts([rows]), ["a"])
-    opened.load(np.array([20, 3, 3, 11, 29]))
-    loaded = opened.sides[0].at_hand(np.array([3, 29]))
+    opened.preload(np.array([20, 3, 3, 11, 29]))
+    loaded = opened.columns[0].find_preloaded(np.array([3, 29]))
     assert (loaded is not None) == (hand > 30)  # tokens are four bytes here
     for asked in ([3, 29, 20], [3, 4], [11]):
-        assert opened.sides[0].rows(np.array(asked)).tolist() == [token for n in asked for token in rows[n][0]]
-        assert opened.sides[0].lengths[np.array(asked)].tolist() == [len(rows[n][0]) for n in asked]
+        assert opened.columns[0].rows(np.array(asked)).tolist() == [token for n in asked for token in rows[n][0]]
+        assert opened.columns[0].lengths[np.array(asked)].tolist() == [len(rows[n][0]) for n in asked]
         assert [opened.source(n).tolist() for n in asked] == [rows[n][0] for n in asked]
-    assert opened.sides[0].lengths[29] == 3
-    opened.load(np.array([1]))
-    assert opened.sides[0].at_hand(np.array([3])) is None
+    assert opened.columns[0].lengths[29] == 3
+    opened.preload(np.array([1]))
+    assert opened.columns[0].find_preloaded(np.array([3])) is None
     assert opened.target(3).tolist() == [3]
 
 
 def test_vectors_and_text_alone_are_sharded_too(tmp_path: Path) -> None:
     signals = [np.full((1 + n % 2, 3), n, np.float32) for n in range(6)]
-    made = [Example(Pair("x", "y", "c", 1), signal, [n]) for n, signal in enumerate(signals)]
-    opened = write_shards(tmp_path / "signals", [(0, columns(made, (0, 10)))], ["a"])
+    made = [EncodedPair(SentencePair("x", "y", "c", 1), signal, [n]) for n, signal in enumerate(signals)]
+    opened = write_shards(tmp_path / "signals", [(0, encode_columns(made, (0, 10)))], ["a"])
     assert (opened.source(5) == signals[5]).all()
-    assert (opened.sides[0].rows(np.array([5, 0, 4])) == np.concatenate([signals[n] for n in (5, 0, 4)])).all()
+    assert (opened.columns[0].rows(np.array([5, 0, 4])) == np.concatenate([signals[n] for n in (5, 0, 4)])).all()
     text = write_shards(tmp_path / "text", parts([[([n], None) for n in range(6)]]), ["a"])
     assert text.monolingual
     assert text.target(5).tolist() == [5]
@@ -161,7 +167,7 @@ def test_an_altered_index_is_refused(tmp_path: Path, change) -> None:
 
 
 def test_an_interrupted_writing_leaves_nothing(tmp_path: Path) -> None:
-    def interrupted() -> Iterator[tuple[int, Columns]]:
+    def interrupted() -> Iterator[tuple[int, EncodedColumns]]:
         yield from parts([[([n], [n]) for n in range(9)]])
         raise KeyboardInterrupt
 

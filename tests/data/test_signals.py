@@ -13,12 +13,23 @@ from typer.testing import CliRunner
 
 import dragoman
 from dragoman.cli import app
-from dragoman.data import READINGS, Batches, Corpus, Example, Pair, Signals, TokenStore, hold_out, kind_of, write_store
-from dragoman.data.inspection import SignalInspector
-from dragoman.data.signals import checked, read_signals
+from dragoman.data import (
+    DATA_FORMATS,
+    Batches,
+    Corpus,
+    EncodedPair,
+    FeatureFile,
+    SentencePair,
+    TokenStore,
+    choose_holdout,
+    detect_data_format,
+    write_store,
+)
+from dragoman.data.feature_files import check_features, read_feature_pairs
+from dragoman.data.inspection import FeatureInspector
 from dragoman.errors import UserError
-from dragoman.text import learn
-from dragoman.text.framing import ENCODER_DECODER
+from dragoman.text import learn_tokenizer
+from dragoman.text.framing import ENCODER_DECODER_FRAMING
 
 
 def rows(*lengths: int, features: int = 3) -> list[NDArray[np.float32]]:
@@ -44,7 +55,7 @@ def text(path: Path, *lines: str) -> Path:
 @pytest.mark.parametrize("compressed", [False, True])
 def test_examples_of_different_lengths(tmp_path: Path, compressed: bool) -> None:
     examples = rows(2, 0, 5, 1)
-    signals = Signals(save(tmp_path / "a.npz", examples, compressed))
+    signals = FeatureFile(save(tmp_path / "a.npz", examples, compressed))
     assert (len(signals), signals.features) == (4, 3)
     for found, expected in zip(signals, examples, strict=True):
         assert found.dtype == np.float32
@@ -52,8 +63,8 @@ def test_examples_of_different_lengths(tmp_path: Path, compressed: bool) -> None
 
 
 def test_what_is_stored_as_it_is_is_mapped_and_not_read(tmp_path: Path) -> None:
-    assert isinstance(Signals(save(tmp_path / "a.npz", rows(2, 3))).values, np.memmap)
-    assert not isinstance(Signals(save(tmp_path / "b.npz", rows(2, 3), compressed=True)).values, np.memmap)
+    assert isinstance(FeatureFile(save(tmp_path / "a.npz", rows(2, 3))).values, np.memmap)
+    assert not isinstance(FeatureFile(save(tmp_path / "b.npz", rows(2, 3), compressed=True)).values, np.memmap)
 
 
 @pytest.mark.parametrize("order", ["C", "F"])
@@ -61,7 +72,7 @@ def test_what_is_stored_as_it_is_is_mapped_and_not_read(tmp_path: Path) -> None:
 def test_examples_of_one_length(tmp_path: Path, kind: type[np.generic], order: Any) -> None:
     array = np.arange(24).reshape(2, 4, 3).astype(kind)
     np.save(tmp_path / "a.npy", np.asarray(array, order=order))
-    found = list(Signals(tmp_path / "a.npy"))
+    found = list(FeatureFile(tmp_path / "a.npy"))
     assert len(found) == 2
     assert all(np.array_equal(one, expected.astype(np.float32)) for one, expected in zip(found, array))
 
@@ -69,15 +80,15 @@ def test_examples_of_one_length(tmp_path: Path, kind: type[np.generic], order: A
 def test_pairs_know_where_they_stand_and_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
     one, two = rows(2, 4)
     corpus = Corpus(save(tmp_path / "a.npz", [one, two, one]), text(tmp_path / "a.txt", "x", "y z", "x"))
-    pairs = list(read_signals([corpus]))
+    pairs = list(read_feature_pairs([corpus]))
     assert [(pair.target, pair.line, pair.corpus) for pair in pairs] == [
         ("x", 1, corpus.name),
         ("y z", 2, corpus.name),
         ("x", 3, corpus.name),
     ]
     assert pairs[0].source == pairs[2].source != pairs[1].source
-    assert kind_of(corpus) == "signals"
-    split = hold_out(pairs)
+    assert detect_data_format(corpus) == "signals"
+    split = choose_holdout(pairs)
     assert (pairs[0] in split) == (pairs[2] in split) != (pairs[1] in split)
 
 
@@ -98,29 +109,29 @@ def test_arrays_that_do_not_fit_are_refused(case: str, tmp_path: Path) -> None:
     arrays, said = WRONG[case]
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(UserError, match=said):
-        Signals(tmp_path / "a.npz")
+        FeatureFile(tmp_path / "a.npz")
 
 
 def test_packed_objects_are_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", values=np.array([{}], object), lengths=[1])
     with pytest.raises(UserError, match="cannot be read as arrays of numpy"):
-        Signals(tmp_path / "a.npz")
+        FeatureFile(tmp_path / "a.npz")
 
 
 def test_files_that_are_none_of_numpys_are_refused(tmp_path: Path) -> None:
     text(tmp_path / "a.npz", "a sentence")
     with pytest.raises(UserError, match="cannot be read as arrays of numpy"):
-        Signals(tmp_path / "a.npz")
+        FeatureFile(tmp_path / "a.npz")
     whole = save(tmp_path / "b.npz", rows(50, 50)).read_bytes()
     for cut in (10, 200, len(whole) - 30):
         (tmp_path / "b.npz").write_bytes(whole[:cut])
         with pytest.raises(UserError, match="cannot be read as arrays of numpy"):
-            Signals(tmp_path / "b.npz")
+            FeatureFile(tmp_path / "b.npz")
     np.save(tmp_path / "c.npy", np.ones((2, 3)))
     with pytest.raises(UserError, match="holds an array of 2 × 3 of float64: an array of examples × length × features"):
-        Signals(tmp_path / "c.npy")
+        FeatureFile(tmp_path / "c.npy")
     with pytest.raises(UserError, match="does not exist"):
-        Signals(tmp_path / "d.npy")
+        FeatureFile(tmp_path / "d.npy")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
@@ -129,31 +140,31 @@ def test_values_that_are_no_numbers_are_found(tmp_path: Path, value: float) -> N
     examples[1][1, 2] = value
     path = save(tmp_path / "a.npz", examples)
     with pytest.raises(UserError, match=r"a\.npz, example 2 holds values that are no numbers"):
-        list(Signals(path))
+        list(FeatureFile(path))
 
 
 @pytest.mark.parametrize("lines", [1, 3])
 def test_an_example_needs_a_line(tmp_path: Path, lines: int) -> None:
     corpus = Corpus(save(tmp_path / "a.npz", rows(2, 3)), text(tmp_path / "a.txt", *["x"] * lines))
     with pytest.raises(UserError, match=rf"a\.npz has 2 examples but .*a\.txt has {lines} lines"):
-        list(read_signals([corpus]))
+        list(read_feature_pairs([corpus]))
     with pytest.raises(UserError, match="name the text that goes with it as target"):
-        list(read_signals([Corpus(corpus.source)]))
+        list(read_feature_pairs([Corpus(corpus.source)]))
 
 
 def test_one_source_alone() -> None:
-    assert checked([[1, 2], [3, 4]], 2).tolist() == [[1, 2], [3, 4]]
+    assert check_features([[1, 2], [3, 4]], 2).tolist() == [[1, 2], [3, 4]]
     with pytest.raises(UserError, match="must be numbers of shape length × 3, but has shape 2 × 2"):
-        checked([[1, 2], [3, 4]], 3)
+        check_features([[1, 2], [3, 4]], 3)
     with pytest.raises(UserError, match="reads vectors of 3 numbers, not text"):
-        checked("a sentence", 3)
+        check_features("a sentence", 3)
 
 
 # ---- store, batches, preflight
 
 
 def stored(folder: Path, examples: list[NDArray[np.float32]]) -> TokenStore:
-    pairs = [Example(Pair("", "", "", n), one, [7] * (n + 1)) for n, one in enumerate(examples)]
+    pairs = [EncodedPair(SentencePair("", "", "", n), one, [7] * (n + 1)) for n, one in enumerate(examples)]
     return write_store(folder / "store", [pairs[:2], pairs[2:]], 100)
 
 
@@ -161,7 +172,7 @@ def test_a_store_gives_back_the_same_vectors(tmp_path: Path) -> None:
     examples = rows(2, 5, 1, 4)
     store = stored(tmp_path, examples)
     assert store.source_lengths.tolist() == [2, 5, 1, 4]
-    assert store.longest == 5
+    assert store.max_length == 5
     assert store.tokens == 12
     for index, expected in enumerate(examples):
         assert np.array_equal(store.source(index), expected)
@@ -171,7 +182,7 @@ def test_a_store_gives_back_the_same_vectors(tmp_path: Path) -> None:
 def test_a_batch_pads_vectors_with_zeros(tmp_path: Path) -> None:
     examples = rows(2, 5, 1, 4)
     store = stored(tmp_path, examples)
-    (batch,) = Batches(store, tokens=100, seed=1).epoch(0)
+    (batch,) = Batches(store, max_tokens=100, seed=1).iterate_epoch(0)
     assert batch.source.shape == (4, 5, 3)
     assert batch.source.dtype == torch.float32
     for row, index in enumerate(batch.indices):
@@ -179,21 +190,21 @@ def test_a_batch_pads_vectors_with_zeros(tmp_path: Path) -> None:
         assert batch.source_lengths[row] == length
         assert np.array_equal(batch.source[row, :length].numpy(), examples[index])
         assert not batch.source[row, length:].any()
-        assert batch.target[row, : index + 2].tolist() == [ENCODER_DECODER.start, *[7] * (index + 1)]
-        assert batch.answers[row, : index + 2].tolist() == [*[7] * (index + 1), ENCODER_DECODER.end]
-    assert batch.padding == pytest.approx(1 - (12 + 2 + 3 + 4 + 5) / (4 * 5 + 4 * 5))
+        assert batch.target[row, : index + 2].tolist() == [ENCODER_DECODER_FRAMING.start, *[7] * (index + 1)]
+        assert batch.labels[row, : index + 2].tolist() == [*[7] * (index + 1), ENCODER_DECODER_FRAMING.eos]
+    assert batch.padding_ratio == pytest.approx(1 - (12 + 2 + 3 + 4 + 5) / (4 * 5 + 4 * 5))
 
 
 def test_the_preflight_counts_vectors(tmp_path: Path) -> None:
     examples = rows(40, 0, 30, 2)
     lines = ["one two", "three", "four", "five five"]
     corpus = Corpus(save(tmp_path / "a.npz", examples), text(tmp_path / "a.txt", *lines))
-    tokenizer = learn(lines, "word", 100)
-    reading = READINGS["signals"]
+    tokenizer = learn_tokenizer(lines, "word", 100)
+    reading = DATA_FORMATS["signals"]
     inspector = reading.inspector(tokenizer, tokenizer)
-    assert isinstance(inspector, SignalInspector)
-    encoded = reading.encode(reading.read([corpus]), tokenizer, tokenizer, 256, ENCODER_DECODER)
-    kept = [example for chunk in inspector.keep(encoded) for example in chunk]
+    assert isinstance(inspector, FeatureInspector)
+    encoded = reading.encode(reading.read([corpus]), tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING)
+    kept = [example for chunk in inspector.filter(encoded) for example in chunk]
     assert [len(example.source) for example in kept] == [40, 30, 2]
     report = inspector.report()
     assert (report.read, report.pairs, list(report.dropped)) == (4, 3, ["source empty"])
@@ -235,7 +246,12 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     source, target = colours(folder, "train", 800)
     torch.set_num_threads(1)
     settings = [
-        *("system.settings.width=32", "system.settings.layers=1", "system.settings.stride=2", "text.tokenizer=word"),
+        *(
+            "system.settings.model_dim=32",
+            "system.settings.layers=1",
+            "system.settings.stride=2",
+            "text.tokenizer=word",
+        ),
         *(
             "training.steps=300",
             "training.learning_rate=0.005",
@@ -261,7 +277,7 @@ def test_a_run_learns_from_arrays_and_translates_them(trained: Path) -> None:
     right = sum(one == other for one, other in zip(out.splitlines(), expected, strict=True))
     assert right >= 36  # nine of ten
     run = dragoman.load(trained / "run", device="cpu")
-    arrays = list(Signals(source))
+    arrays = list(FeatureFile(source))
     assert [one.text for one in run.translate(arrays)] == out.splitlines()
     assert run.translate([arrays[0][:0]])[0].text == ""
     scored = run.score(arrays[:5], expected[:5])
@@ -310,7 +326,7 @@ def test_what_does_not_belong_together_is_refused(trained: Path, tmp_path: Path)
         ),
         (
             *("train", tmp_path / "b", "--source", arrays, "--target", sentences, "--system", "vision"),
-            *("--set", "system.settings.features=5"),
+            *("--set", "system.settings.feature_dim=5"),
         ): "has vectors of 4 numbers, but the system reads 5",
         ("compare", tmp_path / "c", "--systems", "speech,transformer"): "speech does not translate text",
     }

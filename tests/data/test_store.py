@@ -13,10 +13,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import Example, Pair, TokenStore, encode, examples, fingerprint, sides, write_store
+from dragoman.data import EncodedPair, SentencePair, TokenStore, encode_pairs, examples, fingerprint, write_store
+from dragoman.data import store_columns as sides
 from dragoman.errors import UserError
 
-PAIRS = [Pair("abc", "de", "c", 1), Pair("f", "ghij", "c", 2), Pair("ü", "k", "c", 3)]
+PAIRS = [SentencePair("abc", "de", "c", 1), SentencePair("f", "ghij", "c", 2), SentencePair("ü", "k", "c", 3)]
 
 
 def rows(opened: TokenStore) -> list[tuple[list[int], list[int]]]:
@@ -24,7 +25,7 @@ def rows(opened: TokenStore) -> list[tuple[list[int], list[int]]]:
 
 
 def test_pairs_come_back_as_their_ids(tokenizer, tmp_path: Path) -> None:
-    written = write_store(tmp_path / "store", encode(PAIRS, tokenizer), tokenizer.size, fingerprint="f")
+    written = write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size, fingerprint="f")
     opened = TokenStore(tmp_path / "store")
     assert (
         rows(opened)
@@ -33,17 +34,17 @@ def test_pairs_come_back_as_their_ids(tokenizer, tmp_path: Path) -> None:
     )
     assert opened.source_lengths.tolist() == [3, 1, 2]
     assert opened.target_lengths.tolist() == [2, 4, 1]
-    assert (len(opened), opened.longest, opened.fingerprint, opened.monolingual) == (3, 4, "f", False)
+    assert (len(opened), opened.max_length, opened.fingerprint, opened.monolingual) == (3, 4, "f", False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-@pytest.mark.parametrize("limit", ["CHUNK_PAIRS", "CHUNK_CHARACTERS"])
+@pytest.mark.parametrize("limit", ["MAX_CHUNK_PAIRS", "MAX_CHUNK_CHARACTERS"])
 def test_chunks_do_not_change_the_store(tokenizer, tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = write_store(tmp_path / "whole", encode(PAIRS, tokenizer), tokenizer.size)
+    whole = write_store(tmp_path / "whole", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
     monkeypatch.setattr(examples, limit, 1)
-    chunks = list(encode(PAIRS, tokenizer))
+    chunks = list(encode_pairs(PAIRS, tokenizer))
     assert len(chunks) == 3
-    assert rows(write_store(tmp_path / "chunked", chunks, tokenizer.size)) == rows(whole)
+    assert rows(write_store(tmp_path / "chunked", chunks, tokenizer.vocab_size)) == rows(whole)
 
 
 @given(st.lists(st.tuples(*[st.lists(st.integers(0, 70_000), max_size=6)] * 2), min_size=1, max_size=20))
@@ -53,7 +54,7 @@ def test_any_rows_come_back_alone_and_together(store_of: Callable[..., TokenStor
     opened = store_of(sources, targets, vocabulary=70_001)
     assert rows(opened) == [(list(source), list(target)) for source, target in pairs]
     order = np.arange(len(pairs))[::-1]
-    flat = opened.sides[0].rows(order).tolist()
+    flat = opened.columns[0].rows(order).tolist()
     assert flat == [token for source in reversed(sources) for token in source]
 
 
@@ -72,7 +73,7 @@ def test_monolingual_text_is_stored_once_and_served_on_both_sides(store_of: Call
 
 
 def test_large_sides_give_pages_back_and_read_the_same(store_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sides, "LARGE", 0)
+    monkeypatch.setattr(sides, "MAX_RESIDENT_BYTES", 0)
     opened = store_of([[n % 250] * 3 for n in range(5000)], [[1]] * 5000)
     everything = np.arange(5000)
     first, second = opened.sides[0].rows(everything), opened.sides[0].rows(everything)
@@ -129,19 +130,19 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, tokenizer, monkeypatc
 
     monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=said):
-        write_store(tmp_path / "store", encode(PAIRS, tokenizer), tokenizer.size)
+        write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_an_interrupted_writing_keeps_the_old_store(tmp_path: Path, tokenizer) -> None:
-    write_store(tmp_path / "store", encode(PAIRS, tokenizer), tokenizer.size)
+    write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
 
-    def interrupted() -> Iterator[list[Example]]:
-        yield from encode(PAIRS[:1], tokenizer)
+    def interrupted() -> Iterator[list[EncodedPair]]:
+        yield from encode_pairs(PAIRS[:1], tokenizer)
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_store(tmp_path / "store", interrupted(), tokenizer.size)
+        write_store(tmp_path / "store", interrupted(), tokenizer.vocab_size)
     assert len(TokenStore(tmp_path / "store")) == 3
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
@@ -149,8 +150,8 @@ def test_an_interrupted_writing_keeps_the_old_store(tmp_path: Path, tokenizer) -
 def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer) -> None:
     (tmp_path / ".store.partial").mkdir()
     (tmp_path / ".store.partial" / "source.tokens").write_bytes(b"rubbish")
-    write_store(tmp_path / "store", encode(PAIRS, tokenizer), tokenizer.size)
-    write_store(tmp_path / "store", encode(PAIRS[:2], tokenizer), tokenizer.size)
+    write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
+    write_store(tmp_path / "store", encode_pairs(PAIRS[:2], tokenizer), tokenizer.vocab_size)
     assert len(TokenStore(tmp_path / "store")) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
@@ -159,7 +160,7 @@ def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path, tokenizer) -
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="exists and is no token store"):
-        write_store(tmp_path / "thesis", encode(PAIRS, tokenizer), tokenizer.size)
+        write_store(tmp_path / "thesis", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "years of work"
 
 

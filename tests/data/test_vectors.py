@@ -14,10 +14,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import vectors
-from dragoman.data.vectors import match, read_vectors
+from dragoman.data import word_vectors as vectors
+from dragoman.data.word_vectors import match_word_vectors, read_word_vectors
 from dragoman.errors import UserError
-from dragoman.text import Tokenizer, learn
+from dragoman.text import Tokenizer, learn_tokenizer
 
 HOUSE, CAT, SHIP = (0.1, -2.0, 3.5), (0.25, 0.5, -0.75), (1e-3, 7.0, 0.0)
 WORDS = {"house": HOUSE, "Käse": CAT, "ship": SHIP}
@@ -60,7 +60,7 @@ def everything(word: str) -> bool:
 @pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
 @pytest.mark.parametrize("name", FORMATS)
 def test_every_format_gives_the_same_vectors(file: Callable[[bytes], Path], name: str, pack: Callable) -> None:
-    read = read_vectors(file(pack(FORMATS[name])), everything)
+    read = read_word_vectors(file(pack(FORMATS[name])), everything)
     assert read.rows == {"house": 0, "Käse": 1, "ship": 2}
     assert read.matrix.dtype == np.float32
     assert np.array_equal(read.matrix, np.array([HOUSE, CAT, SHIP], np.float32))
@@ -69,7 +69,7 @@ def test_every_format_gives_the_same_vectors(file: Callable[[bytes], Path], name
 @pytest.mark.parametrize("content", [GLOVE, binary(WORDS)], ids=["text", "binary"])
 def test_only_wanted_words_are_kept_in_the_order_of_the_file(file: Callable[[bytes], Path], content: bytes) -> None:
     for wanted in ({"ship", "Käse", "zebra"}, ["zebra", "ship", "Käse"], lambda word: word != "house"):
-        read = read_vectors(file(content), wanted)
+        read = read_word_vectors(file(content), wanted)
         assert list(read.rows) == ["Käse", "ship"]
         assert np.array_equal(read.matrix, np.array([CAT, SHIP], np.float32))
 
@@ -80,29 +80,29 @@ def test_only_wanted_words_are_kept_in_the_order_of_the_file(file: Callable[[byt
     ids=["text", "binary"],
 )
 def test_the_first_vector_of_a_word_counts(file: Callable[[bytes], Path], content: bytes) -> None:
-    read = read_vectors(file(content), {"a"})
+    read = read_word_vectors(file(content), {"a"})
     assert read.rows == {"a": 0}
     assert read.matrix[0, 0] == 1
 
 
 def test_words_may_have_spaces_in_them(file: Callable[[bytes], Path]) -> None:
     content = ", 0.1 0.2\n. . . 0.3 0.4\nat name@domain.com 0.5 0.6\n\u00a0 0.7 0.8\n2 0.9 1.0\n"
-    read = read_vectors(file(content.encode()), everything)
+    read = read_word_vectors(file(content.encode()), everything)
     assert list(read.rows) == [",", ". . .", "at name@domain.com", "\u00a0", "2"]
     assert read.matrix[:, 0].tolist() == np.array([0.1, 0.3, 0.5, 0.7, 0.9], np.float32).tolist()
-    first = read_vectors(file(b". . . 0.3 0.4\n, 0.1 0.2\n"), everything)
+    first = read_word_vectors(file(b". . . 0.3 0.4\n, 0.1 0.2\n"), everything)
     assert list(first.rows) == [". . .", ","]
 
 
 def test_a_first_word_that_is_a_number_is_no_header(file: Callable[[bytes], Path]) -> None:
-    assert list(read_vectors(file(b"1 2 3\n7 8 9\n"), everything).rows) == ["1", "7"]
+    assert list(read_word_vectors(file(b"1 2 3\n7 8 9\n"), everything).rows) == ["1", "7"]
 
 
 def test_words_cut_in_the_middle_of_a_character_are_passed_over(file: Callable[[bytes], Path]) -> None:
     cut = "Käse".encode()[:2]
-    assert list(read_vectors(file(b"a 1 2\n" + cut + b" 3 4\nb 5 6\n"), everything).rows) == ["a", "b"]
+    assert list(read_word_vectors(file(b"a 1 2\n" + cut + b" 3 4\nb 5 6\n"), everything).rows) == ["a", "b"]
     words = b"".join(word + b" " + struct.pack("<2f", 0.1, 0.2) for word in (b"a", cut, b"b"))
-    assert list(read_vectors(file(b"3 2\n" + words), everything).rows) == ["a", "b"]
+    assert list(read_word_vectors(file(b"3 2\n" + words), everything).rows) == ["a", "b"]
 
 
 letters = st.text(st.characters(exclude_categories=["C", "Z"]), min_size=1, max_size=5)
@@ -123,8 +123,8 @@ def test_any_binary_file_comes_back(
 ) -> None:
     table = {"</s>": (0.1,) * len(next(iter(table.values()))), **table}  # 0.1 is no text
     with monkeypatch.context() as patch:
-        patch.setattr(vectors, "CHUNK", chunk)
-        read = read_vectors(file(binary(table, newline)), everything)
+        patch.setattr(vectors, "READ_BYTES", chunk)
+        read = read_word_vectors(file(binary(table, newline)), everything)
     assert list(read.rows) == list(table)
     assert np.array_equal(read.matrix, np.array(list(table.values()), np.float32))
 
@@ -137,7 +137,7 @@ def test_any_text_file_comes_back(
     lines = [" ".join([word, *(repr(value) for value in values)]) for word, values in table.items()]
     if header:
         lines.insert(0, f"{len(table)} {len(next(iter(table.values())))}")
-    read = read_vectors(file("\n".join(lines).encode()), everything)
+    read = read_word_vectors(file("\n".join(lines).encode()), everything)
     assert list(read.rows) == list(table)
     assert np.array_equal(read.matrix, np.array(list(table.values()), np.float32))
 
@@ -184,29 +184,29 @@ WIDE = b"0." + b"0" * 2**20
 )
 def test_what_is_wrong_with_a_file_is_told(file: Callable[[bytes], Path], content: bytes, said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)) as caught:
-        read_vectors(file(content), everything)
+        read_word_vectors(file(content), everything)
     assert str(caught.value).startswith(str(file(content)))
 
 
 def test_values_of_other_words_are_not_read(file: Callable[[bytes], Path]) -> None:
-    assert read_vectors(file(b"a 1 2\nb x 3\n"), {"a"}).matrix.tolist() == [[1, 2]]
+    assert read_word_vectors(file(b"a 1 2\nb x 3\n"), {"a"}).matrix.tolist() == [[1, 2]]
 
 
 def test_a_file_that_is_not_there_and_words_that_are_not_in_it_are_told(
     file: Callable[[bytes], Path], tmp_path: Path
 ) -> None:
     with pytest.raises(UserError, match="does not exist"):
-        read_vectors(tmp_path / "nowhere", everything)
+        read_word_vectors(tmp_path / "nowhere", everything)
     with pytest.raises(UserError, match="holds no vector for any of the words that were looked for"):
-        read_vectors(file(GLOVE), {"zebra"})
+        read_word_vectors(file(GLOVE), {"zebra"})
 
 
 @pytest.mark.parametrize("content", [GLOVE, b"3 3\n" + GLOVE, binary(WORDS)], ids=["GloVe", "text", "binary"])
 def test_another_width_than_the_model_has_is_refused(file: Callable[[bytes], Path], content: bytes) -> None:
     said = "vectors holds vectors 3 wide, but the model's embeddings are 128 wide: make the model 3 wide or choose"
     with pytest.raises(UserError, match=said):
-        read_vectors(file(content), everything, expect_width=128)
-    assert len(read_vectors(file(content), everything, expect_width=3).rows) == 3
+        read_word_vectors(file(content), everything, expect_width=128)
+    assert len(read_word_vectors(file(content), everything, expect_width=3).rows) == 3
 
 
 @pytest.mark.parametrize("form", ["text", "binary"])
@@ -216,7 +216,7 @@ def test_memory_is_bounded_by_what_is_wanted(file: Callable[[bytes], Path], form
     path = file(text if form == "text" else binary(words))
     assert path.stat().st_size > 15e6
     tracemalloc.start()
-    read_vectors(path, {"w5", "w19999"})
+    read_word_vectors(path, {"w5", "w19999"})
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 5e6
@@ -229,23 +229,23 @@ TABLE = b"the 1 0\nhouse 2 0\nHouse 3 0\nhouses 4 0\n, 5 0\nes 6 0\nh 7 0\nSHIP 
 
 
 def found(tokenizer: Tokenizer, path: Path) -> dict[str, float]:
-    result = match(tokenizer, path, 2)
+    result = match_word_vectors(tokenizer, path, 2)
     assert result.found == len(result.rows) == len(result.matrix)
-    assert result.share == result.found / result.of
+    assert result.share == result.found / result.candidates
     assert sorted(result.rows.tolist()) == result.rows.tolist()
-    return dict(zip(tokenizer.pieces(result.rows), result.matrix[:, 0].tolist()))
+    return dict(zip(tokenizer.tokens(result.rows), result.matrix[:, 0].tolist()))
 
 
 def test_the_pieces_of_a_word_tokenizer_are_looked_up_whole(file: Callable[[bytes], Path]) -> None:
-    tokenizer = learn(TEXT, "word")
+    tokenizer = learn_tokenizer(TEXT, "word")
     path = file(TABLE)
     assert found(tokenizer, path) == {"▁the": 1, "▁House": 3, ",": 5, "▁houses": 4}
     # the, House, comma, houses, and, ship, dash, exclamation mark
-    assert match(tokenizer, path, 2).of == 8
+    assert match_word_vectors(tokenizer, path, 2).candidates == 8
 
 
 def test_words_are_looked_up_in_lower_case_if_they_are_not_there_as_they_are(file: Callable[[bytes], Path]) -> None:
-    assert found(learn(TEXT, "word"), file(TABLE.replace(b"House 3 0\n", b"")))["▁House"] == 2
+    assert found(learn_tokenizer(TEXT, "word"), file(TABLE.replace(b"House 3 0\n", b"")))["▁House"] == 2
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
@@ -253,8 +253,8 @@ def test_words_are_looked_up_in_lower_case_if_they_are_not_there_as_they_are(fil
 def test_of_subwords_those_with_a_marker_and_punctuation_are_looked_up(
     file: Callable[[bytes], Path], kind: str, marker: str
 ) -> None:
-    tokenizer = learn(TEXT, kind, size=320, marker=marker)
-    pieces = tokenizer.pieces(range(tokenizer.size))
+    tokenizer = learn_tokenizer(TEXT, kind, size=320, marker=marker)
+    pieces = tokenizer.tokens(range(tokenizer.vocab_size))
     has = found(tokenizer, file(TABLE))
     marked = {"the": 1, "House": 3, "house": 2, "houses": 4, ",": 5, "es": 6, "h": 7, "H": 7}
     expected = {f"▁{word}" if marker == "initial" else f"{word}▁": value for word, value in marked.items()} | {",": 5}
@@ -267,11 +267,11 @@ def test_of_subwords_those_with_a_marker_and_punctuation_are_looked_up(
 @pytest.mark.parametrize("kind", ["character", "byte"])
 def test_characters_have_no_word_vectors(file: Callable[[bytes], Path], kind: str) -> None:
     with pytest.raises(UserError, match=f"no piece of a tokenizer of kind '{kind}' stands for a word"):
-        match(learn(TEXT, kind), file(TABLE), 2)
+        match_word_vectors(learn_tokenizer(TEXT, kind), file(TABLE), 2)
 
 
 def test_matching_refuses_another_width_and_another_language(file: Callable[[bytes], Path]) -> None:
     with pytest.raises(UserError, match="2 wide, but the model's embeddings are 3 wide"):
-        match(learn(TEXT, "word"), file(TABLE), 3)
+        match_word_vectors(learn_tokenizer(TEXT, "word"), file(TABLE), 3)
     with pytest.raises(UserError, match="holds no vector for any"):
-        match(learn(TEXT, "word"), file(b"maison 1 2\n"), 2)
+        match_word_vectors(learn_tokenizer(TEXT, "word"), file(b"maison 1 2\n"), 2)

@@ -16,10 +16,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data import repeats
-from dragoman.data.repeats import Repeats
-from dragoman.data.workers import spread
+from dragoman.data import duplicates as repeats
+from dragoman.data.duplicates import DuplicateCounter
 from dragoman.errors import UserError
+from dragoman.processes import parallel_map
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Halve:
 
 
 def test_results_come_in_order_from_other_processes() -> None:
-    results = list(spread(Halve(), iter(range(1, 40)), 2))
+    results = list(parallel_map(Halve(), iter(range(1, 40)), 2))
     assert [half for half, _ in results] == [number // 2 for number in range(1, 40)]
     assert os.getpid() not in {process for _, process in results}
-    assert {process for _, process in spread(Halve(), [1, 2, 3], 1)} == {os.getpid()}
+    assert {process for _, process in parallel_map(Halve(), [1, 2, 3], 1)} == {os.getpid()}
 
 
 def test_only_a_few_items_are_taken_ahead() -> None:
@@ -49,7 +49,7 @@ def test_only_a_few_items_are_taken_ahead() -> None:
             taken.append(number)
             yield number
 
-    results = spread(Halve(), items(), 2)
+    results = parallel_map(Halve(), items(), 2)
     next(results)
     assert len(taken) == 5
     results.close()
@@ -57,9 +57,9 @@ def test_only_a_few_items_are_taken_ahead() -> None:
 
 def test_a_mistake_is_told_as_in_one_process_and_a_lost_process_in_a_sentence() -> None:
     with pytest.raises(UserError, match="7 cannot be"):
-        list(spread(Halve(refuse=7), range(1, 20), 2))
+        list(parallel_map(Halve(refuse=7), range(1, 20), 2))
     with pytest.raises(UserError, match="one of 2 worker processes has ended before its work was done"):
-        list(spread(Halve(), [1, -1, 2, 3], 2))
+        list(parallel_map(Halve(), [1, -1, 2, 3], 2))
 
 
 @pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="looks at Linux' list of processes")
@@ -67,8 +67,8 @@ def test_workers_end_when_their_parent_is_killed(tmp_path: Path) -> None:
     """Two workers say that they are at work, each with a file, and then work for hours."""
     work = [f"(open({str(tmp_path / name)!r}, 'w').close(), __import__('time').sleep(10_000))" for name in "ab"]
     code = (
-        "from dragoman.data.workers import spread\n"
-        f"if __name__ == '__main__':\n    list(spread(eval, ['0', '0', *{work!r}], 2))\n"
+        "from dragoman.processes import parallel_map\n"
+        f"if __name__ == '__main__':\n    list(parallel_map(eval, ['0', '0', *{work!r}], 2))\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     while len(list(tmp_path.iterdir())) < 2:
@@ -97,9 +97,9 @@ def group(session: int) -> list[int]:
 def test_repetitions_are_counted_whether_memory_holds_the_numbers_or_not(some: list[list[int]], room: int) -> None:
     flat = [number for numbers in some for number in numbers]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repeats, "ROOM", room)
-        patch.setattr(repeats, "RANGES", 16)
-        counter = Repeats()
+        patch.setattr(repeats, "MAX_HASHES_IN_MEMORY", room)
+        patch.setattr(repeats, "NUM_RANGES", 16)
+        counter = DuplicateCounter()
         for numbers in some:
             counter.add(np.array(numbers, np.uint64) * np.uint64(2**64 // 31))
         assert counter.count() == len(flat) - len(set(flat))

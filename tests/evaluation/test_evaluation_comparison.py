@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import Measure, bleu, by_length, chrf, compare
+from dragoman.evaluation import MetricFunction, bleu, chrf, paired_bootstrap, score_by_length
 
 REFERENCES = [f"sentence {i} says that the {i % 7} cats sat on mat {i % 5} today" for i in range(60)]
 BETTER = [r if i % 5 else r.replace("cats", "dogs") for i, r in enumerate(REFERENCES)]
@@ -13,9 +13,9 @@ WORSE = [r.replace("cats", "dogs").replace("today", "tonight") for r in REFERENC
 
 
 def test_a_clear_difference_is_not_luck() -> None:
-    rows = compare(WORSE, BETTER, REFERENCES, samples=200)
-    assert [row.measure for row in rows] == ["bleu", "chrf"]
-    measures: list[Measure] = [bleu, chrf]
+    rows = paired_bootstrap(WORSE, BETTER, REFERENCES, samples=200)
+    assert [row.metric for row in rows] == ["bleu", "chrf"]
+    measures: list[MetricFunction] = [bleu, chrf]
     for row, measure in zip(rows, measures):
         assert row.baseline == pytest.approx(measure(WORSE, REFERENCES).value)
         assert row.system == pytest.approx(measure(BETTER, REFERENCES).value)
@@ -25,34 +25,34 @@ def test_a_clear_difference_is_not_luck() -> None:
 
 
 def test_a_system_does_not_differ_from_itself() -> None:
-    assert [row.p_value for row in compare(BETTER, list(BETTER), REFERENCES, samples=20)] == [1, 1]
+    assert [row.p_value for row in paired_bootstrap(BETTER, list(BETTER), REFERENCES, samples=20)] == [1, 1]
 
 
 def test_a_difference_in_one_sentence_is_luck() -> None:
     almost = [WORSE[1] if i == 1 else sentence for i, sentence in enumerate(BETTER)]
-    (row,) = compare(BETTER, almost, REFERENCES, measures=["bleu"], samples=200)
+    (row,) = paired_bootstrap(BETTER, almost, REFERENCES, metrics=["bleu"], samples=200)
     assert row.p_value > 0.05
 
 
 def test_the_paired_test_takes_several_references() -> None:
-    (row,) = compare(WORSE, BETTER, list(zip(REFERENCES, WORSE)), measures=["ter"], samples=20)
+    (row,) = paired_bootstrap(WORSE, BETTER, list(zip(REFERENCES, WORSE)), metrics=["ter"], samples=20)
     assert row.baseline == 0
 
 
 def test_the_paired_test_refuses_what_it_cannot_do() -> None:
-    with pytest.raises(UserError, match="unknown measure for a paired test 'exact'"):
-        compare(["a"], ["b"], ["c"], measures=["exact"])
+    with pytest.raises(UserError, match="unknown metric for a paired test 'exact'"):
+        paired_bootstrap(["a"], ["b"], ["c"], metrics=["exact"])
     with pytest.raises(UserError, match="1 sentences of the baseline but 2 sentences of the system"):
-        compare(["a"], ["b", "c"], ["d"])
+        paired_bootstrap(["a"], ["b", "c"], ["d"])
     with pytest.raises(UserError, match="at least one sample"):
-        compare(["a"], ["b"], ["c"], samples=0)
+        paired_bootstrap(["a"], ["b"], ["c"], samples=0)
 
 
 def test_length_bands_by_hand() -> None:
     sources = ["w", "w w", "w w w", "w w w w", "w w w w w w"]
     hypotheses = ["yes", "no no", "a b c", "a b c d", "wrong"]
     references = ["yes", "no no", "a b x", "a b c d", "right"]
-    bands = by_length(sources, hypotheses, references, edges=(2, 3, 5, 9))
+    bands = score_by_length(sources, hypotheses, references, edges=(2, 3, 5, 9))
     assert [(band.words, band.sentences) for band in bands] == [("up to 2", 2), ("3", 1), ("4 to 5", 1), ("6 to 9", 1)]
     assert [band.exact_match for band in bands] == [100, 0, 100, 0]
     # Two words at most: orders 1 and 2 are all there is. Band 3: 2 of 3 words, 1 of 2 pairs, and of one triple none,
@@ -62,12 +62,12 @@ def test_length_bands_by_hand() -> None:
 
 
 def test_the_last_band_takes_what_is_longer() -> None:
-    (band,) = by_length(["w " * 60], ["x"], [["x", "y"]])
+    (band,) = score_by_length(["w " * 60], ["x"], [["x", "y"]])
     assert band == ("over 50", 1, 100, pytest.approx(100))
 
 
 def test_length_bands_refuse_what_they_cannot_do() -> None:
     with pytest.raises(UserError, match="must increase, but these are 5, 5"):
-        by_length(["w"], ["x"], ["x"], edges=(5, 5))
+        score_by_length(["w"], ["x"], ["x"], edges=(5, 5))
     with pytest.raises(UserError, match="2 sources but 1 hypotheses"):
-        by_length(["w", "w"], ["x"], ["x"])
+        score_by_length(["w", "w"], ["x"], ["x"])

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import bits_per_character, likelihood, perplexity, word_perplexity
+from dragoman.evaluation import bits_per_character, likelihood_metric, perplexity, word_perplexity
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 50, 32_000])
@@ -36,7 +36,7 @@ def test_words_and_characters_count_the_end_of_every_text() -> None:
     texts = ["ab c", ""]  # 2 words and 4 characters, and two ENDs
     assert word_perplexity(-4 * math.log(3), texts).value == pytest.approx(3)
     assert bits_per_character(-6 * math.log(2) * 1.5, texts).value == pytest.approx(1.5)
-    assert likelihood("perplexity", -5 * math.log(7), 5, texts).value == pytest.approx(7)
-    assert likelihood("word-perplexity", -4 * math.log(3), 5, texts).detail["words"] == 4
+    assert likelihood_metric("perplexity", -5 * math.log(7), 5, texts).value == pytest.approx(7)
+    assert likelihood_metric("word-perplexity", -4 * math.log(3), 5, texts).detail["words"] == 4
     with pytest.raises(UserError, match="at least one word"):
         word_perplexity(0.0, [])

@@ -10,15 +10,15 @@ from dataclasses import asdict
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import MEASURES, Measure, Score, evaluate
+from dragoman.evaluation import METRICS, MetricFunction, MetricScore, evaluate
 
-every_measure = pytest.mark.parametrize("measure", MEASURES.values(), ids=MEASURES.keys())
+every_measure = pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS.keys())
 
 
 def test_a_score_prints_as_it_is_quoted() -> None:
-    assert str(Score("BLEU", 38.1, "higher", signature="nrefs:1|case:mixed")) == "BLEU 38.10 (nrefs:1|case:mixed)"
-    assert str(Score("exact match", 97.254, "higher", unit="%")) == "exact match 97.25 %"
-    assert str(Score("AER", 1 / 6, "lower", decimals=4)) == "AER 0.1667"
+    assert str(MetricScore("BLEU", 38.1, "higher", signature="nrefs:1|case:mixed")) == "BLEU 38.10 (nrefs:1|case:mixed)"
+    assert str(MetricScore("exact match", 97.254, "higher", unit="%")) == "exact match 97.25 %"
+    assert str(MetricScore("AER", 1 / 6, "lower", decimals=4)) == "AER 0.1667"
 
 
 def test_the_evaluation_package_is_quick_to_import() -> None:
@@ -27,45 +27,45 @@ def test_the_evaluation_package_is_quick_to_import() -> None:
 
 
 @every_measure
-def test_different_numbers_of_hypotheses_and_references_are_refused(measure: Measure) -> None:
+def test_different_numbers_of_hypotheses_and_references_are_refused(measure: MetricFunction) -> None:
     with pytest.raises(UserError, match="2 hypotheses but 1 references"):
         measure(["a", "b"], ["a"])
 
 
 @every_measure
-def test_empty_input_is_refused(measure: Measure) -> None:
+def test_empty_input_is_refused(measure: MetricFunction) -> None:
     with pytest.raises(UserError, match="nothing to evaluate"):
         measure([], [])
 
 
 @every_measure
 @pytest.mark.parametrize("nothing", [[], ()])
-def test_a_hypothesis_without_a_reference_is_named(measure: Measure, nothing: list[str]) -> None:
+def test_a_hypothesis_without_a_reference_is_named(measure: MetricFunction, nothing: list[str]) -> None:
     with pytest.raises(UserError, match="hypothesis 2 has no reference"):
         measure(["a", "b"], [["a"], nothing])
 
 
 @every_measure
-def test_one_string_is_not_a_list_of_sentences(measure: Measure) -> None:
+def test_one_string_is_not_a_list_of_sentences(measure: MetricFunction) -> None:
     with pytest.raises(UserError, match="lists of sentences"):
         measure("a b", "a b")
 
 
 @every_measure
-def test_a_perfect_hypothesis_has_the_best_score(measure: Measure) -> None:
+def test_a_perfect_hypothesis_has_the_best_score(measure: MetricFunction) -> None:
     sentences = ["the cat sat on the mat", "a dog barked at it all night"]
     score = measure(sentences, sentences)
     assert score.value == pytest.approx(100 if score.better == "higher" else 0)
 
 
 @every_measure
-def test_one_reference_may_be_given_alone_or_in_a_list(measure: Measure) -> None:
+def test_one_reference_may_be_given_alone_or_in_a_list(measure: MetricFunction) -> None:
     hypotheses, references = ["the cat sat on a mat", "dogs bark"], ["the cat sat on the mat", "dogs do bark"]
     assert measure(hypotheses, references) == measure(hypotheses, [[reference] for reference in references])
 
 
 @every_measure
-def test_the_order_of_references_does_not_matter(measure: Measure) -> None:
+def test_the_order_of_references_does_not_matter(measure: MetricFunction) -> None:
     hypotheses = ["the cat sat on a mat", "dogs bark"]
     references = [["the cat sat on the mat", "a cat sat on a big mat"], ["dogs do bark", "a dog barks", "barking dogs"]]
     backwards = [among[::-1] for among in references]
@@ -73,9 +73,9 @@ def test_the_order_of_references_does_not_matter(measure: Measure) -> None:
 
 
 @every_measure
-def test_a_score_can_be_written_as_json(measure: Measure) -> None:
+def test_a_score_can_be_written_as_json(measure: MetricFunction) -> None:
     score = measure(["the cat sat on a mat"], ["the cat sat on the mat"])
-    assert Score(**json.loads(json.dumps(asdict(score)))) == score
+    assert MetricScore(**json.loads(json.dumps(asdict(score)))) == score
 
 
 def test_measures_are_evaluated_by_name_in_the_order_asked() -> None:
@@ -84,5 +84,5 @@ def test_measures_are_evaluated_by_name_in_the_order_asked() -> None:
 
 
 def test_an_unknown_measure_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match="unknown measure 'blue': did you mean 'bleu'"):
+    with pytest.raises(UserError, match="unknown metric 'blue': did you mean 'bleu'"):
         evaluate(["exact", "blue"], ["a"], ["a"])

@@ -8,16 +8,16 @@ import math
 
 import pytest
 
-from dragoman.evaluation import Estimate, Score, csv_table, latex_table, table
+from dragoman.evaluation import MeanStd, MetricScore, format_csv, format_latex, format_table
 
 ROWS = [
-    {"system": "bahdanau", "BLEU": Score("BLEU", 38.1, "higher"), "parameters": 1_234_567},
-    {"system": "transformer", "BLEU": Score("BLEU", 4, "higher"), "perplexity": 5.678},
+    {"system": "bahdanau", "BLEU": MetricScore("BLEU", 38.1, "higher"), "parameters": 1_234_567},
+    {"system": "transformer", "BLEU": MetricScore("BLEU", 4, "higher"), "perplexity": 5.678},
 ]
 
 
 def test_a_table_for_a_terminal() -> None:
-    assert table(ROWS).splitlines() == [
+    assert format_table(ROWS).splitlines() == [
         "system        BLEU  parameters  perplexity",
         "-----------  -----  ----------  ----------",
         "bahdanau     38.10   1,234,567           -",
@@ -26,7 +26,7 @@ def test_a_table_for_a_terminal() -> None:
 
 
 def test_a_table_for_markdown() -> None:
-    assert table([{"a|b": "x\ny", "n": 1}, {"a|b": "p|q", "n": 20}], markdown=True).splitlines() == [
+    assert format_table([{"a|b": "x\ny", "n": 1}, {"a|b": "p|q", "n": 20}], markdown=True).splitlines() == [
         r"| a\|b |   n |",
         "| ---- | --: |",
         "| x y  |   1 |",
@@ -35,7 +35,7 @@ def test_a_table_for_markdown() -> None:
 
 
 def test_wide_characters_keep_columns_straight() -> None:
-    lines = table([{"word": "猫", "n": 1}, {"word": "chat", "n": 2}]).splitlines()
+    lines = format_table([{"word": "猫", "n": 1}, {"word": "chat", "n": 2}]).splitlines()
     assert lines[2:] == ["猫    1", "chat  2"]  # the character is two columns wide
 
 
@@ -53,39 +53,39 @@ def test_wide_characters_keep_columns_straight() -> None:
     ],
 )
 def test_the_largest_number_decides_how_a_column_is_shown(values: list[object], shown: list[str]) -> None:
-    assert [line.strip() for line in table([{"value": value} for value in values]).splitlines()[2:]] == shown
+    assert [line.strip() for line in format_table([{"value": value} for value in values]).splitlines()[2:]] == shown
 
 
 def test_all_rows_of_a_markdown_table_are_equally_long() -> None:
-    assert len({len(line) for line in table(ROWS, markdown=True).splitlines()}) == 1
+    assert len({len(line) for line in format_table(ROWS, markdown=True).splitlines()}) == 1
 
 
 def test_no_rows_are_no_table() -> None:
-    assert table([]) == table([{}]) == ""
+    assert format_table([]) == format_table([{}]) == ""
 
 
 def test_an_estimate_is_mean_and_sample_deviation() -> None:
-    assert Estimate.of([2.0, 4.0, 6.0]) == Estimate(4, 2)
-    assert Estimate.of([38.1]).figure == "38.10"
-    assert table([{"BLEU": Estimate(4, 2)}, {"BLEU": Estimate(38.104, 0.256)}]).splitlines()[2:] == [
+    assert MeanStd.of([2.0, 4.0, 6.0]) == MeanStd(4, 2)
+    assert MeanStd.of([38.1]).formatted == "38.10"
+    assert format_table([{"BLEU": MeanStd(4, 2)}, {"BLEU": MeanStd(38.104, 0.256)}]).splitlines()[2:] == [
         " 4.00 ± 2.00",
         "38.10 ± 0.26",
     ]
 
 
 def test_csv_has_all_digits_and_deviations_in_columns_of_their_own() -> None:
-    rows = [{"system": 'a, "b"', "BLEU": Estimate(1 / 3, 0.5), "n": 1000}, {"system": "c", "BLEU": Estimate(2, 0.0)}]
-    assert list(csv.reader(io.StringIO(csv_table(rows)))) == [
+    rows = [{"system": 'a, "b"', "BLEU": MeanStd(1 / 3, 0.5), "n": 1000}, {"system": "c", "BLEU": MeanStd(2, 0.0)}]
+    assert list(csv.reader(io.StringIO(format_csv(rows)))) == [
         ["system", "BLEU", "BLEU, std", "n"],
         ['a, "b"', "0.3333333333333333", "0.5", "1000"],
         ["c", "2", "0.0", ""],
     ]
-    assert csv_table([{"BLEU": Estimate(2.0)}]) == "BLEU\n2.0\n"
+    assert format_csv([{"BLEU": MeanStd(2.0)}]) == "BLEU\n2.0\n"
 
 
 def test_latex_is_escaped_and_aligned() -> None:
-    rows = [{"system": "a_b & c", "exact %": Estimate(4, 2), "FLOPs": 6.64e10}]
-    assert latex_table(rows).splitlines() == [
+    rows = [{"system": "a_b & c", "exact %": MeanStd(4, 2), "FLOPs": 6.64e10}]
+    assert format_latex(rows).splitlines() == [
         r"\begin{tabular}{lrr}",
         r"\toprule",
         r"system & exact \% & FLOPs \\",

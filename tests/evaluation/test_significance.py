@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import Resampled, bleu, chrf, contrast_test, exact_match, holm, resample, student_t_p_value
+from dragoman.evaluation import (
+    BootstrapScores,
+    bleu,
+    bootstrap_scores,
+    chrf,
+    contrast_test,
+    exact_match,
+    holm_correction,
+    student_t_p_value,
+)
 
 REFERENCES = [f"sentence {i} says that the {i % 7} cats sat on mat {i % 5} today" for i in range(60)]
 BETTER = [r if i % 5 else r.replace("cats", "dogs") for i, r in enumerate(REFERENCES)]
@@ -18,7 +27,7 @@ WORSE = [r.replace("cats", "dogs") if i % 4 else r for i, r in enumerate(REFEREN
 
 @pytest.mark.parametrize(("measure", "score"), [("bleu", bleu), ("chrf", chrf), ("exact", exact_match)])
 def test_scores_are_those_of_the_whole_test_set(measure: str, score: Any) -> None:
-    resampled = resample([BETTER, WORSE], REFERENCES, measure=measure, samples=5)
+    resampled = bootstrap_scores([BETTER, WORSE], REFERENCES, metric=measure, samples=5)
     assert resampled.scores == pytest.approx([score(text, REFERENCES).value for text in (BETTER, WORSE)])
     assert resampled.samples.shape == (2, 5)
 
@@ -37,7 +46,7 @@ def test_resamples_give_sacrebleus_p_value_and_interval(
     test: Any = PairedTest(named, metrics, [REFERENCES], test_type="bs", n_samples=300)
     _, results = test()
     baseline, system = next(value for name, value in results.items() if name != "System")
-    first, second = (resample([text], REFERENCES, measure=measure, samples=300) for text in (BETTER, other))
+    first, second = (bootstrap_scores([text], REFERENCES, metric=measure, samples=300) for text in (BETTER, other))
     assert first.scores[0] == pytest.approx(baseline.score)
     assert second.scores[0] == pytest.approx(system.score)
     mean, interval = estimate_ci(second.samples[0])
@@ -56,7 +65,7 @@ def test_the_p_value_of_exact_match_is_binomial() -> None:
     n, k = 12, 2
     references = ["yes"] * n
     some, none = ["yes"] * k + ["no"] * (n - k), ["no"] * n
-    systems = [resample([text], references, measure="exact", samples=20_000) for text in (some, none)]
+    systems = [bootstrap_scores([text], references, metric="exact", samples=20_000) for text in (some, none)]
     difference, p = contrast_test(systems, [1, -1])
     assert difference == pytest.approx(100 * k / n)
     by_hand = sum(math.comb(n, i) * (k / n) ** i * (1 - k / n) ** (n - i) for i in range(n + 1) if abs(i - k) >= k)
@@ -64,9 +73,9 @@ def test_the_p_value_of_exact_match_is_binomial() -> None:
 
 
 def test_a_system_does_not_differ_from_itself() -> None:
-    one = resample([BETTER], REFERENCES, samples=20)
+    one = bootstrap_scores([BETTER], REFERENCES, samples=20)
     assert contrast_test([one, one], [1, -1]) == (0, 1)
-    two = resample([BETTER, WORSE], REFERENCES, samples=20)
+    two = bootstrap_scores([BETTER, WORSE], REFERENCES, samples=20)
     assert contrast_test([two, two], [1, -1]) == (0, 1)
 
 
@@ -74,8 +83,8 @@ def test_several_seeds_are_a_t_test_by_hand() -> None:
     # Means 30 and 25. Variance over sentences: 50 resamples at 4 and 50 at 6, hence 100/99. Variances between seeds:
     # 2 and 8, over 2 seeds each, hence 1 and 4. ν = V² / ((100/99)²/99 + 1²/1 + 4²/1), V = 100/99 + 1 + 4.
     waves = np.tile([-1.0, 1.0], 50)
-    first = Resampled(np.array([29.0, 31.0]), np.stack([29 + waves, 31 + waves]), 100)
-    second = Resampled(np.array([23.0, 27.0]), np.stack([np.full(100, 23.0), np.full(100, 27.0)]), 100)
+    first = BootstrapScores(np.array([29.0, 31.0]), np.stack([29 + waves, 31 + waves]), 100)
+    second = BootstrapScores(np.array([23.0, 27.0]), np.stack([np.full(100, 23.0), np.full(100, 27.0)]), 100)
     difference, p = contrast_test([first, second], [1, -1])
     assert difference == 5
     variance = 100 / 99 + 1 + 4
@@ -85,7 +94,10 @@ def test_several_seeds_are_a_t_test_by_hand() -> None:
 
 
 def test_differences_of_a_test_set_without_variance_have_the_least_p_value() -> None:
-    right, wrong = Resampled(np.full(2, 100.0), np.full((2, 9), 100.0), 5), Resampled(np.zeros(2), np.zeros((2, 9)), 5)
+    right, wrong = (
+        BootstrapScores(np.full(2, 100.0), np.full((2, 9), 100.0), 5),
+        BootstrapScores(np.zeros(2), np.zeros((2, 9)), 5),
+    )
     assert contrast_test([right, wrong], [1, -1]) == (100, 0.1)
 
 
@@ -102,7 +114,7 @@ def test_equal_systems_are_rarely_found_different(seeds: int) -> None:
         for _ in range(2):
             sentences, offsets = 10 * generator.normal(size=100), generator.normal(size=(seeds, 1))
             scores = 50 + offsets + sentences.mean()
-            systems.append(Resampled(scores[:, 0], 50 + offsets + sentences[drawn].mean(1), 100))
+            systems.append(BootstrapScores(scores[:, 0], 50 + offsets + sentences[drawn].mean(1), 100))
         found += contrast_test(systems, [1, -1])[1] < 0.05
     assert found / 400 < 0.05 + 0.044
 
@@ -120,19 +132,19 @@ def test_students_t_as_in_the_tables(freedom: float, critical: float) -> None:
 
 
 def test_holms_correction_by_hand() -> None:
-    assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
-    assert holm([0.9, 0.8]) == [1, 1]
-    assert holm([]) == []
+    assert holm_correction([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+    assert holm_correction([0.9, 0.8]) == [1, 1]
+    assert holm_correction([]) == []
 
 
 def test_what_cannot_be_tested_is_refused() -> None:
-    with pytest.raises(UserError, match="unknown measure for a bootstrap 'blue'"):
-        resample([["a"]], ["a"], measure="blue")
+    with pytest.raises(UserError, match="unknown metric for a bootstrap 'blue'"):
+        bootstrap_scores([["a"]], ["a"], metric="blue")
     with pytest.raises(UserError, match="at least one seed"):
-        resample([], ["a"])
+        bootstrap_scores([], ["a"])
     with pytest.raises(UserError, match="at least 2 resamples"):
-        resample([["a"]], ["a"], samples=1)
-    one, two = resample([["a"]], ["a"], samples=2), resample([["a"], ["a"]], ["a"], samples=2)
+        bootstrap_scores([["a"]], ["a"], samples=1)
+    one, two = bootstrap_scores([["a"]], ["a"], samples=2), bootstrap_scores([["a"], ["a"]], ["a"], samples=2)
     with pytest.raises(UserError, match="same test set"):
         contrast_test([one, two], [1, -1])
     with pytest.raises(UserError, match="as many weights"):

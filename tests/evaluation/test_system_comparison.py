@@ -84,7 +84,7 @@ def test_attention_is_compared_on_long_sentences_in_the_same_family_of_tests() -
     comparison = compared(results)
     assert len(comparison.differences) == 4  # three pairs and the two groups
     group = comparison.differences[-1]
-    assert (group.better, group.worse, group.measure) == ("attention", "no attention", "BLEU, 13+ words")
+    assert (group.better, group.worse, group.metric) == ("attention", "no attention", "BLEU, 13+ words")
     assert group.adjusted_p_value > group.p_value
     assert any("Attention: systems with attention score" in line for line in comparison.findings())
 

@@ -12,10 +12,10 @@ import torch
 from huggingface_tiny import bart, gpt2, llama, marian, mbart, read, t5
 from torch import Tensor, nn
 
-from dragoman.interop.huggingface import Checkpoint
+from dragoman.interop.huggingface import ConvertedCheckpoint
 from dragoman.models import Model
-from dragoman.search import Beam, Hypothesis, Length, Symbols, engine
-from dragoman.search.engine import Rule
+from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, build_engine
+from dragoman.search.engine import LogitsProcessor
 from dragoman.search.slots import Tree
 from dragoman.search.stopping import EarlyStopping
 
@@ -62,7 +62,7 @@ GAINS = {"shared": 4.0, "embed_tokens": 4.0, "v": 0.6}
 OTHERS = 2.0
 #: the norms after which nothing but the output layer comes
 LAST = ("layers.1.final_layer_norm", "decoder.layer_norm", "decoder.final_layer_norm", "ln_f", "model.norm")
-NOTHING = -1e5  # no hypothesis of a few tokens costs as much
+IGNORE_INDEX = -1e5  # no hypothesis of a few tokens costs as much
 
 Found = list[list[tuple[list[int], bool]]]  # of each source: the tokens of its hypotheses, and are they finished?
 
@@ -73,7 +73,7 @@ class Pair:
 
     theirs: Any
     ours: Model
-    checkpoint: Checkpoint
+    checkpoint: ConvertedCheckpoint
     decoder: bool
     ids: list[list[int]]
 
@@ -83,9 +83,9 @@ class Pair:
         return self.checkpoint.search.get("forced_eos_token_id") is not None
 
     @property
-    def symbols(self) -> Symbols:
+    def symbols(self) -> SpecialTokens:
         framing = self.checkpoint.framing
-        return Symbols(framing.start, framing.end, framing.banned, framing.forced, self.closed)
+        return SpecialTokens(framing.bos, framing.eos, framing.suppressed, framing.forced_bos, self.closed)
 
     @property
     def source(self) -> tuple[Tensor, Tensor]:
@@ -114,25 +114,27 @@ class Pair:
             output_logits=True,
             **({"max_new_tokens": longest} | settings),
         )
-        end, start = self.checkpoint.framing.end, width if self.decoder else 1
+        end, start = self.checkpoint.framing.eos, width if self.decoder else 1
         rows = [_until(row, end, longest) for row in made.sequences[:, start:].tolist()]
         return [rows[i : i + best] for i in range(0, len(rows), best)], made
 
     def search(
         self,
         longest: int,
-        rules: Sequence[Rule] = (),
+        rules: Sequence[LogitsProcessor] = (),
         wishes: Tree | None = None,
         banned: Sequence[int] = (),
         least: int = 0,
         **settings: Any,
     ) -> list[list[Hypothesis]]:
         symbols, (source, lengths) = self.symbols, self.source
-        start: int | Tensor = torch.tensor([ids[-1] for ids in self.ids]) if self.decoder else symbols.start
-        symbols = Symbols(start, symbols.end, (*symbols.banned, *banned), symbols.forced, symbols.closed)
-        length = Length(0, longest, longest, least)
-        limits = length.limits(lengths, self.ours.room(lengths))
-        searching = engine([self.ours], symbols, Beam(length=length, **settings), rules)
+        start: int | Tensor = torch.tensor([ids[-1] for ids in self.ids]) if self.decoder else symbols.bos
+        symbols = SpecialTokens(
+            start, symbols.eos, (*symbols.suppressed, *banned), symbols.forced_bos, symbols.force_eos_at_limit
+        )
+        length = LengthLimit(0, longest, longest, least)
+        limits = length.max_lengths(lengths, self.ours.max_target_length(lengths))
+        searching = build_engine([self.ours], symbols, Beam(length_limit=length, **settings), rules)
         return searching.search(source, lengths, limits, torch.arange(len(source)), wishes)
 
 
@@ -149,7 +151,7 @@ def pair(name: str, seed: int, folder: Path, lengths: Sequence[int], vocabulary:
         setattr(theirs.generation_config, setting, value)
     liven(theirs, theirs.generation_config.eos_token_id)
     checkpoint, ours = read(theirs, folder)
-    words = [token for token in range(vocabulary) if token not in (checkpoint.framing.pad, checkpoint.framing.end)]
+    words = [token for token in range(vocabulary) if token not in (checkpoint.framing.pad, checkpoint.framing.eos)]
     chosen = torch.randint(len(words), (len(lengths), max(lengths)), generator=torch.Generator().manual_seed(seed))
     ids = [[words[n] for n in row[:length]] for row, length in zip(chosen.tolist(), lengths)]
     return Pair(theirs, ours, checkpoint, name in DECODERS, ids)
@@ -186,8 +188,8 @@ def assert_same(ours: list[list[Hypothesis]], found: Found, scores: Tensor | Non
         assert plain(ours) == found
         return
     said = scores.view(len(found), -1).tolist()
-    real = [[(one, score) for one, score in zip(*both) if score > NOTHING] for both in zip(found, said)]
+    real = [[(one, score) for one, score in zip(*both) if score > IGNORE_INDEX] for both in zip(found, said)]
     assert plain(ours) == [[one for one, _ in some] for some in real]
-    normalized = torch.tensor([h.normalized for some in ours for h in some])
+    normalized = torch.tensor([h.normalized_score for some in ours for h in some])
     expected = torch.tensor([score for some in real for _, score in some])
     torch.testing.assert_close(normalized, expected, atol=1e-4, rtol=1e-5)

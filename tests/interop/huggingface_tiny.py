@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from dragoman.interop.huggingface import Checkpoint, read_checkpoint
+from dragoman.interop.huggingface import ConvertedCheckpoint, read_checkpoint
 from dragoman.models import Model
 
 transformers = pytest.importorskip("transformers")
@@ -108,13 +108,13 @@ def randomise(model: nn.Module) -> None:
                 nn.init.normal_(buffer)
 
 
-def read(model: Any, folder: Path, **options: Any) -> tuple[Checkpoint, Model]:
+def read(model: Any, folder: Path, **options: Any) -> tuple[ConvertedCheckpoint, Model]:
     """The same model as ours, by way of the disk."""
     model.save_pretrained(folder, **options)
     return built(folder)
 
 
-def built(folder: Path) -> tuple[Checkpoint, Any]:
+def built(folder: Path) -> tuple[ConvertedCheckpoint, Any]:
     checkpoint = read_checkpoint(folder)
     model = checkpoint.spec.build().eval()
     weights = dict(model.named_parameters())

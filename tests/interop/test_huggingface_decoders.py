@@ -10,15 +10,15 @@ import torch
 from huggingface_tiny import built, change, close_decoder, gpt2, llama, read
 from safetensors.torch import load_file, save_file
 
-from dragoman.interop.huggingface import Checkpoint
+from dragoman.interop.huggingface import ConvertedCheckpoint
 from dragoman.models import DecoderOnly
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.positions import BandedRotary, InterpolatedRotary, Rotary
-from dragoman.parts.spec import find
+from dragoman.parts.positions import InterpolatedRotary, Llama3Rotary, Rotary
+from dragoman.parts.spec import find_specs
 from dragoman.text.framing import Framing
 
 
-def spec_of(checkpoint: Checkpoint) -> DecoderOnly:
+def spec_of(checkpoint: ConvertedCheckpoint) -> DecoderOnly:
     assert isinstance(checkpoint.spec, DecoderOnly)
     return checkpoint.spec
 
@@ -40,7 +40,7 @@ def test_gpt2(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = gpt2(**settings)
     checkpoint, mine = read(model, tmp_path)
     close_decoder(model, mine)
-    assert spec_of(checkpoint).tied is settings.get("tie_word_embeddings", True)
+    assert spec_of(checkpoint).tied_embeddings is settings.get("tie_word_embeddings", True)
 
 
 def test_gpt2_as_it_is_published(tmp_path: Path) -> None:
@@ -59,9 +59,9 @@ def test_gpt2_as_it_is_published(tmp_path: Path) -> None:
 
 def test_gpt2s_symbols_and_dropouts(tmp_path: Path) -> None:
     checkpoint, _ = read(gpt2(resid_pdrop=0.1, embd_pdrop=0.2, attn_pdrop=0.3), tmp_path)
-    assert checkpoint.framing == Framing(3, 2, 3, before=(), after=(), banned=())
+    assert checkpoint.framing == Framing(3, 2, 3, source_prefix=(), source_suffix=(), suppressed=())
     assert spec_of(checkpoint).decoder.dropout == 0.2
-    assert {part.dropout for part in find(checkpoint.spec, SelfAttention)} == {0.3}
+    assert {part.dropout for part in find_specs(checkpoint.spec, SelfAttention)} == {0.3}
     assert spec_of(checkpoint).decoder.block[0].dropout == 0.1  # type: ignore[attr-defined]
 
 
@@ -87,8 +87,8 @@ def test_llama(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = llama(**settings)
     checkpoint, mine = read(model, tmp_path)
     close_decoder(model, mine)
-    assert spec_of(checkpoint).tied is settings.get("tie_word_embeddings", False)
-    assert checkpoint.framing == Framing(2, 1, 2, before=(1,), after=(), banned=())
+    assert spec_of(checkpoint).tied_embeddings is settings.get("tie_word_embeddings", False)
+    assert checkpoint.framing == Framing(2, 1, 2, source_prefix=(1,), source_suffix=(), suppressed=())
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ def test_llama(tmp_path: Path, settings: dict[str, Any]) -> None:
         ({}, Rotary(10000.0)),
         ({"rope_theta": 300.0}, Rotary(300.0)),
         ({"rope_theta": 300.0, "rope_scaling": {"type": "linear", "factor": 2.0}}, InterpolatedRotary(300.0, 2.0)),
-        ({"rope_scaling": LLAMA3}, BandedRotary(10000.0, 4.0, 1.0, 4.0, 32)),
+        ({"rope_scaling": LLAMA3}, Llama3Rotary(10000.0, 4.0, 1.0, 4.0, 32)),
     ],
     ids=str,
 )
@@ -109,7 +109,7 @@ def test_rotary_positions_as_older_versions_wrote_them(tmp_path: Path, fields: d
     model = LlamaForCausalLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
     checkpoint, mine = built(tmp_path)
     close_decoder(model, mine)
-    assert next(find(checkpoint.spec, SelfAttention)).position == position
+    assert next(find_specs(checkpoint.spec, SelfAttention)).position == position
 
 
 def test_symbols_that_there_are_not(tmp_path: Path) -> None:
@@ -123,6 +123,6 @@ def test_symbols_that_there_are_not(tmp_path: Path) -> None:
 def test_several_ends(tmp_path: Path) -> None:
     model = llama(eos_token_id=[7, 8], pad_token_id=5)
     checkpoint, _ = read(model, tmp_path)
-    assert checkpoint.framing.end == 7
+    assert checkpoint.framing.eos == 7
     assert checkpoint.framing.pad == 5
     assert checkpoint.search["eos_token_id"] == [7, 8]

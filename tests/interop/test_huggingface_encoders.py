@@ -10,16 +10,16 @@ import torch
 from huggingface_tiny import VOCABULARY, bert, built, change, close_encoder, electra, read, roberta, roformer
 from safetensors.torch import load_file, save_file
 
-from dragoman.interop.huggingface import Checkpoint
+from dragoman.interop.huggingface import ConvertedCheckpoint
 from dragoman.models import EncoderOnly, count_parameters
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.mixer import Layout
 from dragoman.parts.positions import Learned
-from dragoman.parts.spec import find
+from dragoman.parts.spec import find_specs
 from dragoman.text.framing import Framing
 
 
-def spec_of(checkpoint: Checkpoint) -> EncoderOnly:
+def spec_of(checkpoint: ConvertedCheckpoint) -> EncoderOnly:
     assert isinstance(checkpoint.spec, EncoderOnly)
     return checkpoint.spec
 
@@ -42,7 +42,7 @@ def test_bert_for_masked_words(tmp_path: Path, settings: dict[str, Any]) -> None
     model = bert("ForMaskedLM", **settings)
     checkpoint, mine = read(model, tmp_path)
     close_encoder(model, mine, settings.get("type_vocab_size", 2))
-    assert spec_of(checkpoint).tied is settings.get("tie_word_embeddings", True)
+    assert spec_of(checkpoint).tied_embeddings is settings.get("tie_word_embeddings", True)
     assert checkpoint.framing.pad == 0
 
 
@@ -51,7 +51,7 @@ def test_bert_for_pretraining(tmp_path: Path) -> None:
     _, mine = read(model, tmp_path)
     close_encoder(model, mine, kinds=2)
     ids = torch.randint(4, VOCABULARY, (2, 6))
-    pooled = mine.pooler(mine.features(ids, Layout.padded(6, torch.tensor([6, 6])))[0])
+    pooled = mine.pooler(mine.forward_features(ids, Layout.padded(6, torch.tensor([6, 6])))[0])
     torch.testing.assert_close(pooled, model(ids).seq_relationship_logits, atol=1e-5, rtol=1e-5)
 
 
@@ -63,7 +63,7 @@ def test_labels_of_words(tmp_path: Path, make: Any) -> None:
     close_encoder(model, mine, kinds=2, placed=make in (bert, electra))
     assert checkpoint.labels == ("noun", "verb", "other")
     assert checkpoint.system == "tagger"
-    assert mine.vocabulary == 3
+    assert mine.vocab_size == 3
 
 
 @pytest.mark.parametrize("make", [bert, roberta, electra, roformer])
@@ -71,7 +71,7 @@ def test_states_of_the_base_model(tmp_path: Path, make: Any) -> None:
     model = make("Model")
     checkpoint, mine = read(model, tmp_path)
     close_encoder(model, mine, kinds=2, placed=make in (bert, electra))
-    assert spec_of(checkpoint).outputs == 0
+    assert spec_of(checkpoint).num_labels == 0
 
 
 def test_norms_as_they_were_once_written_and_heads_that_are_not_asked_for(tmp_path: Path) -> None:
@@ -93,7 +93,7 @@ def test_norms_as_they_were_once_written_and_heads_that_are_not_asked_for(tmp_pa
     save_file(weights, tmp_path / "model.safetensors")
     checkpoint, mine = built(tmp_path)
     close_encoder(model, mine, kinds=2)
-    assert spec_of(checkpoint).tied
+    assert spec_of(checkpoint).tied_embeddings
 
 
 def test_a_tied_matrix_that_differs_from_the_table_is_kept(tmp_path: Path) -> None:
@@ -107,12 +107,12 @@ def test_a_tied_matrix_that_differs_from_the_table_is_kept(tmp_path: Path) -> No
     model = BertForMaskedLM.from_pretrained(tmp_path, attn_implementation="eager").eval()
     checkpoint, mine = built(tmp_path)
     close_encoder(model, mine, kinds=2)
-    assert not spec_of(checkpoint).tied
+    assert not spec_of(checkpoint).tied_embeddings
 
 
 def test_dropouts(tmp_path: Path) -> None:
     checkpoint, _ = read(bert("ForMaskedLM", hidden_dropout_prob=0.3, attention_probs_dropout_prob=0.2), tmp_path)
-    assert {part.dropout for part in find(checkpoint.spec, SelfAttention)} == {0.2}
+    assert {part.dropout for part in find_specs(checkpoint.spec, SelfAttention)} == {0.2}
     assert spec_of(checkpoint).encoder.dropout == 0.3
     assert spec_of(checkpoint).encoder.block[1].dropout == 0.3  # type: ignore[attr-defined]
 
@@ -137,8 +137,8 @@ def test_roberta_for_masked_words(tmp_path: Path, settings: dict[str, Any]) -> N
     pad = settings.get("pad_token_id", 1)
     close_encoder(model, mine, settings.get("type_vocab_size", 2), placed=False, pad=pad)
     longest = settings.get("max_position_embeddings", 13) - pad - 1
-    assert next(find(checkpoint.spec, Learned)).longest == longest
-    assert checkpoint.framing == Framing(pad, 0, 2, before=(0,), after=(2,), banned=())
+    assert next(find_specs(checkpoint.spec, Learned)).max_length == longest
+    assert checkpoint.framing == Framing(pad, 0, 2, source_prefix=(0,), source_suffix=(2,), suppressed=())
 
 
 # ---- ELECTRA
@@ -159,7 +159,7 @@ def test_electra(tmp_path: Path, kind: str, settings: dict[str, Any]) -> None:
     model = electra(kind, **settings)
     checkpoint, mine = read(model, tmp_path)
     close_encoder(model, mine, settings.get("type_vocab_size", 2))
-    assert spec_of(checkpoint).outputs == (1 if kind == "ForPreTraining" else None)
+    assert spec_of(checkpoint).num_labels == (1 if kind == "ForPreTraining" else None)
 
 
 # ---- RoFormer

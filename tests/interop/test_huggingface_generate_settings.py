@@ -16,11 +16,11 @@ from huggingface_pairs import EARLY, SEQ2SEQ, Pair, assert_same, pair, plain, re
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from dragoman.search.forbidden import Forbidden
-from dragoman.search.rules import Prefix
+from dragoman.search.forbidden_phrases import ForbiddenPhrases
+from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.scoring import token_scores
-from dragoman.text.families import Parts
-from dragoman.text.foreign import ForeignTokenizer
+from dragoman.text.hf_tokenizers import TokenizerComponents
+from dragoman.text.imported_tokenizer import ImportedTokenizer
 
 VOCABULARY = 40
 LENGTHS = (9, 1, 4, 12, 2, 7, 3, 5)
@@ -58,9 +58,9 @@ def test_random_settings(name: str, seed: int, wish: dict[str, Any]) -> None:
     """Widths, numbers of results, penalties, stopping rules, lengths, n-grams and bad words, all at once."""
     models = made(name, seed)
     symbols = models.symbols
-    bad = wish["bad"] + ([] if symbols.start == symbols.end else [symbols.start])  # theirs counts it in n-grams
+    bad = wish["bad"] + ([] if symbols.bos == symbols.eos else [symbols.bos])  # theirs counts it in n-grams
     shared = {
-        "bad_words_ids": [[token] for token in (*symbols.banned, *bad)] or None,
+        "bad_words_ids": [[token] for token in (*symbols.suppressed, *bad)] or None,
         "min_new_tokens": wish["least"],
         "no_repeat_ngram_size": wish["no_repeat"],
     }
@@ -106,7 +106,7 @@ def test_a_greedy_score_is_the_sum_of_what_they_call_logits(name: str) -> None:
     _, said = models.generate(LONGEST, 1)
     rows = said.sequences[:, 1:]  # B T
     log_p = torch.stack(said.logits, 1).log_softmax(-1).gather(2, rows[..., None])[..., 0]
-    end = models.symbols.end
+    end = models.symbols.eos
     real = torch.cat((torch.ones_like(rows[:, :1]), (rows == end).cumsum(1)[:, :-1] == 0), 1)
     scores = torch.tensor([some[0].score for some in models.search(LONGEST, size=1)])
     torch.testing.assert_close(scores, (log_p * real).sum(1), atol=1e-4, rtol=1e-5)
@@ -118,7 +118,7 @@ def test_what_targets_begin_with_is_free_there_and_costs_here(name: str, beams: 
     """A prefix (their decoder_input_ids) counts neither in their scores nor in their lengths."""
     models = made(name)
     source, lengths = models.source
-    start = torch.full((len(source), 1), int(models.symbols.start))
+    start = torch.full((len(source), 1), int(models.symbols.bos))
     prefix = torch.tensor([[9 + row, 30 - row] for row in range(len(source))])
     begun = torch.cat((start, prefix), 1)
     cost = token_scores(models.ours, source, lengths, begun, torch.full_like(lengths, 3)).sum(1)  # B
@@ -127,7 +127,7 @@ def test_what_targets_begin_with_is_free_there_and_costs_here(name: str, beams: 
     )
     wish = {"prefix": prefix, "prefix_length": torch.full_like(lengths, 2)}
     beam = {"size": beams, "best": beams, "length_penalty": 0.0, "early_stopping": False, "unfinished": "beside"}
-    ours = models.search(LONGEST, [Prefix()], wish, **(beam if beams > 1 else {"size": 1}))
+    ours = models.search(LONGEST, [ForcedPrefix()], wish, **(beam if beams > 1 else {"size": 1}))
     assert plain(ours) == found
     if beams > 1:
         scores = torch.tensor([[one.score for one in some] for some in ours]) - cost[:, None]
@@ -137,7 +137,7 @@ def test_what_targets_begin_with_is_free_there_and_costs_here(name: str, beams: 
 def test_their_ngrams_count_the_start_and_a_prompt() -> None:
     """Where START is END, no word twice means no END before the limit; words of a prompt are not written again."""
     models = made("bart")
-    assert models.symbols.start == models.symbols.end
+    assert models.symbols.bos == models.symbols.eos
     found, said = models.generate(9, 3, no_repeat_ngram_size=1, length_penalty=1.0)
     beam = {"size": 3, "best": 3, "no_repeat": 1, "early_stopping": False, "unfinished": "beside"}
     assert_same(models.search(9, least=9, **beam), found, said.sequences_scores)
@@ -146,7 +146,7 @@ def test_their_ngrams_count_the_start_and_a_prompt() -> None:
     for ids in models.ids:
         alone = Pair(models.theirs, models.ours, models.checkpoint, True, [ids])
         found, said = alone.generate(9, 3, no_repeat_ngram_size=1, length_penalty=1.0)
-        assert_same(alone.search(9, banned=[*{*ids} - {models.symbols.end}], **beam), found, said.sequences_scores)
+        assert_same(alone.search(9, banned=[*{*ids} - {models.symbols.eos}], **beam), found, said.sequences_scores)
 
 
 @pytest.mark.parametrize("name", ["marian", "bart-open", "t5"])
@@ -156,14 +156,18 @@ def test_bad_words_are_forbidden_phrases_where_every_token_is_a_word(name: str) 
     names = {f"w{number}": number for number in range(VOCABULARY)}
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token="w3"))
     library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer = ForeignTokenizer(Parts(library, {number: word for word, number in names.items()}, [], {}))
+    tokenizer = ImportedTokenizer(
+        TokenizerComponents(library, {number: word for word, number in names.items()}, [], {})
+    )
     free, _ = models.generate(LONGEST, 3, length_penalty=1.0)
     pairs = {pair for some in free for tokens, _ in some for pair in pairwise(tokens)}
     bad = [list(pair) for pair in sorted(pairs)[::2]]
-    words = [[token] for token in models.symbols.banned]
+    words = [[token] for token in models.symbols.suppressed]
     found, said = models.generate(LONGEST, 3, length_penalty=1.0, bad_words_ids=[*bad, *words])
     assert found != free
-    never = Forbidden(tokenizer, [" ".join(f"w{token}" for token in one) for one in bad], models.symbols, VOCABULARY)
+    never = ForbiddenPhrases(
+        tokenizer, [" ".join(f"w{token}" for token in one) for one in bad], models.symbols, VOCABULARY
+    )
     ours = models.search(LONGEST, [never], size=3, best=3, early_stopping=False, unfinished="beside")
     assert_same(ours, found, said.sequences_scores)
 
@@ -174,7 +178,7 @@ def test_an_end_that_may_not_come_in_time() -> None:
     found, said = models.generate(6, 3, min_new_tokens=6, length_penalty=1.0)
     assert not any(finished for some in found for _, finished in some)
     beam = {"size": 3, "best": 3, "early_stopping": False, "unfinished": "beside"}
-    assert_same(models.search(6, banned=[models.symbols.end], **beam), found, said.sequences_scores)
+    assert_same(models.search(6, banned=[models.symbols.eos], **beam), found, said.sequences_scores)
     assert any(one.finished for some in models.search(6, least=6, **beam) for one in some)
 
 

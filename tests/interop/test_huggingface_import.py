@@ -25,7 +25,7 @@ from dragoman.interop.huggingface import import_checkpoint
 from dragoman.run import filling
 from dragoman.search import Hypothesis, Rerank, Speculative
 from dragoman.text.framing import Framing
-from dragoman.training.beginning import Origin
+from dragoman.training.warm_start import ParentRun
 
 SYMBOLS = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
 WORDS = [*"abcdefghijklmnopqrst", "en_XX", "ro_RO"]
@@ -65,7 +65,7 @@ def test_a_run_gives_the_same_logits_and_the_same_text(tmp_path: Path) -> None:
     texts = ["a b c d e", "f g"]
     rows = fast(texts, padding=True, return_tensors="pt", return_token_type_ids=False)
     written = model.generate(**rows, num_beams=1, do_sample=False, max_length=9)
-    ours = run.translate(texts, beam=1)
+    ours = run.translate(texts, beam_size=1)
     assert [one.text for one in ours] == fast.batch_decode(written, skip_special_tokens=True)
     assert {path.name for path in (tmp_path / "run" / "checkpoints").iterdir()} == {"000000", "best", "last"}
 
@@ -101,10 +101,10 @@ def test_a_run_searches_as_its_checkpoint_says(early: bool, tmp_path: Path) -> N
 
 def test_a_prefix_comes_after_what_is_forced(tmp_path: Path) -> None:
     _, _, run = lively_bart(tmp_path, max_length=8)
-    found = run.translate(["a b c", "d e f", "g"], beam=3, prefixes=["k l", "", "m"])
+    found = run.translate(["a b c", "d e f", "g"], beam_size=3, prefixes=["k l", "", "m"])
     assert [one.tokens[0] for one in found] == ["<s>"] * 3
     assert (found[0].tokens[1:3], found[2].tokens[1]) == (["k", "l"], "m")
-    assert found[1].text == run.translate(["d e f"], beam=3)[0].text
+    assert found[1].text == run.translate(["d e f"], beam_size=3)[0].text
     run.translate(["a"], prefixes=["a b c d e"])
     with pytest.raises(UserError, match="to begin with 6 tokens, but may have no more than 5"):
         run.translate(["a"], prefixes=["a b c d e f"])
@@ -114,13 +114,15 @@ def test_a_checkpoint_folder_is_opened_wherever_a_run_is(tmp_path: Path) -> None
     """As a member of an ensemble, as a draft model and as a reranker, without importing it first."""
     _, _, run = lively_bart(tmp_path, max_length=8)
     folder, texts = str(tmp_path / "bart"), ["a b c", "d e f"]
-    greedy = [one.text for one in run.translate(texts, beam=1)]
-    drafted = run.translate(texts, search=Speculative(folder, 3, replace(run.beam(1), length_penalty=0.0)))
+    greedy = [one.text for one in run.translate(texts, beam_size=1)]
+    drafted = run.translate(texts, search=Speculative(folder, 3, replace(run.beam_config(1), length_penalty=0.0)))
     assert [one.text for one in drafted] == greedy
-    assert [one.text for one in run.together(dragoman.load(folder, device="cpu")).translate(texts, beam=1)] == greedy
+    assert [
+        one.text for one in run.ensemble(dragoman.load(folder, device="cpu")).translate(texts, beam_size=1)
+    ] == greedy
     judged = SearchOptions(rerank_with=[f"{folder}:0.5"]).describe(run)
     assert isinstance(judged, Rerank)
-    assert judged.channel == folder
+    assert judged.channel_model == folder
     assert len(run.translate(texts, search=judged)) == 2
 
 
@@ -138,7 +140,7 @@ def test_an_imported_t5_fills_gaps_with_its_own_sentinels(tmp_path: Path, monkey
         return [[Hypothesis([numbers[0], *run.target_tokenizer.encode("b"), numbers[1]], -1.0, -1.0, True)]]
 
     monkeypatch.setattr(filling, "find", find)
-    assert run.fill(["a <mask> c"], best=1)[0].text == "a b c"
+    assert run.fill(["a <mask> c"], top_k=1)[0].text == "a b c"
     assert asked[0][0] == fast("a <extra_id_0> c").input_ids
     assert not asked[0][1] & set(numbers)
 
@@ -146,7 +148,7 @@ def test_an_imported_t5_fills_gaps_with_its_own_sentinels(tmp_path: Path, monkey
 def test_training_from_a_checkpoint_folder_says_to_import_it(tmp_path: Path) -> None:
     bart().save_pretrained(tmp_path / "bart")
     with pytest.raises(UserError, match="holds a Hugging Face checkpoint, not a run: convert it first with 'dragoman"):
-        Origin.open(str(tmp_path / "bart"))
+        ParentRun.open(str(tmp_path / "bart"))
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,7 @@ def test_what_stands_around_a_text(
     make().save_pretrained(tmp_path / "theirs")
     fast = add_tokenizer(tmp_path / "theirs", template)
     run = imported(tmp_path / "theirs", tmp_path / "run")
-    assert (run.framing.before, run.framing.after) == (before, after)
+    assert (run.framing.source_prefix, run.framing.source_suffix) == (before, after)
     text = "c d e a"
     assert fast(text).input_ids == [*before, *run.source_tokenizer.encode(text), *after]
 
@@ -180,7 +182,7 @@ def test_an_encoder_whose_vocabulary_is_a_list(tmp_path: Path) -> None:
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *"abcdefghij"]
     (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
     run = imported(tmp_path / "bert", tmp_path / "run")
-    assert run.framing == Framing(0, 0, 0, before=(2,), after=(3,), banned=())
+    assert run.framing == Framing(0, 0, 0, source_prefix=(2,), source_suffix=(3,), suppressed=())
     ids = torch.tensor([[2, 7, 4, 9, 3], [0, 0, 2, 8, 3]])
     real = ids != 0
     places = (real.long().cumsum(1) - 1).clamp(min=0)
@@ -222,10 +224,10 @@ def test_languages_of_mbart(tmp_path: Path) -> None:
     change(tmp_path / "mbart", "tokenizer.json", post_processor=None)
     change(tmp_path / "mbart", "tokenizer_config.json", src_lang="en_XX", tgt_lang="ro_RO")
     run = imported(tmp_path / "mbart", tmp_path / "run")
-    assert (run.framing.before, run.framing.after, run.framing.start) == ((), (2, 25), 26)
+    assert (run.framing.source_prefix, run.framing.source_suffix, run.framing.bos) == ((), (2, 25), 26)
     change(tmp_path / "mbart", "tokenizer_config.json", tokenizer_class="MBart50Tokenizer")
     run = imported(tmp_path / "mbart", tmp_path / "run-50")
-    assert (run.framing.before, run.framing.after, run.framing.forced) == ((25,), (2,), (26,))
+    assert (run.framing.source_prefix, run.framing.source_suffix, run.framing.forced_bos) == ((25,), (2,), (26,))
 
 
 # ---- refusals

@@ -10,18 +10,18 @@ import torch
 from huggingface_tiny import SIDES, T5, bart, built, change, close_seq2seq, marian, mbart, read, t5, theirs
 from safetensors.torch import load_file, save_file
 
-from dragoman.interop.huggingface import Checkpoint
+from dragoman.interop.huggingface import ConvertedCheckpoint
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.positions import Learned
-from dragoman.parts.spec import find
+from dragoman.parts.spec import find_specs
 from dragoman.text.framing import Framing
 
 ACTIVATIONS = ["relu", "gelu", "gelu_new", "gelu_fast", "silu", "swish", "quick_gelu", "tanh", "linear"]
 
 
-def spec_of(checkpoint: Checkpoint) -> EncoderDecoder:
+def spec_of(checkpoint: ConvertedCheckpoint) -> EncoderDecoder:
     assert isinstance(checkpoint.spec, EncoderDecoder)
     return checkpoint.spec
 
@@ -50,7 +50,7 @@ def test_marian(tmp_path: Path, settings: dict[str, Any]) -> None:
     close_seq2seq(model, mine)
     tie = settings.get("tie_word_embeddings", True)
     share = settings.get("share_encoder_decoder_embeddings", True)
-    assert (spec_of(checkpoint).tied, spec_of(checkpoint).shared) == (tie, tie and share)
+    assert (spec_of(checkpoint).tied_embeddings, spec_of(checkpoint).shared_embeddings) == (tie, tie and share)
 
 
 @pytest.mark.parametrize("activation", ACTIVATIONS)
@@ -103,7 +103,7 @@ def test_marian_as_it_is_published(tmp_path: Path) -> None:
     )
     checkpoint, mine = built(tmp_path)
     close_seq2seq(model, mine)
-    assert checkpoint.framing.banned == (1,)
+    assert checkpoint.framing.suppressed == (1,)
     assert (checkpoint.search["num_beams"], checkpoint.search["max_length"]) == (6, 512)
 
 
@@ -113,7 +113,7 @@ def test_marians_symbols(tmp_path: Path) -> None:
     model.generation_config.num_beams = 6
     model.generation_config.max_length = 512
     checkpoint, _ = read(model, tmp_path)
-    assert checkpoint.framing == Framing(20, 20, 3, before=(), after=(3,), banned=(20,))
+    assert checkpoint.framing == Framing(20, 20, 3, source_prefix=(), source_suffix=(3,), suppressed=(20,))
     assert checkpoint.search["num_beams"] == 6
     assert checkpoint.search["max_length"] == 512
     assert checkpoint.search["bad_words_ids"] == [[20], [4, 5]]
@@ -139,18 +139,20 @@ def test_bart_and_mbart(tmp_path: Path, make: Any, settings: dict[str, Any]) -> 
     model = make(**settings)
     checkpoint, mine = read(model, tmp_path)
     close_seq2seq(model, mine)
-    assert next(find(checkpoint.spec, Learned)).longest == 11
-    assert spec_of(checkpoint).tied is settings.get("tie_word_embeddings", True)
+    assert next(find_specs(checkpoint.spec, Learned)).max_length == 11
+    assert spec_of(checkpoint).tied_embeddings is settings.get("tie_word_embeddings", True)
 
 
 def test_barts_symbols_and_dropouts(tmp_path: Path) -> None:
     model = bart(dropout=0.4, attention_dropout=0.3, activation_dropout=0.2)
     model.generation_config.forced_bos_token_id = 0
     checkpoint, _ = read(model, tmp_path)
-    assert checkpoint.framing == Framing(1, 2, 2, before=(0,), after=(2,), forced=(0,), banned=())
-    assert {part.dropout for part in find(checkpoint.spec, SelfAttention)} == {0.3}
-    assert {part.dropout for part in find(checkpoint.spec, CrossAttention)} == {0.3}
-    assert {part.dropout for part in find(checkpoint.spec, FeedForward)} == {0.2}
+    assert checkpoint.framing == Framing(
+        1, 2, 2, source_prefix=(0,), source_suffix=(2,), forced_bos=(0,), suppressed=()
+    )
+    assert {part.dropout for part in find_specs(checkpoint.spec, SelfAttention)} == {0.3}
+    assert {part.dropout for part in find_specs(checkpoint.spec, CrossAttention)} == {0.3}
+    assert {part.dropout for part in find_specs(checkpoint.spec, FeedForward)} == {0.2}
     assert spec_of(checkpoint).encoder.dropout == 0.4
 
 
@@ -176,8 +178,8 @@ def test_tables_that_older_versions_shared_though_untied(tmp_path: Path) -> None
     save_file(weights, tmp_path / "model.safetensors")
     checkpoint, mine = built(tmp_path)
     close_seq2seq(model, mine)
-    assert spec_of(checkpoint).shared
-    assert not spec_of(checkpoint).tied
+    assert spec_of(checkpoint).shared_embeddings
+    assert not spec_of(checkpoint).tied_embeddings
 
 
 def test_flags_of_older_versions(tmp_path: Path) -> None:
@@ -221,8 +223,8 @@ def test_t5(tmp_path: Path, settings: dict[str, Any]) -> None:
     checkpoint, mine = read(model, tmp_path)
     close_seq2seq(model, mine, SIDES)
     assert spec_of(checkpoint).output_scaled is settings.get("tie_word_embeddings", True)
-    assert spec_of(checkpoint).tied
-    assert checkpoint.framing == Framing(0, 0, 1, before=(), after=(1,), banned=())
+    assert spec_of(checkpoint).tied_embeddings
+    assert checkpoint.framing == Framing(0, 0, 1, source_prefix=(), source_suffix=(1,), suppressed=())
 
 
 def test_t5_with_an_output_matrix_of_its_own(tmp_path: Path) -> None:
@@ -239,7 +241,7 @@ def test_t5_with_an_output_matrix_of_its_own(tmp_path: Path) -> None:
     torch.testing.assert_close(model.lm_head.weight.detach(), weights["lm_head.weight"])
     checkpoint, mine = built(tmp_path)
     close_seq2seq(model, mine)
-    assert not spec_of(checkpoint).tied
+    assert not spec_of(checkpoint).tied_embeddings
     assert not spec_of(checkpoint).output_scaled
 
 

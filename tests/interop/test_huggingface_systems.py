@@ -13,10 +13,10 @@ from dragoman.models import ReplacedTokens
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.embedding import Embedding
 from dragoman.parts.spec import replace_everywhere
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
-WORDS = Vocabulary(VOCABULARY, VOCABULARY, joint=True)
-SIZES: dict[str, Any] = {"width": 12, "layers": 2, "heads": 3, "inner": 14, "longest": 13}
+WORDS = VocabularySizes(VOCABULARY, VOCABULARY, joint=True)
+SIZES: dict[str, Any] = {"model_dim": 12, "layers": 2, "heads": 3, "ffn_dim": 14, "max_positions": 13}
 
 
 def published(model: Any, folder: Path) -> Any:
@@ -36,7 +36,7 @@ def test_roberta(tmp_path: Path) -> None:
 
 def test_electra(tmp_path: Path) -> None:
     """Both networks, which are published as two checkpoints; the smaller has a third of the heads."""
-    ours = SYSTEMS["electra"].spec(WORDS, **(SIZES | {"inner": 15}), embedding=8, generator=3)
+    ours = SYSTEMS["electra"].spec(WORDS, **(SIZES | {"ffn_dim": 15}), embedding_dim=8, generator_divisor=3)
     assert isinstance(ours, ReplacedTokens)
     assert ours.discriminator == published(electra(intermediate_size=15), tmp_path / "discriminator")
     small = {"hidden_size": 4, "num_attention_heads": 1, "intermediate_size": 5}
@@ -55,20 +55,20 @@ def test_t5(tmp_path: Path) -> None:
         kind = "gated-gelu" if gated else "relu"
         model = t5(d_model=15, feed_forward_proj=kind, vocab_size=VOCABULARY + 7)
         theirs = published(model, tmp_path / kind)
-        sizes = {"width": 15, "layers": 2, "decoder_layers": 3, "heads": 3, "inner": 11, "sentinels": 7}
-        ours = SYSTEMS["t5"].spec(WORDS, **sizes, gated=gated)
+        sizes = {"model_dim": 15, "layers": 2, "decoder_layers": 3, "heads": 3, "ffn_dim": 11, "sentinels": 7}
+        ours = SYSTEMS["t5"].spec(WORDS, **sizes, gated_ffn=gated)
         for attention in (SelfAttention, CrossAttention):
-            ours = replace_everywhere(ours, attention, scale=1.0, width=5)
+            ours = replace_everywhere(ours, attention, scale=1.0, head_dim=5)
         assert replace(ours, embedding=Embedding(), output_scaled=True) == theirs  # type: ignore[type-var]
 
 
 def test_gpt(tmp_path: Path) -> None:
-    sizes = {"width": 12, "layers": 3, "heads": 3, "longest": 13}
-    assert SYSTEMS["gpt"].spec(WORDS, **sizes, inner=40) == published(gpt2(n_inner=40), tmp_path)
+    sizes = {"model_dim": 12, "layers": 3, "heads": 3, "max_positions": 13}
+    assert SYSTEMS["gpt"].spec(WORDS, **sizes, ffn_dim=40) == published(gpt2(n_inner=40), tmp_path)
 
 
 def test_llama(tmp_path: Path) -> None:
     theirs = published(llama(), tmp_path)
-    sizes = {"width": 24, "layers": 2, "heads": 4, "kv_heads": 2, "inner": 18}
-    ours = SYSTEMS["llama"].spec(WORDS, **sizes, epsilon=1e-6)
-    assert replace_everywhere(ours, SelfAttention, width=6) == theirs
+    sizes = {"model_dim": 24, "layers": 2, "heads": 4, "kv_heads": 2, "ffn_dim": 18}
+    ours = SYSTEMS["llama"].spec(WORDS, **sizes, norm_eps=1e-6)
+    assert replace_everywhere(ours, SelfAttention, head_dim=6) == theirs

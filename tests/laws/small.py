@@ -17,10 +17,10 @@ from torch import Tensor
 
 from dragoman import checkpoint
 from dragoman.models import DecoderOnly, EncoderDecoder, Model, ModelSpec
-from dragoman.search import Symbols
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.search import SpecialTokens
+from dragoman.systems import SYSTEMS, VocabularySizes
 
-SYMBOLS = Symbols(start=2, end=3, banned=(0, 1, 2))
+SYMBOLS = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
 VOCABULARY = 13
 ROUNDING = 2e-4  # in float32, relative to a number's size: 6e-8 an operation, some thousand operations in a row
 TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}  # float64 rounds to 1e-16; some thousand operations add up to 1e-13
@@ -28,51 +28,61 @@ TOLERANCE = {"atol": 1e-9, "rtol": 1e-9}  # float64 rounds to 1e-16; some thousa
 #: each system in its own words, and every choice that a system offers
 VARIANTS: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in SYSTEMS} | {
     "transformer pre-norm": ("transformer", {"pre_norm": True, "decoder_layers": 1}),
-    "transformer rotary": ("transformer", {"positions": "rotary", "pre_norm": True}),
-    "transformer learned": ("transformer", {"positions": "learned", "longest": 40}),
+    "transformer rotary": ("transformer", {"position_encoding": "rotary", "pre_norm": True}),
+    "transformer learned": ("transformer", {"position_encoding": "learned", "max_positions": 40}),
     "transformer rms": ("transformer", {"norm": "rms", "pre_norm": True}),
-    "transformer untied": ("transformer", {"tied": False}),
+    "transformer untied": ("transformer", {"tie_output": False}),
     "luong without input feeding": ("luong", {"input_feeding": False}),
-    "luong both ways": ("luong", {"direction": "both"}),
-    "luong dot": ("luong", {"score": "dot"}),
-    "luong scaled dot": ("luong", {"score": "scaled-dot"}),
-    "luong concat": ("luong", {"score": "concat"}),
-    "bahdanau general": ("bahdanau", {"score": "general"}),
+    "luong both ways": ("luong", {"encoder_direction": "both"}),
+    "luong dot": ("luong", {"attention_score": "dot"}),
+    "luong scaled dot": ("luong", {"attention_score": "scaled-dot"}),
+    "luong concat": ("luong", {"attention_score": "concat"}),
+    "bahdanau general": ("bahdanau", {"attention_score": "general"}),
     "bahdanau deep": ("bahdanau", {"layers": 2}),
-    "transformer-dmca short blocks": ("transformer-dmca", {"block": 4}),
-    "transformer-dmca overlapping": ("transformer-dmca", {"block": 3, "stride": 2, "kernel": 3}),
-    "transformer-dmca with gaps": ("transformer-dmca", {"block": 5, "stride": 3, "kernel": 1}),
+    "transformer-dmca short blocks": ("transformer-dmca", {"block_size": 4}),
+    "transformer-dmca overlapping": ("transformer-dmca", {"block_size": 3, "stride": 2, "kernel_size": 3}),
+    "transformer-dmca with gaps": ("transformer-dmca", {"block_size": 5, "stride": 3, "kernel_size": 1}),
     "gnmt residual": ("gnmt", {"layers": 4}),
     "gnmt shallow": ("gnmt", {"layers": 1}),
     "deep-att deep": ("deep-att", {"layers": 3, "decoder_layers": 4}),
     "deep-att shallow": ("deep-att", {"layers": 1, "decoder_layers": 1}),
     "transformer batch norm": ("transformer", {"norm": "batch", "pre_norm": True}),
-    "transformer alibi": ("transformer", {"positions": "alibi"}),
-    "shaw clipped": ("shaw", {"clip": 2}),
-    "shaw keys alone": ("shaw", {"clip": 3, "values": False, "pre_norm": True}),
-    "roformer pre-norm": ("roformer", {"pre_norm": True, "base": 100.0}),
-    "moe": ("moe", {"inner": 40}),
-    "moe one of three": ("moe", {"inner": 32, "experts": 3, "chosen": 1, "pre_norm": True}),
-    "gpt3 narrow": ("gpt3", {"window": 3, "layers": 4}),
-    "palm narrow heads": ("palm", {"head_width": 6, "tied": False}),
-    "llama one key head": ("llama", {"kv_heads": 1, "tied": True}),
-    "unilm untied": ("unilm", {"tied": False}),
-    "convs2s wide kernel": ("convs2s", {"kernel": 4, "decoder_layers": 1, "longest": 40, "tied": False}),
-    "bytenet short sets": ("bytenet", {"blocks": 2, "kernel": 2, "tied": False}),
+    "transformer alibi": ("transformer", {"position_encoding": "alibi"}),
+    "shaw clipped": ("shaw", {"max_distance": 2}),
+    "shaw keys alone": ("shaw", {"max_distance": 3, "relative_values": False, "pre_norm": True}),
+    "roformer pre-norm": ("roformer", {"pre_norm": True, "rope_base": 100.0}),
+    "moe": ("moe", {"ffn_dim": 40}),
+    "moe one of three": ("moe", {"ffn_dim": 32, "experts": 3, "experts_per_token": 1, "pre_norm": True}),
+    "gpt3 narrow": ("gpt3", {"attention_window": 3, "layers": 4}),
+    "palm narrow heads": ("palm", {"head_dim": 6, "tie_output": False}),
+    "llama one key head": ("llama", {"kv_heads": 1, "tie_output": True}),
+    "unilm untied": ("unilm", {"tie_output": False}),
+    "convs2s wide kernel": (
+        "convs2s",
+        {"kernel_size": 4, "decoder_layers": 1, "max_positions": 40, "tie_output": False},
+    ),
+    "bytenet short sets": ("bytenet", {"blocks_per_layer": 2, "kernel_size": 2, "tie_output": False}),
     "t5": ("t5", {"sentinels": None}),  # so that what it may write can be counted
     "t5 gated": (
         "t5",
-        {"sentinels": None, "gated": True, "tied": False, "buckets": 6, "farthest": 5, "decoder_layers": 1},
+        {
+            "sentinels": None,
+            "gated_ffn": True,
+            "tie_output": False,
+            "position_buckets": 6,
+            "max_distance": 5,
+            "decoder_layers": 1,
+        },
     ),
-    "bart untied": ("bart", {"tied": False, "shared": False, "longest": 40}),
-    "bert narrow embeddings": ("bert", {"embedding": 6, "types": 3}),
-    "bert untied": ("bert", {"tied": False}),
-    "electra apart": ("electra", {"embedding": None, "generator": 2, "shared": False}),
-    "vision": ("vision", {"features": 6}),
-    "vision untied": ("vision", {"features": 6, "longest": 40, "decoder_layers": 1, "tied": False}),
-    "speech": ("speech", {"features": 5, "stride": 2}),
-    "speech by fours": ("speech", {"features": 5}),
-    "speech frame by frame": ("speech", {"features": 5, "stride": 1, "decoder_layers": 1}),
+    "bart untied": ("bart", {"tie_output": False, "share_embeddings": False, "max_positions": 40}),
+    "bert narrow embeddings": ("bert", {"embedding_dim": 6, "token_types": 3}),
+    "bert untied": ("bert", {"tie_output": False}),
+    "electra apart": ("electra", {"embedding_dim": None, "generator_divisor": 2, "share_embeddings": False}),
+    "vision": ("vision", {"feature_dim": 6}),
+    "vision untied": ("vision", {"feature_dim": 6, "max_positions": 40, "decoder_layers": 1, "tie_output": False}),
+    "speech": ("speech", {"feature_dim": 5, "stride": 2}),
+    "speech by fours": ("speech", {"feature_dim": 5}),
+    "speech frame by frame": ("speech", {"feature_dim": 5, "stride": 1, "decoder_layers": 1}),
 }
 
 #: The systems of the default run, one of each kind of decoder state, position, visibility and input that the code
@@ -104,8 +114,8 @@ def laws_over(variants: Iterable[str], always: Iterable[str] = REPRESENTATIVES) 
 def small_spec(variant: str, vocabulary: int = VOCABULARY) -> ModelSpec:
     name, settings = VARIANTS[variant]
     known = SYSTEMS[name].settings()
-    small = {key: value for key, value in {"width": 16, "layers": 2, "heads": 4}.items() if key in known}
-    return SYSTEMS[name].spec(Vocabulary(vocabulary, vocabulary, joint=True), "tiny", **(small | settings))
+    small = {key: value for key, value in {"model_dim": 16, "layers": 2, "heads": 4}.items() if key in known}
+    return SYSTEMS[name].spec(VocabularySizes(vocabulary, vocabulary, joint=True), "tiny", **(small | settings))
 
 
 @cache
@@ -172,7 +182,7 @@ def pairs(variant: str, vocabulary: int = VOCABULARY) -> Pairs:
     generator = torch.Generator().manual_seed(1)
     source = torch.randint(4, vocabulary, (3, 7), generator=generator)
     target = torch.randint(4, vocabulary, (3, 6), generator=generator)
-    target[:, 0] = SYMBOLS.start
+    target[:, 0] = SYMBOLS.bos
     return Pairs(as_read(variant, source), torch.tensor([7, 5, 2]), target, torch.tensor([6, 4, 3]))
 
 

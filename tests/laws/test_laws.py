@@ -24,12 +24,12 @@ from small import (
 )
 
 from dragoman.models import DecoderOnlyModel, EncoderOnlyModel, Model, model_from_dict, model_to_dict
-from dragoman.parts.mixer import Ctx, Layout, State, map_state
-from dragoman.search import Beam, Length, exhaustive_search, search
+from dragoman.parts.mixer import Context, Layout, State, map_state
+from dragoman.search import Beam, LengthLimit, exhaustive_search, search
 from dragoman.search.beam import BeamSearch
-from dragoman.search.engine import Engine
+from dragoman.search.engine import SearchEngine
 from dragoman.search.scoring import token_scores
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -42,11 +42,11 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 def test_whole_equals_steps(variant: str, chunks: list[int]) -> None:
     model, p = small_model(variant), pairs(variant)
     whole = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
-    begin = model.start(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.start)
+    begin = model.start_decoding(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.bos)
     state, at, parts = begin.state, 0, []
     for count in chunks:
-        layout = Layout.steps(begin.positions + at, count)
-        logits, state = model.decode(p.target[:, at : at + count], Ctx(layout, begin.memory), state)
+        layout = Layout.continuation(begin.positions + at, count)
+        logits, state = model.decode(p.target[:, at : at + count], Context(layout, begin.memory), state)
         parts.append(logits)
         at += count
     close(torch.cat(parts, 1), whole)
@@ -58,13 +58,13 @@ def test_whole_equals_steps(variant: str, chunks: list[int]) -> None:
 def test_rows_may_stand_at_different_positions(variant: str) -> None:
     model, p = small_model(variant), pairs(variant)
     whole = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
-    begin = model.start(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.start)
+    begin = model.start_decoding(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.bos)
     state, at = begin.state, torch.tensor([0, 0, 0])
     pace = [torch.tensor([1, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1, 1, 0]), torch.tensor([1, 1, 1])]
     for moves in pace:
         tokens = p.target.gather(1, at[:, None])
         logits, after = model.decode(
-            tokens, Ctx(Layout.steps(begin.positions + at), begin.memory), map_state(torch.clone, state)
+            tokens, Context(Layout.continuation(begin.positions + at), begin.memory), map_state(torch.clone, state)
         )
         for row in range(3):
             close(logits[row, 0], whole[row, at[row]])
@@ -111,7 +111,7 @@ def test_padding_is_invisible(variant: str) -> None:
     close(model(garbage, p.source_lengths, p.target, p.target_lengths)[:, :3], together[:, :3])
 
 
-PACKING = [variant for variant in VARIANTS if small_spec(variant).build().packs]
+PACKING = [variant for variant in VARIANTS if small_spec(variant).build().supports_packing]
 
 
 def packed(rows: torch.Tensor, lengths: torch.Tensor) -> tuple[torch.Tensor, Layout]:
@@ -131,7 +131,7 @@ def test_packing_is_invisible(variant: str) -> None:
         together = model(p.source, p.source_lengths, p.target, p.target_lengths)
         memory = model.encode(*packed(p.source, p.source_lengths))
     target, layout = packed(p.target, p.target_lengths)
-    logits = model.decode(target, Ctx(layout, memory))[0][0]
+    logits = model.decode(target, Context(layout, memory))[0][0]
     close(logits, torch.cat([row[:n] for row, n in zip(together, p.target_lengths)]))
 
 
@@ -155,7 +155,7 @@ def test_packing_is_invisible_to_an_encoder(variant: str) -> None:
     assert isinstance(model, EncoderOnlyModel)
     together = model(p.source, p.source_lengths)
     source, layout = packed(p.source, p.source_lengths)
-    logits = model.output(model.encode(source, Ctx(layout)))[0]
+    logits = model.output(model.encode(source, Context(layout)))[0]
     close(logits, torch.cat([row[:n] for row, n in zip(together, p.source_lengths)]))
 
 
@@ -181,11 +181,11 @@ def leaves(state: State, path: str = "") -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def test_state_keeps_its_shape_and_a_step_compiles_to_one_graph(variant: str) -> None:
     model, p = small_model(variant), pairs(variant)
-    begin = model.start(p.source, p.source_lengths, beam=2, longest=9, first=SYMBOLS.start)
+    begin = model.start_decoding(p.source, p.source_lengths, beam=2, longest=9, first=SYMBOLS.bos)
     form = {path: (t.shape, t.dtype, t.stride()) for path, t in leaves(begin.state).items()}
 
     def step(tokens: torch.Tensor, positions: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:
-        return model.decode(tokens[:, None], Ctx(Layout.steps(positions), begin.memory), state)
+        return model.decode(tokens[:, None], Context(Layout.continuation(positions), begin.memory), state)
 
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()
@@ -203,15 +203,15 @@ def test_state_keeps_its_shape_and_a_step_compiles_to_one_graph(variant: str) ->
 
 def naive_greedy(model: Model, source: torch.Tensor, longest: int) -> list[int]:
     """arg-max over the whole prefix, fed again at every step."""
-    prefix = [SYMBOLS.start]
+    prefix = [SYMBOLS.bos]
     for _ in range(longest):
         lengths = torch.tensor([len(prefix)])
         logits = model(source, torch.tensor([source.shape[1]]), torch.tensor([prefix]), lengths)[0, -1]
-        logits[list(SYMBOLS.banned)] = -torch.inf
+        logits[list(SYMBOLS.suppressed)] = -torch.inf
         prefix.append(int(logits.argmax()))
-        if prefix[-1] == SYMBOLS.end:
+        if prefix[-1] == SYMBOLS.eos:
             break
-    return [token for token in prefix[1:] if token != SYMBOLS.end]
+    return [token for token in prefix[1:] if token != SYMBOLS.eos]
 
 
 @pytest.mark.portable
@@ -219,9 +219,9 @@ def naive_greedy(model: Model, source: torch.Tensor, longest: int) -> list[int]:
 @torch.no_grad()
 def test_beam_of_one_equals_greedy_equals_naive_argmax(variant: str) -> None:
     model, p = small_model(variant), pairs(variant)
-    length = Length(ratio=0, extra=12)
-    greedy = search(model, p.source, p.source_lengths, SYMBOLS, Beam(1, length=length), torch.arange(3))
-    one_wide = Engine([model], SYMBOLS, BeamSearch(Beam(1), SYMBOLS.end))
+    length = LengthLimit(ratio=0, offset=12)
+    greedy = search(model, p.source, p.source_lengths, SYMBOLS, Beam(1, length_limit=length), torch.arange(3))
+    one_wide = SearchEngine([model], SYMBOLS, BeamSearch(Beam(1), SYMBOLS.eos))
     beam = one_wide.search(p.source, p.source_lengths, torch.full((3,), 12), torch.arange(3))
     for row in range(3):
         expected = naive_greedy(model, p.source[row : row + 1, : p.source_lengths[row]], 12)
@@ -235,19 +235,19 @@ def test_beam_of_one_equals_greedy_equals_naive_argmax(variant: str) -> None:
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_a_hypothesis_scores_what_teacher_forcing_gives_it(variant: str, alpha: float) -> None:
     model, p = small_model(variant), pairs(variant)
-    settings = Beam(4, alpha, best=4, length=Length(ratio=0, extra=8))
+    settings = Beam(4, alpha, n_best=4, length_limit=LengthLimit(ratio=0, offset=8))
     for row, hypotheses in enumerate(search(model, p.source, p.source_lengths, SYMBOLS, settings, torch.arange(3))):
-        assert [h.normalized for h in hypotheses if h.finished] == sorted(
-            (h.normalized for h in hypotheses if h.finished), reverse=True
+        assert [h.normalized_score for h in hypotheses if h.finished] == sorted(
+            (h.normalized_score for h in hypotheses if h.finished), reverse=True
         )
         for h in hypotheses:
-            framed = torch.tensor([[SYMBOLS.start, *h.tokens, *([SYMBOLS.end] if h.finished else [])]])
+            framed = torch.tensor([[SYMBOLS.bos, *h.tokens, *([SYMBOLS.eos] if h.finished else [])]])
             source = p.source[row : row + 1, : p.source_lengths[row]]
             scores = token_scores(
                 model, source, torch.tensor([source.shape[1]]), framed, torch.tensor([framed.shape[1]])
             )
             assert h.score == pytest.approx(float(scores.sum()), abs=1e-9)
-            assert h.normalized == pytest.approx(h.score / (framed.shape[1] - 1) ** alpha, abs=1e-9)
+            assert h.normalized_score == pytest.approx(h.score / (framed.shape[1] - 1) ** alpha, abs=1e-9)
 
 
 @every_writer
@@ -255,8 +255,8 @@ def test_a_hypothesis_scores_what_teacher_forcing_gives_it(variant: str, alpha: 
 def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, alpha: float) -> None:
     model = small_model(variant, vocabulary=7)  # 3 words and END: 1 + 3 + 9 + 27 targets of up to 4 tokens
     source = as_read(variant, torch.tensor([[4, 6, 5, 4]]))
-    wide = Beam(128, alpha, early_stopping="steps", best=40)
-    engine = Engine([model], SYMBOLS, BeamSearch(wide, SYMBOLS.end))
+    wide = Beam(128, alpha, early_stopping="steps", n_best=40)
+    engine = SearchEngine([model], SYMBOLS, BeamSearch(wide, SYMBOLS.eos))
     found = engine.search(source, torch.tensor([4]), torch.tensor([4]), torch.tensor([0]))[0]
     oracle = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=alpha, best=40)
     assert len(oracle) == 40
@@ -268,7 +268,7 @@ def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, alph
 @every_writer
 def test_batch_and_order_never_change_a_result(variant: str) -> None:
     model, p = small_model(variant), pairs(variant)
-    settings = Beam(3, best=2, length=Length(ratio=1, extra=3))
+    settings = Beam(3, n_best=2, length_limit=LengthLimit(ratio=1, offset=3))
     together = search(model, p.source, p.source_lengths, SYMBOLS, settings, torch.arange(3))
     for row in range(3):
         source = p.source[row : row + 1, : p.source_lengths[row]]
@@ -309,13 +309,16 @@ def test_a_decoder_alone_searches_up_to_its_last_position() -> None:
     """A long and a short source together: each has the room that it has alone, however little the other leaves."""
     model = (
         SYSTEMS["gpt"]
-        .spec(Vocabulary(VOCABULARY, VOCABULARY, True), "tiny", width=16, layers=1, heads=2, longest=12)
+        .spec(VocabularySizes(VOCABULARY, VOCABULARY, True), "tiny", model_dim=16, layers=1, heads=2, max_positions=12)
         .build()
     )
     model.eval()
     source = torch.randint(4, VOCABULARY, (2, 9), generator=torch.Generator().manual_seed(3))
     lengths = torch.tensor([9, 2])
-    for settings in (Beam(1, length=Length(0, 50)), Beam(3, early_stopping="steps", length=Length(0, 50))):
+    for settings in (
+        Beam(1, length_limit=LengthLimit(0, 50)),
+        Beam(3, early_stopping="steps", length_limit=LengthLimit(0, 50)),
+    ):
         together = search(model, source, lengths, SYMBOLS, settings, torch.arange(2))
         for row, length in enumerate(lengths.tolist()):
             own = source[row : row + 1, :length]

@@ -14,14 +14,15 @@ import torch
 from small import REPRESENTATIVES, TOLERANCE, VARIANTS
 from torch import Tensor
 
-from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
+from dragoman.data import Batch, Batches, EncodedPair, SentencePair, TokenStore, write_store
 from dragoman.models import EncoderDecoderModel, Model
-from dragoman.objectives import OBJECTIVES, Loss, Material, Objective, make, replaced_tokens
+from dragoman.objectives import OBJECTIVES, Loss, Objective, TaskContext, build_objective
+from dragoman.objectives import replaced_token_detection as replaced_tokens
 from dragoman.parts.mixer import Layout
-from dragoman.run import FRAMINGS
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import Tokenizer, learn
-from dragoman.training.step import Learner
+from dragoman.run import DEFAULT_FRAMINGS
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import Tokenizer, learn_tokenizer
+from dragoman.training.train_step import LossModule
 
 TEXT = [f"the old man {verb} a {thing} ." for verb in ("reads", "sees", "has") for thing in ("book", "dog", "tree")]
 QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
@@ -29,19 +30,19 @@ QUIET = {"dropout": 0.0, "attention_dropout": 0.0}
 
 @cache
 def tokenizer() -> Tokenizer:
-    return learn(TEXT, "word", 100)
+    return learn_tokenizer(TEXT, "word", 100)
 
 
 def model_of(variant: str, objective: str = "", **more: object) -> Model:
     """As the laws' small ones, but with nothing left to chance in training."""
     name, settings = VARIANTS[variant]
     known = SYSTEMS[name].settings()
-    small = {key: value for key, value in ({"width": 16, "layers": 2, "heads": 4} | QUIET).items() if key in known}
+    small = {key: value for key, value in ({"model_dim": 16, "layers": 2, "heads": 4} | QUIET).items() if key in known}
     if objective == "spans" and "sentinels" in known:
         more |= {"sentinels": 9}
-    size = tokenizer().size
+    size = tokenizer().vocab_size
     torch.manual_seed(0)
-    model = SYSTEMS[name].spec(Vocabulary(size, size, joint=True), "tiny", **(small | settings | more)).build()
+    model = SYSTEMS[name].spec(VocabularySizes(size, size, joint=True), "tiny", **(small | settings | more)).build()
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(1.5).add_(torch.randn_like(weight) * 0.05)
@@ -49,7 +50,9 @@ def model_of(variant: str, objective: str = "", **more: object) -> Model:
 
 
 def objective_of(name: str, model: Model) -> Objective:
-    return make(name, Material(model, tokenizer(), tokenizer(), FRAMINGS[type(model.spec)], 0.1), {})
+    return build_objective(
+        name, TaskContext(model, tokenizer(), tokenizer(), DEFAULT_FRAMINGS[type(model.spec)], 0.1), {}
+    )
 
 
 def cases() -> list[tuple[str, str]]:
@@ -58,13 +61,13 @@ def cases() -> list[tuple[str, str]]:
     for variant in VARIANTS:
         model = model_of(variant)
         for name, kind in OBJECTIVES.items():
-            if not model.packs or not isinstance(model, kind.trains):
+            if not model.supports_packing or not isinstance(model, kind.model_kind):
                 continue
             if name == "spans" and "sentinels" not in SYSTEMS[VARIANTS[variant][0]].settings():
                 continue
-            if model.source_features is not None and kind.reads == "text":
+            if model.source_features is not None and kind.data_format == "text":
                 continue
-            if objective_of(name, model_of(variant, name) if name == "spans" else model).packs:
+            if objective_of(name, model_of(variant, name) if name == "spans" else model).supports_packing:
                 found.append((variant, name))
     return found
 
@@ -96,24 +99,24 @@ def marked(some: Iterable[tuple[Any, ...]], always: Sequence[tuple[str, str]]) -
 def store(folder: Path, objective: Objective) -> TokenStore:
     """Rows of different lengths, as the objective reads them."""
     random = np.random.default_rng(0)
-    words = min(tokenizer().size, objective.material.model.vocabulary)
+    words = min(tokenizer().vocab_size, objective.task.model.vocab_size)
 
     def rows(lengths: Sequence[int], most: int) -> list[list[int]]:
         return [random.integers(min(7, most - 1), most, length).tolist() for length in lengths]
 
     lengths = random.integers(2, 14, 40).tolist()
-    sources, targets = rows(lengths, tokenizer().size), rows(lengths, words)
-    if objective.reads == "pairs":
+    sources, targets = rows(lengths, tokenizer().vocab_size), rows(lengths, words)
+    if objective.data_format == "pairs":
         targets = rows(random.integers(1, 16, 40).tolist(), words)
-    if objective.reads in ("tags", "turns"):
+    if objective.data_format in ("tags", "turns"):
         targets = [[0 if place % 3 == 1 else word for place, word in enumerate(row)] for row in targets]
-    if objective.reads == "text":
-        examples = [Example(Pair("x", None, "corpus", 1), source, None) for source in sources]
+    if objective.data_format == "text":
+        examples = [EncodedPair(SentencePair("x", None, "corpus", 1), source, None) for source in sources]
     else:
         read: list[Any] = sources
-        if (features := objective.material.model.source_features) is not None:
+        if (features := objective.task.model.source_features) is not None:
             read = [random.standard_normal((length, features), np.float32) for length in lengths]
-        examples = [Example(Pair("x", "y", "corpus", 1), one, other) for one, other in zip(read, targets)]
+        examples = [EncodedPair(SentencePair("x", "y", "corpus", 1), one, other) for one, other in zip(read, targets)]
     return write_store(folder / "store", [examples], 260)
 
 
@@ -122,10 +125,10 @@ def batches(data: TokenStore, objective: Objective, **settings: Any) -> Batches:
         data,
         500,
         seed=0,
-        framing=objective.material.framing,
-        rows=objective.rows,
+        framing=objective.task.framing,
+        build_row=objective.make_row,
         aligned=objective.aligned,
-        width=objective.width,
+        row_length=objective.row_length,
         **settings,
     )
 
@@ -169,9 +172,9 @@ def test_packed_and_padded_rows_teach_the_same(variant: str, name: str, tmp_path
     objective = objective_of(name, model)
     data = store(tmp_path, objective)
     pairs = np.arange(3, 21)
-    packed = batches(data, objective, sizes=objective.sizes).build(pairs, 0)
-    padded = batches(data, objective).build(pairs, 0)
-    assert packed.longest is not None
+    packed = batches(data, objective, sizes=objective.packed_lengths).build_batch(pairs, 0)
+    padded = batches(data, objective).build_batch(pairs, 0)
+    assert packed.max_lengths is not None
     assert len(packed.source) == len(packed.target) == 1
     assert_same(learned(model, objective, packed), learned(model, objective, padded))
 
@@ -187,14 +190,17 @@ def test_a_packed_target_longer_than_its_source_row_stays_finite_without_gradien
     assert isinstance(model, EncoderDecoderModel)
     source, target = torch.arange(7, 13)[None], torch.arange(7, 17)[None]
     lengths = torch.tensor([4, 2]), torch.tensor([3, 5])
-    layouts = Layout.one_row(6, lengths[0], 4), Layout.one_row(10, lengths[1], 5)  # 2 places of the target are left
+    layouts = (
+        Layout.packed_row(6, lengths[0], 4),
+        Layout.packed_row(10, lengths[1], 5),
+    )  # 2 places of the target are left
     recorder: dict[str, list[Tensor]] | None = {} if recorded else None
-    packed = model.features(source, layouts[0], target, layouts[1], recorder)[0][0]
+    packed = model.forward_features(source, layouts[0], target, layouts[1], recorder)[0][0]
     assert packed.isfinite().all()
     for s, t in ((slice(0, 4), slice(0, 3)), (slice(4, 6), slice(3, 8))):
         one, other = source[:, s], target[:, t]
         alone = [Layout.padded(side.shape[1], torch.tensor([side.shape[1]])) for side in (one, other)]
-        torch.testing.assert_close(packed[t], model.features(one, alone[0], other, alone[1])[0][0])
+        torch.testing.assert_close(packed[t], model.forward_features(one, alone[0], other, alone[1])[0][0])
 
 
 COMPILED = [("transformer", "translation"), ("gpt", "language"), ("roberta", "masked")]
@@ -214,15 +220,15 @@ def test_a_learner_compiles_once(variant: str, name: str, tmp_path: Path) -> Non
         return graph.forward
 
     torch._dynamo.reset()
-    learner = Learner(model, objective)
+    learner = LossModule(model, objective)
     compiled = torch.compile(learner, fullgraph=True, dynamic=False, backend=count)
-    data = batches(store(tmp_path, objective), objective, sizes=objective.sizes)
+    data = batches(store(tmp_path, objective), objective, sizes=objective.packed_lengths)
     for step, number in enumerate((0, 7, 15), 1):
-        batch = exact(data.build(np.arange(number, number + 8 + step), 0))
+        batch = exact(data.build_batch(np.arange(number, number + 8 + step), 0))
         torch.manual_seed(step)
-        found = compiled(batch.tensors(), batch.longest, step)
+        found = compiled(batch.tensors(), batch.max_lengths, step)
         torch.manual_seed(step)
-        expected = learner(batch.tensors(), batch.longest, step)
+        expected = learner(batch.tensors(), batch.max_lengths, step)
         for one, other in zip(found, expected):
             torch.testing.assert_close(one, other)
         found[0].backward()
@@ -251,12 +257,12 @@ def test_rows_that_fill_up_a_shape_teach_nothing(
     variant: str, name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     model = model_of(variant, name)
-    given = Material(model, tokenizer(), tokenizer(), FRAMINGS[type(model.spec)], 0.1)
-    objective = make(name, given, settings)
+    given = TaskContext(model, tokenizer(), tokenizer(), DEFAULT_FRAMINGS[type(model.spec)], 0.1)
+    objective = build_objective(name, given, settings)
     data = store(tmp_path, objective)
     pairs = np.arange(3, 21)
-    plain = batches(data, objective).build(pairs, 0)
-    filled = batches(data, objective, multiples=(16, 8)).build(pairs, 0)
+    plain = batches(data, objective).build_batch(pairs, 0)
+    filled = batches(data, objective, multiples=(16, 8)).build_batch(pairs, 0)
     assert len(filled.source) == 32
     assert_same(learned(model, objective, filled), learned(model, objective, plain))
 
@@ -264,4 +270,4 @@ def test_rows_that_fill_up_a_shape_teach_nothing(
 def test_what_is_left_of_a_row_is_not_counted_by_those_who_count() -> None:
     """Statistics over a batch and balances over experts are of real tokens: such systems are not packed."""
     for variant in ("transformer batch norm", "moe", "moe one of three"):
-        assert not model_of(variant).packs
+        assert not model_of(variant).supports_packing

@@ -23,8 +23,8 @@ from small import (
 from torch import Tensor, nn
 
 from dragoman.models import Model
-from dragoman.parts.mixer import Ctx, Layout
-from dragoman.parts.quick import quick
+from dragoman.parts.inference import optimize_for_inference
+from dragoman.parts.mixer import Context, Layout
 
 
 def whole(model: Model, variant: str) -> Tensor:
@@ -42,7 +42,7 @@ def same_in_float32(found: Tensor, expected: Tensor) -> None:
 def test_logits_are_the_same(variant: str) -> None:
     model = small_model(variant)
     before = whole(model, variant)
-    made = quick(model)
+    made = optimize_for_inference(model)
     torch.testing.assert_close(whole(made, variant), before, **TOLERANCE)
     assert torch.equal(whole(model, variant), before), "the model that was given has changed"
 
@@ -53,14 +53,16 @@ def test_logits_are_the_same(variant: str) -> None:
 @torch.no_grad()
 def test_logits_in_float32_are_those_in_float64(variant: str) -> None:
     model = small_model(variant)
-    same_in_float32(whole(quick(model), variant), whole(exact(model), variant))
+    same_in_float32(whole(optimize_for_inference(model), variant), whole(exact(model), variant))
 
 
 @laws_over(WRITERS, always=WRITERS)
 @torch.no_grad()
 def test_steps_are_the_same(variant: str) -> None:
     model = small_model(variant)
-    torch.testing.assert_close(first_step(quick(model), variant), first_step(model, variant), **TOLERANCE)
+    torch.testing.assert_close(
+        first_step(optimize_for_inference(model), variant), first_step(model, variant), **TOLERANCE
+    )
 
 
 @pytest.mark.portable
@@ -69,13 +71,15 @@ def test_steps_are_the_same(variant: str) -> None:
 @torch.no_grad()
 def test_steps_in_float32_are_those_in_float64(variant: str) -> None:
     model = small_model(variant)
-    same_in_float32(first_step(quick(model), variant), first_step(exact(model), variant))
+    same_in_float32(first_step(optimize_for_inference(model), variant), first_step(exact(model), variant))
 
 
 def first_step(model: Model, variant: str) -> Tensor:
     p = pairs(variant)
-    begin = model.start(p.source, p.source_lengths, beam=2, longest=3, first=SYMBOLS.start)
-    return model.decode(begin.tokens[:, None], Ctx(Layout.steps(begin.positions), begin.memory), begin.state)[0]
+    begin = model.start_decoding(p.source, p.source_lengths, beam=2, longest=3, first=SYMBOLS.bos)
+    return model.decode(
+        begin.tokens[:, None], Context(Layout.continuation(begin.positions), begin.memory), begin.state
+    )[0]
 
 
 @pytest.mark.float32
@@ -88,13 +92,16 @@ def test_int8_logits_point_the_same_way(variant: str) -> None:
     hundredths of the logits' length, while a cosine of 0.99 allows for an error of 14 %.
     """
     model = small_model(variant)
-    a, b = (made.nan_to_num(neginf=0.0) for made in (whole(model, variant), whole(quick(model, "int8"), variant)))
+    a, b = (
+        made.nan_to_num(neginf=0.0)
+        for made in (whole(model, variant), whole(optimize_for_inference(model, "int8"), variant))
+    )
     assert nn.functional.cosine_similarity(a, b, dim=-1).median() > 0.99
 
 
 def test_weights_are_shared_and_keep_their_names() -> None:
     model = small_model("transformer")
-    made = quick(model)
+    made = optimize_for_inference(model)
     assert made.state_dict().keys() == model.state_dict().keys()
     pointers = {name: weight.data_ptr() for name, weight in model.state_dict().items()}
     assert {name: weight.data_ptr() for name, weight in made.state_dict().items()} == pointers

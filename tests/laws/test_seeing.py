@@ -15,25 +15,26 @@ from small import SYMBOLS, TOLERANCE, every_system, every_writer, pairs, small_m
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from dragoman.lens.gradients import spread
-from dragoman.lens.look import steps_of
-from dragoman.lens.places import places
-from dragoman.lens.reading import read
-from dragoman.lens.watching import Watching, ranked
+from dragoman.lens.beam_recorder import RecordingStrategy, assign_ranks
+from dragoman.lens.forward_pass import record_forward
+from dragoman.lens.gradients import evenly_spaced
+from dragoman.lens.position_encodings import position_encodings
+from dragoman.lens.sentence_inspector import token_predictions
 from dragoman.models import Model
-from dragoman.parts import attention, compressed, convolution, recurrent_context
-from dragoman.parts.attention import Look
-from dragoman.parts.compressed import LocalAttentionMixer
-from dragoman.parts.mixer import Ctx, Layout
-from dragoman.parts.relative import ShawKeys
-from dragoman.parts.score import AdditiveScore, ConcatScore
-from dragoman.search import Beam, Length, Sample, engine
+from dragoman.parts import attention, convolution, recurrent_context
+from dragoman.parts import long_attention as compressed
+from dragoman.parts.attention import AttentionArgs
+from dragoman.parts.attention_scores import AdditiveScore, ConcatScore
+from dragoman.parts.long_attention import LocalAttentionMixer
+from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.relative_positions import ShawKeys
+from dragoman.search import Beam, LengthLimit, Sample, build_engine
 from dragoman.search.scoring import token_scores
 
 
 def first_pair(variant: str, model: Model) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     p = pairs(variant)
-    target = p.target[:1] if model.writes else p.target[:1, :0]
+    target = p.target[:1] if model.can_generate else p.target[:1, :0]
     return p.source[:1], p.source_lengths[:1], target, torch.tensor([target.shape[1]])
 
 
@@ -45,8 +46,8 @@ class Call:
     key: Tensor
     queries: Layout
     keys: Layout
-    look: Look
-    ctx: Ctx
+    look: AttentionArgs
+    context: Context
     kernel: Tensor | None  # the weights as PyTorch's kernel has them
 
 
@@ -56,15 +57,17 @@ def overheard() -> Iterator[list[Call]]:
     calls: list[Call] = []
     original = attention.attend
 
-    def attend(query: Tensor, key: Tensor, value: Tensor, queries: Any, keys: Any, ctx: Ctx, look: Look) -> Tensor:
-        plain = replace(ctx, recorder=None)
-        answer = original(query, key, value, queries, keys, ctx, look)
+    def attend(
+        query: Tensor, key: Tensor, value: Tensor, queries: Any, keys: Any, context: Context, look: AttentionArgs
+    ) -> Tensor:
+        plain = replace(context, recorder=None)
+        answer = original(query, key, value, queries, keys, context, look)
         torch.testing.assert_close(answer, original(query, key, value, queries, keys, plain, look), **TOLERANCE)
         kernel = None
         if look.score is None and not any(isinstance(part, ShawKeys) for part in look.positions):
             identity = torch.eye(key.shape[2]).expand(*key.shape[:2], -1, -1)  # what comes out are the weights
             kernel = original(query, key, identity, queries, keys, plain, look)
-        calls.append(Call(query, key, queries, keys, look, ctx, kernel))
+        calls.append(Call(query, key, queries, keys, look, context, kernel))
         return answer
 
     with (
@@ -95,10 +98,10 @@ def by_hand(call: Call) -> Tensor:
         if isinstance(part, ShawKeys):
             away = (j[:, None, :] - i[:, :, None]).clamp(-part.clip, part.clip) + part.clip
             scores = scores + torch.einsum("bhte,btse->bhts", query, part.keys.weight[away]) * scale
-        elif (bias := part.bias(call.query * scale, i, j)) is not None:
+        elif (bias := part.score_bias(call.query * scale, i, j)) is not None:
             scores = scores + bias
     if call.look.visibility is not None:
-        scores = scores.masked_fill(~call.look.visibility.see(i, j, call.ctx)[:, None], -torch.inf)
+        scores = scores.masked_fill(~call.look.visibility.mask(i, j, call.context)[:, None], -torch.inf)
     return scores.softmax(-1)
 
 
@@ -107,8 +110,8 @@ def by_hand(call: Call) -> Tensor:
 def test_attention_is_what_was_computed_and_its_rows_sum_to_one(variant: str) -> None:
     model = small_model(variant)
     with overheard() as calls:
-        done = read(model, *first_pair(variant, model))
-    if not done.weights:
+        done = record_forward(model, *first_pair(variant, model))
+    if not done.attention_weights:
         assert not calls, "there was attention that nobody wrote down"
         return
     computed: dict[str, list[Tensor]] = {}
@@ -117,7 +120,7 @@ def test_attention_is_what_was_computed_and_its_rows_sum_to_one(variant: str) ->
         computed.setdefault(call.look.path, []).append(expected)
         if call.kernel is not None:
             torch.testing.assert_close(call.kernel, expected, **TOLERANCE)
-    for path, weights in done.weights.items():
+    for path, weights in done.attention_weights.items():
         torch.testing.assert_close(weights, torch.cat(computed[path], 2)[0], **TOLERANCE)
         torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), **TOLERANCE)
 
@@ -127,13 +130,13 @@ def test_attention_is_what_was_computed_and_its_rows_sum_to_one(variant: str) ->
 def test_word_by_word_it_looks_at_the_same_as_teacher_forced(variant: str) -> None:
     model = small_model(variant)
     source, lengths, target, target_lengths = first_pair(variant, model)
-    whole = read(model, source, lengths, target, target_lengths).weights
-    begin = model.start(source, lengths, beam=1, longest=9, first=SYMBOLS.start)
+    whole = record_forward(model, source, lengths, target, target_lengths).attention_weights
+    begin = model.start_decoding(source, lengths, beam=1, longest=9, first=SYMBOLS.bos)
     first, state = int(begin.positions[0]), begin.state
     for t in range(target.shape[1]):
         recorder: dict[str, list[Tensor]] = {}
-        ctx = Ctx(Layout.steps(begin.positions + t), begin.memory, recorder=recorder)
-        _, state = model.decode(target[:, t : t + 1], ctx, state)
+        context = Context(Layout.continuation(begin.positions + t), begin.memory, recorder=recorder)
+        _, state = model.decode(target[:, t : t + 1], context, state)
         for path, (weights,) in recorder.items():
             row = t if path in model.memory_paths else first + t
             expected, found = whole[path][:, row], weights[0, :, 0]
@@ -152,12 +155,12 @@ def test_word_by_word_it_looks_at_the_same_as_teacher_forced(variant: str) -> No
 def test_the_last_layer_says_what_the_model_says(variant: str) -> None:
     model = small_model(variant)
     source, lengths, target, target_lengths = first_pair(variant, model)
-    done = read(model, source, lengths, target, target_lengths)
-    own = (model(source, lengths, target, target_lengths) if model.writes else model(source, lengths))[0]
+    done = record_forward(model, source, lengths, target, target_lengths)
+    own = (model(source, lengths, target, target_lengths) if model.can_generate else model(source, lengths))[0]
     torch.testing.assert_close(done.logits, own, **TOLERANCE)
-    assert next(iter(done.layers)) == "input"
-    torch.testing.assert_close(list(done.layers.values())[-1], own, **TOLERANCE)
-    assert all(layer.shape == own.shape for layer in done.layers.values())
+    assert next(iter(done.layer_logits)) == "input"
+    torch.testing.assert_close(list(done.layer_logits.values())[-1], own, **TOLERANCE)
+    assert all(layer.shape == own.shape for layer in done.layer_logits.values())
 
 
 @every_writer
@@ -165,27 +168,27 @@ def test_the_last_layer_says_what_the_model_says(variant: str) -> None:
 def test_alternatives_are_a_teacher_forced_pass(variant: str) -> None:
     model = small_model(variant)
     source, lengths, target, target_lengths = first_pair(variant, model)
-    done = read(model, source, lengths, target, target_lengths)
-    tokens = [*target[0, 1:].tolist(), SYMBOLS.end]
-    steps = steps_of(done.logits, tokens, str, 3)
-    framed = torch.tensor([[*target[0].tolist(), SYMBOLS.end]])
+    done = record_forward(model, source, lengths, target, target_lengths)
+    tokens = [*target[0, 1:].tolist(), SYMBOLS.eos]
+    steps = token_predictions(done.logits, tokens, str, 3)
+    framed = torch.tensor([[*target[0].tolist(), SYMBOLS.eos]])
     scores = token_scores(model, source, lengths, framed, torch.tensor([framed.shape[1]]))[0]
     torch.testing.assert_close(torch.tensor([step.log_probability for step in steps]), scores, **TOLERANCE)
     for step, p in zip(steps, model(source, lengths, target, target_lengths)[0].softmax(-1), strict=True):
         best = sorted(range(len(p)), key=lambda token: -float(p[token]))
-        assert [one.token for one in step.alternatives] == best[:3]
-        assert step.rank == 1 + best.index(step.token)
+        assert [one.token_id for one in step.alternatives] == best[:3]
+        assert step.rank == 1 + best.index(step.token_id)
         assert step.alternatives[0].probability == pytest.approx(float(p.max()), rel=1e-9)
         assert step.entropy == pytest.approx(-sum(float(q) * math.log2(float(q)) for q in p), rel=1e-9)
 
 
 SEARCHES = {
-    "beam": Beam(4, 0.6, best=3, length=Length(0, 6)),
-    "greedy": Beam(1, length=Length(0, 6)),
-    "hopeless": Beam(3, early_stopping=False, best=2, length=Length(0, 5)),
-    "steps": Beam(2, early_stopping="steps", length=Length(0, 5), normalisation="gnmt"),
-    "diverse": Beam(4, groups=2, best=2, length=Length(0, 5)),
-    "samples": Sample(best=3, seed=5, length=Length(0, 6)),
+    "beam": Beam(4, 0.6, n_best=3, length_limit=LengthLimit(0, 6)),
+    "greedy": Beam(1, length_limit=LengthLimit(0, 6)),
+    "hopeless": Beam(3, early_stopping=False, n_best=2, length_limit=LengthLimit(0, 5)),
+    "steps": Beam(2, early_stopping="steps", length_limit=LengthLimit(0, 5), length_normalization="gnmt"),
+    "diverse": Beam(4, num_groups=2, n_best=2, length_limit=LengthLimit(0, 5)),
+    "samples": Sample(n_best=3, seed=5, length_limit=LengthLimit(0, 6)),
 }
 
 
@@ -202,34 +205,37 @@ def test_every_search_has_a_tree(way: str) -> None:
 def check_tree(variant: str, way: str) -> None:
     model, settings = small_model(variant), SEARCHES[way]
     source, lengths, _, _ = first_pair(variant, model)
-    limits, keys = settings.length.limits(lengths, model.room(lengths)), torch.zeros(1, dtype=torch.long)
-    plain = engine([model], SYMBOLS, settings).search(source, lengths, limits, keys)[0]
-    searching = engine([model], SYMBOLS, settings)
-    watching = Watching(searching.strategy, SYMBOLS.end, settings)
+    limits, keys = (
+        settings.length_limit.max_lengths(lengths, model.max_target_length(lengths)),
+        torch.zeros(1, dtype=torch.long),
+    )
+    plain = build_engine([model], SYMBOLS, settings).search(source, lengths, limits, keys)[0]
+    searching = build_engine([model], SYMBOLS, settings)
+    watching = RecordingStrategy(searching.strategy, SYMBOLS.eos, settings)
     searching.strategy = watching
     assert searching.search(source, lengths, limits, keys)[0] == plain, "looking has changed what is found"
-    nodes = ranked(watching.nodes, plain)
+    nodes = assign_ranks(watching.nodes, plain)
     best = next(node for node in nodes if node.rank == 1)
 
     def tokens(number: int | None) -> list[int]:
-        return [] if not number else [*tokens(nodes[number].parent), nodes[number].token]
+        return [] if not number else [*tokens(nodes[number].parent), nodes[number].token_id]
 
-    written = tokens(best.number)
-    assert written == [*plain[0].tokens, *([SYMBOLS.end] if plain[0].finished else [])]
+    written = tokens(best.index)
+    assert written == [*plain[0].tokens, *([SYMBOLS.eos] if plain[0].finished else [])]
     assert best.score == pytest.approx(plain[0].score, abs=1e-9)
-    assert best.normalised == pytest.approx(plain[0].normalized, abs=1e-9) or way == "samples"
-    assert {node.fate for node in nodes[1:] if node.rank} <= {"finished", "cut"}
-    assert [node.number for node in nodes] == list(range(len(nodes)))
+    assert best.normalized_score == pytest.approx(plain[0].normalized_score, abs=1e-9) or way == "samples"
+    assert {node.status for node in nodes[1:] if node.rank} <= {"finished", "cut"}
+    assert [node.index for node in nodes] == list(range(len(nodes)))
     if way not in ("samples", "diverse"):  # whose rows know nothing of each other
-        assert len({(node.parent, node.token) for node in nodes}) == len(nodes)
+        assert len({(node.parent, node.token_id) for node in nodes}) == len(nodes)
     for node in nodes[1 :: len(nodes) // 4]:  # scores are those of teacher forcing
-        framed = torch.tensor([[SYMBOLS.start, *tokens(node.number)]])
+        framed = torch.tensor([[SYMBOLS.bos, *tokens(node.index)]])
         scores = token_scores(model, source, lengths, framed, torch.tensor([framed.shape[1]]))[0]
         assert node.score == pytest.approx(float(scores.sum()), abs=1e-9)
         assert node.log_probability == pytest.approx(float(scores[-1]), abs=1e-9)
         assert node.step == framed.shape[1] - 1
     going_on = {node.parent for node in nodes[1:]}
-    assert all(nodes[parent].fate == "kept" for parent in going_on if parent is not None)
+    assert all(nodes[parent].status == "kept" for parent in going_on if parent is not None)
 
 
 class Operations(TorchDispatchMode):
@@ -251,19 +257,19 @@ def test_nothing_is_left_of_a_look(variant: str) -> None:
     pair = first_pair(variant, model)
     with Operations() as before:
         model(*pair)
-    assert read(model, *pair).weights
+    assert record_forward(model, *pair).attention_weights
     with Operations() as after:
         model(*pair)
     assert before.names == after.names
     for part in model.modules():
         assert not part._forward_hooks
         assert not part._forward_pre_hooks
-    assert Ctx(Layout(torch.zeros(1, 1))).recorder is None
+    assert Context(Layout(torch.zeros(1, 1))).recorder is None
 
 
 @every_system
 def test_every_position_part_can_be_shown(variant: str) -> None:
-    for one in places(small_model(variant), 12):
+    for one in position_encodings(small_model(variant), 12):
         count = len(one.labels)
         if one.bias is not None:
             assert one.bias.shape[1:] == (count, count)
@@ -275,5 +281,5 @@ def test_every_position_part_can_be_shown(variant: str) -> None:
 
 
 def test_spread_takes_the_first_and_the_last() -> None:
-    assert spread(3, 5) == [0, 1, 2]
-    assert spread(10, 4) == [0, 3, 6, 9]
+    assert evenly_spaced(3, 5) == [0, 1, 2]
+    assert evenly_spaced(10, 4) == [0, 3, 6, 9]

@@ -8,21 +8,21 @@ from small import SYMBOLS, WRITERS, as_read, every_writer, pairs, small_model
 from torch import Tensor
 
 from dragoman.models import Model
-from dragoman.search import Beam, Hypothesis, Length, Sample, engine
-from dragoman.search.engine import Rule
-from dragoman.search.rules import Prefix
+from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, build_engine
+from dragoman.search.engine import LogitsProcessor
+from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.slots import Tree
-from dragoman.search.speculative import Acceptance, SpeculativeEngine
+from dragoman.search.speculative import AcceptanceStats, SpeculativeEngine
 
 READS_VECTORS = [name for name in WRITERS if as_read(name, torch.tensor([[4]])).dim() == 3]
 #: a cache, a recurrent state, a state that a position starts, buffers, and one sequence with the source
 DRAFTS = ("transformer", "luong", "bahdanau", "convs2s", "gpt")
-SHORT, LONG = Length(ratio=0, extra=9), Length(ratio=0, extra=40, least=36)
+SHORT, LONG = LengthLimit(ratio=0, offset=9), LengthLimit(ratio=0, offset=40, min=36)
 SEARCHES = [
-    Beam(1, length=SHORT),
-    Beam(1, length=Length(ratio=0, extra=9, least=5), no_repeat=2),
-    Beam(1, length=LONG),
-    Sample(seed=3, length=SHORT),
+    Beam(1, length_limit=SHORT),
+    Beam(1, length_limit=LengthLimit(ratio=0, offset=9, min=5), no_repeat_ngram_size=2),
+    Beam(1, length_limit=LONG),
+    Sample(seed=3, length_limit=SHORT),
 ]
 
 
@@ -43,22 +43,22 @@ def both(
     variant: str,
     settings: Beam | Sample,
     ahead: int = 4,
-    rules: tuple[Rule, ...] = (),
+    rules: tuple[LogitsProcessor, ...] = (),
     wishes: Tree | None = None,
     most: int | None = None,
-) -> tuple[list[Hypothesis], Acceptance]:
+) -> tuple[list[Hypothesis], AcceptanceStats]:
     """What is found without the draft, after it has been seen to be what is found with it."""
     p = pairs(variant)
-    limits = settings.length.limits(p.source_lengths, model.room(p.source_lengths))
+    limits = settings.length_limit.max_lengths(p.source_lengths, model.max_target_length(p.source_lengths))
     asked: tuple[Tensor, ...] = (p.source, p.source_lengths, limits, torch.arange(3))
-    alone = engine([model], SYMBOLS, settings, rules)
+    alone = build_engine([model], SYMBOLS, settings, rules)
     drafted = SpeculativeEngine(alone, draft, ahead)
     found = [one for [one] in drafted.search(*asked, wishes, most)]
     plain = [one for [one] in alone.search(*asked, wishes)]
     assert [one.tokens for one in found] == [one.tokens for one in plain]
     assert [one.finished for one in found] == [one.finished for one in plain]
     assert [one.score for one in found] == pytest.approx([one.score for one in plain], abs=1e-9)
-    assert [one.normalized for one in found] == pytest.approx([one.normalized for one in plain], abs=1e-9)
+    assert [one.normalized_score for one in found] == pytest.approx([one.normalized_score for one in plain], abs=1e-9)
     return plain, drafted.acceptance
 
 
@@ -72,9 +72,9 @@ def test_a_draft_changes_nothing(variant: str) -> None:
         for settings in some:
             _, acceptance = both(model, draft, variant, settings, ahead)
             if not amount:
-                assert acceptance.accepted == acceptance.offered > 0
+                assert acceptance.accepted == acceptance.proposed > 0
             accepted.append(acceptance)
-    assert any(0 < one.accepted < one.offered for one in accepted)
+    assert any(0 < one.accepted < one.proposed for one in accepted)
 
 
 @every_writer
@@ -83,12 +83,12 @@ def test_the_draft_may_be_another_system(variant: str) -> None:
         pytest.skip("it reads no tokens")
     model = small_model(variant)
     for draft in DRAFTS:
-        both(model, small_model(draft), variant, Beam(1, length=SHORT), ahead=2)
+        both(model, small_model(draft), variant, Beam(1, length_limit=SHORT), ahead=2)
 
 
 @every_writer
 def test_a_target_begins_as_it_is_told_with_a_draft_too(variant: str) -> None:
     wishes = {"prefix": torch.tensor([[5, 9, 5], [0, 0, 0], [7, 0, 0]]), "prefix_length": torch.tensor([3, 0, 1])}
-    model, settings = small_model(variant), Beam(1, length=SHORT)
-    found, _ = both(model, shaken(variant, 0.2), variant, settings, 4, (Prefix(),), wishes, most=2)
+    model, settings = small_model(variant), Beam(1, length_limit=SHORT)
+    found, _ = both(model, shaken(variant, 0.2), variant, settings, 4, (ForcedPrefix(),), wishes, most=2)
     assert found[0].tokens[:3] == [5, 9, 5]

@@ -14,7 +14,7 @@ import pytest
 
 import dragoman
 from dragoman.models import model_from_dict, model_to_dict
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
@@ -47,4 +47,4 @@ def test_an_old_run_is_resumed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", SPECS)
 def test_an_old_spec_is_the_present_one(name: str) -> None:
     spec = model_from_dict(SPECS[name], {})
-    assert model_to_dict(spec) == model_to_dict(SYSTEMS[name].spec(Vocabulary(100, 100), "tiny"))
+    assert model_to_dict(spec) == model_to_dict(SYSTEMS[name].spec(VocabularySizes(100, 100), "tiny"))

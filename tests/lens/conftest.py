@@ -8,12 +8,12 @@ from lens_pages import MALICE
 from dragoman.config import Config, DataConfig, SystemConfig, TextConfig, TrainingConfig
 from dragoman.run import Run, load
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 
 class Quiet(Display):
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         pass
 
 
@@ -37,12 +37,12 @@ def make_run(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Run]:
         config = Config(
             DataConfig(paths[0], paths[1], paths[2], paths[3], max_length=100),
             TextConfig(tokenizer=kind, vocab_size=350),
-            SystemConfig(system, "tiny", {"width": 16, "layers": 1} | heads),
+            SystemConfig(system, "tiny", {"model_dim": 16, "layers": 1} | heads),
             training=TrainingConfig(
                 batch_tokens=256, steps=20, validation_interval=10, learning_rate=0.01, warmup_steps=5, device="cpu"
             ),
         )
-        prepare(folder / name, config, lambda text: None)
+        prepare_run(folder / name, config, lambda text: None)
         trainer = Trainer(folder / name, Quiet())
         trainer.interrupted = interrupted
         trainer.train()

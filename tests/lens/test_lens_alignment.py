@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dragoman.lens.alignment import alignment_lines, heat_lines
-from dragoman.lens.words import labels, over_words, word_attention
-from dragoman.run import Attention, Run
+from dragoman.lens.text_heatmap import alignment_lines, attention_heatmap_lines
+from dragoman.lens.word_attention import merge_to_words, word_attention, word_labels
+from dragoman.run import Run, SentenceAttention
 
 
 def test_each_target_word_stands_over_its_source_word_and_place() -> None:
@@ -55,7 +55,9 @@ def test_control_characters_do_not_reach_the_terminal() -> None:
 
 def test_the_heat_map_of_blocks_has_a_row_a_target_piece_and_a_column_a_source_piece() -> None:
     cross = torch.tensor([[0.9, 0.06, 0.04], [0.3, 0.6, 0.1]])
-    assert heat_lines(Attention(["▁the", "人間", "x"], ["▁der", "e\u0301"], {}, cross, []))[:-1] == [
+    assert attention_heatmap_lines(SentenceAttention(["▁the", "人間", "x"], ["▁der", "e\u0301"], {}, cross, []))[
+        :-1
+    ] == [
         "      ▁the  人間  x",
         "▁der  ████  ░░░░  ··",
         "e\u0301     ▒▒▒▒  ▓▓▓▓  ░░",
@@ -64,16 +66,16 @@ def test_the_heat_map_of_blocks_has_a_row_a_target_piece_and_a_column_a_source_p
 
 
 def test_a_wide_heat_map_is_folded() -> None:
-    attention = Attention(["piece"] * 40, ["a", "b"], {}, torch.full((2, 40), 1 / 40), [])
-    lines = heat_lines(attention, width=50)
+    attention = SentenceAttention(["piece"] * 40, ["a", "b"], {}, torch.full((2, 40), 1 / 40), [])
+    lines = attention_heatmap_lines(attention, width=50)
     assert all(len(line) <= 50 for line in lines[:-1])
     assert sum(line.split().count("piece") for line in lines) == 40
-    assert heat_lines(Attention(["a"], ["b"], {}, None, [])) == ["this system has no attention"]
+    assert attention_heatmap_lines(SentenceAttention(["a"], ["b"], {}, None, [])) == ["this system has no attention"]
 
 
 def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces() -> None:
     weights = torch.tensor([[0.1, 0.2, 0.6, 0.1], [0.3, 0.4, 0.1, 0.2], [0.5, 0.1, 0.2, 0.2]])
-    merged = over_words(weights, source_words=[0, 0, 1, -1], target_words=[0, 1, 1])
+    merged = merge_to_words(weights, source_words=[0, 0, 1, -1], target_words=[0, 1, 1])
     assert merged.tolist() == [
         [pytest.approx(0.3), pytest.approx(0.6), pytest.approx(0.1)],
         [pytest.approx(0.65), pytest.approx(0.15), pytest.approx(0.2)],
@@ -81,9 +83,9 @@ def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces() 
 
 
 def test_a_word_is_labelled_with_all_that_its_pieces_cover() -> None:
-    assert labels("a <unk> b.", [0, 1, 2, 2, -1]) == ["a", "<unk>", "b."]
-    assert labels("हिन्दी है", [0, 0, 1]) == ["हिन्दी", "है"]
-    assert labels("", [-1]) == []
+    assert word_labels("a <unk> b.", [0, 1, 2, 2, -1]) == ["a", "<unk>", "b."]
+    assert word_labels("हिन्दी है", [0, 0, 1]) == ["हिन्दी", "है"]
+    assert word_labels("", [-1]) == []
 
 
 def test_the_attention_of_words_still_sums_to_one(run: Run) -> None:

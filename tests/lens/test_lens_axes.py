@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.lens.axes import log_ticks, plain_number, thin, tick_label, ticks
+from dragoman.lens.axes import downsample, format_number, linear_ticks, log_ticks, tick_label
 
 finite = st.floats(-1e9, 1e9).filter(lambda x: x == 0 or abs(x) > 1e-9)
 
@@ -26,13 +26,13 @@ finite = st.floats(-1e9, 1e9).filter(lambda x: x == 0 or abs(x) > 1e-9)
     ],
 )
 def test_ticks_are_round_numbers_around_the_range(low: float, high: float, expected: list[float]) -> None:
-    assert ticks(low, high) == expected
+    assert linear_ticks(low, high) == expected
 
 
 @given(finite, finite)
 def test_ticks_are_few_even_and_cover_the_range(one: float, other: float) -> None:
     low, high = sorted((one, other))
-    found = ticks(low, high)
+    found = linear_ticks(low, high)
     room = 1e-6 * (found[-1] - found[0])
     assert 2 <= len(found) <= 6
     assert found[0] <= low + room
@@ -71,7 +71,7 @@ def test_logarithmic_ticks_cover_the_range(one: float, other: float) -> None:
     ],
 )
 def test_numbers_are_written_to_four_figures(value: float, text: str) -> None:
-    assert plain_number(value) == text
+    assert format_number(value) == text
 
 
 def test_large_ticks_are_short() -> None:
@@ -86,8 +86,8 @@ def test_large_ticks_are_short() -> None:
 
 def test_a_long_curve_keeps_its_mean_and_a_short_one_its_points() -> None:
     points = [(float(i), float(i % 2)) for i in range(10_000)]
-    thinned = thin(points, 100)
+    thinned = downsample(points, 100)
     assert len(thinned) == 100
     assert all(y == 0.5 for _, y in thinned)
-    assert thin(points[:100], 100) == points[:100]
-    assert thin([]) == []
+    assert downsample(points[:100], 100) == points[:100]
+    assert downsample([]) == []

@@ -12,12 +12,18 @@ from typing import Any
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.lens.diagnosis import diagnose, languages, validation_pairs
-from dragoman.lens.diagnosis.babbling import babbling, copying, loops, repeated_input, target_words
-from dragoman.lens.diagnosis.content import alignment_error, coverage, length_ratio, quality_by_length
-from dragoman.lens.diagnosis.gender import gender, read_templates, templates_of
-from dragoman.lens.diagnosis.page import lines, page
-from dragoman.lens.diagnosis.templates import TEMPLATES
+from dragoman.lens.diagnosis import diagnose, language_pair, validation_pairs
+from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
+from dragoman.lens.diagnosis.diagnosis_report import diagnosis_lines, diagnosis_page
+from dragoman.lens.diagnosis.gender import gender, load_templates, parse_templates
+from dragoman.lens.diagnosis.gender_templates import TEMPLATES
+from dragoman.lens.diagnosis.hallucination import (
+    copying,
+    find_loop,
+    hallucination,
+    repeated_input,
+    words_of_both_languages,
+)
 from dragoman.run import Run, Translation
 
 
@@ -47,13 +53,13 @@ def test_the_gender_that_is_chosen_is_counted() -> None:
     )
     found = gender(run, "hu-en", None)
     assert found.value == pytest.approx(100 * 15 / 16)  # of 17 sentences one is not English, one is “he”
-    assert found.numbers["masculine"] == pytest.approx(100 / 17)
-    assert found.numbers["nothing"] == pytest.approx(100 / 17)
+    assert found.metrics["masculine"] == pytest.approx(100 / 17)
+    assert found.metrics["nothing"] == pytest.approx(100 / 17)
     assert "came out feminine" in found.explanation
 
 
 def test_genders_are_told_apart_by_whole_words() -> None:
-    doctor = next(one for one in templates_of("en-de", None) if "doctor" in one.source)
+    doctor = next(one for one in load_templates("en-de", None) if "doctor" in one.source)
     assert doctor.gender("Die Ärztin ist müde.") == "feminine"
     assert doctor.gender("Der Arzt ist müde.") == "masculine"
     assert doctor.gender("Arzt und Ärztin.") == "both"
@@ -62,7 +68,7 @@ def test_genders_are_told_apart_by_whole_words() -> None:
 
 def test_a_pair_without_templates_says_so_plainly() -> None:
     run: Any = Parrot(str)
-    assert gender(run, "en-hu", None).figure == "not measured"
+    assert gender(run, "en-hu", None).formatted_value == "not measured"
     assert "no templates for en-hu, only for en-de" in gender(run, "en-hu", None).explanation
     assert "--pair" in gender(run, None, None).explanation
 
@@ -70,20 +76,20 @@ def test_a_pair_without_templates_says_so_plainly() -> None:
 def test_templates_can_be_extended(tmp_path: Path) -> None:
     file = tmp_path / "mine.tsv"
     file.write_text("# mine\n[en-hu]\nframe\tThe {} sleeps.\nking\tkirálynő\tkirály\tfej\n[xx-en]\nO.\tshe\the\n")
-    (one,) = templates_of("en-hu", file)
+    (one,) = load_templates("en-hu", file)
     assert one.source == "The king sleeps."
     assert one.gender("A király alszik.") == "masculine"
     assert one.gender("A fej.") == "neutral"
     with pytest.raises(UserError, match="no templates for en-zz: it has en-hu, xx-en"):
-        templates_of("en-zz", file)
+        load_templates("en-zz", file)
     with pytest.raises(UserError, match="line 1: a language pair"):
-        read_templates("doctor\ta\tb", "mine")
+        parse_templates("doctor\ta\tb", "mine")
     with pytest.raises(UserError, match="line 2: expected a source"):
-        read_templates("[a-b]\ndoctor", "mine")
+        parse_templates("[a-b]\ndoctor", "mine")
 
 
 def test_all_built_in_templates_can_be_read() -> None:
-    found = read_templates(TEMPLATES, "built-in")
+    found = parse_templates(TEMPLATES, "built-in")
     assert {"en-de", "hu-en", "tr-en", "fi-en", "hu-de", "tr-de", "fi-de"} <= set(found)
     for templates in found.values():
         assert len(templates) >= 10
@@ -94,17 +100,17 @@ def test_all_built_in_templates_can_be_read() -> None:
 
 
 def test_loops_are_words_in_a_row() -> None:
-    assert loops("a a a a") == "a"
-    assert loops("x a b a b a b a b y") == "a b"
-    assert loops("a b c a b c") is None
+    assert find_loop("a a a a") == "a"
+    assert find_loop("x a b a b a b a b y") == "a b"
+    assert find_loop("a b c a b c") is None
 
 
 def test_a_run_that_goes_on_and_on_babbles() -> None:
     sources = ["The man sleeps.", "The man eats."]
-    assert babbling(Parrot(str), sources, "en-de").value == 0  # type: ignore[arg-type]
-    assert babbling(Parrot(str, finished=False), sources, "en-de").value == 100  # type: ignore[arg-type]
+    assert hallucination(Parrot(str), sources, "en-de").value == 0  # type: ignore[arg-type]
+    assert hallucination(Parrot(str, finished=False), sources, "en-de").value == 100  # type: ignore[arg-type]
     prophet: Any = Parrot(lambda text: "the end of days draws near and all of us must be ready for it now")
-    assert babbling(prophet, sources, "en-de").numbers["repeated input"] > 70
+    assert hallucination(prophet, sources, "en-de").metrics["repeated input"] > 70
     assert repeated_input(sources)[0] == " ".join(["The"] * 20)
 
 
@@ -112,7 +118,7 @@ def test_words_of_the_source_are_copies_unless_the_reference_has_them() -> None:
     sources = ["Anna sees the dog.", "Peter sleeps."]
     found = copying(sources, said("Anna sieht the Hund.", "Peter sleeps."), ["Anna sieht den Hund.", "Peter schläft."])
     assert found.value == pytest.approx(100 * 2 / 6)  # “the” and “sleeps”
-    assert found.numbers["whole sentences"] == 50
+    assert found.metrics["whole sentences"] == 50
     assert [one.remark for one in found.examples] == ["copied: the", "copied: sleeps"]
 
 
@@ -121,7 +127,7 @@ def test_words_that_both_languages_have_are_not_copied() -> None:
     sources = ["he is in the house", "we live in Rome", "they are in Spain"]
     references = ["er ist im Haus", "wir leben in Rom", "sie sind in Spanien"]
     run: Any = Parrot(str)
-    shared = target_words(run, sources, references)
+    shared = words_of_both_languages(run, sources, references)
     assert "in" in shared
     assert "the" not in shared
     found = copying(sources, said("er ist in the Haus", references[1], references[2]), references, shared)
@@ -139,7 +145,7 @@ def test_dropped_and_repeated_words_are_found_by_alignment() -> None:
     run: Any = Parrot(str)
     dropped, repeated = coverage(run, ["the dog sleeps", "he sleeps"], translations, ["der Hund schläft", "er schläft"])
     assert dropped.value == pytest.approx(100 / 5)
-    assert dropped.numbers["references not aligned"] == 0
+    assert dropped.metrics["references not aligned"] == 0
     assert dropped.examples[0].remark == "dropped: sleeps"
     assert repeated.value == 50
     assert repeated.examples[0].remark == "again: Hund"
@@ -159,7 +165,7 @@ def test_a_perfect_translation_is_no_example_of_dropped_content() -> None:
     dropped, _ = coverage(run, sources, translations, references)
     assert [(one.source, one.remark) for one in dropped.examples] == [("he really sleeps", "dropped: really")]
     assert dropped.value == pytest.approx(100 / 8)
-    assert dropped.numbers["not aligned"] == pytest.approx(100 * 3 / 8)
+    assert dropped.metrics["not aligned"] == pytest.approx(100 * 3 / 8)
 
 
 def test_without_references_words_that_are_rarely_aligned_are_not_dropped() -> None:
@@ -181,7 +187,7 @@ def test_without_attention_nothing_is_said_of_content() -> None:
 def test_lengths_are_compared_with_the_reference() -> None:
     found = length_ratio(["a b c d", "e f"], said("x", "y z"), ["x x x x", "y z"])
     assert found.value == pytest.approx(3 / 6)
-    assert found.numbers["odd ones"] == 50
+    assert found.metrics["odd ones"] == 50
 
 
 def test_quality_falls_with_length_where_it_does() -> None:
@@ -206,15 +212,15 @@ def test_alignment_error_is_the_evaluations() -> None:
 def test_a_diagnosis_of_a_run(run: Run) -> None:
     sources, references = validation_pairs(run, 3)
     assert len(sources) == len(references) == 3
-    assert languages(run) == "en-de"
+    assert language_pair(run) == "en-de"
     brief = copy(run)  # it has not learned to end
     brief.config = replace(run.config, search=replace(run.config.search, beam_size=1, max_target_length=30))
     found = diagnose(brief, sources, references, gold=[[(0, 0)]] * 3)
     names = ["gender", "babbling", "copying", "dropped", "repeated", "length", "by-length", "alignment"]
     assert [one.name for one in found.findings] == names
-    assert json.dumps(found.to_json(), allow_nan=False)
-    written = "\n".join(lines(found))
-    drawn = page(found)
+    assert json.dumps(found.to_dict(), allow_nan=False)
+    written = "\n".join(diagnosis_lines(found))
+    drawn = diagnosis_page(found)
     for one in found.findings:
         assert one.title in written
         assert one.explanation

@@ -11,14 +11,14 @@ import pytest
 import torch
 
 from dragoman.errors import UserError
-from dragoman.lens.gradients import gradients
-from dragoman.lens.model_pictures import gradients_picture
-from dragoman.lens.png import to_png
-from dragoman.lens.seen import to_json
-from dragoman.lens.sentence_pictures import alternatives_picture, attention_of, attention_sheet, layers_picture
-from dragoman.lens.telling import alternative_lines, attention_lines, entropy_lines, gradient_lines, layer_lines
+from dragoman.lens.gradients import measure_gradient_reach
+from dragoman.lens.inspection_types import to_jsonable
+from dragoman.lens.model_figures import gradients_figure
+from dragoman.lens.png import svg_to_png
+from dragoman.lens.sentence_figures import alternatives_figure, attention_figure, layers_figure, select_attention
+from dragoman.lens.text_view import alternative_lines, attention_lines, entropy_lines, gradient_lines, layer_lines
 from dragoman.run import Run
-from dragoman.search import Beam, Length, Sample
+from dragoman.search import Beam, LengthLimit, Sample
 
 SENTENCE = "The dog sees the tree."
 
@@ -30,33 +30,33 @@ def same(one: torch.Tensor, other: torch.Tensor) -> None:
 def test_what_is_found_is_what_is_translated(run: Run) -> None:
     seen, translation = run.lens(SENTENCE), run.translate([SENTENCE])[0]
     assert seen.target is not None
-    assert (seen.target.text, seen.finished, seen.found) == (translation.text, translation.finished, True)
+    assert (seen.target.text, seen.finished, seen.from_search) == (translation.text, translation.finished, True)
     assert seen.score == pytest.approx(translation.score, abs=1e-4)
     assert seen.beam is not None
     assert seen.beam.best.score == pytest.approx(translation.score, abs=1e-4)
-    pieces = [node.piece for node in seen.beam.path(seen.beam.best)]
-    assert pieces == list(seen.target.pieces)
+    pieces = [node.token for node in seen.beam.path(seen.beam.best)]
+    assert pieces == list(seen.target.tokens)
     assert seen.alignment == translation.alignment
 
 
 def test_a_given_translation_looks_the_same_as_the_one_that_was_found(run: Run) -> None:
     """As far as both go: what was cut off by the length limit has no END."""
-    found = run.lens(SENTENCE, prefix="DER dog SIEHT DEN tree.", search=Beam(3, length=Length(0, 24)))
+    found = run.lens(SENTENCE, prefix="DER dog SIEHT DEN tree.", search=Beam(3, length_limit=LengthLimit(0, 24)))
     assert found.target is not None
     given = run.lens(SENTENCE, found.target.text)
     assert given.beam is None
     assert given.target is not None
-    size = len(found.target.pieces)
-    assert given.target.pieces[:size] == found.target.pieces
+    size = len(found.target.tokens)
+    assert given.target.tokens[:size] == found.target.tokens
     for one, other in zip(found.attention, given.attention, strict=True):
         assert (one.path, one.kind, one.layer) == (other.path, other.kind, other.layer)
         _, rows, columns = one.weights.shape
         assert (one.queries, one.keys) == (other.queries[:rows], other.keys[:columns])
         same(one.weights, other.weights[:, :rows, :columns])
     attention = run.attention(SENTENCE, found.target.text)
-    assert found.cross is not None
+    assert found.cross_attention is not None
     assert attention.cross is not None
-    same(found.cross, attention.cross[:size])
+    same(found.cross_attention, attention.cross[:size])
 
 
 def test_every_kind_of_attention_has_its_words(run: Run) -> None:
@@ -67,15 +67,15 @@ def test_every_kind_of_attention_has_its_words(run: Run) -> None:
         same(looks.weights.sum(-1), torch.ones(looks.weights.shape[:2]))
         by_hand = -(looks.weights * looks.weights.clamp(min=1e-30).log2()).sum(-1).mean(-1)
         assert list(looks.entropy) == pytest.approx(by_hand.tolist(), abs=1e-4)
-    assert seen.of_kind("decoder")[0].keys[0] == "<s>"
+    assert seen.attention_of_kind("decoder")[0].keys[0] == "<s>"
     assert seen.target is not None
-    assert seen.of_kind("decoder")[0].queries == seen.target.pieces
+    assert seen.attention_of_kind("decoder")[0].queries == seen.target.tokens
 
 
 def test_probabilities_are_the_runs_scores(run: Run) -> None:
     text = "DER dog SIEHT DEN tree."
     seen, scored = run.lens(SENTENCE, text, alternatives=3), run.score([SENTENCE], [text])[0]
-    assert [step.piece for step in seen.steps] == scored.tokens
+    assert [step.token for step in seen.steps] == scored.tokens
     assert [step.log_probability for step in seen.steps] == pytest.approx(scored.token_scores, abs=1e-4)
     assert all(len(step.alternatives) == 3 for step in seen.steps)
     assert seen.layers[-1].steps[0].probability == pytest.approx(seen.steps[0].probability, rel=1e-4)
@@ -85,13 +85,13 @@ def test_a_prefix_is_kept_to(run: Run) -> None:
     seen = run.lens(SENTENCE, prefix="EIN man")
     assert seen.target is not None
     assert seen.target.text.startswith("EIN man")
-    sampled = run.lens(SENTENCE, search=Sample(best=3, seed=1))
+    sampled = run.lens(SENTENCE, search=Sample(n_best=3, seed=1))
     assert sampled.beam is not None
     assert sampled.beam.search == "sample"
 
 
 def test_all_of_it_is_data(run: Run) -> None:
-    document = json.loads(json.dumps(run.lens(SENTENCE).to_json(), allow_nan=False))
+    document = json.loads(json.dumps(run.lens(SENTENCE).to_dict(), allow_nan=False))
     assert set(document) == {
         "system",
         "checkpoint",
@@ -108,7 +108,7 @@ def test_all_of_it_is_data(run: Run) -> None:
         "beam",
     }
     assert math.isclose(sum(document["attention"][0]["weights"][0][0]), 1, abs_tol=1e-4)
-    assert to_json(float("-inf")) is None
+    assert to_jsonable(float("-inf")) is None
 
 
 @pytest.mark.parametrize("system", ["bahdanau", "sutskever", "convs2s", "transformer-d"])
@@ -117,7 +117,7 @@ def test_other_systems_can_be_looked_into(make_run: Callable[..., Run], system: 
     seen = run.lens(SENTENCE, search=Beam(2))
     assert seen.beam is not None
     assert seen.target is not None
-    assert [node.piece for node in seen.beam.path(seen.beam.best)] == list(seen.target.pieces)
+    assert [node.token for node in seen.beam.path(seen.beam.best)] == list(seen.target.tokens)
     kinds = {looks.kind for looks in seen.attention}
     assert (
         kinds == {"bahdanau": {"cross"}, "sutskever": set(), "convs2s": {"cross"}, "transformer-d": {"decoder"}}[system]
@@ -125,10 +125,12 @@ def test_other_systems_can_be_looked_into(make_run: Callable[..., Run], system: 
     assert (seen.alignment is None) == ("cross" not in kinds)
     for looks in seen.attention:
         assert looks.weights.shape[1:] == (len(looks.queries), len(looks.keys))
-    assert json.dumps(seen.to_json(), allow_nan=False)
+    assert json.dumps(seen.to_dict(), allow_nan=False)
     assert layer_lines(seen)
     assert alternative_lines(seen)
-    measured = gradients(run, [SENTENCE, "The man sees the house."], ["DER dog SIEHT DEN tree.", "DER man."])
+    measured = measure_gradient_reach(
+        run, [SENTENCE, "The man sees the house."], ["DER dog SIEHT DEN tree.", "DER man."]
+    )
     assert set(measured.curves) == (
         {"source", "target"} if system == "transformer-d" else {"encoder", "source", "target"}
     )
@@ -138,22 +140,22 @@ def test_other_systems_can_be_looked_into(make_run: Callable[..., Run], system: 
 def test_gradients_are_those_of_the_embeddings(run: Run) -> None:
     """The size at distance 1 of the first word, by changing what stands there a little."""
     text = "DER dog SIEHT DEN tree."
-    measured = gradients(run, [SENTENCE] * 3, [text] * 3)
-    assert all(point.size > 0 and point.pairs >= 3 for curve in measured.curves.values() for point in curve)
+    measured = measure_gradient_reach(run, [SENTENCE] * 3, [text] * 3)
+    assert all(point.norm > 0 and point.pairs >= 3 for curve in measured.curves.values() for point in curve)
     assert measured.curves["encoder"][0].distance == 0
     assert measured.curves["target"][0].distance == 1
     assert all(curve[0].relative == 1 for curve in measured.curves.values())
     assert all(weight.grad is None for weight in run.model.parameters()), "nothing is left behind"
-    assert "transformer" in gradients_picture([measured, measured], "encoder")
+    assert "transformer" in gradients_figure([measured, measured], "encoder")
 
 
 def test_pictures_and_words_of_a_sentence(run: Run) -> None:
     seen = run.lens(SENTENCE)
     pictures = [
-        attention_sheet(seen, attention_of(seen)),
-        attention_sheet(seen, attention_of(seen, "cross", 1, 2), 2),
-        alternatives_picture(seen),
-        layers_picture(seen),
+        attention_figure(seen, select_attention(seen)),
+        attention_figure(seen, select_attention(seen, "cross", 1, 2), 2),
+        alternatives_figure(seen),
+        layers_figure(seen),
     ]
     for picture in pictures:
         root = ElementTree.fromstring(picture)
@@ -166,8 +168,8 @@ def test_pictures_and_words_of_a_sentence(run: Run) -> None:
 def test_a_picture_can_be_a_png(run: Run) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     assert matplotlib
-    picture = layers_picture(run.lens(SENTENCE))
-    light, dark = to_png(picture), to_png(picture, dark=True)
+    picture = layers_figure(run.lens(SENTENCE))
+    light, dark = svg_to_png(picture), svg_to_png(picture, dark=True)
     assert light.startswith(b"\x89PNG")
     assert light != dark
     width = round(float(ElementTree.fromstring(picture).get("width", "0")))
@@ -183,6 +185,6 @@ def test_what_cannot_be_looked_into_is_refused(run: Run, make_run: Callable[...,
         run.lens(SENTENCE, alternatives=0)
     seen = run.lens(SENTENCE, "DER dog.")
     with pytest.raises(UserError, match="no such attention in transformer: it has encoder 1, decoder 1, cross 1"):
-        attention_of(seen, layer=7)
+        select_attention(seen, layer=7)
     with pytest.raises(UserError, match="numbered from 1 to 2"):
-        attention_of(seen, head=3)
+        select_attention(seen, head=3)

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import UserError
-from dragoman.lens.pictures import attention_picture, bars, curves, heatmap
-from dragoman.run import Attention
+from dragoman.lens.charts import attention_heatmap, bar_chart, heatmap, line_chart
+from dragoman.run import SentenceAttention
 
 SVG = "{http://www.w3.org/2000/svg}"
 MALICE = "</title><script>alert('x')</script> & \"quotes\" \x00\x1b[31m \ud800"
@@ -60,7 +60,7 @@ def test_pictures_tell_in_words_what_they_show() -> None:
     assert root.get("role") == "img"
     assert root.get("aria-label") == "Attention"
     assert "Mann: mostly man (80%)" in (root.findtext(f"{SVG}desc") or "")
-    root = ElementTree.fromstring(curves({"loss": [(1, 5.0), (2, 2.5)]}, "Loss", "step", "nats"))
+    root = ElementTree.fromstring(line_chart({"loss": [(1, 5.0), (2, 2.5)]}, "Loss", "step", "nats"))
     assert root.findtext(f"{SVG}desc") == "nats by step: loss from 5 to 2.5"
 
 
@@ -68,8 +68,8 @@ def test_pictures_tell_in_words_what_they_show() -> None:
     "picture",
     [
         heatmap([[0.5, 0.5], [0.1, 0.9]], [MALICE, "b"], [MALICE, "שלום"], MALICE),
-        curves({MALICE: [(1, 2), (3, 4)], "人間": [(1, 1)]}, MALICE, MALICE, MALICE),
-        bars({MALICE: 3.0, "b": 0.0}, MALICE, MALICE),
+        line_chart({MALICE: [(1, 2), (3, 4)], "人間": [(1, 1)]}, MALICE, MALICE, MALICE),
+        bar_chart({MALICE: 3.0, "b": 0.0}, MALICE, MALICE),
     ],
     ids=["heatmap", "curves", "bars"],
 )
@@ -82,26 +82,32 @@ def test_no_text_becomes_markup(picture: str) -> None:
 
 @given(st.text(max_size=30), st.text(max_size=30))
 def test_any_text_gives_well_formed_pictures(one: str, other: str) -> None:
-    for picture in (heatmap([[0.5]], [one], [other], one), curves({one: [(1, 1)]}, other, one), bars({one: 1}, other)):
+    for picture in (
+        heatmap([[0.5]], [one], [other], one),
+        line_chart({one: [(1, 1)]}, other, one),
+        bar_chart({one: 1}, other),
+    ):
         ElementTree.fromstring(picture)
 
 
 @pytest.mark.parametrize("log", [False, True])
 def test_curves_work_with_one_point_with_none_and_with_what_cannot_be_drawn(log: bool) -> None:
-    assert len(list(ElementTree.fromstring(curves({"a": [(10, 3.0)]}, "t", log=log)).iter(f"{SVG}circle"))) == 1
+    assert len(list(ElementTree.fromstring(line_chart({"a": [(10, 3.0)]}, "t", log=log)).iter(f"{SVG}circle"))) == 1
     empty: list[dict[str, list[tuple[float, float]]]] = [{}, {"a": []}, {"a": [(1, math.nan), (2, math.inf)]}]
     for nothing in empty:
-        assert "nothing has been measured yet" in labels(curves(nothing, "t", log=log))
-    ElementTree.fromstring(curves({"a": [(0, 0.0), (0, 0.0)]}, "t", log=log))
+        assert "nothing has been measured yet" in labels(line_chart(nothing, "t", log=log))
+    ElementTree.fromstring(line_chart({"a": [(0, 0.0), (0, 0.0)]}, "t", log=log))
 
 
 def test_points_lie_where_the_axes_say() -> None:
-    root = ElementTree.fromstring(curves({"a": [(0, 0), (5, 5), (10, 10)]}, "t"))
+    root = ElementTree.fromstring(line_chart({"a": [(0, 0), (5, 5), (10, 10)]}, "t"))
     line = next(root.iter(f"{SVG}polyline"))
     first, middle, last = ([float(v) for v in point.split(",")] for point in line.get("points", "").split())
     assert middle == [pytest.approx((a + b) / 2, abs=0.1) for a, b in zip(first, last)]
     places = {
-        t.text: float(t.get("x", "nan")) for t in _texts(curves({"a": [(0, 0), (10, 7)]}, "t")) if t.get("y") == "270"
+        t.text: float(t.get("x", "nan"))
+        for t in _texts(line_chart({"a": [(0, 0), (10, 7)]}, "t"))
+        if t.get("y") == "270"
     }
     assert places["0"] == first[0]
     assert places["10"] == last[0]
@@ -109,34 +115,34 @@ def test_points_lie_where_the_axes_say() -> None:
 
 def test_a_logarithmic_axis_gives_equal_room_to_equal_factors() -> None:
     line = next(
-        ElementTree.fromstring(curves({"a": [(0, 1), (1, 10), (2, 100)]}, "t", log=True)).iter(f"{SVG}polyline")
+        ElementTree.fromstring(line_chart({"a": [(0, 1), (1, 10), (2, 100)]}, "t", log=True)).iter(f"{SVG}polyline")
     )
     ys = [float(point.split(",")[1]) for point in line.get("points", "").split()]
     assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
 
 
 def test_several_curves_have_a_legend_and_differ_in_more_than_colour() -> None:
-    picture = curves({"training": [(1, 1), (2, 2)], "validation": [(1, 2), (2, 3)]}, "t")
+    picture = line_chart({"training": [(1, 1), (2, 2)], "validation": [(1, 2), (2, 3)]}, "t")
     assert {"training", "validation"} <= set(labels(picture))
     lines = list(ElementTree.fromstring(picture).iter(f"{SVG}polyline"))
     assert len({line.get("stroke-dasharray") for line in lines}) == 2
 
 
 def test_a_hundred_thousand_points_make_a_small_picture() -> None:
-    assert len(curves({"a": [(i, i % 7) for i in range(100_000)]}, "t")) < 30_000
+    assert len(line_chart({"a": [(i, i % 7) for i in range(100_000)]}, "t")) < 30_000
 
 
 def test_bars_are_as_long_as_their_values() -> None:
-    root = ElementTree.fromstring(bars({"a": 50.0, "b": 200.0, "c": 0.0}, "t", "pairs"))
+    root = ElementTree.fromstring(bar_chart({"a": 50.0, "b": 200.0, "c": 0.0}, "t", "pairs"))
     a, b, c = (float(bar.get("width", "nan")) for bar in root.iter(f"{SVG}rect"))
     assert a == pytest.approx(b / 4, abs=0.1)
     assert c <= 1
-    assert "200 pairs" in labels(bars({"b": 200.0}, "t", "pairs"))
-    ElementTree.fromstring(bars({}, "t"))
+    assert "200 pairs" in labels(bar_chart({"b": 200.0}, "t", "pairs"))
+    ElementTree.fromstring(bar_chart({}, "t"))
 
 
 def test_attention_is_drawn_from_target_to_source_and_its_absence_is_said() -> None:
-    attention = Attention(["▁the", "</s>"], ["▁der"], {}, torch.tensor([[0.9, 0.1]]), [])
-    assert "“▁der” ← “▁the”: 90.0 % of its attention" in texts(attention_picture(attention), "title")
+    attention = SentenceAttention(["▁the", "</s>"], ["▁der"], {}, torch.tensor([[0.9, 0.1]]), [])
+    assert "“▁der” ← “▁the”: 90.0 % of its attention" in texts(attention_heatmap(attention), "title")
     with pytest.raises(UserError, match="no attention"):
-        attention_picture(Attention(["a"], ["b"], {}, None, []))
+        attention_heatmap(SentenceAttention(["a"], ["b"], {}, None, []))

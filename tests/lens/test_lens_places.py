@@ -9,19 +9,19 @@ import torch
 from torch import nn
 
 from dragoman.errors import UserError
-from dragoman.lens.model_pictures import places_picture
-from dragoman.lens.places import Places, places
-from dragoman.lens.telling import place_lines
+from dragoman.lens.model_figures import positions_figure
+from dragoman.lens.position_encodings import PositionEncoding, position_encodings
+from dragoman.lens.text_view import position_lines
 from dragoman.models import Model
 from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
-from dragoman.parts.relative import ALiBi, RelativeBias, Shaw
+from dragoman.parts.relative_positions import ALiBi, RelativeBias, Shaw
 from dragoman.parts.spec import Spec
 
 
-def shown(spec: Spec, dim: int, count: int = 5) -> list[Places]:
+def shown(spec: Spec, dim: int, count: int = 5) -> list[PositionEncoding]:
     model = nn.Module()
     model.position = spec.build(dim)  # type: ignore[attr-defined]
-    return places(model, count)  # type: ignore[arg-type]
+    return position_encodings(model, count)  # type: ignore[arg-type]
 
 
 def test_sinusoids_and_their_products_follow_the_formula() -> None:
@@ -39,7 +39,7 @@ def test_sinusoids_and_their_products_follow_the_formula() -> None:
 
 def test_the_kernel_of_rotary_positions_is_a_mean_of_cosines() -> None:
     (one,) = shown(Rotary(), 4)
-    assert one.way == "turned"
+    assert one.mechanism == "turned"
     for d in range(5):
         expected = (math.cos(d) + math.cos(d / 100)) / 2
         assert float(one.similarity[0, d]) == pytest.approx(expected, abs=1e-5)  # type: ignore[index]
@@ -49,7 +49,7 @@ def test_learned_positions_are_their_table_and_end_with_it() -> None:
     torch.manual_seed(0)
     model = nn.Module()
     model.position = Learned(4).build(6)  # type: ignore[attr-defined]
-    (one,) = places(model, 9)  # type: ignore[arg-type]
+    (one,) = position_encodings(model, 9)  # type: ignore[arg-type]
     assert one.labels == (0, 1, 2, 3)
     assert torch.equal(one.encoding, model.position.table.weight.detach())  # type: ignore[arg-type]
 
@@ -72,18 +72,18 @@ def test_a_learned_bias_and_vectors_of_distances_are_shown_too() -> None:
 
 def test_parts_that_are_alike_are_named_once() -> None:
     model = nn.ModuleList([Rotary().build(4), Rotary().build(4), Rotary(100.0).build(4), NoPosition().build(4)])
-    found = places(model, 5)  # type: ignore[arg-type]
+    found = position_encodings(model, 5)  # type: ignore[arg-type]
     assert [one.paths for one in found] == [("0", "1"), ("2",)]
 
 
 def test_a_model_that_is_told_no_places_says_so() -> None:
-    assert "recurrence" in place_lines(shown(NoPosition(), 4))[0]
+    assert "recurrence" in position_lines(shown(NoPosition(), 4))[0]
     with pytest.raises(UserError, match="at least 2"):
-        places(Model(), 1)
+        position_encodings(Model(), 1)
 
 
 @pytest.mark.parametrize("spec", [Sinusoidal(), Learned(200), Rotary(), ALiBi(4), RelativeBias(2), Shaw(3)])
 def test_every_kind_has_a_picture_and_words(spec: Spec) -> None:
     found = shown(spec, 8, 120)
-    assert places_picture(found[0]).startswith("<svg")
-    assert place_lines(found)
+    assert positions_figure(found[0]).startswith("<svg")
+    assert position_lines(found)

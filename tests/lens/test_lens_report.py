@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from lens_pages import HUGE, MALICE, balanced
 
-from dragoman.lens.page import POLICY, marked
-from dragoman.lens.report import report, write_report
-from dragoman.lens.words import word_attention
+from dragoman.lens.html_page import CONTENT_SECURITY_POLICY, mark_differences
+from dragoman.lens.run_report import run_report, write_report
+from dragoman.lens.word_attention import word_attention
 from dragoman.run import Run, load
 
 
@@ -31,17 +31,17 @@ def copy(run: Run, tmp_path: Path) -> Run:
 
 
 def test_the_report_is_one_page_that_asks_nothing_of_the_network(run: Run) -> None:
-    page = report(run)
+    page = run_report(run)
     tags = balanced(page)
     assert not {"script", "link", "img", "iframe", "b"} & set(tags)
     assert set(re.findall(r"https?://[^\"' ]*", page)) == {"http://www.w3.org/2000/svg"}
-    assert POLICY == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-    assert POLICY.replace("'", "&#x27;") in page
+    assert CONTENT_SECURITY_POLICY == "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
+    assert CONTENT_SECURITY_POLICY.replace("'", "&#x27;") in page
     assert len(page) < 1_000_000
 
 
 def test_the_report_has_its_parts_in_order(run: Run) -> None:
-    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", report(run))
+    titles = re.findall(r"<h2[^>]*>(.*?)</h2>", run_report(run))
     assert titles == [
         "Scores",
         "Curves",
@@ -54,7 +54,7 @@ def test_the_report_has_its_parts_in_order(run: Run) -> None:
 
 
 def test_the_report_says_in_plain_words_what_was_trained(run: Run) -> None:
-    page = visible(report(run))
+    page = visible(run_report(run))
     parameters = sum(weight.numel() for weight in run.model.parameters())
     assert f"transformer (“Attention Is All You Need”, 2017) in size tiny, with {parameters:,} parameters" in page
     assert "It has learned from 30 sentence pairs" in page
@@ -68,7 +68,7 @@ def test_the_report_says_in_plain_words_what_was_trained(run: Run) -> None:
 
 
 def test_no_text_of_the_corpus_or_name_of_a_folder_becomes_markup(run: Run) -> None:
-    page = report(run)
+    page = run_report(run)
     assert MALICE not in page
     assert MALICE in visible(page)
     assert "<h1>run &lt;b&gt;&amp;&#x27;&quot;</h1>" in page
@@ -77,11 +77,11 @@ def test_no_text_of_the_corpus_or_name_of_a_folder_becomes_markup(run: Run) -> N
 def test_the_report_is_written_into_the_run(run: Run) -> None:
     path = write_report(run)
     assert path == run.folder / "report.html"
-    assert path.read_text(encoding="utf-8") == report(run)
+    assert path.read_text(encoding="utf-8") == run_report(run)
 
 
 def test_attention_is_drawn_over_words(run: Run) -> None:
-    page = report(run)
+    page = run_report(run)
     assert "“(end)” is the mark" in page
     assert re.search(r"“[^”]*” ← “sees”: [0-9.]+ % of its attention", page)
 
@@ -90,13 +90,13 @@ def test_attention_is_drawn_over_words(run: Run) -> None:
 def test_recurrent_systems_are_reported_with_what_attention_they_have(
     make_run: Callable[..., Run], system: str
 ) -> None:
-    page = report(make_run(system=system))
+    page = run_report(make_run(system=system))
     balanced(page)
     assert ("This system has no attention" in page) == (system == "sutskever")
 
 
 def test_a_run_that_was_interrupted_before_its_first_validation_is_reported(make_run: Callable[..., Run]) -> None:
-    page = report(make_run(interrupted=True))
+    page = run_report(make_run(interrupted=True))
     balanced(page)
     assert "has not done a step yet" in page
     assert "stopped before its first validation" in page
@@ -106,7 +106,7 @@ def test_a_run_that_was_interrupted_before_its_first_validation_is_reported(make
 
 def test_a_tokenizer_of_words_shows_what_it_does_not_know(make_run: Callable[..., Run]) -> None:
     run = make_run(kind="word")
-    balanced(report(run))
+    balanced(run_report(run))
     attention = word_attention(run, "The zebra sees the dog.", "DER man zebra.")
     assert attention.source == ["The", "<unk>", "sees", "the", "dog.", "(end)"]
     assert attention.target == ["DER", "man", "<unk>."]
@@ -116,7 +116,7 @@ def test_a_folder_without_metrics_samples_or_preflight_is_reported(copy: Run) ->
     for name in ("metrics.jsonl", "preflight.json"):
         (copy.folder / name).unlink()
     shutil.rmtree(copy.folder / "samples")
-    page = report(copy)
+    page = run_report(copy)
     balanced(page)
     assert "does not hold what was found in its data" in page
 
@@ -128,9 +128,9 @@ def test_the_changes_of_the_first_translation_are_told_once_each(copy: Run) -> N
     for step, translation in enumerate(said, 1):
         line = json.dumps({"source": "The man sees", "reference": "DER man SIEHT", "translation": translation})
         (copy.folder / "samples" / f"{step:06d}.jsonl").write_text(line + "\n", encoding="utf-8")
-    rows = re.findall(r'<tr><th scope="row">(\d)</th><td[^>]*>(.*?)</td>', report(copy))
+    rows = re.findall(r'<tr><th scope="row">(\d)</th><td[^>]*>(.*?)</td>', run_report(copy))
     assert [(step, visible(cell)) for step, cell in rows] == [("1", "DER"), ("2", "DER man"), ("4", "DER man SIEHT")]
-    assert "✓ exactly right" in report(copy)
+    assert "✓ exactly right" in run_report(copy)
 
 
 def test_huge_empty_and_strange_samples_are_shown(copy: Run) -> None:
@@ -141,7 +141,7 @@ def test_huge_empty_and_strange_samples_are_shown(copy: Run) -> None:
     ]
     lines = "".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples)
     (copy.folder / "samples" / "000020.jsonl").write_text(lines, encoding="utf-8")
-    page = report(copy)
+    page = run_report(copy)
     balanced(page)
     assert len(page) < 500_000
     assert "(nothing)" in page
@@ -150,10 +150,10 @@ def test_huge_empty_and_strange_samples_are_shown(copy: Run) -> None:
 
 
 def test_words_that_differ_are_marked() -> None:
-    assert marked("Der Mann sieht den Hund.", "Der Mann sah den Hund.") == (
+    assert mark_differences("Der Mann sieht den Hund.", "Der Mann sah den Hund.") == (
         '<span dir="auto">Der Mann <mark>sieht</mark> den Hund.</span>'
     )
-    assert marked("a b", "a b") == '<span dir="auto">a b</span>'
-    assert marked("a x y b", "a b") == '<span dir="auto">a <mark>x y</mark> b</span>'
-    assert marked("a b", "a c b") == '<span dir="auto">a b</span>'
-    assert marked("<b> &", "x") == '<span dir="auto"><mark>&lt;b&gt; &amp;</mark></span>'
+    assert mark_differences("a b", "a b") == '<span dir="auto">a b</span>'
+    assert mark_differences("a x y b", "a b") == '<span dir="auto">a <mark>x y</mark> b</span>'
+    assert mark_differences("a b", "a c b") == '<span dir="auto">a b</span>'
+    assert mark_differences("<b> &", "x") == '<span dir="auto"><mark>&lt;b&gt; &amp;</mark></span>'

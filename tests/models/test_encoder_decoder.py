@@ -9,18 +9,18 @@ import torch
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoder, Model
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 
-def spec_of(name: str, vocabulary: Vocabulary, tied: bool = True) -> EncoderDecoder:
-    return SYSTEMS[name].spec(vocabulary, "tiny", width=8, tied=tied)
+def spec_of(name: str, vocabulary: VocabularySizes, tied: bool = True) -> EncoderDecoder:
+    return SYSTEMS[name].spec(vocabulary, "tiny", model_dim=8, tie_output=tied)
 
 
 def test_a_joint_vocabulary_has_one_table_of_embeddings() -> None:
-    model = spec_of("transformer", Vocabulary(9, 9, joint=True)).build()
+    model = spec_of("transformer", VocabularySizes(9, 9, joint=True)).build()
     assert model.source_embedding is model.target_embedding
     assert model.output.weight is model.target_embedding.weight
-    apart = spec_of("transformer", Vocabulary(9, 12), tied=False).build()
+    apart = spec_of("transformer", VocabularySizes(9, 12), tied=False).build()
     assert apart.source_embedding.weight.shape == (9, 8)
     assert apart.target_embedding.weight.shape == apart.output.weight.shape == (12, 8)
     assert apart.output.weight is not apart.target_embedding.weight
@@ -28,34 +28,34 @@ def test_a_joint_vocabulary_has_one_table_of_embeddings() -> None:
 
 def test_one_table_cannot_serve_two_vocabularies() -> None:
     with pytest.raises(UserError, match="cannot serve 9 source and 12 target tokens: learn a joint tokenizer"):
-        spec_of("transformer", Vocabulary(9, 12, joint=True)).build()
+        spec_of("transformer", VocabularySizes(9, 12, joint=True)).build()
 
 
 def test_a_decoder_that_starts_from_the_last_state_needs_a_recurrent_encoder() -> None:
-    transformer, sutskever = (spec_of(name, Vocabulary(9, 9)) for name in ("transformer", "sutskever"))
+    transformer, sutskever = (spec_of(name, VocabularySizes(9, 9)) for name in ("transformer", "sutskever"))
     model = replace(sutskever, encoder=transformer.encoder).build()
     with pytest.raises(UserError, match="give it a recurrent encoder"):
-        model.start(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
+        model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
 def test_a_decoder_that_starts_from_the_last_state_needs_its_shape() -> None:
-    sutskever, luong = spec_of("sutskever", Vocabulary(9, 9)), spec_of("luong", Vocabulary(9, 9))
+    sutskever, luong = spec_of("sutskever", VocabularySizes(9, 9)), spec_of("luong", VocabularySizes(9, 9))
     model = replace(sutskever, encoder=luong.encoder).build()  # two layers and one
     with pytest.raises(UserError, match="needs its cell, layers and width"):
-        model.start(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
+        model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
 def test_a_start_from_the_context_needs_one_that_is_the_same_at_every_step() -> None:
-    cho, bahdanau = spec_of("cho", Vocabulary(9, 9)), spec_of("bahdanau", Vocabulary(9, 9))
+    cho, bahdanau = spec_of("cho", VocabularySizes(9, 9)), spec_of("bahdanau", VocabularySizes(9, 9))
     decoder = replace(cho.decoder.block[0], context=bahdanau.decoder.block[0].context)  # type: ignore[attr-defined,type-var]
     model = replace(cho, decoder=replace(cho.decoder, block=(decoder,))).build()
     with pytest.raises(UserError, match="give it one that is the same at every step"):
-        model.start(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
+        model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
 @pytest.mark.parametrize(("name", "packs"), [("transformer", True), ("sutskever", False), ("bahdanau", False)])
 def test_recurrence_cannot_read_packed_rows(name: str, packs: bool) -> None:
-    assert spec_of(name, Vocabulary(9, 9)).build().packs == packs
+    assert spec_of(name, VocabularySizes(9, 9)).build().supports_packing == packs
 
 
 def as_read(model: Model, tokens: torch.Tensor) -> torch.Tensor:
@@ -65,14 +65,14 @@ def as_read(model: Model, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def kind(name: str) -> str:
-    return type(SYSTEMS[name].spec(Vocabulary(9, 9), "tiny")).__name__
+    return type(SYSTEMS[name].spec(VocabularySizes(9, 9), "tiny")).__name__
 
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) == "EncoderDecoder"])
 def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name: str) -> None:
-    model = spec_of(name, Vocabulary(9, 9)).build().eval()
+    model = spec_of(name, VocabularySizes(9, 9)).build().eval()
     source = as_read(model, torch.ones(2, 4, dtype=torch.long))
-    begin = model.start(source, torch.tensor([4, 3]), beam=3, longest=5, first=2)
+    begin = model.start_decoding(source, torch.tensor([4, 3]), beam=3, longest=5, first=2)
     assert begin.memory is not None
     assert begin.memory.states.shape == (2, 4 // model.source_embedding.stride, 8)
     assert begin.tokens.tolist() == [2] * 6
@@ -81,8 +81,8 @@ def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name:
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) == "DecoderOnly"])
 def test_a_decoder_alone_begins_after_the_source(name: str) -> None:
-    model = spec_of(name, Vocabulary(9, 9)).build().eval()
-    begin = model.start(torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, longest=5, first=2)
+    model = spec_of(name, VocabularySizes(9, 9)).build().eval()
+    begin = model.start_decoding(torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, longest=5, first=2)
     assert begin.memory is None
     assert begin.tokens.tolist() == [2] * 6
     assert begin.positions.tolist() == [4, 4, 4, 3, 3, 3]
@@ -90,15 +90,15 @@ def test_a_decoder_alone_begins_after_the_source(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) in ("EncoderOnly", "ReplacedTokens")])
 def test_an_encoder_alone_begins_no_search(name: str) -> None:
-    model = SYSTEMS[name].spec(Vocabulary(9, 9, True), "tiny", width=8).build()
+    model = SYSTEMS[name].spec(VocabularySizes(9, 9, True), "tiny", model_dim=8).build()
     with pytest.raises(UserError, match="labels its source and writes no text"):
-        model.start(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
+        model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
 def test_dropout_only_in_training() -> None:
     tokens, lengths = torch.tensor([[4, 5, 6]]), torch.tensor([3])
     for name in SYSTEMS:
-        model = SYSTEMS[name].spec(Vocabulary(9, 9), "tiny", width=8, dropout=0.5).build()
+        model = SYSTEMS[name].spec(VocabularySizes(9, 9), "tiny", model_dim=8, dropout=0.5).build()
         pair = (as_read(model, tokens), lengths, tokens, lengths)
         model.eval()
         assert torch.equal(model(*pair), model(*pair)), name

@@ -12,21 +12,21 @@ from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.stack import PostNorm, Stack
 from dragoman.parts.visibility import Full
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 SOURCE, LENGTHS = torch.tensor([[5, 7, 8, 6], [9, 4, 0, 0]]), torch.tensor([4, 2])
 BLOCK = (PostNorm(SelfAttention(2, visibility=Full())),)
 
 
 def encoder(**settings: object) -> EncoderOnly:
-    stack = Stack(BLOCK, 1, Learned(6), input_norm=LayerNorm(), input_width=4)
+    stack = Stack(BLOCK, 1, Learned(6), input_norm=LayerNorm(), input_dim=4)
     return EncoderOnly(8, 13, stack, Embedding(width=4), **settings)  # type: ignore[arg-type]
 
 
 def test_without_an_output_layer_the_states_come_out() -> None:
     model = encoder(outputs=0, tied=False).build().eval()
-    torch.testing.assert_close(model(SOURCE, LENGTHS), model.features(SOURCE, Layout.padded(4, LENGTHS))[0])
-    assert model.vocabulary == 8
+    torch.testing.assert_close(model(SOURCE, LENGTHS), model.forward_features(SOURCE, Layout.padded(4, LENGTHS))[0])
+    assert model.vocab_size == 8
     assert [name for name, _ in model.named_parameters() if name.startswith("output")] == []
 
 
@@ -38,7 +38,9 @@ def test_a_matrix_of_its_own_may_be_as_narrow_as_the_embeddings() -> None:
 
 
 def test_generator_and_discriminator_read_the_same_embeddings() -> None:
-    spec = SYSTEMS["electra"].spec(Vocabulary(13, 13), "tiny", width=16, layers=1, heads=4, embedding=6, generator=2)
+    spec = SYSTEMS["electra"].spec(
+        VocabularySizes(13, 13), "tiny", model_dim=16, layers=1, heads=4, embedding_dim=6, generator_divisor=2
+    )
     assert isinstance(spec, ReplacedTokens)
     model = spec.build()
     assert isinstance(model, ReplacedTokensModel)
@@ -47,7 +49,7 @@ def test_generator_and_discriminator_read_the_same_embeddings() -> None:
     assert other.output.weight is one.source_embedding.weight
     assert other.encoder.position is one.encoder.position
     assert other.types is one.types
-    apart = ReplacedTokens(spec.generator, spec.discriminator, shared=False).build()
+    apart = ReplacedTokens(spec.generator, spec.discriminator, shared_embeddings=False).build()
     assert apart.generator.source_embedding is not apart.discriminator.source_embedding
     assert apart.generator.encoder.position is not apart.discriminator.encoder.position
     assert (other.spec.dim, one.spec.dim) == (8, 16)

@@ -14,45 +14,45 @@ from dragoman.models import DecoderOnly, EncoderDecoder, ModelSpec, ReplacedToke
 from dragoman.models.flops import FORMULAS, count_flops, training_flops
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.positions import Position
-from dragoman.parts.relative import Shaw
+from dragoman.parts.relative_positions import Shaw
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Residual, Stack
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 SOURCE, TARGET = 11, 9
 
 #: each system, and the choices whose cost has a formula of its own
 CASES: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in SYSTEMS} | {
-    "luong dot": ("luong", {"score": "dot"}),
-    "luong scaled dot": ("luong", {"score": "scaled-dot"}),
-    "luong concat, both ways": ("luong", {"score": "concat", "direction": "both"}),
+    "luong dot": ("luong", {"attention_score": "dot"}),
+    "luong scaled dot": ("luong", {"attention_score": "scaled-dot"}),
+    "luong concat, both ways": ("luong", {"attention_score": "concat", "encoder_direction": "both"}),
     "luong without input feeding": ("luong", {"input_feeding": False}),
     "rnn-lm plain": ("rnn-lm", {"cell": "rnn"}),
     "rnn-lm gru": ("rnn-lm", {"cell": "gru"}),
     "gnmt residual": ("gnmt", {"layers": 4}),
     "deep-att deep": ("deep-att", {"layers": 3, "decoder_layers": 4}),
     "deep-att shallow": ("deep-att", {"layers": 1, "decoder_layers": 1}),
-    "transformer-dmca short blocks": ("transformer-dmca", {"block": 3, "stride": 2, "kernel": 3}),
-    "transformer-dmca whole blocks": ("transformer-dmca", {"block": 5, "stride": 4, "kernel": 1}),
+    "transformer-dmca short blocks": ("transformer-dmca", {"block_size": 3, "stride": 2, "kernel_size": 3}),
+    "transformer-dmca whole blocks": ("transformer-dmca", {"block_size": 5, "stride": 4, "kernel_size": 1}),
     "transformer batch norm": ("transformer", {"norm": "batch", "pre_norm": True}),
-    "transformer alibi": ("transformer", {"positions": "alibi"}),
-    "transformer rotary": ("transformer", {"positions": "rotary", "norm": "rms", "tied": False}),
-    "shaw keys alone": ("shaw", {"clip": 3, "values": False}),
-    "moe one of three": ("moe", {"experts": 3, "chosen": 1}),
+    "transformer alibi": ("transformer", {"position_encoding": "alibi"}),
+    "transformer rotary": ("transformer", {"position_encoding": "rotary", "norm": "rms", "tie_output": False}),
+    "shaw keys alone": ("shaw", {"max_distance": 3, "relative_values": False}),
+    "moe one of three": ("moe", {"experts": 3, "experts_per_token": 1}),
     "llama one key head": ("llama", {"kv_heads": 1}),
-    "palm narrow heads": ("palm", {"head_width": 6}),
-    "t5 gated": ("t5", {"gated": True}),
-    "bert narrow embeddings": ("bert", {"embedding": 24}),
-    "speech by eights": ("speech", {"features": 7, "stride": 8}),
-    "speech frame by frame": ("speech", {"features": 7, "stride": 1}),
+    "palm narrow heads": ("palm", {"head_dim": 6}),
+    "t5 gated": ("t5", {"gated_ffn": True}),
+    "bert narrow embeddings": ("bert", {"embedding_dim": 24}),
+    "speech by eights": ("speech", {"feature_dim": 7, "stride": 8}),
+    "speech frame by frame": ("speech", {"feature_dim": 7, "stride": 1}),
 }
 
 
 def small_spec(case: str) -> ModelSpec:
     name, settings = CASES[case]
     known = SYSTEMS[name].settings()
-    small = {key: value for key, value in {"width": 64, "layers": 2, "heads": 4}.items() if key in known}
-    return SYSTEMS[name].spec(Vocabulary(50, 50, joint=True), "tiny", **(small | settings))
+    small = {key: value for key, value in {"model_dim": 64, "layers": 2, "heads": 4}.items() if key in known}
+    return SYSTEMS[name].spec(VocabularySizes(50, 50, joint=True), "tiny", **(small | settings))
 
 
 def counted_by_torch(spec: ModelSpec, source: int = SOURCE, target: int = TARGET) -> int:
@@ -100,7 +100,7 @@ def test_transformer_base_by_hand() -> None:
     decoder = T * (projections + feed_forward) + 4 * T * T * D
     cross = T * 2 * 2 * D * D + S * 2 * 2 * D * D + 4 * T * S * D  # queries and output; keys and values of the source
     output = T * 2 * D * V
-    spec = SYSTEMS["transformer"].spec(Vocabulary(V, V, joint=True), "base")
+    spec = SYSTEMS["transformer"].spec(VocabularySizes(V, V, joint=True), "base")
     assert count_flops(spec, S, T) == N * (encoder + decoder + cross) + output
     assert training_flops(spec, S, T) == 3 * (N * (encoder + decoder + cross) + output)
 
@@ -108,7 +108,7 @@ def test_transformer_base_by_hand() -> None:
 def test_lstm_by_hand() -> None:
     """Sutskever et al. (2014): four gates, each from the layer below and from the last state."""
     S, T, D, V, L = 30, 20, 1000, 80000, 4
-    spec = SYSTEMS["sutskever"].spec(Vocabulary(V, V, joint=True), "big")
+    spec = SYSTEMS["sutskever"].spec(VocabularySizes(V, V, joint=True), "big")
     assert count_flops(spec, S, T) == (S + T) * L * 4 * 2 * (D * D + D * D) + T * 2 * D * V
 
 
@@ -119,7 +119,7 @@ def test_experts_that_are_not_chosen_are_free() -> None:
 
 
 def small_spec_of_moe(experts: int) -> ModelSpec:
-    return SYSTEMS["moe"].spec(Vocabulary(50, 50, joint=True), "tiny", width=64, layers=2, experts=experts)
+    return SYSTEMS["moe"].spec(VocabularySizes(50, 50, joint=True), "tiny", model_dim=64, layers=2, experts=experts)
 
 
 def test_training_counts_the_generator_in() -> None:

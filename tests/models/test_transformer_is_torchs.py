@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.models import EncoderDecoderModel
-from dragoman.parts.mixer import Ctx, Layout
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.parts.mixer import Context, Layout
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 VOCABULARY, WIDTH, HEADS, INNER = 11, 16, 4, 24
 SOURCE = torch.tensor([[4, 5, 6, 7, 8], [9, 10, 4, 0, 0], [5, 0, 0, 0, 0]])
@@ -26,14 +26,16 @@ def close(mine: Tensor | None, torchs: Tensor | None, name: str) -> None:
 
 def ours(pre_norm: bool) -> EncoderDecoderModel:
     settings: dict[str, Any] = {
-        "width": WIDTH,
+        "model_dim": WIDTH,
         "layers": 3,
         "decoder_layers": 2,
         "heads": HEADS,
-        "inner": INNER,
+        "ffn_dim": INNER,
         "dropout": 0.0,
     }
-    spec = SYSTEMS["transformer"].spec(Vocabulary(VOCABULARY, VOCABULARY, joint=True), **settings, pre_norm=pre_norm)
+    spec = SYSTEMS["transformer"].spec(
+        VocabularySizes(VOCABULARY, VOCABULARY, joint=True), **settings, pre_norm=pre_norm
+    )
     model = spec.build()
     for weight in model.parameters():  # norms and biases too, so that one in the wrong place shows
         nn.init.normal_(weight, std=0.3)
@@ -112,7 +114,7 @@ def test_transformer_equals_torchs(pre_norm: bool, training: bool) -> None:
     expected = features @ table.T
 
     memory = model.encode(SOURCE, Layout.padded(5, SOURCE_LENGTHS))
-    logits, _ = model.decode(TARGET, Ctx(Layout.padded(4, TARGET_LENGTHS), memory))
+    logits, _ = model.decode(TARGET, Context(Layout.padded(4, TARGET_LENGTHS), memory))
     close(memory.states[~source_pads], states[~source_pads], "encoder")
     close(logits[~target_pads], expected[~target_pads], "logits")
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.data import NOTHING
-from dragoman.objectives.cross_entropy import CrossEntropy, likelihoods, rows
-from dragoman.objectives.objective import words_lost
+from dragoman.data import IGNORE_INDEX
+from dragoman.objectives.cross_entropy import FusedCrossEntropy, chunk_rows, token_metrics
+from dragoman.objectives.objective import token_loss
 from dragoman.parts.embedding import OutputLayer
 
 TOKENS, WIDTH, WORDS = 23, 7, 11
@@ -19,20 +19,20 @@ TIGHT = {"atol": 2e-6, "rtol": 2e-6}
 
 
 def material(bias: bool, seed: int = 0) -> tuple[Tensor, Tensor, Tensor | None, Tensor]:
-    """States, matrix, bias and answers, some of them NOTHING."""
+    """States, matrix, bias and answers, some of them IGNORE_INDEX."""
     some = torch.Generator().manual_seed(seed)
     x = torch.randn(TOKENS, WIDTH, generator=some).requires_grad_()
     weight = torch.randn(WORDS, WIDTH, generator=some).requires_grad_()
     b = torch.randn(WORDS, generator=some).requires_grad_() if bias else None
     answers = torch.randint(0, WORDS, (TOKENS,), generator=some)
-    answers[::5] = NOTHING
+    answers[::5] = IGNORE_INDEX
     return x, weight, b, answers
 
 
 def torchs(x: Tensor, weight: Tensor, bias: Tensor | None, answers: Tensor, smoothing: float) -> Tensor:
     """The same in float64."""
     logits = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
-    return F.cross_entropy(logits, answers, reduction="sum", label_smoothing=smoothing, ignore_index=NOTHING)
+    return F.cross_entropy(logits, answers, reduction="sum", label_smoothing=smoothing, ignore_index=IGNORE_INDEX)
 
 
 @pytest.mark.parametrize("size", [1, 4, 5, TOKENS, 100])
@@ -40,14 +40,14 @@ def torchs(x: Tensor, weight: Tensor, bias: Tensor | None, answers: Tensor, smoo
 @pytest.mark.parametrize("bias", [True, False])
 def test_loss_and_gradients_are_torchs(bias: bool, smoothing: float, size: int) -> None:
     x, weight, b, answers = material(bias)
-    total, likelihood, spread = CrossEntropy.apply(x, weight, b, answers, smoothing, size)
+    total, likelihood, spread = FusedCrossEntropy.apply(x, weight, b, answers, smoothing, size)
     ours = torch.autograd.grad(3 * total, [t for t in (x, weight, b) if t is not None])
     expected = torchs(x, weight, b, answers, smoothing)
     theirs = torch.autograd.grad(3 * expected, [t for t in (x, weight, b) if t is not None])
     torch.testing.assert_close(total.double(), expected, **TIGHT)
     for one, other in zip(ours, theirs):
         torch.testing.assert_close(one, other, atol=2e-5, rtol=2e-5)
-    log_p = F.linear(x, weight, b).double().log_softmax(-1)[answers != NOTHING]
+    log_p = F.linear(x, weight, b).double().log_softmax(-1)[answers != IGNORE_INDEX]
     torch.testing.assert_close(likelihood.double(), torchs(x, weight, b, answers, 0.0), **TIGHT)
     torch.testing.assert_close(spread.double(), -log_p.mean(-1).sum(), **TIGHT)
     assert not likelihood.requires_grad
@@ -59,7 +59,7 @@ def test_gradients_are_those_of_small_steps(smoothing: float) -> None:
     """(f(x + h d) − f(x − h d)) / 2h in float64 along random directions d."""
     x, weight, b, answers = material(bias=True, seed=3)
     assert b is not None
-    gradients = torch.autograd.grad(CrossEntropy.apply(x, weight, b, answers, smoothing, 6)[0], (x, weight, b))
+    gradients = torch.autograd.grad(FusedCrossEntropy.apply(x, weight, b, answers, smoothing, 6)[0], (x, weight, b))
     for seed in range(5):
         some = torch.Generator().manual_seed(seed)
         directions = [torch.randn(t.shape, generator=some, dtype=torch.float64) for t in (x, weight, b)]
@@ -74,7 +74,7 @@ def test_gradients_are_those_of_small_steps(smoothing: float) -> None:
 def test_by_hand() -> None:
     """Two words with logits 0 and log 3: p = ¼ and ¾."""
     x, weight = torch.ones(1, 1, requires_grad=True), torch.tensor([[0.0], [math.log(3)]], requires_grad=True)
-    total, likelihood, spread = CrossEntropy.apply(x, weight, None, torch.tensor([1]), 0.2, 1)
+    total, likelihood, spread = FusedCrossEntropy.apply(x, weight, None, torch.tensor([1]), 0.2, 1)
     assert float(likelihood) == pytest.approx(math.log(4 / 3))
     assert float(spread) == pytest.approx((math.log(4) + math.log(4 / 3)) / 2)
     assert float(total.detach()) == pytest.approx(0.8 * float(likelihood) + 0.2 * float(spread))
@@ -86,18 +86,18 @@ def test_by_hand() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_without_any_answer_nothing_is_lost_and_nothing_learned(bias: bool) -> None:
     x, weight, b, answers = material(bias)
-    answers.fill_(NOTHING)
-    total, likelihood, spread = CrossEntropy.apply(x, weight, b, answers, 0.1, 8)
+    answers.fill_(IGNORE_INDEX)
+    total, likelihood, spread = FusedCrossEntropy.apply(x, weight, b, answers, 0.1, 8)
     assert (float(total.detach()), float(likelihood), float(spread)) == (0.0, 0.0, 0.0)
     for gradient in torch.autograd.grad(total, [t for t in (x, weight, b) if t is not None]):
         assert not gradient.any()
-    assert [float(one.detach()) for one in likelihoods(x, weight, b, answers)] == [0.0, 0.0, 0.0]
+    assert [float(one.detach()) for one in token_metrics(x, weight, b, answers)] == [0.0, 0.0, 0.0]
 
 
 def test_large_logits_neither_overflow_nor_vanish() -> None:
     x, weight, b, answers = material(bias=True)
     scaled = (1000 * x).detach().requires_grad_()
-    total, *_ = CrossEntropy.apply(scaled, weight, b, answers, 0.1, 6)
+    total, *_ = FusedCrossEntropy.apply(scaled, weight, b, answers, 0.1, 6)
     expected = torchs(scaled, weight, b, answers, 0.1)
     torch.testing.assert_close(total.double(), expected, atol=0, rtol=1e-6)
     ours, theirs = (torch.autograd.grad(loss, (scaled, weight)) for loss in (total, expected))
@@ -109,20 +109,20 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
 @pytest.mark.parametrize("bias", [True, False])
 def test_measuring_gives_the_same_numbers_and_counts_what_is_right(bias: bool) -> None:
     x, weight, b, answers = material(bias)
-    _, likelihood, spread = CrossEntropy.apply(x, weight, b, answers, 0.0, 9)
-    measured = likelihoods(x, weight, b, answers)
+    _, likelihood, spread = FusedCrossEntropy.apply(x, weight, b, answers, 0.0, 9)
+    measured = token_metrics(x, weight, b, answers)
     torch.testing.assert_close(measured[0], likelihood)
     torch.testing.assert_close(measured[1], spread)
     best = F.linear(x, weight, b).argmax(-1)
-    assert int(measured[2]) == int(((best == answers) & (answers != NOTHING)).sum())
+    assert int(measured[2]) == int(((best == answers) & (answers != IGNORE_INDEX)).sum())
 
 
 def test_in_pieces_or_at_once_it_measures_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, b, answers = material(bias=True)
-    whole = likelihoods(x, weight, b, answers)
-    monkeypatch.setattr("dragoman.objectives.cross_entropy.CHUNK", {"cpu": 3 * WORDS})
-    assert rows(x, weight) == 3
-    for one, other in zip(likelihoods(x, weight, b, answers), whole):
+    whole = token_metrics(x, weight, b, answers)
+    monkeypatch.setattr("dragoman.objectives.cross_entropy.MAX_CHUNK_LOGITS", {"cpu": 3 * WORDS})
+    assert chunk_rows(x, weight) == 3
+    for one, other in zip(token_metrics(x, weight, b, answers), whole):
         torch.testing.assert_close(one, other)
 
 
@@ -134,9 +134,9 @@ def test_words_lost_are_torchs_over_an_output_layer(smoothing: float, learning: 
         torch.nn.init.normal_(weight)
     features = torch.randn(4, 3, WIDTH)
     answers = torch.randint(0, WORDS, (4, 3))
-    answers[1, 1:] = NOTHING
+    answers[1, 1:] = IGNORE_INDEX
     with torch.set_grad_enabled(learning):
-        sums = words_lost(output, features, answers, smoothing)
+        sums = token_loss(output, features, answers, smoothing)
     logits = output(features).flatten(0, 1)
     expected = F.cross_entropy(logits, answers.flatten(), reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(sums["total"], expected.detach() if not learning else expected)
@@ -148,7 +148,7 @@ def test_half_precision_comes_near(bias: bool) -> None:
     """Under autocast the states come in bfloat16, whose products are exact to one part in 256."""
     x, weight, b, answers = material(bias)
     half = x.detach().bfloat16().requires_grad_()
-    total, *_ = CrossEntropy.apply(half, weight, b, answers, 0.1, 6)
+    total, *_ = FusedCrossEntropy.apply(half, weight, b, answers, 0.1, 6)
     expected = torchs(x, weight, b, answers, 0.1)
     assert float(total.detach()) == pytest.approx(float(expected.detach()), rel=0.01)
     ours = torch.autograd.grad(total, (half, weight))

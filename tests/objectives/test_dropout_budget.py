@@ -7,35 +7,37 @@ import itertools
 import pytest
 import torch
 
-from dragoman.data import Batches, Pair, TokenStore, encode, phrasebook, write_store
-from dragoman.objectives import Material, Objective, make
-from dragoman.run import FRAMINGS
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import Tokenizer, learn
+from dragoman.data import Batches, SentencePair, TokenStore, encode_pairs, phrasebook, write_store
+from dragoman.objectives import Objective, TaskContext, build_objective
+from dragoman.run import DEFAULT_FRAMINGS
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import Tokenizer, learn_tokenizer
 
 TOKENS = 256
 
 
 @pytest.fixture(scope="module")
-def pairs() -> list[Pair]:
+def pairs() -> list[SentencePair]:
     made = itertools.islice(phrasebook.sentences(1), 300)
-    return [Pair(one.source, one.target, "phrasebook", line) for line, one in enumerate(made, 1)]
+    return [SentencePair(one.source, one.target, "phrasebook", line) for line, one in enumerate(made, 1)]
 
 
 @pytest.fixture(scope="module")
-def tokenizer(pairs: list[Pair]) -> Tokenizer:
-    return learn([text for pair in pairs for text in (pair.source, pair.target or "")], "bpe", 600)
+def tokenizer(pairs: list[SentencePair]) -> Tokenizer:
+    return learn_tokenizer([text for pair in pairs for text in (pair.source, pair.target or "")], "bpe", 600)
 
 
 @pytest.fixture(scope="module")
-def store(pairs: list[Pair], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    return write_store(tmp_path_factory.mktemp("data") / "store", encode(pairs, tokenizer), tokenizer.size)
+def store(pairs: list[SentencePair], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
+    return write_store(tmp_path_factory.mktemp("data") / "store", encode_pairs(pairs, tokenizer), tokenizer.vocab_size)
 
 
 def objective_of(system: str, name: str, tokenizer: Tokenizer, dropout: float) -> Objective:
-    vocabulary = Vocabulary(tokenizer.size, tokenizer.size, True)
-    model = SYSTEMS[system].spec(vocabulary, "tiny", width=16, layers=1, heads=2).build()
-    return make(name, Material(model, tokenizer, tokenizer, FRAMINGS[type(model.spec)], dropout=dropout), {})
+    vocabulary = VocabularySizes(tokenizer.vocab_size, tokenizer.vocab_size, True)
+    model = SYSTEMS[system].spec(vocabulary, "tiny", model_dim=16, layers=1, heads=2).build()
+    return build_objective(
+        name, TaskContext(model, tokenizer, tokenizer, DEFAULT_FRAMINGS[type(model.spec)], bpe_dropout=dropout), {}
+    )
 
 
 def batches_of(objective: Objective, store: TokenStore, packed: bool) -> Batches:
@@ -43,12 +45,12 @@ def batches_of(objective: Objective, store: TokenStore, packed: bool) -> Batches
         store,
         TOKENS,
         seed=1,
-        framing=objective.material.framing,
-        rows=objective.rows,
+        framing=objective.task.framing,
+        build_row=objective.make_row,
         aligned=objective.aligned,
-        width=objective.width,
-        sizes=objective.sizes if packed else None,
-        segments=objective.segments,
+        row_length=objective.row_length,
+        packed_lengths=objective.packed_lengths if packed else None,
+        subword_samplers=objective.segmenters,
     )
 
 
@@ -67,17 +69,19 @@ def test_batches_keep_their_budget(
 ) -> None:
     plain, dropped = (objective_of(system, name, tokenizer, dropout) for dropout in (0.0, 0.3))
     known = store.length_counts()
-    widest = int(plain.width(known.source, known.target).max())
+    widest = int(plain.row_length(known.source, known.target).max())
     batches = batches_of(dropped, store, packed)
-    usual = sum(batch.source_tokens + batch.target_tokens for batch in batches_of(plain, store, packed).epoch(0))
+    usual = sum(
+        batch.source_tokens + batch.target_tokens for batch in batches_of(plain, store, packed).iterate_epoch(0)
+    )
     total, seen = 0, 0
     for epoch in (0, 1):
-        for batch in batches.epoch(epoch):
+        for batch in batches.iterate_epoch(epoch):
             source, target = batch.source_lengths, batch.target_lengths
-            lengths = source + target if dropped.material.model.joins else torch.maximum(source, target)
+            lengths = source + target if dropped.task.model.is_decoder_only else torch.maximum(source, target)
             if packed:
-                assert batches.packing is not None
-                assert batch.source.shape[1] == batches.packing.widths[0]
+                assert batches.packed_shape is not None
+                assert batch.source.shape[1] == batches.packed_shape.row_lengths[0]
             else:
                 assert len(batch) * int(lengths.max()) <= TOKENS
                 assert int(lengths.max()) <= widest

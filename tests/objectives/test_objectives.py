@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.data import NOTHING, Batch, Batches, Example, Pair, TokenStore, write_store
+from dragoman.data import IGNORE_INDEX, Batch, Batches, EncodedPair, SentencePair, TokenStore, write_store
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel, Model
-from dragoman.objectives import Material, Objective, check, make
+from dragoman.objectives import Objective, TaskContext, build_objective, check_objective
 from dragoman.parts.mixer import Layout
-from dragoman.run import FRAMINGS
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import Tokenizer, learn
+from dragoman.run import DEFAULT_FRAMINGS
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import Tokenizer, learn_tokenizer
 
 PAD, UNKNOWN, START, END, MASK, SEPARATOR, CLASS = range(7)
 TEXT = ["the old man reads a book .", "she sees the tree ! he sees a dog .", "we read .", "a dog sees the man ."] * 8
@@ -28,15 +28,15 @@ TEXT = ["the old man reads a book .", "she sees the tree ! he sees a dog .", "we
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return learn(TEXT, "word", 100)
+    return learn_tokenizer(TEXT, "word", 100)
 
 
 @pytest.fixture
 def store_of(tmp_path: Path) -> Callable[..., TokenStore]:
     def make_store(sources: Sequence[Sequence[int]], targets: Sequence[Sequence[int]] | None = None) -> TokenStore:
-        pair = Pair("x", None if targets is None else "y", "corpus", 1)
+        pair = SentencePair("x", None if targets is None else "y", "corpus", 1)
         rows = [None] * len(sources) if targets is None else [list(row) for row in targets]
-        examples = [Example(pair, list(source), target) for source, target in zip(sources, rows)]
+        examples = [EncodedPair(pair, list(source), target) for source, target in zip(sources, rows)]
         return write_store(tmp_path / "store", [examples], 260)
 
     return make_store
@@ -45,13 +45,13 @@ def store_of(tmp_path: Path) -> Callable[..., TokenStore]:
 def small(name: str, vocabulary: int, **settings: Any) -> Model:
     torch.manual_seed(0)
     known = SYSTEMS[name].settings()
-    chosen = {"width": 32, "layers": 1, "heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
+    chosen = {"model_dim": 32, "layers": 1, "heads": 2, "dropout": 0.0, "attention_dropout": 0.0}
     chosen = {key: value for key, value in chosen.items() if key in known}
-    return SYSTEMS[name].spec(Vocabulary(vocabulary, vocabulary, True), "tiny", **(chosen | settings)).build()
+    return SYSTEMS[name].spec(VocabularySizes(vocabulary, vocabulary, True), "tiny", **(chosen | settings)).build()
 
 
-def material(model: Model, tokenizer: Tokenizer) -> Material:
-    return Material(model, tokenizer, tokenizer, FRAMINGS[type(model.spec)])
+def material(model: Model, tokenizer: Tokenizer) -> TaskContext:
+    return TaskContext(model, tokenizer, tokenizer, DEFAULT_FRAMINGS[type(model.spec)])
 
 
 def batches(objective: Objective, store: TokenStore, tokens: int = 400) -> Batches:
@@ -59,69 +59,69 @@ def batches(objective: Objective, store: TokenStore, tokens: int = 400) -> Batch
         store,
         tokens,
         seed=0,
-        framing=objective.material.framing,
-        rows=objective.rows,
+        framing=objective.task.framing,
+        build_row=objective.make_row,
         aligned=objective.aligned,
-        width=objective.width,
-        copies=objective.copies,
+        row_length=objective.row_length,
+        distinct_epochs=objective.repeat_after_epochs,
     )
 
 
 def only(objective: Objective, store: TokenStore, epoch: int = 0) -> Batch:
-    return batches(objective, store).build(np.arange(len(store)), epoch)
+    return batches(objective, store).build_batch(np.arange(len(store)), epoch)
 
 
 def answers_of(batch: Batch) -> Tensor:
-    """B S: the answer to each token of the source, NOTHING where none was asked for."""
-    assert batch.asked is not None
-    blank = torch.full((batch.source.numel(),), NOTHING)
-    return blank.scatter(0, batch.asked, batch.answers).view_as(batch.source)
+    """B S: the answer to each token of the source, IGNORE_INDEX where none was asked for."""
+    assert batch.label_positions is not None
+    blank = torch.full((batch.source.numel(),), IGNORE_INDEX)
+    return blank.scatter(0, batch.label_positions, batch.labels).view_as(batch.source)
 
 
 def restored(batch: Batch) -> Tensor:
     """The source with the answers in their places."""
-    return torch.where(answers_of(batch) != NOTHING, answers_of(batch), batch.source)
+    return torch.where(answers_of(batch) != IGNORE_INDEX, answers_of(batch), batch.source)
 
 
 # ---- rows
 
 
 def test_language_models_read_a_text_between_start_and_end(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = make("language", material(small("gpt", tokenizer.size), tokenizer), {})
+    objective = build_objective("language", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
     batch = only(objective, store_of([[20, 21, 22], [23]]))
     assert batch.source.shape == (2, 0)
     assert batch.target.tolist() == [[START, 20, 21, 22], [START, 23, PAD, PAD]]
-    assert batch.answers.tolist() == [[20, 21, 22, END], [23, END, NOTHING, NOTHING]]
+    assert batch.labels.tolist() == [[20, 21, 22, END], [23, END, IGNORE_INDEX, IGNORE_INDEX]]
     assert batch.target_tokens == 6
 
 
 def test_source_and_target_as_one_sequence(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = make("one-sequence", material(small("transformer-d", tokenizer.size), tokenizer), {})
+    objective = build_objective("one-sequence", material(small("transformer-d", tokenizer.vocab_size), tokenizer), {})
     batch = only(objective, store_of([[20, 21]], [[30]]))
     assert batch.target.tolist() == [[START, 20, 21, SEPARATOR, 30]]
-    assert batch.answers.tolist() == [[20, 21, SEPARATOR, 30, END]]
+    assert batch.labels.tolist() == [[20, 21, SEPARATOR, 30, END]]
     assert batch.target_tokens == 5
 
 
 def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = make("masked", material(small("roberta", tokenizer.size), tokenizer), {"rate": 0.4})
+    objective = build_objective("masked", material(small("roberta", tokenizer.vocab_size), tokenizer), {"rate": 0.4})
     ids = [list(range(8, 18)), list(range(10, 15))]
     batch = only(objective, store_of(ids))
     for source, target, real in zip(batch.source.tolist(), answers_of(batch).tolist(), ids):
         length = len(real)
         assert (source[0], source[length + 1]) == (CLASS, SEPARATOR)
-        assert target[0] == target[length + 1] == NOTHING
+        assert target[0] == target[length + 1] == IGNORE_INDEX
         for token, answer, was in zip(source[1 : length + 1], target[1 : length + 1], real):
-            assert answer in (NOTHING, was)
-            assert answer != NOTHING or token == was
+            assert answer in (IGNORE_INDEX, was)
+            assert answer != IGNORE_INDEX or token == was
     assert batch.target.shape == (2, 0)
-    assert batch.target_tokens == len(batch.answers) > 0
+    assert batch.target_tokens == len(batch.labels) > 0
 
 
 def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: Any) -> None:
     store = store_of([list(range(8, 28))])
-    dynamic = make("masked", material(small("roberta", tokenizer.size), tokenizer), {})
-    static = make("masked", material(small("bert", tokenizer.size), tokenizer), {"copies": 2})
+    dynamic = build_objective("masked", material(small("roberta", tokenizer.vocab_size), tokenizer), {})
+    static = build_objective("masked", material(small("bert", tokenizer.vocab_size), tokenizer), {"copies": 2})
     asked = {
         (name, epoch): answers_of(only(objective, store, epoch)).tolist()
         for name, objective in (("dynamic", dynamic), ("static", static))
@@ -133,80 +133,82 @@ def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: An
 
 
 def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = make("masked", material(small("bert", tokenizer.size), tokenizer), {"next_sentence": True})
+    objective = build_objective(
+        "masked", material(small("bert", tokenizer.vocab_size), tokenizer), {"next_sentence": True}
+    )
     store = store_of([[8 + n] * 3 for n in range(12)])
     seen = set()
     for epoch in range(20):
         batch = only(objective, store, epoch)
         original = restored(batch)
-        assert batch.labels is not None
-        assert batch.types is not None
+        assert batch.sentence_labels is not None
+        assert batch.token_type_ids is not None
         for index, row in enumerate(original.tolist()):
             assert row[0] == CLASS
             assert row[4] == row[8] == SEPARATOR
             assert row[1:4] == [8 + index] * 3
-            label = int(batch.labels[index])
+            label = int(batch.sentence_labels[index])
             seen.add(label)
             if label == 0:
                 assert row[5:8] == [9 + index] * 3
-            assert batch.types[index].tolist() == [0] * 5 + [1] * 4
+            assert batch.token_type_ids[index].tolist() == [0] * 5 + [1] * 4
     assert seen == {0, 1}
 
 
 def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer, store_of: Any) -> None:
-    model = small("t5", tokenizer.size)
-    assert model.vocabulary > tokenizer.size
-    objective = make("spans", material(model, tokenizer), {"rate": 0.5})
+    model = small("t5", tokenizer.vocab_size)
+    assert model.vocab_size > tokenizer.vocab_size
+    objective = build_objective("spans", material(model, tokenizer), {"rate": 0.5})
     ids = list(range(8, 20))
     batch = only(objective, store_of([ids]))
-    source, target = batch.source[0].tolist(), [*batch.target[0].tolist(), int(batch.answers[0, -1])]
-    assert batch.answers[0].tolist() == target[1:]
+    source, target = batch.source[0].tolist(), [*batch.target[0].tolist(), int(batch.labels[0, -1])]
+    assert batch.labels[0].tolist() == target[1:]
     assert source[-1] == END
     assert (target[0], target[-1]) == (START, END)
-    spans = {key: list(some) for key, some in itertools.groupby([*target[1:-1]], lambda t: t >= tokenizer.size)}
+    spans = {key: list(some) for key, some in itertools.groupby([*target[1:-1]], lambda t: t >= tokenizer.vocab_size)}
     assert spans
     parts: dict[int, list[int]] = {}
     for token in target[1:-1]:
-        if token >= tokenizer.size:
+        if token >= tokenizer.vocab_size:
             last = parts.setdefault(token, [])
         else:
             last.append(token)
-    back = [word for token in source[:-1] for word in (parts[token] if token >= tokenizer.size else [token])]
+    back = [word for token in source[:-1] for word in (parts[token] if token >= tokenizer.vocab_size else [token])]
     assert back == ids
 
 
 def test_denoising_asks_for_the_whole_text(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = make("denoising", material(small("bart", tokenizer.size), tokenizer), {"infill": 0.5})
+    objective = build_objective("denoising", material(small("bart", tokenizer.vocab_size), tokenizer), {"infill": 0.5})
     batch = only(objective, store_of([list(range(8, 20))]))
     assert batch.target.tolist() == [[START, *range(8, 20)]]
-    assert batch.answers.tolist() == [[*range(8, 20), END]]
+    assert batch.labels.tolist() == [[*range(8, 20), END]]
     assert MASK in batch.source[0].tolist()
     assert batch.source[0, -1] == END
 
 
 def test_three_masks_in_one_stack(tokenizer: Tokenizer, store_of: Any) -> None:
-    model = small("unilm", tokenizer.size)
+    model = small("unilm", tokenizer.vocab_size)
     ids = list(range(8, 16))
     store = store_of([ids])
     given = material(model, tokenizer)
-    left = only(make("masks", given, {"both_ways": 0.0, "left_to_right": 1.0}), store)
+    left = only(build_objective("masks", given, {"both_ways": 0.0, "left_to_right": 1.0}), store)
     assert left.source.tolist() == [[START, *ids]]
     assert answers_of(left).tolist() == [[*ids, END]]
-    assert left.labels is not None
-    assert left.labels.tolist() == [0]
-    both = only(make("masks", given, {"both_ways": 1.0, "left_to_right": 0.0}), store)
-    assert both.labels is not None
-    assert both.labels.tolist() == [len(ids) + 2] == [both.source.shape[1]]
-    assert answers_of(both)[0, 0] == answers_of(both)[0, -1] == NOTHING
-    cut = only(make("masks", given, {"both_ways": 0.0, "left_to_right": 0.0}), store)
-    assert cut.labels is not None
-    seen = int(cut.labels[0])
+    assert left.sentence_labels is not None
+    assert left.sentence_labels.tolist() == [0]
+    both = only(build_objective("masks", given, {"both_ways": 1.0, "left_to_right": 0.0}), store)
+    assert both.sentence_labels is not None
+    assert both.sentence_labels.tolist() == [len(ids) + 2] == [both.source.shape[1]]
+    assert answers_of(both)[0, 0] == answers_of(both)[0, -1] == IGNORE_INDEX
+    cut = only(build_objective("masks", given, {"both_ways": 0.0, "left_to_right": 0.0}), store)
+    assert cut.sentence_labels is not None
+    seen = int(cut.sentence_labels[0])
     assert cut.source[0].tolist() == [START, *ids[: seen - 1], SEPARATOR, *ids[seen - 1 :]]
-    assert answers_of(cut)[0].tolist() == [NOTHING] * seen + [*ids[seen - 1 :], END]
+    assert answers_of(cut)[0].tolist() == [IGNORE_INDEX] * seen + [*ids[seen - 1 :], END]
 
 
 def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> None:
-    model = small("unilm", tokenizer.size, layers=2).eval()
+    model = small("unilm", tokenizer.vocab_size, layers=2).eval()
     tokens, changed = torch.tensor([[2, 9, 10, 11, 12]]), torch.tensor([[2, 9, 10, 11, 13]])
     layout = Layout.padded(5, torch.tensor([5]))
     for prefix, sees in ((0, False), (3, False), (5, True)):
@@ -218,27 +220,27 @@ def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> No
 
 
 def test_masked_words_cost_torchs_cross_entropy(tokenizer: Tokenizer, store_of: Any) -> None:
-    model = small("bert", tokenizer.size).eval()
-    objective = make("masked", material(model, tokenizer), {"next_sentence": True, "rate": 0.5})
+    model = small("bert", tokenizer.vocab_size).eval()
+    objective = build_objective("masked", material(model, tokenizer), {"next_sentence": True, "rate": 0.5})
     batch = only(objective, store_of([[8, 9, 10, 11], [12, 13], [14, 15, 16]]))
     loss = objective(model, batch)
     layout = Layout.padded(batch.source.shape[1], batch.source_lengths)
-    features, _ = model.features(batch.source, layout, types=batch.types)
+    features, _ = model.forward_features(batch.source, layout, types=batch.token_type_ids)
     words = F.cross_entropy(model.output(features).flatten(0, 1), answers_of(batch).flatten(), reduction="sum")
-    next_one = F.cross_entropy(model.pooler(features), batch.labels)
+    next_one = F.cross_entropy(model.pooler(features), batch.sentence_labels)
     torch.testing.assert_close(loss.parts["likelihood"], words.detach())
     torch.testing.assert_close(loss.total, words + next_one * batch.target_tokens)
 
 
 def test_only_replies_count_in_a_dialogue(tokenizer: Tokenizer, store_of: Any) -> None:
-    from dragoman.data.reading import dialogue
+    from dragoman.data.data_formats import encode_dialogue
 
-    model = small("chat", tokenizer.size).eval()
+    model = small("chat", tokenizer.vocab_size).eval()
     given = material(model, tokenizer)
-    inputs, answers = dialogue([[8, 9], [10], [11], [12, 13]], given.framing)
+    inputs, answers = encode_dialogue([[8, 9], [10], [11], [12, 13]], given.framing)
     assert inputs == [START, 8, 9, SEPARATOR, 10, END, 11, SEPARATOR, 12, 13]
     assert answers == [PAD, PAD, PAD, 10, END, PAD, PAD, 12, 13, END]
-    objective = make("dialogue", given, {})
+    objective = build_objective("dialogue", given, {})
     batch = only(objective, store_of([inputs], [answers]))
     assert batch.target_tokens == 5
     log_p = model(batch.source[:, :0], torch.tensor([0]), batch.source, batch.source_lengths).log_softmax(-1)[0]
@@ -250,10 +252,10 @@ def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on
     tokenizer: Tokenizer, store_of: Callable[..., TokenStore]
 ) -> None:
     """Another generator changes its own loss, but not what the discriminator is measured on."""
-    model = small("electra", tokenizer.size).eval()
-    objective = make("replaced", material(model, tokenizer), {})
+    model = small("electra", tokenizer.vocab_size).eval()
+    objective = build_objective("replaced", material(model, tokenizer), {})
     store = store_of([tokenizer.encode(text) for text in TEXT])
-    batch = next(iter(batches(objective, store).epoch(0)))
+    batch = next(iter(batches(objective, store).iterate_epoch(0)))
 
     def losses() -> list[float]:
         torch.manual_seed(0)
@@ -262,7 +264,7 @@ def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on
 
     with torch.no_grad():
         before, again = losses(), losses()
-        model.generator.output.bias += torch.randn(tokenizer.size)  # type: ignore[union-attr]
+        model.generator.output.bias += torch.randn(tokenizer.vocab_size)  # type: ignore[union-attr]
         after = losses()
     assert before == again
     assert before[0] != after[0]
@@ -271,8 +273,8 @@ def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on
 
 def test_the_discriminator_is_asked_of_every_token(tokenizer: Tokenizer, store_of: Any) -> None:
     """With a generator that is always right, nothing is replaced; its loss is then that of all “no” answers."""
-    model = small("electra", tokenizer.size).eval()
-    objective = make("replaced", material(model, tokenizer), {"weight": 3.0})
+    model = small("electra", tokenizer.vocab_size).eval()
+    objective = build_objective("replaced", material(model, tokenizer), {"weight": 3.0})
     batch = only(objective, store_of([[8] * 12, [8] * 5]))
     with torch.no_grad():
         model.generator.output.bias[:] = -100.0
@@ -302,12 +304,12 @@ LEARN = [
 def test_every_objective_falls(
     name: str, system: str, settings: dict[str, Any], tokenizer: Tokenizer, store_of: Any
 ) -> None:
-    model = small(system, tokenizer.size).train()
-    objective = make(name, material(model, tokenizer), settings)
+    model = small(system, tokenizer.vocab_size).train()
+    objective = build_objective(name, material(model, tokenizer), settings)
     data = batches(objective, store_of(tokenizer.encode_batch(TEXT)), tokens=300)
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     seen: list[dict[str, float]] = []
-    for step, (batch, _) in enumerate(itertools.islice(data.start(), 120)):
+    for step, (batch, _) in enumerate(itertools.islice(data.iterate_from(), 120)):
         loss = objective(model, batch, step)
         optimizer.zero_grad()
         (loss.total / loss.count).backward()
@@ -324,14 +326,14 @@ def test_every_objective_falls(
 
 def test_an_objective_says_which_models_it_trains(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="trains a model of kind EncoderOnly, but the system is of kind DecoderOnly"):
-        make("masked", material(small("gpt", tokenizer.size), tokenizer), {})
+        build_objective("masked", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
 
 
 def test_spans_need_sentinels(tokenizer: Tokenizer) -> None:
-    model = small("transformer", tokenizer.size)
+    model = small("transformer", tokenizer.vocab_size)
     assert isinstance(model, EncoderDecoderModel)
     with pytest.raises(UserError, match="this system has none: use t5"):
-        make("spans", material(model, tokenizer), {})
+        build_objective("spans", material(model, tokenizer), {})
 
 
 @pytest.mark.parametrize(
@@ -345,5 +347,5 @@ def test_spans_need_sentinels(tokenizer: Tokenizer) -> None:
 )
 def test_a_wrong_setting_is_named(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
-        check(name, settings)
+        check_objective(name, settings)
     assert str(error.value) == message

@@ -8,30 +8,30 @@ from typing import Any
 
 import pytest
 
-from dragoman.data import Example, Pair, TokenStore, write_store
-from dragoman.models import blueprint
-from dragoman.objectives import Material, make
-from dragoman.objectives.examples import PretrainingExample, examples
-from dragoman.run import FRAMINGS
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import learn
+from dragoman.data import EncodedPair, SentencePair, TokenStore, write_store
+from dragoman.models import meta_model
+from dragoman.objectives import TaskContext, build_objective
+from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
+from dragoman.run import DEFAULT_FRAMINGS
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import learn_tokenizer
 
 TEXT = ["the old man reads a book .", "she sees the tree ! he sees a dog .", "we read in the old park ."] * 10
-TOKENIZER = learn(TEXT, "word", 100)
-VOCABULARY = Vocabulary(TOKENIZER.size, TOKENIZER.size, joint=True)
+TOKENIZER = learn_tokenizer(TEXT, "word", 100)
+VOCABULARY = VocabularySizes(TOKENIZER.vocab_size, TOKENIZER.vocab_size, joint=True)
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> TokenStore:
-    pair = Pair("x", None, "corpus", 1)
-    rows = [Example(pair, ids, None) for ids in TOKENIZER.encode_batch(TEXT)]
+    pair = SentencePair("x", None, "corpus", 1)
+    rows = [EncodedPair(pair, ids, None) for ids in TOKENIZER.encode_batch(TEXT)]
     return write_store(tmp_path / "store", [rows], 260)
 
 
 def shown(system: str, name: str, store: TokenStore, **settings: Any) -> list[PretrainingExample]:
     spec = SYSTEMS[system].spec(VOCABULARY, "tiny")
-    material = Material(blueprint(spec), TOKENIZER, TOKENIZER, FRAMINGS[type(spec)])
-    return examples(make(name, material, settings), store, seed=1)
+    material = TaskContext(meta_model(spec), TOKENIZER, TOKENIZER, DEFAULT_FRAMINGS[type(spec)])
+    return pretraining_examples(build_objective(name, material, settings), store, seed=1)
 
 
 def test_masked_words_and_their_answers_make_up_the_text(store: TokenStore) -> None:

@@ -5,17 +5,17 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from dragoman.data import NOTHING, Batch
+from dragoman.data import IGNORE_INDEX, Batch
 from dragoman.models import Model
-from dragoman.objectives import Material, Translation, cross_entropy
-from dragoman.objectives.translation import teacher_share
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import ENCODER_DECODER, learn
+from dragoman.objectives import TaskContext, TranslationObjective, cross_entropy
+from dragoman.objectives.translation_objective import teacher_forcing_ratio
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import ENCODER_DECODER_FRAMING, learn_tokenizer
 
 
-def material(model: Model, smoothing: float = 0.0) -> Material:
-    tokenizer = learn(["a b"], "byte")
-    return Material(model, tokenizer, tokenizer, ENCODER_DECODER, smoothing)
+def material(model: Model, smoothing: float = 0.0) -> TaskContext:
+    tokenizer = learn_tokenizer(["a b"], "byte")
+    return TaskContext(model, tokenizer, tokenizer, ENCODER_DECODER_FRAMING, smoothing)
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def batch() -> Batch:
     lengths = torch.tensor([4, 3, 2])
     padding = torch.arange(4) >= lengths[:, None]
     fed = torch.cat((torch.full((3, 1), 2), words[:, :-1]), 1).masked_fill(padding, 0)
-    answers = words.masked_fill(padding, NOTHING)
+    answers = words.masked_fill(padding, IGNORE_INDEX)
     return Batch(source, torch.tensor([6, 5, 4]), fed, lengths, answers, np.arange(3), 15, int(lengths.sum()))
 
 
@@ -34,16 +34,14 @@ def test_the_loss_is_torchs_cross_entropy(
     batch: Batch, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_entropy, "CHUNK", {"cpu": chunk})  # 60: three tokens at a time
-    settings = {"width": 16, "layers": 1, "heads": 2}
-    model = SYSTEMS["transformer"].spec(Vocabulary(20, 20, True), "tiny", **settings).build().eval()
-    loss = Translation(material(model, smoothing))(model, batch)
+    settings = {"model_dim": 16, "layers": 1, "heads": 2}
+    model = SYSTEMS["transformer"].spec(VocabularySizes(20, 20, True), "tiny", **settings).build().eval()
+    loss = TranslationObjective(material(model, smoothing))(model, batch)
     loss.total.backward()
     gradients = [weight.grad.clone() for weight in model.parameters()]
     model.zero_grad()
     logits = model(batch.source, batch.source_lengths, batch.target, batch.target_lengths)
-    expected = F.cross_entropy(
-        logits.flatten(0, 1), batch.answers.flatten(), reduction="sum", label_smoothing=smoothing
-    )
+    expected = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(loss.total, expected)
     assert loss.count == int(batch.target_lengths.sum())
     expected.backward()
@@ -52,11 +50,11 @@ def test_the_loss_is_torchs_cross_entropy(
 
 
 def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(batch: Batch) -> None:
-    model = SYSTEMS["cho"].spec(Vocabulary(20, 20, True), "tiny", width=8).build().eval()
+    model = SYSTEMS["cho"].spec(VocabularySizes(20, 20, True), "tiny", model_dim=8).build().eval()
     with torch.no_grad():
         for weight in model.parameters():
             weight.zero_()
-    loss = Translation(material(model))(model, batch)
+    loss = TranslationObjective(material(model))(model, batch)
     assert loss.total.item() / loss.count == pytest.approx(np.log(20), rel=1e-6)
 
 
@@ -65,25 +63,25 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(batch: 
 
 def tiny() -> Model:
     torch.manual_seed(0)
-    return SYSTEMS["transformer"].spec(Vocabulary(20, 20, True), "tiny", width=16, layers=1, heads=2).build()
+    return SYSTEMS["transformer"].spec(VocabularySizes(20, 20, True), "tiny", model_dim=16, layers=1, heads=2).build()
 
 
 def test_the_share_of_right_words_falls_as_its_decay_says() -> None:
     for decay in ("linear", "exponential", "inverse-sigmoid"):
-        shares = [teacher_share(done / 10, decay) for done in range(11)]
+        shares = [teacher_forcing_ratio(done / 10, decay) for done in range(11)]
         assert shares == sorted(shares, reverse=True)
         assert shares[0] > 0.99
         assert shares[-1] < 0.02
-    assert teacher_share(0.25, "linear") == 0.75
-    assert teacher_share(0.5, "exponential") == pytest.approx(0.1)
-    assert teacher_share(0.5, "inverse-sigmoid") == 0.5
-    assert teacher_share(7.0, "linear") == 0.0
+    assert teacher_forcing_ratio(0.25, "linear") == 0.75
+    assert teacher_forcing_ratio(0.5, "exponential") == pytest.approx(0.1)
+    assert teacher_forcing_ratio(0.5, "inverse-sigmoid") == 0.5
+    assert teacher_forcing_ratio(7.0, "linear") == 0.0
 
 
 def test_without_a_share_of_its_own_words_it_is_teacher_forcing(batch: Batch) -> None:
     model = tiny().eval()
-    forced = Translation(material(model))(model, batch, step=5)
-    sampled = Translation(material(model), sampling=1.0, sampling_steps=10)(model, batch, step=0)
+    forced = TranslationObjective(material(model))(model, batch, step=5)
+    sampled = TranslationObjective(material(model), sampling=1.0, sampling_steps=10)(model, batch, step=0)
     torch.testing.assert_close(forced.total, sampled.total)
 
 
@@ -95,14 +93,14 @@ def test_its_own_words_are_what_it_would_have_said(batch: Batch) -> None:
     with torch.no_grad():
         model.output.bias[7] = 30.0
     fed: list[torch.Tensor] = []
-    features = model.features
+    features = model.forward_features
 
     def watch(source, source_layout, target, target_layout, recorder=None):  # type: ignore[no-untyped-def]
         fed.append(target)
         return features(source, source_layout, target, target_layout, recorder)
 
-    model.features = watch  # type: ignore[method-assign]
-    loss = Translation(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=1)
+    model.forward_features = watch  # type: ignore[method-assign]
+    loss = TranslationObjective(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=1)
     assert torch.equal(fed[0], batch.target)
     assert fed[1][:, 0].tolist() == [2, 2, 2]
     assert set(fed[1][:, 1:].flatten().tolist()) == {7}
@@ -112,26 +110,28 @@ def test_its_own_words_are_what_it_would_have_said(batch: Batch) -> None:
 def test_validation_is_never_sampled(batch: Batch) -> None:
     model = tiny().eval()
     with torch.no_grad():
-        forced = Translation(material(model))(model, batch)
-        sampled = Translation(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=9)
+        forced = TranslationObjective(material(model))(model, batch)
+        sampled = TranslationObjective(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=9)
     torch.testing.assert_close(forced.total, sampled.total)
 
 
 def test_the_first_pass_of_scheduled_sampling_leaves_batch_statistics_alone(batch: Batch) -> None:
     """Running statistics after one step follow one pass: (1 − 0.1) · 0 + 0.1 · mean, not two."""
-    settings = {"width": 16, "layers": 1, "heads": 2, "norm": "batch", "dropout": 0.0}
+    settings = {"model_dim": 16, "layers": 1, "heads": 2, "norm": "batch", "dropout": 0.0}
     torch.manual_seed(0)
-    model = SYSTEMS["transformer"].spec(Vocabulary(20, 20, True), "tiny", **settings).build().train()
+    model = SYSTEMS["transformer"].spec(VocabularySizes(20, 20, True), "tiny", **settings).build().train()
     start = {name: value.clone() for name, value in model.named_buffers() if "running" in name}
     assert start
 
-    def after(objective: Translation) -> dict[str, torch.Tensor]:
+    def after(objective: TranslationObjective) -> dict[str, torch.Tensor]:
         model.load_state_dict(start, strict=False)
         objective(model, batch, step=1)
         return {name: value.clone() for name, value in model.named_buffers() if "running" in name}
 
-    forced = after(Translation(material(model)))
-    sampled = after(Translation(material(model), sampling=1e-9, sampling_steps=1))  # two passes, no token replaced
+    forced = after(TranslationObjective(material(model)))
+    sampled = after(
+        TranslationObjective(material(model), sampling=1e-9, sampling_steps=1)
+    )  # two passes, no token replaced
     assert any(not torch.equal(forced[name], start[name]) for name in start)
     for name, value in forced.items():
         torch.testing.assert_close(sampled[name], value, rtol=0, atol=0)
@@ -140,15 +140,15 @@ def test_the_first_pass_of_scheduled_sampling_leaves_batch_statistics_alone(batc
 def test_both_passes_of_r_drop_see_the_same_sampled_tokens(batch: Batch) -> None:
     model = tiny().train()
     fed: list[torch.Tensor] = []
-    features = model.features
+    features = model.forward_features
 
     def watch(source, source_layout, target, target_layout, recorder=None):  # type: ignore[no-untyped-def]
         fed.append(target)
         return features(source, source_layout, target, target_layout, recorder)
 
-    model.features = watch  # type: ignore[method-assign]
-    objective = Translation(material(model), sampling=1.0, sampling_steps=1, consistency=1.0)
-    loss = objective(model, batch.twice(), step=1)
+    model.forward_features = watch  # type: ignore[method-assign]
+    objective = TranslationObjective(material(model), sampling=1.0, sampling_steps=1, consistency=1.0)
+    loss = objective(model, batch.duplicate_rows(), step=1)
     first, second = fed[-1].chunk(2)
     assert torch.equal(first, second)
     assert not torch.equal(first, batch.target)

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.parts.at_once import Held, at_once
 from dragoman.parts.cells import LSTMCell, LSTMCells
+from dragoman.parts.deferred_gradients import Held, deferred_weight_gradients
 
 Step = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -37,7 +37,7 @@ def gradients(step: Step, inside: bool, dtype: torch.dtype = torch.float64) -> l
     torch.manual_seed(0)
     some = [(3, 4), (4, 4), (4,), (3, 5, 4)]
     x, weight, bias, memory = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in some)
-    with at_once() if inside else nullcontext():
+    with deferred_weight_gradients() if inside else nullcontext():
         y = x
         for _ in range(5):
             y = step(y, weight, bias, memory)
@@ -57,7 +57,7 @@ def test_a_matrix_gets_its_gradient_in_one_product(monkeypatch: pytest.MonkeyPat
     calls: list[int] = []
     backward = Held.backward
     monkeypatch.setattr(
-        Held, "backward", staticmethod(lambda ctx, *g: (calls.append(len(ctx.uses)), backward(ctx, *g))[1])
+        Held, "backward", staticmethod(lambda context, *g: (calls.append(len(context.uses)), backward(context, *g))[1])
     )
     gradients(batched, True)
     assert sorted(calls) == [5, 5, 5]  # the weight; the memory as it is and transposed
@@ -68,7 +68,7 @@ def test_half_precision_is_that_of_autocast() -> None:
     found = []
     for inside in (True, False):
         layer.zero_grad()
-        with torch.autocast("cpu", torch.bfloat16), at_once() if inside else nullcontext():
+        with torch.autocast("cpu", torch.bfloat16), deferred_weight_gradients() if inside else nullcontext():
             y = x
             for _ in range(3):
                 y = torch.tanh(layer(y))
@@ -82,7 +82,7 @@ def test_half_precision_is_that_of_autocast() -> None:
 
 def test_without_gradients_nothing_is_different() -> None:
     with torch.no_grad():
-        assert isinstance(at_once(), nullcontext)
+        assert isinstance(deferred_weight_gradients(), nullcontext)
 
 
 def test_the_lstm_written_out_is_differentiated_right() -> None:

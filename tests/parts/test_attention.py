@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.attention import CrossAttention, Look, SelfAttention, attend
-from dragoman.parts.mixer import Ctx, Layout, Memory, name_parts
+from dragoman.parts.attention import AttentionArgs, CrossAttention, SelfAttention, attend
+from dragoman.parts.attention_scores import ScaledDot, ScaledDotScore
+from dragoman.parts.mixer import Context, Layout, Memory, assign_paths
 from dragoman.parts.positions import Position
-from dragoman.parts.score import ScaledDot, ScaledDotScore
 from dragoman.parts.stack import PreNorm, Stack
 from dragoman.parts.visibility import Causal, CausalVisibility, Full, Visibility, Window, WindowVisibility
 
@@ -22,7 +22,13 @@ def weights_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tenso
     recorder: dict[str, list[Tensor]] = {}
     queries, keys = Layout(torch.zeros(1, 1, dtype=torch.long)), Layout(torch.arange(len(key))[None])
     y = attend(
-        query[None, None], key[None, None], value[None, None], queries, keys, Ctx(queries, recorder=recorder), Look()
+        query[None, None],
+        key[None, None],
+        value[None, None],
+        queries,
+        keys,
+        Context(queries, recorder=recorder),
+        AttentionArgs(),
     )
     return recorder[""][0][0, 0, 0], y[0, 0, 0]
 
@@ -65,13 +71,13 @@ def test_a_query_like_one_key_alone_looks_its_value_up() -> None:
 
 def test_a_position_sees_itself_and_what_is_before_it() -> None:
     positions = torch.arange(4)[None]
-    seen = CausalVisibility().see(positions, positions, Ctx(Layout(positions)))[0].int()
+    seen = CausalVisibility().mask(positions, positions, Context(Layout(positions)))[0].int()
     assert seen.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 
 
 def test_a_window_sees_its_last_positions() -> None:
     positions = torch.arange(5)[None]
-    seen = WindowVisibility(2).see(positions, positions, Ctx(Layout(positions)))[0].int()
+    seen = WindowVisibility(2).mask(positions, positions, Context(Layout(positions)))[0].int()
     assert seen.tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
 
 
@@ -80,7 +86,7 @@ def test_the_mask_goes_in_before_the_softmax() -> None:
     recorder: dict[str, list[Tensor]] = {}
     layout = Layout(torch.arange(6).expand(2, 6))
     part = SelfAttention(heads=2, visibility=Causal()).build(8)
-    part(torch.randn(2, 6, 8), Ctx(layout, recorder=recorder))
+    part(torch.randn(2, 6, 8), Context(layout, recorder=recorder))
     weights = recorder[""][0]
     assert weights.shape == (2, 2, 6, 6)
     assert (weights.triu(1) == 0).all()
@@ -94,7 +100,7 @@ def test_the_mask_goes_in_before_the_softmax() -> None:
 class Ramp(Position):
     """A bias by distance, for the way in which positions enter the scores."""
 
-    def bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
+    def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor:
         return -0.3 * (positions[:, None, :, None] - key_positions[:, None, None, :]).abs().float()
 
 
@@ -143,18 +149,22 @@ def test_fused_and_explicit_attention_equal_a_loop(layout: str, visibility: str,
     see = [[[allowed(layout, visibility, b, t, s) for s in range(6)] for t in range(6)] for b in range(2)]
     expected = brute_force(query, key, value, see, ramp)
     lay, positions = LAYOUTS[layout], (Ramp(),) if ramp else ()
-    real = lay.real if lay.real is not None else torch.ones(2, 6, dtype=torch.bool)  # nobody asks what padding sees
+    real = (
+        lay.token_mask if lay.token_mask is not None else torch.ones(2, 6, dtype=torch.bool)
+    )  # nobody asks what padding sees
 
-    def agrees(ctx: Ctx, look: Look) -> None:
-        y = attend(query, key, value, lay, lay, ctx, look)
+    def agrees(context: Context, look: AttentionArgs) -> None:
+        y = attend(query, key, value, lay, lay, context, look)
         assert y.isfinite().all()
         torch.testing.assert_close(y.transpose(1, 2)[real], expected.transpose(1, 2)[real], atol=1e-5, rtol=1e-5)
 
-    look = Look(VISIBILITIES[visibility], positions)
+    look = AttentionArgs(VISIBILITIES[visibility], positions)
     recorder: dict[str, list[Tensor]] = {}
-    agrees(Ctx(lay), look)  # a fused kernel
-    agrees(Ctx(lay, recorder=recorder), look)  # weights written out
-    agrees(Ctx(lay), Look(VISIBILITIES[visibility], positions, score=ScaledDotScore()))  # a score that no kernel knows
+    agrees(Context(lay), look)  # a fused kernel
+    agrees(Context(lay, recorder=recorder), look)  # weights written out
+    agrees(
+        Context(lay), AttentionArgs(VISIBILITIES[visibility], positions, score=ScaledDotScore())
+    )  # a score that no kernel knows
     assert recorder[""][0].shape == (2, 4, 6, 6)
 
 
@@ -163,14 +173,14 @@ def test_padding_of_any_length_never_spoils_what_is_real(visibility: Window | Ca
     """A query in the padding may see nothing at all: neither output nor gradient may become nan, watched or not."""
     block = PreNorm(SelfAttention(heads=2, visibility=visibility))
     stack = Stack((block,), depth=2).build(8)
-    name_parts(stack)
+    assign_paths(stack)
     x = torch.randn(2, 9, 8)
     layout = Layout.padded(9, torch.tensor([9, 2]))
-    alone, _ = stack(x[1:, :2], Ctx(Layout.padded(2, torch.tensor([2]))))
+    alone, _ = stack(x[1:, :2], Context(Layout.padded(2, torch.tensor([2]))))
     recorders: tuple[dict[str, list[Tensor]] | None, ...] = (None, {})
     for recorder in recorders:
         stack.zero_grad()
-        y, _ = stack(x, Ctx(layout, recorder=recorder))
+        y, _ = stack(x, Context(layout, recorder=recorder))
         torch.testing.assert_close(y[1, :2], alone[0], atol=1e-5, rtol=1e-5)
         y[1, :2].square().sum().backward()
         assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in stack.parameters())
@@ -185,8 +195,8 @@ def test_one_head_of_keys_equals_many_that_are_the_same() -> None:
         query, key, value = one.project.bias.split((8, 2, 2))
         many.project.bias.copy_(torch.cat((query, key.repeat(4), value.repeat(4))))
         many.output.load_state_dict(one.output.state_dict())
-    x, ctx = torch.randn(2, 5, 8), Ctx(Layout.padded(5, torch.tensor([5, 3])))
-    torch.testing.assert_close(many(x, ctx)[0], one(x, ctx)[0], atol=1e-5, rtol=1e-5)
+    x, context = torch.randn(2, 5, 8), Context(Layout.padded(5, torch.tensor([5, 3])))
+    torch.testing.assert_close(many(x, context)[0], one(x, context)[0], atol=1e-5, rtol=1e-5)
 
 
 def test_self_attention_equals_torchs_multi_head_attention() -> None:
@@ -204,8 +214,8 @@ def test_self_attention_equals_torchs_multi_head_attention() -> None:
     pads = torch.arange(5) >= lengths[:, None]
     expected, weights = torchs(x, x, x, key_padding_mask=pads, average_attn_weights=False)
     recorder: dict[str, list[Tensor]] = {}
-    for ctx in (Ctx(Layout.padded(5, lengths)), Ctx(Layout.padded(5, lengths), recorder=recorder)):
-        torch.testing.assert_close(ours(x, ctx)[0][~pads], expected[~pads], atol=1e-6, rtol=1e-5)
+    for context in (Context(Layout.padded(5, lengths)), Context(Layout.padded(5, lengths), recorder=recorder)):
+        torch.testing.assert_close(ours(x, context)[0][~pads], expected[~pads], atol=1e-6, rtol=1e-5)
     torch.testing.assert_close(recorder[""][0], weights, atol=1e-6, rtol=1e-5)
 
 
@@ -214,11 +224,11 @@ def test_rows_of_a_beam_ask_one_memory() -> None:
     states, lengths = torch.randn(2, 4, 8), torch.tensor([4, 2])
     x = torch.randn(6, 3, 8)  # three hypotheses a source
     memory = Memory(states, Layout.padded(4, lengths))
-    memory.projected[""] = part.remember(memory)
-    together, _ = part(x, Ctx(Layout(torch.arange(3).expand(6, 3)), memory))
+    memory.projections[""] = part.project_memory(memory)
+    together, _ = part(x, Context(Layout(torch.arange(3).expand(6, 3)), memory))
     repeated = Memory(states.repeat_interleave(3, 0), Layout.padded(4, lengths.repeat_interleave(3)))
-    repeated.projected[""] = part.remember(repeated)
-    apart, _ = part(x, Ctx(Layout(torch.arange(3).expand(6, 3)), repeated))
+    repeated.projections[""] = part.project_memory(repeated)
+    apart, _ = part(x, Context(Layout(torch.arange(3).expand(6, 3)), repeated))
     torch.testing.assert_close(together, apart, atol=1e-6, rtol=1e-5)
 
 
@@ -233,7 +243,7 @@ def test_weights_are_dropped_only_in_training(watched: bool) -> None:
     without.load_state_dict(with_dropout.state_dict())
 
     def out(part: nn.Module) -> Tensor:
-        return part(x, Ctx(layout, recorder={} if watched else None))[0]
+        return part(x, Context(layout, recorder={} if watched else None))[0]
 
     expected = out(without)
     torch.testing.assert_close(out(with_dropout.eval()), expected, atol=1e-6, rtol=1e-5)
@@ -250,7 +260,7 @@ def test_heads_must_divide_the_width() -> None:
         SelfAttention(heads=4).build(10)
     with pytest.raises(UserError, match="4 query heads cannot share 3 key heads"):
         SelfAttention(heads=4, kv_heads=3).build(8)
-    assert SelfAttention(heads=4, width=5).build(10).output.weight.shape == (10, 20)
+    assert SelfAttention(heads=4, head_dim=5).build(10).output.weight.shape == (10, 20)
 
 
 def test_a_part_in_the_wrong_place_is_named() -> None:

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 
 from dragoman.parts.embedding import Embedding, OutputLayer
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.initial import Glorot, Orthogonal, Uniform
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.initialization import Glorot, Orthogonal, Uniform
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.norm import LayerNorm, RMSNorm
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Residual, ResidualMixer, Stack
 
-CTX = Ctx(Layout.padded(4, torch.tensor([4, 4])))
+CTX = Context(Layout.padded(4, torch.tensor([4, 4])))
 
 
 # ---- norms
@@ -118,29 +118,29 @@ def test_feed_forward_is_four_times_as_wide_unless_told() -> None:
 
 
 def test_embeddings_are_scaled_by_the_root_of_the_width() -> None:
-    table = Embedding(scaled=True).table(5, 16)
+    table = Embedding(scaled=True).build_embedding(5, 16)
     nn.init.normal_(table.weight)
     tokens = torch.tensor([[3, 0]])
     torch.testing.assert_close(table(tokens)[0], 4 * table.weight[[3, 0]])
 
 
 def test_narrow_embeddings_are_projected_by_the_stack_and_their_output_layer_back() -> None:
-    table = Embedding(width=4).table(5, 16)
+    table = Embedding(width=4).build_embedding(5, 16)
     output = OutputLayer(5, 16, tied=table, bias=False)
     nn.init.normal_(table.weight)
     x = table(torch.tensor([[1]]))
     assert x.shape == (1, 1, 4)
-    stack = Stack((), input_width=4, input_norm=LayerNorm(bias=False)).build(16)
-    ctx = Ctx(Layout.padded(1, torch.tensor([1])))
+    stack = Stack((), input_dim=4, input_norm=LayerNorm(bias=False)).build(16)
+    context = Context(Layout.padded(1, torch.tensor([1])))
     normal = (x - x.mean()) / (x.var(unbiased=False) + 1e-5).sqrt()
-    torch.testing.assert_close(stack(x, ctx)[0], stack.project(normal))
+    torch.testing.assert_close(stack(x, context)[0], stack.project(normal))
     assert output.weight is table.weight
     assert output(torch.randn(1, 1, 16)).shape == (1, 1, 5)
 
 
 @torch.no_grad()
 def test_word_dropout_leaves_out_whole_words_in_training_only() -> None:
-    table = Embedding(word_dropout=0.25).table(5, 8)
+    table = Embedding(word_dropout=0.25).build_embedding(5, 8)
     nn.init.ones_(table.weight)
     x = table.train()(torch.ones(1, 10000, dtype=torch.long))[0]
     kept = x[:, 0] != 0
@@ -212,6 +212,6 @@ def test_norms_keep_their_ones(initial: Glorot | Uniform | Orthogonal) -> None:
 
 @torch.no_grad()
 def test_embeddings_start_with_unit_length() -> None:
-    table = Embedding().table(4000, 64)
+    table = Embedding().build_embedding(4000, 64)
     Glorot().initializer().apply(table)
     assert float(table.weight.std()) == pytest.approx(1 / 8, rel=0.02)

@@ -16,20 +16,20 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dragoman.errors import UserError
 from dragoman.models import count_parameters
-from dragoman.parts.compressed import (
+from dragoman.parts.long_attention import (
     CompressedAttention,
     CompressedAttentionMixer,
     LocalAttention,
     LocalAttentionMixer,
     LongAttentionMixer,
 )
-from dragoman.parts.mixer import Ctx, Layout, State, map_state
-from dragoman.search import Beam, Length, Symbols, search
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.parts.mixer import Context, Layout, State, map_state
+from dragoman.search import Beam, LengthLimit, SpecialTokens, search
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 WIDTH, HEADS, LONGEST = 8, 2, 14
 SPECS = {
-    "local": LocalAttention(HEADS, block=4),
+    "local": LocalAttention(HEADS, block_size=4),
     "compressed": CompressedAttention(HEADS),
     "compressed, overlapping": CompressedAttention(HEADS, kernel=5, stride=2),
     "compressed, with gaps": CompressedAttention(HEADS, kernel=1, stride=3),
@@ -51,13 +51,13 @@ def sequences(count: int, length: int) -> Tensor:
 
 def whole(mixer: LongAttentionMixer, x: Tensor, recorder: dict[str, list[Tensor]] | None = None) -> Tensor:
     layout = Layout.padded(x.shape[1], torch.full((x.shape[0],), x.shape[1]))
-    y, state = mixer(x, Ctx(layout, recorder=recorder))
+    y, state = mixer(x, Context(layout, recorder=recorder))
     assert state is None
     return y
 
 
 def go_on(mixer: LongAttentionMixer, x: Tensor, first: Tensor, state: State | None) -> tuple[Tensor, State]:
-    y, state = mixer(x, Ctx(Layout.steps(first, x.shape[1])), state)
+    y, state = mixer(x, Context(Layout.continuation(first, x.shape[1])), state)
     assert state is not None
     return y, state
 
@@ -152,7 +152,7 @@ def sees(name: str, query: int, key: int) -> bool:
     if query == key:
         return True
     if isinstance(spec, LocalAttention):
-        return key <= query and key // spec.block == query // spec.block
+        return key <= query and key // spec.block_size == query // spec.block_size
     assert isinstance(spec, CompressedAttention)
     ends = range(spec.stride - 1, query + 1, spec.stride)
     return any(last - spec.kernel < key <= last for last in ends)
@@ -178,7 +178,7 @@ def test_a_token_changes_what_may_see_it_and_nothing_else(name: str, length: int
 def test_padding_is_not_seen(name: str) -> None:
     mixer, x = part(name), sequences(3, 11)
     lengths = torch.tensor([11, 6, 1])
-    y, _ = mixer(x, Ctx(Layout.padded(11, lengths)))
+    y, _ = mixer(x, Context(Layout.padded(11, lengths)))
     for row, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(y[row, :length], whole(mixer, x[row : row + 1, :length])[0])
 
@@ -234,7 +234,7 @@ def test_rows_of_different_lengths_go_on_in_any_chunks(name: str, chunking: tupl
     width = max(lengths)
     if width:
         prefill = x[:, :width].masked_fill(torch.arange(width)[None, :, None] >= at[:, None, None], 7.0)
-        y, after = mixer(prefill, Ctx(Layout.padded(width, at)), state)
+        y, after = mixer(prefill, Context(Layout.padded(width, at)), state)
         assert after is not None
         state = after
         for row, length in enumerate(lengths):
@@ -255,14 +255,14 @@ def test_a_prefilled_row_without_tokens_keeps_its_state(name: str) -> None:
     layout = Layout(begun[:, None] + torch.arange(3), lengths=torch.tensor([5, 8]))  # the first row has nothing more
     chunk = x[:, 5:8].clone()
     chunk[0] = 7.0
-    _, state = mixer(chunk, Ctx(layout), state)
+    _, state = mixer(chunk, Context(layout), state)
     y, _ = go_on(mixer, torch.stack((x[0, 5:6], x[1, 8:9])), torch.tensor([5, 8]), state)
     torch.testing.assert_close(y[:, 0], torch.stack((expected[0, 5], expected[1, 8])))
 
 
 def test_the_state_is_a_block_and_a_compressed_memory() -> None:
     like = torch.zeros(1)
-    local = LocalAttention(HEADS, block=4).build(WIDTH).init_state(3, 100, like)
+    local = LocalAttention(HEADS, block_size=4).build(WIDTH).init_state(3, 100, like)
     assert {name: tuple(leaf.shape) for name, leaf in local.items()} == {"key": (3, 4, 2, 4), "value": (3, 4, 2, 4)}
     for kept in CompressedAttention(HEADS).build(WIDTH).init_state(3, 100, like).values():
         assert kept["slots"].shape == (3, 1 + 33 + 1, 2, 4)  # the zero, ⌊100 / 3⌋ cells, one to spare
@@ -307,7 +307,7 @@ def attention_operations(name: str, length: int) -> int:
 def test_layers_take_turns_and_their_weights_are_counted_by_hand() -> None:
     """LMLML: attention 4 (d² + d), compression 2 (3d² + d), feed-forward 2 · 4d² + 5d, two norms of 2d."""
     d, vocabulary = 512, 1000
-    spec = SYSTEMS["transformer-dmca"].spec(Vocabulary(vocabulary, vocabulary, joint=True))
+    spec = SYSTEMS["transformer-dmca"].spec(VocabularySizes(vocabulary, vocabulary, joint=True))
     bodies = [type(layer.body).__name__ for layer in spec.decoder.block[::2]]
     assert bodies == ["LocalAttention", "CompressedAttention"] * 2 + ["LocalAttention"]
     assert {layer.body.block for layer in spec.decoder.block[::4]} == {256}
@@ -317,27 +317,33 @@ def test_layers_take_turns_and_their_weights_are_counted_by_hand() -> None:
 
 @torch.no_grad()
 def test_a_whole_model_goes_on_over_the_borders_of_its_blocks() -> None:
-    settings = {"width": 16, "heads": 2, "layers": 5, "block": 4}
-    model = SYSTEMS["transformer-dmca"].spec(Vocabulary(20, 20, joint=True), "tiny", **settings).build().double().eval()
+    settings = {"model_dim": 16, "heads": 2, "layers": 5, "block_size": 4}
+    model = (
+        SYSTEMS["transformer-dmca"]
+        .spec(VocabularySizes(20, 20, joint=True), "tiny", **settings)
+        .build()
+        .double()
+        .eval()
+    )
     source, target = torch.randint(4, 20, (3, 9)), torch.randint(4, 20, (3, 10))
     lengths = torch.tensor([9, 4, 1])
     expected = model(source, lengths, target, torch.full((3,), 10))
-    begin = model.start(source, lengths, beam=1, longest=10, first=2)
+    begin = model.start_decoding(source, lengths, beam=1, longest=10, first=2)
     state, at = begin.state, 0
     for count in (1, 1, 5, 1, 2):
-        layout = Layout.steps(begin.positions + at, count)
-        logits, state = model.decode(target[:, at : at + count], Ctx(layout), state)
+        layout = Layout.continuation(begin.positions + at, count)
+        logits, state = model.decode(target[:, at : at + count], Context(layout), state)
         torch.testing.assert_close(logits, expected[:, at : at + count])
         at += count
 
 
 def test_a_source_of_11000_tokens_is_read_and_written_on() -> None:
-    settings = {"width": 16, "heads": 2, "layers": 3}
-    model = SYSTEMS["transformer-dmca"].spec(Vocabulary(20, 20, joint=True), "tiny", **settings).build()
+    settings = {"model_dim": 16, "heads": 2, "layers": 3}
+    model = SYSTEMS["transformer-dmca"].spec(VocabularySizes(20, 20, joint=True), "tiny", **settings).build()
     source, lengths = torch.randint(4, 20, (1, 11_000)), torch.tensor([11_000])
     model.train()(source, lengths, source[:, :3], torch.tensor([3])).sum().backward()
-    symbols = Symbols(start=2, end=3, banned=(0, 1, 2))
-    limit = Beam(1, length=Length(ratio=0, extra=4))
+    symbols = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
+    limit = Beam(1, length_limit=LengthLimit(ratio=0, offset=4))
     found = search(model.eval(), source, lengths, symbols, limit, torch.arange(1))[0][0]
     prefix = torch.tensor([[2, *found.tokens]])
     with torch.no_grad():
@@ -349,7 +355,7 @@ def test_a_source_of_11000_tokens_is_read_and_written_on() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (LocalAttention(block=0), "a block of local attention must hold at least 1 token, but holds 0"),
+        (LocalAttention(block_size=0), "a block of local attention must hold at least 1 token, but holds 0"),
         (CompressedAttention(stride=0), "but its kernel is 3 and its stride 0"),
         (LocalAttention(3), "a width of 8 cannot be split into 3 heads"),
     ],

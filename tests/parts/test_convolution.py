@@ -17,15 +17,15 @@ from dragoman.parts.convolution import (
     DilatedBlockMixer,
     GatedConvolution,
     GatedConvolutionMixer,
-    HalvedResidual,
     MultiStepAttention,
     MultiStepAttentionMixer,
-    NormalisedLinear,
+    ScaledResidual,
     Unfolding,
     UnfoldingMixer,
+    WeightNormLinear,
 )
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Ctx, Layout, Memory
+from dragoman.parts.mixer import Context, Layout, Memory
 from dragoman.parts.stack import Stack
 
 
@@ -99,7 +99,7 @@ def test_chunks_equal_the_whole(kernel: int, dilation: int, chunks: list[int]) -
     state, parts, at = convolution.init_state(3, x), [], torch.zeros(3, dtype=torch.long)
     assert state["seen"].shape == (3, (kernel - 1) * dilation, 2)
     for chunk in x.split(chunks, 1):
-        y, state = convolution(chunk, Layout.steps(at, chunk.shape[1]), state)
+        y, state = convolution(chunk, Layout.continuation(at, chunk.shape[1]), state)
         parts.append(y)
         at = at + chunk.shape[1]
     torch.testing.assert_close(torch.cat(parts, 1), whole)
@@ -132,7 +132,7 @@ def test_the_state_of_one_row_keeps_its_strides_and_type() -> None:
     convolution = Convolution(nn.Linear(3 * 2, 2), 2, 3, 1, causal=True)
     state = convolution.init_state(1, torch.zeros(1))
     form = (state["seen"].shape, state["seen"].stride(), state["seen"].dtype)
-    _, state = convolution(torch.randn(1, 5, 2), Layout.steps(torch.tensor([0]), 5), state)
+    _, state = convolution(torch.randn(1, 5, 2), Layout.continuation(torch.tensor([0]), 5), state)
     assert (state["seen"].shape, state["seen"].stride(), state["seen"].dtype) == form
 
 
@@ -147,7 +147,7 @@ def test_a_convolution_that_looks_ahead_has_no_steps() -> None:
 @torch.no_grad()
 def test_a_normalised_weight_has_the_length_g() -> None:
     """v = (3, 4) is 5 long; g = 1 + 1 makes it (1.2, 1.6)."""
-    linear = NormalisedLinear(2, 1, gain=1.0)
+    linear = WeightNormLinear(2, 1, gain=1.0)
     linear.weight.copy_(torch.tensor([[3.0, 4.0]]))
     linear.growth.fill_(1.0)
     linear.bias.fill_(0.25)
@@ -168,7 +168,7 @@ def test_a_gated_convolution_by_hand() -> None:
     linear.weight.copy_(torch.tensor([[0.0, 7.0], [0.1, 0.0]]))
     linear.growth.copy_(torch.tensor([0.0, -1.0]))
     x = torch.tensor([1.0, -2.0, 3.0])[None, :, None]
-    y, _ = part(x, Ctx(layout([3])))
+    y, _ = part(x, Context(layout([3])))
     expected = [2 * sigmoid(0), -4 * sigmoid(1), 6 * sigmoid(-2)]
     assert y[0, :, 0].tolist() == pytest.approx(expected, abs=1e-6)
 
@@ -188,10 +188,10 @@ def test_gated_convolutions_keep_the_variance_at_the_start() -> None:
 
 @torch.no_grad()
 def test_a_halved_residual_by_hand() -> None:
-    part = HalvedResidual((FeedForward(1), FeedForward(1))).build(1)
+    part = ScaledResidual((FeedForward(1), FeedForward(1))).build(1)
     for name, weight in part.named_parameters():
         weight.fill_(2.0 if "widen.weight" in name else 1.5 if "narrow.weight" in name else 0.0)
-    y, _ = part(torch.tensor([[[1.0]]]), Ctx(layout([1])))  # f = 3 · 3
+    y, _ = part(torch.tensor([[[1.0]]]), Context(layout([1])))  # f = 3 · 3
     assert y.item() == pytest.approx(math.sqrt(0.5) * (1 + 9))
 
 
@@ -201,12 +201,12 @@ def test_a_halved_residual_by_hand() -> None:
 def source(lengths: list[int], dim: int) -> Memory:
     """A source whose padding is worth noticing."""
     shape = (len(lengths), max(lengths), dim)
-    return Memory(torch.randn(shape), layout(lengths), inputs=torch.randn(shape))
+    return Memory(torch.randn(shape), layout(lengths), encoder_inputs=torch.randn(shape))
 
 
 def prepared(part: MultiStepAttentionMixer | UnfoldingMixer, memory: Memory) -> Memory:
     part.path = "part"
-    memory.projected["part"] = part.remember(memory)
+    memory.projections["part"] = part.project_memory(memory)
     return memory
 
 
@@ -218,16 +218,16 @@ def test_multi_step_attention_by_hand() -> None:
     part.query.growth.fill_(2.0)
     part.query.bias.fill_(0.5)
     states, inputs = torch.tensor([[0.2, 0.4, 9.0]])[..., None], torch.tensor([[1.0, 3.0, 9.0]])[..., None]
-    memory = prepared(part, Memory(states, layout([2], 3), inputs=inputs))
+    memory = prepared(part, Memory(states, layout([2], 3), encoder_inputs=inputs))
     recorder: dict[str, list[Tensor]] = {}
-    ctx = Ctx(layout([1]), memory, inputs=torch.tensor([[[2.0]]]), recorder=recorder)
-    y, _ = part(torch.tensor([[[1.0]]]), ctx)
+    context = Context(layout([1]), memory, stack_inputs=torch.tensor([[[2.0]]]), recorder=recorder)
+    y, _ = part(torch.tensor([[[1.0]]]), context)
     first, second = math.exp(5.5 * 0.2), math.exp(5.5 * 0.4)
     total = first + second
     assert y.item() == pytest.approx(math.sqrt(2) * (first * 1.2 + second * 3.4) / total)
     assert recorder["part"][0].flatten().tolist() == pytest.approx([first / total, second / total, 0.0])
-    ctx.recorder = None
-    assert part(torch.tensor([[[1.0]]]), ctx)[0].item() == pytest.approx(y.item())  # fused
+    context.recorder = None
+    assert part(torch.tensor([[[1.0]]]), context)[0].item() == pytest.approx(y.item())  # fused
 
 
 @torch.no_grad()
@@ -236,14 +236,16 @@ def test_multi_step_attention_with_beams_is_that_of_a_repeated_source() -> None:
     nn.init.normal_(part.query.weight)
     memory = source([5, 2], 4)
     x, inputs = torch.randn(6, 2, 4), torch.randn(6, 2, 4)
-    steps = Layout.steps(torch.zeros(6, dtype=torch.long), 2)
-    folded, _ = part(x, Ctx(steps, prepared(part, memory), inputs=inputs))
-    assert memory.inputs is not None
-    rows = [(memory.states[row, :m], memory.inputs[row, :m]) for row, m in ((0, 5), (1, 2)) for _ in range(3)]
+    steps = Layout.continuation(torch.zeros(6, dtype=torch.long), 2)
+    folded, _ = part(x, Context(steps, prepared(part, memory), stack_inputs=inputs))
+    assert memory.encoder_inputs is not None
+    rows = [(memory.states[row, :m], memory.encoder_inputs[row, :m]) for row, m in ((0, 5), (1, 2)) for _ in range(3)]
     for row, (states, entered) in enumerate(rows):
-        alone = prepared(part, Memory(states[None], layout([len(states)]), inputs=entered[None]))
+        alone = prepared(part, Memory(states[None], layout([len(states)]), encoder_inputs=entered[None]))
         one = slice(row, row + 1)
-        y, _ = part(x[one], Ctx(Layout.steps(torch.zeros(1, dtype=torch.long), 2), alone, inputs=inputs[one]))
+        y, _ = part(
+            x[one], Context(Layout.continuation(torch.zeros(1, dtype=torch.long), 2), alone, stack_inputs=inputs[one])
+        )
         torch.testing.assert_close(folded[one], y)
 
 
@@ -274,7 +276,7 @@ def test_a_dilated_block_by_hand(causal: bool) -> None:
     for weight in part.parameters():
         nn.init.normal_(weight)
     x = torch.randn(1, 6, 6)
-    y, _ = part(x, Ctx(layout([6])))
+    y, _ = part(x, Context(layout([6])))
     inner = [activated(part.norms[1], affine(part.narrow, activated(part.norms[0], row))) for row in values(x[0])]
     outside = [0.0] * 3
     for t, row in enumerate(values(x[0])):
@@ -298,7 +300,7 @@ def test_unfolding_adds_the_column_below_and_nothing_past_the_end() -> None:
     columns = memory.states @ part.project.weight.T + part.project.bias
     first = torch.tensor([0, 2, 0, 5])
     x = torch.randn(4, 2, 2)
-    y, _ = part(x, Ctx(Layout.steps(first, 2), memory))
+    y, _ = part(x, Context(Layout.continuation(first, 2), memory))
     below = [
         [columns[0, 0], columns[0, 1]],
         [columns[0, 2], torch.zeros(2)],

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.parts.experts import Experts, ExpertsMixer, imbalance
+from dragoman.parts.experts import ExpertsMixer, MixtureOfExperts, load_balancing_loss
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.mixer import Context, Layout
 
 WIDTH = 6
 FEED_FORWARD = FeedForward(5, "silu", gated=True)
 
 
-def ctx_of(*lengths: int) -> Ctx:
-    return Ctx(Layout.padded(max(lengths), torch.tensor(lengths)))
+def ctx_of(*lengths: int) -> Context:
+    return Context(Layout.padded(max(lengths), torch.tensor(lengths)))
 
 
 def dense_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
@@ -36,18 +36,20 @@ def dense_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
 
 @pytest.mark.parametrize(("count", "chosen"), [(4, 1), (4, 2), (5, 3), (2, 2), (1, 1)])
 def test_both_ways_equal_a_plain_loop_over_experts(count: int, chosen: int) -> None:
-    part = Experts(FEED_FORWARD, count, chosen).build(WIDTH).eval()
+    part = MixtureOfExperts(FEED_FORWARD, count, chosen).build(WIDTH).eval()
     x = torch.randn(3, 4, WIDTH)
     expected = dense_loop(part, x)
     torch.testing.assert_close(part(x, ctx_of(4, 4, 4))[0], expected, atol=1e-6, rtol=1e-5)  # grouped by expert
     for t in range(4):
-        y, state = part(x[:, t : t + 1], Ctx(Layout.steps(torch.full((3,), t))), {})  # every expert at every token
+        y, state = part(
+            x[:, t : t + 1], Context(Layout.continuation(torch.full((3,), t))), {}
+        )  # every expert at every token
         torch.testing.assert_close(y[:, 0], expected[:, t], atol=1e-6, rtol=1e-5)
         assert state == {}
 
 
 def test_gradients_equal_those_of_the_loop() -> None:
-    part = Experts(FEED_FORWARD, 4, 2).build(WIDTH).train()
+    part = MixtureOfExperts(FEED_FORWARD, 4, 2).build(WIDTH).train()
     x = torch.randn(2, 5, WIDTH)
     sums = torch.randn(2, 5, WIDTH)
     gradients: list[list[Tensor]] = []
@@ -69,7 +71,7 @@ def differentiable_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
 @torch.no_grad()
 def test_two_experts_by_hand() -> None:
     """W x = (ln 3, 0, −9): p ∝ (3, 1, e^−9); the first two are chosen, ¾ and ¼, and give x and 10 x."""
-    part = Experts(FeedForward(1, "identity", bias=False), 3, 2).build(1).eval()
+    part = MixtureOfExperts(FeedForward(1, "identity", bias=False), 3, 2).build(1).eval()
     part.router.weight.copy_(torch.tensor([[3.0], [1.0], [1.0]]).log() - torch.tensor([[0.0], [0.0], [9.0]]))
     for expert, scale in zip(part.experts, (1.0, 10.0, 1000.0)):
         expert.widen.weight.fill_(1.0)  # type: ignore[operator, union-attr]
@@ -84,53 +86,53 @@ def test_two_experts_by_hand() -> None:
 def test_balanced_routing_costs_one() -> None:
     """Four tokens, four experts, each liked by one: shares and means are ¼, 4 · 4 · 1/16 = 1."""
     p = torch.full((1, 4, 4), 0.1) + 0.6 * torch.eye(4)
-    assert float(imbalance(p, p.topk(1).indices, None)) == pytest.approx(1.0)
+    assert float(load_balancing_loss(p, p.topk(1).indices, None)) == pytest.approx(1.0)
     pairs = torch.tensor([[[0, 1], [2, 3], [1, 2], [3, 0]]])
-    assert float(imbalance(torch.full((1, 4, 4), 0.25), pairs, None)) == pytest.approx(1.0)
+    assert float(load_balancing_loss(torch.full((1, 4, 4), 0.25), pairs, None)) == pytest.approx(1.0)
 
 
 def test_all_to_one_costs_as_much_as_there_are_experts() -> None:
     p = torch.eye(4)[2].expand(2, 3, 4)
-    assert float(imbalance(p, p.topk(1).indices, None)) == pytest.approx(4.0)
+    assert float(load_balancing_loss(p, p.topk(1).indices, None)) == pytest.approx(4.0)
 
 
 def test_a_cost_between_them_by_hand() -> None:
     """Of three choices two fall on the first, p means (0.7, 0.3): 2 · (⅔ · 0.7 + ⅓ · 0.3) = 17/15."""
     p = torch.tensor([[[0.9, 0.1], [0.8, 0.2], [0.4, 0.6]]])
-    assert float(imbalance(p, p.topk(1).indices, None)) == pytest.approx(17 / 15)
+    assert float(load_balancing_loss(p, p.topk(1).indices, None)) == pytest.approx(17 / 15)
 
 
 @torch.no_grad()
 def test_the_balance_is_a_loss_of_training_alone() -> None:
-    part = Experts(FEED_FORWARD, 4, 1, balance=0.05).build(WIDTH)
+    part = MixtureOfExperts(FEED_FORWARD, 4, 1, balance_loss_weight=0.05).build(WIDTH)
     part.router.weight.zero_()
     part.router.weight[3] = 100.0  # all like the last
     x = torch.ones(2, 3, WIDTH)
-    ctx = ctx_of(3, 3)
-    part.train()(x, ctx)
-    assert [float(loss) for loss in ctx.losses] == pytest.approx([0.05 * 4])
+    context = ctx_of(3, 3)
+    part.train()(x, context)
+    assert [float(loss) for loss in context.auxiliary_losses] == pytest.approx([0.05 * 4])
     quiet = ctx_of(3, 3)
     part.eval()(x, quiet)
-    assert quiet.losses == []
+    assert quiet.auxiliary_losses == []
 
 
 @torch.no_grad()
 def test_padding_is_left_out_of_the_balance() -> None:
-    part = Experts(FEED_FORWARD, 4, 2).build(WIDTH).train()
+    part = MixtureOfExperts(FEED_FORWARD, 4, 2).build(WIDTH).train()
     x = torch.randn(2, 4, WIDTH)
     losses = []
     for padding in (x[1, 2:], 50 * torch.ones(2, WIDTH), -50 * torch.ones(2, WIDTH)):
-        ctx = ctx_of(4, 2)
-        part(torch.stack((x[0], torch.cat((x[1, :2], padding)))), ctx)
-        losses.append(ctx.losses[0])
-    alone = Ctx(Layout.packed(torch.tensor([[0, 0, 0, 0, 1, 1]])))
+        context = ctx_of(4, 2)
+        part(torch.stack((x[0], torch.cat((x[1, :2], padding)))), context)
+        losses.append(context.auxiliary_losses[0])
+    alone = Context(Layout.packed(torch.tensor([[0, 0, 0, 0, 1, 1]])))
     part(torch.cat((x[0], x[1, :2]))[None], alone)
-    torch.testing.assert_close(torch.stack(losses), alone.losses[0].expand(3))
+    torch.testing.assert_close(torch.stack(losses), alone.auxiliary_losses[0].expand(3))
 
 
 def test_the_balance_teaches_the_router() -> None:
     """Gradient steps on the loss alone bring choices that were one-sided near its least."""
-    part = Experts(FEED_FORWARD, 4, 1, balance=1.0).build(WIDTH).train()
+    part = MixtureOfExperts(FEED_FORWARD, 4, 1, balance_loss_weight=1.0).build(WIDTH).train()
     x = torch.randn(1, 64, WIDTH)
     x[..., 0] = 1.0
     with torch.no_grad():
@@ -138,11 +140,11 @@ def test_the_balance_teaches_the_router() -> None:
     optimizer = torch.optim.Adam(part.router.parameters(), 0.05)
     costs = []
     for _ in range(100):
-        ctx = ctx_of(64)
-        part(x, ctx)
-        costs.append(float(ctx.losses[0].detach()))
+        context = ctx_of(64)
+        part(x, context)
+        costs.append(float(context.auxiliary_losses[0].detach()))
         optimizer.zero_grad()
-        ctx.losses[0].backward()
+        context.auxiliary_losses[0].backward()
         optimizer.step()
     assert costs[0] > 2
     assert costs[-1] < 1.1
@@ -154,7 +156,7 @@ def test_the_balance_teaches_the_router() -> None:
 @torch.no_grad()
 def test_no_token_knows_of_the_others() -> None:
     """All to one expert, hundreds of them: none is dropped."""
-    part = Experts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
+    part = MixtureOfExperts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
     x = torch.randn(1, 1, WIDTH)
     crowd, _ = part(x.expand(1, 500, WIDTH), ctx_of(500))
     torch.testing.assert_close(crowd, part(x, ctx_of(1))[0].expand(1, 500, WIDTH))
@@ -162,18 +164,18 @@ def test_no_token_knows_of_the_others() -> None:
 
 @torch.no_grad()
 def test_noise_is_for_training() -> None:
-    part = Experts(FEED_FORWARD, 4, 2, noise=5.0).build(WIDTH)
-    x, ctx = torch.randn(2, 8, WIDTH), ctx_of(8, 8)
-    assert torch.equal(part.eval()(x, ctx)[0], part(x, ctx)[0])
+    part = MixtureOfExperts(FEED_FORWARD, 4, 2, router_noise=5.0).build(WIDTH)
+    x, context = torch.randn(2, 8, WIDTH), ctx_of(8, 8)
+    assert torch.equal(part.eval()(x, context)[0], part(x, context)[0])
     part.train()
-    assert not torch.allclose(part(x, ctx)[0], part(x, ctx)[0])
+    assert not torch.allclose(part(x, context)[0], part(x, context)[0])
 
 
 def test_a_step_compiles_to_one_graph() -> None:
-    part = Experts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
+    part = MixtureOfExperts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
 
     def step(x: Tensor, at: Tensor) -> Any:
-        return part(x, Ctx(Layout.steps(at)), {})[0]
+        return part(x, Context(Layout.continuation(at)), {})[0]
 
     compiled = torch.compile(step, fullgraph=True, dynamic=False, backend="aot_eager")
     x = torch.randn(3, 1, WIDTH)
@@ -182,4 +184,4 @@ def test_a_step_compiles_to_one_graph() -> None:
 
 def test_more_cannot_be_chosen_than_there_are() -> None:
     with pytest.raises(UserError, match="5 of 4 experts cannot be chosen: choose 1 to 4"):
-        Experts(FEED_FORWARD, 4, 5).build(WIDTH)
+        MixtureOfExperts(FEED_FORWARD, 4, 5).build(WIDTH)

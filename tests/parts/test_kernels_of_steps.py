@@ -23,7 +23,7 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("beams", [1, 3])
 def test_the_next_token_looks_at_what_stands_before_it(beams: int, groups: int, width: int, dtype: torch.dtype) -> None:
-    from dragoman.parts.kernels import next_to_cache
+    from dragoman.parts.kernels import cached_attention_step
 
     sources, heads, longest = 2, 4, 70
     rows = sources * beams
@@ -42,7 +42,7 @@ def test_the_next_token_looks_at_what_stands_before_it(beams: int, groups: int, 
         expected.append(torch.einsum("hs,she->he", weights, v))
     others = torch.arange(longest, device="cuda") != positions[:, None]
     before = keys[others].clone()
-    found = next_to_cache(
+    found = cached_attention_step(
         query, key, value, keys, values, positions, ancestors if beams > 1 else None, 1 / math.sqrt(width)
     )
     torch.testing.assert_close(found.float(), torch.stack(expected), atol=CLOSE[dtype], rtol=0)
@@ -56,24 +56,24 @@ def test_the_next_token_looks_at_what_stands_before_it(beams: int, groups: int, 
 @pytest.mark.parametrize("count", [1, 4, 20])
 @pytest.mark.parametrize(("heads", "groups", "width"), [(4, 4, 64), (4, 1, 8), (2, 2, 24)])
 def test_few_queries_look_at_a_source(count: int, heads: int, groups: int, width: int, dtype: torch.dtype) -> None:
-    from dragoman.parts.kernels import few_queries
+    from dragoman.parts.kernels import short_query_attention
 
     query = drawn(3, count, heads, width, dtype=dtype).transpose(1, 2)
     key, value = drawn(3, groups, 40, width, dtype=dtype), drawn(3, groups, 41, width, dtype=dtype)[:, :, 1:]
     lengths = torch.tensor([1, 33, 40], device="cuda")
     mask = (torch.arange(40, device="cuda") < lengths[:, None])[:, None, None]
     expected = scaled_dot_product_attention(query.float(), key.float(), value.float(), attn_mask=mask, enable_gqa=True)
-    found = few_queries(query, key, value, lengths, 1 / math.sqrt(width))
+    found = short_query_attention(query, key, value, lengths, 1 / math.sqrt(width))
     torch.testing.assert_close(found.float(), expected, atol=CLOSE[dtype], rtol=0)
 
 
 @TYPES
 @pytest.mark.parametrize("width", [24, 512, 1024])
 def test_sums_are_normalised(width: int, dtype: torch.dtype) -> None:
-    from dragoman.parts.kernels import sum_normalised
+    from dragoman.parts.kernels import add_and_norm
 
     x, y = drawn(5, 1, width, dtype=dtype), drawn(1, 5, width, dtype=dtype).transpose(0, 1)
     weight, bias = drawn(width, dtype=dtype), drawn(width + 1, dtype=dtype)[1:]
     expected = layer_norm((x + y).float(), (width,), weight.float(), bias.float(), 1e-5)
-    found = sum_normalised(x, y, weight, bias, 1e-5)
+    found = add_and_norm(x, y, weight, bias, 1e-5)
     torch.testing.assert_close(found.float(), expected, atol=4 * CLOSE[dtype], rtol=0)

@@ -25,9 +25,9 @@ def test_packed_positions_count_from_zero_in_every_sequence(rows: list[list[int]
     for lengths, positions in zip(rows, layout.positions.tolist()):
         left_over = [width - sum(lengths)] if width > sum(lengths) else []
         assert positions == [place for length in lengths + left_over for place in range(length)]
-    assert layout.longest == int(layout.positions.max()) + 1
+    assert layout.max_length == int(layout.positions.max()) + 1
     assert layout.lengths is None
-    assert layout.real is None
+    assert layout.token_mask is None
 
 
 @settings(deadline=None, max_examples=60)
@@ -36,23 +36,23 @@ def test_padded_rows_are_real_up_to_their_lengths(lengths: list[int], spare: int
     width = max(lengths) + spare
     layout = Layout.padded(width, torch.tensor(lengths))
     assert layout.positions.tolist() == [list(range(width))] * len(lengths)
-    assert layout.real is not None
-    assert layout.real.tolist() == [[place < length for place in range(width)] for length in lengths]
-    assert layout.longest == width
-    assert layout.segments is None
+    assert layout.token_mask is not None
+    assert layout.token_mask.tolist() == [[place < length for place in range(width)] for length in lengths]
+    assert layout.max_length == width
+    assert layout.segment_ids is None
 
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.integers(1, 4))
 def test_steps_go_on_from_where_each_row_stands(first: list[int], count: int) -> None:
-    layout = Layout.steps(torch.tensor(first), count)
+    layout = Layout.continuation(torch.tensor(first), count)
     assert layout.positions.tolist() == [[start + step for step in range(count)] for start in first]
-    assert layout.real is None
+    assert layout.token_mask is None
 
 
 def test_who_packed_the_rows_may_say_how_long_the_longest_is() -> None:
-    assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]])).longest == 3
-    assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]]), longest=4).longest == 4
+    assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]])).max_length == 3
+    assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]]), max_length=4).max_length == 4
 
 
 def test_a_function_reaches_every_tensor_of_a_state() -> None:

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.initial import Glorot
-from dragoman.parts.mixer import Ctx, Layout
-from dragoman.parts.norm import BatchNorm, BatchNormalisation, LayerNorm
+from dragoman.parts.initialization import Glorot
+from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.norm import BatchNorm, BatchNormModule, LayerNorm
 from dragoman.parts.positions import Sinusoidal
 from dragoman.parts.stack import PreNorm, Stack
-from dragoman.training.progress import Keeper, Progress
+from dragoman.training.checkpoint_manager import CheckpointManager, TrainState
 
 LENGTHS = torch.tensor([5, 2, 3])
 
@@ -28,10 +28,10 @@ def batch() -> tuple[Tensor, Layout, Tensor]:
     return 3 + 2 * torch.randn(3, 5, 4), layout, real
 
 
-def pair(**settings: float) -> tuple[BatchNormalisation, nn.BatchNorm1d]:
+def pair(**settings: float) -> tuple[BatchNormModule, nn.BatchNorm1d]:
     ours = BatchNorm(**settings).build(4)
     theirs = nn.BatchNorm1d(4, eps=settings.get("epsilon", 1e-5), momentum=settings.get("momentum", 0.1))
-    assert isinstance(ours, BatchNormalisation)
+    assert isinstance(ours, BatchNormModule)
     with torch.no_grad():
         for weight in (ours.weight, ours.bias):
             nn.init.normal_(weight)
@@ -121,7 +121,7 @@ def trained() -> nn.Module:
     model = stack(BatchNorm()).train()
     for _ in range(2):
         x, layout, _ = batch()
-        model(x, Ctx(layout))
+        model(x, Context(layout))
     return model
 
 
@@ -158,14 +158,14 @@ def test_what_follows_from_the_spec_is_not_kept() -> None:
 
 
 def test_an_average_of_checkpoints_averages_statistics(tmp_path: Path) -> None:
-    keeper, kept = Keeper(tmp_path, keep=2), []
+    keeper, kept = CheckpointManager(tmp_path, keep=2), []
     model = trained()
     optimizer = torch.optim.AdamW(model.parameters())
     for step in (1, 2):
         x, layout, _ = batch()
-        model(x, Ctx(layout))
+        model(x, Context(layout))
         kept.append({name: value.clone() for name, value in checkpoint.named_weights(model).items()})
-        keeper.save(model, optimizer, None, Progress(step), validated=True, best=False)
+        keeper.save(model, optimizer, None, TrainState(step), validated=True, best=False)
     assert keeper.average(model) == 2
     for name, value in checkpoint.named_weights(model).items():
         torch.testing.assert_close(value, (kept[0][name] + kept[1][name]) / 2)

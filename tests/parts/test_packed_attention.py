@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.parts.attention import Look, attend
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.attention import AttentionArgs, attend
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.packed_attention import BLOCK, block_mask, packed_attention
 from dragoman.parts.positions import NoPosition, Position
-from dragoman.parts.relative import ALiBi, RelativeBias
+from dragoman.parts.relative_positions import ALiBi, RelativeBias
 from dragoman.parts.spec import Spec
 from dragoman.parts.visibility import Block, Causal, Full, Visibility, Window
 
@@ -31,14 +31,14 @@ LENGTHS = {
 VISIBILITIES: dict[str, Spec] = {"full": Full(), "causal": Causal(), "window": Window(20), "block": Block(50)}
 POSITIONS: dict[str, Spec] = {
     "none": NoPosition(),
-    "bias": RelativeBias(HEADS, buckets=8, longest=40),
+    "bias": RelativeBias(HEADS, buckets=8, max_distance=40),
     "alibi": ALiBi(HEADS),
 }
 
 
 def layout_of(lengths: list[int], width: int = WIDTH, count: int = 8) -> Layout:
     left = [0] * (count - len(lengths)) + [width - sum(lengths)]
-    return Layout.one_row(width, torch.tensor(lengths + left), longest=width)
+    return Layout.packed_row(width, torch.tensor(lengths + left), max_length=width)
 
 
 def heads(count: int, width: int = WIDTH) -> Tensor:
@@ -66,8 +66,8 @@ def test_within_one_row_it_is_plain_attention(lengths: str, visibility: str, pos
     layout = layout_of(LENGTHS[lengths])
     sees, place = visibility_of(VISIBILITIES[visibility]), position_of(POSITIONS[position])
     query, key, value = heads(HEADS), heads(HEADS), heads(HEADS)
-    expected = attend(query, key, value, layout, layout, Ctx(layout), Look(sees, (place,)))
-    found = packed_attention(query, key, value, layout, layout, Ctx(layout), sees, (place,), None)
+    expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees, (place,)))
+    found = packed_attention(query, key, value, layout, layout, Context(layout), sees, (place,), None)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -76,8 +76,8 @@ def test_within_one_row_it_is_plain_attention(lengths: str, visibility: str, pos
 def test_heads_may_share_keys_and_have_a_scale_of_their_own(groups: int, scale: float | None) -> None:
     layout, sees = layout_of(LENGTHS["across"]), visibility_of(Causal())
     query, key, value = heads(HEADS), heads(groups), heads(groups)
-    expected = attend(query, key, value, layout, layout, Ctx(layout), Look(sees, scale=scale))
-    found = packed_attention(query, key, value, layout, layout, Ctx(layout), sees, (), scale)
+    expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees, scale=scale))
+    found = packed_attention(query, key, value, layout, layout, Context(layout), sees, (), scale)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -94,8 +94,8 @@ CROSSINGS = [
 def test_each_target_sees_its_own_source_alone(lengths: str, others: list[int], width: int) -> None:
     queries, keys = layout_of(LENGTHS[lengths]), layout_of(others, width)
     query, key, value = heads(HEADS), heads(2, width), heads(2, width)
-    expected = attend(query, key, value, queries, keys, Ctx(queries), Look())
-    found = packed_attention(query, key, value, queries, keys, Ctx(queries), None, (), None)
+    expected = attend(query, key, value, queries, keys, Context(queries), AttentionArgs())
+    found = packed_attention(query, key, value, queries, keys, Context(queries), None, (), None)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     start, other = 0, 0
     for length, source in zip(LENGTHS[lengths], others):  # and by hand, pair by pair
@@ -115,9 +115,9 @@ def shown(layout: Layout, keys: Layout, sees: Visibility | None) -> tuple[Tensor
     looked = torch.zeros(mask.kv_indices.shape[2:], dtype=torch.bool)
     for row, count in enumerate(mask.kv_num_blocks[0, 0].tolist()):
         looked[row, mask.kv_indices[0, 0, row, :count].long()] = True
-    assert layout.segments is not None
-    assert keys.segments is not None
-    allowed = layout.segments[0][:, None] == keys.segments[0]
+    assert layout.segment_ids is not None
+    assert keys.segment_ids is not None
+    allowed = layout.segment_ids[0][:, None] == keys.segment_ids[0]
     if sees is not None:
         allowed &= sees.allows(layout.positions[0][:, None], keys.positions[0])
     size = [-(-side // BLOCK) * BLOCK for side in allowed.shape]
@@ -148,34 +148,34 @@ def test_rows_need_not_end_where_a_block_does() -> None:
     assert torch.equal(looked, needed)
     query, key, value = heads(HEADS, 300), heads(HEADS, 300), heads(HEADS, 300)
     sees = visibility_of(Causal())
-    expected = attend(query, key, value, layout, layout, Ctx(layout), Look(sees))
-    found = packed_attention(query, key, value, layout, layout, Ctx(layout), sees, (), None)
+    expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees))
+    found = packed_attention(query, key, value, layout, layout, Context(layout), sees, (), None)
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_mask_is_made_once_for_all_layers() -> None:
     layout, sees = layout_of(LENGTHS["short"]), visibility_of(Causal())
-    ctx = Ctx(layout)
+    context = Context(layout)
     for _ in range(2):
-        packed_attention(heads(2), heads(2), heads(2), layout, layout, ctx, sees, (), None)
-    assert len(ctx.masks) == 1
+        packed_attention(heads(2), heads(2), heads(2), layout, layout, context, sees, (), None)
+    assert len(context.masks) == 1
 
 
 def test_what_is_left_over_may_come_in_pieces() -> None:
     """More pieces of the target than of the source: some see nothing, which must not become anything but a number."""
-    queries = Layout.one_row(384, torch.tensor([100, 50, 0, 100, 100, 34]), 100)
-    keys = Layout.one_row(256, torch.tensor([90, 70, 0, 96, 0, 0]), 100)
+    queries = Layout.packed_row(384, torch.tensor([100, 50, 0, 100, 100, 34]), 100)
+    keys = Layout.packed_row(256, torch.tensor([90, 70, 0, 96, 0, 0]), 100)
     query, key, value = heads(HEADS), heads(HEADS, 256), heads(HEADS, 256)
     for tensor in (query, key, value):
         tensor.requires_grad_()
-    found = attend(query, key, value, queries, keys, Ctx(queries), Look())
+    found = attend(query, key, value, queries, keys, Context(queries), AttentionArgs())
     found[:, :, :150].sum().backward()
     for tensor in (query, key, value):
         assert tensor.grad is not None
         assert tensor.grad.isfinite().all()
     with torch.no_grad():
         detached = (tensor.detach() for tensor in (query, key, value))
-        other = packed_attention(*detached, queries, keys, Ctx(queries), None, (), None)
+        other = packed_attention(*detached, queries, keys, Context(queries), None, (), None)
     torch.testing.assert_close(other[:, :, :150], found[:, :, :150], atol=1e-5, rtol=1e-5)
     assert other.isfinite().all()
     assert found.isfinite().all()
@@ -191,13 +191,13 @@ def test_compiled_it_is_the_same(visibility: str, position: str) -> None:
     sees, place = visibility_of(VISIBILITIES[visibility]), position_of(POSITIONS[position])
 
     def look(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, segments: Tensor, starts: Tensor) -> Tensor:
-        layout = Layout(positions, segments=segments, longest=WIDTH, starts=starts)
-        return packed_attention(query, key, value, layout, layout, Ctx(layout), sees, (place,), None)
+        layout = Layout(positions, segment_ids=segments, max_length=WIDTH, cu_seqlens=starts)
+        return packed_attention(query, key, value, layout, layout, Context(layout), sees, (place,), None)
 
     compiled = torch.compile(look, fullgraph=True, dynamic=False)
     for lengths in LENGTHS.values():
         layout = layout_of(lengths)
         query, key, value = heads(HEADS), heads(HEADS), heads(HEADS)
-        expected = attend(query, key, value, layout, layout, Ctx(layout), Look(sees, (place,)))
-        found = compiled(query, key, value, layout.positions, layout.segments, layout.starts)
+        expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees, (place,)))
+        found = compiled(query, key, value, layout.positions, layout.segment_ids, layout.cu_seqlens)
         torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)

@@ -24,8 +24,8 @@ def test_padding_changes_nothing(cell: CellKind, both_ways: bool, layers: int) -
     other = copy.deepcopy(one)
     x = torch.randn(5, 6, INPUTS, requires_grad=True)
     layout = Layout.padded(6, LENGTHS)
-    assert layout.real is not None
-    real = layout.real[..., None]
+    assert layout.token_mask is not None
+    real = layout.token_mask[..., None]
     found, expected = read_padded(one, x, layout), read_rows(other, x, layout)
     torch.testing.assert_close(found[0] * real, expected[0] * real)
     assert found[1].keys() == expected[1].keys()
@@ -48,10 +48,10 @@ def test_what_stands_in_the_padding_is_never_seen(cell: CellKind) -> None:
     cells = CELLS[cell](INPUTS, WIDTH, 2, 0.0, True)
     x = torch.randn(5, 6, INPUTS)
     layout = Layout.padded(6, LENGTHS)
-    assert layout.real is not None
-    other = torch.where(layout.real[..., None], x, 1e3 * torch.randn_like(x))
+    assert layout.token_mask is not None
+    other = torch.where(layout.token_mask[..., None], x, 1e3 * torch.randn_like(x))
     (y, last), (again, last_again) = (read_padded(cells, one, layout) for one in (x, other))
-    assert torch.equal(y[layout.real], again[layout.real])
+    assert torch.equal(y[layout.token_mask], again[layout.token_mask])
     for name in last:
         assert torch.equal(last[name], last_again[name])
 

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.norm import RMSNorm
 from dragoman.parts.stack import Parallel
 
@@ -17,11 +17,11 @@ SPEC = Parallel((SelfAttention(heads=2), FeedForward(5, "silu", gated=True), Fee
 @torch.no_grad()
 def test_a_parallel_block_is_its_formula() -> None:
     part = SPEC.build(8)
-    x, ctx = torch.randn(2, 4, 8), Ctx(Layout.padded(4, torch.tensor([4, 3])))
+    x, context = torch.randn(2, 4, 8), Context(Layout.padded(4, torch.tensor([4, 3])))
     attention, gated, plain = part.bodies
     z = F.layer_norm(x, (8,))
-    expected = x + attention(z, ctx)[0] + gated(z, ctx)[0] + plain(z, ctx)[0]
-    torch.testing.assert_close(part(x, ctx)[0], expected, atol=1e-6, rtol=1e-5)
+    expected = x + attention(z, context)[0] + gated(z, context)[0] + plain(z, context)[0]
+    torch.testing.assert_close(part(x, context)[0], expected, atol=1e-6, rtol=1e-5)
 
 
 @torch.no_grad()
@@ -32,7 +32,7 @@ def test_without_attention_it_is_plain_arithmetic() -> None:
         body.widen.weight.copy_(torch.eye(2))
         body.narrow.weight.copy_(scale * torch.eye(2))
     x = torch.tensor([[[3.0, 4.0]]])
-    y, _ = part(x, Ctx(Layout.padded(1, torch.tensor([1]))))
+    y, _ = part(x, Context(Layout.padded(1, torch.tensor([1]))))
     torch.testing.assert_close(y, x + 3 * x / 12.5**0.5)
 
 
@@ -40,16 +40,16 @@ def test_without_attention_it_is_plain_arithmetic() -> None:
 def test_each_body_keeps_its_own_state() -> None:
     part = SPEC.build(8)
     x = torch.randn(2, 5, 8)
-    whole, _ = part(x, Ctx(Layout.padded(5, torch.tensor([5, 5]))))
+    whole, _ = part(x, Context(Layout.padded(5, torch.tensor([5, 5]))))
     state = part.init_state(2, 6, x)
     assert {name: sorted(inner) for name, inner in state.items()} == {"0": ["key", "value"], "1": [], "2": []}
     for t in range(5):
-        y, state = part(x[:, t : t + 1], Ctx(Layout.steps(torch.full((2,), t))), state)
+        y, state = part(x[:, t : t + 1], Context(Layout.continuation(torch.full((2,), t))), state)
         torch.testing.assert_close(y[:, 0], whole[:, t], atol=1e-5, rtol=1e-5)
 
 
 def test_what_each_body_adds_is_dropped_by_itself() -> None:
     part = Parallel((FeedForward(), FeedForward()), dropout=0.5).build(64).train()
     x = torch.randn(2, 4, 64)
-    untouched = (part(x, Ctx(Layout.padded(4, torch.tensor([4, 4]))))[0] == x).float().mean()
+    untouched = (part(x, Context(Layout.padded(4, torch.tensor([4, 4]))))[0] == x).float().mean()
     assert 0.15 < untouched < 0.35  # both dropped: a quarter

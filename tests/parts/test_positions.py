@@ -11,12 +11,12 @@ import torch
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.positions import Learned, NoPosition, Sinusoidal, SinusoidalPosition
 from dragoman.parts.stack import Stack
 from dragoman.parts.visibility import Full
-from dragoman.search import Beam, Length, Symbols, search
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.search import Beam, LengthLimit, SpecialTokens, search
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 #: PE(pos, ·) for d = 4: the frequencies are 10000^0 = 1 and 10000^(−2/4) = 0.01
 FIVE_BY_FOUR = [[math.sin(p), math.cos(p), math.sin(p / 100), math.cos(p / 100)] for p in range(5)]
@@ -60,12 +60,12 @@ def test_no_position_leaves_everything_as_it_is() -> None:
     positions = torch.arange(3)[None]
     assert part.embed(x, Layout(positions)) is x
     assert part.rotate(x, positions) is x
-    assert part.bias(x, positions, positions) is None
-    assert part.value(x, positions, positions) is None
+    assert part.score_bias(x, positions, positions) is None
+    assert part.value_bias(x, positions, positions) is None
 
 
 def model_with(position: Learned | Sinusoidal) -> EncoderDecoderModel:
-    spec = SYSTEMS["transformer"].spec(Vocabulary(9, 9, joint=True), width=8, heads=2, layers=1, dropout=0.0)
+    spec = SYSTEMS["transformer"].spec(VocabularySizes(9, 9, joint=True), model_dim=8, heads=2, layers=1, dropout=0.0)
     encoder, decoder = (replace(stack, position=position) for stack in (spec.encoder, spec.decoder))
     return replace(spec, encoder=encoder, decoder=decoder).build().eval()
 
@@ -77,9 +77,9 @@ def run(model: EncoderDecoderModel, source: int, target: int) -> torch.Tensor:
 
 
 def test_learned_positions_refuse_past_their_length_in_whole_sequences() -> None:
-    model = model_with(Learned(longest=5))
-    assert model.longest_source == 5
-    assert model.room(torch.tensor([1, 3])).tolist() == [5, 5]
+    model = model_with(Learned(max_length=5))
+    assert model.max_source_length == 5
+    assert model.max_target_length(torch.tensor([1, 3])).tolist() == [5, 5]
     assert run(model, 5, 5).isfinite().all()
     for source, target in ((6, 5), (5, 6)):
         with pytest.raises(UserError, match="a sequence of 6 tokens does not fit the 5 learned positions"):
@@ -87,18 +87,18 @@ def test_learned_positions_refuse_past_their_length_in_whole_sequences() -> None
 
 
 def test_learned_positions_refuse_past_their_length_in_steps() -> None:
-    model = model_with(Learned(longest=5))
+    model = model_with(Learned(max_length=5))
     source, lengths = torch.ones(1, 3, dtype=torch.long), torch.tensor([3])
-    begin = model.start(source, lengths, beam=1, longest=5, first=2)
+    begin = model.start_decoding(source, lengths, beam=1, longest=5, first=2)
     state = begin.state
     for position in range(5):
         logits, after = model.decode(
-            torch.tensor([[4]]), Ctx(Layout.steps(torch.tensor([position])), begin.memory), state
+            torch.tensor([[4]]), Context(Layout.continuation(torch.tensor([position])), begin.memory), state
         )
         assert after is not None
         state = after
     torch.testing.assert_close(logits[0, 0], _whole(model, source, lengths), atol=1e-5, rtol=1e-5)
-    assert model.start(source, lengths, beam=1, longest=6, first=2).places == 5
+    assert model.start_decoding(source, lengths, beam=1, longest=6, first=2).max_length == 5
     with pytest.raises(UserError, match="6 tokens were asked for, but this model has 5 learned positions"):
         model.decoder.init_state(1, 6, source)
 
@@ -108,9 +108,9 @@ def _whole(model: EncoderDecoderModel, source: torch.Tensor, lengths: torch.Tens
 
 
 def test_a_search_stays_within_learned_positions() -> None:
-    model = model_with(Learned(longest=5))
-    never_ends = Symbols(start=2, end=3, banned=(0, 1, 2, 3))  # END is banned: it writes to its limit
-    settings = Beam(2, length=Length(ratio=10, extra=10))
+    model = model_with(Learned(max_length=5))
+    never_ends = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2, 3))  # END is banned: it writes to its limit
+    settings = Beam(2, length_limit=LengthLimit(ratio=10, offset=10))
     found = search(
         model, torch.ones(1, 3, dtype=torch.long), torch.tensor([3]), never_ends, settings, torch.tensor([0])
     )
@@ -119,7 +119,7 @@ def test_a_search_stays_within_learned_positions() -> None:
 
 
 def test_packed_sequences_need_positions_for_the_longest_only() -> None:
-    part = Learned(longest=3).build(4)
+    part = Learned(max_length=3).build(4)
     fits = Layout.packed(torch.tensor([[0, 0, 0, 1, 1, 1, 2]]))
     assert torch.equal(part.embed(torch.zeros(1, 7, 4), fits)[0, 3:6], part.table.weight)
     with pytest.raises(UserError, match="a sequence of 4 tokens does not fit the 3 learned positions"):
@@ -128,8 +128,8 @@ def test_packed_sequences_need_positions_for_the_longest_only() -> None:
 
 def test_sinusoids_extend_past_every_length() -> None:
     model = model_with(Sinusoidal())
-    assert model.longest_source is None
-    assert model.room(torch.tensor([3])) is None
+    assert model.max_source_length is None
+    assert model.max_target_length(torch.tensor([3])) is None
     assert run(model, 40, 70).shape == (1, 70, 9)
     assert encoding(5001, 4)[5000].tolist() == pytest.approx(
         [math.sin(5000), math.cos(5000), math.sin(50), math.cos(50)], abs=1e-3
@@ -138,8 +138,8 @@ def test_sinusoids_extend_past_every_length() -> None:
 
 def test_without_positions_order_is_invisible_and_with_them_it_is_not() -> None:
     """Self-attention that sees everything is blind to order: turn the words and the outputs turn with them."""
-    x, ctx = torch.randn(1, 5, 8), Ctx(Layout.padded(5, torch.tensor([5])))
+    x, context = torch.randn(1, 5, 8), Context(Layout.padded(5, torch.tensor([5])))
     blind = Stack((SelfAttention(heads=2, visibility=Full()),)).build(8)
     sighted = Stack((SelfAttention(heads=2, visibility=Full()),), position=Sinusoidal()).build(8)
-    torch.testing.assert_close(blind(x.flip(1), ctx)[0], blind(x, ctx)[0].flip(1), atol=1e-6, rtol=1e-5)
-    assert not torch.allclose(sighted(x.flip(1), ctx)[0], sighted(x, ctx)[0].flip(1), atol=1e-3)
+    torch.testing.assert_close(blind(x.flip(1), context)[0], blind(x, context)[0].flip(1), atol=1e-6, rtol=1e-5)
+    assert not torch.allclose(sighted(x.flip(1), context)[0], sighted(x, context)[0].flip(1), atol=1e-3)

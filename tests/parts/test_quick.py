@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 from dragoman.errors import UserError
-from dragoman.parts import quick as quick_module
+from dragoman.parts import inference as quick_module
 from dragoman.parts.embedding import Embedding, OutputLayer
-from dragoman.parts.quick import FEW, ROWS, TALL, quick
+from dragoman.parts.inference import FEW, ROWS, TALL, optimize_for_inference
 
 LINEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -20,14 +20,14 @@ LINEAR = {"atol": 1e-5, "rtol": 1e-5}
 def test_any_number_of_rows(rows: tuple[int, ...], bias: bool) -> None:
     layer = nn.Linear(48, 33, bias)
     x = torch.randn(*rows, 48)
-    torch.testing.assert_close(quick(nn.Sequential(layer))(x), layer(x), **LINEAR)
-    assert quick(nn.Sequential(layer), "int8")(x).shape == (*rows, 33)
+    torch.testing.assert_close(optimize_for_inference(nn.Sequential(layer))(x), layer(x), **LINEAR)
+    assert optimize_for_inference(nn.Sequential(layer), "int8")(x).shape == (*rows, 33)
 
 
 @torch.no_grad()
 def test_rows_that_do_not_lie_one_after_the_other() -> None:
     layer, x = nn.Linear(48, 33), torch.randn(48, 2, 5)
-    for made in (quick(nn.Sequential(layer)), quick(nn.Sequential(layer), "int8")):
+    for made in (optimize_for_inference(nn.Sequential(layer)), optimize_for_inference(nn.Sequential(layer), "int8")):
         torch.testing.assert_close(made(x.permute(1, 2, 0)), made(x.permute(1, 2, 0).contiguous()))
 
 
@@ -38,7 +38,7 @@ def test_the_number_of_threads_may_change(threads: tuple[int, int]) -> None:
     layer, x = nn.Linear(256, 300), torch.randn(70, 256)
     try:
         torch.set_num_threads(threads[0])
-        made = quick(nn.Sequential(layer))
+        made = optimize_for_inference(nn.Sequential(layer))
         torch.set_num_threads(threads[1])
         torch.testing.assert_close(made(x), layer(x), **LINEAR)
     finally:
@@ -51,7 +51,7 @@ def test_int8_rounds_a_matrix_row_by_row() -> None:
     layer = nn.Linear(2, 2)
     layer.weight.copy_(torch.tensor([[1.0, 0.5], [0.01, 0.02]]))
     layer.bias.copy_(torch.tensor([3.0, -3.0]))
-    y = quick(nn.Sequential(layer), "int8")(torch.tensor([[1.0, -1.0]]))
+    y = optimize_for_inference(nn.Sequential(layer), "int8")(torch.tensor([[1.0, -1.0]]))
     expected = torch.tensor([[3 + (127 - 64) / 127, -3 + (64 - 127) * 0.02 / 127]])
     torch.testing.assert_close(y, expected, atol=0.02, rtol=0)
     assert abs(float(y[0, 1]) + 3 + 0.01) < 4e-4, "the small row must not be rounded in the steps of the large one"
@@ -62,13 +62,15 @@ def test_a_large_row_leaves_a_small_one_its_digits(bias: bool) -> None:
     """With one scale for both, the small row's numbers would all be 0: its largest is 1/1000 of the other's."""
     layer = nn.Linear(64, 16, bias=bias)
     x = torch.randn(2, 64) * torch.tensor([[1000.0], [1.0]])
-    found, right = quick(nn.Sequential(layer), "int8")(x), layer(x)
+    found, right = optimize_for_inference(nn.Sequential(layer), "int8")(x), layer(x)
     assert ((found - right).norm(dim=1) < 0.03 * right.norm(dim=1)).all()  # of steps of 1/63, each a third on average
 
 
 @pytest.mark.parametrize("weights", ["float32", "int8"])
 @torch.no_grad()
-def test_without_kernels_products_are_plain(monkeypatch: pytest.MonkeyPatch, weights: quick_module.Weights) -> None:
+def test_without_kernels_products_are_plain(
+    monkeypatch: pytest.MonkeyPatch, weights: quick_module.InferencePrecision
+) -> None:
     def missing(*_: object) -> None:
         raise AttributeError("no such operator")
 
@@ -76,7 +78,7 @@ def test_without_kernels_products_are_plain(monkeypatch: pytest.MonkeyPatch, wei
     monkeypatch.setattr(quick_module, "_mkl", missing)
     monkeypatch.setattr(quick_module, "_onednn", missing)
     monkeypatch.setattr(torch, "quantize_per_channel", missing)
-    assert torch.equal(quick(nn.Sequential(layer), weights)(x), layer(x))
+    assert torch.equal(optimize_for_inference(nn.Sequential(layer), weights)(x), layer(x))
 
 
 @torch.no_grad()
@@ -85,40 +87,40 @@ def test_without_mkl_onednn_packs(monkeypatch: pytest.MonkeyPatch) -> None:
         pytest.skip("this torch is without oneDNN")
     layer, x = nn.Linear(48, 33), torch.randn(3, 7, 48)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: False)
-    torch.testing.assert_close(quick(nn.Sequential(layer))(x), layer(x), **LINEAR)
+    torch.testing.assert_close(optimize_for_inference(nn.Sequential(layer))(x), layer(x), **LINEAR)
 
 
 @torch.no_grad()
 def test_other_precisions_stay_plain() -> None:
     layer, x = nn.Linear(6, 5).double(), torch.randn(4, 6).double()
-    assert torch.equal(quick(nn.Sequential(layer), "int8")(x), layer(x))
+    assert torch.equal(optimize_for_inference(nn.Sequential(layer), "int8")(x), layer(x))
 
 
 def test_the_engine_of_others_is_left_alone() -> None:
     before = torch.backends.quantized.engine
-    quick(nn.Sequential(nn.Linear(6, 5)), "int8")
+    optimize_for_inference(nn.Sequential(nn.Linear(6, 5)), "int8")
     assert torch.backends.quantized.engine == before
 
 
 @torch.no_grad()
 def test_layers_within_an_output_layer_are_packed_too() -> None:
-    table = Embedding(width=6).table(40, 8)
+    table = Embedding(width=6).build_embedding(40, 8)
     nn.init.normal_(table.weight)
     layer, x = OutputLayer(40, 8, table, bias=True), torch.randn(5, 8)
-    made = quick(nn.Sequential(layer))
+    made = optimize_for_inference(nn.Sequential(layer))
     torch.testing.assert_close(made(x), layer(x), **LINEAR)
     assert not any(type(part) in (nn.Linear, OutputLayer) for part in made.modules())
 
 
 def test_an_unknown_kind_of_weights() -> None:
     with pytest.raises(UserError, match="int8"):
-        quick(nn.Sequential(), "int4")  # type: ignore[arg-type]
+        optimize_for_inference(nn.Sequential(), "int4")  # type: ignore[arg-type]
 
 
 @torch.no_grad()
 def test_many_rows_by_a_vocabulary_are_the_same() -> None:
     layer = nn.Linear(16, TALL)
-    made = quick(nn.Sequential(layer))
+    made = optimize_for_inference(nn.Sequential(layer))
     for rows in (FEW - 1, FEW, ROWS - 1, ROWS, 3 * ROWS):
         x = torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
         torch.testing.assert_close(made(x), layer(x), atol=1e-5, rtol=1e-5)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.cells import CELLS, CellKind
-from dragoman.parts.mixer import Ctx, Layout, State
+from dragoman.parts.mixer import Context, Layout, State
 from dragoman.parts.recurrence import Recurrent, RecurrentMixer, flip
 
 WIDTH, LAYERS = 6, 3
@@ -43,9 +43,9 @@ def hidden_of(last: Any) -> Tensor:
 def test_a_padded_batch_equals_torch_on_each_row_alone(cell: CellKind, direction: str) -> None:
     ours, torchs = pair(cell, direction)
     x = torch.randn(4, 5, WIDTH)
-    ctx = Ctx(Layout.padded(5, LENGTHS))
-    y, _ = ours(x, ctx)
-    assert ctx.final is not None
+    context = Context(Layout.padded(5, LENGTHS))
+    y, _ = ours(x, context)
+    assert context.final_state is not None
     for row, length in enumerate(LENGTHS.tolist()):
         alone = x[row : row + 1, :length]
         if direction == "backward":
@@ -55,14 +55,14 @@ def test_a_padded_batch_equals_torch_on_each_row_alone(cell: CellKind, direction
             states, last = torchs(alone)
         close(y[row, :length], states[0])
         finals = {"hidden": last[0], "cell": last[1]} if cell == "lstm" else {"hidden": last}
-        assert ctx.final.keys() == finals.keys()
+        assert context.final_state.keys() == finals.keys()
         for name, final in finals.items():
             for layer in range(LAYERS):
                 if direction == "both":  # torch: forward and backward of each layer one after the other
                     expected = torch.cat((final[2 * layer, 0], final[2 * layer + 1, 0]))
                 else:
                     expected = final[layer, 0]
-                close(ctx.final[name][row, layer], expected)
+                close(context.final_state[name][row, layer], expected)
 
 
 @every_cell
@@ -70,8 +70,8 @@ def test_a_padded_batch_equals_torch_on_each_row_alone(cell: CellKind, direction
 def test_whole_rows_and_their_gradients_equal_torchs(cell: CellKind, direction: str) -> None:
     ours, torchs = pair(cell, direction)
     x = torch.randn(2, 4, WIDTH)
-    y, _ = ours(x, Ctx(Layout.padded(4, torch.tensor([4, 4]))))
-    unpadded, _ = ours(x, Ctx(Layout(torch.arange(4).expand(2, 4))))
+    y, _ = ours(x, Context(Layout.padded(4, torch.tensor([4, 4]))))
+    unpadded, _ = ours(x, Context(Layout(torch.arange(4).expand(2, 4))))
     expected, _ = torchs(x)
     close(y, expected)
     close(unpadded, expected)
@@ -126,7 +126,7 @@ def test_reading_in_chunks_equals_torch_on_the_whole(cell: CellKind, chunks: lis
     state: State | None = ours.init_state(2, 4, x)
     read = []
     for chunk in x.split(chunks, dim=1):
-        y, state = ours(chunk, Ctx(Layout(torch.zeros(0))), state)
+        y, state = ours(chunk, Context(Layout(torch.zeros(0))), state)
         read.append(y)
     assert state is not None
     close(torch.cat(read, 1), expected)
@@ -142,13 +142,13 @@ def test_flip_turns_each_row_within_its_own_length() -> None:
 @every_cell
 def test_dropout_between_layers_only_in_training(cell: CellKind) -> None:
     part = Recurrent(cell, 2, dropout=0.5).build(WIDTH)
-    x, ctx = torch.randn(1, 4, WIDTH), Ctx(Layout.padded(4, torch.tensor([4])))
+    x, context = torch.randn(1, 4, WIDTH), Context(Layout.padded(4, torch.tensor([4])))
     part.eval()
-    assert torch.equal(part(x, ctx)[0], part(x, ctx)[0])
+    assert torch.equal(part(x, context)[0], part(x, context)[0])
     part.train()
-    assert not torch.equal(part(x, ctx)[0], part(x, ctx)[0])
+    assert not torch.equal(part(x, context)[0], part(x, context)[0])
     one_layer = Recurrent(cell, 1, dropout=0.5).build(WIDTH).train()
-    assert torch.equal(one_layer(x, ctx)[0], one_layer(x, ctx)[0])
+    assert torch.equal(one_layer(x, context)[0], one_layer(x, context)[0])
 
 
 def _load(part: RecurrentMixer, other: RecurrentMixer) -> RecurrentMixer:
@@ -180,7 +180,7 @@ def test_whole_sequences_are_read_with_the_weights_that_were_put_in(way: Any) ->
     other, torchs = pair("lstm", "forward")
     ours = way(Recurrent("lstm", LAYERS).build(WIDTH), other)
     x = torch.randn(2, 4, WIDTH)
-    close(ours(x, Ctx(Layout.padded(4, torch.tensor([4, 4]))))[0], torchs(x)[0])
+    close(ours(x, Context(Layout.padded(4, torch.tensor([4, 4]))))[0], torchs(x)[0])
 
 
 def test_two_directions_need_an_even_width() -> None:

@@ -11,9 +11,9 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
 from dragoman.parts.fast_forward import FastForwardEncoder
-from dragoman.parts.mixer import Ctx, Layout, Memory, State
+from dragoman.parts.mixer import Context, Layout, Memory, State
 from dragoman.parts.recurrence import Recurrent
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 WIDTH = 8
 SYSTEMS_AND_SETTINGS: list[tuple[str, dict[str, Any]]] = [
@@ -39,17 +39,17 @@ def leaves(state: State) -> list[Tensor]:
 @pytest.mark.parametrize(("name", "settings"), SYSTEMS_AND_SETTINGS)
 def test_rows_of_different_lengths_end_with_their_own_last_words(name: str, settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
-    model = SYSTEMS[name].spec(Vocabulary(12, 12), "tiny", width=WIDTH, **settings).build().eval()
+    model = SYSTEMS[name].spec(VocabularySizes(12, 12), "tiny", model_dim=WIDTH, **settings).build().eval()
     assert isinstance(model, EncoderDecoderModel)
     source, source_lengths = torch.randint(4, 12, (3, 5)), torch.tensor([5, 3, 4])
     target, lengths = torch.randint(4, 12, (3, 4)), torch.tensor([2, 4, 1])
-    begin = model.start(source, source_lengths, beam=1, longest=9, first=2)
+    begin = model.start_decoding(source, source_lengths, beam=1, longest=9, first=2)
     form = [(leaf.shape, leaf.dtype, leaf.stride()) for leaf in leaves(begin.state)]
-    logits, state = model.decode(target, Ctx(Layout.padded(4, lengths), begin.memory), begin.state)
+    logits, state = model.decode(target, Context(Layout.padded(4, lengths), begin.memory), begin.state)
     assert state is not None
     assert [(leaf.shape, leaf.dtype, leaf.stride()) for leaf in leaves(state)] == form
     further = torch.randint(4, 12, (3, 1))
-    after, _ = model.decode(further, Ctx(Layout.steps(lengths), begin.memory), state)
+    after, _ = model.decode(further, Context(Layout.continuation(lengths), begin.memory), state)
     whole = torch.cat((target, torch.zeros_like(further)), 1).scatter(1, lengths[:, None], further)
     expected = model(source, source_lengths, whole, lengths + 1)
     for row, length in enumerate(lengths.tolist()):
@@ -63,7 +63,7 @@ def test_a_row_without_a_word_stays_where_it_was(cell: Any) -> None:
     part = Recurrent(cell, 2).build(WIDTH)
     x = torch.randn(3, 4, WIDTH)
     state = {name: torch.randn_like(value) for name, value in part.init_state(3, 9, x).items()}
-    _, after = part(x, Ctx(Layout.padded(4, torch.tensor([4, 0, 2]))), state)
+    _, after = part(x, Context(Layout.padded(4, torch.tensor([4, 0, 2]))), state)
     for name, value in state.items():
         assert torch.equal(after[name][1], value[1])
         assert not torch.equal(after[name][0], value[0])
@@ -74,41 +74,41 @@ def test_what_goes_on_word_by_word_must_read_forwards(direction: Any) -> None:
     part = Recurrent("lstm", direction=direction).build(WIDTH)
     x = torch.zeros(1, 1, WIDTH)
     with pytest.raises(UserError, match="must read forwards: give it the direction 'forward'"):
-        part(x, Ctx(Layout.steps(torch.tensor([0]))), part.init_state(1, 1, x))
+        part(x, Context(Layout.continuation(torch.tensor([0]))), part.init_state(1, 1, x))
 
 
 def test_a_fast_forward_encoder_cannot_go_on() -> None:
     part = FastForwardEncoder(2).build(WIDTH)
     x = torch.zeros(1, 1, WIDTH)
     with pytest.raises(UserError, match="reads both ways and cannot go on word by word"):
-        part(x, Ctx(Layout.steps(torch.tensor([0]))), part.init_state(1, 1, x))
+        part(x, Context(Layout.continuation(torch.tensor([0]))), part.init_state(1, 1, x))
 
 
 @torch.no_grad()
 def test_the_context_enters_beside_the_input() -> None:
     """h_t = g([x_t; c_t], h_{t−1}): torch's LSTM over both side by side."""
-    part = Recurrent("lstm", context=True).build(WIDTH)
+    part = Recurrent("lstm", attention_context=True).build(WIDTH)
     torchs = torch.nn.LSTM(2 * WIDTH, WIDTH, batch_first=True)
     torchs.load_state_dict(part.cells.state_dict())
     x, context = torch.randn(2, 3, WIDTH), torch.randn(2, 3, WIDTH)
     layout = Layout.padded(3, torch.tensor([3, 2]))
     expected = torchs(torch.cat((x, context), -1))[0]
     for memory in (None, Memory(x, layout)):  # in an encoder and in a decoder
-        y, _ = part(x, Ctx(layout, memory, context=context))
+        y, _ = part(x, Context(layout, memory, source_context=context))
         close(y[0], expected[0])
         close(y[1, :2], expected[1, :2])
 
 
 def test_without_an_attending_part_below_there_is_no_context() -> None:
-    part = Recurrent("lstm", context=True).build(WIDTH)
+    part = Recurrent("lstm", attention_context=True).build(WIDTH)
     with pytest.raises(UserError, match="reads what an attending part saw: put one below it"):
-        part(torch.zeros(1, 2, WIDTH), Ctx(Layout.padded(2, torch.tensor([2]))))
+        part(torch.zeros(1, 2, WIDTH), Context(Layout.padded(2, torch.tensor([2]))))
 
 
 def test_dropout_of_the_input_is_for_training_alone() -> None:
     part = Recurrent("gru", input_dropout=0.5).build(WIDTH)
-    x, ctx = torch.randn(1, 4, WIDTH), Ctx(Layout.padded(4, torch.tensor([4])))
+    x, context = torch.randn(1, 4, WIDTH), Context(Layout.padded(4, torch.tensor([4])))
     part.eval()
-    assert torch.equal(part(x, ctx)[0], part(x, ctx)[0])
+    assert torch.equal(part(x, context)[0], part(x, context)[0])
     part.train()
-    assert not torch.equal(part(x, ctx)[0], part(x, ctx)[0])
+    assert not torch.equal(part(x, context)[0], part(x, context)[0])

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.mixer import Ctx, Layout, name_parts
-from dragoman.parts.relative import ALiBi, RelativeBias, Shaw, slopes
+from dragoman.parts.mixer import Context, Layout, assign_paths
+from dragoman.parts.relative_positions import ALiBi, RelativeBias, Shaw, slopes
 from dragoman.parts.stack import Residual, Stack
 from dragoman.parts.visibility import Causal, Full
 
@@ -40,12 +40,14 @@ def test_the_bias_is_that_of_hugging_face(both_ways: bool) -> None:
     t5 = pytest.importorskip(TRANSFORMERS)
     config = t5.T5Config(d_model=8, num_heads=4, d_kv=2, is_decoder=not both_ways)
     theirs = t5.T5Attention(config, has_relative_attention_bias=True, layer_idx=0)
-    ours = RelativeBias(4, both_ways=both_ways).build(8)
+    ours = RelativeBias(4, bidirectional=both_ways).build(8)
     ours.table.load_state_dict(theirs.relative_attention_bias.state_dict())
     positions = torch.arange(200).expand(3, 200)
     expected = theirs.compute_bias(200, 200)
-    assert torch.equal(ours.bias(torch.randn(3, 4, 200, 2), positions, positions), expected)
-    one = ours.bias(torch.randn(3, 4, 1, 2), places([7], [0], [199]), positions)  # a step, rows at different places
+    assert torch.equal(ours.score_bias(torch.randn(3, 4, 200, 2), positions, positions), expected)
+    one = ours.score_bias(
+        torch.randn(3, 4, 1, 2), places([7], [0], [199]), positions
+    )  # a step, rows at different places
     assert torch.equal(one, torch.cat([expected[:, :, p : p + 1] for p in (7, 0, 199)]))
 
 
@@ -54,7 +56,7 @@ def test_buckets_by_hand() -> None:
     part = RelativeBias(1, 8, 8).build(8)
     assert part.bucket(-torch.arange(10)).tolist() == [0, 1, 2, 2, 3, 3, 3, 3, 3, 3]
     assert part.bucket(torch.arange(10)).tolist() == [0, 5, 6, 6, 7, 7, 7, 7, 7, 7]
-    behind = RelativeBias(1, 4, 8, both_ways=False).build(8)
+    behind = RelativeBias(1, 4, 8, bidirectional=False).build(8)
     assert behind.bucket(torch.tensor([-9, -4, -3, -2, -1, 0, 1, 5])).tolist() == [3, 3, 2, 2, 1, 0, 0, 0]
 
 
@@ -62,12 +64,12 @@ def test_buckets_by_hand() -> None:
 def test_the_layers_of_a_stack_share_one_table() -> None:
     spec = Stack((Residual(SelfAttention(2, visibility=Full())),), depth=3, position=RelativeBias(2, 8, 8))
     stack = spec.build(8)
-    name_parts(stack)
+    assign_paths(stack)
     assert [name for name, _ in stack.named_parameters() if "table" in name] == ["position.table.weight"]
     recorder: dict[str, list[Tensor]] = {}
     torch.nn.init.zeros_(stack.position.table.weight)
     stack.position.table.weight[5] = 100.0  # all look at the next word, in every layer
-    stack(torch.randn(1, 4, 8), Ctx(Layout.padded(4, torch.tensor([4])), recorder=recorder))
+    stack(torch.randn(1, 4, 8), Context(Layout.padded(4, torch.tensor([4])), recorder=recorder))
     assert len(recorder) == 3
     for (weights,) in recorder.values():
         torch.testing.assert_close(weights[0, :, :3, 1:], torch.eye(3).expand(2, 3, 3))
@@ -99,7 +101,7 @@ def test_shaws_attention_pair_by_pair(with_values: bool) -> None:
     assert keys.shape == (5, 3)
     expected = [shaw_by_hand(query[:, h], key[:, h], value[:, h], keys, values, 2) for h in range(2)]
     for recorder in (None, {}):
-        y, _ = part(x, Ctx(Layout.padded(5, torch.tensor([5])), recorder=recorder))
+        y, _ = part(x, Context(Layout.padded(5, torch.tensor([5])), recorder=recorder))
         torch.testing.assert_close(y[0], part.output(torch.cat(expected, 1)), atol=1e-5, rtol=1e-5)
 
 
@@ -110,8 +112,8 @@ def test_another_scale_is_that_of_shaws_scores_too() -> None:
     usual.load_state_dict(scaled.state_dict())
     usual.project.weight[:8] *= 2  # √E: larger queries in place of a larger scale
     usual.project.bias[:8] *= 2
-    x, ctx = torch.randn(2, 5, 8), Ctx(Layout.padded(5, torch.tensor([5, 3])))
-    torch.testing.assert_close(scaled(x, ctx)[0], usual(x, ctx)[0], atol=1e-5, rtol=1e-5)
+    x, context = torch.randn(2, 5, 8), Context(Layout.padded(5, torch.tensor([5, 3])))
+    torch.testing.assert_close(scaled(x, context)[0], usual(x, context)[0], atol=1e-5, rtol=1e-5)
 
 
 def test_distances_are_clipped() -> None:
@@ -121,15 +123,15 @@ def test_distances_are_clipped() -> None:
 
 @torch.no_grad()
 def test_steps_of_rows_at_different_places_equal_the_whole() -> None:
-    for position in (Shaw(2), RelativeBias(2, 8, 8, both_ways=False), ALiBi(2)):
+    for position in (Shaw(2), RelativeBias(2, 8, 8, bidirectional=False), ALiBi(2)):
         part = SelfAttention(heads=2, position=position, visibility=Causal()).build(8)
         x = torch.randn(2, 6, 8)
-        whole, _ = part(x, Ctx(Layout.padded(6, torch.tensor([6, 6]))))
+        whole, _ = part(x, Context(Layout.padded(6, torch.tensor([6, 6]))))
         state = part.init_state(2, 9, x)
-        _, state = part(x[:, :3], Ctx(Layout.padded(3, torch.tensor([3, 1]))), state)
+        _, state = part(x[:, :3], Context(Layout.padded(3, torch.tensor([3, 1]))), state)
         at = torch.tensor([3, 1])
         for _ in range(3):
-            step, state = part(x[torch.arange(2), at][:, None], Ctx(Layout.steps(at)), state)
+            step, state = part(x[torch.arange(2), at][:, None], Context(Layout.continuation(at)), state)
             torch.testing.assert_close(step[:, 0], whole[torch.arange(2), at], atol=1e-5, rtol=1e-5)
             at = at + 1
 
@@ -150,7 +152,7 @@ def test_slopes_of_heads_that_are_no_power_of_two() -> None:
 
 
 def test_alibi_falls_with_the_distance() -> None:
-    bias = ALiBi(2).build(8).bias(torch.zeros(2, 2, 1, 4), places([2], [0]), torch.arange(4).expand(2, 4))
+    bias = ALiBi(2).build(8).score_bias(torch.zeros(2, 2, 1, 4), places([2], [0]), torch.arange(4).expand(2, 4))
     assert bias[0].tolist() == [[[-2 / 16, -1 / 16, 0, -1 / 16]], [[-2 / 256, -1 / 256, 0, -1 / 256]]]
     assert bias[1].tolist() == [[[0, -1 / 16, -2 / 16, -3 / 16]], [[0, -1 / 256, -2 / 256, -3 / 256]]]
 
@@ -163,17 +165,17 @@ def test_another_number_of_heads_is_refused(position: RelativeBias | ALiBi) -> N
     stack = Stack((SelfAttention(4),), position=position).build(8)
     told = f"{type(position).__name__} was made for {position.heads} heads, but the attention has 4"
     with pytest.raises(UserError, match=told):
-        stack(torch.randn(1, 3, 8), Ctx(Layout.padded(3, torch.tensor([3]))))
+        stack(torch.randn(1, 3, 8), Context(Layout.padded(3, torch.tensor([3]))))
 
 
 def test_shaws_positions_belong_to_an_attention() -> None:
     stack = Stack((SelfAttention(4),), position=Shaw()).build(8)
     with pytest.raises(UserError, match="are 8 wide, but the heads 2: make them the position of the attention"):
-        stack(torch.randn(1, 3, 8), Ctx(Layout.padded(3, torch.tensor([3]))))
+        stack(torch.randn(1, 3, 8), Context(Layout.padded(3, torch.tensor([3]))))
 
 
 def test_too_few_buckets_are_refused() -> None:
     with pytest.raises(UserError, match="2 buckets of distances up to 128 are 1 a direction"):
         RelativeBias(4, buckets=2).build(8)
     with pytest.raises(UserError, match="32 buckets of distances up to 8 are 16 a direction"):
-        RelativeBias(4, longest=8).build(8)
+        RelativeBias(4, max_distance=8).build(8)

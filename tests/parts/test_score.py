@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.parts.score import Additive, Concat, Dot, General, ScaledDot, Score
+from dragoman.parts.attention_scores import Additive, Concat, Dot, General, ScaledDot, Score
 from dragoman.parts.spec import Spec
 
 Formula = Callable[[Score, Tensor, Tensor], Tensor]
@@ -24,13 +24,13 @@ FORMULAS: dict[str, tuple[Spec, Formula]] = {
     "q·k/√d": (ScaledDot(), lambda score, q, k: q @ k / math.sqrt(3)),
     "q·Wk": (General(), lambda score, q, k: q @ weight(score, "key") @ k),
     "v·tanh(Wq + Uk)": (
-        Additive(inner=5),
+        Additive(inner_dim=5),
         lambda score, q, k: (
             weight(score, "value")[0] @ torch.tanh(weight(score, "query") @ q + weight(score, "key") @ k)
         ),
     ),
     "v·tanh(W[q; k])": (
-        Concat(inner=5),
+        Concat(inner_dim=5),
         lambda score, q, k: weight(score, "value")[0] @ torch.tanh(weight(score, "both") @ torch.cat((q, k))),
     ),
 }

@@ -7,8 +7,8 @@ import torch
 import torch.nn.functional as F
 
 from dragoman.errors import UserError
+from dragoman.parts.feature_embedding import FrameEmbedding, Frames, Patches
 from dragoman.parts.mixer import Layout
-from dragoman.parts.sensory import FrameEmbedding, Frames, Patches
 
 
 def padded(lengths: list[int]) -> Layout:
@@ -22,7 +22,7 @@ def test_a_patch_is_a_matrix_product() -> None:
         part.project.bias.copy_(torch.tensor([0.5, -0.5]))
     source = torch.tensor([[[1.0, 1.0, 1.0], [2.0, 0.0, -1.0]]])
     layout = padded([2])
-    x, after = part.read(source, layout)
+    x, after = part.embed_source(source, layout)
     assert x.tolist() == [[[3.5, 1.5], [2.5, -3.5]]]  # 1 + 2 + ½, −1 + 3 − ½; 2 + ½, −3 − ½
     assert after is layout
 
@@ -44,7 +44,7 @@ def test_frames_are_torchs_convolutions(stride: int) -> None:
     part = Frames(features=5, stride=stride).build(6)
     lengths = [11, 8, 7, 2, 1]
     source = torch.randn(5, 11, 5)
-    x, after = part.read(source, padded(lengths))
+    x, after = part.embed_source(source, padded(lengths))
     assert after.lengths is not None
     assert after.lengths.tolist() == [-(-length // stride) for length in lengths]
     assert x.shape == (5, -(-11 // stride), 6)
@@ -58,26 +58,26 @@ def test_what_stands_in_the_padding_is_never_seen() -> None:
     torch.manual_seed(0)
     part = Frames(features=3, stride=4).build(4)
     source, layout = torch.randn(2, 9, 3), padded([9, 5])
-    clean, after = part.read(source, layout)
+    clean, after = part.embed_source(source, layout)
     source[1, 5:] = float("nan")
-    garbled, _ = part.read(source, layout)
-    assert after.real is not None
-    assert torch.equal(clean[after.real], garbled[after.real])
+    garbled, _ = part.embed_source(source, layout)
+    assert after.token_mask is not None
+    assert torch.equal(clean[after.token_mask], garbled[after.token_mask])
 
 
 def test_what_is_no_sequence_of_such_vectors_is_refused() -> None:
     for part in (Patches(features=3).build(4), Frames(features=3).build(4)):
         with pytest.raises(UserError, match="vectors of 3 numbers, batch × length × 3, but was given 2 × 5 × 4"):
-            part.read(torch.zeros(2, 5, 4), padded([5, 5]))
+            part.embed_source(torch.zeros(2, 5, 4), padded([5, 5]))
         with pytest.raises(UserError, match=r"but was given 2 × 5$"):
-            part.read(torch.zeros(2, 5, dtype=torch.long), padded([5, 5]))
+            part.embed_source(torch.zeros(2, 5, dtype=torch.long), padded([5, 5]))
 
 
 def test_frames_cannot_be_packed() -> None:
     part = Frames(features=3).build(4)
-    assert not part.packs
+    assert not part.supports_packing
     with pytest.raises(UserError, match="give each a row of its own"):
-        part.read(torch.zeros(1, 4, 3), Layout.packed(torch.tensor([[0, 0, 1, 1]])))
+        part.embed_source(torch.zeros(1, 4, 3), Layout.packed(torch.tensor([[0, 0, 1, 1]])))
 
 
 @pytest.mark.parametrize("stride", [3, 6])

@@ -16,14 +16,14 @@ from dragoman.models import EncoderDecoder, model_from_dict, model_to_dict
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.catalog import PARTS
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.gpu import KERNELS
 from dragoman.parts.norm import LayerNorm, RMSNorm
 from dragoman.parts.positions import Learned, NoPosition, Sinusoidal
 from dragoman.parts.recurrence import Recurrent
-from dragoman.parts.spec import Spec, differences, find, from_dict, replace_everywhere, to_dict
+from dragoman.parts.spec import Spec, differences, find_specs, from_dict, replace_everywhere, to_dict
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
+from dragoman.parts.triton_support import TRITON_AVAILABLE
 from dragoman.parts.visibility import Causal, Full, Window
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 
 def through_json(spec: Spec) -> Any:
@@ -39,7 +39,7 @@ def has_defaults(part: type[Spec]) -> bool:
 
 def test_every_part_is_in_the_catalogue() -> None:
     for module in pkgutil.iter_modules(dragoman.parts.__path__):
-        if module.name == "kernels" and not KERNELS:
+        if module.name == "kernels" and not TRITON_AVAILABLE:
             continue
         importlib.import_module(f"dragoman.parts.{module.name}")
     pending, every = [Spec], set()
@@ -64,7 +64,7 @@ def test_a_part_by_default_comes_back_as_it_was(part: type[Spec]) -> None:
         Stack((PreNorm(SelfAttention(2, 1, visibility=Window(7))), PostNorm(FeedForward(3, "silu", gated=True))), 4),
         Stack((), norm=RMSNorm(1e-6), position=Learned(9)),
         Recurrent("gru", 2, "both", 0.1),
-        SelfAttention(width=None, position=Sinusoidal(500.0)),
+        SelfAttention(head_dim=None, position=Sinusoidal(500.0)),
     ],
 )
 def test_nested_parts_come_back_as_they_were(spec: Spec) -> None:
@@ -159,7 +159,7 @@ class Homemade(Spec):
 
 
 def test_a_users_own_part_must_be_given_to_be_known() -> None:
-    spec = SYSTEMS["transformer"].spec(Vocabulary(9, 9), "tiny")
+    spec = SYSTEMS["transformer"].spec(VocabularySizes(9, 9), "tiny")
     spec = replace(spec, encoder=Stack((Homemade(4),)))
     data = json.loads(json.dumps(model_to_dict(spec)))
     with pytest.raises(UserError, match="unknown part 'Homemade'"):
@@ -171,20 +171,22 @@ def test_a_users_own_part_must_be_given_to_be_known() -> None:
 
 
 def test_a_variant_is_a_change_everywhere() -> None:
-    spec = SYSTEMS["transformer"].spec(Vocabulary(9, 9), "tiny")
+    spec = SYSTEMS["transformer"].spec(VocabularySizes(9, 9), "tiny")
     variant = replace_everywhere(spec, SelfAttention, position=Sinusoidal(), kv_heads=1)
     assert isinstance(variant, EncoderDecoder)
-    assert [part.position for part in find(variant, SelfAttention)] == [Sinusoidal()] * 2
-    assert [part.position for part in find(spec, SelfAttention)] == [NoPosition()] * 2  # the first is left as it was
-    assert [part.visibility for part in find(variant, SelfAttention)] == [Full(), Causal()]
-    assert list(find(variant, CrossAttention)) == list(find(spec, CrossAttention))
+    assert [part.position for part in find_specs(variant, SelfAttention)] == [Sinusoidal()] * 2
+    assert [part.position for part in find_specs(spec, SelfAttention)] == [
+        NoPosition()
+    ] * 2  # the first is left as it was
+    assert [part.visibility for part in find_specs(variant, SelfAttention)] == [Full(), Causal()]
+    assert list(find_specs(variant, CrossAttention)) == list(find_specs(spec, CrossAttention))
     assert replace_everywhere(spec, Recurrent, layers=7) == spec
 
 
 def test_a_change_reaches_parts_within_parts_of_the_same_kind() -> None:
     nested = Stack((Stack((FeedForward(),), depth=1),), depth=1)
     changed = replace_everywhere(nested, Stack, depth=2)
-    assert [stack.depth for stack in find(changed, Stack)] == [2, 2]
+    assert [stack.depth for stack in find_specs(changed, Stack)] == [2, 2]
 
 
 def test_differences_are_told_by_path() -> None:

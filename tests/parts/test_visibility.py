@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.spec import Spec
 from dragoman.parts.visibility import Block, Causal, Full, Prefix, Visibility, Window
 
@@ -16,7 +16,7 @@ def mask(spec: Spec, width: int, prefix: list[int] | None = None) -> list[list[l
     assert isinstance(part, Visibility)
     positions = torch.arange(width).expand(len(prefix or [0]), width)
     told = None if prefix is None else torch.tensor(prefix)
-    return part.see(positions, positions, Ctx(Layout(positions), prefix=told)).int().tolist()
+    return part.mask(positions, positions, Context(Layout(positions), prefix_lengths=told)).int().tolist()
 
 
 LEFT_TO_RIGHT = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
@@ -49,14 +49,14 @@ def test_attention_over_a_prefix_is_full_inside_and_causal_after_it() -> None:
     for other in (full, causal):
         other.load_state_dict(prefix.state_dict())
     x, layout = torch.randn(3, 5, 8), Layout.padded(5, torch.tensor([5, 5, 5]))
-    y, _ = prefix(x, Ctx(layout, prefix=torch.tensor([5, 0, 2])))
+    y, _ = prefix(x, Context(layout, prefix_lengths=torch.tensor([5, 0, 2])))
     close = torch.testing.assert_close
-    close(y[0], full(x, Ctx(layout))[0][0])
-    close(y[1:, 2:], causal(x, Ctx(layout))[0][1:, 2:])
-    close(y[1], causal(x, Ctx(layout))[0][1])
-    close(y[2:, :2], full(x[2:, :2], Ctx(Layout.padded(2, torch.tensor([2]))))[0])
+    close(y[0], full(x, Context(layout))[0][0])
+    close(y[1:, 2:], causal(x, Context(layout))[0][1:, 2:])
+    close(y[1], causal(x, Context(layout))[0][1])
+    close(y[2:, :2], full(x[2:, :2], Context(Layout.padded(2, torch.tensor([2]))))[0])
 
 
 @pytest.mark.parametrize("visibility", [Prefix(), Causal(), Window(), Block(), Full()])
 def test_what_needs_a_prefix_a_row_cannot_read_packed_rows(visibility: Spec) -> None:
-    assert SelfAttention(2, visibility=visibility).build(8).packs is (visibility != Prefix())
+    assert SelfAttention(2, visibility=visibility).build(8).supports_packing is (visibility != Prefix())

@@ -7,14 +7,16 @@ from untrained_runs import untrained
 
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.search import Beam, Decision, Length, MinimumRisk, Sample, Speculative
+from dragoman.search import Beam, LengthLimit, MinimumBayesRisk, Sample, SearchConfig, Speculative
 
 TEXTS = ["the dog sleeps .", "", "a cat sees an old house 🏠", "größe – 5 €", "cat"]
-SHORT = Length(0, 12, 12)
+SHORT = LengthLimit(0, 12, 12)
 RUN, SMALL = untrained("bpe"), untrained("bpe", "luong", 2)
 
 
-@pytest.mark.parametrize("search", [Beam(1, length=SHORT, no_repeat=2), Sample(seed=4, length=SHORT)])
+@pytest.mark.parametrize(
+    "search", [Beam(1, length_limit=SHORT, no_repeat_ngram_size=2), Sample(seed=4, length_limit=SHORT)]
+)
 def test_translations_are_those_without_the_draft(search: Beam | Sample) -> None:
     for draft in (RUN, SMALL):
         plain, found = (RUN.translate(TEXTS, search=one) for one in (search, Speculative(draft, 3, search)))
@@ -24,9 +26,9 @@ def test_translations_are_those_without_the_draft(search: Beam | Sample) -> None
 
 
 def test_with_phrases_that_are_forbidden_and_prefixes() -> None:
-    search, prefixes = Beam(1, length=SHORT), ["a", "", "the dog", "", "größe"]
+    search, prefixes = Beam(1, length_limit=SHORT), ["a", "", "the dog", "", "größe"]
     plain, found = (
-        RUN.translate(TEXTS, search=one, prefixes=prefixes, forbidden=["cat", "an old"])
+        RUN.translate(TEXTS, search=one, prefixes=prefixes, exclude=["cat", "an old"])
         for one in (search, Speculative(SMALL, 3, search))
     )
     assert [one.text for one in found] == [one.text for one in plain]
@@ -34,10 +36,10 @@ def test_with_phrases_that_are_forbidden_and_prefixes() -> None:
 
 
 def test_how_well_a_draft_is_received() -> None:
-    own = RUN.acceptance(TEXTS, Speculative(RUN, 3, Beam(1, length=SHORT)))
-    assert own.accepted == own.offered > 0
-    other = RUN.acceptance(TEXTS, Speculative(SMALL, 3, Beam(1, length=SHORT)))
-    assert 0 <= other.rate < 1
+    own = RUN.draft_acceptance(TEXTS, Speculative(RUN, 3, Beam(1, length_limit=SHORT)))
+    assert own.accepted == own.proposed > 0
+    other = RUN.draft_acceptance(TEXTS, Speculative(SMALL, 3, Beam(1, length_limit=SHORT)))
+    assert 0 <= other.acceptance_rate < 1
     assert other.rounds > own.rounds
 
 
@@ -46,23 +48,23 @@ def test_a_draft_that_cuts_text_otherwise_is_refused() -> None:
         RUN.translate(TEXTS, search=Speculative(untrained("byte"), 3))
 
 
-@pytest.mark.parametrize("search", [Beam(1, length=SHORT), Sample(length=SHORT)])
+@pytest.mark.parametrize("search", [Beam(1, length_limit=SHORT), Sample(length_limit=SHORT)])
 def test_required_phrases_need_a_beam(search: Beam | Sample) -> None:
     with pytest.raises(UserError, match="beam"):
-        RUN.translate(TEXTS[:1], search=Speculative(SMALL, 3, search), required=[["dog"]])
+        RUN.translate(TEXTS[:1], search=Speculative(SMALL, 3, search), include=[["dog"]])
 
 
-SEARCHES: list[Decision] = [
-    Beam(1, length=SHORT),
-    Beam(4, best=3, length=SHORT),
-    Sample(best=2, length=SHORT),
-    MinimumRisk(Sample(best=4, length=SHORT), best=2),
+SEARCHES: list[SearchConfig] = [
+    Beam(1, length_limit=SHORT),
+    Beam(4, n_best=3, length_limit=SHORT),
+    Sample(n_best=2, length_limit=SHORT),
+    MinimumBayesRisk(Sample(n_best=4, length_limit=SHORT), n_best=2),
 ]
 
 
-@pytest.mark.parametrize("run", [RUN, RUN.together(SMALL)], ids=["one model", "two"])
+@pytest.mark.parametrize("run", [RUN, RUN.ensemble(SMALL)], ids=["one model", "two"])
 @pytest.mark.parametrize("search", SEARCHES)
-def test_the_scores_of_tokens_sum_up_to_the_translations(run: Run, search: Decision) -> None:
+def test_the_scores_of_tokens_sum_up_to_the_translations(run: Run, search: SearchConfig) -> None:
     plain = run.translate(TEXTS, search=search)
     found = run.translate(TEXTS, search=search, token_scores=True)
     for before, one in zip(plain, found):
@@ -76,7 +78,7 @@ def test_the_scores_of_tokens_sum_up_to_the_translations(run: Run, search: Decis
 
 def test_the_scores_of_tokens_are_those_of_a_given_translation() -> None:
     run = untrained("byte")  # which cuts a text in one way alone
-    one = run.translate(["cat"], search=Beam(1, length=SHORT), prefixes=["a cat"], token_scores=True)[0]
+    one = run.translate(["cat"], search=Beam(1, length_limit=SHORT), prefixes=["a cat"], token_scores=True)[0]
     scored = run.score(["cat"], [one.text])[0]
     assert one.token_scores is not None
     if "\ufffd" not in one.text:

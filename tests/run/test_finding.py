@@ -12,22 +12,32 @@ from dragoman.config import from_dict, from_yaml, to_yaml
 from dragoman.data import phrasebook
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.search import Beam, Decision, Exact, Length, MinimumRisk, Rerank, Sample, Weights, described
+from dragoman.search import (
+    Beam,
+    ExactSearch,
+    LengthLimit,
+    MinimumBayesRisk,
+    Rerank,
+    RerankWeights,
+    Sample,
+    SearchConfig,
+    search_to_dict,
+)
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 TEXTS = ["the dog sleeps .", "a cat sees the old house .", "", "we read ."]
-SHORT = Length(0, 6, 6)
-BEAM = Beam(6, best=6, length=SHORT)
+SHORT = LengthLimit(0, 6, 6)
+BEAM = Beam(6, n_best=6, length_limit=SHORT)
 
 
 def made(folder: Path, files: dict[str, Path], system: str) -> Run:
-    settings = {"name": system, "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    settings = {"name": system, "size": "tiny", "settings": {"model_dim": 16, "layers": 1}}
     training = {"steps": 3, "validation_interval": 3, "validation_sentences": 1, "device": "cpu", "batch_tokens": 600}
     given = {side: [str(path)] for side, path in files.items()}
     config = {"data": given, "text": {"vocab_size": 400}, "system": settings, "training": training}
-    prepare(folder, from_dict(config), lambda text: None)
+    prepare_run(folder, from_dict(config), lambda text: None)
     Trainer(folder, Display()).train()
     return load(folder, device="cpu")
 
@@ -47,9 +57,9 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
 
 def test_reranked_by_what_the_other_runs_score(runs: dict[str, Run]) -> None:
     there, back, german = runs["there"], runs["back"], runs["german"]
-    weights = Weights(0.7, 0.4, 0.9)
+    weights = RerankWeights(0.7, 0.4, 0.9)
     plain = there.translate(TEXTS, search=BEAM)
-    found = there.translate(TEXTS, search=Rerank(BEAM, weights, back, german, best=6))
+    found = there.translate(TEXTS, search=Rerank(BEAM, weights, back, german, n_best=6))
     moved = 0
     for text, before, after in zip(TEXTS, plain, found):
         some = [before, *before.alternatives]
@@ -73,56 +83,58 @@ def test_reranked_by_what_the_other_runs_score(runs: dict[str, Run]) -> None:
 
 def test_runs_are_named_by_their_folders_too(runs: dict[str, Run]) -> None:
     there, back = runs["there"], runs["back"]
-    by_name, open_already = (Rerank(BEAM, Weights(1.0), channel) for channel in (str(back.folder), back))
+    by_name, open_already = (Rerank(BEAM, RerankWeights(1.0), channel) for channel in (str(back.folder), back))
     assert there.translate(TEXTS, search=by_name) == there.translate(TEXTS, search=open_already)
-    assert there.opened(str(back.folder)) is there.opened(str(back.folder))
+    assert there.open_run(str(back.folder)) is there.open_run(str(back.folder))
     with pytest.raises(UserError, match="does not exist"):
-        there.translate(TEXTS, search=Rerank(BEAM, Weights(1.0), "nowhere"))
+        there.translate(TEXTS, search=Rerank(BEAM, RerankWeights(1.0), "nowhere"))
 
 
 def test_which_run_is_asked_for_what(runs: dict[str, Run]) -> None:
-    assert [runs[name].speaks for name in ("there", "back", "german")] == [False, False, True]
+    assert [runs[name].is_language_model for name in ("there", "back", "german")] == [False, False, True]
     with pytest.raises(UserError, match="scores translations, so it must be given their sources"):
-        runs["there"].translate(TEXTS, search=Rerank(BEAM, Weights(language=1.0), language=runs["back"]))
+        runs["there"].translate(TEXTS, search=Rerank(BEAM, RerankWeights(language=1.0), language_model=runs["back"]))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
 def test_nothing_is_likelier_than_what_is_proved(runs: dict[str, Run], alpha: float) -> None:
-    length = Length(0, 2, 2)
-    proved = runs["there"].translate(TEXTS, search=Exact(length_penalty=alpha, length=length))
-    beam = runs["there"].translate(TEXTS, search=Beam(50, alpha, "steps", length=length))
+    length = LengthLimit(0, 2, 2)
+    proved = runs["there"].translate(TEXTS, search=ExactSearch(length_penalty=alpha, length_limit=length))
+    beam = runs["there"].translate(TEXTS, search=Beam(50, alpha, "steps", length_limit=length))
     for text, best, other in zip(TEXTS, proved, beam):
         if text:
-            assert best.proved
-            assert other.proved is None
+            assert best.proven_optimal
+            assert other.proven_optimal is None
             worth = [one.score / (len(one.tokens) + 1) ** alpha for one in (best, other) if one.finished]
             assert worth[0] >= max(worth) - 1e-5
 
 
 def test_a_bound_that_ends_the_search_is_said(runs: dict[str, Run]) -> None:
-    found = runs["there"].translate(TEXTS, search=Exact(most=1, length=Length(0, 12, 12)))
-    assert [one.proved for one in found] == [False, False, None, False]
-    beam = runs["there"].translate(TEXTS, search=Beam(5, 0.0, length=Length(0, 12, 12)))
+    found = runs["there"].translate(TEXTS, search=ExactSearch(max_expansions=1, length_limit=LengthLimit(0, 12, 12)))
+    assert [one.proven_optimal for one in found] == [False, False, None, False]
+    beam = runs["there"].translate(TEXTS, search=Beam(5, 0.0, length_limit=LengthLimit(0, 12, 12)))
     assert all(one.score >= other.score - 1e-5 for one, other in zip(found, beam) if other.finished)
 
 
 def test_what_exact_search_cannot_do(runs: dict[str, Run]) -> None:
     there = runs["there"]
     with pytest.raises(UserError, match="what one model says"):
-        there.together(there).translate(TEXTS, search=Exact())
+        there.ensemble(there).translate(TEXTS, search=ExactSearch())
     for wish in ({"prefixes": ["der"] * 4}, {"required": [["Hund"]] * 4}, {"forbidden": ["Hund"]}):
         with pytest.raises(UserError, match="leave prefixes, required and forbidden phrases out"):
-            there.translate(TEXTS, search=Exact(), **wish)  # type: ignore[arg-type]
+            there.translate(TEXTS, search=ExactSearch(), **wish)  # type: ignore[arg-type]
 
 
 def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp_path: Path) -> None:
     there = runs["there"]
-    assert there.search == there.beam() == Beam(5, length=there.length)
+    assert there.default_search == there.beam_config() == Beam(5, length_limit=there.length_limit)
     own = there.config.search
-    assert there.length == Length(own.length_ratio or 0.0, own.length_offset or 0, 1024)
-    assert runs["german"].length == Length(2.0, 20, 1024)  # a language model has no pairs to derive limits from
-    for search in (Sample(seed=3, length=SHORT), MinimumRisk(BEAM), Rerank(BEAM, Weights(length=1.0))):
-        settings = replace(there.config, search=replace(there.config.search, description=described(search)))
+    assert there.length_limit == LengthLimit(own.length_ratio or 0.0, own.length_offset or 0, 1024)
+    assert runs["german"].length_limit == LengthLimit(
+        2.0, 20, 1024
+    )  # a language model has no pairs to derive limits from
+    for search in (Sample(seed=3, length_limit=SHORT), MinimumBayesRisk(BEAM), Rerank(BEAM, RerankWeights(length=1.0))):
+        settings = replace(there.config, search=replace(there.config.search, description=search_to_dict(search)))
         (tmp_path / "config.yaml").write_text(to_yaml(settings), encoding="utf-8")
         assert from_yaml(tmp_path / "config.yaml") == settings
         own = Run(
@@ -134,21 +146,23 @@ def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp
             there.framing,
             there.checkpoint,
         )
-        assert own.search == search
+        assert own.default_search == search
         assert own.translate(TEXTS) == there.translate(TEXTS, search=search)
-        assert own.translate(TEXTS[:1], beam=2) == there.translate(TEXTS[:1], beam=2)
+        assert own.translate(TEXTS[:1], beam_size=2) == there.translate(TEXTS[:1], beam_size=2)
 
 
 def test_a_description_is_checked_before_anything_is_trained(tmp_path: Path) -> None:
     config = from_dict({"search": {"strategy": {"kind": "Beem"}}})
     with pytest.raises(UserError, match="did you mean 'Beam'"):
-        prepare(tmp_path / "run", config, lambda text: None)
+        prepare_run(tmp_path / "run", config, lambda text: None)
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.parametrize("search", [BEAM, Sample(best=2, length=SHORT), Exact(length=SHORT, most=50)])
-def test_a_text_is_continued_by_any_search(runs: dict[str, Run], search: Decision) -> None:
+@pytest.mark.parametrize(
+    "search", [BEAM, Sample(n_best=2, length_limit=SHORT), ExactSearch(length_limit=SHORT, max_expansions=50)]
+)
+def test_a_text_is_continued_by_any_search(runs: dict[str, Run], search: SearchConfig) -> None:
     found = runs["german"].generate(["der", ""], search)
     assert found[0].text.startswith("der")
     with pytest.raises(UserError, match="reranking is for translations"):
-        runs["german"].generate(["der"], Rerank(BEAM, Weights(length=1.0)))
+        runs["german"].generate(["der"], Rerank(BEAM, RerankWeights(length=1.0)))

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from dragoman.errors import UserError
-from dragoman.parts.half import PLACES, Sines, half
+from dragoman.parts.bfloat16 import PLACES, Sines, to_bfloat16
 from dragoman.parts.mixer import Layout
 from dragoman.parts.positions import Sinusoidal
-from dragoman.run.packing import Packing
+from dragoman.run.inference_weights import InferenceWeights
 from laws.small import pairs, small_model
 
 
@@ -17,7 +17,7 @@ from laws.small import pairs, small_model
 def test_a_copy_in_bfloat16_differs_by_rounding(variant: str) -> None:
     model = small_model(variant).eval()
     before = {name: weight.clone() for name, weight in model.named_parameters()}
-    copy, read = half(model), pairs(variant)
+    copy, read = to_bfloat16(model), pairs(variant)
     assert {weight.dtype for weight in copy.parameters()} == {torch.bfloat16}
     with torch.no_grad():
         exact, rounded = (
@@ -31,19 +31,19 @@ def test_a_copy_in_bfloat16_differs_by_rounding(variant: str) -> None:
 def test_sines_are_those_of_the_formula() -> None:
     plain = Sinusoidal().build(16)
     sines = Sines(plain)
-    near = Layout(torch.tensor([[0, 5, PLACES - 1]]), longest=PLACES)
+    near = Layout(torch.tensor([[0, 5, PLACES - 1]]), max_length=PLACES)
     torch.testing.assert_close(
         sines.embed(torch.zeros(1, 3, 16, dtype=torch.bfloat16), near).float(),
         plain.encoding(near.positions),
         atol=4e-3,
         rtol=0,
     )
-    far = Layout(torch.tensor([[PLACES + 7]]), longest=2 * PLACES)
+    far = Layout(torch.tensor([[PLACES + 7]]), max_length=2 * PLACES)
     torch.testing.assert_close(sines.embed(torch.zeros(1, 1, 16), far), plain.encoding(far.positions))
 
 
 def test_they_are_refused_on_a_cpu() -> None:
     with pytest.raises(UserError, match="bfloat16 weights are for a GPU"):
-        Packing("bfloat16", "cpu")
+        InferenceWeights("bfloat16", "cpu")
     with pytest.raises(UserError, match="kind of weights"):
-        Packing("float8")  # type: ignore[arg-type]
+        InferenceWeights("float8")  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ from untrained_runs import untrained
 
 from dragoman.errors import UserError
 from dragoman.run import Run, Translation
-from dragoman.run.translating import joined
+from dragoman.run.translator import join_sentences
 from dragoman.text.sentences import split_sentences
 
 CLEAN = "the dog sleeps ."
@@ -36,7 +36,7 @@ def test_white_space_does_not_change_a_translation(text: str) -> None:
 @pytest.mark.parametrize("setting", [False, None])
 def test_a_run_without_the_setting_reads_white_space_as_before(setting: bool | None) -> None:
     run = run_with(normalize_whitespace=setting)
-    assert run.encode_sources([" \ta"]) == [[*run.source_tokenizer.encode(" \ta"), run.framing.end]]
+    assert run.encode_sources([" \ta"]) == [[*run.source_tokenizer.encode(" \ta"), run.framing.eos]]
     assert run.source_tokenizer.decode(run.encode_sources([" \ta"])[0]) == " \ta"
 
 
@@ -57,8 +57,8 @@ def test_lines_without_letters_are_translated_where_the_run_does_not_copy() -> N
 def test_what_is_asked_of_a_translation_comes_before_copying() -> None:
     run = run_with()
     assert run.translate(["123"], prefixes=["the"])[0].text.startswith("the")
-    assert "dog" in run.translate(["123"], required=[["dog"]])[0].text
-    assert run.translate(["12 3"], forbidden=["3"])[0].text != "12 3"
+    assert "dog" in run.translate(["123"], include=[["dog"]])[0].text
+    assert run.translate(["12 3"], exclude=["3"])[0].text != "12 3"
 
 
 def test_sentences_of_a_line_are_translated_one_by_one() -> None:
@@ -75,16 +75,16 @@ def test_sentences_of_a_line_are_translated_one_by_one() -> None:
 def test_alignments_of_split_text_count_words_of_the_whole_text() -> None:
     text = split_sentences("Ja. Der Hund schläft.", len, 100)
     found = [Translation("Oh yes.", -1.0, alignment=[(0, 0), (0, 1)]), Translation("It", -2.0, alignment=[(2, 0)])]
-    assert joined(text, found).alignment == [(0, 0), (0, 1), (3, 2)]
+    assert join_sentences(text, found).alignment == [(0, 0), (0, 1), (3, 2)]
     text = split_sentences("你好。再见。", len, 100)  # without spaces characters count
     found = [Translation("Hello.", -1.0, alignment=[(0, 0)]), Translation("Bye.", -2.0, alignment=[(1, 0)])]
-    assert joined(text, found).alignment == [(0, 0), (3, 1)]
+    assert join_sentences(text, found).alignment == [(0, 0), (3, 1)]
 
 
 def test_alternatives_of_split_text_take_the_same_rank_of_every_sentence() -> None:
     text = split_sentences("Ja. Nein.", len, 100)
     found = [Translation("a", -1.0, alternatives=[Translation("b", -2.0)]), Translation("c", -4.0)]
-    assert [(one.text, one.score) for one in joined(text, found).alternatives] == [("b c", -6.0)]
+    assert [(one.text, one.score) for one in join_sentences(text, found).alternatives] == [("b c", -6.0)]
 
 
 def test_prefixes_need_whole_sentences() -> None:

@@ -8,33 +8,33 @@ from typing import Any
 import pytest
 from untrained_runs import untrained
 
-from dragoman.run import Piece, Run
-from dragoman.search import Beam, Decision, Length, MinimumRisk, Sample, Speculative
+from dragoman.run import Run, StreamedTokens
+from dragoman.search import Beam, LengthLimit, MinimumBayesRisk, Sample, SearchConfig, Speculative
 
 TEXT = "the dog sleeps ."
-SHORT = Length(0, 12, 12)
+SHORT = LengthLimit(0, 12, 12)
 
 
 RUNS = {kind: untrained(kind) for kind in ("bpe", "byte", "word")}
 DRAFT = untrained("bpe", "luong", 2)
-SEARCHES: dict[str, Decision] = {
-    "greedy": Beam(1, length=SHORT),
-    "a sample": Sample(seed=4, length=SHORT),
-    "samples": Sample(best=3, length=SHORT),
-    "a beam": Beam(4, best=2, length=SHORT),
-    "a beam up to the limit": Beam(3, early_stopping="steps", length=replace(SHORT, least=4)),
-    "groups": Beam(4, groups=2, length=SHORT),
-    "minimum risk": MinimumRisk(Sample(best=4, length=SHORT)),
+SEARCHES: dict[str, SearchConfig] = {
+    "greedy": Beam(1, length_limit=SHORT),
+    "a sample": Sample(seed=4, length_limit=SHORT),
+    "samples": Sample(n_best=3, length_limit=SHORT),
+    "a beam": Beam(4, n_best=2, length_limit=SHORT),
+    "a beam up to the limit": Beam(3, early_stopping="steps", length_limit=replace(SHORT, min=4)),
+    "groups": Beam(4, num_groups=2, length_limit=SHORT),
+    "minimum risk": MinimumBayesRisk(Sample(n_best=4, length_limit=SHORT)),
 }
 
 
-def checked(run: Run, pieces: list[Piece], expected: Any) -> None:
+def checked(run: Run, pieces: list[StreamedTokens], expected: Any) -> None:
     *before, last = pieces
     assert last.translation == expected
     assert "".join(piece.text for piece in pieces) == expected.text
     assert [token for piece in pieces for token in piece.tokens] == expected.tokens
     assert all(piece.translation is None for piece in before)
-    assert last.likely == ""
+    assert last.tentative_text == ""
 
 
 @pytest.mark.parametrize("kind", RUNS)
@@ -45,7 +45,7 @@ def test_the_pieces_add_up_to_the_translation(kind: str, name: str, text: str) -
     checked(run, list(run.stream(text, search=search)), run.translate([text], search=search)[0])
 
 
-@pytest.mark.parametrize("search", [Beam(1, length=SHORT), Sample(seed=4, length=SHORT)])
+@pytest.mark.parametrize("search", [Beam(1, length_limit=SHORT), Sample(seed=4, length_limit=SHORT)])
 def test_one_hypothesis_comes_token_by_token_with_its_probabilities(search: Beam | Sample) -> None:
     run = RUNS["bpe"]
     pieces = list(run.stream(TEXT, search=search))
@@ -61,7 +61,7 @@ def test_one_hypothesis_comes_token_by_token_with_its_probabilities(search: Beam
 
 def test_a_draft_lets_several_tokens_come_at_once() -> None:
     run = RUNS["bpe"]
-    search = Speculative(run, 3, Beam(1, length=SHORT))
+    search = Speculative(run, 3, Beam(1, length_limit=SHORT))
     pieces = list(run.stream(TEXT, search=search))
     checked(run, pieces, run.translate([TEXT], search=search)[0])
     assert max(len(piece.tokens) for piece in pieces) == 4
@@ -70,23 +70,24 @@ def test_a_draft_lets_several_tokens_come_at_once() -> None:
 
 def test_a_beam_says_what_is_settled_and_what_is_likely() -> None:
     run = RUNS["bpe"]
-    pieces = list(run.stream(TEXT, search=Beam(4, length=replace(SHORT, least=8))))
-    assert any(piece.likely for piece in pieces)
+    pieces = list(run.stream(TEXT, search=Beam(4, length_limit=replace(SHORT, min=8))))
+    assert any(piece.tentative_text for piece in pieces)
     assert all(piece.score is None for piece in pieces)
 
 
 def test_half_a_character_waits_for_the_other_half() -> None:
     """ö has two bytes in UTF-8 and € three; a token of this tokenizer is one."""
     run = RUNS["byte"]
-    pieces = list(run.stream(TEXT, search=Beam(1, length=SHORT), prefix="aö€b"))
+    pieces = list(run.stream(TEXT, search=Beam(1, length_limit=SHORT), prefix="aö€b"))
     assert [piece.text for piece in pieces[:7]] == ["a", "", "ö", "", "", "€", "b"]
     assert all(len(piece.tokens) == 1 for piece in pieces[:7])
 
 
 @pytest.mark.parametrize(
-    "search", [Beam(1, length=SHORT), Beam(3, length=SHORT), Speculative(DRAFT, 2, Beam(1, length=SHORT))]
+    "search",
+    [Beam(1, length_limit=SHORT), Beam(3, length_limit=SHORT), Speculative(DRAFT, 2, Beam(1, length_limit=SHORT))],
 )
-def test_who_leaves_ends_the_search(search: Decision, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_leaves_ends_the_search(search: SearchConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RUNS["bpe"]
     calls = 0
     decode = run.model.decode
@@ -108,9 +109,9 @@ def test_who_leaves_ends_the_search(search: Decision, monkeypatch: pytest.Monkey
 
 def test_phrases_that_are_required_or_forbidden() -> None:
     run = RUNS["word"]
-    search = Beam(4, length=SHORT)
-    pieces = list(run.stream(TEXT, search=search, required=["old house"]))
-    checked(run, pieces, run.translate([TEXT], search=search, required=[["old house"]])[0])
+    search = Beam(4, length_limit=SHORT)
+    pieces = list(run.stream(TEXT, search=search, include=["old house"]))
+    checked(run, pieces, run.translate([TEXT], search=search, include=[["old house"]])[0])
     assert "old house" in "".join(piece.text for piece in pieces)
-    pieces = list(run.stream(TEXT, search=search, forbidden=["dog"]))
-    checked(run, pieces, run.translate([TEXT], search=search, forbidden=["dog"])[0])
+    pieces = list(run.stream(TEXT, search=search, exclude=["dog"]))
+    checked(run, pieces, run.translate([TEXT], search=search, exclude=["dog"])[0])

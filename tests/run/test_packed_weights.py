@@ -13,14 +13,14 @@ from dragoman.config import from_dict
 from dragoman.data import phrasebook
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.run.packing import Packing
-from dragoman.search import Beam, Length
+from dragoman.run.inference_weights import InferenceWeights
+from dragoman.search import Beam, LengthLimit
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 TEXTS = ["the dog sleeps .", "a cat sees the old house .", "", "we read ."]
-SHORT = Beam(3, length=Length(0, 8, 8))
+SHORT = Beam(3, length_limit=LengthLimit(0, 8, 8))
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     phrasebook.write(folder / "corpus", 300, seed=1, valid=20, test=20)
     names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
     files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
-    system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    system = {"name": "transformer", "size": "tiny", "settings": {"model_dim": 16, "layers": 1}}
     training = {
         "steps": 3,
         "validation_interval": 3,
@@ -39,7 +39,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "batch_tokens": 400,
     }
     config = {"data": files, "text": {"vocab_size": 400}, "system": system, "training": training}
-    prepare(folder / "run", from_dict(config), lambda text: None)
+    prepare_run(folder / "run", from_dict(config), lambda text: None)
     Trainer(folder / "run", Display()).train()
     return folder / "run"
 
@@ -50,15 +50,15 @@ def run(folder: Path) -> Run:
 
 
 def test_searches_use_packed_weights_and_nothing_else_does(run: Run) -> None:
-    assert not any(type(part) is nn.Linear for part in run.writers[0].modules())
+    assert not any(type(part) is nn.Linear for part in run.inference_models[0].modules())
     assert any(type(part) is nn.Linear for part in run.model.modules())
-    assert run.writers[0] is run.writers[0], "they were packed twice"
+    assert run.inference_models[0] is run.inference_models[0], "they were packed twice"
 
 
 def test_translations_are_those_of_plain_weights(run: Run, folder: Path) -> None:
     plain = load(folder, device="cpu")
-    plain.packing = Packing()
-    assert plain.writers == [plain.model]
+    plain.inference_weights = InferenceWeights()
+    assert plain.inference_models == [plain.model]
     one, other = (some.translate(TEXTS, search=SHORT) for some in (run, plain))
     assert [translation.text for translation in one] == [translation.text for translation in other]
     assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
@@ -72,7 +72,7 @@ def test_weights_that_change_are_packed_anew(folder: Path) -> None:
             weight.mul_(0.5)
     after, alone = run.translate(["the dog sleeps ."], search=SHORT)[0], run.model
     assert after.score != before.score
-    assert run.packing(alone) is run.writers[0]
+    assert run.inference_weights(alone) is run.inference_models[0]
 
 
 def test_bytes_translate(folder: Path) -> None:
@@ -84,4 +84,4 @@ def test_what_cannot_be_packed_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="int9"):
         load(folder, device="cpu", weights="int9")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="int8 weights are for a CPU"):
-        Packing("int8", "cuda")
+        InferenceWeights("int8", "cuda")

@@ -15,9 +15,9 @@ from dragoman.data import phrasebook
 from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.run.workers import check_workers, shared
-from dragoman.search import Beam, Length, Sample
+from dragoman.search import Beam, LengthLimit, Sample
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 
@@ -27,7 +27,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     phrasebook.write(folder / "corpus", 300, seed=1, valid=20, test=20)
     names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
     files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
-    system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    system = {"name": "transformer", "size": "tiny", "settings": {"model_dim": 16, "layers": 1}}
     training = {
         "steps": 3,
         "validation_interval": 3,
@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
         "batch_tokens": 400,
     }
     config = {"data": files, "text": {"vocab_size": 400}, "system": system, "training": training}
-    prepare(folder / "run", from_dict(config), lambda text: None)
+    prepare_run(folder / "run", from_dict(config), lambda text: None)
     Trainer(folder / "run", Display()).train()
     made = load(folder / "run", device="cpu")
     made.config = replace(made.config, search=replace(made.config.search, tokens=120))  # many batches
@@ -65,7 +65,9 @@ def test_a_copy_that_dies_is_told() -> None:
         list(shared(lambda item: os._exit(3), range(3), 2))
 
 
-@pytest.mark.parametrize("search", [Beam(3, length=Length(0, 8, 8)), Sample(2, length=Length(0, 8, 8), seed=5)])
+@pytest.mark.parametrize(
+    "search", [Beam(3, length_limit=LengthLimit(0, 8, 8)), Sample(2, length_limit=LengthLimit(0, 8, 8), seed=5)]
+)
 def test_translations_are_those_of_one_worker(run: Run, search: Beam | Sample, tmp_path: Path) -> None:
     phrasebook.write(tmp_path / "corpus", 60, seed=2, valid=5, test=5)
     texts = [*(tmp_path / "corpus" / "train.en").read_text().splitlines(), "", "we read ."]

@@ -15,7 +15,7 @@ import pytest
 
 from dragoman.errors import UserError
 from dragoman.run import Source, Translation
-from dragoman.run.streaming import Place, check_output, is_complete, partial, write_translations
+from dragoman.run.file_translation import FileProgress, check_output, is_complete, partial_paths, write_translations
 
 LINES = ["one", "", "zwei, mit ä", "three\u2028still three", " ", "six", "7", "eight and a half", "nine", "ten"]
 MADE = {"checkpoint": "000500", "search size": 5}
@@ -36,10 +36,10 @@ EXPECTED = "".join(f"{number} {line.upper()}\n\n" for number, line in enumerate(
 
 
 def places(output: Path, lines: Iterable[Source] = LINES, made: dict[str, Any] = MADE, **options: Any) -> Any:
-    return write_translations(output, lines, translate, render, made, size=SIZE, **options)
+    return write_translations(output, lines, translate, render, made, window_lines=SIZE, **options)
 
 
-def stop_after(output: Path, windows: int, **options: Any) -> Place:
+def stop_after(output: Path, windows: int, **options: Any) -> FileProgress:
     """What is there after some windows."""
     begun = places(output, **options)
     found = [next(begun) for _ in range(windows + 1)]
@@ -67,7 +67,7 @@ def test_all_at_once(output: Path) -> None:
 
 def test_a_kill_at_every_byte_of_the_output(output: Path) -> None:
     stop_after(output, 4)
-    part, journal = partial(output)
+    part, journal = partial_paths(output)
     written, said = part.read_bytes(), journal.read_bytes()
     assert written == EXPECTED
     for size in range(len(written) + 1):
@@ -82,7 +82,7 @@ def test_a_kill_at_every_byte_of_the_output(output: Path) -> None:
 
 def test_a_kill_at_every_byte_of_the_journal(output: Path) -> None:
     stop_after(output, 4)
-    part, journal = partial(output)
+    part, journal = partial_paths(output)
     written, said = part.read_bytes(), journal.read_bytes()
     for size in range(said.index(b"\n") + 1, len(said) + 1):
         part.write_bytes(written + b"torn")
@@ -94,7 +94,7 @@ def test_a_kill_at_every_byte_of_the_journal(output: Path) -> None:
 
 def test_a_kill_while_the_journal_begins(output: Path) -> None:
     stop_after(output, 4)
-    part, journal = partial(output)
+    part, journal = partial_paths(output)
     said = journal.read_bytes()
     for size in range(said.index(b"\n") + 1):
         part.write_bytes(b"")
@@ -106,7 +106,7 @@ def test_a_kill_while_the_journal_begins(output: Path) -> None:
 
 def test_many_kills_one_after_the_other(output: Path) -> None:
     chance = random.Random(0)
-    part, journal = partial(output)
+    part, journal = partial_paths(output)
     for _ in range(50):
         while not output.exists() and chance.random() < 0.8:
             begun = places(output, go_on=True)
@@ -125,7 +125,7 @@ def test_many_kills_one_after_the_other(output: Path) -> None:
 
 def test_a_kill_between_the_last_two_moves(output: Path) -> None:
     stop_after(output, 4)
-    part, _ = partial(output)
+    part, _ = partial_paths(output)
     part.rename(output)
     assert is_complete(output)
 
@@ -193,7 +193,7 @@ def test_what_was_begun_is_not_begun_anew_unless_told(output: Path) -> None:
 
 def test_a_journal_that_is_lost_or_damaged_or_of_the_future(output: Path) -> None:
     stop_after(output, 2)
-    part, journal = partial(output)
+    part, journal = partial_paths(output)
     for content in (b"", b"{}\n", b"[1]\n", b"1\n", b"\xff\n"):
         journal.write_bytes(content)
         with pytest.raises(UserError, match="lost or damaged: begin anew with --overwrite"):
@@ -273,7 +273,7 @@ def test_a_file_that_may_not_grow_further(output: Path) -> None:
             list(places(output, long))
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
-    assert partial(output)[0].stat().st_size == len(expected) // 2 + 7
+    assert partial_paths(output)[0].stat().st_size == len(expected) // 2 + 7
     assert next(places(output, long, go_on=True)).lines == 18
     list(places(output, long, go_on=True))
     assert output.read_bytes() == expected

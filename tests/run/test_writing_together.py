@@ -14,19 +14,19 @@ from dragoman.config import from_dict
 from dragoman.data import phrasebook
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.search import Beam, Length, MinimumRisk, Sample
+from dragoman.search import Beam, LengthLimit, MinimumBayesRisk, Sample
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 TEXTS = ["the dog sleeps .", "a cat sees the old house .", "", "we read ."]
-SHORT = Beam(3, length=Length(0, 8, 8))
+SHORT = Beam(3, length_limit=LengthLimit(0, 8, 8))
 
 
 def made(folder: Path, corpus: Path, system: str, seed: int, size: int = 400) -> Run:
     names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
     files = {side: [str(corpus / name)] for side, name in names.items()}
-    settings = {"name": system, "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    settings = {"name": system, "size": "tiny", "settings": {"model_dim": 16, "layers": 1}}
     training = {
         "steps": 3,
         "validation_interval": 3,
@@ -36,7 +36,7 @@ def made(folder: Path, corpus: Path, system: str, seed: int, size: int = 400) ->
         "batch_tokens": 400,
     }
     config = {"data": files, "text": {"vocab_size": size}, "system": settings, "training": training}
-    prepare(folder, from_dict(config), lambda text: None)
+    prepare_run(folder, from_dict(config), lambda text: None)
     Trainer(folder, Display()).train()
     return load(folder, device="cpu")
 
@@ -56,13 +56,13 @@ def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
 
 def test_a_run_together_with_itself_is_the_same_run(runs: list[Run]) -> None:
     for run in runs:
-        alone, doubled = (one.translate(TEXTS, search=SHORT) for one in (run, run.together(run)))
+        alone, doubled = (one.translate(TEXTS, search=SHORT) for one in (run, run.ensemble(run)))
         assert [one.text for one in alone] == [one.text for one in doubled]
         assert [one.score for one in alone] == pytest.approx([one.score for one in doubled], abs=1e-4)
 
 
 def test_different_systems_write_together_in_any_order(runs: list[Run]) -> None:
-    one, other = (a.together(b).translate(TEXTS, search=SHORT) for a, b in ((runs[0], runs[1]), (runs[1], runs[0])))
+    one, other = (a.ensemble(b).translate(TEXTS, search=SHORT) for a, b in ((runs[0], runs[1]), (runs[1], runs[0])))
     assert [translation.text for translation in one] == [translation.text for translation in other]
     assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
     assert one[2].text == ""
@@ -70,13 +70,13 @@ def test_different_systems_write_together_in_any_order(runs: list[Run]) -> None:
 
 def test_another_vocabulary_is_refused(runs: list[Run], corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cuts text into other tokens"):
-        runs[0].together(made(tmp_path / "other", corpus, "transformer", 1, size=450))
+        runs[0].ensemble(made(tmp_path / "other", corpus, "transformer", 1, size=450))
 
 
 def test_the_least_risk_is_chosen_among_all_that_was_found(runs: list[Run]) -> None:
     beam = replace(SHORT, size=6, best=6)
-    for candidates, references in ((beam, None), (Sample(best=8, length=SHORT.length), beam)):
-        settings = MinimumRisk(candidates, references, best=2)
+    for candidates, references in ((beam, None), (Sample(n_best=8, length_limit=SHORT.length_limit), beam)):
+        settings = MinimumBayesRisk(candidates, references, n_best=2)
         found = runs[1].translate(TEXTS, search=settings)
         every = runs[1].translate(TEXTS, search=candidates)
         others = every if references is None else runs[1].translate(TEXTS, search=references)
@@ -104,21 +104,21 @@ def test_translations_begin_as_they_are_told(runs: list[Run]) -> None:
         runs[0].translate(TEXTS, search=SHORT, prefixes=["", ""])
     with pytest.raises(UserError, match=r"to begin with \d+ tokens, but may have no more than 2"):
         runs[0].translate(
-            TEXTS, search=replace(SHORT, length=Length(0, 3, 3)), prefixes=["der alte Hund schläft", "", "", ""]
+            TEXTS, search=replace(SHORT, length=LengthLimit(0, 3, 3)), prefixes=["der alte Hund schläft", "", "", ""]
         )
 
 
 def test_phrases_are_required_and_forbidden(runs: list[Run]) -> None:
     required = [["Hund"], ["alte Katze", "sieht"], [], []]
-    found = runs[0].translate(TEXTS, search=replace(SHORT, length=Length(0, 14, 14)), required=required)
+    found = runs[0].translate(TEXTS, search=replace(SHORT, length=LengthLimit(0, 14, 14)), include=required)
     for one, phrases in zip(found, required):
         assert all(phrase in one.text for phrase in phrases)
     written = {word for one in runs[0].translate(TEXTS, search=SHORT) for word in one.text.split() if word.isalpha()}
-    without = runs[0].translate(TEXTS, search=SHORT, forbidden=sorted(written))
+    without = runs[0].translate(TEXTS, search=SHORT, exclude=sorted(written))
     assert not {word for one in without for word in one.text.split()} & written
     with pytest.raises(UserError, match="required"):
-        runs[0].translate(TEXTS, search=Sample(), required=required)
+        runs[0].translate(TEXTS, search=Sample(), include=required)
     with pytest.raises(UserError, match="a prefix contains a phrase that is forbidden"):
-        runs[0].translate(TEXTS, search=SHORT, prefixes=["Hund"] * 4, forbidden=["Hund"])
+        runs[0].translate(TEXTS, search=SHORT, prefixes=["Hund"] * 4, exclude=["Hund"])
     with pytest.raises(UserError):
-        runs[0].translate(TEXTS, search=SHORT, required=[["Hund"]] * 4, forbidden=["Hund"])
+        runs[0].translate(TEXTS, search=SHORT, include=[["Hund"]] * 4, exclude=["Hund"])

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.models import Start
+from dragoman.models import DecodingStart
 from dragoman.models.encoder_decoder import first_tokens
-from dragoman.parts.mixer import Ctx, State, map_state
-from dragoman.search import Beam, Hypothesis, Symbols
+from dragoman.parts.mixer import Context, State, map_state
+from dragoman.search import Beam, Hypothesis, SpecialTokens
 from dragoman.search.beam import BeamSearch
-from dragoman.search.engine import Engine
+from dragoman.search.engine import SearchEngine
 
 FILLERS = 2000  # words that nobody wants: what the table leaves of the probability is spread over them
 Prefix = tuple[str, ...]
@@ -34,7 +34,7 @@ class TableModel:
         self.words = ["<s>", "</s>", *sorted({word for prefix in table for word in prefix} - {"</s>"})]
         self.ids = {word: i for i, word in enumerate(self.words)}
         self.vocabulary = len(self.words) + FILLERS
-        self.symbols = Symbols(start=0, end=1, banned=(0,))
+        self.symbols = SpecialTokens(bos=0, eos=1, suppressed=(0,))
         self.steps: list[list[Prefix]] = []  # what was fed at each step, row by row
         self.nothing = self._row({})
         self.conditional: dict[Prefix, Tensor] = {}
@@ -52,13 +52,13 @@ class TableModel:
             row[self.ids[word]] = log_p
         return row
 
-    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
+    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> DecodingStart:
         rows = source.shape[0] * beam
         state: State = {"written": torch.full((rows, longest + 1), -1)}
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
-        return Start(None, state, tokens, torch.zeros_like(tokens), longest + 1)
+        return DecodingStart(None, state, tokens, torch.zeros_like(tokens), longest + 1)
 
-    def decode(self, tokens: Tensor, ctx: Ctx, state: State) -> tuple[Tensor, State]:
+    def decode(self, tokens: Tensor, ctx: Context, state: State) -> tuple[Tensor, State]:
         written = state["written"].scatter(1, ctx.layout.positions, tokens)
         fed = [self.text([token for token in row[1:].tolist() if token >= 0]) for row in written]
         self.steps.append(fed)
@@ -88,10 +88,10 @@ class TableModel:
 
 
 def beam_search(
-    model: Any, source: Tensor, lengths: Tensor, symbols: Symbols, limits: Tensor, settings: Beam
+    model: Any, source: Tensor, lengths: Tensor, symbols: SpecialTokens, limits: Tensor, settings: Beam
 ) -> list[list[Hypothesis]]:
     """A beam, even if it is one hypothesis wide."""
-    engine = Engine([model], symbols, BeamSearch(settings, symbols.end))
+    engine = SearchEngine([model], symbols, BeamSearch(settings, symbols.eos))
     return engine.search(source, lengths, limits, torch.arange(len(source)))
 
 
@@ -101,7 +101,7 @@ class RandomTable:
     Tokens: 0 is START, 1 is END, the others are words. `draw` makes the V logits of a prefix from a generator.
     """
 
-    symbols = Symbols(start=0, end=1, banned=(0,))
+    symbols = SpecialTokens(bos=0, eos=1, suppressed=(0,))
     longest_source = None
 
     def __init__(self, seed: int, vocabulary: int = 6, draw: Callable[[torch.Generator, int], Tensor] | None = None):
@@ -120,13 +120,13 @@ class RandomTable:
             self.rows[key] = self.draw(torch.Generator().manual_seed(number), self.vocabulary)
         return self.rows[key]
 
-    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
+    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> DecodingStart:
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
         written = torch.full((len(tokens), longest + 1), -1)
         state: State = {"source": source[:, 0].repeat_interleave(beam), "written": written}
-        return Start(None, state, tokens, torch.zeros_like(tokens), longest + 1)
+        return DecodingStart(None, state, tokens, torch.zeros_like(tokens), longest + 1)
 
-    def decode(self, tokens: Tensor, ctx: Ctx, state: State) -> tuple[Tensor, State]:
+    def decode(self, tokens: Tensor, ctx: Context, state: State) -> tuple[Tensor, State]:
         self.steps += 1
         written = state["written"].scatter(1, ctx.layout.positions, tokens)
         rows = zip(state["source"].tolist(), written.tolist(), ctx.layout.positions[:, 0].tolist())

@@ -11,8 +11,8 @@ from table_model import TableModel, beam_search
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
-from dragoman.search import Beam, Hypothesis, Length, exhaustive_search, search
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.search import Beam, Hypothesis, LengthLimit, exhaustive_search, search
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 #: the textbook's tree: log p of every hypothesis that is looked at
 PIE = {
@@ -59,14 +59,14 @@ def run(totals: dict[str, float], settings: Beam, longest: int) -> tuple[TableMo
 
 
 def told(model: TableModel, found: list[Hypothesis]) -> list[tuple[str, Any]]:
-    return [(model.sentence(h.tokens), pytest.approx(h.normalized, abs=1e-5)) for h in found]
+    return [(model.sentence(h.tokens), pytest.approx(h.normalized_score, abs=1e-5)) for h in found]
 
 
 # ---- the textbook's tree
 
 
 def test_he_hit_me_with_a_pie() -> None:
-    model, found = run(PIE, Beam(size=2, best=2), longest=10)
+    model, found = run(PIE, Beam(size=2, n_best=2), longest=10)
     kept = [{" ".join(prefix) for prefix in rows} for rows in model.steps]
     assert kept == [
         {""},
@@ -83,7 +83,7 @@ def test_he_hit_me_with_a_pie() -> None:
 
 
 def test_all_that_was_set_aside_can_be_had_back() -> None:
-    model, found = run(PIE, Beam(size=3, best=3), longest=10)
+    model, found = run(PIE, Beam(size=3, n_best=3), longest=10)
     assert told(model, found) == [
         ("he hit me with a pie", -4.4 / 7),
         ("he hit me with a tart", -5.0 / 7),
@@ -93,7 +93,7 @@ def test_all_that_was_set_aside_can_be_had_back() -> None:
 
 def test_without_length_normalisation_the_shorter_wins() -> None:
     """−3.8 > −4.4, though −3.8/5 < −4.4/7."""
-    model, found = run(PIE, Beam(size=2, length_penalty=0.0, best=2), longest=10)
+    model, found = run(PIE, Beam(size=2, length_penalty=0.0, n_best=2), longest=10)
     assert told(model, found) == [("he hit a pie", -3.8), ("he hit me with a pie", -4.4)]
 
 
@@ -132,7 +132,7 @@ def test_exhaustive_search_scores_every_sentence(alpha: float) -> None:
     by_hand = {"a": -1.5 / 2**alpha, "b": -1.3 / 2**alpha, "a b": -2.1 / 3**alpha, "": -2.5}
     order = sorted(by_hand, key=lambda sentence: -by_hand[sentence])
     assert [model.sentence(h.tokens) for h in found] == order
-    assert [h.normalized for h in found] == pytest.approx([by_hand[sentence] for sentence in order], abs=1e-5)
+    assert [h.normalized_score for h in found] == pytest.approx([by_hand[sentence] for sentence in order], abs=1e-5)
 
 
 def test_exhaustive_search_refuses_what_it_cannot_finish() -> None:
@@ -156,7 +156,7 @@ def test_stopping_at_the_first_complete_hypothesis_can_miss_a_better_one() -> No
 def test_it_stops_when_as_many_have_finished_as_the_beam_is_wide() -> None:
     model, _ = run(PIE, Beam(size=2, early_stopping=True), longest=10)
     assert len(model.steps) == 7
-    model, found = run(PIE, Beam(size=2, early_stopping=True, num_finished=3, best=2), longest=10)
+    model, found = run(PIE, Beam(size=2, early_stopping=True, num_finished=3, n_best=2), longest=10)
     assert len(model.steps) == 7  # three are complete by then
     assert told(model, found)[0] == ("he hit me with a pie", -4.4 / 7)
 
@@ -164,9 +164,9 @@ def test_it_stops_when_as_many_have_finished_as_the_beam_is_wide() -> None:
 def test_an_end_that_is_not_among_the_best_k_completes_nothing() -> None:
     """END after a is the third best of all continuations: with a beam of two it is passed over."""
     tree = {"a": -0.1, "a </s>": -3.0, "a b": -0.6, "a c": -1.2, "a b </s>": -0.7, "a c </s>": -1.3}
-    model, found = run(tree, Beam(size=2, best=2), longest=4)
+    model, found = run(tree, Beam(size=2, n_best=2), longest=4)
     assert told(model, found) == [("a b", -0.7 / 3), ("a c", -1.3 / 3)]
-    model, found = run(tree, Beam(size=3, best=3), longest=4)  # wider, it is seen
+    model, found = run(tree, Beam(size=3, n_best=3), longest=4)  # wider, it is seen
     assert ("a", -1.5) in told(model, found)
 
 
@@ -174,13 +174,13 @@ def test_an_end_that_is_not_among_the_best_k_completes_nothing() -> None:
 
 
 def test_what_the_limit_cuts_off_is_given_back_unfinished() -> None:
-    model, found = run(PIE, Beam(size=2, best=2), longest=3)
+    model, found = run(PIE, Beam(size=2, n_best=2), longest=3)
     assert told(model, found) == [("he hit me", -2.5 / 3), ("he hit a", -2.8 / 3)]
     assert not any(h.finished for h in found)
 
 
 def test_what_is_complete_comes_before_what_was_cut_off() -> None:
-    model, found = run(PIE, Beam(size=2, best=2), longest=5)
+    model, found = run(PIE, Beam(size=2, n_best=2), longest=5)
     assert told(model, found) == [("he hit a pie", -3.8 / 5), ("he hit me with a", -3.7 / 5)]
     assert [h.finished for h in found] == [True, False]
 
@@ -195,19 +195,19 @@ def test_every_source_has_its_own_limit() -> None:
 @pytest.mark.parametrize(
     ("length", "source", "room", "expected"),
     [
-        (Length(), [1, 10, 400], None, [22, 40, 512]),
-        (Length(ratio=1.5, extra=0), [1, 3, 4], None, [1, 4, 6]),
-        (Length(ratio=0, extra=0), [7], None, [1]),
-        (Length(most=30), [1, 10], None, [22, 30]),
-        (Length(), [1, 10], [25, 25], [22, 25]),
-        (Length(), [1, 10], [25, 0], [22, 1]),
+        (LengthLimit(), [1, 10, 400], None, [22, 40, 512]),
+        (LengthLimit(ratio=1.5, offset=0), [1, 3, 4], None, [1, 4, 6]),
+        (LengthLimit(ratio=0, offset=0), [7], None, [1]),
+        (LengthLimit(max=30), [1, 10], None, [22, 30]),
+        (LengthLimit(), [1, 10], [25, 25], [22, 25]),
+        (LengthLimit(), [1, 10], [25, 0], [22, 1]),
     ],
 )
 def test_how_long_a_target_may_get(
-    length: Length, source: list[int], room: list[int] | None, expected: list[int]
+    length: LengthLimit, source: list[int], room: list[int] | None, expected: list[int]
 ) -> None:
     left = None if room is None else torch.tensor(room)
-    assert length.limits(torch.tensor(source), left).tolist() == expected
+    assert length.max_lengths(torch.tensor(source), left).tolist() == expected
 
 
 # ---- n best
@@ -216,19 +216,21 @@ def test_how_long_a_target_may_get(
 @pytest.mark.parametrize("early_stopping", [True, False, "never", "steps"])
 def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
     torch.manual_seed(3)
-    model = SYSTEMS["transformer"].spec(Vocabulary(12, 12, joint=True), "tiny", width=16, layers=1).build().eval()
+    model = (
+        SYSTEMS["transformer"].spec(VocabularySizes(12, 12, joint=True), "tiny", model_dim=16, layers=1).build().eval()
+    )
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(3)
     table = TableModel(PIE)
-    settings = Beam(6, best=6, early_stopping=early_stopping, length=Length(ratio=0, extra=7))
+    settings = Beam(6, n_best=6, early_stopping=early_stopping, length_limit=LengthLimit(ratio=0, offset=7))
     source, lengths = torch.randint(4, 12, (4, 5)), torch.tensor([5, 4, 3, 5])
     for hypotheses in search(model, source, lengths, table.symbols, settings, torch.arange(4)):
         assert len(hypotheses) == 6
         assert len({(tuple(h.tokens), h.finished) for h in hypotheses}) == 6
-        finished = [h.normalized for h in hypotheses if h.finished]
+        finished = [h.normalized_score for h in hypotheses if h.finished]
         assert finished == sorted(finished, reverse=True)
-        assert not any(table.symbols.end in h.tokens or table.symbols.start in h.tokens for h in hypotheses)
+        assert not any(table.symbols.eos in h.tokens or table.symbols.bos in h.tokens for h in hypotheses)
 
 
 # ---- settings that contradict themselves
@@ -275,18 +277,18 @@ def test_a_beam_that_contradicts_itself_is_refused(settings: dict[str, Any], mes
 @pytest.mark.parametrize("settings", [{"ratio": -1.0}, {"extra": -1}, {"most": 0}])
 def test_a_length_limit_below_nothing_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="a length limit needs"):
-        Length(**settings)
+        LengthLimit(**settings)
 
 
 @pytest.mark.parametrize("least", [-1, 9])
 def test_a_least_length_beyond_the_most_is_refused(least: int) -> None:
     with pytest.raises(UserError, match=f"a target of at least {least} and at most 8 tokens cannot be: change one"):
-        Length(most=8, least=least)
+        LengthLimit(max=8, min=least)
 
 
 def test_a_beam_wider_than_the_vocabulary_is_refused() -> None:
     model: EncoderDecoderModel = (
-        SYSTEMS["transformer"].spec(Vocabulary(9, 9, joint=True), "tiny", width=8).build().eval()
+        SYSTEMS["transformer"].spec(VocabularySizes(9, 9, joint=True), "tiny", model_dim=8).build().eval()
     )
     symbols = TableModel(PIE).symbols  # START is banned, END is no word: seven are left of nine
     source, lengths = torch.ones(1, 2, dtype=torch.long), torch.tensor([2])

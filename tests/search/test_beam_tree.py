@@ -8,13 +8,13 @@ import pytest
 import torch
 from table_model import TableModel
 
-from dragoman.lens.seen import Node, Tree
-from dragoman.lens.telling import tree_lines
-from dragoman.lens.tree_picture import tree_picture
-from dragoman.lens.watching import Watching, ranked
+from dragoman.lens.beam_figure import beam_tree_figure
+from dragoman.lens.beam_recorder import RecordingStrategy, assign_ranks
+from dragoman.lens.inspection_types import BeamNode, BeamTree
+from dragoman.lens.text_view import beam_tree_lines
 from dragoman.search import Beam
 from dragoman.search.beam import BeamSearch
-from dragoman.search.engine import Engine
+from dragoman.search.engine import SearchEngine
 
 #: log p of every hypothesis: with a beam of 2 “a c” is set aside at the third step, “b c e” at the fourth
 TABLE = {
@@ -34,31 +34,31 @@ TABLE = {
 
 
 @pytest.fixture
-def tree() -> tuple[TableModel, Tree]:
-    model, settings = TableModel(TABLE), Beam(2, best=2)
-    watching = Watching(BeamSearch(settings, model.symbols.end), model.symbols.end, settings)
-    engine = Engine([cast(Any, model)], model.symbols, watching)
+def tree() -> tuple[TableModel, BeamTree]:
+    model, settings = TableModel(TABLE), Beam(2, n_best=2)
+    watching = RecordingStrategy(BeamSearch(settings, model.symbols.eos), model.symbols.eos, settings)
+    engine = SearchEngine([cast(Any, model)], model.symbols, watching)
     source, one = torch.zeros(1, 1, dtype=torch.long), torch.tensor([1])
     found = engine.search(source, one, torch.tensor([8]), torch.tensor([0]))[0]
     assert [model.sentence(h.tokens) for h in found] == ["b c e", "a c"]
     nodes = [
-        Node(**{**vars(node), "piece": model.sentence([node.token]) if node.parent is not None else ""})
-        for node in ranked(watching.nodes, found)
+        BeamNode(**{**vars(node), "piece": model.sentence([node.token_id]) if node.parent is not None else ""})
+        for node in assign_ranks(watching.nodes, found)
     ]
-    return model, Tree("beam", tuple(nodes))
+    return model, BeamTree("beam", tuple(nodes))
 
 
-def told(tree: Tree, fate: str) -> dict[str, tuple[float, float]]:
+def told(tree: BeamTree, fate: str) -> dict[str, tuple[float, float]]:
     """The words of every hypothesis of a fate, and its scores; fillers are of no interest."""
     found = {
-        " ".join(node.piece for node in tree.path(node)): (node.score, node.normalised)
+        " ".join(node.token for node in tree.path(node)): (node.score, node.normalized_score)
         for node in tree.nodes[1:]
-        if node.fate == fate
+        if node.status == fate
     }
     return {words: pytest.approx(scores, abs=1e-5) for words, scores in found.items() if "…" not in words}
 
 
-def test_what_is_kept_pruned_and_finished(tree: tuple[TableModel, Tree]) -> None:
+def test_what_is_kept_pruned_and_finished(tree: tuple[TableModel, BeamTree]) -> None:
     _, grown = tree
     assert told(grown, "kept") == {
         "a": (-0.7, -0.7),
@@ -73,22 +73,22 @@ def test_what_is_kept_pruned_and_finished(tree: tuple[TableModel, Tree]) -> None
     assert told(grown, "cut") == {}
 
 
-def test_the_best_leaf_is_by_the_normalised_score(tree: tuple[TableModel, Tree]) -> None:
+def test_the_best_leaf_is_by_the_normalised_score(tree: tuple[TableModel, BeamTree]) -> None:
     """−1.9/4 > −1.6/3, though −1.9 < −1.6."""
     _, grown = tree
-    assert [node.piece for node in grown.path(grown.best)] == ["b", "c", "e", "</s>"]
+    assert [node.token for node in grown.path(grown.best)] == ["b", "c", "e", "</s>"]
     assert {node.rank: node.score for node in grown.nodes if node.rank} == pytest.approx({1: -1.9, 2: -1.6})
 
 
-def test_the_tree_as_text(tree: tuple[TableModel, Tree]) -> None:
-    lines = tree_lines(tree[1])
+def test_the_tree_as_text(tree: tuple[TableModel, BeamTree]) -> None:
+    lines = beam_tree_lines(tree[1])
     assert any(line.startswith("├ a c") for line in lines)
     assert sum("★ finished" in line for line in lines) == 1
     assert next(line for line in lines if "★" in line and "→" in line).endswith("-1.900 → -0.475  ★ finished")
-    assert len(tree_lines(tree[1], pruned=True)) > len(lines)
+    assert len(beam_tree_lines(tree[1], pruned=True)) > len(lines)
 
 
-def test_the_tree_as_a_picture(tree: tuple[TableModel, Tree]) -> None:
-    drawn = tree_picture(tree[1])
+def test_the_tree_as_a_picture(tree: tuple[TableModel, BeamTree]) -> None:
+    drawn = beam_tree_figure(tree[1])
     assert drawn.count('class="way"') == 2 * 4, "an edge and a frame for every word of the best hypothesis"
     assert "-1.90 → -0.47" in drawn or "-1.90 → -0.48" in drawn

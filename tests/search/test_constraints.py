@@ -11,16 +11,23 @@ import torch
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.search import Beam, Hypothesis, Symbols, exhaustive_search
+from dragoman.search import Beam, Hypothesis, SpecialTokens, exhaustive_search
 from dragoman.search.beam import BeamSearch
-from dragoman.search.constraints import ConstrainedBeam, advance, allocate, check_room, phrases_of, wishes_of
-from dragoman.search.engine import Engine
-from dragoman.search.forbidden import Forbidden
-from dragoman.search.phrases import Phrases
-from dragoman.search.rules import Prefix
+from dragoman.search.engine import SearchEngine
+from dragoman.search.forbidden_phrases import ForbiddenPhrases
+from dragoman.search.logits_processors import ForcedPrefix
+from dragoman.search.phrase_automaton import PhraseAutomaton
+from dragoman.search.required_phrases import (
+    ConstrainedBeam,
+    advance,
+    allocate,
+    check_phrases_fit,
+    encode_required_phrases,
+    required_phrase_tensors,
+)
 from dragoman.search.scoring import token_scores
 from dragoman.search.slots import Tree, map_tree
-from dragoman.text import learn
+from dragoman.text import learn_tokenizer
 from laws.small import SYMBOLS, as_read, pairs, small_model
 
 every_kind = pytest.mark.parametrize("variant", ["transformer", "bahdanau", "convs2s", "llama", "moe", "gnmt"])
@@ -39,10 +46,10 @@ def found(
 ) -> list[list[Hypothesis]]:
     p = pairs(variant)
     rows = torch.tensor(only if only is not None else [*range(len(wanted))])
-    engine = Engine([model_of(variant)], SYMBOLS, ConstrainedBeam(settings, SYMBOLS.end))
+    engine = SearchEngine([model_of(variant)], SYMBOLS, ConstrainedBeam(settings, SYMBOLS.eos))
     lengths = p.source_lengths[rows]
     source = p.source[rows][:, : int(lengths.max())]
-    wishes = phrases_of([wanted[row] for row in rows])
+    wishes = required_phrase_tensors([wanted[row] for row in rows])
     return engine.search(source, lengths, torch.tensor(limits)[rows], rows, wishes)
 
 
@@ -66,24 +73,24 @@ def has_all(tokens: list[int], phrases: list[list[int]]) -> bool:
 @pytest.mark.parametrize("size", [1, 2, 5, 12])
 def test_phrases_are_met_and_cost_what_teacher_forcing_says(variant: str, size: int) -> None:
     p = pairs(variant)
-    results = found(variant, WANTED, Beam(size, best=min(size, 3)), [14, 14, 14])
+    results = found(variant, WANTED, Beam(size, n_best=min(size, 3)), [14, 14, 14])
     for row, hypotheses in enumerate(results):
         assert hypotheses
         for h in hypotheses:
             assert has_all(h.tokens, WANTED[row])
-            framed = torch.tensor([[SYMBOLS.start, *h.tokens, *([SYMBOLS.end] if h.finished else [])]])
+            framed = torch.tensor([[SYMBOLS.bos, *h.tokens, *([SYMBOLS.eos] if h.finished else [])]])
             source, length = p.source[row : row + 1, : p.source_lengths[row]], p.source_lengths[row : row + 1]
             scores = token_scores(model_of(variant), source, length, framed, torch.tensor([framed.shape[1]]))
             assert h.score == pytest.approx(float(scores.sum()), abs=1e-4)
-            assert h.normalized == pytest.approx(h.score / (framed.shape[1] - 1), abs=1e-5)
+            assert h.normalized_score == pytest.approx(h.score / (framed.shape[1] - 1), abs=1e-5)
 
 
 @every_kind
 @pytest.mark.parametrize("early_stopping", [True, False, "never", "steps"])
 def test_without_phrases_it_is_a_plain_beam(variant: str, early_stopping: Any) -> None:
     p = pairs(variant)
-    settings = Beam(4, best=4, early_stopping=early_stopping)
-    plain = Engine([model_of(variant)], SYMBOLS, BeamSearch(settings, SYMBOLS.end))
+    settings = Beam(4, n_best=4, early_stopping=early_stopping)
+    plain = SearchEngine([model_of(variant)], SYMBOLS, BeamSearch(settings, SYMBOLS.eos))
     expected = plain.search(p.source, p.source_lengths, torch.tensor([9, 8, 10]), torch.arange(3))
     assert found(variant, [[], [], []], settings, [9, 8, 10]) == expected
     beside = found(variant, [[], [[5, 6]], []], settings, [9, 8, 10])  # the phrases of others change nothing
@@ -93,8 +100,8 @@ def test_without_phrases_it_is_a_plain_beam(variant: str, early_stopping: Any) -
 
 def test_penalties_act_as_in_a_plain_beam() -> None:
     p = pairs("transformer")
-    settings = Beam(4, 0.6, best=4, normalisation="gnmt", coverage=0.3, unfinished="beside")
-    plain = Engine([model_of("transformer")], SYMBOLS, BeamSearch(settings, SYMBOLS.end))
+    settings = Beam(4, 0.6, n_best=4, length_normalization="gnmt", coverage_penalty=0.3, unfinished="beside")
+    plain = SearchEngine([model_of("transformer")], SYMBOLS, BeamSearch(settings, SYMBOLS.eos))
     expected = plain.search(p.source, p.source_lengths, torch.tensor([9, 8, 10]), torch.arange(3))
     assert found("transformer", [[], [], []], settings, [9, 8, 10]) == expected
     for hypotheses, phrases in zip(found("transformer", WANTED, settings, [9, 8, 10]), WANTED):
@@ -102,34 +109,34 @@ def test_penalties_act_as_in_a_plain_beam() -> None:
 
 
 def test_what_is_forbidden_is_written_in_no_phrase_and_nowhere_else() -> None:
-    tokenizer = learn(TEXTS, kind="bpe", size=300)
-    model, p = small_model("transformer", tokenizer.size), pairs("transformer", tokenizer.size)
-    symbols = Symbols(tokenizer.start, tokenizer.end, (0, 1, 2, 4, 5, 6))
-    rule = Forbidden(tokenizer, ["the", "old house"], symbols, model.vocabulary)
-    wishes = wishes_of(tokenizer, [["old", "house"], ["houses"], []], rule.phrases)
-    engine = Engine([model], symbols, ConstrainedBeam(Beam(4, best=2), symbols.end), [rule])
+    tokenizer = learn_tokenizer(TEXTS, kind="bpe", size=300)
+    model, p = small_model("transformer", tokenizer.vocab_size), pairs("transformer", tokenizer.vocab_size)
+    symbols = SpecialTokens(tokenizer.bos, tokenizer.eos, (0, 1, 2, 4, 5, 6))
+    rule = ForbiddenPhrases(tokenizer, ["the", "old house"], symbols, model.vocab_size)
+    wishes = encode_required_phrases(tokenizer, [["old", "house"], ["houses"], []], rule.phrases)
+    engine = SearchEngine([model], symbols, ConstrainedBeam(Beam(4, n_best=2), symbols.eos), [rule])
     limits = torch.tensor([12, 8, 8])
     results = engine.search(p.source, p.source_lengths, limits, torch.arange(3), wishes)
     for hypotheses, phrases in zip(results, [["old", "house"], ["houses"], []]):
         assert hypotheses
         for h in hypotheses:
             assert has_all(h.tokens, [tokenizer.encode(phrase) for phrase in phrases])
-            assert not rule.phrases.stand_in(tokenizer.decode(h.tokens))
+            assert not rule.phrases.occurs_in(tokenizer.decode(h.tokens))
 
 
 def test_a_step_compiles_to_one_graph() -> None:
-    strategy = ConstrainedBeam(Beam(3), SYMBOLS.end)
+    strategy = ConstrainedBeam(Beam(3), SYMBOLS.eos)
     zeros = torch.zeros(3, dtype=torch.long)
     slots: Tree = {"tokens": torch.full((3, 3), 2), "step": zeros, "limit": zeros + 9, "over": zeros > 0}
-    slots["wishes"] = phrases_of(WANTED)
-    strategy.begin(slots, 9)
+    slots["wishes"] = required_phrase_tensors(WANTED)
+    strategy.init_state(slots, 9)
     logits = torch.randn(3, 3, 13, generator=torch.Generator().manual_seed(0))
-    whole = torch.compile(strategy.choose, fullgraph=True, dynamic=False, backend="eager")
+    whole = torch.compile(strategy.select, fullgraph=True, dynamic=False, backend="eager")
     copies = [map_tree(torch.clone, slots) for _ in range(2)]
     for _ in range(3):
         (tokens, parents), (same_tokens, same_parents) = (
             step(copy, logits.clone(), logits.logsumexp(-1), None)
-            for step, copy in zip((strategy.choose, whole), copies)
+            for step, copy in zip((strategy.select, whole), copies)
         )
         assert torch.equal(tokens, same_tokens)
         assert torch.equal(parents, same_parents)
@@ -139,7 +146,7 @@ def test_a_step_compiles_to_one_graph() -> None:
 
 @every_kind
 def test_batch_and_order_never_change_a_result(variant: str) -> None:
-    settings = Beam(4, best=2)
+    settings = Beam(4, n_best=2)
     together = found(variant, WANTED, settings, [12, 9, 7])
     for rows in ([0], [1], [2], [2, 0], [1, 2, 0]):
         for row, hypotheses in zip(rows, found(variant, WANTED, settings, [12, 9, 7], rows)):
@@ -154,9 +161,11 @@ def test_batch_and_order_never_change_a_result(variant: str) -> None:
 def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, phrases: list[list[int]]) -> None:
     model = model_of(variant, 7)  # 3 words and END: 81 hypotheses of 4 words have 324 continuations
     source = as_read(variant, torch.tensor([[4, 6, 5, 4]]))
-    engine = Engine([model], SYMBOLS, ConstrainedBeam(Beam(330, 0.7, early_stopping="steps", best=330), SYMBOLS.end))
+    engine = SearchEngine(
+        [model], SYMBOLS, ConstrainedBeam(Beam(330, 0.7, early_stopping="steps", n_best=330), SYMBOLS.eos)
+    )
     limits = torch.tensor([5])
-    results = engine.search(source, torch.tensor([4]), limits, torch.tensor([0]), phrases_of([phrases]))[0]
+    results = engine.search(source, torch.tensor([4]), limits, torch.tensor([0]), required_phrase_tensors([phrases]))[0]
     every = exhaustive_search(model, source, SYMBOLS, longest=5, alpha=0.7, best=1000)
     oracle = [h for h in every if has_all(h.tokens, phrases)]
     complete = [h for h in results if h.finished]
@@ -172,15 +181,15 @@ def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, phra
 def test_a_limit_with_just_enough_room_is_enough(variant: str, size: int) -> None:
     wanted: Wanted = [[[5, 9, 5], [7]], [[11, 4], [11, 4], [11, 6]], [[8, 9], [9, 10, 8], [9, 10]]]
     limits = [5, 7, 6]
-    check_room(phrases_of(wanted), torch.tensor(limits))
+    check_phrases_fit(required_phrase_tensors(wanted), torch.tensor(limits))
     for row, hypotheses in enumerate(found(variant, wanted, Beam(size), limits)):
         assert has_all(hypotheses[0].tokens, wanted[row])
 
 
 def test_what_other_rules_make_impossible_is_never_called_finished() -> None:
     p = pairs("transformer")
-    wishes = phrases_of([[[5, 9]]]) | {"prefix": torch.full((1, 5), 7), "prefix_length": torch.tensor([5])}
-    engine = Engine([model_of("transformer")], SYMBOLS, ConstrainedBeam(Beam(3), SYMBOLS.end), [Prefix()])
+    wishes = required_phrase_tensors([[[5, 9]]]) | {"prefix": torch.full((1, 5), 7), "prefix_length": torch.tensor([5])}
+    engine = SearchEngine([model_of("transformer")], SYMBOLS, ConstrainedBeam(Beam(3), SYMBOLS.eos), [ForcedPrefix()])
     (results,) = engine.search(p.source[:1], p.source_lengths[:1], torch.tensor([5]), torch.tensor([0]), wishes)
     assert [(h.tokens, h.finished) for h in results] == [([7] * 5, False)]
 
@@ -199,7 +208,7 @@ def test_banks_take_turns_the_fullest_first() -> None:
 def test_progress_is_the_longest_beginning_that_was_just_written(seed: int) -> None:
     draw = random.Random(seed)
     phrase = [draw.randrange(2) for _ in range(draw.randint(1, 5))]
-    wishes = phrases_of([[phrase, [9]]])
+    wishes = required_phrase_tensors([[phrase, [9]]])
     met = place = torch.zeros(1, 1, 2, dtype=torch.long)
     text: list[int] = []
     since = 0  # where the last whole phrase ended
@@ -214,7 +223,7 @@ def test_progress_is_the_longest_beginning_that_was_just_written(seed: int) -> N
 
 
 def test_phrases_are_padded_counted_and_those_within_others_left_out() -> None:
-    wishes = phrases_of([[[4, 5], [4, 5], [6]], [], [[5], [4, 5, 6]]])
+    wishes = required_phrase_tensors([[[4, 5], [4, 5], [6]], [], [[5], [4, 5, 6]]])
     assert wishes["required"].tolist() == [[[4, 5, -1], [6, -1, -1]], [[-1] * 3] * 2, [[4, 5, 6], [-1] * 3]]
     assert wishes["required_length"].tolist() == [[2, 1], [0, 0], [3, 0]]
     assert wishes["required_times"].tolist() == [[2, 1], [0, 0], [1, 0]]
@@ -229,8 +238,8 @@ TEXTS = ["the old house is in New York", "a house by the sea, and the sea"] * 3
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "byte"])
 @pytest.mark.parametrize("marker", ["initial", "final"])
 def test_texts_are_cut_as_within_a_sentence(kind: str, marker: str) -> None:
-    tokenizer = learn(TEXTS, kind=kind, size=340, marker=marker)
-    wishes = wishes_of(tokenizer, [["house"], ["New  York ", "sea"], []])
+    tokenizer = learn_tokenizer(TEXTS, kind=kind, size=340, marker=marker)
+    wishes = encode_required_phrases(tokenizer, [["house"], ["New  York ", "sea"], []])
     phrases = [
         [tokens[:length] for tokens, length in zip(*source)]
         for source in zip(wishes["required"].tolist(), wishes["required_length"].tolist())
@@ -245,17 +254,17 @@ def test_texts_are_cut_as_within_a_sentence(kind: str, marker: str) -> None:
 
 
 def test_what_cannot_be_required_is_refused() -> None:
-    words = learn(TEXTS, kind="word")
+    words = learn_tokenizer(TEXTS, kind="word")
     with pytest.raises(UserError, match="'old castle' has a word that the target vocabulary does not"):
-        wishes_of(words, [["house"], ["old castle"]])
+        encode_required_phrases(words, [["house"], ["old castle"]])
     with pytest.raises(UserError, match="a required phrase has no words"):
-        wishes_of(words, [["house", " "]])
+        encode_required_phrases(words, [["house", " "]])
     with pytest.raises(UserError, match="'the old house' has words that are forbidden"):
-        wishes_of(words, [["sea"], ["the old house"]], Phrases.of(["house"]))
-    wishes_of(words, [["sea"], ["house"]], Phrases.of(["the old house", "hous", "Sea"]))
-    wishes = phrases_of([[[4, 5]], [[4, 5, 6], [7], [7], [5, 6]]])
-    check_room(wishes, torch.tensor([3, 6]))
+        encode_required_phrases(words, [["sea"], ["the old house"]], PhraseAutomaton.of(["house"]))
+    encode_required_phrases(words, [["sea"], ["house"]], PhraseAutomaton.of(["the old house", "hous", "Sea"]))
+    wishes = required_phrase_tensors([[[4, 5]], [[4, 5, 6], [7], [7], [5, 6]]])
+    check_phrases_fit(wishes, torch.tensor([3, 6]))
     with pytest.raises(UserError, match="a source have 5 tokens, but its target may have no more than 4 before"):
-        check_room(wishes, torch.tensor([3, 5]))
+        check_phrases_fit(wishes, torch.tensor([3, 5]))
     with pytest.raises(UserError, match="a source have 2 tokens, but its target may have no more than 1 before"):
-        check_room(wishes, torch.tensor([3, 9]), before=1)
+        check_phrases_fit(wishes, torch.tensor([3, 9]), before=1)

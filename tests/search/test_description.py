@@ -15,39 +15,39 @@ from dragoman.config import Config, override_settings
 from dragoman.errors import UserError
 from dragoman.search import (
     Beam,
-    Decision,
-    Exact,
-    Length,
-    MinimumRisk,
+    ExactSearch,
+    LengthLimit,
+    MinimumBayesRisk,
     Rerank,
+    RerankWeights,
     Sample,
+    SearchConfig,
     Speculative,
-    Weights,
-    described,
-    from_description,
-    read_description,
+    read_search_config,
+    search_from_dict,
+    search_to_dict,
 )
-from dragoman.search.description import KINDS, SEARCHES
+from dragoman.search.config_json import KINDS, SEARCHES
 
 EVERY = [
     Beam(),
-    Beam(6, 0.6, False, 3, 2, Length(1.5, 3, 40, 2), "gnmt", 0.2, "beside", 3),
-    Beam(6, groups=3, diversity=0.25),
+    Beam(6, 0.6, False, 3, 2, LengthLimit(1.5, 3, 40, 2), "gnmt", 0.2, "beside", 3),
+    Beam(6, num_groups=3, diversity_penalty=0.25),
     Sample(),
-    Sample(0.7, 40, 0.9, 3, 2**40, Length(), 0.05, 0.8, 2),
-    MinimumRisk(Sample(best=4)),
-    MinimumRisk(Sample(best=4), Beam(4, best=3), "bleu", 0.3, True, 2),
-    Rerank(Beam(4, best=4), Weights(0.1, -2.0, 1 / 3), "runs/de-en", "runs/news", 2),
-    Rerank(Sample(best=4), Weights(length=0.5)),
-    Exact(),
-    Exact(7, 0.3, Length(0, 9), 2),
+    Sample(0.7, 40, 0.9, 3, 2**40, LengthLimit(), 0.05, 0.8, 2),
+    MinimumBayesRisk(Sample(n_best=4)),
+    MinimumBayesRisk(Sample(n_best=4), Beam(4, n_best=3), "bleu", 0.3, True, 2),
+    Rerank(Beam(4, n_best=4), RerankWeights(0.1, -2.0, 1 / 3), "runs/de-en", "runs/news", 2),
+    Rerank(Sample(n_best=4), RerankWeights(length=0.5)),
+    ExactSearch(),
+    ExactSearch(7, 0.3, LengthLimit(0, 9), 2),
     Speculative("runs/small", 3, Sample(seed=5)),
 ]
 
 
 @pytest.mark.parametrize("search", EVERY, ids=lambda search: type(search).__name__)
-def test_json_and_back(search: Decision) -> None:
-    assert from_description(json.loads(json.dumps(described(search)))) == search
+def test_json_and_back(search: SearchConfig) -> None:
+    assert search_from_dict(json.loads(json.dumps(search_to_dict(search)))) == search
 
 
 def test_every_kind_is_among_them() -> None:
@@ -55,20 +55,22 @@ def test_every_kind_is_among_them() -> None:
 
 
 def test_what_is_left_out_is_as_in_python() -> None:
-    assert from_description({"kind": "Beam"}) == Beam()
+    assert search_from_dict({"kind": "Beam"}) == Beam()
     short = {"kind": "Length", "most": 7}
-    assert from_description({"kind": "Sample", "top_k": 3, "length": short}) == Sample(top_k=3, length=Length(most=7))
+    assert search_from_dict({"kind": "Sample", "top_k": 3, "length": short}) == Sample(
+        top_k=3, length_limit=LengthLimit(max=7)
+    )
 
 
 def test_a_run_that_is_open_is_named_by_its_folder() -> None:
     run = cast(Any, SimpleNamespace(folder=Path("runs/back")))
-    assert described(Rerank(Beam(2, best=2), Weights(1.0), run))["channel"] == "runs/back"
+    assert search_to_dict(Rerank(Beam(2, n_best=2), RerankWeights(1.0), run))["channel"] == "runs/back"
 
 
 def test_from_a_file_or_as_text(tmp_path: Path) -> None:
     path = tmp_path / "search.json"
-    path.write_text(json.dumps(described(Beam(3))), encoding="utf-8")
-    assert read_description(str(path)) == read_description(' {"kind": "Beam", "size": 3}') == Beam(3)
+    path.write_text(json.dumps(search_to_dict(Beam(3))), encoding="utf-8")
+    assert read_search_config(str(path)) == read_search_config(' {"kind": "Beam", "size": 3}') == Beam(3)
     path.write_bytes(b"\xff")
     for text, expected in [
         (str(path), "cannot be read: it is not UTF-8"),
@@ -78,7 +80,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
         ('{"kind":' * 100_000, "is no JSON"),
     ]:
         with pytest.raises(UserError, match=expected):
-            read_description(text)
+            read_search_config(text)
 
 
 @pytest.mark.parametrize(
@@ -106,27 +108,27 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
 )
 def test_what_is_refused(data: Any, expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        from_description(data)
+        search_from_dict(data)
 
 
 @pytest.mark.parametrize(
     ("weights", "more", "expected"),
     [
-        (Weights(0.5), {}, "a weight of 0.5 for the channel model was given, but no channel model"),
-        (Weights(language=1.0), {"channel": "runs/x"}, "the channel model weighs 0"),
-        (Weights(), {}, "needs a channel model, a language model or a weight of lengths"),
-        (Weights(length=1.0), {"best": 5}, "4 candidates cannot give the 5 best"),
-        (Weights(length=1.0), {"best": 0}, "at least 1 hypothesis"),
+        (RerankWeights(0.5), {}, "a weight of 0.5 for the channel model was given, but no channel model"),
+        (RerankWeights(language=1.0), {"channel": "runs/x"}, "the channel model weighs 0"),
+        (RerankWeights(), {}, "needs a channel model, a language model or a weight of lengths"),
+        (RerankWeights(length=1.0), {"best": 5}, "4 candidates cannot give the 5 best"),
+        (RerankWeights(length=1.0), {"best": 0}, "at least 1 hypothesis"),
     ],
 )
-def test_rerankings_that_contradict_themselves(weights: Weights, more: dict[str, Any], expected: str) -> None:
+def test_rerankings_that_contradict_themselves(weights: RerankWeights, more: dict[str, Any], expected: str) -> None:
     with pytest.raises(UserError, match=expected):
-        Rerank(Beam(4, best=4), weights, **more)
+        Rerank(Beam(4, n_best=4), weights, **more)
 
 
 def test_a_reranking_needs_something_to_choose_from() -> None:
     with pytest.raises(UserError, match="its search gives only 1"):
-        Rerank(Beam(4), Weights(length=1.0))
+        Rerank(Beam(4), RerankWeights(length=1.0))
 
 
 def test_only_what_is_known_can_be_made() -> None:
@@ -146,18 +148,18 @@ def test_only_what_is_known_can_be_made() -> None:
     ],
 )
 def test_descriptions_of_earlier_versions_still_open(old: dict[str, Any], expected: Beam) -> None:
-    assert from_description({"kind": "Beam", **old}) == expected
+    assert search_from_dict({"kind": "Beam", **old}) == expected
     nested = {"kind": "MinimumRisk", "candidates": {"kind": "Beam", "best": 2, **old}}
-    assert from_description(nested) == MinimumRisk(replace(expected, best=2))
+    assert search_from_dict(nested) == MinimumBayesRisk(replace(expected, best=2))
 
 
 def test_a_former_name_beside_its_new_one_is_answered_with_the_new_one() -> None:
     with pytest.raises(UserError, match=r"Beam\.stop is now called early_stopping: stop=complete is .*=true"):
-        from_description({"kind": "Beam", "stop": "complete", "early_stopping": True})
+        search_from_dict({"kind": "Beam", "stop": "complete", "early_stopping": True})
     with pytest.raises(UserError, match=r"search\.stop is now called early_stopping"):
         override_settings(Config(), ["search.stop=complete"])
     with pytest.raises(UserError, match="stop, which is now early_stopping: 'soon'"):
-        from_description({"kind": "Beam", "stop": "soon"})
+        search_from_dict({"kind": "Beam", "stop": "soon"})
     assert override_settings(Config(), ["search.early_stopping=true"]).search.early_stopping is True
     with pytest.raises(UserError, match=r"search\.early_stopping: '1'"):
         override_settings(Config(), ["search.early_stopping=1"])

@@ -11,7 +11,7 @@ from table_model import TableModel
 
 from dragoman.search import Beam
 from dragoman.search.diverse import DiverseBeamSearch
-from dragoman.search.engine import Engine
+from dragoman.search.engine import SearchEngine
 
 #: three words, each of which may be a whole sentence
 WORDS = {"A": math.log(0.5), "B": math.log(0.4), "C": math.log(0.09)}
@@ -21,17 +21,17 @@ ONE_WORD = WORDS | {f"{word} </s>": score for word, score in WORDS.items()}
 def groups(table: dict[str, float], settings: Beam, limit: int = 4) -> list[list[tuple[str, Any]]]:
     """What each group finds, and log p of it."""
     model = TableModel(table)
-    strategy = DiverseBeamSearch(settings, model.symbols.end)
+    strategy = DiverseBeamSearch(settings, model.symbols.eos)
     found: list[list[tuple[str, Any]]] = []
 
     def results(slots: Any) -> list[Any]:
         for name in strategy.names:
-            some = strategy.group.results(slots["groups"][name])[0]
+            some = strategy.group.hypotheses(slots["groups"][name])[0]
             found.append([(model.sentence(h.tokens), pytest.approx(h.score, abs=1e-5)) for h in some])
-        return DiverseBeamSearch.results(strategy, slots)
+        return DiverseBeamSearch.hypotheses(strategy, slots)
 
-    strategy.results = results  # type: ignore[method-assign]
-    engine = Engine([cast(Any, model)], model.symbols, strategy)
+    strategy.hypotheses = results  # type: ignore[method-assign]
+    engine = SearchEngine([cast(Any, model)], model.symbols, strategy)
     engine.search(torch.zeros(1, 1).long(), torch.ones(1).long(), torch.tensor([limit]), torch.zeros(1).long())
     return found
 
@@ -48,20 +48,20 @@ def groups(table: dict[str, float], settings: Beam, limit: int = 4) -> list[list
     ],
 )
 def test_a_group_chooses_by_the_penalised_score(diversity: float, second: str) -> None:
-    first, other = groups(ONE_WORD, Beam(2, groups=2, diversity=diversity))
+    first, other = groups(ONE_WORD, Beam(2, num_groups=2, diversity_penalty=diversity))
     assert first == [("A", math.log(0.5))]
     assert other == [(second, WORDS[second])]  # with its own log p
 
 
 def test_a_token_is_penalised_once_for_each_earlier_group_that_chose_it() -> None:
     """With λ = 0.8 the groups take A, B (−0.92 against −1.49), A (−1.49 against −1.72 and −2.41) and B (−1.72)."""
-    found = groups(ONE_WORD, Beam(4, groups=4, diversity=0.8))
+    found = groups(ONE_WORD, Beam(4, num_groups=4, diversity_penalty=0.8))
     assert [some[0][0] for some in found] == ["A", "B", "A", "B"]
 
 
 def test_the_survivors_of_a_group_are_ranked_by_the_penalised_score() -> None:
     """The first group takes A and B. With λ = 2 the second compares −2.69, −2.92 and C's −2.41: it takes C and A."""
-    found = groups(ONE_WORD, Beam(4, groups=2, diversity=2.0, best=4))
+    found = groups(ONE_WORD, Beam(4, num_groups=2, diversity_penalty=2.0, n_best=4))
     assert [sorted(sentence for sentence, _ in some) for some in found] == [["A", "B"], ["A", "C"]]
 
 
@@ -71,11 +71,11 @@ def test_a_group_that_has_ended_penalises_nothing() -> None:
     table |= {"A </s>": table["A"] + math.log(0.9), "A x": table["A"] + math.log(0.09)}
     table |= {"B x": table["B"] + math.log(0.5), "B y": table["B"] + math.log(0.4)}
     table |= {f"B {word} </s>": table[f"B {word}"] for word in "xy"}
-    first, second = groups(table, Beam(2, groups=2, diversity=1.0))
+    first, second = groups(table, Beam(2, num_groups=2, diversity_penalty=1.0))
     assert first == [("A", math.log(0.45))]
     assert second == [("B x", math.log(0.2))]
 
 
 def test_hypotheses_that_the_limit_truncates_penalise_as_well() -> None:
-    found = groups(ONE_WORD, Beam(2, groups=2, diversity=0.5), limit=1)
+    found = groups(ONE_WORD, Beam(2, num_groups=2, diversity_penalty=0.5), limit=1)
     assert [some[0][0] for some in found] == ["A", "B"]

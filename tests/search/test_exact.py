@@ -14,12 +14,12 @@ from table_model import TableModel
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.search import Beam, Hypothesis, Length, Symbols, exhaustive_search, search
-from dragoman.search.exact import Exact, Mode, exact_search
+from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, exhaustive_search, search
+from dragoman.search.exact_search import ExactResult, ExactSearch, exact_search
 from dragoman.search.scoring import token_scores
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
-SYMBOLS = Symbols(start=2, end=3, banned=(0, 1, 2))
+SYMBOLS = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
 WRITERS = ["transformer", "bahdanau", "luong", "convs2s", "gpt", "roformer", "gnmt", "llama"]
 
 
@@ -28,14 +28,18 @@ def small_model(name: str, vocabulary: int = 13) -> Model:
     torch.manual_seed(0)
     known = SYSTEMS[name].settings()
     small: dict[str, Any] = {key: value for key, value in {"layers": 2, "heads": 4}.items() if key in known}
-    model = SYSTEMS[name].spec(Vocabulary(vocabulary, vocabulary, True), "tiny", width=16, **small).build().eval()
+    model = (
+        SYSTEMS[name].spec(VocabularySizes(vocabulary, vocabulary, True), "tiny", model_dim=16, **small).build().eval()
+    )
     with torch.no_grad():
         for weight in model.parameters():
             weight.mul_(2.0).add_(torch.randn_like(weight) * 0.1)
     return model
 
 
-def mode(model: Model, source: torch.Tensor, longest: int, settings: Exact = Exact(), **more: Any) -> Mode:  # noqa: B008
+def mode(
+    model: Model, source: torch.Tensor, longest: int, settings: ExactSearch = ExactSearch(), **more: Any
+) -> ExactResult:
     lengths = torch.tensor([source.shape[1]])
     return exact_search(model, source, lengths, SYMBOLS, torch.tensor([longest]), settings, **more)[0]
 
@@ -46,12 +50,12 @@ def test_it_finds_the_mode_of_every_system(system: str) -> None:
     source = torch.tensor([[4, 6, 5, 4]])
     for alpha, width in ((0.0, 1), (0.0, 5), (0.7, 7), (-0.5, 2)):
         oracle = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=alpha)[0]
-        found = mode(model, source, 4, Exact(length_penalty=alpha, width=width))
-        assert found.proved
+        found = mode(model, source, 4, ExactSearch(length_penalty=alpha, batch_size=width))
+        assert found.proven_optimal
         assert found.hypothesis.tokens == oracle.tokens
         assert found.hypothesis.score == pytest.approx(oracle.score, abs=1e-4)
-        assert found.hypothesis.normalized == pytest.approx(oracle.normalized, abs=1e-4)
-        assert found.ceiling == found.hypothesis.normalized
+        assert found.hypothesis.normalized_score == pytest.approx(oracle.normalized_score, abs=1e-4)
+        assert found.upper_bound == found.hypothesis.normalized_score
 
 
 @given(
@@ -71,11 +75,13 @@ def test_the_bound_never_cuts_the_mode(
     model = RandomModel(seed, words, sharp, end)
     oracle = max(
         (Hypothesis(list(y), s, s / (len(y) + 1) ** alpha, True) for y, s in model.targets(longest)),
-        key=lambda h: h.normalized,
+        key=lambda h: h.normalized_score,
     )
-    found = mode(cast(Any, model), torch.zeros(1, 1, dtype=torch.long), longest, Exact(10**6, alpha, width=width))
-    assert found.proved
-    assert found.hypothesis.normalized == pytest.approx(oracle.normalized, abs=1e-5)
+    found = mode(
+        cast(Any, model), torch.zeros(1, 1, dtype=torch.long), longest, ExactSearch(10**6, alpha, batch_size=width)
+    )
+    assert found.proven_optimal
+    assert found.hypothesis.normalized_score == pytest.approx(oracle.normalized_score, abs=1e-5)
     assert found.hypothesis.tokens == oracle.tokens or sharp < 0.3  # flat: several may be as good
 
 
@@ -91,7 +97,7 @@ class RandomModel(TableModel):
         name = int("".join(prefix) or "0") + 100_000 * len(prefix)
         logits = torch.randn(self.vocabulary, generator=torch.Generator().manual_seed(self.seed * 1_000_003 + name))
         logits = logits * self.sharp
-        logits[SYMBOLS.end] += self.end
+        logits[SYMBOLS.eos] += self.end
         return logits.log_softmax(-1)
 
     def targets(self, longest: int) -> list[tuple[tuple[int, ...], float]]:
@@ -100,7 +106,7 @@ class RandomModel(TableModel):
             further = []
             for prefix, score in prefixes:
                 log_p = self.after(self.text(list(prefix))).tolist()
-                found.append((prefix, score + log_p[SYMBOLS.end]))
+                found.append((prefix, score + log_p[SYMBOLS.eos]))
                 further += [((*prefix, w), score + log_p[w]) for w in range(4, self.vocabulary)]
             prefixes = further
         return found
@@ -121,7 +127,9 @@ def tree() -> TableModel:
     )
 
 
-def table_mode(model: TableModel, settings: Exact, begun: Hypothesis | None = None, longest: int = 4) -> Mode:
+def table_mode(
+    model: TableModel, settings: ExactSearch, begun: Hypothesis | None = None, longest: int = 4
+) -> ExactResult:
     source, lengths = torch.zeros(1, 1, dtype=torch.long), torch.tensor([1])
     symbols, limits = model.symbols, torch.tensor([longest])
     return exact_search(cast(Any, model), source, lengths, symbols, limits, settings, [begun])[0]
@@ -130,50 +138,50 @@ def table_mode(model: TableModel, settings: Exact, begun: Hypothesis | None = No
 def test_the_empty_translation_can_be_the_mode() -> None:
     model = tree()
     greedy = Hypothesis([model.ids["a"]], math.log(0.2), math.log(0.2), True)  # 0.4 beats 0.3, then 0.5 beats 0.45
-    found = table_mode(model, Exact(width=1), greedy)
+    found = table_mode(model, ExactSearch(batch_size=1), greedy)
     assert found.hypothesis.tokens == []
     assert found.hypothesis.score == pytest.approx(math.log(0.3), abs=1e-5)
-    assert found.proved
-    assert found.expanded == 2  # of the first words only "a" (0.4) is likelier than 0.3, and nothing after it
+    assert found.proven_optimal
+    assert found.expansions == 2  # of the first words only "a" (0.4) is likelier than 0.3, and nothing after it
 
 
 def test_only_prefixes_that_may_become_better_are_gone_on_from() -> None:
     """The first target better than the mode's bound needs nothing but the prefixes above it."""
     model = tree()
     best = Hypothesis([], math.log(0.3), math.log(0.3), True)
-    table_mode(model, Exact(width=1), best)
+    table_mode(model, ExactSearch(batch_size=1), best)
     assert [prefix for fed in model.steps for prefix in fed] == [(), ("a",)]
 
 
 def test_more_than_the_most_is_not_proved() -> None:
-    found = table_mode(tree(), Exact(most=1))
-    assert (found.proved, found.expanded) == (False, 1)
+    found = table_mode(tree(), ExactSearch(max_expansions=1))
+    assert (found.proven_optimal, found.expansions) == (False, 1)
     assert found.hypothesis.tokens == []  # the best that is known
-    assert found.ceiling == pytest.approx(math.log(0.4), abs=1e-5)  # "a" is still to be looked at
-    longer = table_mode(tree(), Exact(most=1, length_penalty=1.0))
-    assert longer.ceiling == pytest.approx(math.log(0.4) / 4, abs=1e-5)  # of 4 tokens, if all to come were certain
-    assert table_mode(tree(), Exact(most=2)).proved  # as many as it needs
+    assert found.upper_bound == pytest.approx(math.log(0.4), abs=1e-5)  # "a" is still to be looked at
+    longer = table_mode(tree(), ExactSearch(max_expansions=1, length_penalty=1.0))
+    assert longer.upper_bound == pytest.approx(math.log(0.4) / 4, abs=1e-5)  # of 4 tokens, if all to come were certain
+    assert table_mode(tree(), ExactSearch(max_expansions=2)).proven_optimal  # as many as it needs
 
 
 def test_begun_with_an_unfinished_or_too_long_target_it_forgets_it() -> None:
     for one in (Hypothesis([3], 0.0, 0.0, False), Hypothesis([3] * 4, 0.0, 0.0, True)):
-        assert table_mode(tree(), Exact(), one).hypothesis.tokens == []
+        assert table_mode(tree(), ExactSearch(), one).hypothesis.tokens == []
 
 
 def test_begun_with_the_mode_it_keeps_it_and_looks_at_less() -> None:
     model = small_model("transformer", vocabulary=8)
     source = torch.tensor([[4, 6, 5, 4]])
-    first = mode(model, source, 5, Exact(width=1))
-    again = mode(model, source, 5, Exact(width=1), begun=[first.hypothesis])
+    first = mode(model, source, 5, ExactSearch(batch_size=1))
+    again = mode(model, source, 5, ExactSearch(batch_size=1), begun=[first.hypothesis])
     assert again.hypothesis == first.hypothesis
-    assert again.expanded <= first.expanded
+    assert again.expansions <= first.expansions
 
 
 def test_every_source_of_a_batch_as_if_alone() -> None:
     model = small_model("bahdanau")
     source = torch.tensor([[4, 6, 5, 4, 9], [7, 8, 0, 0, 0]])
     lengths, limits = torch.tensor([5, 2]), torch.tensor([5, 4])
-    both = exact_search(model, source, lengths, SYMBOLS, limits, Exact())
+    both = exact_search(model, source, lengths, SYMBOLS, limits, ExactSearch())
     for found, row, length, limit in zip(both, source, (5, 2), (5, 4)):
         assert found == mode(model, row[None, :length], limit)
 
@@ -181,12 +189,12 @@ def test_every_source_of_a_batch_as_if_alone() -> None:
 def test_scores_are_teacher_forced_scores_and_no_beam_is_better() -> None:
     model = small_model("bahdanau")
     source, lengths = torch.tensor([[4, 6, 5, 4, 11]]), torch.tensor([5])
-    found = mode(model, source, 7, Exact())
-    framed = torch.tensor([[SYMBOLS.start, *found.hypothesis.tokens, SYMBOLS.end]])
+    found = mode(model, source, 7, ExactSearch())
+    framed = torch.tensor([[SYMBOLS.bos, *found.hypothesis.tokens, SYMBOLS.eos]])
     scores = token_scores(model, source, lengths, framed, torch.tensor([framed.shape[1]]))
     assert found.hypothesis.score == pytest.approx(float(scores.sum()), abs=1e-4)
-    assert found.proved
-    settings = Beam(8, 0.0, early_stopping="steps", best=8, length=Length(0, 7))
+    assert found.proven_optimal
+    settings = Beam(8, 0.0, early_stopping="steps", n_best=8, length_limit=LengthLimit(0, 7))
     complete = [h for h in search(model, source, lengths, SYMBOLS, settings, torch.tensor([0]))[0] if h.finished]
     assert complete
     assert all(h.score <= found.hypothesis.score + 1e-4 for h in complete)
@@ -196,12 +204,12 @@ def test_forced_and_closed_targets() -> None:
     model = small_model("transformer", vocabulary=8)
     source, lengths, limits = torch.tensor([[4, 6, 5]]), torch.tensor([3]), torch.tensor([4])
     forced = replace(SYMBOLS, forced=(5,), closed=True)
-    found = exact_search(model, source, lengths, forced, limits, Exact())[0]
+    found = exact_search(model, source, lengths, forced, limits, ExactSearch())[0]
     every: list[tuple[float, list[int]]] = []
     prefixes: list[list[int]] = [[5]]
     for length in (1, 2, 3):
         for prefix in prefixes:
-            framed = torch.tensor([[SYMBOLS.start, *prefix, SYMBOLS.end]])
+            framed = torch.tensor([[SYMBOLS.bos, *prefix, SYMBOLS.eos]])
             scores = token_scores(model, source, lengths, framed, torch.tensor([framed.shape[1]]))[0]
             every.append((float(scores[1 : 3 if length == 3 else None].sum()), prefix))  # END costs nothing at the end
         prefixes = [[*prefix, word] for prefix in prefixes for word in range(4, 8)]
@@ -210,10 +218,14 @@ def test_forced_and_closed_targets() -> None:
 
 
 def test_mistakes_are_answered() -> None:
-    for make in (lambda: Exact(most=0), lambda: Exact(width=0), lambda: Exact(length_penalty=20.0)):
+    for make in (
+        lambda: ExactSearch(max_expansions=0),
+        lambda: ExactSearch(batch_size=0),
+        lambda: ExactSearch(length_penalty=20.0),
+    ):
         with pytest.raises(UserError):
             make()
     model = small_model("transformer", vocabulary=8)
     forced = replace(SYMBOLS, forced=(5, 6))
     with pytest.raises(UserError, match="no target ends within 2 tokens"):
-        exact_search(model, torch.tensor([[4]]), torch.tensor([1]), forced, torch.tensor([2]), Exact())
+        exact_search(model, torch.tensor([[4]]), torch.tensor([1]), forced, torch.tensor([2]), ExactSearch())

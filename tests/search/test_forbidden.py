@@ -13,13 +13,13 @@ import tokenizers
 import torch
 
 from dragoman.errors import UserError
-from dragoman.search import Beam, Sample, Search, Symbols, engine
-from dragoman.search.forbidden import Forbidden
-from dragoman.search.phrases import Phrases
+from dragoman.search import Beam, Sample, SpecialTokens, TokenSearch, build_engine
+from dragoman.search.forbidden_phrases import ForbiddenPhrases
+from dragoman.search.phrase_automaton import PhraseAutomaton
 from dragoman.search.slots import Tree
-from dragoman.text import Tokenizer, learn, words
-from dragoman.text.families import Parts, Symbol
-from dragoman.text.foreign import ForeignTokenizer
+from dragoman.text import Tokenizer, learn_tokenizer, split_words
+from dragoman.text.hf_tokenizers import SpecialToken, TokenizerComponents
+from dragoman.text.imported_tokenizer import ImportedTokenizer
 from laws.small import pairs, small_model
 
 TEXTS = [
@@ -30,8 +30,8 @@ TEXTS = [
 FORBIDDEN = ["house", "New York", "the old", "o'c", "é", "...", "so", "s o", "-h"]
 
 
-def symbols_of(tokenizer: Tokenizer, closed: bool = False) -> Symbols:
-    return Symbols(tokenizer.start, tokenizer.end, tuple({0, 2, 4, 5, 6}), closed=closed)
+def symbols_of(tokenizer: Tokenizer, closed: bool = False) -> SpecialTokens:
+    return SpecialTokens(tokenizer.bos, tokenizer.eos, tuple({0, 2, 4, 5, 6}), force_eos_at_limit=closed)
 
 
 def letter(character: str) -> bool:
@@ -73,7 +73,7 @@ def slots_of(limit: int, rows: int = 1) -> Tree:
     return {"tokens": torch.zeros(1, rows, dtype=torch.long), "step": torch.tensor([0]), "limit": torch.tensor([limit])}
 
 
-def banned(rule: Forbidden, slots: Tree, vocabulary: int) -> list[bool]:
+def banned(rule: ForbiddenPhrases, slots: Tree, vocabulary: int) -> list[bool]:
     return (rule(slots, torch.zeros(1, 1, vocabulary))[0, 0] == -torch.inf).tolist()
 
 
@@ -85,7 +85,7 @@ WORDS = [*KINDS, ("word", "initial"), ("word", "final")]
 
 @cache
 def tokenizer_of(kind: str, marker: str) -> Tokenizer:
-    return learn(TEXTS, kind=kind, size=310, marker=marker, coverage=0.98)
+    return learn_tokenizer(TEXTS, kind=kind, size=310, marker=marker, coverage=0.98)
 
 
 def walk(draw: random.Random, tokenizer: Tokenizer, phrases: list[str]) -> list[int]:
@@ -101,7 +101,7 @@ def walk(draw: random.Random, tokenizer: Tokenizer, phrases: list[str]) -> list[
         elif how < 0.8:
             tokens += [7 + byte for byte in text.encode()]  # in bytes
         else:
-            tokens += [draw.choice([7 + draw.randrange(256), draw.randrange(7, tokenizer.size), 7 + 0xC3])]
+            tokens += [draw.choice([7 + draw.randrange(256), draw.randrange(7, tokenizer.vocab_size), 7 + 0xC3])]
     return tokens
 
 
@@ -109,19 +109,19 @@ def walk(draw: random.Random, tokenizer: Tokenizer, phrases: list[str]) -> list[
 @pytest.mark.parametrize("ignore_case", [False, True], ids=["case", "any case"])
 def test_exactly_what_closes_a_phrase_is_forbidden(kind: str, marker: str, ignore_case: bool) -> None:
     tokenizer = tokenizer_of(kind, marker)
-    draw, spelled = random.Random(f"{kind} {marker}"), tokenizer.spellings()
+    draw, spelled = random.Random(f"{kind} {marker}"), tokenizer.surface_forms()
     steps = stopped = 0
     for _ in range(10):
         phrases = draw.sample(FORBIDDEN, draw.randint(1, 3))
-        rule = Forbidden(tokenizer, phrases, symbols_of(tokenizer), tokenizer.size + 3, ignore_case)
+        rule = ForbiddenPhrases(tokenizer, phrases, symbols_of(tokenizer), tokenizer.vocab_size + 3, ignore_case)
         slots = slots_of(1000)
-        rule.begin(slots, 1000)
+        rule.init_state(slots, 1000)
         written = b""
         for token in walk(draw, tokenizer, [p.upper() if ignore_case else p for p in phrases]):
-            found = banned(rule, slots, tokenizer.size + 3)
+            found = banned(rule, slots, tokenizer.vocab_size + 3)
             text = written.decode(errors="replace")
-            assert found[tokenizer.end] == stands_in(text, phrases, ignore_case)
-            asked = {token, *draw.sample(range(7, tokenizer.size), 12), 7 + 0x20, 7 + 0xC3, 7 + 0xA9, 7 + 0xE2}
+            assert found[tokenizer.eos] == stands_in(text, phrases, ignore_case)
+            asked = {token, *draw.sample(range(7, tokenizer.vocab_size), 12), 7 + 0x20, 7 + 0xC3, 7 + 0xA9, 7 + 0xE2}
             for other in asked:
                 expected = closed(written + spelled[other], phrases, ignore_case)
                 assert found[other] == expected, (text, spelled[other], phrases)
@@ -129,7 +129,7 @@ def test_exactly_what_closes_a_phrase_is_forbidden(kind: str, marker: str, ignor
             if found[token]:
                 stopped += 1
                 continue
-            rule.follow(slots, torch.tensor([[token]]), None)
+            rule.update(slots, torch.tensor([[token]]), None)
             written += spelled[token]
     assert steps > 20
     assert stopped
@@ -142,25 +142,25 @@ def test_random_allowed_walks_never_contain_a_phrase(kind: str, marker: str) -> 
     near = {token for phrase in [*FORBIDDEN, *TEXTS] for token in tokenizer.encode(phrase)}
     for number in range(12):
         phrases = draw.sample(FORBIDDEN, draw.randint(1, 4))
-        rule = Forbidden(tokenizer, phrases, symbols_of(tokenizer, bool(number % 2)), tokenizer.size)
+        rule = ForbiddenPhrases(tokenizer, phrases, symbols_of(tokenizer, bool(number % 2)), tokenizer.vocab_size)
         limit = draw.randint(1, 25)
         slots = slots_of(limit)
-        rule.begin(slots, limit)
+        rule.init_state(slots, limit)
         tokens: list[int] = []
         for _ in range(limit - number % 2):  # END is forced
-            found = banned(rule, slots, tokenizer.size)
-            free = [token for token in (*range(7, tokenizer.size), tokenizer.end) if not found[token]]
+            found = banned(rule, slots, tokenizer.vocab_size)
+            free = [token for token in (*range(7, tokenizer.vocab_size), tokenizer.eos) if not found[token]]
             assert free
             liked = [token for token in free if token in near and token > 6] or free
             tokens.append(draw.choice(liked if draw.random() < 0.9 else free))
-            if tokens[-1] == tokenizer.end:
+            if tokens[-1] == tokenizer.eos:
                 break
-            rule.follow(slots, torch.tensor([[tokens[-1]]]), None)
+            rule.update(slots, torch.tensor([[tokens[-1]]]), None)
             slots["step"] = slots["step"] + 1
-        assert not stands_in(tokenizer.decode(tokens), phrases), (phrases, tokenizer.pieces(tokens))
+        assert not stands_in(tokenizer.decode(tokens), phrases), (phrases, tokenizer.tokens(tokens))
 
 
-def byte_level() -> ForeignTokenizer:
+def byte_level() -> ImportedTokenizer:
     """As GPT-2's: pieces of several bytes, which may begin and end within characters."""
     library = tokenizers.Tokenizer(tokenizers.models.BPE())
     library.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -174,31 +174,31 @@ def byte_level() -> ForeignTokenizer:
     texts = ["éa éa éü éü €a €ab …a …é …é ,…house, house… 日日é 日日é the house", *TEXTS]
     library.train_from_iterator(texts, trainer)
     names = {number: name for name, number in library.get_vocab().items()}
-    symbols = [Symbol("</s>", library.token_to_id("</s>"))]
-    return ForeignTokenizer(Parts(library, names, symbols, {"eos": symbols[0].number}))
+    symbols = [SpecialToken("</s>", library.token_to_id("</s>"))]
+    return ImportedTokenizer(TokenizerComponents(library, names, symbols, {"eos": symbols[0].number}))
 
 
 def test_pieces_that_begin_and_end_within_characters() -> None:
     tokenizer, draw = byte_level(), random.Random(1)
-    spelled = tokenizer.spellings()
+    spelled = tokenizer.surface_forms()
     half = [
         n for n, spelling in enumerate(spelled) if len(spelling) > 1 and "\ufffd" in spelling.decode(errors="replace")
     ]
     assert half
     near = [n for text in ("the house …house é日日éa €a…", *TEXTS) for n in tokenizer.encode(text)]
-    symbols = Symbols(tokenizer.start, tokenizer.end)
+    symbols = SpecialTokens(tokenizer.bos, tokenizer.eos)
     stopped = 0
     for _ in range(12):
         phrases = draw.sample(["house", "é", "日é", "…", "the house", "éa", "a"], 2)
-        rule = Forbidden(tokenizer, phrases, symbols, tokenizer.size)
+        rule = ForbiddenPhrases(tokenizer, phrases, symbols, tokenizer.vocab_size)
         slots = slots_of(1000)
-        rule.begin(slots, 1000)
+        rule.init_state(slots, 1000)
         written = b""
         for _ in range(25):
-            found = banned(rule, slots, tokenizer.size)
-            token = draw.choice(draw.choice([near, half, range(1, tokenizer.size)]))
-            assert found[tokenizer.end] == stands_in(written.decode(errors="replace"), phrases)
-            for other in {token, *half, *draw.sample(range(1, tokenizer.size), 10)}:
+            found = banned(rule, slots, tokenizer.vocab_size)
+            token = draw.choice(draw.choice([near, half, range(1, tokenizer.vocab_size)]))
+            assert found[tokenizer.eos] == stands_in(written.decode(errors="replace"), phrases)
+            for other in {token, *half, *draw.sample(range(1, tokenizer.vocab_size), 10)}:
                 assert found[other] == closed(written + spelled[other], phrases, False), (
                     written,
                     spelled[other],
@@ -207,23 +207,25 @@ def test_pieces_that_begin_and_end_within_characters() -> None:
             if found[token]:
                 stopped += 1
                 continue
-            rule.follow(slots, torch.tensor([[token]]), None)
+            rule.update(slots, torch.tensor([[token]]), None)
             written += spelled[token]
     assert stopped
 
 
-@pytest.mark.parametrize("settings", [Beam(1), Beam(4, best=4), Sample(best=4)], ids=["greedy", "beam", "sample"])
-def test_searches_write_no_forbidden_phrase(settings: Search) -> None:
+@pytest.mark.parametrize("settings", [Beam(1), Beam(4, n_best=4), Sample(n_best=4)], ids=["greedy", "beam", "sample"])
+def test_searches_write_no_forbidden_phrase(settings: TokenSearch) -> None:
     """One search without the rule says what to forbid: the beginning of what was found."""
-    tokenizer = learn(TEXTS, kind="bpe", size=300)
+    tokenizer = learn_tokenizer(TEXTS, kind="bpe", size=300)
     symbols = symbols_of(tokenizer)
-    model, p = small_model("transformer", tokenizer.size), pairs("transformer", tokenizer.size)
+    model, p = small_model("transformer", tokenizer.vocab_size), pairs("transformer", tokenizer.vocab_size)
     asked = (p.source, p.source_lengths, torch.tensor([15, 8, 2]), torch.arange(3))
-    before = [tokenizer.decode(h.tokens) for found in engine([model], symbols, settings).search(*asked) for h in found]
-    phrases = [phrase for text in before for phrase in words(text)[:2] if "\ufffd" not in phrase]
+    before = [
+        tokenizer.decode(h.tokens) for found in build_engine([model], symbols, settings).search(*asked) for h in found
+    ]
+    phrases = [phrase for text in before for phrase in split_words(text)[:2] if "\ufffd" not in phrase]
     assert any(stands_in(text, phrases) for text in before)
-    rule = Forbidden(tokenizer, phrases, symbols, model.vocabulary)
-    for found in engine([model], symbols, settings, [rule]).search(*asked):
+    rule = ForbiddenPhrases(tokenizer, phrases, symbols, model.vocab_size)
+    for found in build_engine([model], symbols, settings, [rule]).search(*asked):
         assert found
         for hypothesis in found:
             assert hypothesis.score > -torch.inf
@@ -237,35 +239,35 @@ def test_the_automaton_knows_what_the_definition_says(seed: int) -> None:
     texts = ["".join(draw.choices(characters, k=draw.randint(1, 14))) for _ in range(60)]
     phrases = [text.strip()[:4].strip() for text in texts[:6]]
     phrases = [" ".join(phrase.split()) for phrase in phrases if phrase] or ["a"]
-    automaton = Phrases.of(phrases)
+    automaton = PhraseAutomaton.of(phrases)
     for text in texts:
-        assert automaton.stand_in(text) == stands_in(text, phrases), (text, phrases)
+        assert automaton.occurs_in(text) == stands_in(text, phrases), (text, phrases)
 
 
 def test_whole_words_have_no_way_out() -> None:
     """After ▁house a tokenizer of whole words can only close the word: the word itself is forbidden."""
-    tokenizer = learn(["the house is old", "a houses boat"], kind="word")
-    rule = Forbidden(tokenizer, ["house"], symbols_of(tokenizer), tokenizer.size)
+    tokenizer = learn_tokenizer(["the house is old", "a houses boat"], kind="word")
+    rule = ForbiddenPhrases(tokenizer, ["house"], symbols_of(tokenizer), tokenizer.vocab_size)
     slots = slots_of(10)
-    rule.begin(slots, 10)
-    found = banned(rule, slots, tokenizer.size)
-    assert [piece for piece, no in zip(tokenizer.pieces(range(tokenizer.size)), found) if no] == ["▁house"]
+    rule.init_state(slots, 10)
+    found = banned(rule, slots, tokenizer.vocab_size)
+    assert [piece for piece, no in zip(tokenizer.tokens(range(tokenizer.vocab_size)), found) if no] == ["▁house"]
 
 
-def after(rule: Forbidden, tokenizer: Tokenizer, tokens: list[int], limit: int = 100) -> list[bool]:
+def after(rule: ForbiddenPhrases, tokenizer: Tokenizer, tokens: list[int], limit: int = 100) -> list[bool]:
     """What is forbidden after some tokens."""
     slots = slots_of(limit)
-    rule.begin(slots, limit)
+    rule.init_state(slots, limit)
     for token in tokens:
-        rule.follow(slots, torch.tensor([[token]]), None)
+        rule.update(slots, torch.tensor([[token]]), None)
         slots["step"] = slots["step"] + 1
-    return banned(rule, slots, tokenizer.size)
+    return banned(rule, slots, tokenizer.vocab_size)
 
 
 def test_bytes_that_make_no_character_close_a_word() -> None:
     """UTF-8 has no longer forms than needed, no surrogates, and nothing past U+10FFFF."""
     tokenizer = tokenizer_of("byte", "initial")
-    rule = Forbidden(tokenizer, ["a"], symbols_of(tokenizer), tokenizer.size)
+    rule = ForbiddenPhrases(tokenizer, ["a"], symbols_of(tokenizer), tokenizer.vocab_size)
     a = tokenizer.encode("a")
     for first, wrong, right in [(0xE0, 0x9F, 0xA0), (0xED, 0xA0, 0x9F), (0xF0, 0x8F, 0x90)]:
         found = after(rule, tokenizer, [*a, 7 + first])
@@ -277,11 +279,11 @@ def test_bytes_that_make_no_character_close_a_word() -> None:
 
 def test_the_last_token_completes_no_phrase() -> None:
     tokenizer = tokenizer_of("byte", "initial")
-    rule = Forbidden(tokenizer, ["xé"], symbols_of(tokenizer), tokenizer.size)
+    rule = ForbiddenPhrases(tokenizer, ["xé"], symbols_of(tokenizer), tokenizer.vocab_size)
     tokens = tokenizer.encode("xé")
     assert not after(rule, tokenizer, tokens[:-1], limit=4)[tokens[-1]]
     assert after(rule, tokenizer, tokens[:-1], limit=3)[tokens[-1]]
-    closing = Forbidden(tokenizer, ["xé"], symbols_of(tokenizer, closed=True), tokenizer.size)
+    closing = ForbiddenPhrases(tokenizer, ["xé"], symbols_of(tokenizer, closed=True), tokenizer.vocab_size)
     assert after(closing, tokenizer, tokens[:-1], limit=4)[tokens[-1]]  # for END comes next
     assert not after(closing, tokenizer, tokens[:-1], limit=5)[tokens[-1]]
 
@@ -289,33 +291,33 @@ def test_the_last_token_completes_no_phrase() -> None:
 def test_special_symbols_are_not_there() -> None:
     """Not even within a character."""
     tokenizer = tokenizer_of("byte", "initial")
-    rule = Forbidden(tokenizer, ["é"], symbols_of(tokenizer), tokenizer.size)
+    rule = ForbiddenPhrases(tokenizer, ["é"], symbols_of(tokenizer), tokenizer.vocab_size)
     first, second = tokenizer.encode("é")
-    assert after(rule, tokenizer, [first, 4, second])[tokenizer.end]
+    assert after(rule, tokenizer, [first, 4, second])[tokenizer.eos]
 
 
 def test_doubled_letters_count() -> None:
-    tokenizer = learn(["book bok"], kind="word")
-    rule = Forbidden(tokenizer, ["book"], symbols_of(tokenizer), tokenizer.size)
+    tokenizer = learn_tokenizer(["book bok"], kind="word")
+    rule = ForbiddenPhrases(tokenizer, ["book"], symbols_of(tokenizer), tokenizer.vocab_size)
     found = after(rule, tokenizer, [])
-    assert [piece for piece, no in zip(tokenizer.pieces(range(tokenizer.size)), found) if no] == ["▁book"]
+    assert [piece for piece, no in zip(tokenizer.tokens(range(tokenizer.vocab_size)), found) if no] == ["▁book"]
 
 
 def test_every_row_follows_its_own_past() -> None:
     tokenizer = tokenizer_of("byte", "initial")
-    rule = Forbidden(tokenizer, ["ab"], symbols_of(tokenizer), tokenizer.size)
+    rule = ForbiddenPhrases(tokenizer, ["ab"], symbols_of(tokenizer), tokenizer.vocab_size)
     slots = slots_of(10, rows=3)
-    rule.begin(slots, 10)
+    rule.init_state(slots, 10)
     a, b, space = (tokenizer.encode(text)[0] for text in ("a", "b", " "))
-    rule.follow(slots, torch.tensor([[a, b, space]]), None)
-    rule.follow(slots, torch.tensor([[b, b, a]]), torch.tensor([[0, 1, 0]]))
-    found = rule(slots, torch.zeros(1, 3, tokenizer.size)) == -torch.inf
-    assert found[0, :, tokenizer.end].tolist() == [True, False, False]
-    rule.follow(slots, torch.tensor([[a, a, a]]), torch.tensor([[1, 0, 2]]))
-    assert not (rule(slots, torch.zeros(1, 3, tokenizer.size)) == -torch.inf).any()
+    rule.update(slots, torch.tensor([[a, b, space]]), None)
+    rule.update(slots, torch.tensor([[b, b, a]]), torch.tensor([[0, 1, 0]]))
+    found = rule(slots, torch.zeros(1, 3, tokenizer.vocab_size)) == -torch.inf
+    assert found[0, :, tokenizer.eos].tolist() == [True, False, False]
+    rule.update(slots, torch.tensor([[a, a, a]]), torch.tensor([[1, 0, 2]]))
+    assert not (rule(slots, torch.zeros(1, 3, tokenizer.vocab_size)) == -torch.inf).any()
 
 
 def test_what_cannot_be_forbidden_is_refused() -> None:
     for phrase in ("", "  ", "a\ufffd"):
         with pytest.raises(UserError, match="a forbidden phrase must have words"):
-            Phrases.of([phrase])
+            PhraseAutomaton.of([phrase])

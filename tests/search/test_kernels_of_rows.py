@@ -15,9 +15,9 @@ def test_the_largest_of_a_row(width: int, dtype: torch.dtype) -> None:
 
     logits = (3 * torch.randn(5, width, device="cuda", generator=torch.Generator("cuda").manual_seed(width))).to(dtype)
     logits[:, 3] = -torch.inf
-    torch.testing.assert_close(kernels.log_sum(logits), logits.float().logsumexp(-1), atol=1e-4, rtol=1e-5)
+    torch.testing.assert_close(kernels.log_sum_exp(logits), logits.float().logsumexp(-1), atol=1e-4, rtol=1e-5)
     for count in (1, 3, 5):
-        values, places = kernels.top(logits, count)
+        values, places = kernels.topk(logits, count)
         assert torch.equal(values, logits.float().topk(count).values)
         assert torch.equal(logits.gather(1, places).float(), values)
         assert all(len(set(row)) == count for row in places.tolist())
@@ -29,7 +29,7 @@ def test_what_is_found_are_different_places_where_little_is_left(width: int) -> 
 
     logits = torch.full((2, width), -torch.inf, device="cuda")
     logits[:, 2] = 1.0
-    values, places = kernels.top(logits, 4)
+    values, places = kernels.topk(logits, 4)
     assert values.tolist() == [[1.0, -torch.inf, -torch.inf, -torch.inf]] * 2
     assert all(row[0] == 2 and len(set(row)) == 4 and max(row) < width for row in places.tolist())
 
@@ -38,7 +38,7 @@ def test_a_row_without_hope() -> None:
     from dragoman.search import kernels
 
     logits = torch.full((2, 9000), -torch.inf, device="cuda")
-    assert kernels.log_sum(logits).tolist() == [-torch.inf] * 2
+    assert kernels.log_sum_exp(logits).tolist() == [-torch.inf] * 2
 
 
 @pytest.mark.parametrize("width", [7, 3000, 40_000])
@@ -60,7 +60,7 @@ def test_a_step_of_greedy_search_at_once(width: int, least: int) -> None:
         "over": torch.zeros_like(ended),
         "written": torch.full((5, 1, longest), -1, device="cuda"),
     }
-    kernels.write_largest(logits, banned, end, least, *slots.values())
+    kernels.greedy_step(logits, banned, end, least, *slots.values())
     allowed = logits.index_fill(1, banned, -torch.inf)
     allowed[step < (limit - 1).clamp(max=least), end] = -torch.inf
     best, token = allowed.max(-1)
@@ -85,6 +85,6 @@ def test_of_equal_values_the_lower_index_comes_first(width: int) -> None:
     logits[1, width - 1], logits[1, width // 2] = 20.0, 20.0
     for count in (1, 4, 10):
         expected = logits.sort(dim=-1, descending=True, stable=True)
-        values, places = kernels.top(logits, count)
+        values, places = kernels.topk(logits, count)
         assert torch.equal(values, expected.values[:, :count])
         assert torch.equal(places, expected.indices[:, :count])

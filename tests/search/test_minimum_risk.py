@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from dragoman.errors import UserError
 from dragoman.search import Beam, Sample, utilities
-from dragoman.search.risk import MinimumRisk, choose, expected_utilities
+from dragoman.search.minimum_bayes_risk import MinimumBayesRisk, choose_candidate, expected_utilities
 from dragoman.search.utilities import UTILITIES, Utility
 
 # letters that meet often, punctuation and digits that tokenisers treat apart, spaces of several kinds, and anything
@@ -72,7 +72,7 @@ def test_aggregated_counts_by_hand() -> None:
     """Of "ab" and "aa" expected: a 1.5, b 0.5; ab 0.5, aa 0.5. "ab" shares a 1 and b 0.5 of 2, ab 0.5 of 1."""
     precision, recall = (1.5 / 2 + 0.5 / 1) / 2, (1.5 / 2 + 0.5 / 1) / 2
     wanted = 100 * 5 * precision * recall / (4 * precision + recall)
-    assert expected_utilities(["ab"], ["ab", "aa"], aggregated=True) == pytest.approx([wanted])
+    assert expected_utilities(["ab"], ["ab", "aa"], aggregate_references=True) == pytest.approx([wanted])
 
 
 @given(TEXTS, st.randoms())
@@ -90,18 +90,18 @@ def test_the_middle_of_the_samples_wins() -> None:
     samples = ["nein danke", "the cat sat on the mat", "the cat sat on a mat", "a cat sat on the mat"]
     for name in UTILITIES:
         for aggregated in (False, True):
-            assert choose(samples, utility=name, aggregated=aggregated) == 1
+            assert choose_candidate(samples, utility=name, aggregate_references=aggregated) == 1
 
 
 def test_weights_count() -> None:
     texts = ["one way", "two way"]  # as long as one another, so that neither is favoured
-    assert choose(texts, weights=[0.4, 0.6]) == 1
-    assert choose(texts, weights=[6, 4]) == 0
-    assert choose(texts, weights=[0.5, 0.5]) == 0  # of equals the first
+    assert choose_candidate(texts, weights=[0.4, 0.6]) == 1
+    assert choose_candidate(texts, weights=[6, 4]) == 0
+    assert choose_candidate(texts, weights=[0.5, 0.5]) == 0  # of equals the first
     expected = expected_utilities(texts, texts, [3, 1])
     chrf = UTILITIES["chrf"].pairwise(texts, texts)
     np.testing.assert_allclose(expected, chrf @ [0.75, 0.25])
-    assert choose([*texts, texts[1]]) == 1  # a text that was drawn twice weighs twice
+    assert choose_candidate([*texts, texts[1]]) == 1  # a text that was drawn twice weighs twice
 
 
 @given(TEXTS, st.randoms())
@@ -115,17 +115,17 @@ def test_order_changes_no_expectation(texts: list[str], chance: random.Random) -
 
 def test_samples_weigh_the_same_and_n_best_their_probability() -> None:
     scores = [-1.0, -2.0]
-    np.testing.assert_allclose(MinimumRisk(Sample(best=2)).weights(scores), [0.5, 0.5])
+    np.testing.assert_allclose(MinimumBayesRisk(Sample(n_best=2)).weights(scores), [0.5, 0.5])
     p = np.exp(scores) ** 0.5
-    np.testing.assert_allclose(MinimumRisk(Beam(5, best=2), sharpness=0.5).weights(scores), p / p.sum())
-    mixed = MinimumRisk(Beam(5, best=5), references=Sample(best=8))
+    np.testing.assert_allclose(MinimumBayesRisk(Beam(5, n_best=2), posterior_scale=0.5).weights(scores), p / p.sum())
+    mixed = MinimumBayesRisk(Beam(5, n_best=5), references=Sample(n_best=8))
     np.testing.assert_allclose(mixed.weights([-1.0] * 8), [1 / 8] * 8)
-    assert mixed.rows == 8
-    np.testing.assert_allclose(MinimumRisk(Beam(5, best=2)).weights([-2000.0, -2000.0]), [0.5, 0.5])
+    assert mixed.rows_per_source == 8
+    np.testing.assert_allclose(MinimumBayesRisk(Beam(5, n_best=2)).weights([-2000.0, -2000.0]), [0.5, 0.5])
 
 
 def test_a_setting_chooses_the_best_each_once() -> None:
-    risk = MinimumRisk(Sample(best=4), best=3)
+    risk = MinimumBayesRisk(Sample(n_best=4), n_best=3)
     texts = ["the cat sat", "a dog", "the cat sat", "the car sat"]
     found = risk.choose(texts, [-1.0, -1.0, -1.0, -2.0])
     assert [i for i, _ in found] == [0, 3, 1]
@@ -140,17 +140,17 @@ def test_a_setting_chooses_the_best_each_once() -> None:
     [
         (lambda: expected_utilities([], ["a"]), "candidates are needed"),
         (lambda: expected_utilities(["a"], []), "references are needed"),
-        (lambda: choose([]), "candidates are needed"),
+        (lambda: choose_candidate([]), "candidates are needed"),
         (lambda: expected_utilities(["a"], ["a"], utility="blue"), "did you mean 'bleu'"),
         (lambda: expected_utilities(["a"], ["a"], [-1.0]), "at least 0"),
         (lambda: expected_utilities(["a"], ["a"], [float("nan")]), "finite"),
         (lambda: expected_utilities(["a"], ["a"], [0.0]), "not all of them 0"),
         (lambda: expected_utilities(["a"], ["a"], [1.0, 1.0]), "2 weights cannot go with 1 references"),
-        (lambda: MinimumRisk(Sample(best=3), utility="chrff"), "did you mean 'chrf"),
-        (lambda: MinimumRisk(Sample(best=3), best=4), "3 candidates cannot give the 4 best"),
-        (lambda: MinimumRisk(Sample(best=3), best=0), "at least 1"),
-        (lambda: MinimumRisk(Beam(5)), "gives only 1"),
-        (lambda: MinimumRisk(Sample(best=3), sharpness=-1.0), "sharpness"),
+        (lambda: MinimumBayesRisk(Sample(n_best=3), utility="chrff"), "did you mean 'chrf"),
+        (lambda: MinimumBayesRisk(Sample(n_best=3), n_best=4), "3 candidates cannot give the 4 best"),
+        (lambda: MinimumBayesRisk(Sample(n_best=3), n_best=0), "at least 1"),
+        (lambda: MinimumBayesRisk(Beam(5)), "gives only 1"),
+        (lambda: MinimumBayesRisk(Sample(n_best=3), posterior_scale=-1.0), "sharpness"),
     ],
 )
 def test_mistakes_are_answered(make: object, message: str) -> None:

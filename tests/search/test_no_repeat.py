@@ -7,19 +7,21 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dragoman.search import Beam, Length, Sample, Symbols, search
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.search import Beam, LengthLimit, Sample, SpecialTokens, search
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 
 @pytest.mark.parametrize("size", [1, 2])
-@pytest.mark.parametrize("settings", [Beam(1), Sample(best=2), Beam(3)], ids=["greedy", "sample", "beam"])
+@pytest.mark.parametrize("settings", [Beam(1), Sample(n_best=2), Beam(3)], ids=["greedy", "sample", "beam"])
 def test_rows_that_are_over_disturb_nobody(settings: Beam | Sample, size: int) -> None:
     """The first source may write two tokens, the others ten: it is over long before it leaves."""
-    model = SYSTEMS["transformer"].spec(Vocabulary(30, 30, joint=True), "tiny", width=16, layers=1).build().eval()
-    symbols = Symbols(start=0, end=1, banned=(0, 1))
+    model = (
+        SYSTEMS["transformer"].spec(VocabularySizes(30, 30, joint=True), "tiny", model_dim=16, layers=1).build().eval()
+    )
+    symbols = SpecialTokens(bos=0, eos=1, suppressed=(0, 1))
     source, lengths = torch.randint(4, 30, (6, 4)), torch.full((6,), 4)
     limits = torch.tensor([2, 10, 10, 10, 10, 10])
-    wish = replace(settings, no_repeat=size, length=Length(0, 10, 10))
+    wish = replace(settings, no_repeat=size, length=LengthLimit(0, 10, 10))
     together = search(model, source, lengths, symbols, wish, torch.arange(6), limits)
     for row, some in enumerate(together):
         alone = search(model, source[[row]], lengths[:1], symbols, wish, torch.tensor([row]), limits[[row]])

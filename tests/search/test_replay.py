@@ -5,28 +5,28 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dragoman.search import Beam, Hypothesis, Length, Sample, engine
-from dragoman.search.engine import Engine
+from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, build_engine
+from dragoman.search.engine import SearchEngine
 from dragoman.search.replay import Replay, apart, copy
 from dragoman.search.slots import rounded
 from laws.small import SYMBOLS, pairs, small_model
 
-LENGTH = Length(0, 20, 20)
+LENGTH = LengthLimit(0, 20, 20)
 SEARCHES = {
-    "greedy": Beam(1, length=LENGTH),
-    "beam": Beam(3, best=2, length=LENGTH),
-    "groups": Beam(4, groups=2, no_repeat=2, length=LENGTH),
-    "samples": Sample(top_p=0.9, best=2, length=LENGTH),
+    "greedy": Beam(1, length_limit=LENGTH),
+    "beam": Beam(3, n_best=2, length_limit=LENGTH),
+    "groups": Beam(4, num_groups=2, no_repeat_ngram_size=2, length_limit=LENGTH),
+    "samples": Sample(top_p=0.9, n_best=2, length_limit=LENGTH),
 }
 SYSTEMS = ["transformer", "luong", "bahdanau", "convs2s", "gpt"]
 
 
-def found(engine: Engine, variant: str, device: str = "cpu") -> list[list[Hypothesis]]:
+def found(engine: SearchEngine, variant: str, device: str = "cpu") -> list[list[Hypothesis]]:
     """Eight sources, of which four are searched at a time, so that some leave and others enter."""
     read = pairs(variant)
     source, lengths = torch.cat([read.source] * 3)[:8], read.source_lengths.repeat(3)[:8]
     limits, keys = torch.tensor([20, 7, 20, 3, 20, 20, 12, 20]), torch.arange(8)
-    return engine.search(*(some.to(device) for some in (source, lengths, limits, keys)), most=4)
+    return engine.search(*(some.to(device) for some in (source, lengths, limits, keys)), max_sources=4)
 
 
 def same(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> None:
@@ -39,9 +39,9 @@ def same(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> None:
 @pytest.mark.parametrize("variant", SYSTEMS)
 def test_fixed_shapes_find_the_same(variant: str, search: str) -> None:
     model = small_model(variant).eval()
-    plain = found(engine([model], SYMBOLS, SEARCHES[search]), variant)
-    replayed = engine([model], SYMBOLS, SEARCHES[search])
-    replayed.replays = True
+    plain = found(build_engine([model], SYMBOLS, SEARCHES[search]), variant)
+    replayed = build_engine([model], SYMBOLS, SEARCHES[search])
+    replayed.use_cuda_graphs = True
     for _ in range(2):  # the second time all shapes are known
         same(found(replayed, variant), plain)
 
@@ -54,8 +54,8 @@ def test_fixed_shapes_find_the_same(variant: str, search: str) -> None:
 def test_recorded_steps_find_the_same(variant: str, search: str, compiled: bool) -> None:
     torch.backends.cudnn.allow_tf32 = False
     model = small_model(variant).eval()
-    plain = found(engine([model], SYMBOLS, SEARCHES[search]), variant)
-    replayed = engine([model.cuda()], SYMBOLS, SEARCHES[search], compiled=compiled)
+    plain = found(build_engine([model], SYMBOLS, SEARCHES[search]), variant)
+    replayed = build_engine([model.cuda()], SYMBOLS, SEARCHES[search], compile=compiled)
     for _ in range(3):
         same(found(replayed, variant, "cuda"), plain)
     assert any(known.graph is not None for known in replayed.replay.shapes.values())

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import UserError
-from dragoman.search.reranking import METRICS, Candidate, Reranker, Tuned, Weights, tune
+from dragoman.search.reranking import METRICS, Candidate, Reranker, RerankWeights, TuningResult, tune_rerank_weights
 
 WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat", ".", "ran", "3,5", "it's"]
 NUMBERS = st.floats(-50, 0)
@@ -31,32 +31,37 @@ CANDIDATES = st.lists(
 
 def test_the_sum_by_hand() -> None:
     candidate = Candidate("a b", direct=-2.0, length=3.0, channel=-5.0, language=-4.0)
-    assert Weights(channel=0.5, language=0.25, length=0.1).score(candidate) == pytest.approx(-2 - 2.5 - 1 + 0.3)
-    assert Weights().score(candidate) == -2.0
+    assert RerankWeights(channel=0.5, language=0.25, length=0.1).score(candidate) == pytest.approx(-2 - 2.5 - 1 + 0.3)
+    assert RerankWeights().score(candidate) == -2.0
 
 
 def test_each_feature_changes_the_order() -> None:
     first = Candidate("first", direct=-1.0, length=2.0, channel=-9.0, language=-3.0)
     second = Candidate("second", direct=-2.0, length=4.0, channel=-1.0, language=-1.0)
-    for weights in (Weights(), Weights(channel=0.1), Weights(language=0.4), Weights(length=0.4)):
-        assert weights.order([first, second]) == [0, 1]
-    for weights in (Weights(channel=0.2), Weights(language=0.6), Weights(length=0.6)):
-        assert weights.order([first, second]) == [1, 0]
-    assert Weights(length=0.5).order([first, second]) == [0, 1]  # equals stay in order
-    assert Weights(channel=1.0).order([]) == []
+    for weights in (
+        RerankWeights(),
+        RerankWeights(channel=0.1),
+        RerankWeights(language=0.4),
+        RerankWeights(length=0.4),
+    ):
+        assert weights.rank([first, second]) == [0, 1]
+    for weights in (RerankWeights(channel=0.2), RerankWeights(language=0.6), RerankWeights(length=0.6)):
+        assert weights.rank([first, second]) == [1, 0]
+    assert RerankWeights(length=0.5).rank([first, second]) == [0, 1]  # equals stay in order
+    assert RerankWeights(channel=1.0).rank([]) == []
 
 
 @given(CANDIDATES, NUMBERS, NUMBERS, NUMBERS)
 def test_the_order_is_by_the_score(candidates: list[Candidate], one: float, two: float, three: float) -> None:
-    weights = Weights(one, two, three)
-    scores = [weights.score(candidates[i]) for i in weights.order(candidates)]
+    weights = RerankWeights(one, two, three)
+    scores = [weights.score(candidates[i]) for i in weights.rank(candidates)]
     assert scores == sorted(scores, reverse=True)
 
 
 def test_what_is_impossible_comes_last_only_where_it_counts() -> None:
     candidates = [Candidate("a", -1.0, channel=float("-inf")), Candidate("b", -2.0, channel=-9.0)]
-    assert Weights().order(candidates) == [0, 1]
-    assert Weights(channel=0.1).order(candidates) == [1, 0]
+    assert RerankWeights().rank(candidates) == [0, 1]
+    assert RerankWeights(channel=0.1).rank(candidates) == [1, 0]
 
 
 class Counting:
@@ -73,17 +78,17 @@ class Counting:
 
 def test_the_channel_is_asked_backwards_and_each_pair_once() -> None:
     channel, language = Counting(), Counting()
-    reranker = Reranker(Weights(channel=1.0, language=0.01), channel, language)
+    reranker = Reranker(RerankWeights(channel=1.0, language=0.01), channel, language)
     sources = ["x y", "z"]
     nbest = [[Candidate("one", -1.0), Candidate("one two", -1.5), Candidate("one", -2.0)], [Candidate("one", -1.0)]]
-    asked = reranker.ask(sources, nbest)
+    asked = reranker.score(sources, nbest)
     assert channel.asked == [("one", "x y"), ("one two", "x y"), ("one", "z")]
     assert language.asked == [(None, "one"), (None, "one two")]
     assert [[one.channel for one in some] for some in asked] == [[-2.0, -1.0, -2.0], [-1.0]]
     assert [[one.language for one in some] for some in asked] == [[-2.0, -3.0, -2.0], [-2.0]]
     assert [[one.direct for one in some] for some in asked] == [[-1.0, -1.5, -2.0], [-1.0]]
     assert reranker(sources, nbest) == [[1, 0, 2], [0]]
-    assert Reranker(Weights())([], []) == []
+    assert Reranker(RerankWeights())([], []) == []
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -92,14 +97,14 @@ def test_the_channel_is_asked_backwards_and_each_pair_once() -> None:
 def test_tuned_scores_are_sacrebleus(metric: str, nbest: list[list[Candidate]], seed: int) -> None:
     chance = random.Random(seed)
     references = [" ".join(chance.choices(WORDS, k=chance.randint(0, 8))) for _ in nbest]
-    tuned = tune(nbest, references, metric)
-    assert tuned.alone == pytest.approx(corpus(metric, Weights(), nbest, references), abs=1e-6)
+    tuned = tune_rerank_weights(nbest, references, metric)
+    assert tuned.baseline_score == pytest.approx(corpus(metric, RerankWeights(), nbest, references), abs=1e-6)
     assert tuned.score == pytest.approx(corpus(metric, tuned.weights, nbest, references), abs=1e-6)
-    assert tuned.score >= tuned.alone
+    assert tuned.score >= tuned.baseline_score
 
 
-def corpus(metric: str, weights: Weights, nbest: list[list[Candidate]], references: list[str]) -> float:
-    chosen = [some[weights.order(some)[0]].text for some in nbest]
+def corpus(metric: str, weights: RerankWeights, nbest: list[list[Candidate]], references: list[str]) -> float:
+    chosen = [some[weights.rank(some)[0]].text for some in nbest]
     if metric == "bleu":
         return sacrebleu.corpus_bleu(chosen, [references]).score
     return sacrebleu.corpus_chrf(chosen, [references], word_order=2 if metric == "chrf++" else 0).score
@@ -115,9 +120,9 @@ def test_tuning_finds_the_feature_that_tells_good_from_bad(feature: str) -> None
         good, bad = Candidate(reference, -2.0), Candidate(" ".join(chance.choices(WORDS, k=7)), -1.0)
         nbest.append([vary(bad, feature, 0.0), vary(good, feature, 3.0)])
         references.append(reference)
-    tuned = tune(nbest, references)
+    tuned = tune_rerank_weights(nbest, references)
     assert tuned.score == pytest.approx(100.0)
-    assert tuned.alone < 50
+    assert tuned.baseline_score < 50
     assert getattr(tuned.weights, feature) > 1 / 3
     assert all(getattr(tuned.weights, other) == 0 for other in {"channel", "language", "length"} - {feature})
 
@@ -128,20 +133,22 @@ def vary(one: Candidate, feature: str, more: float) -> Candidate:
 
 def test_what_is_no_better_stays_as_it_was() -> None:
     nbest = [[Candidate("the cat sat on a mat", -1.0, channel=-3.0), Candidate("no", -2.0, channel=-1.0)]]
-    assert tune(nbest, ["the cat sat on a mat"]) == Tuned(Weights(), pytest.approx(100.0), pytest.approx(100.0))
+    assert tune_rerank_weights(nbest, ["the cat sat on a mat"]) == TuningResult(
+        RerankWeights(), pytest.approx(100.0), pytest.approx(100.0)
+    )
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Weights(channel=float("nan")), "finite"),
-        (lambda: Reranker(Weights(channel=1.0)), "no channel model"),
-        (lambda: Reranker(Weights(language=1.0), channel=Counting()), "no language model"),
-        (lambda: Reranker(Weights())(["a"], []), "1 sources cannot go with 0 lists"),
-        (lambda: tune([[Candidate("a", 0.0)]], ["a"], "blue"), "did you mean 'bleu'"),
-        (lambda: tune([[Candidate("a", 0.0)]], []), "1 lists of candidates cannot go with 0 references"),
-        (lambda: tune([[]], ["a"]), "a source that has none"),
-        (lambda: tune([], []), "a source that has none"),
+        (lambda: RerankWeights(channel=float("nan")), "finite"),
+        (lambda: Reranker(RerankWeights(channel=1.0)), "no channel model"),
+        (lambda: Reranker(RerankWeights(language=1.0), channel=Counting()), "no language model"),
+        (lambda: Reranker(RerankWeights())(["a"], []), "1 sources cannot go with 0 lists"),
+        (lambda: tune_rerank_weights([[Candidate("a", 0.0)]], ["a"], "blue"), "did you mean 'bleu'"),
+        (lambda: tune_rerank_weights([[Candidate("a", 0.0)]], []), "1 lists of candidates cannot go with 0 references"),
+        (lambda: tune_rerank_weights([[]], ["a"]), "a source that has none"),
+        (lambda: tune_rerank_weights([], []), "a source that has none"),
     ],
 )
 def test_mistakes_are_answered(make: object, message: str) -> None:

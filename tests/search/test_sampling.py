@@ -13,9 +13,9 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
-from dragoman.search import Hypothesis, Length, Sample, Symbols, search
+from dragoman.search import Hypothesis, LengthLimit, Sample, SpecialTokens, search
 from dragoman.search.sampling import draw
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 P = {0: 0.15, 1: 0.50, 2: 0.10, 3: 0.25}  # in no order, so that sorting shows
 LOG_P = torch.tensor([P[token] for token in range(4)]).log()
@@ -47,8 +47,11 @@ def test_a_low_temperature_takes_the_likeliest() -> None:
         (Sample(temperature=1.2e-38), [0.0, 1.0, 0.0, 0.0]),  # the most likely token
         (Sample(temperature=3.4e38), [0.25, 0.25, 0.25, 0.25]),  # all tokens alike
         (Sample(top_p=1.2e-38), [0.0, 1.0, 0.0, 0.0]),
-        (Sample(typical=1.2e-38), [0.0, 0.0, 0.0, 1.0]),  # the one whose information content is nearest to the entropy
-        (Sample(temperature=1.2e-38, top_p=1.2e-38, typical=1.2e-38, min_p=1.0, top_k=1), [0.0, 1.0, 0.0, 0.0]),
+        (
+            Sample(typical_p=1.2e-38),
+            [0.0, 0.0, 0.0, 1.0],
+        ),  # the one whose information content is nearest to the entropy
+        (Sample(temperature=1.2e-38, top_p=1.2e-38, typical_p=1.2e-38, min_p=1.0, top_k=1), [0.0, 1.0, 0.0, 0.0]),
     ],
 )
 def test_a_token_is_drawn_at_the_ends_of_every_range(settings: Sample, expected: list[float]) -> None:
@@ -79,11 +82,11 @@ def test_a_token_is_drawn_at_the_ends_of_every_range(settings: Sample, expected:
         (Sample(min_p=0.51), [1]),
         (Sample(min_p=1.0), [1]),
         # the surprise is 1.90, 0.69, 2.30 and 1.39, its mean 1.21: 3 is nearest, then 1, 0 and 2
-        (Sample(typical=0.24), [3]),
-        (Sample(typical=0.26), [3, 1]),
-        (Sample(typical=0.76), [3, 1, 0]),
-        (Sample(typical=1.0), [3, 1, 0, 2]),
-        (Sample(typical=0.76, min_p=0.35), [3, 1]),
+        (Sample(typical_p=0.24), [3]),
+        (Sample(typical_p=0.26), [3, 1]),
+        (Sample(typical_p=0.76), [3, 1, 0]),
+        (Sample(typical_p=1.0), [3, 1, 0, 2]),
+        (Sample(typical_p=0.76, min_p=0.35), [3, 1]),
     ],
 )
 def test_exactly_the_right_tokens_are_cut_off(settings: Sample, kept: list[int]) -> None:
@@ -124,7 +127,7 @@ def fruits(count: int, settings: Sample) -> tuple[TableModel, list[list[Hypothes
 def test_samples_follow_the_models_distribution(best: int) -> None:
     """Pearson's χ² with two degrees of freedom passes 13.8 once in a thousand."""
     count = 2000 // best
-    model, found = fruits(count, Sample(best=best, seed=11))
+    model, found = fruits(count, Sample(n_best=best, seed=11))
     counts = Counter(model.sentence(h.tokens) for one in found for h in one)
     expected = {"apple": 0.5 * 2000, "banana": 0.3 * 2000, "cherry": 0.2 * 2000}
     assert counts.keys() == expected.keys()
@@ -132,7 +135,7 @@ def test_samples_follow_the_models_distribution(best: int) -> None:
 
 
 def test_a_sample_scores_what_the_model_gives_it_whatever_the_temperature() -> None:
-    model, found = fruits(50, Sample(temperature=3.0, best=3))
+    model, found = fruits(50, Sample(temperature=3.0, n_best=3))
     for hypotheses in found:
         assert [h.score for h in hypotheses] == sorted((h.score for h in hypotheses), reverse=True)
         for h in hypotheses:
@@ -151,18 +154,20 @@ def test_a_sample_that_never_ends_is_cut_at_its_limit() -> None:
 
 # ---- what a draw depends on
 
-SYMBOLS = Symbols(start=2, end=3, banned=(0, 1, 2))
+SYMBOLS = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
 
 
 @pytest.fixture(scope="module")
 def model() -> EncoderDecoderModel:
     torch.manual_seed(0)
-    return SYSTEMS["transformer"].spec(Vocabulary(14, 14, joint=True), "tiny", width=16, layers=1).build().eval()
+    return (
+        SYSTEMS["transformer"].spec(VocabularySizes(14, 14, joint=True), "tiny", model_dim=16, layers=1).build().eval()
+    )
 
 
 SOURCE = torch.randint(4, 14, (4, 6), generator=torch.Generator().manual_seed(5))
 LENGTHS = torch.tensor([6, 4, 1, 5])
-LENGTH = Length(ratio=1, extra=3)  # every source has another limit
+LENGTH = LengthLimit(ratio=1, offset=3)  # every source has another limit
 
 
 def tokens_of(model: EncoderDecoderModel, settings: Sample, rows: list[int], keys: list[int]) -> list[list[list[int]]]:
@@ -174,15 +179,15 @@ def tokens_of(model: EncoderDecoderModel, settings: Sample, rows: list[int], key
 
 def test_a_seed_reproduces_its_samples_and_another_does_not(model: EncoderDecoderModel) -> None:
     rows = [0, 1, 2, 3]
-    first = tokens_of(model, Sample(seed=1, length=LENGTH), rows, rows)
-    assert tokens_of(model, Sample(seed=1, length=LENGTH), rows, rows) == first
-    assert tokens_of(model, Sample(seed=2, length=LENGTH), rows, rows) != first
+    first = tokens_of(model, Sample(seed=1, length_limit=LENGTH), rows, rows)
+    assert tokens_of(model, Sample(seed=1, length_limit=LENGTH), rows, rows) == first
+    assert tokens_of(model, Sample(seed=2, length_limit=LENGTH), rows, rows) != first
     torch.manual_seed(99)  # the random state of others is nothing to it
-    assert tokens_of(model, Sample(seed=1, length=LENGTH), rows, rows) == first
+    assert tokens_of(model, Sample(seed=1, length_limit=LENGTH), rows, rows) == first
 
 
 def test_the_batch_that_a_source_stands_in_never_changes_its_samples(model: EncoderDecoderModel) -> None:
-    settings = Sample(seed=1, best=3, length=LENGTH)
+    settings = Sample(seed=1, n_best=3, length_limit=LENGTH)
     together = tokens_of(model, settings, [0, 1, 2, 3], [0, 1, 2, 3])
     for row in range(4):
         assert tokens_of(model, settings, [row], [row]) == [together[row]]
@@ -190,13 +195,13 @@ def test_the_batch_that_a_source_stands_in_never_changes_its_samples(model: Enco
 
 
 def test_the_same_source_with_another_key_has_other_samples(model: EncoderDecoderModel) -> None:
-    found = tokens_of(model, Sample(length=LENGTH), [0] * 8, list(range(8)))
+    found = tokens_of(model, Sample(length_limit=LENGTH), [0] * 8, list(range(8)))
     assert len({tuple(one[0]) for one in found}) > 4
 
 
 def test_asking_for_more_samples_keeps_those_that_were_there(model: EncoderDecoderModel) -> None:
-    few = tokens_of(model, Sample(best=2, length=LENGTH), [0], [0])[0]
-    many = tokens_of(model, Sample(best=5, length=LENGTH), [0], [0])[0]
+    few = tokens_of(model, Sample(n_best=2, length_limit=LENGTH), [0], [0])[0]
+    many = tokens_of(model, Sample(n_best=5, length_limit=LENGTH), [0], [0])[0]
     assert len(many) == 5
     assert all(one in many for one in few)
     assert len({tuple(one) for one in many}) > 1

@@ -11,18 +11,18 @@ import torch
 from dragoman import load
 from dragoman.config import from_dict
 from dragoman.data import phrasebook
-from dragoman.data.store import TokenStore
+from dragoman.data.token_store import TokenStore
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.search import Beam, Length, Sample, Symbols
+from dragoman.search import Beam, LengthLimit, Sample, SpecialTokens
 from dragoman.search import shortlist as shortlists
-from dragoman.search.shortlist import Shortlist, learn
+from dragoman.search.shortlist import Shortlist, learn_shortlist
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 TEXTS = ["the dog sleeps .", "a cat sees the old house .", "", "we read ."]
-SHORT = Length(0, 8, 8)
+SHORT = LengthLimit(0, 8, 8)
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     phrasebook.write(folder / "corpus", 400, seed=1, valid=20, test=20)
     names = {"source": "train.en", "target": "train.de", "valid_source": "valid.en", "valid_target": "valid.de"}
     files = {side: [str(folder / "corpus" / name)] for side, name in names.items()}
-    system = {"name": "transformer", "size": "tiny", "settings": {"width": 16, "layers": 1}}
+    system = {"name": "transformer", "size": "tiny", "settings": {"model_dim": 16, "layers": 1}}
     training = {
         "steps": 3,
         "validation_interval": 3,
@@ -42,7 +42,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     text = {"vocab_size": 400, "shared_vocabulary": False}
     config = {"data": files, "text": text, "system": system, "training": training}
-    prepare(folder / "run", from_dict(config), lambda text: None)
+    prepare_run(folder / "run", from_dict(config), lambda text: None)
     Trainer(folder / "run", Display()).train()
     return folder / "run"
 
@@ -53,8 +53,8 @@ def run(folder: Path) -> Run:
 
 
 def learned(run: Run, **settings: int) -> Shortlist:
-    sizes = run.source_tokenizer.size, run.target_tokenizer.size
-    return learn(TokenStore(run.folder / "data" / "train"), sizes, **settings)
+    sizes = run.source_tokenizer.vocab_size, run.target_tokenizer.vocab_size
+    return learn_shortlist(TokenStore(run.folder / "data" / "train"), sizes, **settings)
 
 
 def of_source(found: Shortlist, piece: int) -> list[int]:
@@ -87,7 +87,7 @@ class Column:
 def test_model_1_finds_who_translates_whom() -> None:
     """das Haus / the house, das Buch / the book, ein Buch / a book (Knight 1999): by the second round all is clear."""
     store = Pairs([[0, 1], [0, 2], [3, 2]], [[0, 1], [0, 2], [3, 2]])
-    found = learn(store, (4, 4), best=1, frequent=0)  # type: ignore[arg-type]
+    found = learn_shortlist(store, (4, 4), translations=1, frequent=0)  # type: ignore[arg-type]
     assert [of_source(found, piece) for piece in range(4)] == [[0], [1], [2], [3]]
 
 
@@ -101,7 +101,7 @@ def test_probabilities_are_those_worked_out_by_hand(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(
         shortlists, "_best", lambda keys, weights, *rest: seen.append(weights) or plain(keys, weights, *rest)
     )
-    learn(Pairs([[0, 1], [0]], [[0, 1], [0]]), (2, 2))  # type: ignore[arg-type]
+    learn_shortlist(Pairs([[0, 1], [0]], [[0, 1], [0]]), (2, 2))  # type: ignore[arg-type]
     assert seen[0].tolist() == pytest.approx([11 / 7, 2 / 5, 3 / 7, 3 / 5])
 
 
@@ -119,9 +119,11 @@ def test_no_more_is_kept_than_there_is_room_for(run: Run, monkeypatch: pytest.Mo
     assert 0 < len(learned(run).pieces) <= 500
 
 
-@pytest.mark.parametrize("search", [Beam(1, length=SHORT), Beam(4, length=SHORT), Sample(2, length=SHORT, seed=3)])
+@pytest.mark.parametrize(
+    "search", [Beam(1, length_limit=SHORT), Beam(4, length_limit=SHORT), Sample(2, length_limit=SHORT, seed=3)]
+)
 def test_a_shortlist_of_the_whole_vocabulary_changes_nothing(run: Run, search: Beam | Sample) -> None:
-    size = run.model.vocabulary
+    size = run.model.vocab_size
     everything = run.with_shortlist(Shortlist(np.arange(size), np.zeros(2, np.int64), np.zeros(0, np.int64), size))
     for settings in ({}, {"prefixes": ["der", "", "", "wir"]}):
         one, other = (some.translate(TEXTS, search=search, **settings) for some in (run, everything))
@@ -133,26 +135,26 @@ def test_only_what_is_on_the_list_is_written(run: Run) -> None:
     found = learned(run, best=3, frequent=5)
     allowed = set(found.frequent.tolist()) | set(found.pieces.tolist()) | set(run.target_tokenizer.encode("zzz"))
     few = run.with_shortlist(found)
-    for translation in few.translate(TEXTS, search=Beam(4, length=SHORT)):
-        assert set(run.target_tokenizer.numbers(translation.tokens)) <= allowed
-    begun = few.translate(["we read ."], search=Beam(4, length=SHORT), prefixes=["zzz"])[0]
+    for translation in few.translate(TEXTS, search=Beam(4, length_limit=SHORT)):
+        assert set(run.target_tokenizer.tokens_to_ids(translation.tokens)) <= allowed
+    begun = few.translate(["we read ."], search=Beam(4, length_limit=SHORT), prefixes=["zzz"])[0]
     assert begun.text.startswith("zzz")
 
 
 def test_pieces_of_the_sources_and_symbols_are_chosen() -> None:
     found = Shortlist(np.array([7]), np.array([0, 2, 3, 3]), np.array([4, 5, 9]), 20)
-    chosen = found.chosen(torch.tensor([[0, 2], [0, 19]]), Symbols(1, 2, (3,)))
-    assert chosen.pieces.tolist() == [1, 2, 3, 4, 5, 7]
-    assert chosen.symbols(Symbols(1, 2, (3,))) == Symbols(0, 1, (2,))
+    chosen = found.select(torch.tensor([[0, 2], [0, 19]]), SpecialTokens(1, 2, (3,)))
+    assert chosen.token_ids.tolist() == [1, 2, 3, 4, 5, 7]
+    assert chosen.local_special_tokens(SpecialTokens(1, 2, (3,))) == SpecialTokens(0, 1, (2,))
 
 
 def test_it_is_kept_in_the_run(run: Run, folder: Path) -> None:
     with pytest.raises(UserError, match="has no shortlist"):
         run.with_shortlist()
     learned(run).save(folder)
-    assert run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length=SHORT))[0].tokens
+    assert run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length_limit=SHORT))[0].tokens
     with pytest.raises(UserError, match="knows few words"):
-        run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length=SHORT), forbidden=["der"])
-    (folder / shortlists.FILE).write_bytes(b"nothing")
+        run.with_shortlist().translate(TEXTS[:1], search=Beam(2, length_limit=SHORT), exclude=["der"])
+    (folder / shortlists.SHORTLIST_FILE).write_bytes(b"nothing")
     with pytest.raises(UserError, match="is damaged"):
         run.with_shortlist()

@@ -10,15 +10,24 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.models import Start
+from dragoman.models import DecodingStart
 from dragoman.models.encoder_decoder import first_tokens
-from dragoman.parts.mixer import Ctx, State
-from dragoman.search import Beam, Length, Sample, Speculative, Symbols, described, engine, from_description
-from dragoman.search.speculative import Acceptance, SpeculativeEngine
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.parts.mixer import Context, State
+from dragoman.search import (
+    Beam,
+    LengthLimit,
+    Sample,
+    SpecialTokens,
+    Speculative,
+    build_engine,
+    search_from_dict,
+    search_to_dict,
+)
+from dragoman.search.speculative import AcceptanceStats, SpeculativeEngine
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 START, END = 0, 1
-SYMBOLS = Symbols(START, END, banned=(START,))
+SYMBOLS = SpecialTokens(START, END, suppressed=(START,))
 
 
 class Parrot(nn.Module):
@@ -33,12 +42,12 @@ class Parrot(nn.Module):
         self.decoder = SimpleNamespace(init_state=lambda rows, longest, like: {"last": like.new_zeros(rows)})
         self.fed: list[list[int]] = []  # of the first row, call by call
 
-    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
+    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> DecodingStart:
         tokens = first_tokens(first, len(source), source.device)
-        return Start(None, {"last": torch.zeros(len(source))}, tokens, torch.zeros_like(tokens), longest)
+        return DecodingStart(None, {"last": torch.zeros(len(source))}, tokens, torch.zeros_like(tokens), longest)
 
-    def decode(self, tokens: Tensor, ctx: Ctx, state: State) -> tuple[Tensor, State]:
-        real = tokens if ctx.layout.real is None else tokens.where(ctx.layout.real, -1)
+    def decode(self, tokens: Tensor, ctx: Context, state: State) -> tuple[Tensor, State]:
+        real = tokens if ctx.layout.token_mask is None else tokens.where(ctx.layout.token_mask, -1)
         self.fed.append([token for token in real[0].tolist() if token >= 0])
         said = self.words[ctx.layout.positions.clamp(max=len(self.words) - 1)]
         return 20.0 * nn.functional.one_hot(said, self.vocabulary).float(), state
@@ -48,7 +57,7 @@ class Parrot(nn.Module):
 
 
 def spoken(model: Any, draft: Any, ahead: int, sources: int = 1) -> tuple[list[list[int]], SpeculativeEngine]:
-    searching = SpeculativeEngine(engine([model], SYMBOLS, Beam(1)), draft, ahead)
+    searching = SpeculativeEngine(build_engine([model], SYMBOLS, Beam(1)), draft, ahead)
     given = (torch.zeros(sources, 1, dtype=torch.long), torch.ones(sources, dtype=torch.long))
     found = searching.search(*given, torch.full((sources,), 12), torch.arange(sources))
     return [one.tokens for [one] in found], searching
@@ -59,9 +68,9 @@ def test_drafts_are_kept_up_to_the_first_that_is_wrong() -> None:
     model, draft = Parrot(5, 6, 7, 8), Parrot(5, 6, 9, 8)
     found, searching = spoken(model, draft, ahead=3)
     assert found == [[5, 6, 7, 8]]
-    assert searching.acceptance == Acceptance(rounds=2, offered=5, accepted=4)
-    assert searching.acceptance.mean == 2.0
-    assert searching.acceptance.rate == 0.8
+    assert searching.acceptance == AcceptanceStats(rounds=2, proposed=5, accepted=4)
+    assert searching.acceptance.mean_accepted == 2.0
+    assert searching.acceptance.acceptance_rate == 0.8
     # what is not held by position is read once more, as far as it was right
     assert model.fed == [[START, 5, 6, 9], [START, 5, 6], [7, 8, END, END], [7, 8]]
     # the draft reads what has been written in its stead, and goes on from there
@@ -71,7 +80,7 @@ def test_drafts_are_kept_up_to_the_first_that_is_wrong() -> None:
 def test_a_draft_that_is_always_wrong_costs_no_words() -> None:
     found, searching = spoken(Parrot(5, 6, 7), Parrot(8, 8, 8, 8, 8, 8), ahead=2)
     assert found == [[5, 6, 7]]
-    assert searching.acceptance == Acceptance(rounds=4, offered=4, accepted=0)
+    assert searching.acceptance == AcceptanceStats(rounds=4, proposed=4, accepted=0)
 
 
 @pytest.mark.parametrize("ahead", [1, 2, 7, 20])
@@ -80,13 +89,15 @@ def test_who_drafts_for_himself_is_always_right(ahead: int) -> None:
     words = Parrot(5, 6, 7, 8)
     found, searching = spoken(words, words, ahead, sources=3)
     assert found == [[5, 6, 7, 8]] * 3
-    assert searching.acceptance.accepted == searching.acceptance.offered
+    assert searching.acceptance.accepted == searching.acceptance.proposed
     assert searching.acceptance.rounds == 3 * -(-5 // (ahead + 1))
 
 
 def small(system: str, seed: int, **settings: Any) -> Any:
     torch.manual_seed(seed)
-    spec = SYSTEMS[system].spec(Vocabulary(13, 13, joint=True), "tiny", **({"width": 16, "layers": 2} | settings))
+    spec = SYSTEMS[system].spec(
+        VocabularySizes(13, 13, joint=True), "tiny", **({"model_dim": 16, "layers": 2} | settings)
+    )
     model = spec.build().eval().double()
     with torch.no_grad():
         for weight in model.parameters():
@@ -98,20 +109,20 @@ def small(system: str, seed: int, **settings: Any) -> Any:
 def test_models_that_write_together_have_one_draft(settings: Beam | Sample) -> None:
     models, draft = [small("transformer", 1), small("luong", 2)], small("transformer", 3, layers=1)
     asked = (torch.randint(4, 13, (5, 6)), torch.tensor([6, 2, 4, 5, 6]), torch.tensor([20, 3, 30, 9, 1]))
-    plain = engine(models, Symbols(2, 3, (0, 1, 2)), settings)
+    plain = build_engine(models, SpecialTokens(2, 3, (0, 1, 2)), settings)
     drafted = SpeculativeEngine(plain, draft, 3)
     expected = plain.search(*asked, torch.arange(5))
     for most in (None, 2):  # sources wait until others leave
-        found = drafted.search(*asked, torch.arange(5), most=most)
+        found = drafted.search(*asked, torch.arange(5), max_sources=most)
         assert [one.tokens for [one] in found] == [one.tokens for [one] in expected]
         assert [one.score for [one] in found] == pytest.approx([one.score for [one] in expected], abs=1e-4)
 
 
 def test_where_there_is_no_place_for_drafts_the_model_writes_alone() -> None:
     """Both have positions for a target of twelve words, and this one is as long."""
-    model, draft = (small("transformer", seed, positions="learned", longest=12) for seed in (1, 2))
+    model, draft = (small("transformer", seed, position_encoding="learned", max_positions=12) for seed in (1, 2))
     asked = (torch.randint(4, 13, (3, 6)), torch.tensor([6, 2, 4]), torch.full((3,), 12), torch.arange(3))
-    plain = engine([model], Symbols(2, 3, (0, 1, 2)), Beam(1, length=Length(least=11, most=12)))
+    plain = build_engine([model], SpecialTokens(2, 3, (0, 1, 2)), Beam(1, length_limit=LengthLimit(min=11, max=12)))
     expected = plain.search(*asked)
     assert any(len(one.tokens) >= 11 for [one] in expected)
     found = SpeculativeEngine(plain, draft, 4).search(*asked)
@@ -122,7 +133,7 @@ def test_what_a_draft_cannot_be_is_said() -> None:
     with pytest.raises(UserError, match="a draft with 11 words cannot be judged by a model with 10"):
         spoken(Parrot(5), Parrot(5, vocabulary=11), 2)
     short = Parrot(5)
-    short.longest_source = 0
+    short.max_source_length = 0
     with pytest.raises(UserError, match="a source has 1 tokens, but the draft reads no more than 0"):
         spoken(Parrot(5), short, 2)
 
@@ -132,8 +143,8 @@ def test_what_a_draft_cannot_be_is_said() -> None:
     [
         ({"ahead": 0}, "at least 1 word must be drafted"),
         ({"search": Beam(2)}, "use a beam of 1, or sample"),
-        ({"search": Beam(1, coverage=0.2)}, "use a beam of 1, or sample"),
-        ({"search": Sample(best=2)}, "draws 1 sample a source, not 2"),
+        ({"search": Beam(1, coverage_penalty=0.2)}, "use a beam of 1, or sample"),
+        ({"search": Sample(n_best=2)}, "draws 1 sample a source, not 2"),
     ],
 )
 def test_what_cannot_be_speculated_on_is_refused(given: dict[str, Any], said: str) -> None:
@@ -143,5 +154,5 @@ def test_what_cannot_be_speculated_on_is_refused(given: dict[str, Any], said: st
 
 def test_it_is_described_like_other_searches() -> None:
     search = Speculative("runs/small", 3, Sample(top_k=5))
-    assert described(search)["draft"] == "runs/small"
-    assert from_description(described(search)) == search
+    assert search_to_dict(search)["draft"] == "runs/small"
+    assert search_from_dict(search_to_dict(search)) == search

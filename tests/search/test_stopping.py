@@ -12,9 +12,9 @@ from table_model import RandomTable, TableModel, beam_search
 from dragoman.errors import UserError
 from dragoman.search import Beam, Hypothesis, Sample, search
 from dragoman.search.beam import BeamSearch
-from dragoman.search.constraints import ConstrainedBeam, phrases_of
-from dragoman.search.engine import Engine
+from dragoman.search.engine import SearchEngine
 from dragoman.search.greedy import Greedy
+from dragoman.search.required_phrases import ConstrainedBeam, required_phrase_tensors
 
 #: a ends early; b c falls behind it at first, and is better in the end where lengths count: −1.0/2 < −1.3/4
 LATE = {"a": -0.6, "b": -0.9, "a </s>": -1.0, "b c": -1.2, "b c d": -1.25, "b c d </s>": -1.3}
@@ -26,7 +26,7 @@ def run(settings: Beam, longest: int, closed: bool = False) -> tuple[int, list[t
     symbols = replace(model.symbols, closed=closed)
     source = torch.zeros(1, 1, dtype=torch.long)
     found = beam_search(cast(Any, model), source, torch.tensor([1]), symbols, torch.tensor([longest]), settings)
-    return len(model.steps), [(model.sentence(h.tokens), near(h.normalized), h.finished) for h in found[0]]
+    return len(model.steps), [(model.sentence(h.tokens), near(h.normalized_score), h.finished) for h in found[0]]
 
 
 def near(number: float) -> Any:
@@ -44,7 +44,7 @@ def test_a_beam_goes_on_while_its_best_is_better_than_the_worst_that_is_complete
 
 def test_two_complete_hypotheses_are_waited_for_before_a_beam_is_hopeless() -> None:
     """The second is b c d at step 4: what then goes on are words that nobody wants."""
-    steps, found = run(Beam(2, 1.0, early_stopping=False, best=2), longest=9)
+    steps, found = run(Beam(2, 1.0, early_stopping=False, n_best=2), longest=9)
     assert (steps, found) == (4, [("b c d", near(-1.3 / 4), True), ("a", near(-1.0 / 2), True)])
 
 
@@ -56,12 +56,12 @@ def test_a_hopeless_beam_may_miss_what_rises_later() -> None:
 
 def test_unfinished_hypotheses_stand_behind_complete_ones_or_beside_them() -> None:
     cut, complete = ("b c d", near(-1.25 / 3), False), ("a", near(-1.0 / 2), True)
-    assert run(Beam(2, best=2), longest=3)[1] == [complete, cut]
-    assert run(Beam(2, best=2, unfinished="beside"), longest=3)[1] == [cut, complete]
+    assert run(Beam(2, n_best=2), longest=3)[1] == [complete, cut]
+    assert run(Beam(2, n_best=2, unfinished="beside"), longest=3)[1] == [cut, complete]
 
 
 def test_a_closed_beam_ends_at_the_limit_at_no_cost() -> None:
-    assert run(Beam(2, best=2), longest=3, closed=True)[1] == [("b c", near(-1.2 / 3), True), ("a", near(-0.5), True)]
+    assert run(Beam(2, n_best=2), longest=3, closed=True)[1] == [("b c", near(-1.2 / 3), True), ("a", near(-0.5), True)]
 
 
 def test_every_source_is_closed_at_its_own_limit() -> None:
@@ -73,7 +73,7 @@ def test_every_source_is_closed_at_its_own_limit() -> None:
         cast(Any, model), source, lengths, symbols, Beam(1, length_penalty=0.0), torch.arange(len(source)), limits
     )
     assert found == [[Hypothesis([], 0.0, 0.0, True)], [Hypothesis([model.ids["a"]], near(-0.6), near(-0.6), True)]]
-    drawn = search(cast(Any, model), source, lengths, symbols, Sample(best=3), torch.arange(2), limits)
+    drawn = search(cast(Any, model), source, lengths, symbols, Sample(n_best=3), torch.arange(2), limits)
     assert all(h.finished for some in drawn for h in some)
     assert [h.tokens for h in drawn[0]] == [[], [], []]
 
@@ -94,7 +94,7 @@ def test_the_exact_rule_finds_what_finishes_late_and_stops_as_soon_as_it_is_cert
     assert run(Beam(2, 1.0), longest=9) == (4, [("b c d", near(-0.325), True)])
     assert run(Beam(2, 0.0), longest=9) == (2, [("a", -1.0, True)])
     # the n best, not K: for the two best it goes on until the second is certain as well
-    steps, found = run(Beam(2, 0.0, best=2), longest=9)
+    steps, found = run(Beam(2, 0.0, n_best=2), longest=9)
     assert (steps, found) == (4, [("a", -1.0, True), ("b c d", near(-1.3), True)])
 
 
@@ -118,8 +118,8 @@ def found_by(
 ) -> tuple[int, list[list[Hypothesis]]]:
     """The number of steps, and the hypotheses of each source."""
     model.steps = 0
-    engine = Engine([cast(Any, model)], replace(model.symbols, **symbols), strategy(settings, model.symbols.end))
-    wishes = phrases_of([[] for _ in SOURCES]) if strategy is ConstrainedBeam else None
+    engine = SearchEngine([cast(Any, model)], replace(model.symbols, **symbols), strategy(settings, model.symbols.eos))
+    wishes = required_phrase_tensors([[] for _ in SOURCES]) if strategy is ConstrainedBeam else None
     found = engine.search(SOURCES, torch.ones(len(SOURCES)).long(), LIMITS, torch.arange(len(SOURCES)), wishes)
     return model.steps, found
 
@@ -133,7 +133,7 @@ def test_the_exact_rule_returns_what_a_search_up_to_the_limit_returns(alpha: flo
         normalisation = "gnmt" if number % 2 else "power"
         unfinished = "beside" if number // 2 % 2 else "behind"
         best = 1 + number // 4 % size
-        settings = Beam(size, alpha, best=best, normalisation=normalisation, unfinished=unfinished)
+        settings = Beam(size, alpha, n_best=best, length_normalization=normalisation, unfinished=unfinished)
         more: dict[str, Any] = {"least": number % 5, "closed": number % 7 == 6}
         model = RandomTable(number)
         steps, every = found_by(model, replace(settings, early_stopping="steps"), **more)
@@ -149,13 +149,13 @@ def test_the_exact_rule_returns_what_a_search_up_to_the_limit_returns(alpha: flo
 @pytest.mark.parametrize("normalisation", ["power", "gnmt"])
 def test_a_beam_as_wide_as_the_space_finds_the_best_of_all_targets(alpha: float, normalisation: Any) -> None:
     model = RandomTable(7, vocabulary=4)  # two words
-    settings = Beam(40, alpha, best=3, normalisation=normalisation)
+    settings = Beam(40, alpha, n_best=3, length_normalization=normalisation)
     limits = torch.tensor([5, 4, 1])
-    engine = Engine([cast(Any, model)], model.symbols, BeamSearch(settings, model.symbols.end))
+    engine = SearchEngine([cast(Any, model)], model.symbols, BeamSearch(settings, model.symbols.eos))
     found = engine.search(torch.arange(3)[:, None], torch.ones(3).long(), limits, torch.arange(3))
     for source, (limit, hypotheses) in enumerate(zip(limits.tolist(), found)):
         targets = model.every_target(source, limit)
-        order = sorted(targets, key=lambda target: -target[1] / settings.penalty(target[2]))
+        order = sorted(targets, key=lambda target: -target[1] / settings.length_divisor(target[2]))
         finished = [tuple(h.tokens) for h in hypotheses if h.finished]
         assert finished == [words for words, _, _ in order[: len(finished)]]
         assert len(finished) == min(3, len(order))
@@ -164,7 +164,7 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_of_all_targets(alpha: float,
 @pytest.mark.parametrize("rule", [True, False, "never", "steps"])
 def test_a_beam_of_one_is_greedy_search_by_every_rule(rule: Any) -> None:
     model = RandomTable(3)
-    greedy = Engine([cast(Any, model)], model.symbols, Greedy(1, model.symbols.end))
+    greedy = SearchEngine([cast(Any, model)], model.symbols, Greedy(1, model.symbols.eos))
     expected = greedy.search(SOURCES, torch.ones(len(SOURCES)).long(), LIMITS, torch.arange(len(SOURCES)))
     found = found_by(model, Beam(1, early_stopping=rule))[1]
     assert [one[0].tokens for one in found] == [one[0].tokens for one in expected]

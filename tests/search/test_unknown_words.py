@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.search.unknown import UnknownWords, read_dictionary, replace_unknown, source_words
-from dragoman.text import Tokenizer, learn
+from dragoman.search.unknown_words import UnknownWordReplacer, read_dictionary, replace_unknown_words, source_words
+from dragoman.text import Tokenizer, learn_tokenizer
 
 UNK = "<unk>"
 DICTIONARY = {"portico": "Säulenhalle", "Pont": "Brücke", "york": "Yorker Schloss"}
@@ -21,34 +21,39 @@ DICTIONARY = {"portico": "Säulenhalle", "Pont": "Brücke", "york": "Yorker Schl
 
 
 def test_an_unknown_word_becomes_the_translation_of_the_word_it_is_linked_with() -> None:
-    target = replace_unknown(["the", "portico", "in"], ["die", UNK, "in"], [(0, 0), (1, 1), (2, 2)], DICTIONARY)
+    target = replace_unknown_words(["the", "portico", "in"], ["die", UNK, "in"], [(0, 0), (1, 1), (2, 2)], DICTIONARY)
     assert target == ["die", "Säulenhalle", "in"]
 
 
 def test_a_word_that_the_dictionary_does_not_know_is_copied() -> None:
-    assert replace_unknown(["in", "Pont-de-Buis"], ["in", UNK], [(0, 0), (1, 1)], DICTIONARY) == ["in", "Pont-de-Buis"]
-    assert replace_unknown(["portico"], [UNK], [(0, 0)], {}) == ["portico"]
+    assert replace_unknown_words(["in", "Pont-de-Buis"], ["in", UNK], [(0, 0), (1, 1)], DICTIONARY) == [
+        "in",
+        "Pont-de-Buis",
+    ]
+    assert replace_unknown_words(["portico"], [UNK], [(0, 0)], {}) == ["portico"]
 
 
 def test_the_exact_spelling_comes_before_small_letters() -> None:
     dictionary = {"march": "marschieren", "March": "März", "rose": "Rose"}
-    target = replace_unknown(["March", "march", "ROSE", "Rose"], [UNK] * 4, [(n, n) for n in range(4)], dictionary)
+    target = replace_unknown_words(
+        ["March", "march", "ROSE", "Rose"], [UNK] * 4, [(n, n) for n in range(4)], dictionary
+    )
     assert target == ["März", "marschieren", "Rose", "Rose"]
 
 
 def test_several_unknown_words_each_follow_their_own_link() -> None:
-    target = replace_unknown(["a", "b", "c"], [UNK, "x", UNK, UNK], [(2, 0), (0, 2), (2, 3)], {"c": "C"})
+    target = replace_unknown_words(["a", "b", "c"], [UNK, "x", UNK, UNK], [(2, 0), (0, 2), (2, 3)], {"c": "C"})
     assert target == ["C", "x", "a", "C"]
 
 
 def test_without_a_link_a_word_stays_unknown() -> None:
-    assert replace_unknown(["a", "b"], [UNK, UNK], [(1, 1)], {"a": "A"}) == [UNK, "b"]
-    assert replace_unknown([], [UNK, "x"], [], {"a": "A"}) == [UNK, "x"]
-    assert replace_unknown(["a"], [], [], {}) == []
+    assert replace_unknown_words(["a", "b"], [UNK, UNK], [(1, 1)], {"a": "A"}) == [UNK, "b"]
+    assert replace_unknown_words([], [UNK, "x"], [], {"a": "A"}) == [UNK, "x"]
+    assert replace_unknown_words(["a"], [], [], {}) == []
 
 
 def test_of_several_links_the_first_counts_and_known_words_never_change() -> None:
-    assert replace_unknown(["a", "b"], ["x", UNK], [(1, 1), (0, 1), (0, 0)], {"a": "A"}) == ["x", "b"]
+    assert replace_unknown_words(["a", "b"], ["x", UNK], [(1, 1), (0, 1), (0, 0)], {"a": "A"}) == ["x", "b"]
 
 
 # ---- dictionaries
@@ -85,7 +90,7 @@ def test_a_dictionary_that_is_no_text_is_refused(tmp_path: Path) -> None:
 
 
 def word_tokenizer(text: str, marker: str = "initial") -> Tokenizer:
-    return learn([text], kind="word", size=100, marker=marker)
+    return learn_tokenizer([text], kind="word", size=100, marker=marker)
 
 
 def looks(rows: list[int], columns: int) -> Tensor:
@@ -103,8 +108,8 @@ def test_a_sentence_is_written_with_its_unknown_words_replaced(marker: str) -> N
     target = word_tokenizer("der sieht .", marker)
     ids = target.encode("der Zorb sieht Quux .")
     assert target.decode(ids) == "der <unk> sieht <unk> ."
-    rewriting = UnknownWords(source, target, {"zorb": "Zorb der Große"})
-    text, links = rewriting.write("the zorb sees quux .", ids, looks([0, 1, 2, 3, 4, 5], 6))
+    rewriting = UnknownWordReplacer(source, target, {"zorb": "Zorb der Große"})
+    text, links = rewriting.replace("the zorb sees quux .", ids, looks([0, 1, 2, 3, 4, 5], 6))
     assert text == "der Zorb der Große sieht quux ."
     assert text.split() == ["der", "Zorb", "der", "Große", "sieht", "quux", "."]
     assert links == [(0, 0), (1, 1), (1, 2), (1, 3), (2, 4), (3, 5), (4, 6)]
@@ -113,8 +118,8 @@ def test_a_sentence_is_written_with_its_unknown_words_replaced(marker: str) -> N
 @markers
 def test_words_in_another_order_are_found_by_the_alignment(marker: str) -> None:
     target = word_tokenizer("a b", marker)
-    rewriting = UnknownWords(word_tokenizer("x", marker), target, {})
-    text, links = rewriting.write("one two x three", target.encode("? b ? a ?"), looks([3, 2, 0, 4, 1], 5))
+    rewriting = UnknownWordReplacer(word_tokenizer("x", marker), target, {})
+    text, links = rewriting.replace("one two x three", target.encode("? b ? a ?"), looks([3, 2, 0, 4, 1], 5))
     # for a END was looked at, and no word more than another
     assert text == "three b one a two"
     assert [link for link in links if link[1] != 3] == [(0, 2), (1, 4), (2, 1), (3, 0)]
@@ -125,9 +130,9 @@ def test_what_stands_next_to_an_unknown_word_stays_where_it_was() -> None:
     target = word_tokenizer("< unk > (a) <unk>")
     ids = target.encode("(a zorb) <unk>")
     assert target.decode(ids) == "(a <unk>) <unk>"
-    rewriting = UnknownWords(word_tokenizer("b"), target, {"b": "Q"})
+    rewriting = UnknownWordReplacer(word_tokenizer("b"), target, {"b": "Q"})
     weights = looks([0] * len(ids), 2)
-    text, links = rewriting.write("b", ids, weights)
+    text, links = rewriting.replace("b", ids, weights)
     assert text == "(a Q) <unk>"
     assert links == [(0, n) for n in range(3)]
 
@@ -145,7 +150,7 @@ def test_numbers_and_compounds_are_copied_whole(marker: str, source: str, expect
     """Every token looks at the one in its own place, and all words are unknown."""
     target = word_tokenizer("x,-.()", marker)
     ids = target.encode(source)
-    text, links = UnknownWords(target, target, {}).write(source, ids, looks([*range(len(ids))], len(ids) + 1))
+    text, links = UnknownWordReplacer(target, target, {}).replace(source, ids, looks([*range(len(ids))], len(ids) + 1))
     assert text == source
     assert links == expected
 
@@ -153,38 +158,38 @@ def test_numbers_and_compounds_are_copied_whole(marker: str, source: str, expect
 def test_a_translation_without_unknown_words_stays_as_it_is() -> None:
     target = word_tokenizer("der Hund bellt .")
     ids = target.encode("der Hund bellt .")
-    rewriting = UnknownWords(word_tokenizer("the dog barks ."), target, DICTIONARY)
-    assert rewriting.write("the dog barks.", ids, looks([0, 1, 2, 3], 5)) == (
+    rewriting = UnknownWordReplacer(word_tokenizer("the dog barks ."), target, DICTIONARY)
+    assert rewriting.replace("the dog barks.", ids, looks([0, 1, 2, 3], 5)) == (
         "der Hund bellt .",
         [(0, 0), (1, 1), (2, 2), (2, 3)],
     )
-    assert rewriting.write("the dog barks.", [], torch.zeros(1, 5)) == ("", [])
+    assert rewriting.replace("the dog barks.", [], torch.zeros(1, 5)) == ("", [])
 
 
 def test_a_source_that_was_cut_off_is_aligned_as_far_as_it_was_read() -> None:
     """Of five words three were read, and END: the fourth column is no word."""
     target = word_tokenizer("a")
-    rewriting = UnknownWords(word_tokenizer("v w x y z"), target, {})
+    rewriting = UnknownWordReplacer(word_tokenizer("v w x y z"), target, {})
     weights = torch.tensor([[0.1, 0.2, 0.3, 0.4]])
-    assert rewriting.write("v w x y z", [target.unknown], weights) == ("x", [(2, 0)])
+    assert rewriting.replace("v w x y z", [target.unk], weights) == ("x", [(2, 0)])
 
 
 def test_the_source_may_be_cut_into_pieces() -> None:
-    source = learn(["low lower newest widest"] * 3, kind="bpe", size=280)
+    source = learn_tokenizer(["low lower newest widest"] * 3, kind="bpe", size=280)
     target = word_tokenizer("a")
     text = "lower wider"
     pieces = source.encode(text)
-    numbers = source.word_of_piece(pieces)
+    numbers = source.word_ids(pieces)
     assert len(pieces) > 2
     weights = torch.zeros(1, len(pieces) + 1)
     weights[0, numbers.index(1)] = 1.0
-    assert UnknownWords(source, target, {}).write(text, [target.unknown], weights)[0] == "wider"
+    assert UnknownWordReplacer(source, target, {}).replace(text, [target.unk], weights)[0] == "wider"
 
 
 def test_a_target_that_spells_every_word_has_no_unknown_ones() -> None:
-    spelling = learn(["abc"], kind="character", size=300)
+    spelling = learn_tokenizer(["abc"], kind="character", size=300)
     with pytest.raises(UserError, match="this run's tokenizer is of kind 'character', which spells every word"):
-        UnknownWords(spelling, spelling)
+        UnknownWordReplacer(spelling, spelling)
 
 
 # ---- which piece belongs to which word
@@ -207,5 +212,5 @@ def test_source_pieces_find_their_words_whether_they_are_known_or_not(marker: st
     """A tokenizer that knows all of them can tell by itself."""
     knows, knows_little = word_tokenizer(text, marker), word_tokenizer("the cat", marker)
     ids = knows_little.encode(text)
-    assert source_words(knows_little, text) == knows.word_of_piece(knows.encode(text))
+    assert source_words(knows_little, text) == knows.word_ids(knows.encode(text))
     assert len(source_words(knows_little, text)) == len(ids)

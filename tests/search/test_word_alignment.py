@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dragoman.search.alignment import PieceWords, attention_weights, cross_attention, word_alignment
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.search.forced_decoding import TokenWordMap, attention_weights, cross_attention, word_alignment
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 
 def links(weights: torch.Tensor, source: list[int], target: list[int]) -> list[tuple[int, int]]:
     """The links of pieces that are all letters."""
-    return word_alignment(weights, *(PieceWords.from_pieces(words, ["x"] * len(words)) for words in (source, target)))
+    return word_alignment(weights, *(TokenWordMap.from_tokens(words, ["x"] * len(words)) for words in (source, target)))
 
 
 def test_each_target_word_goes_with_the_word_that_it_looked_at_most() -> None:
@@ -35,19 +35,19 @@ def test_pieces_of_no_word_are_neither_aligned_nor_looked_at() -> None:
 
 def test_punctuation_attached_to_a_word_does_not_decide_its_link() -> None:
     """I saw a dog. / Ich habe gesehen.: the full stops look at each other, and are in other words."""
-    source = PieceWords.from_pieces([0, 1, 2, 3, 3], ["▁I", "▁saw", "▁a", "▁dog", "."])
-    target = PieceWords.from_pieces([0, 1, 2, 2], ["▁Ich", "▁habe", "▁gesehen", "."])
+    source = TokenWordMap.from_tokens([0, 1, 2, 3, 3], ["▁I", "▁saw", "▁a", "▁dog", "."])
+    target = TokenWordMap.from_tokens([0, 1, 2, 2], ["▁Ich", "▁habe", "▁gesehen", "."])
     weights = torch.eye(5)[[0, 1, 1, 4]]
     assert word_alignment(weights, source, target) == [(0, 0), (1, 1), (1, 2)]
 
 
 def test_punctuation_that_stands_alone_is_aligned() -> None:
-    source = PieceWords.from_pieces([0, 1, 1], ["▁ja", "▁nein", "."])
-    target = PieceWords.from_pieces([0, 1, 2], ["▁yes", "▁no", "▁."])
-    assert target.core == [0, 1, 2]
+    source = TokenWordMap.from_tokens([0, 1, 1], ["▁ja", "▁nein", "."])
+    target = TokenWordMap.from_tokens([0, 1, 2], ["▁yes", "▁no", "▁."])
+    assert target.core_word_ids == [0, 1, 2]
     assert word_alignment(torch.eye(3), source, target) == [(0, 0), (1, 1), (1, 2)]
-    byte = PieceWords.from_pieces([0, 0, 1], ["<0x61>", "<0x2E>", "<0xE2>"])
-    assert byte.core == [0, -1, 1]
+    byte = TokenWordMap.from_tokens([0, 0, 1], ["<0x61>", "<0x2E>", "<0xE2>"])
+    assert byte.core_word_ids == [0, -1, 1]
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_punctuation_that_stands_alone_is_aligned() -> None:
     ],
 )
 def test_the_weights_of_every_layer_and_head_can_be_had_back(name: str, paths: set[str]) -> None:
-    model = SYSTEMS[name].spec(Vocabulary(9, 9), "tiny", width=8).build().eval()
+    model = SYSTEMS[name].spec(VocabularySizes(9, 9), "tiny", model_dim=8).build().eval()
     source, target = torch.randint(4, 9, (2, 5)), torch.randint(4, 9, (2, 3))
     weights = attention_weights(model, source, torch.tensor([5, 3]), target, torch.tensor([3, 3]))
     assert weights.keys() == paths

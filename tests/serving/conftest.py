@@ -11,8 +11,8 @@ import dragoman
 from dragoman.cli import main
 from dragoman.data import phrasebook
 from dragoman.run import Run
-from dragoman.serving import Batching, Keys, Limits, Pair, Service, application, listening
-from dragoman.serving.server import server_of
+from dragoman.serving import ApiKeys, BatchingSettings, LanguagePair, Service, ServiceLimits, bind_socket, create_app
+from dragoman.serving.server import create_server
 
 Serving = Callable[..., TestClient]
 
@@ -23,7 +23,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("serving")
     phrasebook.write(place / "book", pairs=300, valid=10, test=10)
     settings = [
-        "system.settings.width=16",
+        "system.settings.model_dim=16",
         "system.settings.layers=1",
         "training.batch_tokens=400",
         "text.vocab_size=400",
@@ -51,10 +51,12 @@ def serving(run: Run) -> Iterator[Serving]:
     opened = []
 
     def open_client(
-        limits: Limits | None = None, keys: Keys | None = None, batching: Batching | None = None
+        limits: ServiceLimits | None = None, keys: ApiKeys | None = None, batching: BatchingSettings | None = None
     ) -> TestClient:
-        service = Service([(run, Pair("en", "de"))], limits or Limits(rate=0), batching, keys)
-        client = TestClient(application(service), raise_server_exceptions=False)
+        service = Service(
+            [(run, LanguagePair("en", "de"))], limits or ServiceLimits(requests_per_minute=0), batching, keys
+        )
+        client = TestClient(create_app(service), raise_server_exceptions=False)
         client.__enter__()
         opened.append(client)
         return client
@@ -72,13 +74,13 @@ def client(serving: Serving) -> TestClient:
 @pytest.fixture(scope="module")
 def service(run: Run) -> Service:
     """A service that listens."""
-    return Service([(run, Pair("en", "de"))], Limits(rate=0, patience=300))
+    return Service([(run, LanguagePair("en", "de"))], ServiceLimits(requests_per_minute=0, receive_timeout=300))
 
 
 @pytest.fixture(scope="module")
 def hasty_service(run: Run) -> Service:
     """A service that waits half a second for a request to arrive."""
-    return Service([(run, Pair("en", "de"))], Limits(rate=0, patience=0.5))
+    return Service([(run, LanguagePair("en", "de"))], ServiceLimits(requests_per_minute=0, receive_timeout=0.5))
 
 
 @pytest.fixture(scope="module")
@@ -92,8 +94,8 @@ def hasty(hasty_service: Service) -> Iterator[tuple[str, int]]:
 
 
 def listen(service: Service) -> Iterator[tuple[str, int]]:
-    ready, bound = threading.Event(), listening("127.0.0.1", 0)
-    server = server_of(service, ready.set)
+    ready, bound = threading.Event(), bind_socket("127.0.0.1", 0)
+    server = create_server(service, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     assert ready.wait(300)

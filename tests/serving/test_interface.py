@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.search import Beam, Sample
-from dragoman.serving import Keys, Limits
+from dragoman.serving import ApiKeys, ServiceLimits
 
 PAIR = {"source": "en", "target": "de"}
 TEXT = "Anna reads the book. The man sleeps.\n\nThe dog sees him."
@@ -50,7 +50,7 @@ def test_forms_and_addresses_are_read_too(client: TestClient, run: Run, way: str
 
 def test_alternatives_are_the_next_best(client: TestClient, run: Run) -> None:
     answer = client.post("/translate", json={"q": "Anna reads.", **PAIR, "alternatives": 3}).json()
-    found = run.translate(["Anna reads."], search=Beam(5, best=4, length=run.length))[0]
+    found = run.translate(["Anna reads."], search=Beam(5, n_best=4, length_limit=run.length_limit))[0]
     assert answer["translatedText"] == found.text
     others = [one.text for one in found.alternatives]
     assert answer["alternatives"] == [one for one in dict.fromkeys(others) if one != found.text]
@@ -84,7 +84,7 @@ def test_languages_are_listed_and_told_apart(client: TestClient) -> None:
 
 def test_health_settings_and_counters(client: TestClient) -> None:
     assert client.get("/health").json() == {"status": "ok"}
-    assert client.get("/frontend/settings").json()["charLimit"] == Limits().characters
+    assert client.get("/frontend/settings").json()["charLimit"] == ServiceLimits().max_characters
     client.post("/translate", json={"q": "Anna reads.", **PAIR})
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
@@ -115,7 +115,7 @@ def test_scores_alignments_and_n_best(client: TestClient, run: Run) -> None:
     asked = {"text": ["Anna reads. The man sleeps."], "best": 2, "alignment": True, "token_scores": True}
     (answer,) = client.post("/v1/translate", json=asked).json()["translations"]
     found = run.translate(
-        ["Anna reads.", "The man sleeps."], search=Beam(5, best=2, length=run.length), token_scores=True
+        ["Anna reads.", "The man sleeps."], search=Beam(5, n_best=2, length_limit=run.length_limit), token_scores=True
     )
     assert answer["text"] == " ".join(one.text for one in found)
     for sentence, one in zip(answer["sentences"], found, strict=True):
@@ -207,7 +207,7 @@ def test_every_answer_is_the_one_that_is_given_alone(client: TestClient, run: Ru
 
 
 def test_keys_are_asked_for_where_there_are_some(serving: Callable[..., TestClient]) -> None:
-    client = serving(keys=Keys(["secret"]))
+    client = serving(keys=ApiKeys(["secret"]))
     asked = {"q": "Anna reads.", **PAIR}
     assert client.post("/translate", json=asked).status_code == 403
     assert client.post("/translate", json={**asked, "api_key": "wrong"}).status_code == 403
@@ -220,7 +220,7 @@ def test_keys_are_asked_for_where_there_are_some(serving: Callable[..., TestClie
 
 
 def test_a_client_that_asks_too_often_is_slowed_down(serving: Callable[..., TestClient]) -> None:
-    client = serving(Limits(rate=12))  # two at once, then one every five seconds
+    client = serving(ServiceLimits(requests_per_minute=12))  # two at once, then one every five seconds
     answers = [client.post("/detect", json={"q": "a"}) for _ in range(3)]
     assert [one.status_code for one in answers] == [200, 200, 429]
     assert 1 <= int(answers[2].headers["retry-after"]) <= 6
@@ -228,7 +228,9 @@ def test_a_client_that_asks_too_often_is_slowed_down(serving: Callable[..., Test
 
 
 def test_too_much_is_refused(serving: Callable[..., TestClient]) -> None:
-    client = serving(Limits(rate=0, characters=20, texts=2, body=1000, seconds=1e-9))
+    client = serving(
+        ServiceLimits(requests_per_minute=0, max_characters=20, max_texts=2, max_body_bytes=1000, timeout=1e-9)
+    )
     for q, status in (("a" * 21, 400), (["a", "b", "c"], 400), ("a" * 2000, 413), (["a" * 15, "b" * 15], 400)):
         answer = client.post("/translate", json={"q": q, **PAIR})
         assert (answer.status_code, list(answer.json())) == (status, ["error"])

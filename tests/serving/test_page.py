@@ -20,8 +20,8 @@ import dragoman
 from dragoman.cli import main
 from dragoman.data import phrasebook
 from dragoman.run import Run
-from dragoman.serving import Keys, Limits, Pair, Service, listening
-from dragoman.serving.server import server_of
+from dragoman.serving import ApiKeys, LanguagePair, Service, ServiceLimits, bind_socket
+from dragoman.serving.server import create_server
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the page is tested with Playwright")
 BROWSER = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
@@ -48,7 +48,7 @@ CHINESE = {
 def train(place: Path, name: str, files: list[Path], system: str, steps: int, *more: str) -> Run:
     """A small run that has learned a little."""
     settings = [
-        "system.settings.width=32",
+        "system.settings.model_dim=32",
         "training.batch_tokens=400",
         "training.warmup_steps=10",
         "search.max_target_length=12",
@@ -77,7 +77,7 @@ def written(place: Path, endings: tuple[str, str], parts: dict[str, list[tuple[s
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Run, Pair]]]:
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Run, LanguagePair]]]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the browser wants to run too
     place = tmp_path_factory.mktemp("page")
@@ -87,18 +87,18 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[tuple[Run, P
     hebrew = written(place, ("en", "he"), HEBREW, " ")
     chinese = written(place, ("zh", "en"), CHINESE, "")
     yield [
-        (train(place, "attentive", book, "transformer", 30, size, *layers), Pair("en", "de")),
-        (train(place, "recurrent", book, "bahdanau", 6, size, "system.settings.layers=1"), Pair("en", "de")),
-        (train(place, "fixed", book, "sutskever", 2, size, "system.settings.layers=1"), Pair("en", "de")),
-        (train(place, "right", hebrew, "transformer", 20, "text.vocab_size=330", *layers), Pair("en", "he")),
-        (train(place, "east", chinese, "transformer", 20, "text.vocab_size=340", *layers), Pair("zh", "en")),
+        (train(place, "attentive", book, "transformer", 30, size, *layers), LanguagePair("en", "de")),
+        (train(place, "recurrent", book, "bahdanau", 6, size, "system.settings.layers=1"), LanguagePair("en", "de")),
+        (train(place, "fixed", book, "sutskever", 2, size, "system.settings.layers=1"), LanguagePair("en", "de")),
+        (train(place, "right", hebrew, "transformer", 20, "text.vocab_size=330", *layers), LanguagePair("en", "he")),
+        (train(place, "east", chinese, "transformer", 20, "text.vocab_size=340", *layers), LanguagePair("zh", "en")),
     ]
     torch.set_num_threads(threads)
 
 
 def served(service: Service) -> Iterator[str]:
-    ready, bound = threading.Event(), listening("127.0.0.1", 0)
-    server = server_of(service, ready.set)
+    ready, bound = threading.Event(), bind_socket("127.0.0.1", 0)
+    server = create_server(service, ready.set)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]})
     thread.start()
     assert ready.wait(300)
@@ -109,8 +109,8 @@ def served(service: Service) -> Iterator[str]:
 
 
 @pytest.fixture(scope="module")
-def home(runs: list[tuple[Run, Pair]]) -> Iterator[str]:
-    yield from served(Service(runs, Limits(rate=0, pieces=40)))
+def home(runs: list[tuple[Run, LanguagePair]]) -> Iterator[str]:
+    yield from served(Service(runs, ServiceLimits(requests_per_minute=0, max_inspected_tokens=40)))
 
 
 @pytest.fixture(scope="module")
@@ -161,14 +161,14 @@ def weight(word: Any) -> float:
     return float(word.evaluate("one => getComputedStyle(one).getPropertyValue('--weight')"))
 
 
-def own(runs: list[tuple[Run, Pair]], number: int, text: str = SENTENCE) -> str:
+def own(runs: list[tuple[Run, LanguagePair]], number: int, text: str = SENTENCE) -> str:
     return runs[number][0].translate([text], alignment=False)[0].text
 
 
 # ---- translating
 
 
-def test_what_is_typed_is_translated(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_what_is_typed_is_translated(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show()
     assert page.locator("#source").evaluate("one => one === document.activeElement")
     page.keyboard.type("The man")
@@ -188,7 +188,7 @@ def test_an_example_can_be_taken(show: Opening) -> None:
     page.locator(".stage").wait_for()
 
 
-def test_what_is_typed_while_the_page_loads_is_kept(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_what_is_typed_while_the_page_loads_is_kept(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page, held = show(), []
     page.route("**/v1/runs", lambda route: held.append(route))  # Playwright takes no built-in method
     with page.expect_request("**/v1/runs"):
@@ -199,7 +199,7 @@ def test_what_is_typed_while_the_page_loads_is_kept(show: Opening, runs: list[tu
     sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
 
 
-def test_the_latest_text_wins(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_the_latest_text_wins(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=" ".join([SENTENCE] * 30))
     page.locator(".result li").nth(1).wait_for()
     page.locator("#source").fill("The man sleeps.")
@@ -233,7 +233,7 @@ def test_four_hundred_words_stay_responsive(show: Opening) -> None:
     assert sideways(page) <= 0
 
 
-def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page, mine = show(text=SENTENCE), "Der Mann schläft."
     page.locator(".stage").wait_for()
     found = own(runs, 0)
@@ -264,16 +264,16 @@ def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tupl
 # ---- attention
 
 
-def test_words_light_up_as_they_were_looked_at(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_words_light_up_as_they_were_looked_at(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=SENTENCE)
     page.locator("[data-word=q0]").hover()
     lit = [weight(word) for word in page.locator(".word[data-word^=k]").all()]
     seen = runs[0][0].lens(SENTENCE)
-    assert seen.cross is not None
+    assert seen.cross_attention is not None
     assert sum(lit) == pytest.approx(1, abs=1e-3)
     assert max(lit) > 0
-    pieces = [n for n, word in enumerate(seen.target.word_of_piece) if word == 0]  # type: ignore[union-attr]
-    last = seen.cross[pieces].mean(0)[-1].item()  # END stands alone
+    pieces = [n for n, word in enumerate(seen.target.word_ids) if word == 0]  # type: ignore[union-attr]
+    last = seen.cross_attention[pieces].mean(0)[-1].item()  # END stands alone
     assert lit[-1] == pytest.approx(last, abs=1e-3)
     sync_api.expect(page.locator(".told")).to_contain_text("looked at")
     page.locator("[data-word=k1]").hover()
@@ -333,7 +333,7 @@ def test_chinese_has_pieces_for_words(show: Opening) -> None:
 # ---- probabilities
 
 
-def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     run = runs[0][0]
     page = show(text=SENTENCE, view="probabilities")
     first = page.locator(".chip").first
@@ -343,7 +343,7 @@ def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple
     options.nth(1).click()
     sync_api.expect(page.locator(".chip.forced")).to_have_count(1)
     step = run.lens(SENTENCE, alternatives=8).steps[0]
-    token = step.alternatives[1].token
+    token = step.alternatives[1].token_id
     expected = run.lens(SENTENCE, prefix=[token])
     assert expected.target is not None
     sync_api.expect(page.locator(".chip .piece").first).to_have_text(other)
@@ -362,7 +362,7 @@ def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple
 # ---- the beam
 
 
-def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=SENTENCE, view="beam", beam=3)
     told = page.locator(".toolbar output")
     told.wait_for()
@@ -381,10 +381,10 @@ def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, Pair]]
     sync_api.expect(told).to_have_text(f"step {steps} of {steps}")
     fates = set(page.locator(".hypotheses tr[class]").evaluate_all("all => all.map((one) => one.classList[0])"))
     assert fates <= {"kept", "pruned", "finished", "cut"}
-    tree = runs[0][0].lens(SENTENCE, search=runs[0][0].beam(3)).beam
+    tree = runs[0][0].lens(SENTENCE, search=runs[0][0].beam_config(3)).beam
     assert tree is not None
     assert page.locator(".node").count() == len(tree.nodes) - 1
-    last = page.locator(f"[data-node='{tree.best.number}']")
+    last = page.locator(f"[data-node='{tree.best.index}']")
     assert last.locator("text").first.text_content().startswith("1.")
     assert sideways(page) <= 0
 
@@ -392,7 +392,7 @@ def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, Pair]]
 # ---- two runs, training, positions
 
 
-def test_two_runs_stand_side_by_side(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_two_runs_stand_side_by_side(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=SENTENCE)
     page.get_by_label("beside").select_option("recurrent")
     results = page.locator(".result li button")
@@ -432,7 +432,7 @@ def test_a_link_shows_the_same_again(show: Opening) -> None:
     assert again.locator("#source").input_value() == text
 
 
-def test_a_link_that_fits_no_more_says_so(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
+def test_a_link_that_fits_no_more_says_so(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     link = {"run": "gone", "beam": 7, "forced": "0.0-999999", "text": SENTENCE, "view": "probabilities"}
     page = show(expected="status of 400", **link)
     sync_api.expect(page.locator("#notice")).to_contain_text("gone, which is not served here; this is attentive.")
@@ -493,8 +493,8 @@ def test_what_is_too_long_to_look_into_is_said(show: Opening) -> None:
     sync_api.expect(page.locator(".views .empty")).to_contain_text("of at most 40 pieces can be looked into")
 
 
-def test_a_key_is_asked_for(show: Opening, runs: list[tuple[Run, Pair]]) -> None:
-    for at in served(Service(runs[:1], Limits(rate=0), keys=Keys(["secret"]))):
+def test_a_key_is_asked_for(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+    for at in served(Service(runs[:1], ServiceLimits(requests_per_minute=0), keys=ApiKeys(["secret"]))):
         page = show(at, expected="status of 403", text=SENTENCE)
         page.get_by_label("This service wants an API key").fill("secret")
         page.keyboard.press("Enter")

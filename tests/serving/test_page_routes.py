@@ -11,7 +11,7 @@ from starlette.testclient import TestClient
 
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.serving import Keys, Limits, Pair, Service, application
+from dragoman.serving import ApiKeys, LanguagePair, Service, ServiceLimits, create_app
 
 Serving = Callable[..., TestClient]
 SENTENCE = "Anna reads the book."
@@ -44,14 +44,14 @@ def test_nothing_else_is_given(client: TestClient, name: str) -> None:
 def test_a_sentence_is_looked_into(client: TestClient, run: Run) -> None:
     answer = client.post("/v1/lens", json={"text": SENTENCE, "alternatives": 3})
     assert answer.status_code == 200
-    assert answer.json() == {"run": "run", "forced": 0, "seen": run.lens(SENTENCE, alternatives=3).to_json()}
+    assert answer.json() == {"run": "run", "forced": 0, "seen": run.lens(SENTENCE, alternatives=3).to_dict()}
     rows = answer.json()["seen"]["attention"][0]["weights"][0]
     assert all(math.isclose(sum(row), 1, abs_tol=1e-4) for row in rows)
 
 
 def test_a_given_translation_and_a_search(client: TestClient, run: Run) -> None:
     given = client.post("/v1/lens", json={"text": SENTENCE, "translation": "Anna liest."}).json()["seen"]
-    assert given == run.lens(SENTENCE, "Anna liest.").to_json()
+    assert given == run.lens(SENTENCE, "Anna liest.").to_dict()
     seen = client.post("/v1/lens", json={"text": SENTENCE, "search": {"kind": "Beam", "size": 2}}).json()["seen"]
     assert max(node["row"] for node in seen["beam"]["nodes"]) == 1
 
@@ -60,23 +60,23 @@ def test_a_translation_goes_on_from_tokens(client: TestClient, run: Run) -> None
     """What is forced costs what the model says, and what follows is the run's own."""
     step = run.lens(SENTENCE).steps[0]
     other = step.alternatives[-1]
-    answer = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [other.token]}).json()
+    answer = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [other.token_id]}).json()
     assert answer["forced"] == 1
-    assert answer["seen"]["steps"][0]["token"] == other.token
+    assert answer["seen"]["steps"][0]["token"] == other.token_id
     assert math.isclose(answer["seen"]["steps"][0]["probability"], other.probability, abs_tol=1e-5)
     whole = [one["token"] for one in answer["seen"]["steps"]][:3]
-    assert [one.token for one in run.lens(SENTENCE, prefix=whole).steps][:3] == whole
+    assert [one.token_id for one in run.lens(SENTENCE, prefix=whole).steps][:3] == whole
 
 
 def test_end_can_be_forced(client: TestClient, run: Run) -> None:
-    first = run.lens(SENTENCE).steps[0].token
-    seen = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [first, run.framing.end]}).json()["seen"]
-    assert [step["token"] for step in seen["steps"]] == [first, run.framing.end]
+    first = run.lens(SENTENCE).steps[0].token_id
+    seen = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [first, run.framing.eos]}).json()["seen"]
+    assert [step["token"] for step in seen["steps"]] == [first, run.framing.eos]
     assert (seen["found"], seen["finished"], seen["beam"]) == (False, True, None)
 
 
 def test_tokens_that_cannot_be_written_are_refused(client: TestClient, run: Run) -> None:
-    for prefix in ([10**9], [-1], [run.framing.pad], [run.framing.end, 300], [10**30]):
+    for prefix in ([10**9], [-1], [run.framing.pad], [run.framing.eos, 300], [10**30]):
         answer = client.post("/v1/lens", json={"text": SENTENCE, "prefix": prefix})
         assert (answer.status_code, "cannot begin with the token" in answer.json()["error"]) == (400, True)
     with pytest.raises(UserError, match="cannot begin"):
@@ -102,18 +102,20 @@ def test_what_cannot_be_looked_into_is_said(client: TestClient, fields: dict[str
 
 
 def test_too_much_attention_is_refused(serving: Serving) -> None:
-    answer = serving(Limits(rate=0, weights=10)).post("/v1/lens", json={"text": SENTENCE})
+    answer = serving(ServiceLimits(requests_per_minute=0, max_attention_weights=10)).post(
+        "/v1/lens", json={"text": SENTENCE}
+    )
     assert (answer.status_code, "weights" in answer.json()["error"]) == (400, True)
 
 
 def test_looks_wait_for_the_device_and_too_many_are_refused_at_once(run: Run) -> None:
-    service = Service([(run, Pair("en", "de"))], Limits(rate=0, looks=2))
-    with TestClient(application(service)) as client, ThreadPoolExecutor(3) as pool:
+    service = Service([(run, LanguagePair("en", "de"))], ServiceLimits(requests_per_minute=0, max_inspections=2))
+    with TestClient(create_app(service)) as client, ThreadPoolExecutor(3) as pool:
 
         def ask() -> int:
             return client.post("/v1/lens", json={"text": SENTENCE}).status_code
 
-        with service.device:
+        with service.device_lock:
             asked = [pool.submit(ask) for _ in range(3)]
             assert next(as_completed(asked, timeout=300)).result() == 503
         assert sorted(future.result() for future in asked) == [200, 200, 503]
@@ -143,7 +145,7 @@ def test_unknown_runs_are_said(client: TestClient, what: str) -> None:
 
 @pytest.mark.parametrize("address", ["curves", "positions", "examples"])
 def test_keys_are_wanted(serving: Serving, address: str) -> None:
-    client = serving(keys=Keys(["secret"]))
+    client = serving(keys=ApiKeys(["secret"]))
     assert client.get(f"/v1/runs/run/{address}").status_code == 403
     assert client.post("/v1/lens", json={"text": SENTENCE}).status_code == 403
     known = {"authorization": "Bearer secret"}

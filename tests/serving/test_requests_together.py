@@ -10,13 +10,13 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.run import Translation
-from dragoman.search import Beam, MinimumRisk, Sample
-from dragoman.serving.batching import Batcher, Job, Way, draws
-from dragoman.serving.metrics import Metrics
-from dragoman.serving.refusal import RequestError
-from dragoman.serving.settings import Batching
+from dragoman.search import Beam, MinimumBayesRisk, Sample
+from dragoman.serving.request_batching import Batcher, DecodeOptions, TranslationJob, is_stochastic
+from dragoman.serving.request_error import RequestError
+from dragoman.serving.service_metrics import Metrics
+from dragoman.serving.service_settings import BatchingSettings
 
-WAY = Way(Beam(1))
+WAY = DecodeOptions(Beam(1))
 
 
 class Upper:
@@ -49,7 +49,7 @@ def batcher(run: Upper) -> Iterator[Callable[..., Batcher]]:
     made = []
 
     def make(tokens: int | None = None, delay: float = 0.0, most: int = 100) -> Batcher:
-        one = Batcher(run, "upper", threading.Lock(), Batching(tokens, delay), most, Metrics())  # type: ignore[arg-type]
+        one = Batcher(run, "upper", threading.Lock(), BatchingSettings(tokens, delay), most, Metrics())  # type: ignore[arg-type]
         made.append(one)
         one.start()
         return one
@@ -60,27 +60,27 @@ def batcher(run: Upper) -> Iterator[Callable[..., Batcher]]:
         one.close()
 
 
-def job(*texts: str, way: Way = WAY) -> Job:
-    return Job(texts, [1] * len(texts), way)
+def job(*texts: str, way: DecodeOptions = WAY) -> TranslationJob:
+    return TranslationJob(texts, [1] * len(texts), way)
 
 
-def busy(run: Upper, batcher: Batcher) -> Job:
+def busy(run: Upper, batcher: Batcher) -> TranslationJob:
     """The run is kept at work until it may go on."""
     run.may.clear()
-    first = batcher.accept(job("first"))
+    first = batcher.submit(job("first"))
     while not run.batches:
         time.sleep(0.001)
     return first
 
 
-def texts(one: Job) -> list[str]:
-    return [found.text for found in one.answer.result(300)]
+def texts(one: TranslationJob) -> list[str]:
+    return [found.text for found in one.future.result(300)]
 
 
 def test_what_comes_while_a_batch_runs_is_the_next_batch(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher()
     busy(run, one)
-    waiting = [one.accept(job(name, name * 2)) for name in "abc"]
+    waiting = [one.submit(job(name, name * 2)) for name in "abc"]
     run.may.set()
     assert [texts(some) for some in waiting] == [["A", "AA"], ["B", "BB"], ["C", "CC"]]
     assert run.batches == [["first"], ["a", "aa", "b", "bb", "c", "cc"]]
@@ -88,7 +88,7 @@ def test_what_comes_while_a_batch_runs_is_the_next_batch(run: Upper, batcher: Ca
 
 def test_a_run_with_nothing_to_do_waits_for_others_to_join(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(delay=2.0)
-    waiting = [one.accept(job(name)) for name in "ab"]
+    waiting = [one.submit(job(name)) for name in "ab"]
     assert [texts(some) for some in waiting] == [["A"], ["B"]]
     assert run.batches == [["a", "b"]]
 
@@ -96,14 +96,14 @@ def test_a_run_with_nothing_to_do_waits_for_others_to_join(run: Upper, batcher: 
 def test_it_does_not_wait_when_the_batch_is_full(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(tokens=2)
     object.__setattr__(one.batching, "delay", 1e6)  # seconds, for which nobody would wait
-    assert texts(one.accept(job("a", "b"))) == ["A", "B"]
+    assert texts(one.submit(job("a", "b"))) == ["A", "B"]
 
 
 def test_a_batch_has_no_more_tokens_than_its_budget(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(tokens=5)
     busy(run, one)
-    large = one.accept(Job(["l"], [7], WAY))
-    waiting = one.accept(Job(list("abc"), [2, 2, 2], WAY))
+    large = one.submit(TranslationJob(["l"], [7], WAY))
+    waiting = one.submit(TranslationJob(list("abc"), [2, 2, 2], WAY))
     run.may.set()
     assert texts(waiting) == ["A", "B", "C"]
     assert texts(large) == ["L"]
@@ -113,8 +113,8 @@ def test_a_batch_has_no_more_tokens_than_its_budget(run: Upper, batcher: Callabl
 def test_a_long_text_lets_short_ones_pass(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(tokens=20)
     busy(run, one)
-    long = one.accept(job(*["x"] * 60))
-    short = one.accept(job("y"))
+    long = one.submit(job(*["x"] * 60))
+    short = one.submit(job("y"))
     run.may.set()
     assert texts(short) == ["Y"]
     assert len(texts(long)) == 60
@@ -124,8 +124,8 @@ def test_a_long_text_lets_short_ones_pass(run: Upper, batcher: Callable[..., Bat
 def test_a_request_that_was_given_up_costs_nothing(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher()
     busy(run, one)
-    left, stays = one.accept(job("gone")), one.accept(job("here"))
-    assert left.answer.cancel()
+    left, stays = one.submit(job("gone")), one.submit(job("here"))
+    assert left.future.cancel()
     run.may.set()
     assert texts(stays) == ["HERE"]
     assert run.batches == [["first"], ["here"]]
@@ -134,42 +134,42 @@ def test_a_request_that_was_given_up_costs_nothing(run: Upper, batcher: Callable
 def test_a_failure_is_answered_to_whom_it_concerns(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher()
     busy(run, one)
-    good, bad = one.accept(job("good")), one.accept(job("bad"))
+    good, bad = one.submit(job("good")), one.submit(job("bad"))
     run.may.set()
     assert texts(good) == ["GOOD"]
     with pytest.raises(ValueError, match="bad"):
-        bad.answer.result(300)
-    assert texts(one.accept(job("next"))) == ["NEXT"]
+        bad.future.result(300)
+    assert texts(one.submit(job("next"))) == ["NEXT"]
 
 
 def test_ways_to_search_are_not_mixed_and_draws_are_alone(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher()
     busy(run, one)
-    drawn = [one.accept(job("a", "b", way=Way(Sample()))) for _ in range(2)]
-    wide = one.accept(job("c", way=Way(Beam(2))))
+    drawn = [one.submit(job("a", "b", way=DecodeOptions(Sample()))) for _ in range(2)]
+    wide = one.submit(job("c", way=DecodeOptions(Beam(2))))
     run.may.set()
     assert [texts(some) for some in drawn] == [["A0", "B1"]] * 2  # by their number within the request
     assert texts(wide) == ["C"]
     assert sorted(run.batches[1:]) == [["a", "b"], ["a", "b"], ["c"]]
-    assert draws(MinimumRisk(Sample(best=4)))
-    assert not draws(MinimumRisk(Beam(4, best=4)))
+    assert is_stochastic(MinimumBayesRisk(Sample(n_best=4)))
+    assert not is_stochastic(MinimumBayesRisk(Beam(4, n_best=4)))
 
 
 def test_a_full_queue_refuses_at_once(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(most=2)
     busy(run, one)
-    waiting = [one.accept(job("a")), one.accept(job("b"))]
+    waiting = [one.submit(job("a")), one.submit(job("b"))]
     with pytest.raises(RequestError) as refused:
-        one.accept(job("c"))
-    assert (refused.value.status, refused.value.retry) == (503, 1)
-    waiting[0].answer.cancel()  # which makes room
-    one.accept(job("d"))
+        one.submit(job("c"))
+    assert (refused.value.status, refused.value.retry_after) == (503, 1)
+    waiting[0].future.cancel()  # which makes room
+    one.submit(job("d"))
 
 
 def test_closing_finishes_what_was_accepted(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(delay=5.0)
-    accepted = [one.accept(job(name)) for name in "abc"]
+    accepted = [one.submit(job(name)) for name in "abc"]
     one.close()
     assert [texts(some) for some in accepted] == [["A"], ["B"], ["C"]]
     with pytest.raises(RequestError, match="stopped"):
-        one.accept(job("d"))
+        one.submit(job("d"))

@@ -20,7 +20,7 @@ from libretranslatepy import LibreTranslateAPI
 
 from dragoman.cli import main
 from dragoman.run import Run
-from dragoman.serving import Service, listening
+from dragoman.serving import Service, bind_socket
 
 PAIR = {"source": "en", "target": "de"}
 PATIENCE = 300  # seconds: an upper bound for a busy machine
@@ -93,7 +93,7 @@ def test_a_second_request_must_come_whole_too(hasty: tuple[str, int]) -> None:
 
 def test_a_long_answer_is_waited_for(hasty: tuple[str, int], hasty_service: Service) -> None:
     with socket.create_connection(hasty) as client:
-        with hasty_service.device:  # the run cannot work now
+        with hasty_service.device_lock:  # the run cannot work now
             send(client, json.dumps({"q": "Anna reads.", **PAIR}).encode())
             client.settimeout(1.5)  # seconds, of which 0.5 are the client's
             with pytest.raises(TimeoutError):
@@ -110,7 +110,7 @@ def test_a_client_that_leaves_costs_no_more(
     answer = served.batcher._answer
     monkeypatch.setattr(served.batcher, "_answer", lambda batch: (batches.append(batch), answer(batch)))
     body = json.dumps({"q": "Anna reads.", **PAIR}).encode()
-    with service.device:  # the run cannot work now
+    with service.device_lock:  # the run cannot work now
         first = threading.Thread(target=ask, args=(url, body))
         first.start()
         _until(lambda: batches)
@@ -119,7 +119,7 @@ def test_a_client_that_leaves_costs_no_more(
         leaving.sendall(b"content-length: %d\r\n\r\n" % len(body) + body)
         _until(lambda: len(served.batcher._jobs) == 1)
         leaving.close()
-        _until(lambda: all(job.answer.cancelled() for job in served.batcher._jobs))
+        _until(lambda: all(job.future.cancelled() for job in served.batcher._jobs))
     first.join()
     _until(lambda: 'route="/translate",status="499"' in service.metrics.text())
     assert ask(url, body)[0] == 200
@@ -175,7 +175,7 @@ def test_what_cannot_be_served_is_said(
         assert ended.value.code == 2
         return capsys.readouterr().err
 
-    with listening("127.0.0.1", 0) as taken:
+    with bind_socket("127.0.0.1", 0) as taken:
         taken.listen()
         assert "nothing can listen" in said(folder, "--port", taken.getsockname()[1])
     assert "does not exist" in said(tmp_path / "none")

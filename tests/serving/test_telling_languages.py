@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.serving.detection import Detector, trigrams
-from dragoman.serving.languages import Pair, pair_of, told
-from dragoman.serving.markup import Markup
+from dragoman.serving.html_text import HtmlText
+from dragoman.serving.language_detection import LanguageDetector, trigrams
+from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
 
 
 def run(folder: str, source: tuple[str, ...] = (), target: tuple[str, ...] = ()) -> SimpleNamespace:
@@ -29,21 +29,21 @@ def run(folder: str, source: tuple[str, ...] = (), target: tuple[str, ...] = ())
     ],
 )
 def test_files_and_folders_tell_the_languages_of_a_run(one: SimpleNamespace, pair: tuple[str, str]) -> None:
-    assert pair_of(one) == pair  # type: ignore[arg-type]
+    assert infer_language_pair(one) == pair  # type: ignore[arg-type]
 
 
 def test_languages_that_are_not_known_are_asked_for() -> None:
     with pytest.raises(UserError, match="=en-de"):
-        pair_of(run("runs/my", ("train.src",), ("train.tgt",)))  # type: ignore[arg-type]
-    assert told("runs/my=en-de") == (Path("runs/my"), Pair("en", "de"))
-    assert told("runs/my=zh-Hans_EN") == (Path("runs/my"), Pair("zh-hans", "en"))
-    assert told("runs/my") == (Path("runs/my"), None)
+        infer_language_pair(run("runs/my", ("train.src",), ("train.tgt",)))  # type: ignore[arg-type]
+    assert parse_run_argument("runs/my=en-de") == (Path("runs/my"), LanguagePair("en", "de"))
+    assert parse_run_argument("runs/my=zh-Hans_EN") == (Path("runs/my"), LanguagePair("zh-hans", "en"))
+    assert parse_run_argument("runs/my") == (Path("runs/my"), None)
 
 
 def test_a_folder_may_have_the_sign_in_its_name(tmp_path: Path) -> None:
     (tmp_path / "a=b").mkdir()
-    assert told(str(tmp_path / "a=b")) == (tmp_path / "a=b", None)
-    assert told(f"{tmp_path / 'a=b'}=en-de") == (tmp_path / "a=b", Pair("en", "de"))
+    assert parse_run_argument(str(tmp_path / "a=b")) == (tmp_path / "a=b", None)
+    assert parse_run_argument(f"{tmp_path / 'a=b'}=en-de") == (tmp_path / "a=b", LanguagePair("en", "de"))
 
 
 def test_trigrams_are_of_letters_between_spaces() -> None:
@@ -51,20 +51,20 @@ def test_trigrams_are_of_letters_between_spaces() -> None:
 
 
 def test_the_confidence_is_that_of_bayes_times_what_is_known() -> None:
-    detector = Detector()
+    detector = LanguageDetector()
     detector.learn("xx", ["aa"])
     detector.learn("yy", ["bb"])
     # " aa" and "aa " of xx, " bb" and "bb " of yy: each is (1 + 0.1) / (2 + 0.5) in its own, 0.1 / 2.5 in the other
     assert detector("aa") == [("xx", pytest.approx(100 * 11**2 / (11**2 + 1), abs=0.1)), ("yy", 0.0)]
     assert detector("12") == []
     assert [confidence for _, confidence in detector("cc")] == [0.0, 0.0]
-    assert Detector()("aa") == []
+    assert LanguageDetector()("aa") == []
 
 
 def test_markup_is_parted_and_joined() -> None:
     text = "a &amp; b<br/>c <b title='x>y'>d</b> 1 < 2<script>if (a<b) {}</script><!-- <i> -->"
-    found = Markup(text)
+    found = HtmlText(text)
     assert found.texts == ["a & b", "c ", "d", " 1 < 2", "", ""]
-    assert found.joined(["A & B", "C ", "D", " 1 < 2", "", ""]) == (
+    assert found.join(["A & B", "C ", "D", " 1 < 2", "", ""]) == (
         "A &amp; B<br/>C <b title='x>y'>D</b> 1 &lt; 2<script>if (a<b) {}</script><!-- <i> -->"
     )

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.models import EncoderDecoderModel, count_parameters
-from dragoman.parts.convolution import DilatedBlock, NormalisedLinear
+from dragoman.parts.convolution import DilatedBlock, WeightNormLinear
 from dragoman.parts.mixer import Layout
-from dragoman.parts.spec import find
-from dragoman.search.alignment import attention_weights, cross_attention
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.parts.spec import find_specs
+from dragoman.search.forced_decoding import attention_weights, cross_attention
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 Array = npt.NDArray[np.float64]
 
@@ -23,7 +23,7 @@ SOURCE, SOURCE_LENGTHS = torch.tensor([[4, 5, 6, 7], [8, 4, 0, 0]]), torch.tenso
 TARGET, TARGET_LENGTHS = torch.tensor([[2, 6, 8], [2, 4, 7]]), torch.tensor([3, 3])
 
 
-def model_of(name: str, vocabulary: Vocabulary, **settings: Any) -> EncoderDecoderModel:
+def model_of(name: str, vocabulary: VocabularySizes, **settings: Any) -> EncoderDecoderModel:
     model = SYSTEMS[name].spec(vocabulary, **settings).build().eval()
     assert isinstance(model, EncoderDecoderModel)
     return model
@@ -93,8 +93,14 @@ def sentences() -> list[tuple[int, list[int], list[int]]]:
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (2, 3), (2, 5)])
 @torch.no_grad()
 def test_convs2s_place_by_place(layers: int, kernel: int) -> None:
-    settings: dict[str, Any] = {"width": 4, "layers": layers, "kernel": kernel, "dropout": 0.0, "tied": False}
-    model = model_of("convs2s", Vocabulary(9, 10), **settings)
+    settings: dict[str, Any] = {
+        "model_dim": 4,
+        "layers": layers,
+        "kernel_size": kernel,
+        "dropout": 0.0,
+        "tie_output": False,
+    }
+    model = model_of("convs2s", VocabularySizes(9, 10), **settings)
     for weight in model.parameters():  # biases and gains too
         nn.init.normal_(weight, std=0.7)
     logits = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
@@ -119,20 +125,22 @@ def test_convs2s_has_the_weights_of_its_formula() -> None:
     convolution = 2 * d * k * d + 2 * (2 * d)
     attention = d * d + 2 * d
     body = layers * (2 * convolution + attention) + 2 * longest * d
-    settings: dict[str, Any] = {"width": d, "layers": layers, "kernel": k, "longest": longest}
-    separate, joint = Vocabulary(30, 20), Vocabulary(30, 30, joint=True)
+    settings: dict[str, Any] = {"model_dim": d, "layers": layers, "kernel_size": k, "max_positions": longest}
+    separate, joint = VocabularySizes(30, 20), VocabularySizes(30, 30, joint=True)
     assert count_parameters(SYSTEMS["convs2s"].spec(separate, **settings)) == body + (30 + 20) * d + 20
-    assert count_parameters(SYSTEMS["convs2s"].spec(separate, **settings, tied=False)) == body + (30 + 40) * d + 20
+    assert (
+        count_parameters(SYSTEMS["convs2s"].spec(separate, **settings, tie_output=False)) == body + (30 + 40) * d + 20
+    )
     assert count_parameters(SYSTEMS["convs2s"].spec(joint, **settings)) == body + 30 * d + 30
 
 
 def test_the_first_weights_of_convs2s_are_the_papers() -> None:
     """§3.5: words and places of deviation 0.1, g = 2√p before a gate and 1 elsewhere, biases zero."""
     torch.manual_seed(0)
-    model = model_of("convs2s", Vocabulary(500, 500), width=64, layers=1, dropout=0.19)
+    model = model_of("convs2s", VocabularySizes(500, 500), model_dim=64, layers=1, dropout=0.19)
     for table in ("source_embedding.weight", "decoder.position.table.weight"):
         assert model.get_parameter(table).std().item() == pytest.approx(0.1, rel=0.02)
-    gains = [module.gain for module in model.modules() if isinstance(module, NormalisedLinear)]
+    gains = [module.gain for module in model.modules() if isinstance(module, WeightNormLinear)]
     assert gains == pytest.approx([1.8, 1.8, 1.0])
     assert not any(w.any() for name, w in model.named_parameters() if name.endswith((".bias", ".growth")))
 
@@ -142,7 +150,7 @@ def test_the_first_weights_of_convs2s_are_the_papers() -> None:
 
 def bytenet(**settings: Any) -> EncoderDecoderModel:
     """Wide and exact enough that the one path to the edge of the field survives all rectifiers and rounding."""
-    model = model_of("bytenet", Vocabulary(100, 100), width=64, dropout=0.0, **settings).double()
+    model = model_of("bytenet", VocabularySizes(100, 100), model_dim=64, dropout=0.0, **settings).double()
     for weight in model.parameters():
         nn.init.normal_(weight, std=0.5)
     return model
@@ -168,7 +176,7 @@ def test_bytenet_sees_as_far_as_its_formula_says(layers: int, blocks: int, kerne
     reach = layers * sum((kernel - 1) * 2**block for block in range(blocks))
     behind = layers * sum((kernel - 1) * 2**block // 2 for block in range(blocks))
     ahead = reach - behind
-    model, place = bytenet(layers=layers, blocks=blocks, kernel=kernel, tied=False), 40
+    model, place = bytenet(layers=layers, blocks_per_layer=blocks, kernel_size=kernel, tie_output=False), 40
     source, target = touched(model, place)
     assert (target[0], target[-1]) == (place - reach, place)
     assert len(target) == 1 + reach
@@ -179,7 +187,7 @@ def test_bytenet_sees_as_far_as_its_formula_says(layers: int, blocks: int, kerne
 @torch.no_grad()
 def test_the_edge_of_the_encoders_field_matters_and_a_step_beyond_does_not(far: int) -> None:
     """Two sets of two blocks, kernel 3: 1 + 2·(2·1 + 2·2) = 13 places, 6 each way."""
-    model, middle = bytenet(layers=2, blocks=2), 10
+    model, middle = bytenet(layers=2, blocks_per_layer=2), 10
 
     def column(tokens: Tensor) -> Tensor:
         return model.encode(tokens, Layout.padded(21, torch.tensor([21]))).states[0, middle]
@@ -194,7 +202,7 @@ def test_the_edge_of_the_encoders_field_matters_and_a_step_beyond_does_not(far: 
 @pytest.mark.parametrize("back", [12, 13])
 @torch.no_grad()
 def test_the_edge_of_the_decoders_field_matters_and_a_step_beyond_does_not(back: int) -> None:
-    model, place, lengths = bytenet(layers=2, blocks=2), 15, torch.tensor([20])
+    model, place, lengths = bytenet(layers=2, blocks_per_layer=2), 15, torch.tensor([20])
     tokens = torch.arange(20)[None]
     changed = tokens.clone()
     changed[0, place - back] = 99
@@ -208,7 +216,7 @@ def test_the_edge_of_the_decoders_field_matters_and_a_step_beyond_does_not(back:
 @torch.no_grad()
 def test_a_target_goes_on_past_the_end_of_its_source() -> None:
     """A logit sees the columns of 12 places back: at 14 the last of three words, at 15 none."""
-    model = bytenet(layers=2, blocks=2)
+    model = bytenet(layers=2, blocks_per_layer=2)
     target, lengths = torch.arange(16)[None], torch.tensor([16])
     one, other = (
         model(torch.tensor([source]), torch.tensor([3]), target, lengths)[0] for source in ([5, 6, 7], [8, 9, 10])
@@ -223,14 +231,14 @@ def test_bytenet_has_the_weights_of_its_formula() -> None:
     block = (d * half + half) + (k * half * half + half) + (half * d + d) + 2 * (d + half + half)
     unfolding = d * d + d
     body = 2 * (layers * blocks * block + 2 * d) + unfolding
-    settings: dict[str, Any] = {"width": d, "layers": layers, "blocks": blocks, "kernel": k}
-    separate, joint = Vocabulary(30, 20), Vocabulary(30, 30, joint=True)
+    settings: dict[str, Any] = {"model_dim": d, "layers": layers, "blocks_per_layer": blocks, "kernel_size": k}
+    separate, joint = VocabularySizes(30, 20), VocabularySizes(30, 30, joint=True)
     assert count_parameters(SYSTEMS["bytenet"].spec(separate, **settings)) == body + (30 + 20) * d + 20
-    assert count_parameters(SYSTEMS["bytenet"].spec(joint, **settings, tied=False)) == body + 2 * 30 * d + 30
+    assert count_parameters(SYSTEMS["bytenet"].spec(joint, **settings, tie_output=False)) == body + 2 * 30 * d + 30
 
 
 def test_bytenets_size_is_the_papers() -> None:
     """§5: 30 blocks a side in sets of five, dilations 1, 2, 4, 8, 16, 800 units inside a block."""
-    spec = SYSTEMS["bytenet"].spec(Vocabulary(300, 300), "big")
-    assert [part.dilation for part in find(spec.encoder, DilatedBlock)] == [1, 2, 4, 8, 16]
+    spec = SYSTEMS["bytenet"].spec(VocabularySizes(300, 300), "big")
+    assert [part.dilation for part in find_specs(spec.encoder, DilatedBlock)] == [1, 2, 4, 8, 16]
     assert (spec.dim // 2, spec.encoder.depth) == (800, 6)

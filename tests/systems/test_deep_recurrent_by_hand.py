@@ -10,8 +10,8 @@ from torch import Tensor, nn
 
 from dragoman.models import EncoderDecoderModel, count_parameters
 from dragoman.parts.mixer import Layout
-from dragoman.search.alignment import attention_weights, cross_attention
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.search.forced_decoding import attention_weights, cross_attention
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 SOURCE, SOURCE_LENGTHS = torch.tensor([[4, 5, 6, 7], [8, 4, 0, 0]]), torch.tensor([4, 2])
 TARGET, TARGET_LENGTHS = torch.tensor([[2, 6, 8, 5], [2, 4, 7, 0]]), torch.tensor([4, 3])
@@ -22,7 +22,7 @@ Weights = dict[str, Tensor]
 
 def model_of(name: str, **settings: Any) -> EncoderDecoderModel:
     torch.manual_seed(3)
-    model = SYSTEMS[name].spec(Vocabulary(9, 10), "big", width=D, **settings).build().eval()
+    model = SYSTEMS[name].spec(VocabularySizes(9, 10), "big", model_dim=D, **settings).build().eval()
     for weight in model.parameters():  # biases too
         nn.init.normal_(weight, std=0.6)
     return model
@@ -221,14 +221,14 @@ def count(inputs: int, d: int) -> int:
 
 
 def test_deep_systems_have_the_weights_of_their_formulas() -> None:
-    d, vocabulary = 10, Vocabulary(30, 20)
+    d, vocabulary = 10, VocabularySizes(30, 20)
     tables = (30 + 20 + 20) * d + 20  # source, target and output, with the output's bias
     additive = 2 * d * d + d
-    gnmt = SYSTEMS["gnmt"].spec(vocabulary, "big", width=d, layers=4)
+    gnmt = SYSTEMS["gnmt"].spec(vocabulary, "big", model_dim=d, layers=4)
     encoder = 2 * count(d, d // 2) + 3 * count(d, d)
     decoder = 4 * count(2 * d, d) + additive
     assert count_parameters(gnmt) == encoder + decoder + tables
-    deep_att = SYSTEMS["deep-att"].spec(vocabulary, "big", width=d, layers=3, decoder_layers=5)
+    deep_att = SYSTEMS["deep-att"].spec(vocabulary, "big", model_dim=d, layers=3, decoder_layers=5)
     encoder = 2 * (count(d, d) + 2 * count(3 * d, d)) + 10 * d * d
     decoder = count(2 * d, d) + 4 * count(3 * d, d) + additive
     assert count_parameters(deep_att) == encoder + decoder + tables
@@ -236,7 +236,7 @@ def test_deep_systems_have_the_weights_of_their_formulas() -> None:
 
 def test_gnmts_paper_size() -> None:
     """Eight layers of 1024 in either stack: 16 million weights and more in each decoder layer, 8 in an encoder's."""
-    big = SYSTEMS["gnmt"].spec(Vocabulary(32000, 32000, joint=True), "big")
+    big = SYSTEMS["gnmt"].spec(VocabularySizes(32000, 32000, joint=True), "big")
     d = 1024
     encoder = 2 * count(d, d // 2) + 7 * count(d, d)
     decoder = 8 * count(2 * d, d) + 2 * d * d + d

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.models import DecoderOnlyModel
-from dragoman.search import Beam, Length, Symbols, search
+from dragoman.search import Beam, LengthLimit, SpecialTokens, search
 from dragoman.search.scoring import token_scores
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import END, SEPARATOR, START
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import BOS, EOS, SEP
 
 TORCHS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 D, V = 6, 15
@@ -21,7 +21,9 @@ every_model = pytest.mark.parametrize(("cell", "layers"), [(cell, n) for cell in
 
 def model_of(cell: str, layers: int, tied: bool = True) -> DecoderOnlyModel:
     torch.manual_seed(1)
-    spec = SYSTEMS["rnn-lm"].spec(Vocabulary(V, V, joint=True), width=D, layers=layers, cell=cell, tied=tied)
+    spec = SYSTEMS["rnn-lm"].spec(
+        VocabularySizes(V, V, joint=True), model_dim=D, layers=layers, cell=cell, tie_output=tied
+    )
     model = spec.build().eval()
     assert isinstance(model, DecoderOnlyModel)
     for weight in model.parameters():  # biases too
@@ -85,8 +87,8 @@ def test_its_gradients_are_torchs(cell: str, layers: int) -> None:
         close(weight.grad, other.grad)
 
 
-SOURCES, SOURCE_LENGTHS = torch.tensor([[START, 9, 8, 7], [START, 10, 0, 0]]), torch.tensor([4, 2])
-TARGETS, TARGET_LENGTHS = torch.tensor([[SEPARATOR, 11, 12], [SEPARATOR, 13, 0]]), torch.tensor([3, 2])
+SOURCES, SOURCE_LENGTHS = torch.tensor([[BOS, 9, 8, 7], [BOS, 10, 0, 0]]), torch.tensor([4, 2])
+TARGETS, TARGET_LENGTHS = torch.tensor([[SEP, 11, 12], [SEP, 13, 0]]), torch.tensor([3, 2])
 
 
 @every_model
@@ -97,7 +99,7 @@ def test_source_separator_and_target_are_one_sequence(cell: str, layers: int) ->
     torchs = Torchs(model, cell, layers)
     logits = model(SOURCES, SOURCE_LENGTHS, TARGETS, TARGET_LENGTHS)
     assert logits.shape == (2, 3, V)
-    for row, whole in enumerate(([START, 9, 8, 7, SEPARATOR, 11, 12], [START, 10, SEPARATOR, 13])):
+    for row, whole in enumerate(([BOS, 9, 8, 7, SEP, 11, 12], [BOS, 10, SEP, 13])):
         s, t = int(SOURCE_LENGTHS[row]), int(TARGET_LENGTHS[row])
         one = torch.tensor([whole])
         close(logits[row, :t], torchs(one)[0, s:])
@@ -110,7 +112,7 @@ def test_a_source_is_read_once_and_then_written_on(cell: str, layers: int) -> No
     """Rows of different lengths: each goes on from the state after its own last word."""
     model = model_of(cell, layers)
     torchs = Torchs(model, cell, layers)
-    begin = model.start(SOURCES, SOURCE_LENGTHS, beam=1, longest=5, first=SEPARATOR)
+    begin = model.start_decoding(SOURCES, SOURCE_LENGTHS, beam=1, longest=5, first=SEP)
     for row, length in enumerate(SOURCE_LENGTHS.tolist()):
         _, last = torchs.recurrent(torchs.embedding(SOURCES[row : row + 1, :length]))
         expected = dict(zip(("hidden", "cell"), last if cell == "lstm" else (last,)))
@@ -123,16 +125,16 @@ def test_a_source_is_read_once_and_then_written_on(cell: str, layers: int) -> No
 def test_what_it_writes_scores_what_torchs_gives_it() -> None:
     model = model_of("lstm", 2)
     torchs = Torchs(model, "lstm", 2)
-    symbols = Symbols(SEPARATOR, END, tuple(n for n in range(7) if n != END))
-    settings = Beam(3, best=3, length=Length(ratio=0, extra=4))
+    symbols = SpecialTokens(SEP, EOS, tuple(n for n in range(7) if n != EOS))
+    settings = Beam(3, n_best=3, length_limit=LengthLimit(ratio=0, offset=4))
     for row, hypotheses in enumerate(search(model, SOURCES, SOURCE_LENGTHS, symbols, settings, torch.arange(2))):
         source = SOURCES[row, : SOURCE_LENGTHS[row]].tolist()
         for h in hypotheses:
-            target = [*h.tokens, *([END] if h.finished else [])]
-            log_p = torchs(torch.tensor([[*source, SEPARATOR, *target]]))[0].log_softmax(-1)
+            target = [*h.tokens, *([EOS] if h.finished else [])]
+            log_p = torchs(torch.tensor([[*source, SEP, *target]]))[0].log_softmax(-1)
             by_hand = sum(float(log_p[len(source) + n, token]) for n, token in enumerate(target))
             assert h.score == pytest.approx(by_hand, abs=1e-4)
-            framed = torch.tensor([[SEPARATOR, *target]])
+            framed = torch.tensor([[SEP, *target]])
             scores = token_scores(
                 model, torch.tensor([source]), torch.tensor([len(source)]), framed, torch.tensor([framed.shape[1]])
             )

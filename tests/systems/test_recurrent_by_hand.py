@@ -12,9 +12,9 @@ from torch import nn
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
-from dragoman.parts.mixer import Ctx, Layout, Memory
-from dragoman.search.alignment import attention_weights, cross_attention
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.parts.mixer import Context, Layout, Memory
+from dragoman.search.forced_decoding import attention_weights, cross_attention
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 Array = npt.NDArray[np.float64]
 
@@ -24,7 +24,7 @@ WIDTH = 4
 
 
 def model_of(name: str, **settings: Any) -> EncoderDecoderModel:
-    model = SYSTEMS[name].spec(Vocabulary(9, 10), width=WIDTH, **settings).build().eval()
+    model = SYSTEMS[name].spec(VocabularySizes(9, 10), model_dim=WIDTH, **settings).build().eval()
     for weight in model.parameters():  # biases too
         nn.init.normal_(weight, std=0.7)
     return model
@@ -90,7 +90,7 @@ def states_of(memory: Memory, row: int) -> Array:
 def test_bahdanau_scores_with_the_state_before_the_step() -> None:
     model = model_of("bahdanau")
     w, memory = Weights(model), encode(model)
-    assert memory.final is not None
+    assert memory.final_state is not None
     logits = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS).numpy()
     looks = cross_attention(model, attention_weights(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS))
     assert looks is not None
@@ -98,7 +98,7 @@ def test_bahdanau_scores_with_the_state_before_the_step() -> None:
     for row in range(2):
         h = states_of(memory, row)
         backward_first = h[0, WIDTH // 2 :]  # ←h_1: the backward direction has read all when it reaches the first word
-        np.testing.assert_allclose(memory.final["hidden"][row, 0, WIDTH // 2 :], backward_first, atol=1e-6)
+        np.testing.assert_allclose(memory.final_state["hidden"][row, 0, WIDTH // 2 :], backward_first, atol=1e-6)
         s = np.tanh(w["start.hidden.weight"] @ backward_first + w["start.hidden.bias"])
         for i, token in enumerate(TARGET[row].tolist()):
             y = w.embedding(token)
@@ -116,11 +116,11 @@ def test_bahdanau_scores_with_the_state_before_the_step() -> None:
 def test_luong_scores_with_the_state_after_the_step(input_feeding: bool) -> None:
     model = model_of("luong", layers=1, input_feeding=input_feeding)
     w, memory = Weights(model), encode(model)
-    assert memory.final is not None
+    assert memory.final_state is not None
     logits = model(SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS).numpy()
     for row in range(2):
         h = states_of(memory, row)
-        s, cell = (memory.final[name][row, 0].double().numpy() for name in ("hidden", "cell"))
+        s, cell = (memory.final_state[name][row, 0].double().numpy() for name in ("hidden", "cell"))
         fed = np.zeros(WIDTH)  # nothing was said before the first word
         for i, token in enumerate(TARGET[row].tolist()):
             y = w.embedding(token)
@@ -179,11 +179,11 @@ def test_rows_of_a_beam_share_one_memory(name: str) -> None:
     model = model_of(name)
     memory = encode(model)
     rows = torch.tensor([[2, 6, 8], [2, 5, 5], [2, 4, 7], [2, 9, 1]])
-    together, _ = model.decode(rows, Ctx(Layout.padded(3, torch.full((4,), 3)), memory))
+    together, _ = model.decode(rows, Context(Layout.padded(3, torch.full((4,), 3)), memory))
     apart = model(SOURCE.repeat_interleave(2, 0), SOURCE_LENGTHS.repeat_interleave(2), rows, torch.full((4,), 3))
     torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
 
 
 def test_an_unknown_score_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown score 'generall': did you mean 'general'"):
-        SYSTEMS["luong"].spec(Vocabulary(9, 9), score="generall")
+        SYSTEMS["luong"].spec(VocabularySizes(9, 9), attention_score="generall")

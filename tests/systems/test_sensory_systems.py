@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.models import EncoderDecoder, Model, count_parameters
-from dragoman.parts.sensory import Frames, Patches
-from dragoman.search import Beam, Symbols, search
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.parts.feature_embedding import Frames, Patches
+from dragoman.search import Beam, SpecialTokens, search
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 PAD, START, END, FIRST = 0, 1, 2, 3
 Examples = list[tuple[NDArray[np.float32], list[int]]]
@@ -47,7 +47,7 @@ def train(model: Model, examples: Examples, steps: int, rows: int, rate: float) 
 def share_right(model: Model, examples: Examples) -> float:
     """How many word sequences greedy search finds exactly."""
     source, lengths, _, _ = batch(examples)
-    symbols = Symbols(START, END, (PAD, START))
+    symbols = SpecialTokens(START, END, (PAD, START))
     found = search(model.eval(), source, lengths, symbols, Beam(1), torch.arange(len(examples)))
     right = [one[0].tokens == words for one, (_, words) in zip(found, examples)]
     return sum(right) / len(right)
@@ -86,7 +86,9 @@ def test_images_are_put_into_words() -> None:
     seen, unseen = ([draw(random) for _ in range(count)] for count in (2000, 200))
     torch.manual_seed(0)
     size = FIRST + len(WORDS)
-    spec = SYSTEMS["vision"].spec(Vocabulary(size, size), "tiny", features=16, width=48, layers=1, dropout=0.0)
+    spec = SYSTEMS["vision"].spec(
+        VocabularySizes(size, size), "tiny", feature_dim=16, model_dim=48, layers=1, dropout=0.0
+    )
     model = spec.build()
     assert share_right(model, unseen) < 0.2
     train(model, seen, steps=300, rows=64, rate=0.004)
@@ -119,7 +121,7 @@ def test_sound_is_put_into_words() -> None:
     voice = Voice(words=8, features=10, random=np.random.default_rng(1))
     seen, unseen = ([voice.say() for _ in range(count)] for count in (3000, 200))
     torch.manual_seed(0)
-    spec = SYSTEMS["speech"].spec(Vocabulary(11, 11), "tiny", features=10, width=48, layers=1, dropout=0.0)
+    spec = SYSTEMS["speech"].spec(VocabularySizes(11, 11), "tiny", feature_dim=10, model_dim=48, layers=1, dropout=0.0)
     model = spec.build()
     assert share_right(model, unseen) < 0.2
     train(model, seen, steps=500, rows=64, rate=0.004)
@@ -136,17 +138,17 @@ def test_they_have_no_table_for_the_source() -> None:
     feed_forward = 2 * d * inner + inner + d
     encoder = attention + feed_forward + 2 * norm + norm
     decoder = 2 * attention + feed_forward + 3 * norm + norm
-    settings = {"width": d, "layers": 1, "heads": 2, "features": f}
+    settings = {"model_dim": d, "layers": 1, "heads": 2, "feature_dim": f}
     for source in (7, 1000):
-        patches = SYSTEMS["vision"].spec(Vocabulary(source, v), "tiny", **settings, longest=11)
+        patches = SYSTEMS["vision"].spec(VocabularySizes(source, v), "tiny", **settings, max_positions=11)
         assert count_parameters(patches) == encoder + decoder + v * d + (f * d + d) + 11 * d
-        frames = SYSTEMS["speech"].spec(Vocabulary(source, v), "tiny", **settings)
+        frames = SYSTEMS["speech"].spec(VocabularySizes(source, v), "tiny", **settings)
         convolved = (3 * f * d + d) + (3 * d * d + d) + (d * d + d)
         assert count_parameters(frames) == encoder + decoder + v * d + convolved
 
 
 def test_they_read_patches_and_frames() -> None:
-    vision, speech = (SYSTEMS[name].spec(Vocabulary(9, 9)) for name in ("vision", "speech"))
+    vision, speech = (SYSTEMS[name].spec(VocabularySizes(9, 9)) for name in ("vision", "speech"))
     assert isinstance(vision, EncoderDecoder)
     assert isinstance(speech, EncoderDecoder)
     assert vision.input == Patches(16 * 16 * 3)
@@ -155,6 +157,6 @@ def test_they_read_patches_and_frames() -> None:
 
 @pytest.mark.parametrize(("name", "longest"), [("vision", 30), ("speech", None)])
 def test_how_long_a_source_may_be(name: str, longest: int | None) -> None:
-    settings = {"longest": 30} if name == "vision" else {}
-    model = SYSTEMS[name].spec(Vocabulary(9, 9), "tiny", width=8, **settings).build()
-    assert model.longest_source == longest
+    settings = {"max_positions": 30} if name == "vision" else {}
+    model = SYSTEMS[name].spec(VocabularySizes(9, 9), "tiny", model_dim=8, **settings).build()
+    assert model.max_source_length == longest

@@ -11,10 +11,10 @@ from dragoman.errors import UserError
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.spec import find
-from dragoman.systems import SYSTEMS, Vocabulary, system
+from dragoman.parts.spec import find_specs
+from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 
-SEPARATE, JOINT = Vocabulary(30, 20), Vocabulary(37000, 37000, joint=True)
+SEPARATE, JOINT = VocabularySizes(30, 20), VocabularySizes(37000, 37000, joint=True)
 SIZES = [(name, size) for name, one in SYSTEMS.items() for size in one.sizes]
 
 
@@ -44,24 +44,24 @@ def test_transformer_big_has_214_million_weights() -> None:
     """6 · (12,596,224 + 16,796,672) + 37,000 · 1024; 213 million in the paper's table 3."""
     big = SYSTEMS["transformer"].spec(JOINT, "big")
     assert count(big) == 214_245_376 == transformer_weights(1024, 6, 4096, 1, 37000)
-    assert [part.heads for part in find(big, SelfAttention)] == [16, 16]
+    assert [part.heads for part in find_specs(big, SelfAttention)] == [16, 16]
 
 
 def test_pre_norm_adds_a_norm_at_the_end_of_either_stack() -> None:
-    settings: dict[str, Any] = {"width": 16, "heads": 2, "layers": 2, "inner": 8}
+    settings: dict[str, Any] = {"model_dim": 16, "heads": 2, "layers": 2, "ffn_dim": 8}
     post = count(SYSTEMS["transformer"].spec(JOINT, **settings))
     assert post == transformer_weights(16, 2, 8, 1, 37000)
     assert count(SYSTEMS["transformer"].spec(JOINT, **settings, pre_norm=True)) == post + 2 * 2 * 16
 
 
 def test_tables_are_shared_and_tied_as_told() -> None:
-    settings: dict[str, Any] = {"width": 16, "heads": 2, "layers": 1, "inner": 8}
+    settings: dict[str, Any] = {"model_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 8}
     body = transformer_weights(16, 1, 8, 0, 0)
     assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings)) == body + (30 + 20) * 16
-    assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings, tied=False)) == body + (30 + 20 + 20) * 16
-    joint = Vocabulary(30, 30, joint=True)
+    assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings, tie_output=False)) == body + (30 + 20 + 20) * 16
+    joint = VocabularySizes(30, 30, joint=True)
     assert count(SYSTEMS["transformer"].spec(joint, **settings)) == body + 30 * 16
-    assert count(SYSTEMS["transformer"].spec(joint, **settings, tied=False)) == body + 2 * 30 * 16
+    assert count(SYSTEMS["transformer"].spec(joint, **settings, tie_output=False)) == body + 2 * 30 * 16
 
 
 def lstm(inputs: int, d: int) -> int:
@@ -77,7 +77,7 @@ def test_sutskevers_model_has_the_384_million_weights_of_the_paper() -> None:
     """384M, of which 64M are recurrent connections (§3.4): 4 layers of 1000, 160,000 and 80,000 words."""
     recurrent = 2 * 4 * lstm(1000, 1000)
     assert round(recurrent, -6) == 64_000_000
-    weights = count(SYSTEMS["sutskever"].spec(Vocabulary(160_000, 80_000), "big"))
+    weights = count(SYSTEMS["sutskever"].spec(VocabularySizes(160_000, 80_000), "big"))
     assert weights == recurrent + (160_000 + 80_000 + 80_000) * 1000 + 80_000
     assert round(weights, -6) == 384_000_000
 
@@ -85,7 +85,7 @@ def test_sutskevers_model_has_the_384_million_weights_of_the_paper() -> None:
 def test_recurrent_systems_have_the_weights_of_their_formulas() -> None:
     d, tables = 10, (30 + 20 + 20) * 10 + 20  # source, target and output, with the output's bias
     maxout = 2 * d * 3 * d + 2 * d
-    one: dict[str, Any] = {"width": d, "layers": 1, "tied": False}
+    one: dict[str, Any] = {"model_dim": d, "layers": 1, "tie_output": False}
     cho = gru(d, d) + gru(2 * d, d) + 2 * (d * d + d) + maxout  # c = tanh(V h), s_0 = tanh(V' c)
     assert count(SYSTEMS["cho"].spec(SEPARATE, **one)) == cho + tables
     additive = 2 * d * d + d
@@ -94,7 +94,7 @@ def test_recurrent_systems_have_the_weights_of_their_formulas() -> None:
     assert count(SYSTEMS["bahdanau"].spec(SEPARATE, **one)) == bahdanau + tables
     luong = lstm(d, d) + lstm(2 * d, d) + d * d + 2 * d * d  # general score, W_c
     assert count(SYSTEMS["luong"].spec(SEPARATE, **one)) == luong + tables
-    assert count(SYSTEMS["luong"].spec(SEPARATE, **one | {"tied": True})) == luong + tables - 20 * d
+    assert count(SYSTEMS["luong"].spec(SEPARATE, **one | {"tie_output": True})) == luong + tables - 20 * d
     assert count(SYSTEMS["luong"].spec(SEPARATE, **one, input_feeding=False)) == luong - 4 * d * d + tables
 
 
@@ -115,29 +115,31 @@ def test_every_system_has_the_same_sizes_each_larger_than_the_last(name: str) ->
 
 @pytest.mark.parametrize("name", SYSTEMS)
 def test_every_system_says_what_it_is(name: str) -> None:
-    one = system(name)
+    one = get_system(name)
     assert one is SYSTEMS[name]
     assert len(one.summary) > 20
     assert "(" not in one.summary
     assert 2009 < one.year < 2030
     assert all(set(settings) <= set(one.settings()) for settings in one.sizes.values())
-    assert {"width", "layers", "dropout"} <= set(one.settings())
+    assert {"model_dim", "layers", "dropout"} <= set(one.settings())
 
 
 def test_the_users_settings_come_after_the_sizes() -> None:
     spec = SYSTEMS["transformer"].spec(SEPARATE, "tiny", heads=2)
     assert spec.dim == 128
     assert (
-        {part.heads for part in find(spec, SelfAttention)} == {part.heads for part in find(spec, CrossAttention)} == {2}
+        {part.heads for part in find_specs(spec, SelfAttention)}
+        == {part.heads for part in find_specs(spec, CrossAttention)}
+        == {2}
     )
 
 
 def test_dropouts_go_where_they_are_named() -> None:
-    settings = {"dropout": 0.1, "attention_dropout": 0.2, "inner_dropout": 0.3}
+    settings = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
     spec = SYSTEMS["transformer"].spec(SEPARATE, "tiny", **settings)
-    assert {part.dropout for part in find(spec, SelfAttention)} == {0.2}
-    assert {part.dropout for part in find(spec, CrossAttention)} == {0.2}
-    assert {part.dropout for part in find(spec, FeedForward)} == {0.3}
+    assert {part.dropout for part in find_specs(spec, SelfAttention)} == {0.2}
+    assert {part.dropout for part in find_specs(spec, CrossAttention)} == {0.2}
+    assert {part.dropout for part in find_specs(spec, FeedForward)} == {0.3}
     assert spec.encoder.dropout == spec.decoder.dropout == 0.1
 
 
@@ -153,8 +155,8 @@ def test_dropouts_go_where_they_are_named() -> None:
         ("transformer", "base", {"heads": None}, "transformer.heads must be int, but is None"),
         ("transformer", "base", {"heads": 0}, "transformer.heads must be at least 1, but is 0"),
         ("transformer", "base", {"layers": -2}, "transformer.layers must be at least 1, but is -2"),
-        ("transformer", "base", {"inner": 0}, "transformer.inner must be at least 1, but is 0"),
-        ("transformer", "base", {"inner": "4d"}, "transformer.inner must be int or nothing, but is '4d'"),
+        ("transformer", "base", {"ffn_dim": 0}, "transformer.ffn_dim must be at least 1, but is 0"),
+        ("transformer", "base", {"ffn_dim": "4d"}, "transformer.ffn_dim must be int or nothing, but is '4d'"),
         ("transformer", "base", {"pre_norm": 1}, "transformer.pre_norm must be bool, but is 1"),
         ("transformer", "base", {"dropout": "0.1"}, "transformer.dropout must be float, but is '0.1'"),
         ("transformer", "base", {"dropout": True}, "transformer.dropout must be float, but is True"),
@@ -163,8 +165,8 @@ def test_dropouts_go_where_they_are_named() -> None:
         (
             "luong",
             "base",
-            {"direction": "left"},
-            "luong.direction must be 'forward' or 'backward' or 'both', but is 'left'",
+            {"encoder_direction": "left"},
+            "luong.encoder_direction must be 'forward' or 'backward' or 'both', but is 'left'",
         ),
     ],
 )
@@ -175,16 +177,16 @@ def test_a_wrong_setting_is_named(name: str, size: str, settings: dict[str, Any]
 
 
 def test_right_settings_of_every_type_are_taken() -> None:
-    SYSTEMS["transformer"].spec(SEPARATE, dropout=0, inner=None, decoder_layers=1, pre_norm=True)
-    SYSTEMS["luong"].spec(SEPARATE, direction="both", score="dot")
+    SYSTEMS["transformer"].spec(SEPARATE, dropout=0, ffn_dim=None, decoder_layers=1, pre_norm=True)
+    SYSTEMS["luong"].spec(SEPARATE, encoder_direction="both", attention_score="dot")
 
 
 def test_an_unknown_system_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError) as error:
-        system("tranformer")
+        get_system("tranformer")
     assert str(error.value) == "unknown system 'tranformer': did you mean 'transformer'?"
     with pytest.raises(UserError, match="unknown system 'pharaoh': known: bahdanau, "):
-        system("pharaoh")
+        get_system("pharaoh")
 
 
 def test_heads_that_do_not_fit_the_width_are_told_when_it_is_built() -> None:

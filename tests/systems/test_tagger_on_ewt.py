@@ -12,7 +12,7 @@ from dragoman import evaluation
 from dragoman.config import from_dict
 from dragoman.run import load
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 DATA = Path(os.environ.get("DRAGOMAN_DATA", "no folder")) / "ud_ewt"
@@ -25,10 +25,10 @@ def test_most_parts_of_speech_are_right(tmp_path: Path) -> None:
     files = {"source": [str(DATA / "train.tsv.gz")], "valid_source": [str(DATA / "dev.tsv.gz")], "format": "tsv"}
     training = {"steps": 1200, "validation_interval": 300, "device": "cpu"}
     values = {"data": files, "system": {"name": "tagger", "size": "tiny"}, "training": training}
-    prepare(tmp_path / "run", from_dict(values), lambda text: None)
+    prepare_run(tmp_path / "run", from_dict(values), lambda text: None)
     Trainer(tmp_path / "run", Display()).train()
     run = load(tmp_path / "run", device="cpu")
     with gzip.open(DATA / "test.tsv.gz", "rt", encoding="utf-8") as file:
         words, tags = zip(*(line.rstrip("\n").split("\t") for line in file))
     found = [" ".join(sentence.tags) for sentence in run.tag(words)]
-    assert evaluation.MEASURES["accuracy"](found, list(tags)).value > 86.0
+    assert evaluation.METRICS["accuracy"](found, list(tags)).value > 86.0

@@ -10,14 +10,14 @@ from dragoman.config import from_dict
 from dragoman.data import phrasebook
 from dragoman.run import load, read_metrics
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 STEPS = 150
 
 
 class Quiet(Display):
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         pass
 
 
@@ -39,7 +39,7 @@ def train(folder: Path, corpus: Path, system: str) -> list[float]:
             "max_length": 60,
         },
         "text": {"vocab_size": 1000},
-        "system": {"name": system, "size": "tiny", "settings": {"width": 64, "dropout": 0.0}},
+        "system": {"name": system, "size": "tiny", "settings": {"model_dim": 64, "dropout": 0.0}},
         "objective": {"name": "translation"},  # the same loss for all, of the target's words alone
         "training": {
             "batch_tokens": 1024,
@@ -49,7 +49,7 @@ def train(folder: Path, corpus: Path, system: str) -> list[float]:
         },
     }
     values["training"] |= {"warmup_steps": 30, "device": "cpu", "average_checkpoints": False}
-    prepare(folder / system, from_dict(values), lambda text: None)
+    prepare_run(folder / system, from_dict(values), lambda text: None)
     Trainer(folder / system, Quiet()).train()
     return [record["perplexity"] for record in read_metrics(folder / system) if record["kind"] == "valid"]
 
@@ -75,9 +75,11 @@ def test_one_recurrent_sequence_is_worse_than_attention(perplexities: dict[str, 
 
 def test_their_own_objective_counts_the_source_too(corpus: Path, tmp_path: Path) -> None:
     values = {"data": {"source": [str(corpus / "valid.en")], "target": [str(corpus / "valid.de")]}}
-    values |= {"system": {"name": "transformer-d", "size": "tiny", "settings": {"width": 16, "heads": 2, "layers": 1}}}
+    values |= {
+        "system": {"name": "transformer-d", "size": "tiny", "settings": {"model_dim": 16, "heads": 2, "layers": 1}}
+    }
     values |= {"training": {"steps": 2, "device": "cpu"}}
-    prepare(tmp_path / "run", from_dict(values), lambda text: None)
+    prepare_run(tmp_path / "run", from_dict(values), lambda text: None)
     Trainer(tmp_path / "run", Quiet()).train()
     run = load(tmp_path / "run", device="cpu")
     assert run.config.objective.name == "one-sequence"

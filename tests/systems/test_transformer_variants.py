@@ -14,18 +14,18 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, count_parameters
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.experts import Experts
+from dragoman.parts.experts import MixtureOfExperts
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.positions import NoPosition, Rotary
-from dragoman.parts.relative import Shaw
-from dragoman.parts.spec import differences, find, replace_everywhere
+from dragoman.parts.relative_positions import Shaw
+from dragoman.parts.spec import differences, find_specs, replace_everywhere
 from dragoman.parts.stack import PostNorm, Stack
 from dragoman.parts.visibility import Causal, Full, Window
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
-JOINT = Vocabulary(11, 11, joint=True)
-SMALL: dict[str, Any] = {"width": 8, "layers": 2, "heads": 2, "dropout": 0.0}
+JOINT = VocabularySizes(11, 11, joint=True)
+SMALL: dict[str, Any] = {"model_dim": 8, "layers": 2, "heads": 2, "dropout": 0.0}
 Weights = dict[str, Tensor]
 
 
@@ -82,27 +82,27 @@ def turned(x: Tensor) -> Tensor:
 
 
 def test_shaw_differs_from_the_transformer_in_its_positions_alone() -> None:
-    plain, relative = spec_of("transformer"), spec_of("shaw", clip=4)
+    plain, relative = spec_of("transformer"), spec_of("shaw", max_distance=4)
     assert {path for path, _, _ in differences(plain, relative)} == {
         f"{stack}.{place}position" for stack in ("encoder", "decoder") for place in ("", "block[0].body.")
     }
-    assert [part.position for part in find(relative, SelfAttention)] == [Shaw(4)] * 2
-    assert [part.position for part in find(relative, Stack)] == [NoPosition()] * 2
+    assert [part.position for part in find_specs(relative, SelfAttention)] == [Shaw(4)] * 2
+    assert [part.position for part in find_specs(relative, Stack)] == [NoPosition()] * 2
 
 
 def test_roformer_is_the_transformer_with_rotary_positions() -> None:
-    assert spec_of("roformer", pre_norm=True) == spec_of("transformer", pre_norm=True, positions="rotary")
+    assert spec_of("roformer", pre_norm=True) == spec_of("transformer", pre_norm=True, position_encoding="rotary")
 
 
 @torch.no_grad()
 def test_shaws_encoder_knows_order_by_distance_alone() -> None:
     """The same words further on in the row look the same to each other."""
-    model = model_of("shaw", clip=2)
+    model = model_of("shaw", max_distance=2)
     words = torch.randn(1, 5, 8)
     here, there = (Layout(torch.arange(5)[None] + first) for first in (0, 100))
-    y, _ = model.encoder(words, Ctx(here))
-    torch.testing.assert_close(model.encoder(words, Ctx(there))[0], y)
-    assert not torch.allclose(model.encoder(words.flip(1), Ctx(here))[0].flip(1), y, atol=1e-3)
+    y, _ = model.encoder(words, Context(here))
+    torch.testing.assert_close(model.encoder(words, Context(there))[0], y)
+    assert not torch.allclose(model.encoder(words.flip(1), Context(here))[0].flip(1), y, atol=1e-3)
 
 
 @torch.no_grad()
@@ -129,7 +129,7 @@ def test_rotary_encoder_equals_roformer_in_hugging_face() -> None:
     tokens, lengths = torch.randint(11, (2, 6)), torch.tensor([6, 4])
     real = torch.arange(6) < lengths[:, None]
     expected = theirs(tokens, attention_mask=real.long()).last_hidden_state
-    y, _ = ours(theirs.embeddings(tokens), Ctx(Layout.padded(6, lengths)))
+    y, _ = ours(theirs.embeddings(tokens), Context(Layout.padded(6, lengths)))
     torch.testing.assert_close(y[real], expected[real], atol=1e-5, rtol=1e-5)
 
 
@@ -202,7 +202,7 @@ def test_an_encoder_in_plain_operations(kind: str, training: bool, norm: Norm, p
                 y = norm(weights, f"{at}.after", y + body(weights, f"{at}.body", y))
     expected = norm(weights, "norm", y) if pre_norm else y
     padded = torch.cat((torch.cat((x, torch.full((2, 8), 9.0)))[None], torch.full((1, 7, 8), 9.0)))  # one row empty
-    given, _ = model.train(training).encoder(padded, Ctx(Layout.padded(7, torch.tensor([5, 0]))))
+    given, _ = model.train(training).encoder(padded, Context(Layout.padded(7, torch.tensor([5, 0]))))
     torch.testing.assert_close(given[0, :5], expected, atol=1e-5, rtol=1e-4)
 
 
@@ -231,7 +231,7 @@ def test_every_second_feed_forward_layer_is_a_mixture() -> None:
         "CrossAttention",
         "Experts",
     ]
-    assert {(part.count, part.chosen) for part in find(spec, Experts)} == {(3, 2)}
+    assert {(part.num_experts, part.top_k) for part in find_specs(spec, MixtureOfExperts)} == {(3, 2)}
     with pytest.raises(UserError, match="every second layer of moe is a mixture, but it has 3: choose an even number"):
         spec_of("moe", layers=3)
 
@@ -241,9 +241,9 @@ def test_every_mixture_leaves_its_balance_in_training() -> None:
     assert isinstance(model, EncoderDecoderModel)
     tokens, layout = torch.randint(4, 11, (2, 5)), Layout.padded(5, torch.tensor([5, 3]))
     for training, losses in ((True, 4), (False, 0)):
-        _, ctx = model.train(training).features(tokens, layout, tokens, layout)
-        assert len(ctx.losses) == losses
-        assert all(0.005 < float(loss.detach()) <= 0.01 * 4 for loss in ctx.losses)
+        _, ctx = model.train(training).forward_features(tokens, layout, tokens, layout)
+        assert len(ctx.auxiliary_losses) == losses
+        assert all(0.005 < float(loss.detach()) <= 0.01 * 4 for loss in ctx.auxiliary_losses)
 
 
 # ---- decoders alone
@@ -252,7 +252,7 @@ def test_every_mixture_leaves_its_balance_in_training() -> None:
 @torch.no_grad()
 def test_gpt3_in_plain_operations() -> None:
     """Everything before me in the first layer, my last three places in the second."""
-    model = model_of("gpt3", window=3)
+    model = model_of("gpt3", attention_window=3)
     weights, tokens = model.state_dict(), torch.randint(11, (1, 7))
     i, j = torch.arange(7)[:, None], torch.arange(7)
     x = weights["target_embedding.weight"][tokens[0]] + weights["decoder.position.table.weight"][:7]
@@ -269,10 +269,10 @@ def test_gpt3_in_plain_operations() -> None:
 
 
 def test_gpt3_with_bands_as_wide_as_the_row_is_gpt() -> None:
-    narrow = spec_of("gpt3", layers=4, window=3)
-    assert [part.visibility for part in find(narrow, SelfAttention)] == [Causal(), Window(3)]
+    narrow = spec_of("gpt3", layers=4, attention_window=3)
+    assert [part.visibility for part in find_specs(narrow, SelfAttention)] == [Causal(), Window(3)]
     everything = replace_everywhere(narrow, SelfAttention, visibility=Causal()).build().eval()
-    wide = spec_of("gpt3", layers=4, window=9).build().eval()
+    wide = spec_of("gpt3", layers=4, attention_window=9).build().eval()
     gpt = spec_of("gpt", layers=4).build().eval()
     gpt.load_state_dict(
         {doubled(name): weight for name, weight in wide.state_dict().items() if "table" not in name}, False
@@ -297,7 +297,7 @@ def doubled(name: str) -> str:
 @torch.no_grad()
 def test_palm_in_plain_operations() -> None:
     """x + W_O attention(z) + W₂(silu(W₁ z) ⊙ V z), z = norm(x) without bias; one key head; embeddings times √D."""
-    model = model_of("palm", head_width=6)
+    model = model_of("palm", head_dim=6)
     weights, tokens = model.state_dict(), torch.randint(11, (1, 7))
     assert not [name for name in weights if name.endswith("bias")]
     seen = torch.ones(7, 7, dtype=torch.bool).tril()
@@ -330,8 +330,8 @@ def test_llama_equals_hugging_face(kv_heads: int) -> None:
     theirs = transformers.LlamaForCausalLM(config).eval()
     for weight in theirs.parameters():
         nn.init.normal_(weight, std=0.5)
-    settings = {"kv_heads": kv_heads, "inner": 20, "epsilon": 1e-3, "base": 500.0}
-    ours = model_of("llama", width=16, heads=4, **settings)
+    settings = {"kv_heads": kv_heads, "ffn_dim": 20, "norm_eps": 1e-3, "rope_base": 500.0}
+    ours = model_of("llama", model_dim=16, heads=4, **settings)
     weights = theirs.state_dict()
     mine = {
         "target_embedding.weight": weights["model.embed_tokens.weight"],
@@ -357,7 +357,7 @@ def test_llama_equals_hugging_face(kv_heads: int) -> None:
 
 
 def test_a_chat_model_is_built_as_gpt_is() -> None:
-    assert spec_of("chat", longest=50) == spec_of("gpt", longest=50)
+    assert spec_of("chat", max_positions=50) == spec_of("gpt", max_positions=50)
 
 
 # ---- unilm: one stack, three masks
@@ -421,7 +421,7 @@ def test_a_row_that_is_all_prefix_is_read_as_by_bert_in_hugging_face() -> None:
         mine[f"decoder.input_norm.{kind}"] = weights[f"bert.embeddings.LayerNorm.{kind}"]
         mine[f"output.transform.dense.{kind}"] = weights[f"cls.predictions.transform.dense.{kind}"]
         mine[f"output.transform.norm.{kind}"] = weights[f"cls.predictions.transform.LayerNorm.{kind}"]
-    ours = model_of("unilm", longest=20)
+    ours = model_of("unilm", max_positions=20)
     ours.load_state_dict(mine | {"output.weight": mine["target_embedding.weight"]})
     tokens, lengths = torch.randint(11, (2, 6)), torch.tensor([6, 3])
     real = torch.arange(6) < lengths[:, None]
@@ -431,8 +431,8 @@ def test_a_row_that_is_all_prefix_is_read_as_by_bert_in_hugging_face() -> None:
 
 
 def test_unilm_does_not_claim_to_read_packed_rows() -> None:
-    assert not model_of("unilm").packs
-    assert model_of("gpt").packs
+    assert not model_of("unilm").supports_packing
+    assert model_of("gpt").supports_packing
 
 
 # ---- sizes of the papers
@@ -444,25 +444,26 @@ def test_unilm_does_not_claim_to_read_packed_rows() -> None:
         ("gpt3", "base", 50257, {}, 0.125),  # table 2.1
         ("gpt3", "big", 50257, {}, 175),
         ("palm", "base", 256_000, {}, 8.63),  # table 1
-        ("palm", "base", 256_000, {"width": 8192, "layers": 64, "heads": 32}, 62.5),
+        ("palm", "base", 256_000, {"model_dim": 8192, "layers": 64, "heads": 32}, 62.5),
         ("palm", "big", 256_000, {}, 540.35),
         ("llama", "base", 32_000, {}, 6.7),  # table 2
-        ("llama", "base", 32_000, {"width": 5120, "layers": 40, "heads": 40}, 13.0),
-        ("llama", "base", 32_000, {"width": 6656, "layers": 60, "heads": 52}, 32.5),
-        ("llama", "base", 32_000, {"width": 8192, "layers": 80, "heads": 64}, 65.2),
+        ("llama", "base", 32_000, {"model_dim": 5120, "layers": 40, "heads": 40}, 13.0),
+        ("llama", "base", 32_000, {"model_dim": 6656, "layers": 60, "heads": 52}, 32.5),
+        ("llama", "base", 32_000, {"model_dim": 8192, "layers": 80, "heads": 64}, 65.2),
         ("unilm", "big", 28_996, {}, 0.335),  # BERT large
     ],
 )
 def test_sizes_are_those_of_the_papers(
     name: str, size: str, vocabulary: int, settings: dict[str, Any], billions: float
 ) -> None:
-    spec = SYSTEMS[name].spec(Vocabulary(vocabulary, vocabulary), size, **settings)
+    spec = SYSTEMS[name].spec(VocabularySizes(vocabulary, vocabulary), size, **settings)
     assert count_parameters(spec) / 1e9 == pytest.approx(billions, rel=0.01)
 
 
 def test_llama_is_as_wide_inside_as_the_papers() -> None:
     """2/3 · 4D, rounded up to a multiple of 256; 8 for a width of 128."""
     inner = {
-        width: next(find(SYSTEMS["llama"].spec(JOINT, width=width), FeedForward)).inner for width in (4096, 5120, 128)
+        width: next(find_specs(SYSTEMS["llama"].spec(JOINT, model_dim=width), FeedForward)).inner_dim
+        for width in (4096, 5120, 128)
     }
     assert inner == {4096: 11008, 5120: 13824, 128: 344}

@@ -10,8 +10,8 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from dragoman.errors import UserError
-from dragoman.text import END, MASK, SYMBOLS, Tokenizer, learn
-from dragoman.text.adopted import SHIFT, open_tokenizers
+from dragoman.text import EOS, MASK, SPECIAL_TOKENS, Tokenizer, learn_tokenizer
+from dragoman.text.remapped_tokenizer import ID_OFFSET, open_tokenizers
 
 TEXT = ["the old man reads the book.", "a dog sees the lighthouse", "low lower newest widest"] * 10
 
@@ -35,18 +35,18 @@ def check(ours: Tokenizer, tmp_path: Path) -> None:
     again = Tokenizer.load(tmp_path / "saved.json")
     for text in ("the old dog", "lower", "the widest book."):
         ids = ours.encode(text)
-        assert min(ids) >= SHIFT
-        assert max(ids) < ours.size
-        assert ours.decode([*ids, END]) == text
+        assert min(ids) >= ID_OFFSET
+        assert max(ids) < ours.vocab_size
+        assert ours.decode([*ids, EOS]) == text
         assert again.encode(text) == ids
-        assert len(ours.word_of_piece(ids)) == len(ids)
-        assert {*ours.word_of_piece(ids)} - {-1} == {*range(len(text.split()))}
-    assert ours.pieces(range(SHIFT)) == list(SYMBOLS)
-    assert len(ours.spellings()) == ours.size
+        assert len(ours.word_ids(ids)) == len(ids)
+        assert {*ours.word_ids(ids)} - {-1} == {*range(len(text.split()))}
+    assert ours.tokens(range(ID_OFFSET)) == list(SPECIAL_TOKENS)
+    assert len(ours.surface_forms()) == ours.vocab_size
     assert ours.encode_masked("the \x01 dog", "\x01").count(MASK) == 1
     tagged = ours.with_tags(["news"])
-    assert tagged.tags == {"news": ours.size}
-    assert tagged.size == ours.size + 1
+    assert tagged.tags == {"news": ours.vocab_size}
+    assert tagged.vocab_size == ours.vocab_size + 1
     assert Tokenizer.from_json(tagged.to_json()).tags == tagged.tags
 
 
@@ -55,7 +55,7 @@ def test_a_hugging_face_document_is_adopted(tmp_path: Path) -> None:
     ours, target = open_tokenizers(tmp_path / "tokenizer.json")
     assert ours is target
     expected = library.encode("the old dog", add_special_tokens=False).ids
-    assert ours.encode("the old dog") == [number + SHIFT for number in expected]
+    assert ours.encode("the old dog") == [number + ID_OFFSET for number in expected]
     check(ours, tmp_path)
 
 
@@ -68,12 +68,12 @@ def test_a_sentencepiece_model_is_adopted(tmp_path: Path) -> None:
     (tmp_path / "joint.model").write_bytes(content.getvalue())
     theirs = sentencepiece.SentencePieceProcessor(model_proto=content.getvalue())
     ours, _ = open_tokenizers(tmp_path / "joint.model")
-    assert ours.encode("the old dog") == [number + SHIFT for number in theirs.encode("the old dog")]
+    assert ours.encode("the old dog") == [number + ID_OFFSET for number in theirs.encode("the old dog")]
     check(ours, tmp_path)
 
 
 def test_our_own_file_is_used_as_it_is(tmp_path: Path) -> None:
-    own = learn(TEXT, "bpe", 300)
+    own = learn_tokenizer(TEXT, "bpe", 300)
     own.save(tmp_path / "tokenizer.json")
     assert open_tokenizers(tmp_path / "tokenizer.json")[0].to_json() == own.to_json()
 

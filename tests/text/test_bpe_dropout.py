@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import UserError
-from dragoman.text import END, MARKERS, START, Dropout, Tokenizer, learn
+from dragoman.text import BOS, EOS, WORD_MARKERS, BPEDropout, Tokenizer, learn_tokenizer
 
 TEXTS = [
     "the miller's daughters, the smaller mills; naïve millers (all) smile, cafe\u0301",
     "миля мельник 2000 mills",
 ] * 4
-TOKENIZERS = [learn(TEXTS, size=400, marker=marker, coverage=0.97) for marker in MARKERS]
+TOKENIZERS = [learn_tokenizer(TEXTS, size=400, marker=marker, coverage=0.97) for marker in WORD_MARKERS]
 some_text = st.text() | st.lists(st.sampled_from([*" ,('é", "mill", "small", "the ", "cafe\u0301", "2000"])).map(
     "".join
 )
@@ -27,12 +27,12 @@ def rng() -> np.random.Generator:
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=repr)
 @pytest.mark.parametrize("rate", [0.1, 0.7, 1.0])
 def test_the_text_stays_the_same(tokenizer: Tokenizer, rate: float) -> None:
-    dropout = Dropout(tokenizer, rate, pool=3)
+    dropout = BPEDropout(tokenizer, rate, pool=3)
 
     @given(some_text)
     def check(text: str) -> None:
-        ids = [START, *tokenizer.encode(text), END]
-        assert tokenizer.decode(dropout.row(ids, rng()).tolist()) == text
+        ids = [BOS, *tokenizer.encode(text), EOS]
+        assert tokenizer.decode(dropout.resegment_row(ids, rng()).tolist()) == text
 
     check()
 
@@ -40,36 +40,38 @@ def test_the_text_stays_the_same(tokenizer: Tokenizer, rate: float) -> None:
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=repr)
 @pytest.mark.parametrize("rate", [0.0, 1e-12])
 def test_without_drops_the_segmentation_is_that_of_the_tokenizer(tokenizer: Tokenizer, rate: float) -> None:
-    dropout = Dropout(tokenizer, rate, pool=2)
+    dropout = BPEDropout(tokenizer, rate, pool=2)
 
     @given(some_text)
     def check(text: str) -> None:
         ids = tokenizer.encode(text)
-        assert dropout.row(ids, rng()).tolist() == ids
+        assert dropout.resegment_row(ids, rng()).tolist() == ids
 
     check()
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=repr)
 def test_with_all_merges_dropped_characters_remain(tokenizer: Tokenizer) -> None:
-    pieces = tokenizer.pieces(Dropout(tokenizer, 1.0).row(tokenizer.encode("the smaller mills"), rng()).tolist())
+    pieces = tokenizer.tokens(
+        BPEDropout(tokenizer, 1.0).resegment_row(tokenizer.encode("the smaller mills"), rng()).tolist()
+    )
     assert sorted(pieces) == sorted("▁the▁smaller▁mills")
 
 
 def frequencies(tokenizer: Tokenizer, text: str, rate: float, draws: int) -> dict[tuple[str, ...], float]:
-    dropout, ids, generator = Dropout(tokenizer, rate, pool=draws), tokenizer.encode(text), rng()
-    seen = Counter(tuple(tokenizer.pieces(dropout.row(ids, generator).tolist())) for _ in range(draws))
+    dropout, ids, generator = BPEDropout(tokenizer, rate, pool=draws), tokenizer.encode(text), rng()
+    seen = Counter(tuple(tokenizer.tokens(dropout.resegment_row(ids, generator).tolist())) for _ in range(draws))
     return {pieces: count / draws for pieces, count in seen.items()}
 
 
 def test_segmentations_are_as_frequent_as_the_algorithm_says() -> None:
     # With p dropped and q = 1 − p kept: one merge happens with probability q, two in a row with q².
-    one = learn(["(xy)(xy)"], marker="final", coverage=1.0)
+    one = learn_tokenizer(["(xy)(xy)"], marker="final", coverage=1.0)
     assert frequencies(one, "xy", 0.3, 5_000) == pytest.approx({("xy", "▁"): 0.7, ("x", "y", "▁"): 0.3}, abs=0.02)
     # Merges (x, y), then (y, z), then (xy, z). If the first is kept, xy is merged, and then xyz with q: q² and q p. If
     # only the second is kept it is x yz, where nothing goes on: p q. If none is, p².
-    two = learn(["(xy)(xy)(xy)(yz)(yz)(xyz)(xyz)"], marker="final", coverage=1.0)
-    assert [two.pieces(two.encode(text))[0] for text in ("xy", "yz", "xyz")] == ["xy", "yz", "xyz"]
+    two = learn_tokenizer(["(xy)(xy)(xy)(yz)(yz)(xyz)(xyz)"], marker="final", coverage=1.0)
+    assert [two.tokens(two.encode(text))[0] for text in ("xy", "yz", "xyz")] == ["xy", "yz", "xyz"]
     assert frequencies(two, "xyz", 0.3, 5_000) == pytest.approx(
         {
             ("xyz", "▁"): 0.7 * 0.7,
@@ -83,19 +85,19 @@ def test_segmentations_are_as_frequent_as_the_algorithm_says() -> None:
 
 def test_the_same_generator_gives_the_same_segmentations() -> None:
     ids = TOKENIZERS[0].encode("the smaller mills smile")
-    first, second = Dropout(TOKENIZERS[0], 0.5), Dropout(TOKENIZERS[0], 0.5)
-    second.row(TOKENIZERS[0].encode("mills"), rng())  # what was seen before has no influence
-    assert [first.row(ids, rng()).tolist() for _ in range(3)] == [
-        second.row(np.array(ids), rng()).tolist() for _ in range(3)
+    first, second = BPEDropout(TOKENIZERS[0], 0.5), BPEDropout(TOKENIZERS[0], 0.5)
+    second.resegment_row(TOKENIZERS[0].encode("mills"), rng())  # what was seen before has no influence
+    assert [first.resegment_row(ids, rng()).tolist() for _ in range(3)] == [
+        second.resegment_row(np.array(ids), rng()).tolist() for _ in range(3)
     ]
     generator = rng()
-    assert len({tuple(first.row(ids, generator)) for _ in range(50)}) > 1
+    assert len({tuple(first.resegment_row(ids, generator)) for _ in range(50)}) > 1
 
 
 def test_mistakes_are_answered_plainly() -> None:
     with pytest.raises(UserError, match="kind 'unigram' has none"):
-        Dropout(learn(TEXTS, "unigram", size=400, coverage=0.9), 0.1)
+        BPEDropout(learn_tokenizer(TEXTS, "unigram", size=400, coverage=0.9), 0.1)
     with pytest.raises(UserError, match="from 0 to 1"):
-        Dropout(TOKENIZERS[0], 1.5)
+        BPEDropout(TOKENIZERS[0], 1.5)
     with pytest.raises(UserError, match="at least 1"):
-        Dropout(TOKENIZERS[0], 0.1, pool=0)
+        BPEDropout(TOKENIZERS[0], 0.1, pool=0)

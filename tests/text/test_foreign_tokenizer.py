@@ -16,7 +16,7 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from dragoman.errors import UserError
 from dragoman.text import Tokenizer, alignment_words
-from dragoman.text.foreign import ForeignTokenizer, from_folder
+from dragoman.text.imported_tokenizer import ImportedTokenizer, tokenizers_from_folder
 
 sentencepiece = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")
@@ -187,12 +187,12 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], tuple
 @pytest.fixture(params=FORMS, ids=" ".join)
 def pair(
     request: pytest.FixtureRequest, made: Callable[[str, str], tuple[Path, Config]]
-) -> tuple[ForeignTokenizer, Any]:
+) -> tuple[ImportedTokenizer, Any]:
     folder, config = made(*request.param)
-    return from_folder(folder, config)[0], theirs(folder)
+    return tokenizers_from_folder(folder, config)[0], theirs(folder)
 
 
-Pair = tuple[ForeignTokenizer, Any]
+Pair = tuple[ImportedTokenizer, Any]
 
 
 def test_numbers_are_theirs(pair: Pair) -> None:
@@ -206,39 +206,39 @@ def test_texts_are_theirs(pair: Pair) -> None:
     ours, other = pair
     rng = random.Random(5)
     rows = [ours.encode(text) for text in TEXTS] + [
-        rng.choices(range(ours.size), k=rng.randrange(12)) for _ in range(99)
+        rng.choices(range(ours.vocab_size), k=rng.randrange(12)) for _ in range(99)
     ]
     for ids in rows:
         text = other.decode(ids, skip_special_tokens=True, clean_up_tokenization_spaces=False)
-        assert ours.decode(ids) == text, ours.pieces(ids)
+        assert ours.decode(ids) == text, ours.tokens(ids)
 
 
 def test_symbols_are_theirs(pair: Pair) -> None:
     ours, other = pair
     found = {role: getattr(other, f"{role}_token_id") for role in ("pad", "unk", "bos", "eos", "cls", "sep", "mask")}
-    assert {role: ours.roles[role] for role, number in found.items() if number is not None} == {
+    assert {role: ours.role_ids[role] for role, number in found.items() if number is not None} == {
         role: number for role, number in found.items() if number is not None
     }
-    assert (ours.mask, ours.separator, ours.cls) == (found["mask"], found["sep"], found["cls"])
-    assert {*other.all_special_ids} <= ours.specials
-    assert ours.size == len(other)
+    assert (ours.mask, ours.sep, ours.cls) == (found["mask"], found["sep"], found["cls"])
+    assert {*other.all_special_ids} <= ours.all_special_ids
+    assert ours.vocab_size == len(other)
 
 
 def test_symbols_are_never_found_in_plain_text(pair: Pair) -> None:
     ours, _ = pair
-    for text in (*ours.symbols, " ".join(ours.symbols), "".join(ours.symbols)):
-        assert {*ours.encode(text)} & ours.specials <= {ours.unknown}, text
+    for text in (*ours.special_token_ids, " ".join(ours.special_token_ids), "".join(ours.special_token_ids)):
+        assert {*ours.encode(text)} & ours.all_special_ids <= {ours.unk}, text
 
 
 def test_symbols_are_found_when_that_is_asked_for(pair: Pair) -> None:
     ours, other = pair
-    for name, number in ours.symbols.items():
-        assert ours.encode(name, symbols=True) == [number]
-    if "<extra_id_0>" in ours.symbols:
+    for name, number in ours.special_token_ids.items():
+        assert ours.encode(name, parse_special=True) == [number]
+    if "<extra_id_0>" in ours.special_token_ids:
         text = "The <extra_id_0> keeper<extra_id_1> counts ships.<extra_id_99>"
-        assert ours.encode(text, symbols=True) == other(text, add_special_tokens=False)["input_ids"]
+        assert ours.encode(text, parse_special=True) == other(text, add_special_tokens=False)["input_ids"]
     if ours.mask is not None:
-        ids = ours.encode(f"The old {other.mask_token} counts {other.mask_token}.", symbols=True)
+        ids = ours.encode(f"The old {other.mask_token} counts {other.mask_token}.", parse_special=True)
         assert ids.count(ours.mask) == 2
         assert ids == ours.encode_masked("The old \x01 counts \x01.", "\x01")
 
@@ -247,30 +247,42 @@ def test_a_run_keeps_it_in_one_file(pair: Pair, tmp_path: Path) -> None:
     ours, _ = pair
     ours.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert isinstance(again, ForeignTokenizer)
+    assert isinstance(again, ImportedTokenizer)
     assert (again.kind, again.marker) == ("foreign", "initial")
-    for name in ("size", "pad", "unknown", "start", "end", "mask", "separator", "cls", "roles", "symbols", "specials"):
+    for name in (
+        "vocab_size",
+        "pad",
+        "unk",
+        "bos",
+        "eos",
+        "mask",
+        "sep",
+        "cls",
+        "role_ids",
+        "special_token_ids",
+        "all_special_ids",
+    ):
         assert getattr(again, name) == getattr(ours, name)
     assert json.loads(again.to_json())["model"]["dragoman"] == json.loads(ours.to_json())["model"]["dragoman"]
     for text in TEXTS + RARE:
         ids = ours.encode(text)
         assert again.encode(text) == ids
         assert again.decode(ids) == ours.decode(ids)
-        assert again.pieces(ids) == ours.pieces(ids)
-        assert again.encode(f"{text}</s>", symbols=True) == ours.encode(f"{text}</s>", symbols=True)
+        assert again.tokens(ids) == ours.tokens(ids)
+        assert again.encode(f"{text}</s>", parse_special=True) == ours.encode(f"{text}</s>", parse_special=True)
 
 
 def test_each_piece_has_a_word(pair: Pair) -> None:
     ours, _ = pair
     for text in (*CORPUS[:6], " ".join(CORPUS)):
         ids = ours.encode(text)
-        found, counted = ours.word_of_piece(ids), alignment_words(ours.decode(ids))
+        found, counted = ours.word_ids(ids), alignment_words(ours.decode(ids))
         seen = [word for word in found if word >= 0]
         assert seen == sorted(seen)
         assert {n for n, word in enumerate(counted) if len(word) > 3} <= {*seen} <= {*range(len(counted))}
-    around = [*ours.specials][:1] + ours.encode("blue ink") + [*ours.specials][:1]
-    assert ours.word_of_piece(around) == [-1, *ours.word_of_piece(around[1:-1]), -1]
-    assert ours.word_of_piece([]) == []
+    around = [*ours.all_special_ids][:1] + ours.encode("blue ink") + [*ours.all_special_ids][:1]
+    assert ours.word_ids(around) == [-1, *ours.word_ids(around[1:-1]), -1]
+    assert ours.word_ids([]) == []
 
 
 def test_what_cannot_be_written_is_replaced(pair: Pair) -> None:
@@ -281,9 +293,9 @@ def test_what_cannot_be_written_is_replaced(pair: Pair) -> None:
 def test_numbers_without_a_piece_are_no_text(pair: Pair) -> None:
     ours, _ = pair
     ids = ours.encode("blue ink")
-    assert ours.decode([*ids, ours.size + 5]) == ours.decode(ids)
-    assert ours.pieces([ours.size + 5]) == [f"<{ours.size + 5}>"]
-    assert ours.word_of_piece([ours.size + 5]) == [-1]
+    assert ours.decode([*ids, ours.vocab_size + 5]) == ours.decode(ids)
+    assert ours.tokens([ours.vocab_size + 5]) == [f"<{ours.vocab_size + 5}>"]
+    assert ours.word_ids([ours.vocab_size + 5]) == [-1]
 
 
 # ---- what is special in a family
@@ -291,53 +303,57 @@ def test_numbers_without_a_piece_are_no_text(pair: Pair) -> None:
 
 def test_pieces_are_shown_with_their_spaces(made: Callable[..., tuple[Path, Config]]) -> None:
     for family in ("gpt2", "llama"):
-        ours, _ = from_folder(*made(family))
-        assert ours.pieces(ours.encode("the lighthouse"))[-1] == "▁lighthouse"
+        ours, _ = tokenizers_from_folder(*made(family))
+        assert ours.tokens(ours.encode("the lighthouse"))[-1] == "▁lighthouse"
     folder, config = made("bert")
-    ids = from_folder(folder, config)[0].encode("The shipping lighthouses")
-    assert from_folder(folder, config)[0].pieces(ids) == theirs(folder).convert_ids_to_tokens(ids)
+    ids = tokenizers_from_folder(folder, config)[0].encode("The shipping lighthouses")
+    assert tokenizers_from_folder(folder, config)[0].tokens(ids) == theirs(folder).convert_ids_to_tokens(ids)
 
 
 def test_pieces_know_their_words(made: Callable[..., tuple[Path, Config]]) -> None:
     expected = {"▁": -1, "old": 0, "▁old": 0, "▁lighthouse": 1, "lighthouse": 1, ",": 1, "守": 2, "!": 2}
     expected |= {"o": 0, "ld": 0, "<0xE5>": 2, "<0xAE>": 2, "<0x88>": 2}
     for family in ("t5", "llama", "bert", "gpt2", "xlm-r", "roberta"):
-        ours, _ = from_folder(*made(family))
+        ours, _ = tokenizers_from_folder(*made(family))
         ids = ours.encode("old lighthouse, 守!")
-        assert ours.word_of_piece(ids) == [expected[piece] for piece in ours.pieces(ids)]
+        assert ours.word_ids(ids) == [expected[piece] for piece in ours.tokens(ids)]
 
 
 def test_t5_numbers_its_sentinels_from_the_end(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
-    ours, target = from_folder(*made("t5"))
+    ours, target = tokenizers_from_folder(*made("t5"))
     assert ours is target
-    assert [ours.symbols[f"<extra_id_{n}>"] for n in (0, 1, 99)] == [ours.size - 1, ours.size - 2, ours.size - 100]
-    assert (ours.pad, ours.end, ours.unknown, ours.start) == (0, 1, 2, 0)
+    assert [ours.special_token_ids[f"<extra_id_{n}>"] for n in (0, 1, 99)] == [
+        ours.vocab_size - 1,
+        ours.vocab_size - 2,
+        ours.vocab_size - 100,
+    ]
+    assert (ours.pad, ours.eos, ours.unk, ours.bos) == (0, 1, 2, 0)
     folder, config = made("t5")
     (tmp_path / "spiece.model").write_bytes((folder / "spiece.model").read_bytes())
     settle(tmp_path, config, {"extra_ids": 3})
-    assert from_folder(tmp_path, config)[0].size == ours.size - 97
+    assert tokenizers_from_folder(tmp_path, config)[0].vocab_size == ours.vocab_size - 97
 
 
 @pytest.mark.parametrize("form", ["files", "document"])
 @pytest.mark.parametrize("family", ["mbart", "mbart50"])
 def test_languages_are_numbered_as_theirs(made: Callable[..., tuple[Path, Config]], family: str, form: str) -> None:
     folder, config = made(family, form)
-    ours, other = from_folder(folder, config)[0], theirs(folder)
+    ours, other = tokenizers_from_folder(folder, config)[0], theirs(folder)
     for code, number in other.lang_code_to_id.items():
-        assert ours.symbols[code] == number
-    assert ours.decode([ours.symbols["de_DE"], *ours.encode("blue ink")]) == "blue ink"
+        assert ours.special_token_ids[code] == number
+    assert ours.decode([ours.special_token_ids["de_DE"], *ours.encode("blue ink")]) == "blue ink"
 
 
 @pytest.mark.parametrize("family", ["t5", "llama", "mbart", "mbart50", "xlm-r"])
 def test_a_model_is_read_as_it_was_meant(made: Callable[..., tuple[Path, Config]], family: str) -> None:
     """Where transformers' own reading of the file leaves the normaliser or a space out, SentencePiece decides."""
     folder, config = made(family)
-    ours = from_folder(folder, config)[0]
+    ours = tokenizers_from_folder(folder, config)[0]
     path = next(path for path in folder.iterdir() if path.suffix == ".model")
     model = sentencepiece.SentencePieceProcessor(model_file=str(path))
     for text in (*TEXTS, *RARE, " leading", "trailing ", "....... !!!!!"):
         pieces = model.encode(text, out_type=str)
-        assert [p if q != "<unk>" else q for p, q in zip(pieces, ours.pieces(ours.encode(text)))] == ours.pieces(
+        assert [p if q != "<unk>" else q for p, q in zip(pieces, ours.tokens(ours.encode(text)))] == ours.tokens(
             ours.encode(text)
         )
         assert len(ours.encode(text)) == len(pieces)
@@ -346,7 +362,7 @@ def test_a_model_is_read_as_it_was_meant(made: Callable[..., tuple[Path, Config]
 @pytest.mark.parametrize("separate", [False, True], ids=["joint", "separate"])
 def test_marian_has_a_tokenizer_for_each_language(tmp_path: Path, separate: bool) -> None:
     config = marian(tmp_path, separate)
-    source, target = from_folder(tmp_path, config)
+    source, target = tokenizers_from_folder(tmp_path, config)
     other = theirs(tmp_path)
     assert source is not target
     for text in (*TEXTS, *RARE, " leading", "....... !!!!!", "only here"):
@@ -358,13 +374,13 @@ def test_marian_has_a_tokenizer_for_each_language(tmp_path: Path, separate: bool
         assert target.decode(written) == decoded
         again = Tokenizer.from_json(target.to_json())
         assert (again.encode(text), again.decode(written)) == (written, decoded)
-    assert (source.pad, source.end, source.unknown) == (config["pad_token_id"], 0, 1)
-    assert source.start == config["decoder_start_token_id"]
+    assert (source.pad, source.eos, source.unk) == (config["pad_token_id"], 0, 1)
+    assert source.bos == config["decoder_start_token_id"]
 
 
 def test_marian_is_told_the_language_at_the_beginning(made: Callable[..., tuple[Path, Config]]) -> None:
     folder, config = made("marian")
-    source, other = from_folder(folder, config)[0], theirs(folder)
+    source, other = tokenizers_from_folder(folder, config)[0], theirs(folder)
     text = ">>deu<< Nobody counts"
     assert (
         source.encode(text)
@@ -378,7 +394,7 @@ def test_marian_is_told_the_language_at_the_beginning(made: Callable[..., tuple[
 def test_tokens_that_were_added_keep_their_numbers(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
     for family in ("bert", "gpt2", "llama"):
         folder, config = made(family)
-        size = from_folder(folder, config)[0].size
+        size = tokenizers_from_folder(folder, config)[0].vocab_size
         copy = tmp_path / family
         copy.mkdir()
         for path in folder.iterdir():
@@ -390,10 +406,10 @@ def test_tokens_that_were_added_keep_their_numbers(made: Callable[..., tuple[Pat
         }
         settings = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
         write(copy / "tokenizer_config.json", settings | {"added_tokens_decoder": added, "pad_token": "<|turn|>"})
-        ours, other = from_folder(copy, config)[0], theirs(copy)
-        assert ours.size == len(other) == size + 2
+        ours, other = tokenizers_from_folder(copy, config)[0], theirs(copy)
+        assert ours.vocab_size == len(other) == size + 2
         assert ours.pad == other.pad_token_id == size
-        assert ours.encode("a<|turn|>", symbols=True)[-1] == size
+        assert ours.encode("a<|turn|>", parse_special=True)[-1] == size
         assert size not in ours.encode("a<|turn|>")
         text = "ink(!)"
         assert ours.encode(text) == other(text, add_special_tokens=False)["input_ids"]
@@ -409,9 +425,9 @@ def test_a_document_may_frame_cut_and_fill_up_but_not_here(
     library.enable_padding(length=20)
     library.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
     library.save(str(tmp_path / "tokenizer.json"))
-    ours = from_folder(tmp_path, config)[0]
-    assert ours.encode(TEXTS[0]) == from_folder(folder, config)[0].encode(TEXTS[0])
-    assert (ours.cls, ours.separator, ours.mask, ours.pad) == (2, 3, 4, 0)  # as the family names them
+    ours = tokenizers_from_folder(tmp_path, config)[0]
+    assert ours.encode(TEXTS[0]) == tokenizers_from_folder(folder, config)[0].encode(TEXTS[0])
+    assert (ours.cls, ours.sep, ours.mask, ours.pad) == (2, 3, 4, 0)  # as the family names them
 
 
 def test_mask_takes_its_space_with_it_where_the_files_say_so(
@@ -429,8 +445,8 @@ def test_mask_takes_its_space_with_it_where_the_files_say_so(
     ).save_pretrained(document)
     text = "The old <mask> counts<mask> ships."
     for place in (tmp_path, document):
-        ours = from_folder(place, config)[0]
-        assert ours.encode(text, symbols=True) == theirs(document)(text, add_special_tokens=False)["input_ids"]
+        ours = tokenizers_from_folder(place, config)[0]
+        assert ours.encode(text, parse_special=True) == theirs(document)(text, add_special_tokens=False)["input_ids"]
 
 
 # ---- what may be wrong
@@ -438,7 +454,7 @@ def test_mask_takes_its_space_with_it_where_the_files_say_so(
 
 def test_missing_files_are_listed(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
-        from_folder(tmp_path, {})
+        tokenizers_from_folder(tmp_path, {})
     for name in ("tokenizer.json", "source.spm with target.spm", "spiece.model", "merges.txt", "vocab.txt"):
         assert name in str(caught.value)
 
@@ -450,7 +466,7 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
 def test_a_family_that_means_something_else_by_a_file_is_refused(tmp_path: Path, file: str, kind: str) -> None:
     (tmp_path / file).write_bytes(b"")
     with pytest.raises(UserError, match=r"tokenizer\.json"):
-        from_folder(tmp_path, {"model_type": kind})
+        tokenizers_from_folder(tmp_path, {"model_type": kind})
 
 
 DAMAGED: list[tuple[dict[str, object], str]] = [
@@ -490,7 +506,7 @@ def test_damage_is_said_in_a_sentence(tmp_path: Path, files: dict[str, object], 
         else:
             write(tmp_path / name, content)
     with pytest.raises(UserError, match=says) as caught:
-        from_folder(tmp_path, {})
+        tokenizers_from_folder(tmp_path, {})
     assert "\n" not in str(caught.value)
 
 
@@ -498,11 +514,11 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(UserError, match="too large"):
-        from_folder(tmp_path, {})
+        tokenizers_from_folder(tmp_path, {})
 
 
 def test_a_damaged_run_is_said_in_a_sentence(made: Callable[..., tuple[Path, Config]]) -> None:
-    ours = from_folder(*made("t5"))[0]
+    ours = tokenizers_from_folder(*made("t5"))[0]
     for name, value in [
         *(("names", []), ("symbols", [{}]), ("roles", None), ("codes", {"a": "b"}), ("cutter", {"table": "?"})),
         *(("cutter", []), ("names", {"x": "y"})),

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.text.foreign import ForeignTokenizer, from_folder
+from dragoman.text.imported_tokenizer import ImportedTokenizer, tokenizers_from_folder
 from dragoman.text.rewriting import Rewriter, Rewriting, Rules
-from dragoman.text.sentencepiece import BYTE_PAIRS, CONTROL, UNKNOWN, Model, Piece, cutter, parse, read
+from dragoman.text.sentencepiece_model import BYTE_PAIRS, CONTROL, UNKNOWN, Model, Piece, cutter, parse, read
 
 sentencepiece = pytest.importorskip("sentencepiece")
 
@@ -104,9 +104,9 @@ def texts(parts: list[str], count: int) -> list[str]:
     return CORPUS[:6] + letters + ["".join(rng.choices(parts, k=rng.randrange(12))) for _ in range(count)]
 
 
-def opened(content: bytes, folder: Path) -> tuple[Any, ForeignTokenizer]:
+def opened(content: bytes, folder: Path) -> tuple[Any, ImportedTokenizer]:
     (folder / "tokenizer.model").write_bytes(content)
-    return sentencepiece.SentencePieceProcessor(model_proto=content), from_folder(folder)[0]
+    return sentencepiece.SentencePieceProcessor(model_proto=content), tokenizers_from_folder(folder)[0]
 
 
 @pytest.mark.parametrize("in_bytes", [False, True], ids=["unknown", "bytes"])
@@ -121,7 +121,7 @@ def test_texts_are_cut_and_joined_as_by_the_library(
     for text in texts(ODD if variant == "symbols" else ODD + REPEATED, 400):
         ids = theirs.encode(text)
         assert ours.encode(text) == ids, text
-        assert ours.pieces(ids) == [theirs.id_to_piece(number) for number in ids]
+        assert ours.tokens(ids) == [theirs.id_to_piece(number) for number in ids]
         if theirs.unk_id() not in ids and "▁" not in text:
             assert ours.decode(ids) == theirs.decode(ids), text
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.text.sentences import split_sentences, unsplit
+from dragoman.text.sentences import single_sentence, split_sentences
 
 
 def words(text: str) -> int:
@@ -39,7 +39,7 @@ def test_sentences_end_where_a_reader_would_end_them(text: str, sentences: list[
 @given(st.text(st.sampled_from("aB1. !?\n\t\r  。」,\x00é"), max_size=60), st.integers(1, 4))
 def test_sentences_joined_again_are_the_text(text: str, most: int) -> None:
     found = split_sentences(text, words, most)
-    kept = found.joined(found.sentences, "zh")
+    kept = found.join(found.sentences, "zh")
     assert kept.replace("\0", " ") == text.replace("\0", " ")
     assert len(found.gaps) == len(found.sentences) + 1
     assert all(sentence.strip() == sentence and sentence for sentence in found.sentences)
@@ -47,13 +47,13 @@ def test_sentences_joined_again_are_the_text(text: str, most: int) -> None:
 
 def test_paragraphs_and_white_space_stay() -> None:
     found = split_sentences("  First.  Second.\n\n\tThird.\n", words, 100)
-    assert found.joined(["1", "2", "3"], "de") == "  1  2\n\n\t3\n"
+    assert found.join(["1", "2", "3"], "de") == "  1  2\n\n\t3\n"
 
 
 def test_languages_without_spaces_get_one_where_the_target_has_them() -> None:
     found = split_sentences("你好。再见。", words, 100)
-    assert found.joined(["Hallo.", "Tschüss."], "de") == "Hallo. Tschüss."
-    assert found.joined(["やあ。", "またね。"], "ja") == "やあ。またね。"
+    assert found.join(["Hallo.", "Tschüss."], "de") == "Hallo. Tschüss."
+    assert found.join(["やあ。", "またね。"], "ja") == "やあ。またね。"
 
 
 def test_what_is_too_long_is_cut_near_the_middle() -> None:
@@ -63,11 +63,11 @@ def test_what_is_too_long_is_cut_near_the_middle() -> None:
 
 
 def test_a_text_can_stay_unsplit() -> None:
-    assert unsplit(" One. Two. ").sentences == ["One. Two."]
-    assert unsplit(" One. Two. ").joined(["x"], "de") == " x "
+    assert single_sentence(" One. Two. ").sentences == ["One. Two."]
+    assert single_sentence(" One. Two. ").join(["x"], "de") == " x "
 
 
 def test_without_a_target_language_full_width_punctuation_takes_no_space() -> None:
     found = split_sentences("你好。再见。", words, 100)
-    assert found.joined(["Hallo.", "Tschüss."]) == "Hallo. Tschüss."
-    assert found.joined(["やあ。", "またね。"]) == "やあ。またね。"
+    assert found.join(["Hallo.", "Tschüss."]) == "Hallo. Tschüss."
+    assert found.join(["やあ。", "またね。"]) == "やあ。またね。"

@@ -8,15 +8,15 @@ import pytest
 from test_foreign_tokenizer import FAMILIES, TEXTS
 
 from dragoman.errors import UserError
-from dragoman.text import learn
-from dragoman.text.foreign import from_folder
+from dragoman.text import learn_tokenizer
+from dragoman.text.imported_tokenizer import tokenizers_from_folder
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if not family.startswith("bert")])
 def test_pieces_from_elsewhere_spell_the_text_that_they_decode_to(family: str, tmp_path: Path) -> None:
-    tokenizer = from_folder(tmp_path, FAMILIES[family](tmp_path))[1]
-    spelled = tokenizer.spellings()
-    assert len(spelled) == tokenizer.size
+    tokenizer = tokenizers_from_folder(tmp_path, FAMILIES[family](tmp_path))[1]
+    spelled = tokenizer.surface_forms()
+    assert len(spelled) == tokenizer.vocab_size
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert b"".join(spelled[n] for n in ids).decode().strip() == tokenizer.decode(ids).strip()
@@ -24,13 +24,13 @@ def test_pieces_from_elsewhere_spell_the_text_that_they_decode_to(family: str, t
 
 def test_word_pieces_do_not_say_what_they_add(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="WordPiece"):
-        from_folder(tmp_path, FAMILIES["bert"](tmp_path))[0].spellings()
+        tokenizers_from_folder(tmp_path, FAMILIES["bert"](tmp_path))[0].surface_forms()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "byte"])
 def test_pieces_learned_here_spell_the_text_that_they_decode_to(kind: str) -> None:
-    tokenizer = learn(TEXTS, kind=kind, size=400)
-    spelled = tokenizer.spellings()
+    tokenizer = learn_tokenizer(TEXTS, kind=kind, size=400)
+    spelled = tokenizer.surface_forms()
     for text in TEXTS:
         ids = tokenizer.encode(text)
         assert b"".join(spelled[n] for n in ids).decode().removeprefix(" ") == tokenizer.decode(ids).removeprefix(" ")

@@ -13,7 +13,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import UserError
-from dragoman.text import END, KINDS, MARKERS, PAD, START, SYMBOLS, UNKNOWN, Tokenizer, alignment_words, learn, words
+from dragoman.text import (
+    BOS,
+    EOS,
+    PAD,
+    SPECIAL_TOKENS,
+    TOKENIZER_TYPES,
+    UNK,
+    WORD_MARKERS,
+    Tokenizer,
+    alignment_words,
+    learn_tokenizer,
+    split_words,
+)
 
 TEXTS = [
     "The old lighthouse keeper counts the ships, one by one, and writes them down (in blue ink).",
@@ -22,10 +34,10 @@ TEXTS = [
     "Смотритель считает корабли. 守灯人数船。 दीपक जलता है, שומר המגדלור",
     "down  by the \tharbour 👩‍👩‍👧 – naïve cafe\u0301 ▁ x_1",
 ] * 3
-FIXED = len(SYMBOLS) + 256
+FIXED = len(SPECIAL_TOKENS) + 256
 
-KIND_AND_MARKER = [(kind, marker) for kind in KINDS for marker in MARKERS]
-LEARNED = {(kind, marker): learn(TEXTS, kind, 500, marker, coverage=0.99) for kind, marker in KIND_AND_MARKER}
+KIND_AND_MARKER = [(kind, marker) for kind in TOKENIZER_TYPES for marker in WORD_MARKERS]
+LEARNED = {(kind, marker): learn_tokenizer(TEXTS, kind, 500, marker, coverage=0.99) for kind, marker in KIND_AND_MARKER}
 OPEN = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind != "word"]
 PIECED = [LEARNED[kind, marker] for kind, marker in KIND_AND_MARKER if kind in ("bpe", "unigram")]
 
@@ -68,7 +80,7 @@ def test_the_library_reads_the_same_file_and_gives_the_same_numbers(tokenizer: T
     def check(text: str) -> None:
         ids = tokenizer.encode(text)
         assert library.encode(text).ids == ids
-        if UNKNOWN not in ids:
+        if UNK not in ids:
             assert library.decode(ids) == tokenizer.decode(ids)
 
     check()
@@ -76,22 +88,20 @@ def test_the_library_reads_the_same_file_and_gives_the_same_numbers(tokenizer: T
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
 def test_special_symbols_are_never_found_in_a_text(tokenizer: Tokenizer) -> None:
-    for text in (*SYMBOLS, "".join(SYMBOLS), "a </s> b"):
-        assert not ({*range(len(SYMBOLS))} - {UNKNOWN}) & {*tokenizer.encode(text)}
+    for text in (*SPECIAL_TOKENS, "".join(SPECIAL_TOKENS), "a </s> b"):
+        assert not ({*range(len(SPECIAL_TOKENS))} - {UNK}) & {*tokenizer.encode(text)}
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
 def test_special_symbols_are_left_out_of_the_text(tokenizer: Tokenizer) -> None:
-    ids = [START, *tokenizer.encode("Nobody writes down"), END, PAD, PAD]
+    ids = [BOS, *tokenizer.encode("Nobody writes down"), EOS, PAD, PAD]
     assert tokenizer.decode(ids) == "Nobody writes down"
-    assert (tokenizer.pad, tokenizer.unknown, tokenizer.start, tokenizer.end) == (PAD, UNKNOWN, START, END)
+    assert (tokenizer.pad, tokenizer.unk, tokenizer.bos, tokenizer.eos) == (PAD, UNK, BOS, EOS)
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
 def test_nothing_is_nothing(tokenizer: Tokenizer) -> None:
-    assert (
-        tokenizer.encode("") == tokenizer.encode_batch([]) == tokenizer.pieces([]) == tokenizer.word_of_piece([]) == []
-    )
+    assert tokenizer.encode("") == tokenizer.encode_batch([]) == tokenizer.tokens([]) == tokenizer.word_ids([]) == []
     assert tokenizer.decode([]) == ""
 
 
@@ -102,84 +112,88 @@ def test_a_lone_surrogate_becomes_the_replacement_character(tokenizer: Tokenizer
 
 @pytest.mark.parametrize("tokenizer", OPEN, ids=repr)
 def test_bytes_that_are_no_character_are_replaced(tokenizer: Tokenizer) -> None:
-    ids = [len(SYMBOLS) + 0xE4, *tokenizer.encode("ship"), len(SYMBOLS) + 0xFF]
+    ids = [len(SPECIAL_TOKENS) + 0xE4, *tokenizer.encode("ship"), len(SPECIAL_TOKENS) + 0xFF]
     assert tokenizer.decode(ids).split() in (["\ufffdship\ufffd"], ["\ufffd", "ship\ufffd"], ["\ufffdship", "\ufffd"])
-    assert len(tokenizer.word_of_piece(ids)) == len(ids)
+    assert len(tokenizer.word_ids(ids)) == len(ids)
 
 
 def test_byte_pairs_cut_a_new_word_as_in_the_textbook() -> None:
     text = " ".join(["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3)
     letters, merges = len(set("low lower newest widest")), 5
-    tokenizer = learn([text], size=FIXED + letters + merges, marker="final", coverage=1.0)
-    assert tokenizer.size == FIXED + letters + merges
-    assert tokenizer.pieces(tokenizer.encode("lowest")) == ["low", "est▁"]
+    tokenizer = learn_tokenizer([text], size=FIXED + letters + merges, marker="final", coverage=1.0)
+    assert tokenizer.vocab_size == FIXED + letters + merges
+    assert tokenizer.tokens(tokenizer.encode("lowest")) == ["low", "est▁"]
 
 
 def test_bytes_are_numbered_after_the_symbols() -> None:
-    tokenizer = learn([], "byte")
-    assert tokenizer.size == FIXED
-    assert tokenizer.encode("é A") == [len(SYMBOLS) + byte for byte in "é A".encode()]
+    tokenizer = learn_tokenizer([], "byte")
+    assert tokenizer.vocab_size == FIXED
+    assert tokenizer.encode("é A") == [len(SPECIAL_TOKENS) + byte for byte in "é A".encode()]
 
 
 def test_characters_are_single() -> None:
-    tokenizer = learn(["abc é"], "character", coverage=1.0)
-    assert tokenizer.pieces(tokenizer.encode("é cab")) == ["é", "▁", "c", "a", "b"]
-    assert tokenizer.size == FIXED + 5
+    tokenizer = learn_tokenizer(["abc é"], "character", coverage=1.0)
+    assert tokenizer.tokens(tokenizer.encode("é cab")) == ["é", "▁", "c", "a", "b"]
+    assert tokenizer.vocab_size == FIXED + 5
 
 
 def test_rare_characters_are_written_in_bytes() -> None:
     texts = ["a" * 9999 + "é"]
-    in_bytes = [len(SYMBOLS) + byte for byte in "é".encode()]
-    assert learn(texts, "character", coverage=0.9995).encode("é") == in_bytes
-    assert len(learn(texts, "character", coverage=0.99999).encode("é")) == 1
+    in_bytes = [len(SPECIAL_TOKENS) + byte for byte in "é".encode()]
+    assert learn_tokenizer(texts, "character", coverage=0.9995).encode("é") == in_bytes
+    assert len(learn_tokenizer(texts, "character", coverage=0.99999).encode("é")) == 1
 
 
 def test_known_words_round_trip_and_others_are_unknown() -> None:
-    for marker in MARKERS:
-        tokenizer = learn(["The ship, the (blue) harbour.", "blue ship", "the  ship ."], "word", marker=marker)
+    for marker in WORD_MARKERS:
+        tokenizer = learn_tokenizer(
+            ["The ship, the (blue) harbour.", "blue ship", "the  ship ."], "word", marker=marker
+        )
         assert tokenizer.decode(tokenizer.encode("the (blue) harbour.")) == "the (blue) harbour."
         assert tokenizer.decode(tokenizer.encode("the  ship .")) == "the  ship ."
         ids = tokenizer.encode("the green ship .")
-        assert ids[1] == UNKNOWN
+        assert ids[1] == UNK
         assert tokenizer.decode(ids) == "the <unk> ship ."
 
 
 def test_words_seen_too_seldom_are_unknown() -> None:
-    tokenizer = learn(["red red red blue blue green"], "word", min_count=2)
-    assert [number == UNKNOWN for number in tokenizer.encode("red blue green")] == [False, False, True]
-    smaller = learn(["red red red blue blue green"], "word", size=len(SYMBOLS) + 2)  # room for the space and one word
-    assert [number == UNKNOWN for number in smaller.encode("red blue green")] == [False, True, True]
+    tokenizer = learn_tokenizer(["red red red blue blue green"], "word", min_count=2)
+    assert [number == UNK for number in tokenizer.encode("red blue green")] == [False, False, True]
+    smaller = learn_tokenizer(
+        ["red red red blue blue green"], "word", size=len(SPECIAL_TOKENS) + 2
+    )  # room for the space and one word
+    assert [number == UNK for number in smaller.encode("red blue green")] == [False, True, True]
 
 
 @pytest.mark.parametrize(("kind", "marker"), KIND_AND_MARKER)
 def test_a_vocabulary_is_never_larger_than_asked(kind: str, marker: str) -> None:
     for size in (FIXED + 100, FIXED + 130, 1000):
-        assert learn(TEXTS, kind, size, marker).size <= size
+        assert learn_tokenizer(TEXTS, kind, size, marker).vocab_size <= size
 
 
 def test_two_unigram_vocabularies_of_one_text_are_the_same() -> None:
-    assert learn(TEXTS, "unigram", 500, coverage=0.99).to_json() == LEARNED["unigram", "initial"].to_json()
+    assert learn_tokenizer(TEXTS, "unigram", 500, coverage=0.99).to_json() == LEARNED["unigram", "initial"].to_json()
 
 
 def test_unigram_keeps_a_frequent_word_whole_even_if_it_begins_no_other() -> None:
-    tokenizer = learn(["ships sail und und und und und boats"] * 30, "unigram", 400)
-    assert tokenizer.pieces(tokenizer.encode("und")) == ["▁und"]
+    tokenizer = learn_tokenizer(["ships sail und und und und und boats"] * 30, "unigram", 400)
+    assert tokenizer.tokens(tokenizer.encode("und")) == ["▁und"]
 
 
 @pytest.mark.parametrize("tokenizer", PIECED, ids=repr)
 def test_no_piece_reaches_over_two_words(tokenizer: Tokenizer) -> None:
-    learned = tokenizer.pieces(range(FIXED, tokenizer.size))
+    learned = tokenizer.tokens(range(FIXED, tokenizer.vocab_size))
     spoken = (
         piece.replace("▁", " ") for piece in learned if not any("\u0900" <= letter <= "\u097f" for letter in piece)
     )
-    assert all(len(words(piece)) <= 1 for piece in spoken)
+    assert all(len(split_words(piece)) <= 1 for piece in spoken)
 
 
 def test_word_of_piece_by_hand() -> None:
     tokenizer = LEARNED["character", "initial"]
-    assert tokenizer.word_of_piece([START, *tokenizer.encode("an ox."), END]) == [-1, 0, 0, -1, 1, 1, 1, -1]
+    assert tokenizer.word_ids([BOS, *tokenizer.encode("an ox."), EOS]) == [-1, 0, 0, -1, 1, 1, 1, -1]
     byte = LEARNED["byte", "initial"]
-    assert byte.word_of_piece(byte.encode("é 守!")) == [0, 0, -1, 1, 1, 1, 1]
+    assert byte.word_ids(byte.encode("é 守!")) == [0, 0, -1, 1, 1, 1, 1]
 
 
 @pytest.mark.parametrize("tokenizer", OPEN, ids=repr)
@@ -190,7 +204,7 @@ def test_the_pieces_of_a_word_make_up_the_word(tokenizer: Tokenizer) -> None:
     @given(plain)
     def check(text: str) -> None:
         ids = tokenizer.encode(text)
-        owners = tokenizer.word_of_piece(ids)
+        owners = tokenizer.word_ids(ids)
         for index, word in enumerate(alignment_words(text)):
             own = [number for number, owner in zip(ids, owners) if owner == index]
             assert tokenizer.decode(own).strip(" ") == word
@@ -204,7 +218,7 @@ def test_the_pieces_of_a_word_make_up_the_word(tokenizer: Tokenizer) -> None:
 def test_a_saved_tokenizer_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert (loaded.kind, loaded.marker, loaded.size) == (tokenizer.kind, tokenizer.marker, tokenizer.size)
+    assert (loaded.kind, loaded.marker, loaded.vocab_size) == (tokenizer.kind, tokenizer.marker, tokenizer.vocab_size)
     assert loaded.to_json() == tokenizer.to_json()
     assert loaded.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
 
@@ -242,23 +256,23 @@ def test_damaged_and_foreign_files_are_the_users_mistake(tmp_path: Path) -> None
 
 def test_mistakes_in_learning_are_answered_plainly() -> None:
     with pytest.raises(UserError, match="did you mean 'unigram'"):
-        learn(TEXTS, "unigramm")
+        learn_tokenizer(TEXTS, "unigramm")
     with pytest.raises(UserError, match="did you mean 'final'"):
-        learn(TEXTS, marker="finale")
+        learn_tokenizer(TEXTS, marker="finale")
     with pytest.raises(UserError, match=f"3 characters need {FIXED + 3}"):  # the space, a, b
-        learn(["ab ab"], size=FIXED + 2)
+        learn_tokenizer(["ab ab"], size=FIXED + 2)
     with pytest.raises(UserError, match="at least 9"):
-        learn(["ab ab"], "word", size=8)
+        learn_tokenizer(["ab ab"], "word", size=8)
     with pytest.raises(UserError, match="no text"):
-        learn(["", ""])
+        learn_tokenizer(["", ""])
     with pytest.raises(UserError, match="coverage"):
-        learn(TEXTS, coverage=0)
+        learn_tokenizer(TEXTS, coverage=0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", TOKENIZER_TYPES)
 def test_the_smallest_texts_can_be_learned_from(kind: str) -> None:
     for texts in (["a"], [" "], ["\x00"], ["a\x00b \x00"] * 20, ["\ud800"], ["…"], ["a" * 50]):
-        tokenizer = learn(texts, kind)
+        tokenizer = learn_tokenizer(texts, kind)
         assert kind == "word" or tokenizer.decode(tokenizer.encode("ab \x00…")) == "ab \x00…"
 
 

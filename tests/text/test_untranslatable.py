@@ -31,7 +31,7 @@ def test_text_with_letters_is_translatable(text: str) -> None:
 
 
 def evidence(*pairs: tuple[str, str]) -> CopyEvidence:
-    return sum((CopyEvidence.of(*pair) for pair in pairs), CopyEvidence())
+    return sum((CopyEvidence.from_pair(*pair) for pair in pairs), CopyEvidence())
 
 
 def test_translation_copies_and_transliteration_does_not() -> None:
@@ -47,4 +47,4 @@ def test_letterless_training_sources_decide() -> None:
     assert not evidence(*sums).copies
     assert not evidence(*sums, *[("Der Hund.", "The dog.")] * 100).copies
     assert evidence(*[("- 1 -", "- 1 -")] * 6, *[("Der Hund.", "The dog")] * 100).copies
-    assert CopyEvidence.of_line("1.", "1.") == CopyEvidence(1, 1)
+    assert CopyEvidence.from_line("1.", "1.") == CopyEvidence(1, 1)

@@ -7,7 +7,7 @@ import pytest
 
 from dragoman.config import Config, from_dict
 from dragoman.data import phrasebook
-from dragoman.systems import SYSTEMS, Vocabulary
+from dragoman.systems import SYSTEMS, VocabularySizes
 
 
 @pytest.fixture(scope="session")
@@ -32,8 +32,8 @@ def small_config(corpus: Path, system: str = "transformer", **training: object) 
     known = SYSTEMS[system].settings()
     heads = {name: value for name, value in {"heads": 2}.items() if name in known}
     layers = 2 if system in ("gpt3", "moe") else 1
-    built = SYSTEMS[system].spec(Vocabulary(300, 300, True), "tiny").build()
-    writes = built.writes
+    built = SYSTEMS[system].spec(VocabularySizes(300, 300, True), "tiny").build()
+    writes = built.can_generate
     data = {"source": [str(corpus / "train.en")], "valid_source": [str(corpus / "valid.en")]}
     if writes:
         data |= {"target": [str(corpus / "train.de")], "valid_target": [str(corpus / "valid.de")]}
@@ -49,7 +49,7 @@ def small_config(corpus: Path, system: str = "transformer", **training: object) 
         {
             "data": {**data, "max_length": 60},
             "text": {"vocab_size": 400, "bpe_dropout": 0.1},
-            "system": {"name": system, "size": "tiny", "settings": {"width": 16, "layers": layers, **heads}},
+            "system": {"name": system, "size": "tiny", "settings": {"model_dim": 16, "layers": layers, **heads}},
             "training": {
                 "batch_tokens": 300,
                 "steps": 23,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["dragoman.training.trainer", "dragoman.lens.report", "torch._dynamo"])
+CONTEXT.set_forkserver_preload(["dragoman.training.trainer", "dragoman.lens.run_report", "torch._dynamo"])
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def command(arguments: list[str], event: Event | None = None) -> None:
 
     def watched(self: Trainer, group: Any) -> None:
         step(self, group)
-        if event is not None and (event.rank, event.step) == (self.world.rank, self.progress.step):
+        if event is not None and (event.rank, event.step) == (self.processes.rank, self.state.step):
             os.kill(os.getpid(), event.signal)
 
     Trainer._step = watched  # type: ignore[method-assign]

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from dragoman.config import from_dict
 from dragoman.run import read_tokenizers
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 
 
 def test_the_vocabulary_is_said_in_the_size_that_was_learned(tmp_path: Path) -> None:
@@ -15,12 +15,12 @@ def test_the_vocabulary_is_said_in_the_size_that_was_learned(tmp_path: Path) -> 
         (tmp_path / name).write_text("one two three four\nfive six seven eight\n" * 30, encoding="utf-8")
     values = {
         "data": {"source": [str(tmp_path / "source")], "target": [str(tmp_path / "target")], "validation_size": 1},
-        "system": {"name": "bahdanau", "size": "tiny", "settings": {"width": 16}},
+        "system": {"name": "bahdanau", "size": "tiny", "settings": {"model_dim": 16}},
         "training": {"device": "cpu"},
     }
-    prepared = prepare(tmp_path / "run", from_dict(values), lambda text: None)
+    prepared = prepare_run(tmp_path / "run", from_dict(values), lambda text: None)
     (choice,) = (choice for choice in prepared.choices if choice.setting == "text.vocab_size")
-    size = read_tokenizers(tmp_path / "run")[0].size
+    size = read_tokenizers(tmp_path / "run")[0].vocab_size
     assert size < 500
     assert str(choice).startswith(f"text.vocab_size={size}  (all different pieces of the text; ")
     assert "the limit is 500, " in choice.reason

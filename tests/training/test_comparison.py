@@ -17,11 +17,19 @@ from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.evaluation import bleu
 from dragoman.models.flops import training_flops
-from dragoman.run import CONFIG, read_spec
-from dragoman.training import comparison
-from dragoman.training.comparison import SAME_FOR_ALL, Budget, check_request, finished, measure, run_folder, train_one
-from dragoman.training.display import Silent
-from dragoman.training.prepare import prepare
+from dragoman.run import CONFIG_FILE, read_spec
+from dragoman.training import comparison_training as comparison
+from dragoman.training.comparison_training import (
+    SAME_FOR_ALL,
+    ComparisonBudget,
+    check_request,
+    evaluate_run,
+    run_folder,
+    saved_result,
+    train_system,
+)
+from dragoman.training.display import SilentDisplay
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 
@@ -38,31 +46,35 @@ def test_set(corpus: Path) -> tuple[list[str], list[str]]:
     return sides[0], sides[1]
 
 
-def train(folder: Path, name: str, config: Config, budget: Budget, display: Silent | None = None) -> Config:
+def train(
+    folder: Path, name: str, config: Config, budget: ComparisonBudget, display: SilentDisplay | None = None
+) -> Config:
     """Train and return the configuration that the run was trained with."""
-    train_one(folder, name, 1, config, budget, display or Silent())
-    return from_yaml(run_folder(folder, name, 1) / CONFIG)
+    train_system(folder, name, 1, config, budget, display or SilentDisplay())
+    return from_yaml(run_folder(folder, name, 1) / CONFIG_FILE)
 
 
 def test_every_system_gets_the_same_batches(tmp_path: Path, config: Config) -> None:
     batches = {}
     for name in ("transformer", "transformer-d", "rnn-lm"):  # two sequences, one, and one with the source to learn
         settings = {key: value for key, value in config.system.settings.items() if key != "heads" or name != "rnn-lm"}
-        prepare(tmp_path / name, replace(config, system=replace(config.system, name=name, settings=settings)), print)
-        walk = Trainer(tmp_path / name, Silent()).batches.walk()
+        prepare_run(
+            tmp_path / name, replace(config, system=replace(config.system, name=name, settings=settings)), print
+        )
+        walk = Trainer(tmp_path / name, SilentDisplay()).batches.iterate_indices()
         batches[name] = [indices.tolist() for indices, _, _ in islice(walk, 200)]
     assert batches["transformer"] == batches["transformer-d"] == batches["rnn-lm"]
 
 
 def test_a_budget_of_tokens_is_reached_and_not_exceeded_by_a_step(tmp_path: Path, config: Config, corpus: Path) -> None:
-    resolved = train(tmp_path, "bahdanau", config, Budget("tokens", 3000))
+    resolved = train(tmp_path, "bahdanau", config, ComparisonBudget("tokens", 3000))
     place = run_folder(tmp_path, "bahdanau", 1)
     progress = checkpoint.read_values(place / "checkpoints" / "last")["progress"]
     assert progress["step"] == resolved.training.steps
-    assert progress["tokens"] >= 3000  # counted by the training loop
-    walk, store = Trainer(place, Silent()).batches.walk(), TokenStore(place / "data" / "train")
+    assert progress["target_tokens"] >= 3000  # counted by the training loop
+    walk, store = Trainer(place, SilentDisplay()).batches.iterate_indices(), TokenStore(place / "data" / "train")
     last = [indices for indices, _, _ in islice(walk, progress["step"])][-1]
-    assert progress["tokens"] - sum(int(store.target_lengths[i]) + 1 for i in last) < 3000
+    assert progress["target_tokens"] - sum(int(store.target_lengths[i]) + 1 for i in last) < 3000
     assert resolved.training.schedule == "cosine"
     assert resolved.training.warmup_steps == max(1, progress["step"] // 10)
 
@@ -70,46 +82,51 @@ def test_a_budget_of_tokens_is_reached_and_not_exceeded_by_a_step(tmp_path: Path
 def test_a_budget_of_flops_gives_cheaper_systems_more_steps(
     tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
 ) -> None:
-    wide = replace(config, system=replace(config.system, settings=config.system.settings | {"width": 64}))
+    wide = replace(config, system=replace(config.system, settings=config.system.settings | {"model_dim": 64}))
     trained = {}
     for folder, chosen in (("narrow", config), ("wide", wide)):
-        train(tmp_path / folder, "bahdanau", chosen, Budget("flops", 2e8))
-        trained[folder] = measure(tmp_path / folder, "bahdanau", 1, *test_set)
+        train(tmp_path / folder, "bahdanau", chosen, ComparisonBudget("flops", 2e8))
+        trained[folder] = evaluate_run(tmp_path / folder, "bahdanau", 1, *test_set)
     assert trained["narrow"].steps > trained["wide"].steps
     assert all(2e8 <= one.flops < 6e8 for one in trained.values())
     place = run_folder(tmp_path / "wide", "bahdanau", 1)
     store, spec = TokenStore(place / "data" / "train"), read_spec(place)
-    walk = islice(Trainer(place, Silent()).batches.walk(), trained["wide"].steps)
+    walk = islice(Trainer(place, SilentDisplay()).batches.iterate_indices(), trained["wide"].steps)
     pairs = [(int(store.source_lengths[i]) + 1, int(store.target_lengths[i]) + 1) for step, _, _ in walk for i in step]
     cost = {pair: training_flops(spec, *pair) for pair in set(pairs)}  # source with END, target with START
     assert trained["wide"].flops == sum(cost[pair] for pair in pairs)
 
 
 def test_by_default_the_budget_is_that_of_a_single_training(tmp_path: Path, config: Config) -> None:
-    prepare(tmp_path / "single", replace(config, system=replace(config.system, name="bahdanau", settings={})), print)
-    planned = from_yaml(tmp_path / "single" / CONFIG).training.steps
+    prepare_run(
+        tmp_path / "single", replace(config, system=replace(config.system, name="bahdanau", settings={})), print
+    )
+    planned = from_yaml(tmp_path / "single" / CONFIG_FILE).training.steps
     assert planned is not None
-    assert comparison._steps(tmp_path / "single", Budget(), from_yaml(tmp_path / "single" / CONFIG)) == planned
+    assert (
+        comparison._steps(tmp_path / "single", ComparisonBudget(), from_yaml(tmp_path / "single" / CONFIG_FILE))
+        == planned
+    )
 
 
-class Interrupted(Silent):
+class Interrupted(SilentDisplay):
     """Ctrl-C at the first line of the log."""
 
-    def logged(self, record: dict[str, Any], done: float | None) -> None:
+    def log_step(self, record: dict[str, Any], done: float | None) -> None:
         signal.raise_signal(signal.SIGINT)
 
 
 def test_an_interrupted_system_continues_where_it_was(
     tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
 ) -> None:
-    budget = Budget("steps", 23)
+    budget = ComparisonBudget("steps", 23)
     train(tmp_path / "whole", "bahdanau", config, budget)
     with pytest.raises(KeyboardInterrupt):
         train(tmp_path / "halves", "bahdanau", config, budget, Interrupted())
     place = run_folder(tmp_path / "halves", "bahdanau", 1)
     assert checkpoint.read_values(place / "checkpoints" / "last")["progress"]["step"] == 10
     train(tmp_path / "halves", "bahdanau", config, budget)
-    first, second = (measure(tmp_path / name, "bahdanau", 1, *test_set) for name in ("whole", "halves"))
+    first, second = (evaluate_run(tmp_path / name, "bahdanau", 1, *test_set) for name in ("whole", "halves"))
     assert replace(first, seconds=0) == replace(second, seconds=0)
 
 
@@ -117,26 +134,26 @@ def test_results_are_kept_for_the_test_set_they_belong_to(
     tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
 ) -> None:
     sources, references = test_set
-    assert finished(tmp_path, "bahdanau", 1, sources, references) is None
-    train(tmp_path, "bahdanau", config, Budget("steps", 3))
-    assert finished(tmp_path, "bahdanau", 1, sources, references) is None
-    result = measure(tmp_path, "bahdanau", 1, sources, references)
-    assert finished(tmp_path, "bahdanau", 1, sources, references) == result
-    assert finished(tmp_path, "bahdanau", 1, sources[:-1], references[:-1]) is None
+    assert saved_result(tmp_path, "bahdanau", 1, sources, references) is None
+    train(tmp_path, "bahdanau", config, ComparisonBudget("steps", 3))
+    assert saved_result(tmp_path, "bahdanau", 1, sources, references) is None
+    result = evaluate_run(tmp_path, "bahdanau", 1, sources, references)
+    assert saved_result(tmp_path, "bahdanau", 1, sources, references) == result
+    assert saved_result(tmp_path, "bahdanau", 1, sources[:-1], references[:-1]) is None
     assert result.attention
     assert 0 <= bleu(result.texts, references).value <= 100
 
 
 def test_a_folder_keeps_to_its_budget_and_settings(tmp_path: Path, config: Config) -> None:
-    budget = Budget("tokens", 1000)
+    budget = ComparisonBudget("tokens", 1000)
     check_request(tmp_path, config, budget)
     check_request(tmp_path, replace(config, training=replace(config.training, seed=5, device="cpu")), budget)
     with pytest.raises(UserError, match=r"budget\.amount=1000.*, but now it is 2000"):
-        check_request(tmp_path, config, Budget("tokens", 2000))
+        check_request(tmp_path, config, ComparisonBudget("tokens", 2000))
     with pytest.raises(UserError, match=r"training\.gradient_accumulation=1, but now it is 2"):
         check_request(tmp_path, replace(config, training=replace(config.training, gradient_accumulation=2)), budget)
 
 
 def test_a_budget_must_be_positive() -> None:
     with pytest.raises(UserError, match="positive number of tokens"):
-        Budget("tokens", 0)
+        ComparisonBudget("tokens", 0)

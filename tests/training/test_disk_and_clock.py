@@ -19,15 +19,15 @@ from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.run import load, read_metrics
 from dragoman.training.display import Display
-from dragoman.training.meter import Stopwatch
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
+from dragoman.training.throughput import Stopwatch
 from dragoman.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("disk") / "prepared"
-    prepare(folder, small_config(corpus, steps=11, validation_interval=4), lambda text: None)
+    prepare_run(folder, small_config(corpus, steps=11, validation_interval=4), lambda text: None)
     return folder
 
 
@@ -52,7 +52,7 @@ def train_with(folder: Path, at: int, trouble: Callable[[], object], display: Di
     step = trainer._step
 
     def watched(*arguments: Any) -> None:
-        if trainer.progress.step + 1 == at:
+        if trainer.state.step + 1 == at:
             trouble()
         step(*arguments)
 
@@ -146,7 +146,7 @@ class Listening(Quiet):
         super().__init__()
         self.heard: list[str] = []
 
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.heard.append(text)
 
 
@@ -155,13 +155,13 @@ def test_checkpoints_that_are_deleted_while_training(at: int, run: Path, expecte
     """What is trained is not touched by it; there is a best and a last one again after the next."""
     display = Listening()
     trainer = train_with(run, at, lambda: shutil.rmtree(run / "checkpoints"), display)
-    assert trainer.progress.step == 11
+    assert trainer.state.step == 11
     found = contents(run)
     for name, weight in expected["weights"].items():
         assert weight.equal(found["weights"][name])
     last = checkpoint.read_values(run / "checkpoints" / "last")["progress"]
     assert (run / "checkpoints" / f"{last['best_step']:06d}").is_dir()
-    assert load(run, device="cpu").translate(["a dog ."], beam=1)
+    assert load(run, device="cpu").translate(["a dog ."], beam_size=1)
     assert any("has gone: the best is found anew" in text for text in display.heard) == (at > 4)
 
 

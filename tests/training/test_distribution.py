@@ -20,14 +20,14 @@ from safetensors.torch import load_file
 import dragoman
 from dragoman import checkpoint
 from dragoman.config import Config, to_yaml
-from dragoman.data import Batches, Position, TokenStore
+from dragoman.data import Batches, DataPosition, TokenStore
 from dragoman.errors import UserError
 from dragoman.run import read_metrics
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.training import distribution
-from dragoman.training.distribution import World, for_all
-from dragoman.training.groups import groups
-from dragoman.training.prepare import prepare
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.training import process_group as distribution
+from dragoman.training.accumulation import iterate_steps
+from dragoman.training.prepare import prepare_run
+from dragoman.training.process_group import ProcessGroup, accumulate_for_processes
 
 #: a step of three batches is two for one process and one for the other; of one batch the other has none
 WAYS: dict[str, dict[str, Any]] = {
@@ -58,7 +58,10 @@ def assert_alike(one: Path, other: Path) -> None:
                 assert record[name] == pytest.approx(expected[name], rel=near), (record["step"], name)
     last, ours = (folder / "checkpoints" / "last" for folder in (one, other))
     progress, mine = (checkpoint.read_values(folder)["progress"] for folder in (last, ours))
-    assert all(progress[name] == mine[name] for name in ("step", "position", "tokens", "best_step", "waited"))
+    assert all(
+        progress[name] == mine[name]
+        for name in ("step", "data_position", "target_tokens", "best_step", "validations_since_best")
+    )
     weights, own = (checkpoint.read_tensors(folder, "model") for folder in (last, ours))
     assert weights.keys() == own.keys()
     for name, weight in weights.items():
@@ -69,7 +72,7 @@ def assert_alike(one: Path, other: Path) -> None:
 def alone(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """A run that is prepared, and what one process makes of it."""
     folder = tmp_path_factory.mktemp(f"alone-{request.param}")
-    prepare(folder / "prepared", config_of(corpus, request.param), lambda text: None)
+    prepare_run(folder / "prepared", config_of(corpus, request.param), lambda text: None)
     shutil.copytree(folder / "prepared", folder / "trained")
     resume(folder / "trained", 1)
     return folder / "prepared", folder / "trained"
@@ -172,7 +175,7 @@ def test_resumed_on_another_number_it_is_the_same_training(
 )
 def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost: int, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare(run, small_config(corpus, gradient_accumulation=2, steps=10_000), lambda text: None)
+    prepare_run(run, small_config(corpus, gradient_accumulation=2, steps=10_000), lambda text: None)
     ended = resume(run, 2, spread, Event(lost, 12, KILL))
     assert ended[lost].code == -KILL
     other = ended[1 - lost]
@@ -187,22 +190,22 @@ def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost
 
 def stumble(folder: str, spread: str) -> None:
     """At step 12 the loss of one process is no number."""
-    from dragoman.training.step import Learner
+    from dragoman.training.train_step import LossModule
 
-    forward = Learner.forward
+    forward = LossModule.forward
 
-    def sometimes(self: Learner, tensors: Any, longest: Any, step: int) -> tuple[torch.Tensor, ...]:
+    def sometimes(self: LossModule, tensors: Any, longest: Any, step: int) -> tuple[torch.Tensor, ...]:
         total, *rest = forward(self, tensors, longest, step)
         return (total * (torch.nan if step == 12 and os.environ["RANK"] == "1" else 1.0), *rest)
 
-    Learner.forward = sometimes  # type: ignore[assignment]
+    LossModule.forward = sometimes  # type: ignore[assignment]
     command(["train", folder, "--resume", "--set", f"training.parallelism={spread}"])
 
 
 @pytest.mark.parametrize("spread", SPREADS)
 def test_a_step_is_left_out_by_all_where_one_has_no_number(corpus: Path, spread: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare(run, small_config(corpus, gradient_accumulation=2, average_checkpoints=False), lambda text: None)
+    prepare_run(run, small_config(corpus, gradient_accumulation=2, average_checkpoints=False), lambda text: None)
     ended = together(2, stumble, tmp_path / "said", str(run), spread)
     assert [one.code for one in ended] == [0, 0], ended
     assert "1 step skipped: non-finite gradient" in ended[0].said
@@ -237,7 +240,7 @@ def test_torchrun_starts_again_from_the_last_checkpoint(corpus: Path, tmp_path: 
     assert answer.returncode == 0, answer.stderr
     assert "resuming at step 9" in answer.stderr
     assert "step 23: stopped: reached 23 steps" in answer.stderr
-    prepare(tmp_path / "whole", config_of(corpus, "transformer"), lambda text: None)
+    prepare_run(tmp_path / "whole", config_of(corpus, "transformer"), lambda text: None)
     resume(tmp_path / "whole", 1)
     assert_alike(tmp_path / "whole", tmp_path / "run")
 
@@ -254,10 +257,10 @@ def wait_for_the_first(signs: int) -> None:
             enough.set()
 
     distribution._tell = counted
-    world = World.join()
-    assert world.first(lambda: (enough.wait(), "done")[1]) == "done"
+    world = ProcessGroup.join()
+    assert world.on_first_rank(lambda: (enough.wait(), "done")[1]) == "done"
     assert told[0] > signs
-    assert world.sum([world.rank, 1.0]) == [1.0, 2.0]
+    assert world.all_reduce_sum([world.rank, 1.0]) == [1.0, 2.0]
 
 
 def test_a_process_that_waits_for_the_first_one_gets_signs_of_life(tmp_path: Path) -> None:
@@ -268,7 +271,7 @@ def wait_longer_than_patience(seconds: float) -> None:
     import datetime
 
     distribution.PATIENCE, distribution.PULSE = datetime.timedelta(seconds=seconds / 3), seconds / 12
-    assert World.join().first(lambda: (time.sleep(seconds), "done")[1]) == "done"
+    assert ProcessGroup.join().on_first_rank(lambda: (time.sleep(seconds), "done")[1]) == "done"
 
 
 @pytest.mark.slow
@@ -284,7 +287,7 @@ def test_a_mistake_is_said_once(corpus: Path, tmp_path: Path) -> None:
 
 
 def test_sgd_is_not_sharded(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "run", small_config(corpus, "luong", optimizer="sgd"), lambda text: None)
+    prepare_run(tmp_path / "run", small_config(corpus, "luong", optimizer="sgd"), lambda text: None)
     arguments = ["train", str(tmp_path / "run"), "--resume", "--set", "training.parallelism=sharded"]
     for one in together(2, command, tmp_path / "said", arguments):
         assert one.code == 2
@@ -300,7 +303,7 @@ def compare_gradients(names: list[str]) -> None:
     from torch import Tensor, nn
 
     from dragoman.models import Model
-    from dragoman.training.sharding import Sharded
+    from dragoman.training.sharded import ShardedStrategy
 
     class Sum(nn.Module):
         def __init__(self, model: Model) -> None:
@@ -310,23 +313,23 @@ def compare_gradients(names: list[str]) -> None:
         def forward(self, *tensors: Tensor) -> Tensor:
             return self.model(*tensors).square().sum()
 
-    world = World.join()
+    world = ProcessGroup.join()
     for name in names:
         known = SYSTEMS[name].settings()
-        settings = {key: value for key, value in {"width": 16, "layers": 2, "heads": 2}.items() if key in known}
-        spec = SYSTEMS[name].spec(Vocabulary(101, 101, True), "tiny", **settings)
+        settings = {key: value for key, value in {"model_dim": 16, "layers": 2, "heads": 2}.items() if key in known}
+        spec = SYSTEMS[name].spec(VocabularySizes(101, 101, True), "tiny", **settings)
         torch.manual_seed(1)
         whole = spec.build().eval()
         parts = spec.build().eval()
         parts.load_state_dict(whole.state_dict())
         learner = Sum(parts)
-        Sharded(world, torch.device("cpu")).divide(learner)
+        ShardedStrategy(world, torch.device("cpu")).distribute(learner)
         torch.manual_seed(2 + world.rank)
         source = torch.randint(5, 100, (2, 7))
         if whole.source_features is not None:
             source = torch.randn(2, 7, whole.source_features)
         tensors = [source, torch.tensor([7, 5]), torch.randint(5, 100, (2, 6)), torch.tensor([6, 4])]
-        tensors = tensors if whole.writes else tensors[:2]
+        tensors = tensors if whole.can_generate else tensors[:2]
         Sum(whole)(*tensors).backward()
         learner(*tensors).backward()
         for (path, weight), part in zip(whole.named_parameters(), parts.parameters()):
@@ -356,26 +359,26 @@ def test_every_system_can_be_sharded(names: list[str], tmp_path: Path) -> None:
 def test_every_batch_of_a_step_is_computed_once(alone: tuple[Path, Path]) -> None:
     batches = Batches(TokenStore(alone[0] / "data" / "train"), 300, seed=1)
     for size in (1, 2, 3, 4):
-        ways = [groups(batches, Position(), 3, rank, size, even=True) for rank in range(size)]
+        ways = [iterate_steps(batches, DataPosition(), 3, rank, size, lockstep=True) for rank in range(size)]
         for _ in range(4):
             dealt = [next(way) for way in ways]
             assert sorted(number for group in dealt for number, _ in group.batches) == [0, 1, 2]
-            assert len({group.after for group in dealt}) == 1
+            assert len({group.next_position for group in dealt}) == 1
             # all do as many
-            assert len({len(group.batches) + (group.idle is not None) for group in dealt}) == 1
-            assert all(group.answers == sum(batch.target_tokens for _, batch in group.batches) for group in dealt)
+            assert len({len(group.batches) + (group.dummy_batch is not None) for group in dealt}) == 1
+            assert all(group.target_tokens == sum(batch.target_tokens for _, batch in group.batches) for group in dealt)
             assert all(group.sentences == sum(len(batch.indices) for _, batch in group.batches) for group in dealt)
 
 
 def test_a_new_run_has_a_batch_for_every_process() -> None:
-    config, said = for_all(Config(), World(0, 4))
+    config, said = accumulate_for_processes(Config(), ProcessGroup(0, 4))
     assert config.training.gradient_accumulation == 4
     assert said == ["training.gradient_accumulation=4  (batches a step: one for each process)"]
-    assert for_all(config, World(0, 2)) == (config, [])
+    assert accumulate_for_processes(config, ProcessGroup(0, 2)) == (config, [])
 
 
 def test_a_process_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"3 processes or more on this machine, but 2 GPUs.*--nproc-per-node"):
-        World(2, 3, 2).place(torch.device("cuda"))
-    assert World(2, 3, 2).place(torch.device("cpu")) == torch.device("cpu")
+        ProcessGroup(2, 3, 2).assign_device(torch.device("cuda"))
+    assert ProcessGroup(2, 3, 2).assign_device(torch.device("cpu")) == torch.device("cpu")

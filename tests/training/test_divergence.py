@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.divergence import SUSTAINED, WINDOW, LossHistory
-from dragoman.training.progress import Progress
 
 
 def first_divergence(losses: Iterable[float]) -> int | None:
@@ -55,19 +55,19 @@ def test_what_was_learned_is_the_scale_where_the_loss_is_close_to_zero() -> None
 
 
 def test_the_history_is_part_of_the_saved_state() -> None:
-    progress = Progress(step=7)
+    progress = TrainState(step=7)
     for loss in (5.0, 4.0, 3.5, 3.4, 9.0):
-        assert not progress.losses.diverged(loss)
-    again = Progress.from_dict(progress.to_dict())
+        assert not progress.loss_history.diverged(loss)
+    again = TrainState.from_dict(progress.to_dict())
     assert again == progress
-    assert again.losses.high == [9.0]
+    assert again.loss_history.high_losses == [9.0]
     for loss in range(2 * WINDOW):
-        again.losses.diverged(3.0 + loss / 1000)
-    assert len(again.losses.recent) == WINDOW
+        again.loss_history.diverged(3.0 + loss / 1000)
+    assert len(again.loss_history.recent) == WINDOW
 
 
 def test_a_state_of_an_earlier_version_can_be_read() -> None:
-    former = Progress(step=7).to_dict() | {"rewinds": 2, "usual": 3.5}
+    former = TrainState(step=7).to_dict() | {"rewinds": 2, "usual": 3.5}
     for name in ("losses", "rollbacks", "diverged_at", "best_loss", "extended_at", "elapsed"):
         del former[name]
-    assert Progress.from_dict(former) == Progress(step=7)
+    assert TrainState.from_dict(former) == TrainState(step=7)

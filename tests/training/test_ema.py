@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from dragoman.training.ema import Average
+from dragoman.training.ema import WeightAverage
 
 
 class Scalar(nn.Module):
@@ -15,7 +15,7 @@ class Scalar(nn.Module):
         self.weight = nn.Parameter(torch.tensor(value, dtype=torch.float64))
 
 
-def follow(average: Average, weight: nn.Parameter, values: list[float]) -> None:
+def follow(average: WeightAverage, weight: nn.Parameter, values: list[float]) -> None:
     for step, value in enumerate(values, 1):
         average.set_step(step)
         weight.data.fill_(value)
@@ -24,23 +24,23 @@ def follow(average: Average, weight: nn.Parameter, values: list[float]) -> None:
 
 def test_a_scalar_follows_the_formula() -> None:
     model = Scalar(4.0)
-    average = Average(model, 0.5)
+    average = WeightAverage(model, 0.5)
     follow(average, model.weight, [2.0, 6.0, 1.0])
     first = 2 / 11 * 4 + 9 / 11 * 2  # (1 + 1) / (10 + 1) of the mean before
     second = 3 / 12 * first + 9 / 12 * 6
     third = 4 / 13 * second + 9 / 13 * 1
-    assert float(average.tensors()["weight"]) == pytest.approx(third, rel=1e-6)
+    assert float(average.state_tensors()["weight"]) == pytest.approx(third, rel=1e-6)
 
 
 def test_after_its_growth_the_share_is_the_one_told() -> None:
     """From w̄ = 0, with w = 1 ever after: w̄ = 1 − kⁿ."""
     model = Scalar(0.0)
-    average = Average(model, 0.9)
+    average = WeightAverage(model, 0.9)
     model.weight.data.fill_(1.0)
     for step in range(1000, 1010):  # (1 + 1000) / (10 + 1000) > 0.9
         average.set_step(step)
         average.update()
-    assert float(average.tensors()["weight"]) == pytest.approx(1 - 0.9**10, rel=1e-6)
+    assert float(average.state_tensors()["weight"]) == pytest.approx(1 - 0.9**10, rel=1e-6)
 
 
 def network() -> nn.Module:
@@ -58,20 +58,20 @@ def randomise(model: nn.Module) -> None:
 
 def test_swapping_puts_the_averages_in_and_the_weights_back_to_the_bit() -> None:
     model = network()
-    average = Average(model, 0.9)
+    average = WeightAverage(model, 0.9)
     randomise(model)
     average.set_step(1)
     average.update()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     places = [weight.data_ptr() for weight in model.parameters()]
-    averages = {name: value.clone() for name, value in average.tensors().items()}
+    averages = {name: value.clone() for name, value in average.state_tensors().items()}
 
     def look_and_stumble() -> None:
         with average.swap():
             inside = model.state_dict()
             assert all(torch.equal(inside[name], value) for name, value in averages.items())
             assert torch.equal(inside["1.running_mean"], before["1.running_mean"])
-            assert all(torch.equal(average.tensors()[name], value) for name, value in averages.items())
+            assert all(torch.equal(average.state_tensors()[name], value) for name, value in averages.items())
             raise RuntimeError("as a validation might")
 
     with pytest.raises(RuntimeError):
@@ -83,23 +83,23 @@ def test_swapping_puts_the_averages_in_and_the_weights_back_to_the_bit() -> None
 
 def test_what_is_saved_and_loaded_goes_on_to_the_bit() -> None:
     model, other = network(), network()
-    average = Average(model, 0.99)
+    average = WeightAverage(model, 0.99)
     for step in (1, 2):
         randomise(model)
         average.set_step(step)
         average.update()
-    again = Average(other, 0.99)
-    again.load({name: value.clone() for name, value in average.tensors().items()})
+    again = WeightAverage(other, 0.99)
+    again.load_state_tensors({name: value.clone() for name, value in average.state_tensors().items()})
     other.load_state_dict(model.state_dict())
     for one in (average, again):
         one.set_step(3)
         one.update()
-    assert all(torch.equal(value, again.tensors()[name]) for name, value in average.tensors().items())
+    assert all(torch.equal(value, again.state_tensors()[name]) for name, value in average.state_tensors().items())
 
 
 def test_the_update_is_one_graph() -> None:
     model = network()
-    eager, compiled = Average(model, 0.9), Average(model, 0.9)
+    eager, compiled = WeightAverage(model, 0.9), WeightAverage(model, 0.9)
     update = torch.compile(compiled.update, fullgraph=True, backend="aot_eager")
     for step in (1, 2):
         randomise(model)
@@ -107,5 +107,5 @@ def test_the_update_is_one_graph() -> None:
         compiled.set_step(step)
         eager.update()
         update()
-    for name, value in eager.tensors().items():
-        torch.testing.assert_close(compiled.tensors()[name], value)
+    for name, value in eager.state_tensors().items():
+        torch.testing.assert_close(compiled.state_tensors()[name], value)

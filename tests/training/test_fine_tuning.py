@@ -12,7 +12,7 @@ from test_resume import Quiet, assert_equal, contents, train
 
 from dragoman.config import Config
 from dragoman.run import read_metrics
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 
@@ -24,7 +24,7 @@ def quietly(text: str) -> None:
 def origin(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A translator that has learned a little."""
     folder = tmp_path_factory.mktemp("origin") / "run"
-    prepare(folder, small_config(corpus, steps=12, validation_interval=12, average_checkpoints=False), quietly)
+    prepare_run(folder, small_config(corpus, steps=12, validation_interval=12, average_checkpoints=False), quietly)
     train(folder)
     return folder
 
@@ -46,7 +46,7 @@ def validations(folder: Path) -> list[dict[str, Any]]:
 def test_the_start_is_validated_at_step_0(corpus: Path, origin: Path, tmp_path: Path) -> None:
     """It scores what the run that it starts from scored last: the same weights on the same sentences."""
     run = tmp_path / "run"
-    prepare(run, tuned(corpus, origin), quietly)
+    prepare_run(run, tuned(corpus, origin), quietly)
     train(run)
     first, *others = validations(run)
     last = validations(origin)[-1]
@@ -60,7 +60,7 @@ def test_the_start_is_validated_at_step_0(corpus: Path, origin: Path, tmp_path: 
 
 def test_a_fine_tuning_that_makes_it_worse_keeps_the_start(corpus: Path, origin: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare(run, tuned(corpus, origin, learning_rate=1.0, warmup_steps=0, selection_metric="loss"), quietly)
+    prepare_run(run, tuned(corpus, origin, learning_rate=1.0, warmup_steps=0, selection_metric="loss"), quietly)
     train(run)
     first, *others = validations(run)
     assert all(record["loss"] > first["loss"] for record in others)
@@ -75,7 +75,7 @@ def test_a_start_that_was_trained_for_something_else_is_never_the_best(
     config = tuned(corpus, origin, learning_rate=1.0, warmup_steps=0)
     data = replace(config.data, target=(), valid_target=())
     config = replace(config, data=data, objective=replace(config.objective, name="denoising"))
-    prepare(run, config, quietly)
+    prepare_run(run, config, quietly)
     train(run)
     assert [(record["kind"], record["step"]) for record in validations(run)] == [
         ("start", 0),
@@ -92,7 +92,7 @@ def test_killed_at_step_0_it_goes_on_as_if_nothing_had_happened(
     """Before the checkpoint of step 0 was written, or after."""
     whole, broken = tmp_path / "whole", tmp_path / "broken"
     for run in (whole, broken):
-        prepare(run, tuned(corpus, origin), quietly)
+        prepare_run(run, tuned(corpus, origin), quietly)
     train(whole)
     trainer = Trainer(broken, Quiet())
     save = trainer._save

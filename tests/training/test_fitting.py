@@ -14,57 +14,57 @@ from conftest_training import small_config
 from torch import Tensor
 
 from dragoman.config import TrainingConfig, from_yaml, override_settings
-from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
-from dragoman.data.halving import halves
+from dragoman.data import Batch, Batches, EncodedPair, SentencePair, TokenStore, write_store
+from dragoman.data.halving import halve_batch
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.objectives import Material, Objective, make
+from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
-from dragoman.run import CONFIG, FRAMINGS, read_framing, read_spec, read_tokenizers
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import learn
-from dragoman.training import budget
-from dragoman.training.budget import largest, try_out, widest
-from dragoman.training.display import Silent
-from dragoman.training.fitting import Parts, out_of_memory
-from dragoman.training.optimizer import make_optimizer
-from dragoman.training.prepare import prepare
-from dragoman.training.settle import estimate_activations
-from dragoman.training.step import Learner, Stepper
+from dragoman.run import CONFIG_FILE, DEFAULT_FRAMINGS, read_framing, read_spec, read_tokenizers
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import learn_tokenizer
+from dragoman.training import batch_size_finder as budget
+from dragoman.training.batch_size_finder import largest_fitting, measure_peak_memory, widest_batch
+from dragoman.training.display import SilentDisplay
+from dragoman.training.oom import BatchSplitter, is_out_of_memory
+from dragoman.training.optimizer import build_optimizer
+from dragoman.training.prepare import prepare_run
+from dragoman.training.resolve import estimate_activations
+from dragoman.training.train_step import LossModule, TrainStep
 from dragoman.training.trainer import Trainer
 
-WORDS = learn([f"a{number} b{number}" for number in range(20)], "word", 60)
+WORDS = learn_tokenizer([f"a{number} b{number}" for number in range(20)], "word", 60)
 
 
 def model_of(system: str, dropout: float = 0.0, recomputed: bool = False, **more: object) -> Model:
     known = SYSTEMS[system].settings()
-    wanted = {"width": 16, "layers": 2, "heads": 4, "dropout": dropout, "attention_dropout": 0.0}
+    wanted = {"model_dim": 16, "layers": 2, "heads": 4, "dropout": dropout, "attention_dropout": 0.0}
     settings = {name: value for name, value in wanted.items() if name in known} | more
-    spec = SYSTEMS[system].spec(Vocabulary(WORDS.size, WORDS.size, True), "tiny", **settings)
+    spec = SYSTEMS[system].spec(VocabularySizes(WORDS.vocab_size, WORDS.vocab_size, True), "tiny", **settings)
     torch.manual_seed(0)
-    return replace_everywhere(spec, Stack, recomputed=recomputed).build().train()
+    return replace_everywhere(spec, Stack, gradient_checkpointing=recomputed).build().train()
 
 
 def objective_of(name: str, model: Model, **settings: object) -> Objective:
-    return make(name, Material(model, WORDS, WORDS, FRAMINGS[type(model.spec)], 0.1), settings)
+    return build_objective(name, TaskContext(model, WORDS, WORDS, DEFAULT_FRAMINGS[type(model.spec)], 0.1), settings)
 
 
 def data_for(folder: Path, objective: Objective, pairs: int = 40) -> TokenStore:
     random = np.random.default_rng(0)
 
     def row(most: int) -> list[int]:
-        return random.integers(7, WORDS.size, random.integers(2, most)).tolist()
+        return random.integers(7, WORDS.vocab_size, random.integers(2, most)).tolist()
 
-    features = objective.material.model.source_features
+    features = objective.task.model.source_features
     examples = []
     for _ in range(pairs):
-        source, target = row(14), None if objective.reads == "text" else row(16)
-        if objective.reads in ("tags", "turns"):
+        source, target = row(14), None if objective.data_format == "text" else row(16)
+        if objective.data_format in ("tags", "turns"):
             target = [0 if place % 3 == 1 else word for place, word in enumerate(source)]
         read: Any = source if features is None else random.standard_normal((len(source), features), np.float32)
-        examples.append(Example(Pair("x", None if target is None else "y", "corpus", 1), read, target))
-    return write_store(folder / "store", [examples], WORDS.size)
+        examples.append(EncodedPair(SentencePair("x", None if target is None else "y", "corpus", 1), read, target))
+    return write_store(folder / "store", [examples], WORDS.vocab_size)
 
 
 def batches_of(store: TokenStore, objective: Objective, packed: bool = False, **more: Any) -> Batches:
@@ -72,12 +72,12 @@ def batches_of(store: TokenStore, objective: Objective, packed: bool = False, **
         store,
         600,
         seed=0,
-        framing=objective.material.framing,
-        rows=objective.rows,
+        framing=objective.task.framing,
+        build_row=objective.make_row,
         aligned=objective.aligned,
-        width=objective.width,
-        sizes=objective.sizes if packed else None,
-        twins=objective.twins,
+        row_length=objective.row_length,
+        packed_lengths=objective.packed_lengths if packed else None,
+        doubled=objective.doubled,
         **more,
     )
 
@@ -113,8 +113,8 @@ CASES = [
     ("bart", "denoising", {}, {}),
     ("roberta", "masked", {}, {}),
     ("tagger", "tagging", {}, {}),
-    ("vision", "translation", {"features": 6}, {}),
-    ("speech", "translation", {"features": 5}, {}),
+    ("vision", "translation", {"feature_dim": 6}, {}),
+    ("speech", "translation", {"feature_dim": 5}, {}),
 ]
 
 
@@ -125,11 +125,13 @@ def test_two_halves_teach_what_the_whole_teaches(
 ) -> None:
     model = model_of(system, **settings)
     objective = objective_of(name, model, **learns)
-    if layout == "packed" and not objective.packs:
+    if layout == "packed" and not objective.supports_packing:
         pytest.skip("cannot be packed")
     more = {"multiples": (8, 4)} if layout == "filled" else {}
-    whole = batches_of(data_for(tmp_path, objective), objective, layout == "packed", **more).build(np.arange(3, 22), 0)
-    first, second = halves(whole)
+    whole = batches_of(data_for(tmp_path, objective), objective, layout == "packed", **more).build_batch(
+        np.arange(3, 22), 0
+    )
+    first, second = halve_batch(whole)
     assert len(first) + len(second) == len(whole) == 19
     assert np.concatenate((first.indices, second.indices)).tolist() == whole.indices.tolist()
     assert first.target_tokens + second.target_tokens == whole.target_tokens
@@ -142,9 +144,9 @@ def test_halves_of_a_packed_batch_are_narrower_and_alike(tmp_path: Path) -> None
     objective = objective_of("translation", model_of("transformer"))
     batches = batches_of(data_for(tmp_path, objective, 200), objective, packed=True)
     shapes = set()
-    for indices in batches.plan(0, 0):
-        whole = batches.build(indices, 0)
-        for half in halves(whole):
+    for indices in batches.plan_window(0, 0):
+        whole = batches.build_batch(indices, 0)
+        for half in halve_batch(whole):
             shapes.add(tuple(tensor.shape for tensor in half.tensors().values()))
             assert half.target.shape[1] < 0.75 * whole.target.shape[1]
     assert len(shapes) == 1
@@ -153,36 +155,38 @@ def test_halves_of_a_packed_batch_are_narrower_and_alike(tmp_path: Path) -> None
 def test_a_single_pair_has_no_halves(tmp_path: Path) -> None:
     objective = objective_of("translation", model_of("transformer"))
     with pytest.raises(ValueError, match="single pair"):
-        halves(batches_of(data_for(tmp_path, objective), objective).build(np.array([3]), 0))
+        halve_batch(batches_of(data_for(tmp_path, objective), objective).build_batch(np.array([3]), 0))
 
 
 # ---- memory that runs out in a step
 
 
-def stepper_of(model: Model, objective: Objective, say: Callable[[str], None] = lambda text: None) -> Stepper:
-    return Stepper(
-        Learner(model, objective),
-        make_optimizer(model, TrainingConfig(optimizer="sgd")),
+def stepper_of(model: Model, objective: Objective, say: Callable[[str], None] = lambda text: None) -> TrainStep:
+    return TrainStep(
+        LossModule(model, objective),
+        build_optimizer(model, TrainingConfig(optimizer="sgd")),
         None,
         device=torch.device("cpu"),
         seed=1,
-        clip=1.0,
+        clip_norm=1.0,
         precision="float32",
-        compiles=False,
-        replays=False,
-        parts=Parts(say),
+        use_compile=False,
+        use_cuda_graphs=False,
+        splitter=BatchSplitter(say),
     )
 
 
-def short_of(stepper: Stepper, places: int, late: bool = True, error: type[Exception] = torch.OutOfMemoryError) -> None:
+def short_of(
+    stepper: TrainStep, places: int, late: bool = True, error: type[Exception] = torch.OutOfMemoryError
+) -> None:
     """Let memory run out over batches of more places: in the backward pass, when some gradients are already added."""
     learn = stepper._learn
 
     def limited(batch: Batch, step: int) -> None:
-        if batch.places > places and not late:
+        if batch.num_positions > places and not late:
             raise error("out of memory")
         learn(batch, step)
-        if batch.places > places:
+        if batch.num_positions > places:
             stepper.weights[0].grad = stepper.weights[0].grad * 3  # type: ignore[operator]
             raise error("out of memory")
 
@@ -199,14 +203,16 @@ def test_a_step_that_does_not_fit_has_the_same_result(packed: bool, late: bool, 
         model = model_of("transformer")
         objective = objective_of("translation", model)
         batches = batches_of(data_for(tmp_path, objective), objective, packed)
-        small = batches_of(batches.store, objective).build(np.arange(2), 0)
+        small = batches_of(batches.store, objective).build_batch(np.arange(2), 0)
         stepper = stepper_of(model, objective, said.append)
-        large = batches.build(np.arange(2, 30), 0)
+        large = batches.build_batch(np.arange(2, 30), 0)
         if short:
-            short_of(stepper, large.places // 2 - 1, late)
+            short_of(stepper, large.num_positions // 2 - 1, late)
         stepper([(0, small), (1, large)], 1, 0.01, small.target_tokens + large.target_tokens)
         stepper([(0, large)], 2, 0.01, large.target_tokens)
-        results.append((stepper.sums.clone(), {name: weight.detach() for name, weight in model.named_parameters()}))
+        results.append(
+            (stepper.loss_sums.clone(), {name: weight.detach() for name, weight in model.named_parameters()})
+        )
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-5, atol=1e-4)
     for name, weight in results[0][1].items():
         torch.testing.assert_close(weight, results[1][1][name], rtol=1e-3, atol=1e-5)
@@ -220,7 +226,7 @@ def test_a_step_that_does_not_fit_has_the_same_result(packed: bool, late: bool, 
 def test_a_pair_that_does_not_fit_is_said_plainly(tmp_path: Path) -> None:
     model = model_of("transformer")
     objective = objective_of("translation", model)
-    batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(5), 0)
+    batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(5), 0)
     stepper = stepper_of(model, objective)
     short_of(stepper, 0)
     with pytest.raises(UserError, match=r"memory ran out over a single pair of .* tokens: lower data\.max_length"):
@@ -230,7 +236,7 @@ def test_a_pair_that_does_not_fit_is_said_plainly(tmp_path: Path) -> None:
 def test_an_optimiser_that_does_not_fit_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("transformer")
     objective = objective_of("translation", model)
-    batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(5), 0)
+    batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(5), 0)
     stepper = stepper_of(model, objective)
 
     def full(*arguments: object) -> None:
@@ -244,7 +250,7 @@ def test_an_optimiser_that_does_not_fit_is_said_plainly(tmp_path: Path, monkeypa
 def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None:
     model = model_of("transformer")
     objective = objective_of("translation", model)
-    batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(5), 0)
+    batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(5), 0)
     stepper = stepper_of(model, objective)
     stepper._learn = lambda batch, step: (_ for _ in ()).throw(RuntimeError("shapes differ"))  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="shapes differ"):
@@ -252,12 +258,12 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None
 
 
 def test_what_a_lack_of_memory_is() -> None:
-    assert out_of_memory(torch.OutOfMemoryError("x"))
-    assert out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
+    assert is_out_of_memory(torch.OutOfMemoryError("x"))
+    assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
     chained = RuntimeError("operation failed due to a previous error during capture")
     chained.__context__ = torch.OutOfMemoryError("x")
-    assert out_of_memory(chained)
-    assert not out_of_memory(RuntimeError("shapes differ"))
+    assert is_out_of_memory(chained)
+    assert not is_out_of_memory(RuntimeError("shapes differ"))
 
 
 # ---- layers that are computed twice
@@ -268,13 +274,13 @@ TWICE = [
     ("t5", "translation", {}),
     ("convs2s", "translation", {}),
     ("bytenet", "translation", {}),
-    ("moe", "translation", {"inner": 40}),
+    ("moe", "translation", {"ffn_dim": 40}),
     ("luong", "translation", {}),
     ("gnmt", "translation", {"layers": 3}),
     ("deep-att", "translation", {}),
     ("gpt", "language", {}),
     ("electra", "replaced", {}),
-    ("speech", "translation", {"features": 5}),
+    ("speech", "translation", {"feature_dim": 5}),
 ]
 
 
@@ -286,7 +292,7 @@ def test_layers_computed_twice_give_the_same_bits(
     for recomputed in (False, True):
         model = model_of(system, 0.2, recomputed, **settings)
         objective = objective_of(name, model)
-        batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(20), 0)
+        batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(20), 0)
         found.append(gradients(model, objective, [batch], batch.target_tokens))
     assert torch.equal(found[0][0], found[1][0])
     assert found[0][1].keys() == found[1][1].keys()
@@ -304,7 +310,7 @@ def test_layers_computed_twice_keep_less() -> None:
             sizes[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
             return tensor
 
-        ids, lengths = torch.randint(7, WORDS.size, (8, 16)), torch.full((8,), 16)
+        ids, lengths = torch.randint(7, WORDS.vocab_size, (8, 16)), torch.full((8,), 16)
         with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
             model(ids, lengths, ids, lengths)
         kept.append(sum(sizes.values()))
@@ -312,18 +318,18 @@ def test_layers_computed_twice_keep_less() -> None:
 
 
 def test_what_layers_leave_behind_is_left_once(tmp_path: Path) -> None:
-    model = model_of("moe", 0.0, recomputed=True, inner=40)
+    model = model_of("moe", 0.0, recomputed=True, ffn_dim=40)
     objective = objective_of("translation", model)
-    batch = batches_of(data_for(tmp_path, objective), objective).build(np.arange(20), 0)
+    batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(20), 0)
     left = []
-    features = model.features
+    features = model.forward_features
 
     def watched(*arguments: Any) -> Any:
         x, ctx = features(*arguments)
-        left.append(ctx.losses)
+        left.append(ctx.auxiliary_losses)
         return x, ctx
 
-    model.features = watched  # type: ignore[method-assign]
+    model.forward_features = watched  # type: ignore[method-assign]
     loss = objective(model, batch, 1)
     before = len(left[0])
     loss.total.backward()
@@ -337,15 +343,15 @@ def test_what_layers_leave_behind_is_left_once(tmp_path: Path) -> None:
 def test_layers_computed_twice_compile_into_one_graph(system: str, name: str, tmp_path: Path) -> None:
     model = model_of(system, recomputed=True)
     objective = objective_of(name, model)
-    batch = batches_of(data_for(tmp_path, objective), objective, packed=True).build(np.arange(12), 0)
+    batch = batches_of(data_for(tmp_path, objective), objective, packed=True).build_batch(np.arange(12), 0)
     torch._dynamo.reset()
-    learner = Learner(model, objective)
+    learner = LossModule(model, objective)
     compiled = torch.compile(learner, fullgraph=True, dynamic=False, backend="eager")
     results = []
     for one in (learner, compiled):
         model.zero_grad(set_to_none=True)
         torch.manual_seed(1)
-        total = one(batch.tensors(), batch.longest, 1)[0]
+        total = one(batch.tensors(), batch.max_lengths, 1)[0]
         total.backward()
         results.append((total.detach(), {n: w.grad for n, w in model.named_parameters() if w.grad is not None}))
     assert_same(results[0], results[1])
@@ -370,7 +376,7 @@ def test_the_largest_budget_is_found_to_five_percent() -> None:
             used = fixed + each * tokens
             return None if used > 1.1 * limit else used
 
-        found = largest(peak, 500, 10**9, limit)
+        found = largest_fitting(peak, 500, 10**9, limit)
         best = (limit - fixed) / each
         assert best / 1.06 <= found <= best
         assert found in asked
@@ -384,57 +390,57 @@ def test_memory_that_grows_faster_than_tokens_is_no_trap() -> None:
         asked.append(tokens)
         return tokens**2 if tokens < 90_000 else None
 
-    assert 80_000 / 1.06 <= largest(peak, 300, 10**9, 80_000**2) <= 80_000
+    assert 80_000 / 1.06 <= largest_fitting(peak, 300, 10**9, 80_000**2) <= 80_000
     assert len(asked) < 25
 
 
 def test_no_budget_is_larger_than_the_corpus() -> None:
-    assert largest(lambda tokens: tokens, 500, 7000, 10**9) == 7000
+    assert largest_fitting(lambda tokens: tokens, 500, 7000, 10**9) == 7000
 
 
 def test_when_nothing_fits_it_is_said() -> None:
     with pytest.raises(UserError, match="not even 500 tokens a batch fit"):
-        largest(lambda tokens: None, 500, 7000, 10**9)
+        largest_fitting(lambda tokens: None, 500, 7000, 10**9)
 
 
 @pytest.fixture(scope="module")
 def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("fitting") / "run"
-    prepare(folder, small_config(corpus), lambda text: None)
+    prepare_run(folder, small_config(corpus), lambda text: None)
     return folder
 
 
 def test_a_budget_is_tried_by_a_real_step(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learn = Stepper._learn
+    learn = TrainStep._learn
 
-    def limited(stepper: Stepper, batch: Batch, step: int) -> None:
+    def limited(stepper: TrainStep, batch: Batch, step: int) -> None:
         learn(stepper, batch, step)
-        if batch.places > 3000:
+        if batch.num_positions > 3000:
             raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(Stepper, "_learn", limited)
-    config = from_yaml(run / CONFIG)
-    assert try_out(run, config, 1000) == 0  # nothing is measured on a CPU
-    assert try_out(run, config, 4000) is None
+    monkeypatch.setattr(TrainStep, "_learn", limited)
+    config = from_yaml(run / CONFIG_FILE)
+    assert measure_peak_memory(run, config, 1000) == 0  # nothing is measured on a CPU
+    assert measure_peak_memory(run, config, 4000) is None
 
 
 def test_the_widest_batch_is_of_the_longest_rows(run: Path) -> None:
-    batches = Trainer(run, Silent()).batches
-    batch = widest(batches)
+    batches = Trainer(run, SilentDisplay()).batches
+    batch = widest_batch(batches)
     lengths = batches.store.length_counts()
     longest = int(np.maximum(lengths.source, lengths.target).max()) + 1
     assert max(batch.source.shape[1], batch.target.shape[1]) >= longest  # more where byte pairs are left unmerged
-    assert len(batch) == batches.tokens // longest
+    assert len(batch) == batches.max_tokens // longest
 
 
 def test_on_a_cpu_the_budget_is_an_estimate(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = 12 * 10**7
     monkeypatch.setattr(budget, "available_memory", lambda: free)
     config = override_settings(small_config(corpus), ["training.batch_tokens=null", "training.auto_batch_size=true"])
-    prepared = prepare(tmp_path / "run", config, lambda text: None)
+    prepared = prepare_run(tmp_path / "run", config, lambda text: None)
     [choice] = [choice for choice in prepared.choices if choice.setting == "training.batch_tokens"]
     assert "by an estimate: nothing is tried on a CPU" in str(choice)
-    written = from_yaml(tmp_path / "run" / CONFIG).training
+    written = from_yaml(tmp_path / "run" / CONFIG_FILE).training
     assert written.batch_tokens == choice.value
     assert not written.auto_batch_size
     spec = read_spec(tmp_path / "run")
@@ -447,12 +453,14 @@ def test_on_a_cpu_the_budget_is_an_estimate(corpus: Path, tmp_path: Path, monkey
 
 def test_on_a_gpu_budgets_are_tried(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search as it is on a GPU, with trials and memory put in."""
-    config = from_yaml(run / CONFIG)
+    config = from_yaml(run / CONFIG_FILE)
     config = override_settings(config, ["training.device=cuda", "training.batch_tokens=null"])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
-    monkeypatch.setattr(budget, "try_out", lambda folder, config, tokens: 10**6 * tokens)
+    monkeypatch.setattr(budget, "measure_peak_memory", lambda folder, config, tokens: 10**6 * tokens)
     said: list[str] = []
-    tokens, why = budget.fit(config, read_spec(run), run / "data", read_tokenizers(run), read_framing(run), said.append)
+    tokens, why = budget.find_batch_size(
+        config, read_spec(run), run / "data", read_tokenizers(run), read_framing(run), said.append
+    )
     assert 900 / 1.06 <= tokens <= 900
     assert "the most that fit 0.8 GiB" in why
     assert said[0] == "looking for the most tokens a batch that fit the memory"
@@ -462,7 +470,7 @@ def test_a_cpu_without_memory_is_said(corpus: Path, tmp_path: Path, monkeypatch:
     monkeypatch.setattr(budget, "available_memory", lambda: 10**6)
     config = override_settings(small_config(corpus), ["training.batch_tokens=null", "training.auto_batch_size=true"])
     with pytest.raises(UserError, match=r"training needs about .* GiB, but 0\.0 GiB are free"):
-        prepare(tmp_path / "run", config, lambda text: None)
+        prepare_run(tmp_path / "run", config, lambda text: None)
 
 
 def test_looking_for_tokens_that_were_given_is_refused() -> None:
@@ -483,8 +491,8 @@ def test_recomputation_is_a_setting_of_a_run(corpus: Path, tmp_path: Path) -> No
     weights = []
     for name, checkpointing in (("kept", False), ("recomputed", True)):
         folder = tmp_path / name
-        prepare(folder, small_config(corpus, steps=4, gradient_checkpointing=checkpointing), lambda text: None)
-        trainer = Trainer(folder, Silent())
+        prepare_run(folder, small_config(corpus, steps=4, gradient_checkpointing=checkpointing), lambda text: None)
+        trainer = Trainer(folder, SilentDisplay())
         trainer.train()
         weights.append(dict(trainer.model.named_parameters()))
     assert all(torch.equal(weight, weights[1][name]) for name, weight in weights[0].items())

@@ -11,13 +11,13 @@ from conftest_training import small_config
 
 from dragoman.config import Config, from_yaml, to_yaml
 from dragoman.data import TokenStore
-from dragoman.data.store import LengthCounts
-from dragoman.run import CONFIG, Run, Translation
-from dragoman.search import Beam, Length
+from dragoman.data.token_store import LengthCounts
+from dragoman.run import CONFIG_FILE, Run, Translation
+from dragoman.search import Beam, LengthLimit
 from dragoman.text import Framing
 from dragoman.training.display import Display
 from dragoman.training.length_limits import choose_length_limit, length_limit
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 SOURCE = np.tile(np.arange(2.0, 42.0), 50)  # 2,000 pairs
@@ -80,14 +80,14 @@ def test_without_pairs_or_with_few_of_them_the_defaults_are_written() -> None:
 
 
 def test_a_prepared_run_has_a_limit_that_its_training_pairs_keep_to(corpus: Path, tmp_path: Path) -> None:
-    prepared = prepare(tmp_path / "run", small_config(corpus), lambda line: None)
-    search = from_yaml(tmp_path / "run" / CONFIG).search
+    prepared = prepare_run(tmp_path / "run", small_config(corpus), lambda line: None)
+    search = from_yaml(tmp_path / "run" / CONFIG_FILE).search
     assert search == prepared.config.search
     assert search.length_ratio is not None
     assert search.length_offset is not None
     assert {"search.length_ratio", "search.length_offset"} <= {choice.setting for choice in prepared.choices}
     store = TokenStore(tmp_path / "run" / "data" / "train")
-    source, target = (np.asarray(side.lengths[:]) + 1 for side in store.sides)
+    source, target = (np.asarray(side.lengths[:]) + 1 for side in store.columns)
     assert (target <= np.floor(source * search.length_ratio) + search.length_offset).all()
 
 
@@ -95,17 +95,17 @@ def test_a_validation_searches_within_the_limit_of_the_run(
     corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     limited = replace(Config().search, length_ratio=0.0, length_offset=9, min_length=9)
-    prepare(tmp_path / "run", replace(small_config(corpus), search=limited), lambda line: None)
+    prepare_run(tmp_path / "run", replace(small_config(corpus), search=limited), lambda line: None)
     validator = Trainer(tmp_path / "run", Display()).validator
     lengths = []
 
     def translate(run: Run, texts: list[str], search: Beam, **more: object) -> list[Translation]:
-        lengths.append(search.length)
+        lengths.append(search.length_limit)
         return Run.translate(run, texts, search=search, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(validator.run, "translate", translate.__get__(validator.run), raising=False)
     validator.validate()
-    assert lengths == [Length(0.0, 9, 1024, 9)]
+    assert lengths == [LengthLimit(0.0, 9, 1024, 9)]
 
 
 def test_the_settings_of_earlier_runs_still_open(tmp_path: Path) -> None:

@@ -10,10 +10,10 @@ import pytest
 import torch
 from conftest_training import small_config
 
-from dragoman.data import Position
-from dragoman.training.display import Silent
-from dragoman.training.groups import groups
-from dragoman.training.prepare import prepare
+from dragoman.data import DataPosition
+from dragoman.training.accumulation import iterate_steps
+from dragoman.training.display import SilentDisplay
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 
@@ -28,14 +28,14 @@ def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         "steps": 1,
         "gradient_accumulation": 3,
     }
-    prepare(folder, small_config(corpus, average_checkpoints=False, **settings), lambda text: None)
+    prepare_run(folder, small_config(corpus, average_checkpoints=False, **settings), lambda text: None)
     return folder
 
 
 def change_of_weights(prepared: Path, folder: Path, normalization: str, rate: float) -> dict[str, torch.Tensor]:
     """By how much one step of SGD changes each weight."""
     shutil.copytree(prepared, folder)
-    trainer = Trainer(folder, Silent())
+    trainer = Trainer(folder, SilentDisplay())
     training = replace(trainer.config.training, loss_normalization=normalization, learning_rate=rate)
     trainer.config = replace(trainer.config, training=training)
     before = {name: weight.detach().clone() for name, weight in trainer.model.named_parameters()}
@@ -45,10 +45,10 @@ def change_of_weights(prepared: Path, folder: Path, normalization: str, rate: fl
 
 def test_a_step_of_several_batches_is_divided_by_all_their_sentences(prepared: Path, tmp_path: Path) -> None:
     """SGD on Σ loss / sentences at a rate η is SGD on Σ loss / tokens at η · tokens / sentences."""
-    group = next(groups(Trainer(prepared, Silent()).batches, Position(), 3))
+    group = next(iterate_steps(Trainer(prepared, SilentDisplay()).batches, DataPosition(), 3))
     assert group.sentences == sum(len(batch.indices) for _, batch in group.batches) > 3
     by_sentence = change_of_weights(prepared, tmp_path / "sentences", "sentences", 0.1)
-    by_token = change_of_weights(prepared, tmp_path / "tokens", "tokens", 0.1 * group.answers / group.sentences)
+    by_token = change_of_weights(prepared, tmp_path / "tokens", "tokens", 0.1 * group.target_tokens / group.sentences)
     assert by_sentence.keys() == by_token.keys()
     for name, change in by_sentence.items():
         assert change.abs().max() > 0

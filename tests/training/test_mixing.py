@@ -13,11 +13,12 @@ from conftest_training import small_config
 from test_resume import train
 
 from dragoman.config import Config, from_yaml, override_settings, to_yaml
-from dragoman.data import Batches, TokenStore, examples, phrasebook, shards
+from dragoman.data import Batches, TokenStore, examples, phrasebook
+from dragoman.data import shard_writer as shards
 from dragoman.errors import UserError
 from dragoman.run import load, read_framing, read_tokenizers
-from dragoman.text import Dropout, Tokenizer, learn
-from dragoman.training.prepare import prepare
+from dragoman.text import BPEDropout, Tokenizer, learn_tokenizer
+from dragoman.training.prepare import prepare_run
 
 SHORT = (
     "training.steps=2",
@@ -48,7 +49,7 @@ def config_of(two: Path, *settings: str, valid: bool = True) -> Config:
 
 
 def prepared(folder: Path, config: Config) -> TokenStore:
-    prepare(folder, config, lambda text: None)
+    prepare_run(folder, config, lambda text: None)
     return TokenStore(folder / "data" / "train")
 
 
@@ -57,13 +58,15 @@ def sentences(two: Path, name: str) -> list[str]:
 
 
 def drawn(store: TokenStore, epoch: int) -> np.ndarray:
-    batches = Batches(store, tokens=400, seed=3, window=50)
-    return np.concatenate([indices for window in range(batches.windows) for indices in batches.plan(epoch, window)])
+    batches = Batches(store, max_tokens=400, seed=3, window=50)
+    return np.concatenate(
+        [indices for window in range(batches.windows) for indices in batches.plan_window(epoch, window)]
+    )
 
 
 def test_all_pairs_are_drawn_once_an_epoch_unless_told(two: Path, tmp_path: Path) -> None:
     store = prepared(tmp_path / "run", config_of(two))
-    assert [(part.pairs, part.draws, Path(part.name).parent.name) for part in store.parts] == [
+    assert [(part.pairs, part.draws, Path(part.name).parent.name) for part in store.corpora] == [
         (300, 300, "news"),
         (100, 100, "web"),
     ]
@@ -93,13 +96,13 @@ def test_the_epoch_is_mixed_as_the_settings_say(two: Path, tmp_path: Path, setti
 
 def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path) -> None:
     batches = Batches(
-        prepared(tmp_path / "run", config_of(two, "data.sampling_weights=[1, 3]")), tokens=300, seed=3, window=90
+        prepared(tmp_path / "run", config_of(two, "data.sampling_weights=[1, 3]")), max_tokens=300, seed=3, window=90
     )
-    walk = batches.walk()
+    walk = batches.iterate_indices()
     whole = [next(walk) for _ in range(90)]
     assert whole[-1][1] >= 1  # in another epoch
     for number in (0, 13, 88):
-        resumed = batches.walk(whole[number][2])
+        resumed = batches.iterate_indices(whole[number][2])
         for indices, epoch, after in whole[number + 1 :]:
             again = next(resumed)
             assert (again[0].tolist(), again[1:]) == (indices.tolist(), (epoch, after))
@@ -125,7 +128,7 @@ def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path
 )
 def test_contradictions_are_refused_in_a_sentence(two: Path, tmp_path: Path, settings: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        prepare(tmp_path / "run", config_of(two, *settings), lambda text: None)
+        prepare_run(tmp_path / "run", config_of(two, *settings), lambda text: None)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -133,7 +136,7 @@ def test_tags_are_refused_where_nothing_is_translated(two: Path, tmp_path: Path)
     config = override_settings(small_config(two / "news", "gpt"), ["data.target=[]", "data.valid_target=[]"])
     config = override_settings(config, ["data.corpus_tags=[a]", "objective.name=language"])
     with pytest.raises(UserError, match="mark the texts that are translated, but the data is read as lines"):
-        prepare(tmp_path / "run", config, lambda text: None)
+        prepare_run(tmp_path / "run", config, lambda text: None)
 
 
 def test_the_settings_are_kept_in_the_run(two: Path, tmp_path: Path) -> None:
@@ -151,8 +154,8 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("valid", [True, False])
 def test_the_number_of_workers_changes_nothing(two: Path, tmp_path: Path, monkeypatch, valid: bool) -> None:
-    monkeypatch.setattr(shards, "SHARD", 64)
-    monkeypatch.setattr(examples, "CHUNK_PAIRS", 30)
+    monkeypatch.setattr(shards, "MAX_SHARD_PAIRS", 64)
+    monkeypatch.setattr(examples, "MAX_CHUNK_PAIRS", 30)
     made: list[dict[str, bytes]] = []
     for workers in (1, 2):
         config = config_of(
@@ -162,7 +165,7 @@ def test_the_number_of_workers_changes_nothing(two: Path, tmp_path: Path, monkey
             config = config_of(
                 two, f"data.num_workers={workers}", "data.corpus_tags=[a, b]", "data.valid_corpus_tags=[b]"
             )
-        prepare(tmp_path / "run", config, lambda text: None)
+        prepare_run(tmp_path / "run", config, lambda text: None)
         made.append(contents(tmp_path / "run"))
         (tmp_path / "run").rename(tmp_path / f"run-{workers}")
     settings = [one.pop("config.yaml").decode() for one in made]
@@ -173,11 +176,11 @@ def test_the_number_of_workers_changes_nothing(two: Path, tmp_path: Path, monkey
 
 def test_a_store_in_shards_holds_what_one_folder_held(two: Path, tmp_path: Path, monkeypatch) -> None:
     whole = prepared(tmp_path / "whole", config_of(two, valid=False))
-    monkeypatch.setattr(shards, "SHARD", 32)
+    monkeypatch.setattr(shards, "MAX_SHARD_PAIRS", 32)
     cut = prepared(tmp_path / "cut", config_of(two, valid=False))
-    assert len(whole.sides[0].folders) == 2
-    assert len(cut.sides[0].folders) > 10
-    assert (cut.sides[0].rows(np.arange(len(cut))) == whole.sides[0].rows(np.arange(len(whole)))).all()
+    assert len(whole.columns[0].folders) == 2
+    assert len(cut.columns[0].folders) > 10
+    assert (cut.columns[0].rows(np.arange(len(cut))) == whole.columns[0].rows(np.arange(len(whole)))).all()
     assert drawn(cut, 1).tolist() == drawn(whole, 1).tolist()
     reports = [json.loads((tmp_path / name / "preflight.json").read_text()) for name in ("whole", "cut")]
     assert reports[0] == reports[1]
@@ -186,7 +189,7 @@ def test_a_store_in_shards_holds_what_one_folder_held(two: Path, tmp_path: Path,
 @pytest.fixture(scope="module")
 def tagged(two: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("tagged") / "run"
-    prepare(folder, config_of(two, "data.corpus_tags=[news, web]", *SHORT, valid=False), lambda text: None)
+    prepare_run(folder, config_of(two, "data.corpus_tags=[news, web]", *SHORT, valid=False), lambda text: None)
     train(folder)
     return folder
 
@@ -195,8 +198,8 @@ def test_a_tag_stands_before_every_source_of_its_corpus(two: Path, tagged: Path)
     store, (tokenizer, _) = TokenStore(tagged / "data" / "train"), read_tokenizers(tagged)
     numbers = tokenizer.tags
     assert sorted(numbers) == ["news", "web"]
-    assert [part.tag for part in store.parts] == ["news", "web"]
-    news = store.counts[0]
+    assert [part.tag for part in store.corpora] == ["news", "web"]
+    news = store.pairs_per_corpus[0]
     first = [int(store.source(i)[0]) for i in range(len(store))]
     assert first == [numbers["news"]] * news + [numbers["web"]] * (len(store) - news)
     assert tokenizer.decode(store.source(news).tolist()) in sentences(two, "web")
@@ -210,7 +213,7 @@ def test_a_tag_stands_before_every_source_of_its_corpus(two: Path, tagged: Path)
 
 
 def test_a_tag_is_never_written(tagged: Path) -> None:
-    assert set(read_tokenizers(tagged)[1].tags.values()) <= set(read_framing(tagged).banned)
+    assert set(read_tokenizers(tagged)[1].tags.values()) <= set(read_framing(tagged).suppressed)
 
 
 def test_a_run_is_asked_to_write_as_from_a_corpus(tagged: Path) -> None:
@@ -219,9 +222,9 @@ def test_a_run_is_asked_to_write_as_from_a_corpus(tagged: Path) -> None:
     text = "the old dog sleeps"
     plain = run.source_tokenizer.encode(text)
     encoded: Callable[[Any], list[Any]] = lambda tag: run.encode_sources([text, text], tag)  # noqa: E731
-    assert encoded("web") == [[web, *plain, run.framing.end]] * 2
-    assert encoded(None) == [[news, *plain, run.framing.end]] * 2  # as the first corpus, unless told
-    assert encoded(["", "web"]) == [[*plain, run.framing.end], [web, *plain, run.framing.end]]
+    assert encoded("web") == [[web, *plain, run.framing.eos]] * 2
+    assert encoded(None) == [[news, *plain, run.framing.eos]] * 2  # as the first corpus, unless told
+    assert encoded(["", "web"]) == [[*plain, run.framing.eos], [web, *plain, run.framing.eos]]
     scores = {tag: run.translate([text], tag=tag)[0].score for tag in ("news", "web")}
     assert scores["news"] != scores["web"]
     assert run.translate([text])[0].score == scores["news"]
@@ -233,7 +236,7 @@ def test_a_run_is_asked_to_write_as_from_a_corpus(tagged: Path) -> None:
 
 
 def test_a_run_without_tags_knows_none(two: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "run", config_of(two, *SHORT), lambda text: None)
+    prepare_run(tmp_path / "run", config_of(two, *SHORT), lambda text: None)
     train(tmp_path / "run")
     with pytest.raises(UserError, match="was trained without tags"):
         load(tmp_path / "run", device="cpu").translate(["a"], tag="web")
@@ -245,34 +248,34 @@ def test_a_run_that_starts_from_another_takes_its_tags(two: Path, tagged: Path, 
         return config_of(two, "system.settings={}", "system.size=", *given, valid=False)
 
     with pytest.raises(UserError, match="the run to start from does not know the tag 'film': its tags are news, web"):
-        prepare(tmp_path / "run", config("[news, film]"), lambda text: None)
+        prepare_run(tmp_path / "run", config("[news, film]"), lambda text: None)
     store = prepared(tmp_path / "run", config("['', web]"))
     assert int(store.source(len(store) - 1)[0]) == read_tokenizers(tagged)[0].tags["web"]
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "byte"])
 def test_tags_are_symbols_that_no_text_contains(kind: str, tmp_path: Path) -> None:
-    tokenizer = learn(["the old dog <tag:web> sleeps", "web"], kind, 400)
+    tokenizer = learn_tokenizer(["the old dog <tag:web> sleeps", "web"], kind, 400)
     tagged = tokenizer.with_tags(["web", "news"])
-    assert tagged.size == tokenizer.size + 2
-    assert sorted(tagged.tags.values()) == [tokenizer.size, tokenizer.size + 1]
+    assert tagged.vocab_size == tokenizer.vocab_size + 2
+    assert sorted(tagged.tags.values()) == [tokenizer.vocab_size, tokenizer.vocab_size + 1]
     text = "<tag:web> the old dog"
     assert tagged.encode(text) == tokenizer.encode(text)
     ids = [tagged.tags["web"], *tagged.encode("the old dog")]
     assert tagged.decode(ids) == "the old dog"
-    assert tagged.pieces(ids)[0] == "<tag:web>"
-    assert tagged.word_of_piece(ids)[0] == -1
+    assert tagged.tokens(ids)[0] == "<tag:web>"
+    assert tagged.word_ids(ids)[0] == -1
     tagged.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert (again.tags, again.size, again.decode(ids)) == (tagged.tags, tagged.size, "the old dog")
-    assert again.with_tags(["web"]).size == tagged.size
+    assert (again.tags, again.vocab_size, again.decode(ids)) == (tagged.tags, tagged.vocab_size, "the old dog")
+    assert again.with_tags(["web"]).vocab_size == tagged.vocab_size
 
 
 def test_dropout_leaves_a_tag_as_it_is() -> None:
-    tokenizer = learn(["low lower lowest newest widest"] * 9, "bpe", 300).with_tags(["web"])
+    tokenizer = learn_tokenizer(["low lower lowest newest widest"] * 9, "bpe", 300).with_tags(["web"])
     ids = [tokenizer.tags["web"], *tokenizer.encode("lowest newest")]
     random = np.random.default_rng(0)
-    found = [Dropout(tokenizer, 0.5).row(ids, random).tolist() for _ in range(20)]
+    found = [BPEDropout(tokenizer, 0.5).resegment_row(ids, random).tolist() for _ in range(20)]
     assert {one[0] for one in found} == {ids[0]}
     assert {tokenizer.decode(one) for one in found} == {"lowest newest"}
     assert len({tuple(one) for one in found}) > 1

@@ -18,16 +18,16 @@ from dragoman.parts.embedding import Embedding, OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.matrices import hidden_matrices
 from dragoman.parts.stack import Stack
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.training.ema import Average
-from dragoman.training.muon import Muon, orthogonalise
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.training.ema import WeightAverage
+from dragoman.training.muon import Muon, orthogonalize
 from dragoman.training.optimizer import (
     OPTIMIZERS,
-    clip,
+    build_optimizer,
+    clip_grad_norm,
     load_state_tensors,
-    make_optimizer,
-    set_rate,
-    skip_if,
+    set_found_inf,
+    set_learning_rate,
     state_tensors,
 )
 
@@ -46,7 +46,7 @@ def config_of(settings: dict[str, Any]) -> TrainingConfig:
 def model_of(seed: int = 0) -> nn.Module:
     """Grouped queries, a gated network, a tied table: matrices, tables and vectors of every kind."""
     torch.manual_seed(seed)
-    stack = Stack((SelfAttention(heads=4, kv_heads=2), FeedForward(inner=24, gated=True)), depth=2)
+    stack = Stack((SelfAttention(heads=4, kv_heads=2), FeedForward(inner_dim=24, gated=True)), depth=2)
     return DecoderOnly(16, 30, stack, Embedding(), True).build()
 
 
@@ -61,7 +61,7 @@ def give_gradients(model: nn.Module, seed: int, bad: bool = False) -> None:
 def run(optimizer: torch.optim.Optimizer, model: nn.Module, steps: range, rate: float = 0.01) -> None:
     for step in steps:
         give_gradients(model, step)
-        set_rate(optimizer, rate / step)
+        set_learning_rate(optimizer, rate / step)
         optimizer.step()
 
 
@@ -81,7 +81,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_hidden_matrices_are_all_but_tables_outputs_and_vectors(system: str) -> None:
-    model = SYSTEMS[system].spec(Vocabulary(300, 300, True), "tiny").build()
+    model = SYSTEMS[system].spec(VocabularySizes(300, 300, True), "tiny").build()
     found = hidden_matrices(model)
     assert found
     for weight, rows in found.items():
@@ -103,7 +103,7 @@ def test_fused_projections_are_several_matrices() -> None:
 
 
 def test_the_gates_of_recurrent_cells_are_several_matrices() -> None:
-    model = SYSTEMS["luong"].spec(Vocabulary(300, 300, True), "tiny").build()
+    model = SYSTEMS["luong"].spec(VocabularySizes(300, 300, True), "tiny").build()
     found = hidden_matrices(model)
     cells = [weight for name, weight in model.named_parameters() if "weight_hh" in name or "weight_ih" in name]
     assert cells
@@ -116,13 +116,13 @@ def test_the_gates_of_recurrent_cells_are_several_matrices() -> None:
 def test_adadelta_is_torchs() -> None:
     model, twin = model_of(), model_of()
     own, other = (
-        make_optimizer(model, config_of({"optimizer": "adadelta"})),
+        build_optimizer(model, config_of({"optimizer": "adadelta"})),
         torch.optim.Adadelta(twin.parameters(), rho=0.95, eps=1e-6),
     )
     for step in range(1, 6):
         for one in (model, twin):
             give_gradients(one, step)
-        set_rate(own, 1 / step)
+        set_learning_rate(own, 1 / step)
         other.param_groups[0]["lr"] = 1 / step
         own.step()
         other.step()
@@ -136,12 +136,12 @@ def test_adadelta_is_torchs() -> None:
 def test_adafactor_is_torchs() -> None:
     """torch bounds the rate by 1/√t, which does not matter for small rates."""
     model, twin = model_of().double(), model_of().double()
-    own = make_optimizer(model, TrainingConfig(optimizer="adafactor"))
+    own = build_optimizer(model, TrainingConfig(optimizer="adafactor"))
     other = torch.optim.Adafactor(twin.parameters(), lr=0.01, weight_decay=0.0)
     for step in range(1, 6):
         for one in (model, twin):
             give_gradients(one, step)
-        set_rate(own, 0.01 / step)
+        set_learning_rate(own, 0.01 / step)
         other.param_groups[0]["lr"] = 0.01 / step
         own.step()
         other.step()
@@ -153,9 +153,9 @@ def test_adafactor_by_hand() -> None:
     """One step: β = 0, so R and C are the means of ∇² over columns and rows, and U = ∇ / √(R Cᵀ / mean R)."""
     weight = nn.Parameter(torch.tensor([[3.0, 4.0], [0.0, 0.0]], dtype=torch.float64))
     model = nn.ParameterList([weight])
-    optimizer = make_optimizer(model, TrainingConfig(optimizer="adafactor"))
+    optimizer = build_optimizer(model, TrainingConfig(optimizer="adafactor"))
     weight.grad = torch.tensor([[1.0, 1.0], [1.0, 3.0]], dtype=torch.float64)
-    set_rate(optimizer, 0.1)
+    set_learning_rate(optimizer, 0.1)
     optimizer.step()
     # R = (1, 5), C = (1, 5), mean R = 3: R Cᵀ / 3 = ((1/3, 5/3), (5/3, 25/3)), so U = (√3, √0.6; √0.6, 3√0.12)
     update = torch.tensor([[3**0.5, 0.6**0.5], [0.6**0.5, 3 * 0.12**0.5]], dtype=torch.float64)
@@ -167,7 +167,7 @@ def test_adafactor_by_hand() -> None:
 
 def test_nesterov_without_momentum_is_refused() -> None:
     with pytest.raises(UserError, match=r"training\.momentum"):
-        make_optimizer(model_of(), TrainingConfig(optimizer="sgd", nesterov=True))
+        build_optimizer(model_of(), TrainingConfig(optimizer="sgd", nesterov=True))
 
 
 # ---- Muon
@@ -182,7 +182,7 @@ def test_newton_schulz_makes_singular_values_one_nearly(shape: tuple[int, ...], 
     least = min(shape[1:])
     values = torch.linspace(0.05, 3.0, least).expand(shape[0], least)
     matrices = left[..., :least] * values[:, None] @ right[..., :least].mT * 7
-    result = orthogonalise(matrices, precision)
+    result = orthogonalize(matrices, precision)
     found = torch.linalg.svdvals(result)
     assert found.min() > 0.6
     assert found.max() < 1.3
@@ -222,7 +222,7 @@ def test_muon_is_torchs_on_matrices(precision: torch.dtype, tolerance: float, mo
 
 def test_muon_is_torchs_adamw_on_everything_else() -> None:
     model, twin = model_of(), model_of()
-    optimizer = make_optimizer(model, config_of({"optimizer": "muon"}))
+    optimizer = build_optimizer(model, config_of({"optimizer": "muon"}))
     hidden = hidden_matrices(twin)
     others = [weight for weight in twin.parameters() if weight not in hidden]
     groups = [
@@ -233,7 +233,7 @@ def test_muon_is_torchs_adamw_on_everything_else() -> None:
     for step in (1, 2, 3):
         for one in (model, twin):
             give_gradients(one, step)
-        set_rate(optimizer, 0.01 / step)
+        set_learning_rate(optimizer, 0.01 / step)
         for group in reference.param_groups:
             group["lr"] = 0.01 / step
         optimizer.step()
@@ -291,7 +291,7 @@ def test_adam_and_sgd_are_torchs_without_decay(
     settings: dict[str, Any], reference: Callable[[Any], torch.optim.Optimizer]
 ) -> None:
     model, twin = model_of(), model_of()
-    optimizer, other = make_optimizer(model, config_of(settings)), reference(twin.parameters())
+    optimizer, other = build_optimizer(model, config_of(settings)), reference(twin.parameters())
     run(optimizer, model, range(1, 4))
     for step in range(1, 4):
         give_gradients(twin, step)
@@ -304,21 +304,21 @@ def test_adam_and_sgd_are_torchs_without_decay(
 def test_adamw_decays_matrices_and_tables_alone() -> None:
     """Without gradients that differ from zero a step is W ← (1 − ηλ) W."""
     model = model_of()
-    optimizer = make_optimizer(model, config_of({"optimizer": "adamw"}))
+    optimizer = build_optimizer(model, config_of({"optimizer": "adamw"}))
     before = [weight.detach().clone() for weight in model.parameters()]
     for weight in model.parameters():
         weight.grad = torch.zeros_like(weight)
-    set_rate(optimizer, 0.5)
+    set_learning_rate(optimizer, 0.5)
     optimizer.step()
     for weight, old in zip(model.parameters(), before):
         torch.testing.assert_close(weight.detach(), old * (1 - 0.5 * 0.1) if weight.dim() == 2 else old)
 
 
 def test_a_group_may_have_a_factor() -> None:
-    optimizer = make_optimizer(model_of(), config_of({"optimizer": "muon"}))
+    optimizer = build_optimizer(model_of(), config_of({"optimizer": "muon"}))
     optimizer.param_groups[0]["factor"] = 4.0
     rates = [group["lr"] for group in optimizer.param_groups]
-    set_rate(optimizer, 0.5)
+    set_learning_rate(optimizer, 0.5)
     assert [float(rate) for rate in rates] == [2.0] + [0.5] * (len(rates) - 1)
 
 
@@ -328,17 +328,17 @@ def test_a_group_may_have_a_factor() -> None:
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_step_with_a_bad_gradient_changes_nothing(settings: dict[str, Any]) -> None:
     model, twin = model_of(), model_of()
-    optimizer, other = make_optimizer(model, config_of(settings)), make_optimizer(twin, config_of(settings))
+    optimizer, other = build_optimizer(model, config_of(settings)), build_optimizer(twin, config_of(settings))
     weights = list(model.parameters())
     weights[0].data[0, 0] = -0.0
     twin.load_state_dict(model.state_dict())
     for bad_before in (1, 3):  # the very first step, and one among others
         before = contents(model, optimizer)
         give_gradients(model, 100, bad=True)
-        norm = clip(weights, 1.0)
+        norm = clip_grad_norm(weights, 1.0)
         assert norm.isnan()
-        set_rate(optimizer, 0.01)
-        skip_if(optimizer, ~norm.isfinite())
+        set_learning_rate(optimizer, 0.01)
+        set_found_inf(optimizer, ~norm.isfinite())
         optimizer.step()
         after = contents(model, optimizer)
         assert_same(before, after)
@@ -346,8 +346,8 @@ def test_a_step_with_a_bad_gradient_changes_nothing(settings: dict[str, Any]) ->
         for one, its in ((optimizer, model), (other, twin)):
             for step in range(bad_before, bad_before + 2):
                 give_gradients(its, step)
-                set_rate(one, 0.01)
-                skip_if(one, ~clip(its.parameters(), 1.0).isfinite())
+                set_learning_rate(one, 0.01)
+                set_found_inf(one, ~clip_grad_norm(its.parameters(), 1.0).isfinite())
                 one.step()
         assert_same(contents(model, optimizer), contents(twin, other))
     assert not torch.equal(weights[0], model_of().get_parameter(next(iter(dict(model.named_parameters())))))
@@ -356,7 +356,7 @@ def test_a_step_with_a_bad_gradient_changes_nothing(settings: dict[str, Any]) ->
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_what_is_saved_and_loaded_goes_on_to_the_bit(settings: dict[str, Any]) -> None:
     model, twin = model_of(), model_of(seed=5)
-    optimizer, other = make_optimizer(model, config_of(settings)), make_optimizer(twin, config_of(settings))
+    optimizer, other = build_optimizer(model, config_of(settings)), build_optimizer(twin, config_of(settings))
     run(optimizer, model, range(1, 4))
     twin.load_state_dict(model.state_dict())
     load_state_tensors(twin, other, {name: value.clone() for name, value in state_tensors(model, optimizer).items()})
@@ -369,7 +369,7 @@ def test_what_is_saved_and_loaded_goes_on_to_the_bit(settings: dict[str, Any]) -
 def test_a_step_keeps_every_tensor_where_it_is(settings: dict[str, Any]) -> None:
     """What a graph has recorded are addresses: weights, state and rates must stay where they were."""
     model = model_of()
-    optimizer = make_optimizer(model, config_of(settings))
+    optimizer = build_optimizer(model, config_of(settings))
 
     def places() -> dict[str, int]:
         tensors = dict(model.named_parameters()) | state_tensors(model, optimizer)
@@ -389,17 +389,17 @@ def test_a_step_keeps_every_tensor_where_it_is(settings: dict[str, Any]) -> None
 def test_a_compiled_step_is_the_same(settings: dict[str, Any]) -> None:
     """torch itself keeps its compiler out of fused kernels: they run between the graphs."""
     model, twin = model_of(), model_of()
-    optimizer, other = make_optimizer(model, config_of(settings)), make_optimizer(twin, config_of(settings))
+    optimizer, other = build_optimizer(model, config_of(settings)), build_optimizer(twin, config_of(settings))
 
     def step(norm: Tensor) -> None:
-        skip_if(other, ~norm.isfinite())
+        set_found_inf(other, ~norm.isfinite())
         other.step()
 
     compiled = torch.compile(step, backend="aot_eager")
     run(optimizer, model, range(1, 3))
     for number, norm in ((1, 1.0), (7, math.inf), (2, 1.0)):
         give_gradients(twin, number)
-        set_rate(other, 0.01 / number)
+        set_learning_rate(other, 0.01 / number)
         compiled(torch.tensor(norm))
     found = contents(twin, other)
     for name, value in contents(model, optimizer).items():
@@ -417,16 +417,16 @@ def test_muons_own_part_is_one_graph() -> None:
 
 def test_another_optimisers_state_is_refused() -> None:
     model = model_of()
-    state = state_tensors(model, make_optimizer(model, config_of({"optimizer": "adamw"})))
+    state = state_tensors(model, build_optimizer(model, config_of({"optimizer": "adamw"})))
     with pytest.raises(UserError, match=r"training\.optimizer"):
-        load_state_tensors(model, make_optimizer(model, config_of({"optimizer": "sgd"})), state)
+        load_state_tensors(model, build_optimizer(model, config_of({"optimizer": "sgd"})), state)
 
 
 def test_gradients_are_clipped_to_their_common_norm() -> None:
     weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))]
     for limit, expected in ((0.0, [3.0, 4.0]), (10.0, [3.0, 4.0]), (1.0, [0.6, 0.8])):
         weights[0].grad, weights[1].grad = torch.tensor([3.0]), torch.tensor([4.0])  # the third has none
-        assert float(clip(iter(weights), limit)) == 5.0
+        assert float(clip_grad_norm(iter(weights), limit)) == 5.0
         assert [float(w.grad) for w in weights if w.grad is not None] == pytest.approx(expected, rel=1e-5)
 
 
@@ -435,13 +435,13 @@ def test_gradients_are_clipped_to_their_common_norm() -> None:
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
 def test_a_captured_step_is_the_same_and_waits_for_nothing(settings: dict[str, Any]) -> None:
     model, twin = model_of().cuda(), model_of().cuda()
-    optimizer, other = make_optimizer(model, config_of(settings)), make_optimizer(twin, config_of(settings))
-    average = Average(twin, 0.9)
+    optimizer, other = build_optimizer(model, config_of(settings)), build_optimizer(twin, config_of(settings))
+    average = WeightAverage(twin, 0.9)
     weights = list(twin.parameters())
 
     def step() -> None:
-        norm = clip(weights, 1.0)
-        skip_if(other, ~norm.isfinite())
+        norm = clip_grad_norm(weights, 1.0)
+        set_found_inf(other, ~norm.isfinite())
         other.step()
         average.update()
 
@@ -450,9 +450,9 @@ def test_a_captured_step_is_the_same_and_waits_for_nothing(settings: dict[str, A
     stream.wait_stream(torch.cuda.current_stream())
     torch.cuda.set_sync_debug_mode("error")
     with torch.cuda.stream(stream):  # a step that is skipped, before the one that is recorded, loads the libraries
-        skip_if(other, torch.ones((), dtype=torch.bool, device="cuda"))
+        set_found_inf(other, torch.ones((), dtype=torch.bool, device="cuda"))
         other.step()
-        clip(weights, 0.0)
+        clip_grad_norm(weights, 0.0)
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     torch.cuda.set_sync_debug_mode("default")
@@ -466,14 +466,14 @@ def test_a_captured_step_is_the_same_and_waits_for_nothing(settings: dict[str, A
         for place, weight in zip(kept, weights):
             assert place is not None
             place.copy_(weight.grad)
-        set_rate(other, 0.01 / number)
+        set_learning_rate(other, 0.01 / number)
         average.set_step(number)
         graph.replay()
         if not bad:
-            set_rate(optimizer, 0.01 / number)
-            clip(model.parameters(), 1.0)
+            set_learning_rate(optimizer, 0.01 / number)
+            clip_grad_norm(model.parameters(), 1.0)
             optimizer.step()
     found = contents(twin, other)
     for name, value in contents(model, optimizer).items():
         torch.testing.assert_close(found[name], value, msg=name)
-    assert all(value.isfinite().all() for value in average.tensors().values())
+    assert all(value.isfinite().all() for value in average.state_tensors().values())

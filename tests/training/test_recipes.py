@@ -10,17 +10,17 @@ import numpy as np
 import pytest
 
 from dragoman.config import Config, SystemConfig, TrainingConfig
-from dragoman.data import Example, Pair, TokenStore, write_store
+from dragoman.data import EncodedPair, SentencePair, TokenStore, write_store
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec
 from dragoman.parts.recurrence import Recurrent
-from dragoman.parts.spec import find
+from dragoman.parts.spec import find_specs
 from dragoman.parts.stack import PreNorm, Stack
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.training.choices import Choice, choose, choose_objective
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.training.defaults import Choice, choose_objective, choose_settings
 
 WIDTH = 128  # of every system in the size tiny
-VOCABULARY = Vocabulary(50, 50, True)
+VOCABULARY = VocabularySizes(50, 50, True)
 
 
 class Expected(NamedTuple):
@@ -120,8 +120,8 @@ HOLDS = {"bert": "text", "roberta": "text", "electra": "text", "vision": "signal
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    random, pair = np.random.default_rng(0), Pair("x", "y", "corpus", 1)
-    examples = [Example(pair, *(random.integers(4, 50, 6).tolist() for _ in range(2))) for _ in range(50)]
+    random, pair = np.random.default_rng(0), SentencePair("x", "y", "corpus", 1)
+    examples = [EncodedPair(pair, *(random.integers(4, 50, 6).tolist() for _ in range(2))) for _ in range(50)]
     return write_store(tmp_path_factory.mktemp("store") / "store", [examples], 50)
 
 
@@ -135,7 +135,7 @@ def resolve(
 
     config = Config(system=SystemConfig(name, size, settings or {}), training=TrainingConfig(**training))
     config = choose_objective(config, build(config), HOLDS.get(name, "pairs"))
-    config, choices = choose(config, build(config), store, "cpu", build)
+    config, choices = choose_settings(config, build(config), store, "cpu", build)
     return config, build(config), choices
 
 
@@ -153,7 +153,7 @@ def test_textbook_trains_as_in_the_paper(name: str, store: TokenStore) -> None:
     assert (training.clip_norm, training.label_smoothing) == (expected.clip, expected.smoothing)
     assert training.loss_normalization == expected.normalization
     assert (training.beta1, training.beta2) == expected.betas
-    assert next(find(spec, Stack)).dropout == expected.dropout
+    assert next(find_specs(spec, Stack)).dropout == expected.dropout
     for setting, value in expected.more.items():
         assert getattr(training, setting) == value, setting
 
@@ -172,22 +172,22 @@ def test_plain_and_modern_set_what_they_say(name: str, recipe: str, store: Token
     )  # an epoch is one step here
     assert (training.clip_norm, training.label_smoothing, training.loss_normalization) == (1.0, smoothing, "tokens")
     assert (training.beta1, training.beta2, training.weight_decay) == (0.9, 0.98, 0.01)
-    assert next(find(spec, Stack)).dropout == dropout
+    assert next(find_specs(spec, Stack)).dropout == dropout
 
 
 def test_modern_is_the_default_of_every_system_that_translates_text() -> None:
     plain = {"bert", "roberta", "electra", "tagger", "vision", "speech"}
-    assert {name for name, system in SYSTEMS.items() if system.recipe == "plain"} == plain
+    assert {name for name, system in SYSTEMS.items() if system.default_recipe == "plain"} == plain
 
 
 def test_textbook_builds_the_papers_system_and_the_others_a_better_one(store: TokenStore) -> None:
     directions = {}
     for recipe in ("textbook", "plain"):
         _, spec, _ = resolve(store, "luong", recipe=recipe)
-        directions[recipe] = next(find(spec, Recurrent)).direction
+        directions[recipe] = next(find_specs(spec, Recurrent)).direction
     assert directions == {"textbook": "backward", "plain": "both"}
-    assert not list(find(resolve(store, "transformer", recipe="textbook")[1], PreNorm))
-    assert list(find(resolve(store, "transformer", recipe="plain")[1], PreNorm))
+    assert not list(find_specs(resolve(store, "transformer", recipe="textbook")[1], PreNorm))
+    assert list(find_specs(resolve(store, "transformer", recipe="plain")[1], PreNorm))
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,8 @@ def test_what_the_user_sets_is_kept_even_where_it_is_the_default(
 
 def test_settings_of_the_system_are_kept_under_every_recipe(store: TokenStore) -> None:
     for recipe in ("textbook", "plain"):
-        config, _, _ = resolve(store, "luong", settings={"direction": "forward", "dropout": 0.5}, recipe=recipe)
-        assert config.system.settings == {"direction": "forward", "dropout": 0.5}
+        config, _, _ = resolve(store, "luong", settings={"encoder_direction": "forward", "dropout": 0.5}, recipe=recipe)
+        assert config.system.settings == {"encoder_direction": "forward", "dropout": 0.5}
 
 
 def test_a_warm_up_that_is_a_share_of_the_papers_steps_stays_that_share(store: TokenStore) -> None:
@@ -222,7 +222,7 @@ def test_a_warm_up_that_is_a_share_of_the_papers_steps_stays_that_share(store: T
 
 
 def test_rates_of_the_paper_follow_the_size(store: TokenStore) -> None:
-    narrow = {"width": 64, "heads": 2, "layers": 2}
+    narrow = {"model_dim": 64, "heads": 2, "layers": 2}
     rates = {
         size: resolve(store, "gpt3", size, narrow, recipe="textbook", steps=100)[0].training.learning_rate
         for size in ("small", "base", "big")
@@ -231,7 +231,7 @@ def test_rates_of_the_paper_follow_the_size(store: TokenStore) -> None:
 
 
 def test_a_learning_rate_is_not_rounded_but_its_display_is(store: TokenStore) -> None:
-    config, _, choices = resolve(store, "transformer", settings={"width": 96}, recipe="plain")
+    config, _, choices = resolve(store, "transformer", settings={"model_dim": 96}, recipe="plain")
     assert config.training.learning_rate == 0.4 / 96
     (shown,) = (str(choice) for choice in choices if choice.setting == "training.learning_rate")
     assert shown == "training.learning_rate=0.004167  (0.4 over the width of 96)"
@@ -251,8 +251,8 @@ def test_textbook_says_where_it_is_not_the_papers(store: TokenStore) -> None:
 
 def test_every_paper_setting_is_a_setting() -> None:
     for name, system in SYSTEMS.items():
-        replace(TrainingConfig(), **dict(system.paper_training.settings))
-        for settings in (system.paper_training.system, system.tuned, system.modern):
+        replace(TrainingConfig(), **dict(system.paper_training.training_settings))
+        for settings in (system.paper_training.system_settings, system.tuned_settings, system.modern_settings):
             assert set(settings) <= set(system.settings()), name
 
 

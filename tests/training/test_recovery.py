@@ -14,14 +14,14 @@ from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.run import load, read_metrics
 from dragoman.storage import exclusive_run_lock
-from dragoman.training.prepare import prepare
-from dragoman.training.progress import Keeper
+from dragoman.training.checkpoint_manager import CheckpointManager
+from dragoman.training.prepare import prepare_run
 
 
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("recovery") / "prepared"
-    prepare(folder, small_config(corpus), lambda text: None)
+    prepare_run(folder, small_config(corpus), lambda text: None)
     return folder
 
 
@@ -76,7 +76,7 @@ def test_altered_values_are_noticed(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run", symlinks=True)
     manifest = tmp_path / "run" / "checkpoints" / "last" / "checkpoint.json"
     document = json.loads(manifest.read_text())
-    document["values"]["progress"]["position"]["batch"] += 1
+    document["values"]["progress"]["data_position"]["batch"] += 1
     manifest.write_text(json.dumps(document))
     with pytest.raises(UserError, match="was altered"):
         train(tmp_path / "run")
@@ -88,7 +88,7 @@ def test_two_processes_do_not_train_one_run(trained: Path) -> None:
 
 
 def test_the_average_is_a_mean_of_checkpoints(trained: Path) -> None:
-    keeper = Keeper(trained, keep=2)
+    keeper = CheckpointManager(trained, keep=2)
     kept = [checkpoint.read_tensors(path, "model") for path in keeper.validated()[-2:]]
     model = load(trained, device="cpu").model
     assert keeper.average(model) == 2

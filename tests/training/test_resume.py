@@ -22,14 +22,14 @@ from dragoman.config import to_yaml
 from dragoman.run import read_metrics
 from dragoman.systems import SYSTEMS
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 TIMES = ("seconds", "validation_seconds", "tokens_per_second")
 
 
 class Quiet(Display):
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         pass
 
 
@@ -40,7 +40,7 @@ def train(folder: Path, stop_after: int | None = None) -> None:
 
     def watched(*arguments: Any) -> None:
         step(*arguments)
-        trainer.interrupted = trainer.progress.step + 1 == stop_after
+        trainer.interrupted = trainer.state.step + 1 == stop_after
 
     trainer._step = watched  # type: ignore[method-assign]
     trainer.train()
@@ -81,7 +81,7 @@ REPRESENTATIVES = ("bahdanau", "transformer", "electra", "tagger", "gpt")
 )
 def test_interrupted_and_resumed_is_bit_equal(system: str, corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    prepare(whole, small_config(corpus, system, gradient_accumulation=2, patience=2), lambda text: None)
+    prepare_run(whole, small_config(corpus, system, gradient_accumulation=2, patience=2), lambda text: None)
     shutil.copytree(whole, cut)
     train(whole)
     for stop_after in (4, 13, None):
@@ -116,7 +116,7 @@ MAIN = ("muon", "ema", "packed")  # `make laws` runs all of them
 def test_every_way_of_training_resumes_bit_equal(recipe: str, corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     settings = {"gradient_accumulation": 2, "patience": None} | RECIPES[recipe]
-    prepare(whole, small_config(corpus, **settings), lambda text: None)
+    prepare_run(whole, small_config(corpus, **settings), lambda text: None)
     shutil.copytree(whole, cut)
     train(whole)
     for stop_after in (4, 13, None):
@@ -127,7 +127,7 @@ def test_every_way_of_training_resumes_bit_equal(recipe: str, corpus: Path, tmp_
 
 
 def test_a_checkpoint_holds_the_running_mean_as_its_model(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "run", small_config(corpus, ema_decay=0.9), lambda text: None)
+    prepare_run(tmp_path / "run", small_config(corpus, ema_decay=0.9), lambda text: None)
     trainer = Trainer(tmp_path / "run", Quiet())
     trainer.train()
     assert trainer.average is not None
@@ -147,7 +147,7 @@ def test_a_checkpoint_holds_the_running_mean_as_its_model(corpus: Path, tmp_path
 def reference(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A prepared run, and what training it without interruption leaves."""
     prepared = tmp_path_factory.mktemp("reference") / "prepared"
-    prepare(prepared, small_config(corpus), lambda text: None)
+    prepare_run(prepared, small_config(corpus), lambda text: None)
     trained = prepared.with_name("trained")
     shutil.copytree(prepared, trained)
     train(trained)
@@ -233,7 +233,7 @@ def run_until_killed(folder: Path, seconds: float) -> bool:
 @pytest.mark.slow
 def test_kill_9_at_random_moments(corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    prepare(whole, small_config(corpus, steps=300, validation_interval=4, patience=None), lambda text: None)
+    prepare_run(whole, small_config(corpus, steps=300, validation_interval=4, patience=None), lambda text: None)
     shutil.copytree(whole, cut)
     assert run_until_killed(whole, 600)
     random, kills = Random(0), 0

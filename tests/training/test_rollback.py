@@ -14,13 +14,13 @@ from conftest_training import small_config
 from test_resume import Quiet, assert_equal, contents
 
 from dragoman import checkpoint
-from dragoman.data import Batch, Position
+from dragoman.data import Batch, DataPosition
 from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
 from dragoman.run import read_metrics
 from dragoman.training import trainer as training
-from dragoman.training.groups import Group
-from dragoman.training.prepare import prepare
+from dragoman.training.accumulation import StepBatches
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import ROLLBACKS, Trainer
 
 Change = Callable[[Loss], Loss]
@@ -31,7 +31,7 @@ class Listening(Quiet):
         super().__init__()
         self.said: list[str] = []
 
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.said.append(text)
 
 
@@ -59,24 +59,24 @@ class Stumbling(Trainer):
 
     def __init__(self, folder: Path, change: Change, first: int = 7, last: int = 12, stop: int | None = None) -> None:
         super().__init__(folder, Listening())
-        self.bad, self.stop = (Position(0, 0, first), Position(0, 0, last)), stop
+        self.bad, self.stop = (DataPosition(0, 0, first), DataPosition(0, 0, last)), stop
         self.changed = Changed(self.objective, change)
-        self.stepper.learner.objective = self.changed  # type: ignore[assignment]
-        self.walked: list[Position] = []
+        self.train_step.loss_module.objective = self.changed  # type: ignore[assignment]
+        self.walked: list[DataPosition] = []
         self.after_rollback: dict[str, Any] = {}
 
-    def _step(self, group: Group) -> None:
+    def _step(self, group: StepBatches) -> None:
         first, last = self.bad
-        here = (group.after.epoch, group.after.batch)
+        here = (group.next_position.epoch, group.next_position.batch)
         self.changed.bad = (first.epoch, first.batch) <= here <= (last.epoch, last.batch)
         super()._step(group)
-        self.walked.append(group.after)
+        self.walked.append(group.next_position)
         self.interrupted = len(self.walked) == self.stop
 
     def _roll_back(self, what: str, loss: float) -> None:
         super()._roll_back(what, loss)
         weights = {name: weight.clone() for name, weight in checkpoint.named_weights(self.model).items()}
-        self.after_rollback = {"weights": weights, "step": self.progress.step, "position": self.progress.position}
+        self.after_rollback = {"weights": weights, "step": self.state.step, "position": self.state.data_position}
 
     @property
     def said(self) -> list[str]:
@@ -105,7 +105,7 @@ SETTINGS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def prepared(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("rollback") / "prepared"
-    prepare(folder, small_config(corpus, **SETTINGS), lambda text: None)
+    prepare_run(folder, small_config(corpus, **SETTINGS), lambda text: None)
     return folder
 
 
@@ -136,7 +136,7 @@ def test_it_rolls_back_and_goes_on_with_other_data(
     assert trainer.after_rollback["step"] == 6
     assert trainer.after_rollback["position"] == trainer.walked[noticed - 1]
     assert len(trainer.walked) == len(set(trainer.walked)) == 16 + noticed - 6  # no data twice
-    assert outcome.progress.step == 16
+    assert outcome.state.step == 16
     steps = [record["step"] for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]
     assert steps == [2, 4, 6, 8, 10, 12, 14, 16]
     assert all(record["loss"] < 10 for record in read_metrics(tmp_path / "run"))
@@ -144,7 +144,7 @@ def test_it_rolls_back_and_goes_on_with_other_data(
 
 def test_without_a_rise_nothing_happens(prepared: Path, tmp_path: Path) -> None:
     trainer = Stumbling(run_of(prepared, tmp_path), higher, first=10**6, last=10**6)
-    assert trainer.train().progress.rollbacks == 0
+    assert trainer.train().state.rollbacks == 0
     assert trainer.rollbacks == []
 
 
@@ -173,7 +173,7 @@ def test_a_process_that_dies_during_a_rollback_does_it_again(
     def die(*arguments: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(trainer.keeper, "save_again", die)
+    monkeypatch.setattr(trainer.checkpoints, "update_state", die)
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     Stumbling(cut, higher).train()
@@ -193,13 +193,13 @@ def test_after_some_rollbacks_in_a_row_it_gives_up(prepared: Path, tmp_path: Pat
 
 def test_rollbacks_are_forgotten_once_training_has_recovered(prepared: Path, tmp_path: Path) -> None:
     trainer = Stumbling(run_of(prepared, tmp_path), higher)
-    progress = trainer.train().progress
+    progress = trainer.train().state
     assert len(trainer.rollbacks) == 1
     assert (progress.diverged_at, progress.rollbacks) == (12, 0)  # validated at 15, beyond the divergence
 
 
 def test_without_a_checkpoint_there_is_no_rollback(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "run", small_config(corpus, steps=33, validation_interval=30), lambda text: None)
+    prepare_run(tmp_path / "run", small_config(corpus, steps=33, validation_interval=30), lambda text: None)
     trainer = Stumbling(tmp_path / "run", non_finite, first=1)
     with pytest.raises(UserError, match="the training loss is nan at step 2"):
         trainer.train()
@@ -218,14 +218,14 @@ def test_a_single_non_finite_step_is_skipped(prepared: Path, tmp_path: Path) -> 
 
 def test_a_learning_rate_far_too_high_is_divergence(corpus: Path, tmp_path: Path) -> None:
     config = small_config(corpus, **SETTINGS | {"learning_rate": 100.0, "warmup_steps": 30, "clip_norm": 0.0})
-    prepare(tmp_path / "run", config, lambda text: None)
+    prepare_run(tmp_path / "run", config, lambda text: None)
     trainer = Trainer(tmp_path / "run", Listening())
     with pytest.raises(UserError, match=r"training diverged.*below 100"):
         trainer.train()
 
 
 def test_with_a_running_mean_both_go_back(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "whole", small_config(corpus, **SETTINGS, ema_decay=0.9), lambda text: None)
+    prepare_run(tmp_path / "whole", small_config(corpus, **SETTINGS, ema_decay=0.9), lambda text: None)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     trainer = Stumbling(tmp_path / "whole", higher)
     trainer.train()

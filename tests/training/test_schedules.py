@@ -8,13 +8,13 @@ import pytest
 
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
-from dragoman.training.schedule import SCHEDULES, Horizon, learning_rate
+from dragoman.training.schedule import SCHEDULES, ScheduleHorizon, learning_rate
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_warm_up_rises_in_a_straight_line(schedule: str) -> None:
     config = TrainingConfig(schedule=schedule, learning_rate=0.8, warmup_steps=4)  # type: ignore[arg-type]
-    rates = [learning_rate(config, step, Horizon(100, 10)) for step in range(1, 5)]
+    rates = [learning_rate(config, step, ScheduleHorizon(100, 10)) for step in range(1, 5)]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
@@ -57,7 +57,7 @@ def test_t5_holds_the_rate_and_then_takes_the_inverse_square_root() -> None:
 
 def test_plateau_reduces_the_rate_once_for_each_validation_that_is_not_better() -> None:
     config = TrainingConfig(schedule="plateau", learning_rate=0.25, warmup_steps=0)
-    rates = [learning_rate(config, 500, Horizon(reductions=reductions)) for reductions in (0, 1, 2)]
+    rates = [learning_rate(config, 500, ScheduleHorizon(reductions=reductions)) for reductions in (0, 1, 2)]
     assert rates == pytest.approx([0.25, 0.025, 0.0025])
 
 
@@ -71,18 +71,22 @@ def test_stable_is_constant_until_its_last_share() -> None:
 
 def test_stable_decays_from_the_warm_up_on_where_the_share_is_all() -> None:
     config = TrainingConfig(schedule="stable", learning_rate=1.0, warmup_steps=20, decay_fraction=1.0)
-    assert learning_rate(config, 40, Horizon(100)) == pytest.approx(0.5)  # √(20 / 80)
+    assert learning_rate(config, 40, ScheduleHorizon(100)) == pytest.approx(0.5)  # √(20 / 80)
 
 
 def test_luong_halves_every_epoch_after_five() -> None:
     config = TrainingConfig(schedule="halving", learning_rate=1.0, warmup_steps=0)
-    rates = [learning_rate(config, step, Horizon(epoch=10)) for step in (1, 50, 51, 60, 61, 70, 91, 100)]
+    rates = [
+        learning_rate(config, step, ScheduleHorizon(steps_per_epoch=10)) for step in (1, 50, 51, 60, 61, 70, 91, 100)
+    ]
     assert rates == [1, 1, 0.5, 0.5, 0.25, 0.25, 1 / 32, 1 / 32]  # ten epochs: 1.0 in five of them, then 2⁻¹ to 2⁻⁵
 
 
 def test_sutskever_halves_every_half_epoch_after_five() -> None:
     config = TrainingConfig(schedule="halving", learning_rate=0.7, warmup_steps=0, halving_interval=0.5)
-    rates = [learning_rate(config, step, Horizon(epoch=10)) for step in (50, 51, 55, 56, 60, 61, 71, 75)]
+    rates = [
+        learning_rate(config, step, ScheduleHorizon(steps_per_epoch=10)) for step in (50, 51, 55, 56, 60, 61, 71, 75)
+    ]
     assert rates == pytest.approx([0.7 / 2**times for times in (0, 1, 1, 2, 2, 3, 5, 5)])
 
 
@@ -95,7 +99,7 @@ def test_a_schedule_without_an_end_asks_for_one(schedule: str) -> None:
 
 def test_halving_without_an_epoch_asks_for_one() -> None:
     with pytest.raises(UserError, match="epoch"):
-        learning_rate(TrainingConfig(schedule="halving", learning_rate=1.0), 5, Horizon(100))
+        learning_rate(TrainingConfig(schedule="halving", learning_rate=1.0), 5, ScheduleHorizon(100))
 
 
 @pytest.mark.parametrize(
@@ -118,7 +122,9 @@ def test_settings_out_of_range_are_named(name: str, value: float) -> None:
 
 def test_the_warm_up_takes_a_tenth_of_the_time_where_its_steps_would_take_longer() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=448)
-    rates = [learning_rate(config, step, Horizon(elapsed=step / 73, fits_warmup=True)) for step in range(1, 74)]
+    rates = [
+        learning_rate(config, step, ScheduleHorizon(time_used=step / 73, limits_warmup=True)) for step in range(1, 74)
+    ]
     assert rates[2] == pytest.approx(10 * 3 / 73)
     assert max(rates) > 0.99
     assert rates.index(max(rates)) == 7  # step 8 of 73
@@ -127,19 +133,19 @@ def test_the_warm_up_takes_a_tenth_of_the_time_where_its_steps_would_take_longer
 
 def test_a_warm_up_set_by_the_user_is_not_shortened() -> None:
     config = TrainingConfig(schedule="constant", learning_rate=1.0, warmup_steps=100)
-    assert learning_rate(config, 50, Horizon(elapsed=0.9)) == pytest.approx(0.5)
+    assert learning_rate(config, 50, ScheduleHorizon(time_used=0.9)) == pytest.approx(0.5)
 
 
 def test_of_steps_and_time_the_one_that_ends_first_decides() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=1)
-    assert learning_rate(config, 50, Horizon(100, elapsed=1.0)) == pytest.approx(0.0)
-    assert learning_rate(config, 100, Horizon(100, elapsed=0.2)) == pytest.approx(0.0)
+    assert learning_rate(config, 50, ScheduleHorizon(100, time_used=1.0)) == pytest.approx(0.0)
+    assert learning_rate(config, 100, ScheduleHorizon(100, time_used=0.2)) == pytest.approx(0.0)
 
 
 def test_the_inverse_square_root_falls_with_the_time_from_a_shortened_warm_up_on() -> None:
     config = TrainingConfig(schedule="inverse-sqrt", learning_rate=1.0, warmup_steps=10_000)
-    assert learning_rate(config, 5, Horizon(elapsed=0.1, fits_warmup=True)) == pytest.approx(1.0)
-    assert learning_rate(config, 20, Horizon(elapsed=0.4, fits_warmup=True)) == pytest.approx(0.5)
+    assert learning_rate(config, 5, ScheduleHorizon(time_used=0.1, limits_warmup=True)) == pytest.approx(1.0)
+    assert learning_rate(config, 20, ScheduleHorizon(time_used=0.4, limits_warmup=True)) == pytest.approx(0.5)
 
 
 def test_an_extended_schedule_warms_up_over_a_tenth_and_decays_again() -> None:

@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from dragoman.config import TrainingConfig
-from dragoman.data import Batch, Batches, Example, Pair, TokenStore, write_store
+from dragoman.data import Batch, Batches, EncodedPair, SentencePair, TokenStore, write_store
 from dragoman.models import Model
-from dragoman.objectives import Loss, Material, Objective, make
-from dragoman.systems import SYSTEMS, Vocabulary
-from dragoman.text import ENCODER_DECODER, learn
-from dragoman.training.ema import Average
-from dragoman.training.groups import groups
-from dragoman.training.optimizer import make_optimizer, state_tensors
-from dragoman.training.step import Learner, Stepper
+from dragoman.objectives import Loss, Objective, TaskContext, build_objective
+from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.text import ENCODER_DECODER_FRAMING, learn_tokenizer
+from dragoman.training.accumulation import iterate_steps
+from dragoman.training.ema import WeightAverage
+from dragoman.training.optimizer import build_optimizer, state_tensors
+from dragoman.training.train_step import LossModule, TrainStep
 
 WORDS = 40
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -35,9 +35,9 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
 @pytest.fixture
 def store(tmp_path: Path) -> TokenStore:
     random = np.random.default_rng(0)
-    pair = Pair("x", "y", "corpus", 1)
+    pair = SentencePair("x", "y", "corpus", 1)
     examples = [
-        Example(pair, *(random.integers(4, WORDS, random.integers(2, 12)).tolist() for _ in range(2)))
+        EncodedPair(pair, *(random.integers(4, WORDS, random.integers(2, 12)).tolist() for _ in range(2)))
         for _ in range(200)
     ]
     return write_store(tmp_path / "store", [examples], WORDS)
@@ -56,10 +56,12 @@ class Sometimes(Objective):
 
 def small(dropout: float = 0.0) -> tuple[Model, Objective]:
     torch.manual_seed(0)
-    settings = {"width": 16, "layers": 1, "heads": 2, "dropout": dropout}
-    model = SYSTEMS["transformer"].spec(Vocabulary(WORDS, WORDS, True), "tiny", **settings).build().train()
-    tokenizer = learn(["a b"], "byte")
-    return model, make("translation", Material(model, tokenizer, tokenizer, ENCODER_DECODER, 0.1), {})
+    settings = {"model_dim": 16, "layers": 1, "heads": 2, "dropout": dropout}
+    model = SYSTEMS["transformer"].spec(VocabularySizes(WORDS, WORDS, True), "tiny", **settings).build().train()
+    tokenizer = learn_tokenizer(["a b"], "byte")
+    return model, build_objective(
+        "translation", TaskContext(model, tokenizer, tokenizer, ENCODER_DECODER_FRAMING, 0.1), {}
+    )
 
 
 def stepper_of(
@@ -70,30 +72,30 @@ def stepper_of(
     seed: int = 1,
     precision: str = "float32",
     compiles: bool = False,
-) -> Stepper:
+) -> TrainStep:
     config = TrainingConfig(**OPTIMIZERS[optimizer])
-    return Stepper(
-        Learner(model, objective),
-        make_optimizer(model, config),
-        Average(model, ema) if ema else None,
+    return TrainStep(
+        LossModule(model, objective),
+        build_optimizer(model, config),
+        WeightAverage(model, ema) if ema else None,
         device=torch.device("cpu"),
         seed=seed,
-        clip=1.0,
+        clip_norm=1.0,
         precision=precision,
-        compiles=compiles,
-        replays=True,
+        use_compile=compiles,
+        use_cuda_graphs=True,
     )
 
 
 def batch_of(store: TokenStore, start: int, stop: int, **settings: Any) -> Batch:
-    return Batches(store, 2000, seed=0, **settings).build(np.arange(start, stop), 0)
+    return Batches(store, 2000, seed=0, **settings).build_batch(np.arange(start, stop), 0)
 
 
-def step(stepper: Stepper, number: int, *batches: Batch, rate: float = 0.1) -> None:
+def step(stepper: TrainStep, number: int, *batches: Batch, rate: float = 0.1) -> None:
     stepper(list(enumerate(batches)), number, rate, sum(batch.target_tokens for batch in batches))
 
 
-def everything(stepper: Stepper, model: Model) -> dict[str, Tensor]:
+def everything(stepper: TrainStep, model: Model) -> dict[str, Tensor]:
     """Weights and optimiser, as they are now."""
     both = dict(model.named_parameters()) | state_tensors(model, stepper.optimizer)
     return {name: tensor.detach().clone() for name, tensor in both.items()}
@@ -116,7 +118,7 @@ def test_two_batches_are_one_batch_of_both(optimizer: str, store: TokenStore) ->
         stepper = stepper_of(model, objective, optimizer)
         for number in (1, 2):
             step(stepper, number, *(batch_of(store, *part) for part in parts), rate=0.01)
-        found.append((everything(stepper, model), stepper.sums, stepper.norm))
+        found.append((everything(stepper, model), stepper.loss_sums, stepper.gradient_norm))
     (one, sums, norm), (other, same_sums, same_norm) = found
     for name, tensor in one.items():
         torch.testing.assert_close(tensor, other[name], rtol=1e-4, atol=2e-5)
@@ -133,11 +135,11 @@ def test_a_step_is_the_gradient_of_the_mean_loss_an_answer(store: TokenStore) ->
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     stepper = stepper_of(model, objective, "sgd")
     step(stepper, 1, batch, rate=0.5)
-    assert float(stepper.norm) == pytest.approx(float(norm), rel=1e-5)
+    assert float(stepper.gradient_norm) == pytest.approx(float(norm), rel=1e-5)
     scale = 0.5 * min(1.0, 1.0 / float(norm))  # gradients are clipped to a norm of 1
     for (name, weight), gradient in zip(model.named_parameters(), gradients):
         torch.testing.assert_close(weight, before[name] - scale * gradient, rtol=1e-4, atol=1e-6)
-    total, likelihood, lost = stepper.sums.tolist()
+    total, likelihood, lost = stepper.loss_sums.tolist()
     assert total == pytest.approx(float(loss.total.detach()), rel=1e-5)
     assert likelihood == pytest.approx(float(loss.parts["likelihood"]), rel=1e-5)
     assert lost == 0
@@ -162,14 +164,14 @@ def test_a_loss_that_is_no_number_changes_nothing(optimizer: str, store: TokenSt
     step(stepper, 1, batches[0])  # even the very first
     assert_equal(everything(stepper, model), first)
     step(stepper, 2, batches[1])
-    second, sums = everything(stepper, model), stepper.sums.tolist()
+    second, sums = everything(stepper, model), stepper.loss_sums.tolist()
     step(stepper, 3, batches[2])
     assert_equal(everything(stepper, model), second)
-    assert int(stepper.skipped) == 2
-    assert stepper.sums.tolist()[:2] == sums[:2]  # of the losses that were numbers
-    assert stepper.sums.tolist()[2] == batches[0].target_tokens + batches[2].target_tokens
+    assert int(stepper.skipped_steps) == 2
+    assert stepper.loss_sums.tolist()[:2] == sums[:2]  # of the losses that were numbers
+    assert stepper.loss_sums.tolist()[2] == batches[0].target_tokens + batches[2].target_tokens
     step(stepper, 4, batches[3])
-    assert int(stepper.skipped) == 2
+    assert int(stepper.skipped_steps) == 2
     twin, objective = small()
     other = stepper_of(twin, objective, optimizer)
     step(other, 2, batches[1])
@@ -192,9 +194,9 @@ def test_one_bad_batch_spoils_its_step_but_not_the_measure(store: TokenStore) ->
     loss = objective(model, good, 1)
     step(stepper, 1, good, bad)
     assert_equal(everything(stepper, model), before)
-    assert int(stepper.skipped) == 1
-    assert stepper.sums.tolist()[0] == pytest.approx(float(loss.total.detach()), rel=1e-5)
-    assert stepper.sums.tolist()[2] == bad.target_tokens
+    assert int(stepper.skipped_steps) == 1
+    assert stepper.loss_sums.tolist()[0] == pytest.approx(float(loss.total.detach()), rel=1e-5)
+    assert stepper.loss_sums.tolist()[2] == bad.target_tokens
 
 
 # ---- random numbers
@@ -208,7 +210,7 @@ def trained(store: TokenStore, seed: int = 1, first: int = 0, between: Callable[
         batches = [batch_of(store, 9 * n, 9 * n + 9) for n in (number, number + 3)]
         tokens = sum(batch.target_tokens for batch in batches)
         stepper(list(enumerate(batches, first)), number, 0.01, tokens)
-    return everything(stepper, model), stepper.sums
+    return everything(stepper, model), stepper.loss_sums
 
 
 def test_seed_and_step_decide_all_that_is_left_to_chance(store: TokenStore) -> None:
@@ -228,19 +230,19 @@ def test_a_batch_is_the_same_whoever_computes_it(store: TokenStore) -> None:
         model, objective = small(dropout=0.3)
         stepper = stepper_of(model, objective)
         stepper([(number, batches[number]) for number in numbers], 5, 0.0, 100)
-        sums.append(stepper.sums)
+        sums.append(stepper.loss_sums)
     torch.testing.assert_close(sums[0], sums[1] + sums[2], rtol=1e-6, atol=0)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3])
 def test_processes_share_the_batches_of_a_step(store: TokenStore, size: int) -> None:
     batches = Batches(store, 120, seed=3)
-    alone = groups(batches, next(batches.walk())[2], 4)
-    shared = [groups(batches, next(batches.walk())[2], 4, rank, size) for rank in range(size)]
+    alone = iterate_steps(batches, next(batches.iterate_indices())[2], 4)
+    shared = [iterate_steps(batches, next(batches.iterate_indices())[2], 4, rank, size) for rank in range(size)]
     for _ in range(12):
         whole, parts = next(alone), [next(each) for each in shared]
-        assert {part.after for part in parts} == {whole.after}
-        assert sum(part.answers for part in parts) == whole.answers
+        assert {part.next_position for part in parts} == {whole.next_position}
+        assert sum(part.target_tokens for part in parts) == whole.target_tokens
         found = {number: batch for part in parts for number, batch in part.batches}
         assert sorted(found) == [0, 1, 2, 3]
         for number, batch in whole.batches:
@@ -259,7 +261,7 @@ def test_the_running_mean_follows_every_step(store: TokenStore) -> None:
         kept = min(0.5, (1 + number) / (10 + number))
         mean = {name: kept * mean[name] + (1 - kept) * weight.detach() for name, weight in model.named_parameters()}
     assert stepper.average is not None
-    for name, average in stepper.average.tensors().items():
+    for name, average in stepper.average.state_tensors().items():
         torch.testing.assert_close(average, mean[name])
 
 
@@ -270,7 +272,7 @@ def test_half_precision_leaves_weights_whole(store: TokenStore) -> None:
         stepper = stepper_of(model, objective, precision=precision)
         step(stepper, 1, batch_of(store, 0, 20))
         assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-        losses.append(float(stepper.sums[0]))
+        losses.append(float(stepper.loss_sums[0]))
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
     assert losses[0] != losses[1]
 
@@ -285,7 +287,7 @@ def test_a_compiled_step_takes_as_many_shapes_as_come(store: TokenStore, monkeyp
     with torch._dynamo.config.patch(recompile_limit=2):  # a smaller one, since each takes its time
         stepper = stepper_of(model, objective, compiles=True)
         for number in range(1, 5):
-            batches = Batches(store, 200 * number, seed=0, sizes=objective.sizes)
-            step(stepper, number, batches.build(np.arange(number, number + 4), 0))
-    assert int(stepper.skipped) == 0
-    assert stepper.sums[0] > 0
+            batches = Batches(store, 200 * number, seed=0, packed_lengths=objective.packed_lengths)
+            step(stepper, number, batches.build_batch(np.arange(number, number + 4), 0))
+    assert int(stepper.skipped_steps) == 0
+    assert stepper.loss_sums[0] > 0

@@ -13,8 +13,8 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 import dragoman
 from dragoman.config import Config, TextConfig
 from dragoman.errors import UserError
-from dragoman.training.display import Silent
-from dragoman.training.prepare import prepare
+from dragoman.training.display import SilentDisplay
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 
@@ -27,8 +27,8 @@ def quiet(text: str) -> None:
 
 
 def trained(folder: Path, config: Config) -> Path:
-    prepare(folder, config, quiet)
-    Trainer(folder, Silent()).train()
+    prepare_run(folder, config, quiet)
+    Trainer(folder, SilentDisplay()).train()
     return folder
 
 
@@ -46,7 +46,7 @@ def test_runs_with_other_seeds_can_be_ensembled(corpus: Path, tmp_path: Path) ->
         assert len({next((run / "data" / "valid").rglob(name)).read_bytes() for run in runs}) == 1
     first, second = map(dragoman.load, runs)
     assert first.model.state_dict().keys() == second.model.state_dict().keys()
-    assert first.together(second).translate(["The dog sleeps."])[0].text
+    assert first.ensemble(second).translate(["The dog sleeps."])[0].text
 
 
 def test_a_tokenizer_of_another_run_is_kept(corpus: Path, tmp_path: Path) -> None:
@@ -62,7 +62,7 @@ def test_a_tokenizer_of_another_run_is_kept(corpus: Path, tmp_path: Path) -> Non
     assert (first / "tokenizer.json").read_bytes() == (second / "tokenizer.json").read_bytes()
     one, two = dragoman.load(first), dragoman.load(second)
     assert two.config.text.tokenizer == "bpe"
-    assert one.together(two).translate(["The dog sleeps."])[0].text
+    assert one.ensemble(two).translate(["The dog sleeps."])[0].text
 
 
 def test_a_run_is_trained_with_a_hugging_face_tokenizer(corpus: Path, tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_a_run_is_trained_with_a_hugging_face_tokenizer(corpus: Path, tmp_path: 
     assert run.source_tokenizer.decode(run.source_tokenizer.encode(text)) == text
     assert run.translate([text])[0].tokens
     with pytest.raises(UserError, match="was given, but the tokenizer"):
-        prepare(
+        prepare_run(
             tmp_path / "other",
             replace(config, text=replace(config.text, tokenizer="unigram", tokenizer_from=str(run.folder))),
             quiet,
@@ -93,7 +93,7 @@ def test_weights_and_another_tokenizer_contradict_each_other(corpus: Path, tmp_p
     both = with_text(config, tokenizer_from=str(run))
     both = replace(both, training=replace(both.training, start_from=str(run)))
     with pytest.raises(UserError, match="leave --tokenizer-from out"):
-        prepare(tmp_path / "other", both, quiet)
+        prepare_run(tmp_path / "other", both, quiet)
     assert not (tmp_path / "other").exists()
 
 
@@ -104,19 +104,19 @@ def text_alone(corpus: Path, *languages: str) -> Config:
 
 
 def test_a_tokenizer_of_another_language_is_warned_about(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "german", text_alone(corpus, "de"), quiet)
-    prepare(tmp_path / "both", text_alone(corpus, "en", "de"), quiet)
+    prepare_run(tmp_path / "german", text_alone(corpus, "de"), quiet)
+    prepare_run(tmp_path / "both", text_alone(corpus, "en", "de"), quiet)
     pairs = small_config(corpus)
-    alone = prepare(tmp_path / "alone", with_text(pairs, tokenizer_from=str(tmp_path / "german")), quiet).preflight
+    alone = prepare_run(tmp_path / "alone", with_text(pairs, tokenizer_from=str(tmp_path / "german")), quiet).preflight
     (warning,) = [warning for warning in alone.warnings if "tokens per character" in warning]
     found, usual = alone.source.fertility, alone.fertility[0]
     assert found is not None
     assert usual is not None
     assert warning.startswith(f"the tokenizer splits the source into small pieces, {found:.2f} tokens per character")
     assert f"({usual:.2f} in the text that it was learned from)" in warning
-    good = prepare(tmp_path / "good", with_text(pairs, tokenizer_from=str(tmp_path / "both")), quiet).preflight
+    good = prepare_run(tmp_path / "good", with_text(pairs, tokenizer_from=str(tmp_path / "both")), quiet).preflight
     assert not [warning for warning in good.warnings if "tokens per character" in warning]
     # what a tokenizer was learned from is known in the second generation too
-    again = prepare(tmp_path / "again", with_text(pairs, tokenizer_from=str(tmp_path / "alone")), quiet).preflight
+    again = prepare_run(tmp_path / "again", with_text(pairs, tokenizer_from=str(tmp_path / "alone")), quiet).preflight
     assert again.fertility == alone.fertility
     assert warning in again.warnings

@@ -13,13 +13,13 @@ from conftest_training import small_config
 from test_resume import Quiet, assert_equal, contents, train
 
 from dragoman.config import Config, TrainingConfig, from_yaml, without_automatic_settings
-from dragoman.data import Position
+from dragoman.data import DataPosition
 from dragoman.errors import UserError
-from dragoman.run import CONFIG, read_metrics
-from dragoman.training.prepare import prepare
-from dragoman.training.progress import Progress
-from dragoman.training.stopping import change_run, count, reason_to_stop
+from dragoman.run import CONFIG_FILE, read_metrics
+from dragoman.training.checkpoint_manager import TrainState
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
+from dragoman.training.training_budget import change_resumed_run, pluralize, stop_reason
 
 
 def say(text: str) -> None:
@@ -29,25 +29,31 @@ def say(text: str) -> None:
 @pytest.mark.parametrize(
     ("training", "progress", "reason"),
     [
-        ({"steps": 1}, Progress(step=1), "reached 1 step"),
-        ({"steps": 1548}, Progress(step=1548), "reached 1,548 steps"),
-        ({"steps": 1548}, Progress(step=1547), None),
-        ({"epochs": 1}, Progress(position=Position(1)), "reached 1 epoch"),
-        ({"epochs": 50}, Progress(position=Position(50)), "reached 50 epochs"),
-        ({"minutes": 1}, Progress(elapsed=1.0), "reached 1 minute"),
-        ({"minutes": 0.5}, Progress(seconds=29, elapsed=1.0), "reached 0.5 minutes"),
-        ({"minutes": 2}, Progress(seconds=100, elapsed=0.9), None),
-        ({"patience": 8}, Progress(waited=8), "no improvement in 8 validations"),
-        ({"patience": 1}, Progress(waited=1), "no improvement in 1 validation"),
+        ({"steps": 1}, TrainState(step=1), "reached 1 step"),
+        ({"steps": 1548}, TrainState(step=1548), "reached 1,548 steps"),
+        ({"steps": 1548}, TrainState(step=1547), None),
+        ({"epochs": 1}, TrainState(data_position=DataPosition(1)), "reached 1 epoch"),
+        ({"epochs": 50}, TrainState(data_position=DataPosition(50)), "reached 50 epochs"),
+        ({"minutes": 1}, TrainState(time_used=1.0), "reached 1 minute"),
+        ({"minutes": 0.5}, TrainState(seconds=29, time_used=1.0), "reached 0.5 minutes"),
+        ({"minutes": 2}, TrainState(seconds=100, time_used=0.9), None),
+        ({"patience": 8}, TrainState(validations_since_best=8), "no improvement in 8 validations"),
+        ({"patience": 1}, TrainState(validations_since_best=1), "no improvement in 1 validation"),
     ],
 )
-def test_the_reason_to_stop_is_plain_english(training: dict[str, Any], progress: Progress, reason: str | None) -> None:
-    assert reason_to_stop(TrainingConfig(**training), progress) == reason
+def test_the_reason_to_stop_is_plain_english(
+    training: dict[str, Any], progress: TrainState, reason: str | None
+) -> None:
+    assert stop_reason(TrainingConfig(**training), progress) == reason
 
 
 def test_counts_have_singular_and_plural() -> None:
-    assert [count(1, "step"), count(1.0, "minute"), count(2.5, "minute")] == ["1 step", "1 minute", "2.5 minutes"]
-    assert count(1234567, "step") == "1,234,567 steps"
+    assert [pluralize(1, "step"), pluralize(1.0, "minute"), pluralize(2.5, "minute")] == [
+        "1 step",
+        "1 minute",
+        "2.5 minutes",
+    ]
+    assert pluralize(1234567, "step") == "1,234,567 steps"
 
 
 # ---- what is chosen
@@ -55,7 +61,7 @@ def test_counts_have_singular_and_plural() -> None:
 
 def chosen(corpus: Path, folder: Path, **training: Any) -> Config:
     unset: dict[str, Any] = {"warmup_steps": None, "learning_rate": None, "validation_interval": None, "steps": None}
-    return prepare(folder, small_config(corpus, **unset | training), say).config
+    return prepare_run(folder, small_config(corpus, **unset | training), say).config
 
 
 @pytest.mark.parametrize("steps", [5, 30, 700])
@@ -68,8 +74,8 @@ def test_a_budget_of_epochs_stays_one_of_epochs(corpus: Path, tmp_path: Path) ->
     assert (training.steps, training.epochs) == (None, 3)
     trainer = Trainer(tmp_path / "run", Quiet())
     assert trainer.budget.steps == 3 * trainer.budget.steps_per_epoch
-    progress = trainer.train().progress
-    assert progress.position.epoch == 3
+    progress = trainer.train().state
+    assert progress.data_position.epoch == 3
     rates = [record["learning_rate"] for record in read_metrics(tmp_path / "run") if record["kind"] == "train"]
     assert rates[-1] < 0.1 * max(rates)
 
@@ -103,7 +109,7 @@ class Timed(Trainer):
         self.clock.now += self.took
         super()._step(*arguments)
         self.rates: list[float] = [*self.rates, self.meter.rate]
-        self.interrupted = self.progress.step == self.stop
+        self.interrupted = self.state.step == self.stop
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +131,7 @@ def test_the_schedule_fits_the_time(step: float, timed: Path, tmp_path: Path, mo
     outcome = trainer.train()
     rates = trainer.rates
     assert outcome.reason == "reached 1 minute"
-    assert outcome.progress.seconds <= 60 + 2.5  # with the last validation, but for the step at hand
+    assert outcome.state.seconds <= 60 + 2.5  # with the last validation, but for the step at hand
     assert max(rates) > 0.009
     assert rates.index(max(rates)) <= 0.2 * len(rates) + 1
     assert rates[-1] < 0.05 * max(rates)
@@ -137,7 +143,7 @@ def test_validations_take_a_bounded_share_of_the_time(
     timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = Timed(copy_of(timed, tmp_path / "run"), Clock(monkeypatch), 0.5, validation=4.0)
-    progress = trainer.train().progress
+    progress = trainer.train().state
     validations = [record for record in read_metrics(tmp_path / "run") if record["kind"] == "valid"]
     assert 4.0 * len(validations) <= 0.3 * 60
     assert progress.seconds <= 61
@@ -158,15 +164,17 @@ def test_a_timed_run_that_is_killed_goes_on_from_the_recorded_time(
 def test_a_timed_run_can_be_extended_by_time(timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     first = Timed(copy_of(timed, tmp_path / "run"), clock, 2.0, 1.0)
-    before = first.train().progress.seconds
+    before = first.train().state.seconds
     with pytest.raises(UserError, match=r"has trained for .* already, and --minutes counts from its beginning"):
-        change_run(tmp_path / "run", {"training.minutes": 0.5})
-    change_run(tmp_path / "run", {"training.minutes": 2})
+        change_resumed_run(tmp_path / "run", {"training.minutes": 0.5})
+    change_resumed_run(tmp_path / "run", {"training.minutes": 2})
     trainer = Timed(tmp_path / "run", clock, 2.0, 1.0)
-    assert "starts again, with a warm-up of a tenth of the time" in trainer.budget.outlook(trainer.progress, "train")
+    assert "starts again, with a warm-up of a tenth of the time" in trainer.budget.resume_message(
+        trainer.state, "train"
+    )
     outcome = trainer.train()
     assert (outcome.reason, first.rates[-1] < 0.001) == ("reached 2 minutes", True)
-    assert 100 < outcome.progress.seconds <= 123
+    assert 100 < outcome.state.seconds <= 123
     assert before < 63
     rates = trainer.rates
     assert max(rates) > 0.009 > 10 * rates[-1]
@@ -181,7 +189,7 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that did its 10 steps, by a cosine."""
     folder = tmp_path_factory.mktemp("finished") / "run"
     settings = {"steps": 10, "validation_interval": 4, "schedule": "cosine", "warmup_steps": 5}
-    prepare(folder, small_config(corpus, **settings), say)
+    prepare_run(folder, small_config(corpus, **settings), say)
     train(folder)
     return folder
 
@@ -189,20 +197,20 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_resuming_a_finished_run_says_how_to_go_on(finished: Path, tmp_path: Path) -> None:
     folder = copy_of(finished, tmp_path / "run")
     trainer = Trainer(folder, Quiet())
-    said = trainer.budget.outlook(trainer.progress, "dragoman train run")
+    said = trainer.budget.resume_message(trainer.state, "dragoman train run")
     assert said.startswith("the run is complete: reached 10 steps")
     assert said.endswith("dragoman train run --resume --steps 20")
-    assert trainer.train().progress.step == 10
+    assert trainer.train().state.step == 10
 
 
 @pytest.mark.parametrize("budget", [{"training.steps": 30}, {"training.epochs": 2}])
 def test_a_finished_run_is_extended(budget: dict[str, int], finished: Path, tmp_path: Path) -> None:
     folder = copy_of(finished, tmp_path / "run")
-    config = change_run(folder, budget)
-    assert config == from_yaml(folder / CONFIG)
+    config = change_resumed_run(folder, budget)
+    assert config == from_yaml(folder / CONFIG_FILE)
     assert (config.training.extended_at, config.training.steps) == (10, budget.get("training.steps"))
     trainer = Trainer(folder, Quiet())
-    assert "extending the run from step 10 until" in trainer.budget.outlook(trainer.progress, "train")
+    assert "extending the run from step 10 until" in trainer.budget.resume_message(trainer.state, "train")
     rates: list[float] = []
     step = trainer._step
 
@@ -211,8 +219,8 @@ def test_a_finished_run_is_extended(budget: dict[str, int], finished: Path, tmp_
         rates.append(trainer.meter.rate)
 
     trainer._step = watched  # type: ignore[method-assign]
-    progress = trainer.train().progress
-    assert progress.step == 30 or progress.position.epoch == 2
+    progress = trainer.train().state
+    assert progress.step == 30 or progress.data_position.epoch == 2
     assert len(rates) == progress.step - 10
     assert rates[0] < max(rates) == pytest.approx(0.01)  # warmed up again
     assert rates.index(max(rates)) < 5
@@ -221,23 +229,23 @@ def test_a_finished_run_is_extended(budget: dict[str, int], finished: Path, tmp_
 
 def test_an_extension_that_is_killed_and_resumed_is_bit_equal(finished: Path, tmp_path: Path) -> None:
     for name in ("whole", "cut"):
-        change_run(copy_of(finished, tmp_path / name), {"training.steps": 22})
+        change_resumed_run(copy_of(finished, tmp_path / name), {"training.steps": 22})
     train(tmp_path / "whole")
     train(tmp_path / "cut", stop_after=11)
-    change_run(tmp_path / "cut", {"training.steps": 22})  # the same command once more changes nothing
+    change_resumed_run(tmp_path / "cut", {"training.steps": 22})  # the same command once more changes nothing
     train(tmp_path / "cut", stop_after=17)
     train(tmp_path / "cut")
-    assert from_yaml(tmp_path / "cut" / CONFIG).training.extended_at == 10
+    assert from_yaml(tmp_path / "cut" / CONFIG_FILE).training.extended_at == 10
     assert_equal(contents(tmp_path / "whole"), contents(tmp_path / "cut"))
 
 
 def test_a_schedule_without_an_end_goes_on_as_if_it_had_been_longer(corpus: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"validation_interval": 5, "schedule": "inverse-sqrt", "average_checkpoints": False}
-    prepare(tmp_path / "whole", small_config(corpus, steps=15, **settings), say)
-    prepare(tmp_path / "short", small_config(corpus, steps=10, **settings), say)
+    prepare_run(tmp_path / "whole", small_config(corpus, steps=15, **settings), say)
+    prepare_run(tmp_path / "short", small_config(corpus, steps=10, **settings), say)
     train(tmp_path / "whole")
     train(tmp_path / "short")
-    change_run(tmp_path / "short", {"training.steps": 15})
+    change_resumed_run(tmp_path / "short", {"training.steps": 15})
     train(tmp_path / "short")
     whole, extended = contents(tmp_path / "whole"), contents(tmp_path / "short")
     extended["values"]["progress"]["extended_at"] = 0
@@ -246,17 +254,17 @@ def test_a_schedule_without_an_end_goes_on_as_if_it_had_been_longer(corpus: Path
 
 def test_patience_starts_anew_when_a_run_is_extended(finished: Path, tmp_path: Path) -> None:
     folder = copy_of(finished, tmp_path / "run")
-    change_run(folder, {"training.steps": 12, "training.patience": 1})
-    assert Trainer(folder, Quiet()).progress.waited == 0
+    change_resumed_run(folder, {"training.steps": 12, "training.patience": 1})
+    assert Trainer(folder, Quiet()).state.validations_since_best == 0
 
 
 def test_an_unfinished_run_goes_on_by_the_same_schedule_to_another_end(corpus: Path, tmp_path: Path) -> None:
-    prepare(tmp_path / "run", small_config(corpus, steps=10, schedule="cosine"), say)
+    prepare_run(tmp_path / "run", small_config(corpus, steps=10, schedule="cosine"), say)
     train(tmp_path / "run", stop_after=6)
-    config = change_run(tmp_path / "run", {"training.steps": 20})
+    config = change_resumed_run(tmp_path / "run", {"training.steps": 20})
     assert (config.training.steps, config.training.extended_at) == (20, 0)
     trainer = Trainer(tmp_path / "run", Quiet())
-    assert trainer.budget.outlook(trainer.progress, "train") == "resuming at step 5 until 20 steps"
+    assert trainer.budget.resume_message(trainer.state, "train") == "resuming at step 5 until 20 steps"
 
 
 @pytest.mark.parametrize(
@@ -270,10 +278,10 @@ def test_changes_that_cannot_be_are_refused(
     settings: dict[str, Any], sentence: str, finished: Path, tmp_path: Path
 ) -> None:
     folder = copy_of(finished, tmp_path / "run")
-    before = (folder / CONFIG).read_text()
+    before = (folder / CONFIG_FILE).read_text()
     with pytest.raises(UserError, match=sentence):
-        change_run(folder, settings)
-    assert (folder / CONFIG).read_text() == before
+        change_resumed_run(folder, settings)
+    assert (folder / CONFIG_FILE).read_text() == before
 
 
 # ---- the configuration of another run
@@ -281,7 +289,7 @@ def test_changes_that_cannot_be_are_refused(
 
 def test_what_was_chosen_for_one_run_is_chosen_anew_for_another(corpus: Path, tmp_path: Path) -> None:
     given = chosen_nothing(corpus)
-    tiny = prepare(tmp_path / "tiny", given, say).config
+    tiny = prepare_run(tmp_path / "tiny", given, say).config
     for setting in (
         "training.batch_tokens",
         "training.warmup_steps",
@@ -290,18 +298,18 @@ def test_what_was_chosen_for_one_run_is_chosen_anew_for_another(corpus: Path, tm
     ):
         assert setting in tiny.chosen
     assert "training.seed" not in tiny.chosen
-    again = without_automatic_settings(from_yaml(tmp_path / "tiny" / CONFIG))
+    again = without_automatic_settings(from_yaml(tmp_path / "tiny" / CONFIG_FILE))
     assert replace(again, data=given.data) == given  # but for the files, by their full names
-    kept = from_yaml(tmp_path / "tiny" / CONFIG)  # changed by hand: no longer what was chosen
+    kept = from_yaml(tmp_path / "tiny" / CONFIG_FILE)  # changed by hand: no longer what was chosen
     kept = replace(kept, training=replace(kept.training, learning_rate=0.5, extended_at=7))
     assert without_automatic_settings(kept) == replace(again, training=replace(again.training, learning_rate=0.5))
-    wider = replace(again, system=replace(again.system, settings={"width": 64, "layers": 1}))
-    config = prepare(tmp_path / "wider", wider, say).config
+    wider = replace(again, system=replace(again.system, settings={"model_dim": 64, "layers": 1}))
+    config = prepare_run(tmp_path / "wider", wider, say).config
     assert (tiny.training.learning_rate, config.training.learning_rate) == (1.5 / 16, 1.5 / 64)
 
 
 def chosen_nothing(corpus: Path) -> Config:
     """Nothing but the system and its width is set."""
     small = small_config(corpus)
-    system = replace(small.system, settings={"width": 16, "layers": 1, "heads": 2})
+    system = replace(small.system, settings={"model_dim": 16, "layers": 1, "heads": 2})
     return replace(Config(data=small.data, system=system), training=TrainingConfig(device="cpu", seed=3))

@@ -12,7 +12,7 @@ from conftest_training import small_config
 from test_resume import assert_equal, contents, train
 
 from dragoman.training.display import Display
-from dragoman.training.prepare import prepare
+from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
 pytestmark = [
@@ -41,7 +41,7 @@ def prepared(folder: Path, corpus: Path, system: str, **training: Any) -> Path:
         "device": "cuda",
         **training,
     }
-    prepare(folder, small_config(corpus, system, **settings), lambda text: None)
+    prepare_run(folder, small_config(corpus, system, **settings), lambda text: None)
     return folder
 
 
@@ -63,14 +63,14 @@ def test_deterministic_training_resumes_bit_equal(way: str, corpus: Path, tmp_pa
 def weights_after(folder: Path, replays: bool, compiles: bool) -> dict[str, torch.Tensor]:
     trainer = Trainer(folder, Display())
     if not replays:
-        trainer.stepper.graphs = None
+        trainer.train_step.graphs = None
     if not compiles:
-        trainer.stepper.loss = trainer.stepper.learner
+        trainer.train_step.loss = trainer.train_step.loss_module
     trainer.model.train()
-    stream = trainer._stream(trainer.progress.position)
+    stream = trainer._stream(trainer.state.data_position)
     for step in range(1, 9):
         group = next(stream)
-        trainer.stepper(group.batches, step, 0.001, group.answers)
+        trainer.train_step(group.batches, step, 0.001, group.answers)
     stream.close()
     return {name: weight.detach().cpu() for name, weight in trainer.model.named_parameters()}
 
@@ -94,7 +94,7 @@ def test_a_compiled_step_learns_what_an_eager_one_does(corpus: Path, tmp_path: P
     still = config.system.settings | {"dropout": 0.0}  # compiled dropout draws other numbers
     from dataclasses import replace
 
-    prepare(run, replace(config, system=replace(config.system, settings=still)), lambda text: None)
+    prepare_run(run, replace(config, system=replace(config.system, settings=still)), lambda text: None)
     one, other = (weights_after(run, False, compiles) for compiles in (True, False))
     for name, weight in one.items():
         torch.testing.assert_close(weight, other[name], rtol=0, atol=2e-3)

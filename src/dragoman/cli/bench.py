@@ -15,7 +15,7 @@ from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from dragoman.run import speed
+    from dragoman.run import translation_speed as speed
     from dragoman.training.speed import Machine, Speed
 
 app = typer.Typer(
@@ -48,11 +48,11 @@ def train(
         check_system(name)
     check_device(device)
 
-    from dragoman.run import pick_device
+    from dragoman.run import select_device
     from dragoman.training.speed import about, measure
 
     keep_freed_memory()
-    where = pick_device(device)
+    where = select_device(device)
     gpu = where.type == "cuda"
     sizes = (size or ("base,big" if gpu else "tiny,small")).split(",")
     here = about(where, "bfloat16" if gpu else "float32")
@@ -145,26 +145,26 @@ def translate(
         Input(file).check()
 
     from dragoman import load
-    from dragoman.run import speed
-    from dragoman.run.machine import machine
+    from dragoman.run import translation_speed as speed
+    from dragoman.run.device_info import device_name
 
     keep_freed_memory()
     loaded = load(run, checkpoint, device)
     texts = list(islice(Input(file).sources(), 4096)) if file else speed.validation_texts(loaded, 4096)
-    widths = _numbers("beams", beams) if beams else sorted({1, loaded.beam().size})
+    widths = _numbers("beams", beams) if beams else sorted({1, loaded.beam_config().size})
     found = []
     for width in widths:
         for batch in _numbers("batches", batches):
             log(f"measuring batches of {batch:,} with a beam of {width}")
-            found.append(speed.measure(loaded, texts, batch, loaded.beam(width), seconds))
-    here = f"{machine(loaded.device)}, PyTorch {_version()}"
+            found.append(speed.measure_speed(loaded, texts, batch, loaded.beam_config(width), seconds))
+    here = f"{device_name(loaded.device)}, PyTorch {_version()}"
     if as_json:
         print_json({"run": str(run), "machine": here, "speeds": [one.to_dict() for one in found]})
     else:
         print("\n".join(_speeds(f"{run}: {here}", found)))
 
 
-def _speeds(head: str, found: list[speed.Speed]) -> list[str]:
+def _speeds(head: str, found: list[speed.SpeedMeasurement]) -> list[str]:
     """A table, and below it the memory."""
     names = next((list(one.shares) for one in found if one.shares), [])
     lines = [

@@ -15,7 +15,7 @@ from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.evaluation.system_comparison import SystemComparison
-    from dragoman.training.comparison import Budget
+    from dragoman.training.comparison_training import ComparisonBudget
 
 PAIRS = 40_000
 SYSTEMS = "rnn-lm,sutskever,cho,bahdanau,luong,gnmt,convs2s,bytenet,transformer,shaw,roformer,t5,transformer-d,moe"
@@ -78,20 +78,20 @@ def compare(
             check_file(Path(path))
 
     from dragoman import config as configuration
-    from dragoman.evaluation import bleu, csv_table, exact_match, latex_table
+    from dragoman.evaluation import bleu, exact_match, format_csv, format_latex
     from dragoman.evaluation.system_comparison import SystemComparison
-    from dragoman.lens.comparison import write_comparison
+    from dragoman.lens.comparison_report import write_comparison
     from dragoman.storage import write_file
-    from dragoman.training.comparison import (
+    from dragoman.training.comparison_display import ComparisonDisplay
+    from dragoman.training.comparison_training import (
         SAME_FOR_ALL,
         check_request,
         check_settings,
         check_systems,
-        finished,
-        measure,
-        train_one,
+        evaluate_run,
+        saved_result,
+        train_system,
     )
-    from dragoman.training.comparison_display import ComparisonDisplay
 
     check_systems(names)
     numbers = parse_seeds(seeds)
@@ -121,15 +121,15 @@ def compare(
     with ComparisonDisplay(names, len(numbers)) as display:
         for count, (name, number, seed) in enumerate(runs, 1):
             label = f"{name}, seed {seed} ({count} of {len(runs)})"
-            if result := finished(folder, name, seed, sources, references):
+            if result := saved_result(folder, name, seed, sources, references):
                 display.skip(name, number, f"{label}: finished before")
             else:
                 shown = display.run(name, number, label)
-                train_one(folder, name, seed, config, budget, shown)
+                train_system(folder, name, seed, config, budget, shown)
                 shown.measuring()
-                result = measure(folder, name, seed, sources, references, device)
-                quality = f"BLEU {bleu(result.texts, references).figure}"
-                exact = exact_match(result.texts, references).figure
+                result = evaluate_run(folder, name, seed, sources, references, device)
+                quality = f"BLEU {bleu(result.texts, references).formatted}"
+                exact = exact_match(result.texts, references).formatted
                 shown.finish(
                     f"{result.steps:,} steps, {result.target_tokens:,} target tokens in {result.seconds:.0f} s, "
                     f"{quality}, exact {exact} %"
@@ -139,9 +139,9 @@ def compare(
     page = write_comparison(folder, comparison, [program(), *sys.argv[1:]])
     rows = [one.quality() | one.cost() for one in comparison.systems]
     if csv is not None:
-        write_file(csv, csv_table(rows))
+        write_file(csv, format_csv(rows))
     if latex is not None:
-        write_file(latex, latex_table(rows))
+        write_file(latex, format_latex(rows))
     if as_json:
         print_json(comparison.to_dict())
     else:
@@ -151,19 +151,19 @@ def compare(
 
 def text_report(comparison: SystemComparison) -> str:
     """Two tables, the tests and the findings."""
-    from dragoman.evaluation import table
+    from dragoman.evaluation import format_table
 
     seeds = ", ".join(map(str, comparison.seeds))
     several = f"; mean ± standard deviation of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
     parts = [
         f"Quality on {comparison.sentences:,} test sentences{several}",
-        table([one.quality() for one in comparison.systems]),
+        format_table([one.quality() for one in comparison.systems]),
         "",
         f"Training cost (seeds {seeds}; tokens/s and seconds as measured on this machine)",
-        table([one.cost() for one in comparison.systems]),
+        format_table([one.cost() for one in comparison.systems]),
     ]
     if differences := sorted(comparison.differences, key=lambda one: one.adjusted_p_value):
-        parts += ["", f"Differences: {comparison.method}", table([one.row() for one in differences[:SHOWN]])]
+        parts += ["", f"Differences: {comparison.method}", format_table([one.row() for one in differences[:SHOWN]])]
         if len(differences) > SHOWN:
             parts.append(f"… {len(differences) - SHOWN} more in comparison.md")
     parts += ["", *comparison.findings(), f"BLEU signature: {comparison.signature}"]
@@ -189,9 +189,9 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, Any], Path, Path]:
 
 def choose_budget(
     tokens: str | None, steps: int | None, flops: str | None, minutes: float | None, phrasebook: bool
-) -> Budget:
+) -> ComparisonBudget:
     """The one budget that was given, or the default one."""
-    from dragoman.training.comparison import Budget
+    from dragoman.training.comparison_training import ComparisonBudget
 
     given = {
         "tokens": None if tokens is None else parse_amount(tokens, "--tokens"),
@@ -203,8 +203,8 @@ def choose_budget(
     if len(chosen) > 1:
         raise UserError(f"a comparison has one budget, but got {' and '.join(f'--{kind}' for kind in chosen)}")
     for kind, amount in chosen.items():
-        return Budget(kind, float(amount))  # type: ignore[arg-type]
-    return Budget("tokens", float(PHRASEBOOK_TOKENS) if phrasebook else None)
+        return ComparisonBudget(kind, float(amount))  # type: ignore[arg-type]
+    return ComparisonBudget("tokens", float(PHRASEBOOK_TOKENS) if phrasebook else None)
 
 
 def parse_amount(text: str, option: str) -> float:

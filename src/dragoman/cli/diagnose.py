@@ -52,17 +52,17 @@ def diagnose(
             check_file(path)
 
     from dragoman import load
-    from dragoman.data.corpus import kind_of
+    from dragoman.data.corpus import detect_data_format
     from dragoman.evaluation import parse_pharaoh
     from dragoman.lens import diagnosis as looking
-    from dragoman.lens.diagnosis.page import lines, page
+    from dragoman.lens.diagnosis.diagnosis_report import diagnosis_lines, diagnosis_page
     from dragoman.storage import write_file
 
     loaded = load(run, checkpoint, device)
     references: list[str] | None
     if source is None:
         sources, references = looking.validation_pairs(loaded, sentences)
-    elif target is None and kind_of(columns.corpus(source)) == "text":
+    elif target is None and detect_data_format(columns.corpus(source)) == "text":
         sources, references = list(islice(Input(source, columns).texts(), sentences)), None
     else:
         sources, references = (side[:sentences] for side in read_pairs(source, target, columns))
@@ -73,12 +73,12 @@ def diagnose(
             for number, line in enumerate(read_lines(alignments, FileLayout("text"))[:sentences], 1)
         ]
     log(f"translating {len(sources):,} sentences and some odd ones")
-    found = looking.diagnose(loaded, sources, references, pair=pair, templates=templates, gold=gold)
+    found = looking.diagnose(loaded, sources, references, languages=pair, templates=templates, gold=gold)
     if html is not None:
-        write_file(html, page(found))
+        write_file(html, diagnosis_page(found))
         log(f"wrote {html}")
     if as_json:
-        print_json(found.to_json())
+        print_json(found.to_dict())
         return
-    for line in lines(found):
+    for line in diagnosis_lines(found):
         print(line)

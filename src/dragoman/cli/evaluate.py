@@ -17,7 +17,7 @@ from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from dragoman.evaluation import Score
+    from dragoman.evaluation import MetricScore
 
 
 def evaluate(
@@ -71,7 +71,7 @@ def evaluate(
     from dragoman import evaluation
 
     names = [name.strip() for name in (measures or "").split(",") if name.strip()]
-    evaluation.check(names, (*evaluation.LIKELIHOODS, PSEUDO))
+    evaluation.check_metric_names(names, (*evaluation.LIKELIHOOD_METRICS, PSEUDO))
     if (run is None) == (not hypothesis):
         raise UserError("name a run to evaluate, or translations that were made elsewhere with --hypothesis")
     options = {"--output": output, "--beam": beam, "--length-penalty": length_penalty, "--alignments": alignments}
@@ -107,12 +107,12 @@ def _score_hypotheses(
 
     if not any(test.references):
         raise UserError("hypotheses are compared with references: name them with --reference")
-    if wrong := [name for name in names if name not in evaluation.MEASURES]:
+    if wrong := [name for name in names if name not in evaluation.METRICS]:
         raise UserError(f"{wrong[0]} is computed by a model: name a run, and no --hypothesis")
     scored = [list(evaluation.evaluate(names, some, test.references).values()) for some in texts]
     tested = [name for name in names if name in ("bleu", "chrf", "ter")]
     comparisons = {
-        str(file): evaluation.compare(texts[0], some, test.references, measures=tested)
+        str(file): evaluation.paired_bootstrap(texts[0], some, test.references, metrics=tested)
         for file, some in zip(files[1:], texts[1:])
         if tested
     }
@@ -121,7 +121,7 @@ def _score_hypotheses(
 
 
 def _print(
-    systems: Sequence[tuple[str | None, list[Score], list[str] | None]],
+    systems: Sequence[tuple[str | None, list[MetricScore], list[str] | None]],
     test: TestSet,
     by_length: bool,
     as_json: bool,
@@ -132,7 +132,7 @@ def _print(
     def bands(hypotheses: list[str] | None) -> list[dict[str, Any]]:
         if not by_length or hypotheses is None or test.sources is None:
             return []
-        return [band._asdict() for band in evaluation.by_length(test.sources, hypotheses, test.references)]
+        return [band._asdict() for band in evaluation.score_by_length(test.sources, hypotheses, test.references)]
 
     documents: list[dict[str, Any]] = [
         ({} if name is None else {"hypothesis": name})
@@ -150,7 +150,9 @@ def _print(
             print(score)
         if document["by_length"]:
             print()
-            print(evaluation.table(document["by_length"]))
+            print(evaluation.format_table(document["by_length"]))
     for name, rows in compared.items():
         print(f"\n{name} against {systems[0][0]}, paired bootstrap:")
-        print(evaluation.table([{key: value for key, value in row.items() if key != "signature"} for row in rows]))
+        print(
+            evaluation.format_table([{key: value for key, value in row.items() if key != "signature"} for row in rows])
+        )

@@ -12,8 +12,8 @@ from dragoman.cli.options import beam_config, log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.evaluation import Link, Score
-    from dragoman.run import Run, Scored
+    from dragoman.evaluation import Link, MetricScore
+    from dragoman.run import Run, ScoredText
 
     Gold = list[tuple[frozenset[Link], frozenset[Link]]]  # sure and possible links of each sentence
 
@@ -69,9 +69,9 @@ class TestSet:
 
 
 def _holds_targets(source: Path, columns: FileLayout) -> bool:
-    from dragoman.data.corpus import kind_of
+    from dragoman.data.corpus import detect_data_format
 
-    return kind_of(columns.corpus(source)) in ("pairs", "turns")
+    return detect_data_format(columns.corpus(source)) in ("pairs", "turns")
 
 
 class Evaluation:
@@ -82,32 +82,32 @@ class Evaluation:
 
     def __init__(self, test: TestSet, names: list[str], gold: Gold | None, output: Path | None) -> None:
         self.test, self.names, self.gold, self.output = test, names, gold, output
-        self.scores: list[Score] = []
+        self.scores: list[MetricScore] = []
         self.hypotheses: list[str] | None = None
 
     def run(self, run: Run, beam: int | None, length_penalty: float | None) -> None:
         if not any(self.test.references):
             self._score_text(run)
-        elif run.model.writes:
+        elif run.model.can_generate:
             self._translate(run, beam, length_penalty)
         else:
             self._tag(run)
 
     def _translate(self, run: Run, beam: int | None, length_penalty: float | None) -> None:
         from dragoman import evaluation
-        from dragoman.run.sources import normalized_text
+        from dragoman.run.sources import normalize_text
 
         names = self.names or [*TRANSLATION, "perplexity"]
-        self._check(names, (*evaluation.MEASURES, *evaluation.LIKELIHOODS), f"{run.folder}, which translates")
-        settings = run.search
+        self._check(names, (*evaluation.METRICS, *evaluation.LIKELIHOOD_METRICS), f"{run.folder}, which translates")
+        settings = run.default_search
         if beam is not None or length_penalty is not None:
             settings = beam_config(run, beam, length_penalty)
         if self._needs_output(names):
             log(f"translating {len(self.test.sources or []):,} sentences ({run.checkpoint})")
             found = run.translate(self.test.sources or [], search=settings, alignment=False)
-            references = [[normalized_text(run, text) for text in some] for some in self.test.references]
+            references = [[normalize_text(run, text) for text in some] for some in self.test.references]
             self._compare([one.text for one in found], references, names)
-        if wanted := [name for name in names if name in evaluation.LIKELIHOODS]:
+        if wanted := [name for name in names if name in evaluation.LIKELIHOOD_METRICS]:
             targets = [text for stream in self.test.streams for text in stream]
             self._likelihoods(run, wanted, (self.test.sources or []) * len(self.test.streams), targets)
         if self.gold is not None:
@@ -117,7 +117,7 @@ class Evaluation:
         from dragoman import evaluation
 
         names = self.names or ["accuracy", "exact"]
-        self._check(names, evaluation.MEASURES, f"{run.folder}, which tags words")
+        self._check(names, evaluation.METRICS, f"{run.folder}, which tags words")
         if self.gold is not None:
             raise UserError(f"{run.folder} tags words and aligns none: leave --alignments out")
         sources = self.test.sources or []
@@ -129,14 +129,14 @@ class Evaluation:
         """Perplexities of text alone, by a language model or one of masked words."""
         from dragoman import evaluation
 
-        if not run.speaks and run.model.writes:
+        if not run.is_language_model and run.model.can_generate:
             raise UserError(f"{run.folder} translates, but the test set has no references: name them with --reference")
         if self.output is not None or self.gold is not None:
             raise UserError("text alone is scored, not translated: leave --output and --alignments out")
         texts = self.test.sources or []
-        if run.model.writes:
-            names = self.names or list(evaluation.LIKELIHOODS)
-            self._check(names, evaluation.LIKELIHOODS, "text without references")
+        if run.model.can_generate:
+            names = self.names or list(evaluation.LIKELIHOOD_METRICS)
+            self._check(names, evaluation.LIKELIHOOD_METRICS, "text without references")
             self._likelihoods(run, names, None, texts)
             return
         self._check(self.names, (PSEUDO,), "text without references and a model of masked words")
@@ -151,9 +151,9 @@ class Evaluation:
                 raise UserError(f"{name} cannot be computed of {what}: use {', '.join(known)}")
 
     def _needs_output(self, names: Sequence[str]) -> bool:
-        from dragoman.evaluation import MEASURES
+        from dragoman.evaluation import METRICS
 
-        return self.output is not None or any(name in MEASURES for name in names)
+        return self.output is not None or any(name in METRICS for name in names)
 
     def _compare(self, hypotheses: list[str], references: list[list[str]], names: Sequence[str]) -> None:
         from dragoman import evaluation
@@ -162,7 +162,7 @@ class Evaluation:
         self.hypotheses = hypotheses
         if self.output is not None:
             write_file(self.output, "".join(f"{text}\n" for text in hypotheses))
-        wanted = [name for name in names if name in evaluation.MEASURES]
+        wanted = [name for name in names if name in evaluation.METRICS]
         self.scores += evaluation.evaluate(wanted, hypotheses, references).values()
 
     def _likelihoods(self, run: Run, names: Sequence[str], sources: list[Any] | None, targets: list[str]) -> None:
@@ -170,11 +170,11 @@ class Evaluation:
 
         kept = self._that_fit(run, sources, targets)
         texts = [targets[i] for i in kept]
-        scored: list[Scored] = run.score(None if sources is None else [sources[i] for i in kept], texts)
+        scored: list[ScoredText] = run.score(None if sources is None else [sources[i] for i in kept], texts)
         total, tokens = sum(one.score for one in scored), sum(len(one.tokens) for one in scored)
         skipped = {"skipped": len(targets) - len(kept)} if len(kept) < len(targets) else {}
         for name in names:
-            score = evaluation.likelihood(name, total, tokens, texts)
+            score = evaluation.likelihood_metric(name, total, tokens, texts)
             self.scores.append(replace(score, detail={**score.detail, **skipped}))
 
     def _align(self, run: Run, gold: Gold) -> None:
@@ -191,7 +191,7 @@ class Evaluation:
 
     def _that_fit(self, run: Run, sources: list[Any] | None, targets: list[str]) -> list[int]:
         """The numbers of the targets that the model has positions for."""
-        kept = [i for i, fits in enumerate(run.fits(sources, targets)) if fits]
+        kept = [i for i, fits in enumerate(run.within_max_length(sources, targets)) if fits]
         if not kept:
             raise UserError(f"no line can be scored: all are longer than the positions of {run.folder}")
         if len(kept) < len(targets):

@@ -14,7 +14,7 @@ from dragoman.cli.inputs import FileLayout, Format, Input, SourceKey
 from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, print_json_list
 
 if TYPE_CHECKING:
-    from dragoman.search import Search
+    from dragoman.search import TokenSearch
 
 
 def generate(
@@ -46,13 +46,13 @@ def generate(
     check_run(run, checkpoint, device)
 
     from dragoman import load
-    from dragoman.search import Beam, Length, Sample
+    from dragoman.search import Beam, LengthLimit, Sample
 
     loaded = load(run, checkpoint, device)
-    length = Length(0, tokens, tokens)
-    search: Search = Sample(temperature, top_k, top_p, best, seed, length)
+    length = LengthLimit(0, tokens, tokens)
+    search: TokenSearch = Sample(temperature, top_k, top_p, best, seed, length)
     if beam is not None:
-        search = Beam(beam, best=best, length=length)
+        search = Beam(beam, n_best=best, length_limit=length)
 
     def show(prompts: Iterable[str], first: int) -> None:
         texts = loaded.generate(list(prompts), search)

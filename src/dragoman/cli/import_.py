@@ -38,19 +38,19 @@ def import_(
                 "architecture": checkpoint.architecture,
                 "system": checkpoint.system,
                 "parameters": found.parameters,
-                "vocabulary": found.vocabulary,
+                "vocabulary": found.vocab_sizes,
                 "framing": asdict(checkpoint.framing),
                 "labels": checkpoint.labels,
-                "left_out": found.left_out,
+                "left_out": found.unsupported_generation_settings,
             }
         )
         return
-    source, target = found.vocabulary
+    source, target = found.vocab_sizes
     pieces = f"{source:,}" if source == target else f"{source:,} and {target:,}"
     print(f"{checkpoint.architecture}, here nearest to the system {checkpoint.system}")
     print(f"{found.parameters:,} parameters, {pieces} pieces")
     if checkpoint.labels:
         print(f"labels: {', '.join(checkpoint.labels)}")
-    for name, value in found.left_out.items():
+    for name, value in found.unsupported_generation_settings.items():
         print(f"not taken over: {name} {value}")
     print(f"look at it with: {program()} show {run}")

@@ -59,9 +59,9 @@ class Input:
 
     def check(self) -> None:
         """Reject a file that cannot be opened or read, before anything heavy is imported."""
-        from dragoman.data.corpus import format_of
+        from dragoman.data.corpus import file_format
 
-        format_of(self.columns.corpus(self.file or STANDARD_INPUT))
+        file_format(self.columns.corpus(self.file or STANDARD_INPUT))
         if self.file is not None:
             check_file(self.file)
 
@@ -72,13 +72,13 @@ class Input:
         if self.file is None:
             yield from read_sources(self.columns.corpus(STANDARD_INPUT), standard_input())
             return
-        from dragoman.data.corpus import SIGNALS, sentences
-        from dragoman.data.signals import Signals
+        from dragoman.data.corpus import FEATURE_SUFFIXES, read_lines
+        from dragoman.data.feature_files import FeatureFile
 
-        if self.file.suffix.lower() in SIGNALS and not self.columns.format:
-            yield from Signals(self.file)
+        if self.file.suffix.lower() in FEATURE_SUFFIXES and not self.columns.format:
+            yield from FeatureFile(self.file)
         else:
-            yield from read_sources(self.columns.corpus(self.file), sentences(self.file, self.may_be_empty))
+            yield from read_sources(self.columns.corpus(self.file), read_lines(self.file, self.may_be_empty))
 
     def texts(self) -> Iterator[str]:
         """The same for systems that read only text."""
@@ -106,26 +106,26 @@ class Input:
 
 def check_file(path: Path) -> None:
     """Reject a file that cannot be opened."""
-    from dragoman.data.corpus import reading
+    from dragoman.data.corpus import open_file
 
     if not path.is_fifo():  # which can be opened only once
-        with reading(path):
+        with open_file(path):
             pass
 
 
 def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
     """The sources in numbered lines of a corpus; that of a dialogue is what was said before its last reply."""
-    from dragoman.data.corpus import format_of, split_fields, turns_of
+    from dragoman.data.corpus import file_format, parse_turns, split_fields
 
-    format = format_of(corpus)
+    format = file_format(corpus)
     for line, text in lines:
-        turns = turns_of(text, corpus.source, line) if format == "jsonl" and corpus.source_key is None else None
+        turns = parse_turns(text, corpus.source, line) if format == "jsonl" and corpus.source_key is None else None
         if format == "text":
             yield text
         elif turns is not None:
             yield _split_dialogue([" ".join(turn.split("\t")) for turn in turns])[0]
         else:
-            yield from (pair.source for pair in split_fields(corpus, [(line, text)], sides=1))
+            yield from (pair.source for pair in split_fields(corpus, [(line, text)], columns=1))
 
 
 def read_pairs(
@@ -135,36 +135,36 @@ def read_pairs(
 
     Of a dialogue the target is the last reply. `option` is what names the file of the targets.
     """
-    from dragoman.data.corpus import kind_of
-    from dragoman.data.reading import READINGS
+    from dragoman.data.corpus import detect_data_format
+    from dragoman.data.data_formats import DATA_FORMATS
 
     corpus = columns.corpus(source, target)
-    kind = kind_of(corpus)
+    kind = detect_data_format(corpus)
     if kind == "text" or (kind == "signals" and target is None):
         name = "their key with --target-key" if columns.source_key else f"their translations with {option}"
         raise UserError(f"{source} holds sources alone: name {name}, or give TSV or JSON lines with both")
-    pairs = READINGS[kind].read([corpus])
+    pairs = DATA_FORMATS[kind].read([corpus])
     if kind == "turns":
         dialogues = [_split_dialogue(pair.source.split("\t")) for pair in pairs]
         return [before for before, _ in dialogues], [reply for _, reply in dialogues]
     sources: list[Any] = []
     targets: list[str] = []
     for pair in pairs:
-        sources.append(pair.source if pair.signal is None else pair.signal)
+        sources.append(pair.source if pair.features is None else pair.features)
         targets.append(pair.target or "")
     return sources, targets
 
 
 def read_lines(path: Path, columns: FileLayout) -> list[str]:
     """The lines of a file that holds one text a line and nothing else."""
-    from dragoman.data.corpus import format_of, sentences
+    from dragoman.data.corpus import file_format, read_lines
 
     plain = FileLayout("text" if columns.format == "text" else "")
-    if (format := format_of(plain.corpus(path))) != "text":
+    if (format := file_format(plain.corpus(path))) != "text":
         raise UserError(
             f"{path} is named as {format}, but one text a line is expected here: convert it, or say --format text"
         )
-    return [text for _, text in sentences(path)]
+    return [text for _, text in read_lines(path)]
 
 
 def check_counts(counts: Sequence[tuple[Path, int]]) -> None:

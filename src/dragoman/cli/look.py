@@ -13,7 +13,7 @@ from dragoman.cli.pictures import Dark, Png, Svg, draw, print_lines
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.lens import Seen
+    from dragoman.lens import Inspection
 
 Sentence = Annotated[str, typer.Argument(help="The sentence to look into.", show_default=False)]
 Target = Annotated[str | None, typer.Option(help="Look into this translation instead of the one that is found.")]
@@ -41,16 +41,16 @@ def attention(
     """What every layer and head looked at, and how widely."""
     check_run(run, checkpoint, device)
 
-    from dragoman.lens.seen import to_json
-    from dragoman.lens.sentence_pictures import attention_of, attention_sheet
-    from dragoman.lens.telling import attention_lines, entropy_lines
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.sentence_figures import attention_figure, select_attention
+    from dragoman.lens.text_view import attention_lines, entropy_lines
 
     seen = _look(run, checkpoint, device, sentence, target, beam)
-    found = attention_of(seen, kind, layer, head)
-    draw(lambda: [attention_sheet(seen, found, head)], svg, png, dark)
+    found = select_attention(seen, kind, layer, head)
+    draw(lambda: [attention_figure(seen, found, head)], svg, png, dark)
     if as_json:
         print_json(
-            to_json({"source": seen.source, "target": seen.target, "alignment": seen.alignment, "attention": found})
+            to_jsonable({"source": seen.source, "target": seen.target, "alignment": seen.alignment, "attention": found})
         )
         return
     print_lines([*attention_lines(found), "", *entropy_lines(found)])
@@ -73,14 +73,16 @@ def alternatives(
     """How likely every word was, and what else was likely."""
     check_run(run, checkpoint, device)
 
-    from dragoman.lens.seen import to_json
-    from dragoman.lens.sentence_pictures import alternatives_picture
-    from dragoman.lens.telling import alternative_lines
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.sentence_figures import alternatives_figure
+    from dragoman.lens.text_view import alternative_lines
 
     seen = _look(run, checkpoint, device, sentence, target, beam, prefix, count)
-    draw(lambda: [alternatives_picture(seen)], svg, png, dark)
+    draw(lambda: [alternatives_figure(seen)], svg, png, dark)
     if as_json:
-        print_json(to_json({"source": seen.source, "target": seen.target, "score": seen.score, "steps": seen.steps}))
+        print_json(
+            to_jsonable({"source": seen.source, "target": seen.target, "score": seen.score, "steps": seen.steps})
+        )
         return
     print_lines(alternative_lines(seen))
 
@@ -100,14 +102,14 @@ def layers(
     """What the model would say if it ended after each of its layers."""
     check_run(run, checkpoint, device)
 
-    from dragoman.lens.seen import to_json
-    from dragoman.lens.sentence_pictures import layers_picture
-    from dragoman.lens.telling import layer_lines
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.sentence_figures import layers_figure
+    from dragoman.lens.text_view import layer_lines
 
     seen = _look(run, checkpoint, device, sentence, target, beam)
-    draw(lambda: [layers_picture(seen)], svg, png, dark)
+    draw(lambda: [layers_figure(seen)], svg, png, dark)
     if as_json:
-        print_json(to_json({"source": seen.source, "target": seen.target, "layers": seen.layers}))
+        print_json(to_jsonable({"source": seen.source, "target": seen.target, "layers": seen.layers}))
         return
     print_lines(layer_lines(seen))
 
@@ -130,20 +132,20 @@ def beam(
     check_run(run, checkpoint, device)
 
     from dragoman import load
-    from dragoman.lens import look
-    from dragoman.lens.seen import to_json
-    from dragoman.lens.telling import tree_lines
-    from dragoman.lens.tree_picture import tree_picture
+    from dragoman.lens import inspect_sentence
+    from dragoman.lens.beam_figure import beam_tree_figure
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.text_view import beam_tree_lines
 
     loaded = load(run, checkpoint, device)
-    seen = look(loaded, sentence, search=beam_config(loaded, width, penalty), prefix=prefix)
+    seen = inspect_sentence(loaded, sentence, search=beam_config(loaded, width, penalty), prefix=prefix)
     tree = seen.beam
     assert tree is not None
-    draw(lambda: [tree_picture(tree, note=sentence)], svg, png, dark)
+    draw(lambda: [beam_tree_figure(tree, note=sentence)], svg, png, dark)
     if as_json:
-        print_json(to_json({"source": seen.source, "target": seen.target, "beam": tree}))
+        print_json(to_jsonable({"source": seen.source, "target": seen.target, "beam": tree}))
         return
-    print_lines(tree_lines(tree, pruned))
+    print_lines(beam_tree_lines(tree, pruned))
 
 
 def everything(
@@ -157,7 +159,7 @@ def everything(
 ) -> None:
     """Everything about a sentence as one JSON document."""
     check_run(run, checkpoint, device)
-    print_json(_look(run, checkpoint, device, sentence, target, beam, prefix).to_json())
+    print_json(_look(run, checkpoint, device, sentence, target, beam, prefix).to_dict())
 
 
 def _look(
@@ -169,12 +171,12 @@ def _look(
     beam: int | None,
     prefix: str | None = None,
     alternatives: int = 5,
-) -> Seen:
+) -> Inspection:
     from dragoman import load
-    from dragoman.lens import look
+    from dragoman.lens import inspect_sentence
 
     run = load(folder, checkpoint, device)
     if target is not None and beam is not None:
         raise UserError("a translation that is given is not searched for: leave out --beam")
     search = None if beam is None else beam_config(run, beam, None)
-    return look(run, sentence, target, search=search, prefix=prefix, alternatives=alternatives)
+    return inspect_sentence(run, sentence, target, search=search, prefix=prefix, alternatives=alternatives)

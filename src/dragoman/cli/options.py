@@ -23,7 +23,7 @@ from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, progress_bar
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.parts.quick import Weights
+    from dragoman.parts.inference import InferencePrecision
     from dragoman.run import Run
     from dragoman.search import Beam
 
@@ -158,7 +158,7 @@ def program() -> str:
     return os.path.relpath(path) if path.name == "dragoman" else "python -m dragoman"
 
 
-def weights_of(int8: bool, bfloat16: bool) -> Weights:
+def weights_of(int8: bool, bfloat16: bool) -> InferencePrecision:
     """What searches multiply by."""
     if int8 and bfloat16:
         raise UserError("--int8 is for a CPU and --bfloat16 for a GPU: give one of them")
@@ -188,6 +188,6 @@ def in_windows(lines: Iterable[str], do: Callable[[list[str]], list[Item]], size
 
 def beam_config(run: Run, beam: int | None, penalty: float | None, best: int = 1) -> Beam:
     """The run's own beam with the command line's changes; it is as wide as the n-best list that is asked for."""
-    own = run.beam(beam)
+    own = run.beam_config(beam)
     size = own.size if beam is not None else max(own.size, best)
-    return replace(own, size=size, best=best, length_penalty=own.length_penalty if penalty is None else penalty)
+    return replace(own, size=size, n_best=best, length_penalty=own.length_penalty if penalty is None else penalty)

@@ -39,16 +39,16 @@ def quickstart(
     from dragoman import evaluation
     from dragoman.cli.train import continue_run, start_run
     from dragoman.data import phrasebook
-    from dragoman.lens.alignment import alignment_lines
-    from dragoman.run import CONFIG, is_run, load
-    from dragoman.systems import system as known_system
+    from dragoman.lens.text_heatmap import alignment_lines
+    from dragoman.run import CONFIG_FILE, is_run_folder, load
+    from dragoman.systems import get_system as known_system
 
     corpus = folder.with_name(f"{folder.name}-phrasebook")
     if not corpus.exists():
         log(f"writing {PAIRS:,} sentence pairs of the phrasebook to {corpus}")
         phrasebook.write(corpus, pairs=PAIRS)
-    if is_run(folder):
-        trained = configuration.from_yaml(folder / CONFIG).system.name
+    if is_run_folder(folder):
+        trained = configuration.from_yaml(folder / CONFIG_FILE).system.name
         if trained != system:
             raise UserError(f"{folder} holds a run of {trained}: name another folder for {system}")
         outcome = continue_run(folder, {})

@@ -47,8 +47,8 @@ def score(
     from dragoman import load
 
     loaded = load(run, checkpoint, device)
-    if loaded.model.writes and (
-        long := [line for line, fits in enumerate(loaded.fits(sources, targets), 1) if not fits]
+    if loaded.model.can_generate and (
+        long := [line for line, fits in enumerate(loaded.within_max_length(sources, targets), 1) if not fits]
     ):
         raise UserError(f"line {long[0]:,} of {target or source} is longer than the positions of {run}: shorten it")
     scored = loaded.score(sources, targets)

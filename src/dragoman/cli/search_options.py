@@ -12,7 +12,7 @@ from dragoman.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from dragoman.run import Run
-    from dragoman.search import Beam, Decision, Length, Rerank, Search
+    from dragoman.search import Beam, LengthLimit, Rerank, SearchConfig, TokenSearch
 
 Description = Annotated[
     str | None,
@@ -111,6 +111,15 @@ ALONE = {  # an option, and those that it cannot go with
     "draft": ("beam", "groups", "best", "coverage", "early_stopping", "risk", "rerank_with", "rerank_length", "exact"),
 }
 
+#: options whose field of the search configuration has another name
+CONFIG_FIELDS = {
+    "coverage": "coverage_penalty",
+    "groups": "num_groups",
+    "diversity": "diversity_penalty",
+    "no_repeat": "no_repeat_ngram_size",
+    "typical": "typical_p",
+}
+
 
 @dataclass(frozen=True)
 class SearchOptions:
@@ -166,19 +175,21 @@ class SearchOptions:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return [name for name, value in values.items() if value is not None and value is not False and value != []]
 
-    def describe(self, run: Run) -> Decision:
+    def describe(self, run: Run) -> SearchConfig:
         """The run's own search with these changes, or the one that is described."""
-        from dragoman.search import Beam, Exact, MinimumRisk, Speculative, read_description
+        from dragoman.search import Beam, ExactSearch, MinimumBayesRisk, Speculative, read_search_config
 
         if self.search is not None:
-            return read_description(self.search)
+            return read_search_config(self.search)
         if not self.given:
-            return run.search
+            return run.default_search
         if self.exact:
-            limits = {} if self.states is None else {"most": self.states}
-            return Exact(length_penalty=self.length_penalty or 0.0, length=self._length(run.length), **limits)
+            limits = {} if self.states is None else {"max_expansions": self.states}
+            return ExactSearch(
+                length_penalty=self.length_penalty or 0.0, length_limit=self._length(run.length_limit), **limits
+            )
         if self.risk is not None:
-            return MinimumRisk(self._found(run, self._count(32)), utility=self.risk, best=self.best or 1)
+            return MinimumBayesRisk(self._found(run, self._count(32)), utility=self.risk, n_best=self.best or 1)
         if self.rerank_with or self.rerank_length is not None:
             return self._reranking(run, self._found(run, self._count(10)))
         found = self._found(run, self.best or 1)
@@ -191,39 +202,42 @@ class SearchOptions:
         """How many candidates there are to choose from."""
         return self.candidates or self.beam or usual
 
-    def _found(self, run: Run, count: int) -> Search:
+    def _found(self, run: Run, count: int) -> TokenSearch:
         """What finds so many hypotheses."""
         from dragoman.search import Sample
 
         if not self.sample:
             return self._beam(run, count)
         named = ("temperature", "top_k", "top_p", "min_p", "typical", "seed", "no_repeat")
-        return Sample(best=count, length=self._length(run.length), **self._changes(*named))
+        return Sample(n_best=count, length_limit=self._length(run.length_limit), **self._changes(*named))
 
     def _beam(self, run: Run, count: int) -> Beam:
-        own = run.beam()
-        size, groups = max(own.size, count) if self.beam is None else self.beam, self.groups or own.groups
+        own = run.beam_config()
+        size, groups = max(own.size, count) if self.beam is None else self.beam, self.groups or own.num_groups
         if self.beam is None:
             size += -size % groups
         changes = self._changes("length_penalty", "coverage", "groups", "diversity", "no_repeat")
-        changes |= {"normalisation": "gnmt"} if self.gnmt else {}
+        changes |= {"length_normalization": "gnmt"} if self.gnmt else {}
         if self.early_stopping is not None:
             changes |= {"early_stopping": EARLY_STOPPING[self.early_stopping], "num_finished": None}
-        return replace(own, size=size, best=count, length=self._length(own.length), **changes)
+        return replace(own, size=size, n_best=count, length_limit=self._length(own.length_limit), **changes)
 
-    def _reranking(self, run: Run, found: Search) -> Rerank:
-        from dragoman.search import Rerank, Weights
+    def _reranking(self, run: Run, found: TokenSearch) -> Rerank:
+        from dragoman.search import Rerank, RerankWeights
 
         judges = classify_rerankers(run, self.rerank_with or [])
         length = {} if self.rerank_length is None else {"length": self.rerank_length}
-        weights = Weights(**length, **{kind: weight for kind, (_, weight) in judges.items()})
-        return Rerank(found, weights, **{kind: folder for kind, (folder, _) in judges.items()}, best=self.best or 1)
+        weights = RerankWeights(**length, **{kind: weight for kind, (_, weight) in judges.items()})
+        return Rerank(
+            found, weights, **{f"{kind}_model": folder for kind, (folder, _) in judges.items()}, n_best=self.best or 1
+        )
 
-    def _length(self, length: Length) -> Length:
-        return length if self.least is None else replace(length, least=self.least)
+    def _length(self, length: LengthLimit) -> LengthLimit:
+        return length if self.least is None else replace(length, min=self.least)
 
     def _changes(self, *names: str) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
+        values = {name: getattr(self, name) for name in names}
+        return {CONFIG_FIELDS.get(name, name): value for name, value in values.items() if value is not None}
 
 
 def classify_rerankers(run: Run, judges: list[str]) -> dict[str, tuple[str, float]]:
@@ -231,7 +245,7 @@ def classify_rerankers(run: Run, judges: list[str]) -> dict[str, tuple[str, floa
     found: dict[str, tuple[str, float]] = {}
     for judge in judges:
         folder, weight = _weighted(judge)
-        kind = "language" if run.opened(folder).speaks else "channel"
+        kind = "language" if run.open_run(folder).is_language_model else "channel"
         if kind in found:
             raise UserError(f"{found[kind][0]} and {folder} are both {kind} models: name one of them")
         found[kind] = folder, weight

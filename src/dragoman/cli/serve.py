@@ -43,24 +43,40 @@ def serve(
         check_run(run if Path(run).exists() or "=" not in run else run.rpartition("=")[0], checkpoint, device)
 
     from dragoman import load
-    from dragoman.serving import Batching, Keys, Limits, Service, is_loopback, listening, pair_of, told
+    from dragoman.serving import (
+        ApiKeys,
+        BatchingSettings,
+        Service,
+        ServiceLimits,
+        bind_socket,
+        infer_language_pair,
+        is_loopback,
+        parse_run_argument,
+    )
     from dragoman.serving import serve as serve_them
 
-    limits = Limits(characters=characters, texts=texts, body=body, queue=queue, rate=rate, seconds=seconds)
-    batching, known = Batching(batch, delay / 1000), Keys() if keys is None else Keys.read(keys)
-    meant = [told(run) for run in runs]
-    bound = listening(host, port)
+    limits = ServiceLimits(
+        max_characters=characters,
+        max_texts=texts,
+        max_body_bytes=body,
+        max_queue=queue,
+        requests_per_minute=rate,
+        timeout=seconds,
+    )
+    batching, known = BatchingSettings(batch, delay / 1000), ApiKeys() if keys is None else ApiKeys.read(keys)
+    meant = [parse_run_argument(run) for run in runs]
+    bound = bind_socket(host, port)
     opened = []
     for folder, pair in meant:
         loaded = load(folder, checkpoint, device, weights=weights_of(int8, bfloat16))
-        opened.append((loaded, pair or pair_of(loaded)))
+        opened.append((loaded, pair or infer_language_pair(loaded)))
     service = Service(opened, limits, batching, known)
     address, number = bound.getsockname()[:2]
 
     def ready() -> None:
         for served in service.runs.values():
             log(f"{served.name}: {served.pair.source} to {served.pair.target}")
-        if not is_loopback(address) and not known.asked:
+        if not is_loopback(address) and not known.required:
             log("other machines can reach this service, and it asks for no key: see --keys")
         place = f"[{address}]" if ":" in address else address
         print(f"http://{place}:{number}", flush=True)

@@ -23,14 +23,16 @@ def shortlist(
     """
     check_run(run)
 
-    from dragoman.data.store import TokenStore
-    from dragoman.run.folder import read_spec, read_tokenizers
-    from dragoman.search.shortlist import FILE, learn
+    from dragoman.data.token_store import TokenStore
+    from dragoman.run.run_folder import read_spec, read_tokenizers
+    from dragoman.search.shortlist import SHORTLIST_FILE, learn_shortlist
 
     read_spec(run)  # says what is wrong with the folder
     tokenizers = read_tokenizers(run)
     store = TokenStore(run / "data" / "train")
     log(f"learning from {min(pairs, len(store)):,} of {len(store):,} pairs")
-    found = learn(store, (tokenizers[0].size, tokenizers[1].size), best, frequent, pairs)
+    found = learn_shortlist(store, (tokenizers[0].vocab_size, tokenizers[1].vocab_size), best, frequent, pairs)
     found.save(run)
-    log(f"{run / FILE}: {len(found.pieces):,} translations of pieces, and the {len(found.frequent):,} most frequent")
+    log(
+        f"{run / SHORTLIST_FILE}: {len(found.pieces):,} translations of pieces, and the {len(found.frequent):,} most frequent"
+    )

@@ -27,7 +27,7 @@ from dragoman.cli.pictures import Dark, Png, Svg, draw, print_lines
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.lens.gradients import Gradients
+    from dragoman.lens.gradients import GradientReach
     from dragoman.run import Run
 
 
@@ -87,8 +87,8 @@ def _show_run(run: Run, as_json: bool) -> None:
         "system": run.config.system.name,
         "size": run.config.system.size,
         "parameters": count_parameters(run.spec),
-        "source vocabulary": run.source_tokenizer.size,
-        "target vocabulary": run.target_tokenizer.size,
+        "source vocabulary": run.source_tokenizer.vocab_size,
+        "target vocabulary": run.target_tokenizer.vocab_size,
         "tokenizer": f"{run.source_tokenizer.kind}{', joint' if run.config.text.shared_vocabulary else ''}",
         "checkpoints": run.checkpoints(),
         "best": run.checkpoint,
@@ -111,13 +111,13 @@ def _show_run(run: Run, as_json: bool) -> None:
 def _show_sentence(
     run: Run, sentence: str, target: str | None, files: tuple[Path | None, Path | None, bool], as_json: bool
 ) -> None:
-    from dragoman.lens.alignment import alignment_lines, heat_lines
-    from dragoman.lens.pictures import attention_picture
+    from dragoman.lens.charts import attention_heatmap
+    from dragoman.lens.text_heatmap import alignment_lines, attention_heatmap_lines
 
     best = run.translate([sentence], search=beam_config(run, None, None, best=3))[0]
     text = best.text if target is None else target
     attention = run.attention(sentence, text)
-    draw(lambda: [attention_picture(attention)], *files)
+    draw(lambda: [attention_heatmap(attention)], *files)
     ranked = [(one.score, one.text) for one in (best, *best.alternatives)]
     if as_json:
         print_json(
@@ -141,7 +141,7 @@ def _show_sentence(
         return
     print_lines(alignment_lines(sentence, text, attention.alignment))
     print()
-    print_lines(heat_lines(attention))
+    print_lines(attention_heatmap_lines(attention))
 
 
 # ---- of no sentence
@@ -167,19 +167,19 @@ def positions(
     check_run(run, checkpoint, device)
 
     from dragoman import load
-    from dragoman.lens.model_pictures import places_picture
-    from dragoman.lens.places import places
-    from dragoman.lens.seen import to_json
-    from dragoman.lens.telling import place_lines
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.model_figures import positions_figure
+    from dragoman.lens.position_encodings import position_encodings
+    from dragoman.lens.text_view import position_lines
 
-    found = places(load(run, checkpoint, device).model, count)
+    found = position_encodings(load(run, checkpoint, device).model, count)
     if (svg or png) and not found:
         raise UserError(f"there is nothing to draw: no part of {run} is told places")
-    draw(lambda: map(places_picture, found), svg, png, dark)
+    draw(lambda: map(positions_figure, found), svg, png, dark)
     if as_json:
-        print_json(to_json(found))
+        print_json(to_jsonable(found))
         return
-    print_lines(place_lines(found))
+    print_lines(position_lines(found))
 
 
 @app.command()
@@ -207,15 +207,15 @@ def gradients(
     for folder in (run, *beside):
         check_run(folder, checkpoint, device)
 
-    from dragoman.lens.model_pictures import gradients_picture
-    from dragoman.lens.seen import to_json
-    from dragoman.lens.telling import gradient_lines
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.model_figures import gradients_figure
+    from dragoman.lens.text_view import gradient_lines
 
     measured = _gradients([run, *beside], sentence, target, sentences, checkpoint, device)
     drawn = of or ("encoder" if "encoder" in measured[0].curves else "target")
-    draw(lambda: [gradients_picture(measured, drawn)], svg, png, dark)
+    draw(lambda: [gradients_figure(measured, drawn)], svg, png, dark)
     if as_json:
-        print_json(to_json(measured))
+        print_json(to_jsonable(measured))
         return
     for one in measured:
         print(f"{one.system}, {one.sentences} sentences")
@@ -224,18 +224,18 @@ def gradients(
 
 def _gradients(
     runs: Sequence[Path], sentence: str | None, target: str | None, sentences: int, checkpoint: str, device: str
-) -> list[Gradients]:
+) -> list[GradientReach]:
     """Of all runs over the same sentences, which are the first run's."""
     from dragoman import load
-    from dragoman.lens.gradients import gradients as measure
-    from dragoman.lens.report import samples_of
+    from dragoman.lens.gradients import measure_gradient_reach as measure
+    from dragoman.lens.run_report import read_samples
 
     loaded = [load(one, checkpoint, device) for one in runs]
     first = loaded[0]
     if sentence is not None:
         pairs = [(sentence, target or first.translate([sentence], alignment=False)[0].text)]
     else:
-        samples = samples_of(first.folder)
+        samples = read_samples(first.folder)
         pairs = [(one.source, one.reference) for one in samples[max(samples)][:sentences]] if samples else []
         if not pairs:
             raise UserError(f"{first.folder} has no validation sentences: give a sentence")

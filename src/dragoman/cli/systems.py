@@ -36,8 +36,8 @@ def systems(
             check_system(given)
 
     from dragoman.errors import UserError
-    from dragoman.evaluation import table
-    from dragoman.systems import SYSTEMS, system
+    from dragoman.evaluation import format_table
+    from dragoman.systems import SYSTEMS, get_system
 
     if name is None:
         if diff:
@@ -45,16 +45,16 @@ def systems(
         rows = [_row(key, known, size) for key, known in SYSTEMS.items()]
         print_json(rows) if as_json else print("\n".join(_lines(rows)))
     elif diff:
-        rows = _differences(system(diff), system(name), size, (diff, name))
-        print_json(rows) if as_json else print(table(rows) if rows else "no difference")
+        rows = _differences(get_system(diff), get_system(name), size, (diff, name))
+        print_json(rows) if as_json else print(format_table(rows) if rows else "no difference")
     else:
-        _describe(name, system(name), size, as_json)
+        _describe(name, get_system(name), size, as_json)
 
 
 def _row(name: str, known: System, size: str) -> dict[str, Any]:
-    from dragoman.systems import Vocabulary
+    from dragoman.systems import VocabularySizes
 
-    spec = known.spec(Vocabulary(VOCABULARY, VOCABULARY, joint=True), size)
+    spec = known.spec(VocabularySizes(VOCABULARY, VOCABULARY, joint=True), size)
     return {
         "system": name,
         "year": str(known.year),
@@ -78,25 +78,25 @@ def _lines(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 def _parameters(known: System, size: str) -> int:
     from dragoman.models import count_parameters
-    from dragoman.systems import Vocabulary
+    from dragoman.systems import VocabularySizes
 
-    return count_parameters(known.spec(Vocabulary(VOCABULARY, VOCABULARY, joint=True), size))
+    return count_parameters(known.spec(VocabularySizes(VOCABULARY, VOCABULARY, joint=True), size))
 
 
 def _differences(before: System, after: System, size: str, names: tuple[str, str]) -> list[dict[str, str]]:
     from dragoman.parts.spec import differences
-    from dragoman.systems import Vocabulary
+    from dragoman.systems import VocabularySizes
 
-    vocabulary = Vocabulary(VOCABULARY, VOCABULARY, joint=True)
+    vocabulary = VocabularySizes(VOCABULARY, VOCABULARY, joint=True)
     found = differences(before.spec(vocabulary, size), after.spec(vocabulary, size))
     return [{"where": path, names[0]: str(left), names[1]: str(right)} for path, left, right in found]
 
 
 def _parts(spec: object) -> list[str]:
     """The names of the parts that a system is made of, the largest first."""
-    from dragoman.parts.spec import Spec, find
+    from dragoman.parts.spec import Spec, find_specs
 
-    return list(dict.fromkeys(type(part).__name__ for part in find(spec, Spec)))[1:]
+    return list(dict.fromkeys(type(part).__name__ for part in find_specs(spec, Spec)))[1:]
 
 
 def _describe(name: str, known: System, size: str, as_json: bool) -> None:
@@ -105,17 +105,17 @@ def _describe(name: str, known: System, size: str, as_json: bool) -> None:
 
     from dragoman.models import model_to_dict
     from dragoman.parts.spec import outline
-    from dragoman.systems import Vocabulary
+    from dragoman.systems import VocabularySizes
 
-    spec = known.spec(Vocabulary(VOCABULARY, VOCABULARY, joint=True), size)
+    spec = known.spec(VocabularySizes(VOCABULARY, VOCABULARY, joint=True), size)
     sizes = {key: _parameters(known, key) for key in known.sizes}
     settings = {key: setting.default for key, setting in known.settings().items()}
     if as_json:
         about = _row(name, known, size) | {"sizes": sizes, "settings": settings}
-        about |= {"paper_training": dataclasses.asdict(known.paper_training), "recipe": known.recipe}
+        about |= {"paper_training": dataclasses.asdict(known.paper_training), "recipe": known.default_recipe}
         print_json(about | {"spec": model_to_dict(spec)})
         return
-    print(f"{name}: {inspect.getdoc(known.make)}")
+    print(f"{name}: {inspect.getdoc(known.builder)}")
     print(f"\npaper     {known.paper}, {known.year}")
     counts = ", ".join(f"{key} {count / 1e6:.1f} M" for key, count in sizes.items())
     print(f"sizes     {counts} parameters (joint vocabulary of {VOCABULARY:,})")
@@ -127,9 +127,9 @@ def _describe(name: str, known: System, size: str, as_json: bool) -> None:
     print(f"textbook  {trained}")
     if trained.differences:
         print(f"          not as in the paper: {trained.differences}")
-    tuned = {**known.tuned, **(known.modern if known.recipe == "modern" else {})}
+    tuned = {**known.tuned_settings, **(known.modern_settings if known.default_recipe == "modern" else {})}
     better = f" with {', '.join(f'{key}={value}' for key, value in tuned.items())}" if tuned else ""
-    print(f"default   recipe {known.recipe}{better}")
+    print(f"default   recipe {known.default_recipe}{better}")
     print(f"\n{size}:")
     for line in outline(spec):
         print(f"  {line}")

@@ -17,7 +17,7 @@ from dragoman.errors import UserError
 if TYPE_CHECKING:
     from dragoman.config import Config
     from dragoman.run import Run
-    from dragoman.training.distribution import World
+    from dragoman.training.process_group import ProcessGroup
 
 Files = list[str] | None
 
@@ -162,20 +162,22 @@ def train(
 
 def start_run(run: Path, config: Config) -> dict[str, object]:
     """Prepare and train a new run."""
-    from dragoman.training.distribution import World, for_all
+    from dragoman.training.process_group import ProcessGroup, accumulate_for_processes
 
-    world = World.join()
-    config, choices = for_all(config, world)
-    with world.watched(lambda: f"another process ended while {run} was made: see what it said, and start again"):
-        world.first(lambda: make_run(run, config, choices))
+    world = ProcessGroup.join()
+    config, choices = accumulate_for_processes(config, world)
+    with world.report_lost_process(
+        lambda: f"another process ended while {run} was made: see what it said, and start again"
+    ):
+        world.on_first_rank(lambda: make_run(run, config, choices))
     return train_run(run, None, world)
 
 
 def make_run(run: Path, config: Config, choices: list[str]) -> None:
     """Prepare a run, and say what was found and chosen."""
-    from dragoman.training.prepare import prepare
+    from dragoman.training.prepare import prepare_run
 
-    prepared = prepare(run, config, log)
+    prepared = prepare_run(run, config, log)
     log("")
     for line in prepared.preflight.lines():
         log(line)
@@ -198,33 +200,35 @@ def make_run(run: Path, config: Config, choices: list[str]) -> None:
 def continue_run(run: Path, settings: dict[str, Any]) -> dict[str, object]:
     """Go on with a run where it stopped."""
     from dragoman import config as configuration
-    from dragoman.run import CONFIG, read_spec
-    from dragoman.training.distribution import World
-    from dragoman.training.stopping import change_run
+    from dragoman.run import CONFIG_FILE, read_spec
+    from dragoman.training.process_group import ProcessGroup
+    from dragoman.training.training_budget import change_resumed_run
 
     def change() -> Config:
         read_spec(run)  # says so if it is no run
-        saved = configuration.from_yaml(run / CONFIG)
-        return change_run(run, settings) if settings else saved
+        saved = configuration.from_yaml(run / CONFIG_FILE)
+        return change_resumed_run(run, settings) if settings else saved
 
-    world = World.join()
-    with world.watched(lambda: f"another process ended while {run} was opened: see what it said, and start again"):
-        changed = world.first(change)
+    world = ProcessGroup.join()
+    with world.report_lost_process(
+        lambda: f"another process ended while {run} was opened: see what it said, and start again"
+    ):
+        changed = world.on_first_rank(change)
     return train_run(run, changed, world)
 
 
-def train_run(run: Path, config: Config | None, world: World) -> dict[str, object]:
+def train_run(run: Path, config: Config | None, world: ProcessGroup) -> dict[str, object]:
     """Train a run from where it stands; of many processes only the first comes back from it."""
-    from dragoman.training.display import Silent, display
+    from dragoman.training.display import SilentDisplay, make_display
     from dragoman.training.trainer import Trainer
 
-    trainer = Trainer(run, Silent() if world.rank else display(), config, world)
+    trainer = Trainer(run, SilentDisplay() if world.rank else make_display(), config, world)
     if not world.rank and config is not None:
-        log(trainer.budget.outlook(trainer.progress, f"{program()} train {shlex.quote(str(run))}"))
-    if not world.rank and trainer.spread.name:
-        log(f"{world.size} processes, weights {trainer.spread.name}")
+        log(trainer.budget.resume_message(trainer.state, f"{program()} train {shlex.quote(str(run))}"))
+    if not world.rank and trainer.strategy.name:
+        log(f"{world.world_size} processes, weights {trainer.strategy.name}")
     outcome = trainer.train()
-    world.leave()
+    world.destroy()
     if world.rank:
         raise typer.Exit()
     return report(run, outcome)
@@ -232,16 +236,16 @@ def train_run(run: Path, config: Config | None, world: World) -> dict[str, objec
 
 def report(run: Path, outcome: object) -> dict[str, object]:
     """Write report.html, and say what came out."""
-    from dragoman.lens.report import write_report
+    from dragoman.lens.run_report import write_report
     from dragoman.run import load, read_metrics
-    from dragoman.training.trainer import Outcome
+    from dragoman.training.trainer import TrainingOutcome
 
-    assert isinstance(outcome, Outcome)
+    assert isinstance(outcome, TrainingOutcome)
     loaded = load(run, device="cpu")
     write_report(loaded)
-    progress = outcome.progress
+    progress = outcome.state
     valid = [record for record in read_metrics(run) if record["kind"] in ("valid", "averaged")]
-    kind, step = ("averaged", progress.step) if outcome.averaged else ("valid", progress.best_step)
+    kind, step = ("averaged", progress.step) if outcome.averaged_checkpoints else ("valid", progress.best_step)
     best: dict[str, Any] = next(
         (record for record in reversed(valid) if (record["kind"], record["step"]) == (kind, step)), {}
     )
@@ -252,10 +256,10 @@ def report(run: Path, outcome: object) -> dict[str, object]:
         "interrupted": outcome.interrupted,
         "reason": outcome.reason,
         "step": progress.step,
-        "epoch": progress.position.epoch,
-        "target_tokens": progress.tokens,
+        "epoch": progress.data_position.epoch,
+        "target_tokens": progress.target_tokens,
         "seconds": round(progress.seconds, 1),
-        "averaged": outcome.averaged,
+        "averaged": outcome.averaged_checkpoints,
         "best": best,
     }
 
@@ -265,8 +269,8 @@ def hints(run: Run) -> dict[str, str]:
     found = {}
     if run.usage is not None:
         found["use it"] = run.usage.hint(program(), str(run.folder), run.model.source_features is not None)
-    if run.objective is not None and run.objective.reads == "text":
-        files = "--source FILE --target FILE" if run.model.writes else "--source WORDS_AND_TAGS.tsv"
+    if run.objective is not None and run.objective.data_format == "text":
+        files = "--source FILE --target FILE" if run.model.can_generate else "--source WORDS_AND_TAGS.tsv"
         found["fine-tune"] = f"{program()} train NEW_RUN --start-from {shlex.quote(str(run.folder))} {files}"
     return found
 
@@ -284,9 +288,9 @@ def finish(run: Path, outcome: dict[str, object], as_json: bool) -> None:
                 if best["kind"] == "averaged"
                 else f"step {best['step']:,}"
             )
-            from dragoman.training.display import measured
+            from dragoman.training.display import format_metrics
 
-            log(f"best: {kind}, validation {measured(best)}, perplexity {best['perplexity']:.2f}")
+            log(f"best: {kind}, validation {format_metrics(best)}, perplexity {best['perplexity']:.2f}")
         log(f"look at:    {run}/report.html")
         hints = outcome["hints"]
         assert isinstance(hints, dict)

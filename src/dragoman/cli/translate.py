@@ -36,8 +36,8 @@ from dragoman.memory import keep_freed_memory
 
 if TYPE_CHECKING:
     from dragoman.run import Run, Source, Translation
-    from dragoman.run.streaming import Place
-    from dragoman.search import Decision
+    from dragoman.run.file_translation import FileProgress
+    from dragoman.search import SearchConfig
 
 Translate = Callable[..., "Iterator[Translation]"]  # sources, and the number of the first of them
 
@@ -227,22 +227,22 @@ def translate(
         return
 
     from dragoman import load
-    from dragoman.run.sources import normalized
-    from dragoman.search import described
-    from dragoman.search.unknown import read_dictionary
+    from dragoman.run.sources import normalize_source
+    from dragoman.search import search_to_dict
+    from dragoman.search.unknown_words import read_dictionary
 
     total = _count(given) if output and not show_search else None
     weights = weights_of(int8, bfloat16)
     keep_freed_memory()
     loaded = load(run, checkpoint, device, weights=weights)
     if together:
-        loaded = loaded.together(*(load(other, checkpoint, device) for other in together))
+        loaded = loaded.ensemble(*(load(other, checkpoint, device) for other in together))
     if shortlist:
         loaded = loaded.with_shortlist()
     loaded = loaded.with_workers(workers)
     settings = wanted.describe(loaded)
     if show_search:
-        print_json(described(settings))
+        print_json(search_to_dict(settings))
         return
     if live:
         given.answer(lambda sources, _: show(loaded, sources, settings, tag, forbidden or ()))
@@ -262,17 +262,17 @@ def translate(
             None if lines is None else islice(_lines_of(lines), first, None) for lines in (prefixes, required)
         )
         if split_sentences:  # white space around a line goes, as without splitting
-            sources = (normalized(loaded, source) for source in sources)
+            sources = (normalize_source(loaded, source) for source in sources)
         return loaded.translate_stream(
             sources,
             settings,
             alignment=alignment,
             dictionary=known,
             tag=tag,
-            first=first,
+            first_index=first,
             prefixes=begun,
-            required=None if phrases is None else map(_phrases, phrases),
-            forbidden=forbidden or (),
+            include=None if phrases is None else map(_phrases, phrases),
+            exclude=forbidden or (),
             split_sentences=split_sentences,
         )
 
@@ -301,16 +301,16 @@ class Output:
     def write(
         self,
         run: Run,
-        settings: Decision,
+        settings: SearchConfig,
         given: Input,
         translated: Translate,
         made: dict[str, Any],
         total: int | None,
     ) -> None:
         """Translate what there is and write it; `made` is what must be the same for a file to be gone on with."""
-        from dragoman.run.streaming import made_with, window, write_translations
+        from dragoman.run.file_translation import translation_fingerprint, window_size, write_translations
 
-        best = settings.best
+        best = settings.n_best
 
         def written(translation: Translation) -> str:
             if self.json_lines:
@@ -330,9 +330,9 @@ class Output:
                 given.sources(),
                 translated,
                 written,
-                made_with(run, settings, made),
-                size=window(run),
-                go_on=self.go_on,
+                translation_fingerprint(run, settings, made),
+                window_lines=window_size(run),
+                resume=self.go_on,
                 overwrite=self.overwrite,
             )
             _write(places, self.file, total, given.file is not None)
@@ -346,14 +346,14 @@ def _phrases(line: str) -> list[str]:
 
 def _lines_of(file: Path) -> Iterator[str]:
     """The lines of a file, and after them as many empty ones as are asked for."""
-    from dragoman.data.corpus import sentences
+    from dragoman.data.corpus import read_lines
 
-    return chain((text for _, text in sentences(file, may_be_empty=True)), repeat(""))
+    return chain((text for _, text in read_lines(file, allow_empty=True)), repeat(""))
 
 
 def _is_done(output: Path, file: Path | None, go_on: bool, overwrite: bool) -> bool:
     """Whether the output is there to be gone on with and complete; what may not be written is refused."""
-    from dragoman.run.streaming import check_output, is_complete
+    from dragoman.run.file_translation import check_output, is_complete
     from dragoman.storage import os_errors_as_user_errors
 
     if go_on and file is None:
@@ -388,7 +388,7 @@ def _check_lines(given: Input, lines: Path | None) -> None:
         )
 
 
-def _write(places: Generator[Place], output: Path, total: int | None, again: bool) -> None:
+def _write(places: Generator[FileProgress], output: Path, total: int | None, again: bool) -> None:
     """Write a file, show how far it has come, and say how to go on with it if it is stopped."""
     place, progress = None, Progress(total)
     try:
@@ -405,7 +405,7 @@ def _write(places: Generator[Place], output: Path, total: int | None, again: boo
                 log(f"go on with:  {program()} {shlex.join([*arguments, '--continue'])}")
         raise
     assert place is not None
-    _say_limits(place.unfinished, place.cut, place.unproved)
+    _say_limits(place.unfinished, place.truncated_sources, place.unproven)
     log(f"{output}: {progress.summary()}")
 
 
@@ -430,7 +430,7 @@ def _warn(translations: Iterable[Translation]) -> Iterator[Translation]:
     for translation in translations:
         unfinished += not translation.finished
         cut += not translation.whole
-        unproved += translation.proved is False
+        unproved += translation.proven_optimal is False
         yield translation
     _say_limits(unfinished, cut, unproved)
 

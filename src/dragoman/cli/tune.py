@@ -40,9 +40,9 @@ def tune(
     sources, references = read_pairs(source, reference, FileLayout(format, source_key, target_key), "--reference")
 
     from dragoman import load
-    from dragoman.run.finding import judges
-    from dragoman.search.reranking import Candidate, Reranker, Weights
-    from dragoman.search.reranking import tune as best_weights
+    from dragoman.run.decoding import reranking_scorers
+    from dragoman.search.reranking import Candidate, Reranker, RerankWeights
+    from dragoman.search.reranking import tune_rerank_weights as best_weights
 
     loaded = load(run, checkpoint, device)
     if not all(isinstance(text, str) for text in sources):
@@ -54,13 +54,13 @@ def tune(
         [Candidate(one.text, one.score, len(one.tokens)) for one in (first, *first.alternatives)] for first in found
     ]
     log("asking the other runs")
-    reranker = Reranker(Weights(), *judges(loaded, named.get("channel"), named.get("language")))
-    tuned = best_weights(reranker.ask(sources, nbest), references, metric)
+    reranker = Reranker(RerankWeights(), *reranking_scorers(loaded, named.get("channel"), named.get("language")))
+    tuned = best_weights(reranker.score(sources, nbest), references, metric)
     weights = asdict(tuned.weights)
     if as_json:
-        print_json({"weights": weights, "metric": metric, "score": tuned.score, "alone": tuned.alone})
+        print_json({"weights": weights, "metric": metric, "score": tuned.score, "alone": tuned.baseline_score})
         return
-    print(f"{metric} {tuned.score:.2f} in place of {tuned.alone:.2f}")
+    print(f"{metric} {tuned.score:.2f} in place of {tuned.baseline_score:.2f}")
     options = [f"--rerank-with {folder}:{weights[kind]:g}" for kind, folder in named.items() if weights[kind]]
     options += [f"--rerank-length {tuned.weights.length:g}"] if tuned.weights.length else []
     print(f"--candidates {candidates} {' '.join(options)}" if options else "nothing is better than the run alone")

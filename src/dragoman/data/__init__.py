@@ -1,49 +1,49 @@
 """From text files to batches: reading, preflight, token store, batching; torch is imported when a batch is made."""
 
-from dragoman.data.batch import NOTHING, Batch, Row, Rows, Segments
-from dragoman.data.batching import Batches, Position, sorted_batches
-from dragoman.data.corpus import Corpus, Pair, kind_of, read
-from dragoman.data.examples import Example, encode
-from dragoman.data.holdout import HoldOut, hold_out
-from dragoman.data.inspection import Inspector, Limits, inspect
-from dragoman.data.order import Order, draws_of
+from dragoman.data.batch import IGNORE_INDEX, Batch, BatchRow, RowBuilder, SubwordSamplers
+from dragoman.data.batching import Batches, DataPosition, batch_by_length
+from dragoman.data.corpus import Corpus, SentencePair, detect_data_format, read_pairs
+from dragoman.data.data_formats import DATA_FORMATS, DataFormat
+from dragoman.data.epoch_order import EpochOrder, draws_per_corpus
+from dragoman.data.examples import EncodedPair, encode_pairs
+from dragoman.data.feature_files import FeatureFile
+from dragoman.data.holdout import HoldoutSplit, choose_holdout
+from dragoman.data.inspection import PairInspector, PairLimits, inspect_pairs
 from dragoman.data.prefetch import prefetch
-from dragoman.data.preflight import Memory, Preflight
-from dragoman.data.reading import READINGS, Reading
-from dragoman.data.shards import write_shards, write_store
-from dragoman.data.signals import Signals
-from dragoman.data.store import TokenStore, fingerprint
+from dragoman.data.preflight import MemoryEstimate, Preflight
+from dragoman.data.shard_writer import write_shards, write_store
+from dragoman.data.token_store import TokenStore, fingerprint
 
 __all__ = [
-    "NOTHING",
-    "READINGS",
+    "DATA_FORMATS",
+    "IGNORE_INDEX",
     "Batch",
+    "BatchRow",
     "Batches",
     "Corpus",
-    "Example",
-    "HoldOut",
-    "Inspector",
-    "Limits",
-    "Memory",
-    "Order",
-    "Pair",
-    "Position",
+    "DataFormat",
+    "DataPosition",
+    "EncodedPair",
+    "EpochOrder",
+    "FeatureFile",
+    "HoldoutSplit",
+    "MemoryEstimate",
+    "PairInspector",
+    "PairLimits",
     "Preflight",
-    "Reading",
-    "Row",
-    "Rows",
-    "Segments",
-    "Signals",
+    "RowBuilder",
+    "SentencePair",
+    "SubwordSamplers",
     "TokenStore",
-    "draws_of",
-    "encode",
+    "batch_by_length",
+    "choose_holdout",
+    "detect_data_format",
+    "draws_per_corpus",
+    "encode_pairs",
     "fingerprint",
-    "hold_out",
-    "inspect",
-    "kind_of",
+    "inspect_pairs",
     "prefetch",
-    "read",
-    "sorted_batches",
+    "read_pairs",
     "write_shards",
     "write_store",
 ]

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.sides import Side
-from dragoman.data.store import TokenStore
+from dragoman.data.store_columns import StoreColumn
+from dragoman.data.token_store import TokenStore
 from dragoman.text.framing import Framing
 
 if TYPE_CHECKING:
@@ -21,24 +21,33 @@ Indices = NDArray[np.int64]
 Ids = NDArray[Any]
 Keys = NDArray[np.uint64]
 
-NOTHING = -100  # the answer where there is no question
-TENSORS = ("source", "source_lengths", "target", "target_lengths", "answers", "asked", "types", "labels")
+IGNORE_INDEX = -100  # the answer where there is no question
+TENSORS = (
+    "source",
+    "source_lengths",
+    "target",
+    "target_lengths",
+    "labels",
+    "label_positions",
+    "token_type_ids",
+    "sentence_labels",
+)
 
 
-class Row(NamedTuple):
+class BatchRow(NamedTuple):
     """One row of a batch, symbols around it and all; `types` are the segments of its source, `label` its own label."""
 
     source: NDArray[Any]
     target: NDArray[Any]
-    types: NDArray[Any] | None = None
-    label: int = 0
+    token_type_ids: NDArray[Any] | None = None
+    sentence_label: int = 0
 
 
-Rows = Callable[[TokenStore, int, np.random.Generator], Row]
+RowBuilder = Callable[[TokenStore, int, np.random.Generator], BatchRow]
 
 #: rows one after the other, their lengths and a random number for each → the same in other tokens
-Segment = Callable[[NDArray[Any], NDArray[Any], Keys], tuple[NDArray[Any], NDArray[Any]]]
-Segments = tuple[Segment | None, Segment | None]  # of source and target
+SubwordSampler = Callable[[NDArray[Any], NDArray[Any], Keys], tuple[NDArray[Any], NDArray[Any]]]
+SubwordSamplers = tuple[SubwordSampler | None, SubwordSampler | None]  # of source and target
 
 
 @dataclass(frozen=True)
@@ -57,39 +66,39 @@ class Batch:
     source_lengths: Tensor  # B, or N sequences of a packed row
     target: Tensor  # B T
     target_lengths: Tensor
-    answers: Tensor  # B T, or as many as are asked; NOTHING where there is no question
+    labels: Tensor  # B T, or as many as are asked; IGNORE_INDEX where there is no question
     indices: Indices
     source_tokens: int  # the symbols around them counted in
     target_tokens: int  # the tokens that are predicted: with END and without START
-    asked: Tensor | None = None  # places in the flattened source
-    types: Tensor | None = None  # B S: segments of the source
-    labels: Tensor | None = None  # B: a label a row
-    longest: tuple[int, int] | None = None  # of a source and a target where they are packed; None where padded
-    twins: bool = False  # does every pair stand in it twice, all of them once and then once more?
+    label_positions: Tensor | None = None  # places in the flattened source
+    token_type_ids: Tensor | None = None  # B S: segments of the source
+    sentence_labels: Tensor | None = None  # B: a label a row
+    max_lengths: tuple[int, int] | None = None  # of a source and a target where they are packed; None where padded
+    doubled: bool = False  # does every pair stand in it twice, all of them once and then once more?
 
     def __len__(self) -> int:
         return len(self.indices)
 
     @property
-    def sentences(self) -> int:
+    def num_sentences(self) -> int:
         """Rows whose losses are summed; each pair counts twice in a doubled batch."""
-        return len(self) * (2 if self.twins else 1)
+        return len(self) * (2 if self.doubled else 1)
 
     @property
-    def padding(self) -> float:
+    def padding_ratio(self) -> float:
         """The share of the batch that is padding."""
-        real = self.source_tokens + (self.target_tokens if self.asked is None else 0)
-        return 1 - real / max(1, self.places)
+        real = self.source_tokens + (self.target_tokens if self.label_positions is None else 0)
+        return 1 - real / max(1, self.num_positions)
 
     @property
-    def places(self) -> int:
+    def num_positions(self) -> int:
         """Tokens and padding of both sides."""
         return self.source.shape[0] * self.source.shape[1] + self.target.numel()
 
     def tensors(self) -> dict[str, Tensor]:
         return {name: tensor for name in TENSORS if (tensor := getattr(self, name)) is not None}
 
-    def pinned(self) -> Batch:
+    def pin_memory(self) -> Batch:
         """In memory that a GPU can read beside what it computes."""
         return self._with({name: tensor.pin_memory() for name, tensor in self.tensors().items()})
 
@@ -97,25 +106,25 @@ class Batch:
         """The batch on another device."""
         return self._with({name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors().items()})
 
-    def twice(self) -> Batch:
+    def duplicate_rows(self) -> Batch:
         """Every row once more, after all of them; a packed row is made twice as long."""
-        assert self.asked is None
+        assert self.label_positions is None
         along = dict.fromkeys(self.tensors(), 0)
-        if self.longest is not None:
-            along |= {"source": 1, "target": 1, "answers": 1}
+        if self.max_lengths is not None:
+            along |= {"source": 1, "target": 1, "labels": 1}
         doubled: dict[str, Any] = {name: _twice(tensor, along[name]) for name, tensor in self.tensors().items()}
         doubled |= {"source_tokens": 2 * self.source_tokens, "target_tokens": 2 * self.target_tokens}
-        return replace(self._with(doubled), twins=True)
+        return replace(self._with(doubled), doubled=True)
 
     def _with(self, tensors: dict[str, Any]) -> Batch:
         return replace(self, **tensors)
 
 
 @dataclass(frozen=True)
-class Sequences:
+class RaggedArray:
     """Ids of many sequences one after the other, and their lengths."""
 
-    flat: Ids
+    values: Ids
     lengths: NDArray[np.int64]
 
     def padded(self, pad: int, multiples: tuple[int, int] = (1, 1)) -> Ids:
@@ -124,145 +133,152 @@ class Sequences:
             -(-number // multiple) * multiple
             for number, multiple in zip((len(self.lengths), int(self.lengths.max())), multiples)
         )
-        shape = (count, longest, *self.flat.shape[1:])
+        shape = (count, longest, *self.values.shape[1:])
         rows = np.zeros(shape, np.float32) if len(shape) > 2 else np.full(shape, pad, np.int64)
-        rows[: len(self.lengths)][np.arange(longest) < self.lengths[:, None]] = self.flat
+        rows[: len(self.lengths)][np.arange(longest) < self.lengths[:, None]] = self.values
         return rows
 
     def packed(self, pad: int, width: int) -> Ids:
         """1 S ids, or 1 S F vectors."""
-        shape = (1, width, *self.flat.shape[1:])
+        shape = (1, width, *self.values.shape[1:])
         row = np.zeros(shape, np.float32) if len(shape) > 2 else np.full(shape, pad, np.int64)
-        row[0, : len(self.flat)] = self.flat
+        row[0, : len(self.values)] = self.values
         return row
 
-    def room(self, width: int, count: int, longest: int) -> NDArray[np.int64]:
+    def packed_lengths(self, width: int, count: int, longest: int) -> NDArray[np.int64]:
         """The lengths in `count` places, and after them what they leave of a width, in pieces that are no longer."""
         lengths = np.zeros(count + -(-width // longest), np.int64)
         lengths[: len(self.lengths)] = self.lengths
-        left = width - len(self.flat)
+        left = width - len(self.values)
         pieces = np.minimum(longest, left - longest * np.arange(-(-left // longest)))
         lengths[count : count + len(pieces)] = pieces
         return lengths
 
-    def twice(self) -> Sequences:
-        return Sequences(np.concatenate((self.flat, self.flat)), np.tile(self.lengths, 2))
+    def repeated(self) -> RaggedArray:
+        return RaggedArray(np.concatenate((self.values, self.values)), np.tile(self.lengths, 2))
 
-    def where(self, kept: NDArray[np.bool_], others: Sequences) -> Sequences:
+    def where(self, kept: NDArray[np.bool_], others: RaggedArray) -> RaggedArray:
         """These sequences where `kept` is true, the others elsewhere."""
         if kept.all():
             return self
-        starts = np.where(kept, _starts(self.lengths), len(self.flat) + _starts(others.lengths))
+        starts = np.where(kept, _starts(self.lengths), len(self.values) + _starts(others.lengths))
         lengths = np.where(kept, self.lengths, others.lengths)
         places = np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
-        return Sequences(np.concatenate((self.flat, others.flat))[places], lengths)
+        return RaggedArray(np.concatenate((self.values, others.values))[places], lengths)
 
 
-def read(side: Side, indices: Indices) -> Sequences:
+def read_rows(side: StoreColumn, indices: Indices) -> RaggedArray:
     """Rows of a store as they are."""
     if side.features:
-        return joined([side.row(index) for index in indices.tolist()])
-    return Sequences(side.rows(indices), side.lengths[indices].astype(np.int64))
+        return concatenate_rows([side.row(index) for index in indices.tolist()])
+    return RaggedArray(side.rows(indices), side.lengths[indices].astype(np.int64))
 
 
-def framed(inner: Sequences, before: Sequence[int], after: Sequence[int]) -> Sequences:
+def add_framing(inner: RaggedArray, before: Sequence[int], after: Sequence[int]) -> RaggedArray:
     """Sequences with symbols around them, all at once: no loop over sentences."""
     lengths = inner.lengths
     around = lengths + len(before) + len(after)
     starts = _starts(around)
     flat = np.empty(int(around.sum()), np.int64)
     inside = np.arange(int(lengths.sum())) + np.repeat(starts + len(before) - _starts(lengths), lengths)
-    flat[inside] = inner.flat
+    flat[inside] = inner.values
     for place, symbol in enumerate(before):
         flat[starts + place] = symbol
     for place, symbol in enumerate(after):
         flat[starts + len(before) + lengths + place] = symbol
-    return Sequences(flat, around)
+    return RaggedArray(flat, around)
 
 
 def _starts(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     return np.cumsum(lengths) - lengths
 
 
-def joined(rows: Sequence[Ids]) -> Sequences:
-    return Sequences(np.concatenate(rows), np.array([len(row) for row in rows], np.int64))
+def concatenate_rows(rows: Sequence[Ids]) -> RaggedArray:
+    return RaggedArray(np.concatenate(rows), np.array([len(row) for row in rows], np.int64))
 
 
 @dataclass(frozen=True)
-class Contents:
+class BatchArrays:
     """What goes into a batch, before it is laid out; `answers` are to the source's tokens where `aligned`."""
 
-    source: Sequences
-    target: Sequences
-    answers: Sequences
+    source: RaggedArray
+    target: RaggedArray
+    labels: RaggedArray
     aligned: bool = False
-    types: Sequences | None = None
-    labels: NDArray[np.int64] | None = None
+    token_type_ids: RaggedArray | None = None
+    sentence_labels: NDArray[np.int64] | None = None
 
     @staticmethod
-    def plain(source: Sequences, target: Sequences, framing: Framing) -> Contents:
+    def from_pairs(source: RaggedArray, target: RaggedArray, framing: Framing) -> BatchArrays:
         """Pairs with their framing; there is none around vectors."""
-        if source.flat.ndim == 1:
-            source = framed(source, framing.before, framing.after)
-        return Contents(source, framed(target, (framing.start,), ()), framed(target, (), (framing.end,)))
+        if source.values.ndim == 1:
+            source = add_framing(source, framing.source_prefix, framing.source_suffix)
+        return BatchArrays(source, add_framing(target, (framing.bos,), ()), add_framing(target, (), (framing.eos,)))
 
     @staticmethod
-    def of(made: Sequence[Row], aligned: bool, pad: int) -> Contents:
+    def from_rows(made: Sequence[BatchRow], aligned: bool, pad: int) -> BatchArrays:
         """Rows that an objective has made."""
-        source = joined([row.source for row in made])
-        types = None if made[0].types is None else joined([row.types for row in made if row.types is not None])
-        labels = np.array([row.label for row in made])
+        source = concatenate_rows([row.source for row in made])
+        types = (
+            None
+            if made[0].token_type_ids is None
+            else concatenate_rows([row.token_type_ids for row in made if row.token_type_ids is not None])
+        )
+        labels = np.array([row.sentence_label for row in made])
         if not aligned:
-            fed, answers = joined([row.target[:-1] for row in made]), joined([row.target[1:] for row in made])
-            return Contents(source, fed, answers, False, types, labels)
-        answers = joined([row.target for row in made])
-        ids = answers.flat.astype(np.int64)  # as they come from a store, they may know no number below 0
-        asked = Sequences(np.where(ids == pad, NOTHING, ids), answers.lengths)
-        return Contents(source, Sequences(np.empty(0, np.int64), 0 * source.lengths), asked, True, types, labels)
+            fed, answers = (
+                concatenate_rows([row.target[:-1] for row in made]),
+                concatenate_rows([row.target[1:] for row in made]),
+            )
+            return BatchArrays(source, fed, answers, False, types, labels)
+        answers = concatenate_rows([row.target for row in made])
+        ids = answers.values.astype(np.int64)  # as they come from a store, they may know no number below 0
+        asked = RaggedArray(np.where(ids == pad, IGNORE_INDEX, ids), answers.lengths)
+        return BatchArrays(source, RaggedArray(np.empty(0, np.int64), 0 * source.lengths), asked, True, types, labels)
 
-    def padded(self, indices: Indices, framing: Framing, multiples: tuple[int, int] = (1, 1)) -> Batch:
+    def to_padded_batch(self, indices: Indices, framing: Framing, multiples: tuple[int, int] = (1, 1)) -> Batch:
         """Rows and widths up to the next multiple; a row that is there for this alone has one token and no answer."""
         source, target = (side.padded(framing.pad, multiples) for side in (self.source, self.target))
-        answers, asked = self.answers.padded(NOTHING, multiples), None
+        answers, asked = self.labels.padded(IGNORE_INDEX, multiples), None
         if self.aligned:
-            asked = np.flatnonzero(answers != NOTHING)
+            asked = np.flatnonzero(answers != IGNORE_INDEX)
             answers = answers.reshape(-1)[asked]
-        types = None if self.types is None else self.types.padded(0, multiples)
+        types = None if self.token_type_ids is None else self.token_type_ids.padded(0, multiples)
         more = np.ones(len(source) - len(indices), np.int64)
         lengths = [
             np.concatenate((side.lengths, more * min(1, ids.shape[1])))
             for side, ids in ((self.source, source), (self.target, target))
         ]
-        labels = None if self.labels is None else np.concatenate((self.labels, more * NOTHING))
+        labels = None if self.sentence_labels is None else np.concatenate((self.sentence_labels, more * IGNORE_INDEX))
         return self._batch(indices, source, target, (lengths[0], lengths[1]), answers, asked, types, labels)
 
-    def packed(
+    def to_packed_batch(
         self, indices: Indices, framing: Framing, widths: tuple[int, int], count: int, longest: tuple[int, int]
     ) -> Batch:
         """One row of a width, or the next larger one that its sequences fit, where they turned out longer."""
         sides = (self.source, self.target)
-        source_width, target_width = (_wide_enough(width, len(side.flat)) for width, side in zip(widths, sides))
+        source_width, target_width = (_wide_enough(width, len(side.values)) for width, side in zip(widths, sides))
         source_longest, target_longest = (
             _wide_enough(most, int(side.lengths.max()) - 1) for most, side in zip(longest, sides)
         )
         longest = source_longest, target_longest
         source = self.source.packed(framing.pad, source_width)
         target = self.target.packed(framing.pad, target_width)
-        answers = self.answers.packed(NOTHING, source_width if self.aligned else target_width)
+        answers = self.labels.packed(IGNORE_INDEX, source_width if self.aligned else target_width)
         asked = None
         if self.aligned:
-            found = np.flatnonzero(answers[0] != NOTHING)
+            found = np.flatnonzero(answers[0] != IGNORE_INDEX)
             asked = np.zeros(_wide_enough(max(64, source_width // 16), len(found), step=1.0), np.int64)
             asked[: len(found)] = found
-            answers = np.where(np.arange(len(asked)) < len(found), answers[0, asked], NOTHING)
+            answers = np.where(np.arange(len(asked)) < len(found), answers[0, asked], IGNORE_INDEX)
         lengths = self._lengths((source_width, target_width), count, longest)
-        types = None if self.types is None else self.types.packed(0, source_width)
+        types = None if self.token_type_ids is None else self.token_type_ids.packed(0, source_width)
         return self._batch(indices, source, target, lengths, answers, asked, types, None, longest)
 
     def _lengths(self, widths: tuple[int, int], count: int, longest: tuple[int, int]) -> tuple[Ids, Ids]:
         """Of both sides, as many: what is left of either is never looked at from elsewhere."""
         sides = zip((self.source, self.target), widths, longest)
-        source, target = (side.room(width, count, most) for side, width, most in sides)
+        source, target = (side.packed_lengths(width, count, most) for side, width, most in sides)
         size = max(len(source), len(target))
         return np.pad(source, (0, size - len(source))), np.pad(target, (0, size - len(target)))
 
@@ -287,12 +303,12 @@ class Contents:
             from_numpy(lengths[1]),
             from_numpy(answers),
             indices,
-            source_tokens=len(self.source.flat),
-            target_tokens=int((self.answers.flat != NOTHING).sum()),
-            asked=None if asked is None else from_numpy(asked),
-            types=None if types is None else from_numpy(types),
-            labels=None if labels is None else from_numpy(labels),
-            longest=longest,
+            source_tokens=len(self.source.values),
+            target_tokens=int((self.labels.values != IGNORE_INDEX).sum()),
+            label_positions=None if asked is None else from_numpy(asked),
+            token_type_ids=None if types is None else from_numpy(types),
+            sentence_labels=None if labels is None else from_numpy(labels),
+            max_lengths=longest,
         )
 
 

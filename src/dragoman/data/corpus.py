@@ -21,16 +21,16 @@ from dragoman.errors import UserError, unknown_name
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-LONGEST_LINE = 2**24  # bytes; a file without newlines must not be read into memory whole
-SIGNALS = (".npy", ".npz")  # files of numpy's arrays
-GZIP = b"\x1f\x8b"  # never the start of UTF-8 text, so the content and not the name decides
+MAX_LINE_BYTES = 2**24  # bytes; a file without newlines must not be read into memory whole
+FEATURE_SUFFIXES = (".npy", ".npz")  # files of numpy's arrays
+GZIP_MAGIC = b"\x1f\x8b"  # never the start of UTF-8 text, so the content and not the name decides
 SUFFIXES = {".tsv": "tsv", ".jsonl": "jsonl"}  # formats by the file's name; any other name is text
 UNREADABLE = (".csv", ".json", ".parquet", ".arrow", ".xml", ".tmx", ".bz2", ".xz", ".zst", ".zip")
 
 Key = int | str
 
 
-class Pair(NamedTuple):
+class SentencePair(NamedTuple):
     """A sentence and its translation (None where the reading is monolingual), and where they stand (from line 1).
 
     A source that is no text has its vectors beside it, S F.
@@ -40,9 +40,9 @@ class Pair(NamedTuple):
     target: str | None
     corpus: str
     line: int
-    signal: NDArray[Any] | None = None
-    follows: bool = False  # the line before is of the same document
-    unit: str = ""  # names what is held out together, a part of a document; the source alone if empty
+    features: NDArray[Any] | None = None
+    follows_previous: bool = False  # the line before is of the same document
+    holdout_unit: str = ""  # names what is held out together, a part of a document; the source alone if empty
 
 
 @dataclass(frozen=True)
@@ -68,40 +68,40 @@ class Corpus:
         return [self.source] if self.target is None else [self.source, self.target]
 
 
-def read(corpora: Iterable[Corpus]) -> Iterator[Pair]:
+def read_pairs(corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
     """The sentence pairs of all corpora, one after the other."""
     for corpus in corpora:
-        yield from _read_text(corpus) if format_of(corpus) == "text" else _read_fields(corpus, sides=2)
+        yield from _read_text(corpus) if file_format(corpus) == "text" else _read_fields(corpus, sides=2)
 
 
-def read_monolingual(corpora: Iterable[Corpus]) -> Iterator[Pair]:
+def read_monolingual(corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
     """The source sentences of all corpora, with target None."""
     for corpus in corpora:
-        if format_of(corpus) == "text":
-            for line, sentence in sentences(corpus.source):
-                yield Pair(sentence, None, corpus.name, line)
+        if file_format(corpus) == "text":
+            for line, sentence in read_lines(corpus.source):
+                yield SentencePair(sentence, None, corpus.name, line)
         else:
             yield from _read_fields(corpus, sides=1)
 
 
-def kind_of(corpus: Corpus) -> str:
+def detect_data_format(corpus: Corpus) -> str:
     """What a corpus holds, by its files and first line.
 
     `pairs`, `text` (one side alone), `turns` of dialogues, or `signals`: vectors in the place of the source's text.
     """
-    if corpus.source.suffix.lower() in SIGNALS and not corpus.format:
+    if corpus.source.suffix.lower() in FEATURE_SUFFIXES and not corpus.format:
         return "signals"
-    format = format_of(corpus)
+    format = file_format(corpus)
     if format == "jsonl":
-        line, text = next(iter(sentences(corpus.source)))
-        if corpus.source_key is None and turns_of(text, corpus.source, line) is not None:
+        line, text = next(iter(read_lines(corpus.source)))
+        if corpus.source_key is None and parse_turns(text, corpus.source, line) is not None:
             return "turns"
         alone = corpus.target_key is None and "target" not in _record(text, corpus.source, line)
         return "text" if alone and corpus.source_key is not None else "pairs"
     return "pairs" if format == "tsv" or corpus.target is not None else "text"
 
 
-def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[Pair]:
+def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
     """Dialogues, one a line, as sources whose turns are parted by tabs; target None.
 
     A line is a JSON object with `turns`, a list of texts said by turns, or `messages`, a list of objects with `role`
@@ -109,10 +109,10 @@ def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[Pair]:
     system may come first: it becomes the beginning of the first user turn.
     """
     for corpus in corpora:
-        for line, text in sentences(corpus.source):
+        for line, text in read_lines(corpus.source):
             turns = text.split("\t")
-            if format_of(corpus) == "jsonl":
-                found = turns_of(text, corpus.source, line)
+            if file_format(corpus) == "jsonl":
+                found = parse_turns(text, corpus.source, line)
                 if found is None:
                     raise UserError(f"{corpus.source}, line {line:,} has neither 'turns' nor 'messages'")
                 turns = [" ".join(turn.split("\t")) for turn in found]
@@ -120,10 +120,10 @@ def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[Pair]:
                 raise UserError(
                     f"{corpus.source}, line {line:,} is no dialogue: it has {len(turns)} turn, not 2 or more"
                 )
-            yield Pair("\t".join(turns), None, corpus.name, line)
+            yield SentencePair("\t".join(turns), None, corpus.name, line)
 
 
-def turns_of(text: str, path: Path, line: int) -> list[str] | None:
+def parse_turns(text: str, path: Path, line: int) -> list[str] | None:
     """The turns of a dialogue in JSON, or None if it is something else."""
     record = _record(text, path, line)
     turns = record.get("turns")
@@ -160,7 +160,7 @@ def _said(messages: Any, where: str) -> list[str]:
     return [f"{said[0]}\n{said[1]}", *said[2:]] if system else said
 
 
-def format_of(corpus: Corpus) -> str:
+def file_format(corpus: Corpus) -> str:
     """`text`, `tsv` or `jsonl`: as declared, or by the file's name; a file that cannot be read as any is rejected."""
     format = corpus.format or _named_format(corpus.source)
     if format not in ("text", *FIELDS):
@@ -188,7 +188,7 @@ def _named_format(path: Path) -> str:
     return SUFFIXES.get(suffix, "text")
 
 
-def _read_text(corpus: Corpus) -> Iterator[Pair]:
+def _read_text(corpus: Corpus) -> Iterator[SentencePair]:
     if corpus.target is None:
         raise UserError(f"{corpus.source} is one side of a parallel corpus: name the target file too")
     source, target, name = _lines(corpus.source), _lines(corpus.target), corpus.name
@@ -200,26 +200,26 @@ def _read_text(corpus: Corpus) -> Iterator[Pair]:
                 f"{corpus.source} has {_count(counts[0])} but {corpus.target} has {_count(counts[1])}: "
                 f"line counts of a parallel corpus must match"
             )
-        yield Pair(_decode(left, corpus.source, line), _decode(right, corpus.target, line), name, line)
+        yield SentencePair(_decode(left, corpus.source, line), _decode(right, corpus.target, line), name, line)
 
 
-def _read_fields(corpus: Corpus, sides: int) -> Iterator[Pair]:
-    return split_fields(corpus, sentences(corpus.source), sides)
+def _read_fields(corpus: Corpus, sides: int) -> Iterator[SentencePair]:
+    return split_fields(corpus, read_lines(corpus.source), sides)
 
 
-def split_fields(corpus: Corpus, lines: Iterable[tuple[int, str]], sides: int) -> Iterator[Pair]:
+def split_fields(corpus: Corpus, lines: Iterable[tuple[int, str]], columns: int) -> Iterator[SentencePair]:
     """The columns of numbered TSV lines, or the values of JSON lines: the source, and with `sides` 2 the target too."""
-    format, name = format_of(corpus), corpus.name
+    format, name = file_format(corpus), corpus.name
     split, defaults = FIELDS[format]
     given = (corpus.source_key, corpus.target_key)
-    keys: list[Key] = [default if key is None else key for key, default in zip(given, defaults)][:sides]
+    keys: list[Key] = [default if key is None else key for key, default in zip(given, defaults)][:columns]
     if format == "tsv":
         if wrong := [key for key in keys if not str(key).isdecimal()]:
             raise UserError(f"{corpus.source}: a key of tsv must be a column number from 0, not {wrong[0]!r}")
         keys = [int(key) for key in keys]
     for line, text in lines:
         fields = split(text, keys, corpus.source, line)
-        yield Pair(fields[0], fields[1] if sides == 2 else None, name, line)
+        yield SentencePair(fields[0], fields[1] if columns == 2 else None, name, line)
 
 
 def _split_columns(text: str, keys: Sequence[Key], path: Path, line: int) -> list[str]:
@@ -266,9 +266,9 @@ FIELDS: dict[str, tuple[Callable[[str, Sequence[Key], Path, int], list[str]], tu
 }
 
 
-def sentences(path: Path, may_be_empty: bool = False) -> Iterator[tuple[int, str]]:
+def read_lines(path: Path, allow_empty: bool = False) -> Iterator[tuple[int, str]]:
     """The lines of a file with their numbers, from 1; a file without lines is an error unless it may be empty."""
-    for line, raw in enumerate(_lines(path, may_be_empty), 1):
+    for line, raw in enumerate(_lines(path, allow_empty), 1):
         yield line, _decode(raw, path, line)
 
 
@@ -284,13 +284,13 @@ def _decode(raw: bytes, path: Path, line: int) -> str:
 def _lines(path: Path, may_be_empty: bool = False) -> Iterator[bytes]:
     """The lines of a file, ended by a line feed alone: U+2028, form feeds and the like stay inside a sentence."""
     line = 0
-    with reading(path) as file:
+    with open_file(path) as file:
         stream: IO[bytes] = file
-        if file.peek(2)[:2] == GZIP:
+        if file.peek(2)[:2] == GZIP_MAGIC:
             stream = io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)), 2**18)
         try:
-            for line, raw in enumerate(iter(partial(stream.readline, LONGEST_LINE), b""), 1):
-                if len(raw) == LONGEST_LINE and raw[-1:] != b"\n":
+            for line, raw in enumerate(iter(partial(stream.readline, MAX_LINE_BYTES), b""), 1):
+                if len(raw) == MAX_LINE_BYTES and raw[-1:] != b"\n":
                     raise UserError(f"{path}, line {line:,} is longer than 16 MiB: one sentence a line is expected")
                 if line == 1:
                     raw = raw.removeprefix(codecs.BOM_UTF8)
@@ -304,7 +304,7 @@ def _lines(path: Path, may_be_empty: bool = False) -> Iterator[bytes]:
 
 
 @contextmanager
-def reading(path: Path) -> Iterator[io.BufferedReader]:
+def open_file(path: Path) -> Iterator[io.BufferedReader]:
     """The file opened for reading; what goes wrong with it is told in a sentence."""
     try:
         with path.open("rb") as file:

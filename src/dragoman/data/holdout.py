@@ -9,14 +9,14 @@ from hashlib import blake2b
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.corpus import Pair
+from dragoman.data.corpus import SentencePair
 
-MOST = 2_000  # pairs, unless told
-WAITING = 2**18  # hashes that are looked through together
+MAX_HOLDOUT_PAIRS = 2_000  # pairs, unless told
+MAX_BUFFERED_HASHES = 2**18  # hashes that are looked through together
 
 
 @dataclass(frozen=True)
-class HoldOut:
+class HoldoutSplit:
     """The pairs whose source text hashes to `threshold` or below: h(x) ≤ threshold.
 
     The source alone decides, so that every translation of a held-out sentence leaves the training corpus with it. The
@@ -28,20 +28,20 @@ class HoldOut:
     threshold: int
     pairs: int
 
-    def __contains__(self, pair: Pair) -> bool:
+    def __contains__(self, pair: SentencePair) -> bool:
         return _hash(pair) <= self.threshold
 
-    def valid(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+    def validation_pairs(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
         return (pair for pair in pairs if pair in self)
 
-    def train(self, pairs: Iterable[Pair]) -> Iterator[Pair]:
+    def training_pairs(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
         return (pair for pair in pairs if pair not in self)
 
 
-def hold_out(pairs: Iterable[Pair], size: int | None = None) -> HoldOut:
+def choose_holdout(pairs: Iterable[SentencePair], size: int | None = None) -> HoldoutSplit:
     """Chooses about `size` pairs in one pass over the corpus, by default as many as `holdout_size` says."""
     sampler = HoldoutSampler(size)
-    sampler.add(hashes_of(pairs))
+    sampler.add(source_hashes(pairs))
     return sampler.choose()
 
 
@@ -50,7 +50,9 @@ class HoldoutSampler:
 
     def __init__(self, size: int | None = None) -> None:
         self.size, self.total = size, 0
-        self.room = (MOST if size is None else size) + 2  # one more than can be chosen, and one that never is
+        self.room = (
+            MAX_HOLDOUT_PAIRS if size is None else size
+        ) + 2  # one more than can be chosen, and one that never is
         self.waiting: list[NDArray[np.uint64]] = []
         self.smallest = np.empty(0, np.uint64)
         self.counts = np.empty(0, np.int64)
@@ -60,7 +62,7 @@ class HoldoutSampler:
         if len(self.smallest) == self.room:
             hashes = hashes[hashes <= self.smallest[-1]]
         self.waiting.append(hashes)
-        if sum(map(len, self.waiting)) > WAITING:
+        if sum(map(len, self.waiting)) > MAX_BUFFERED_HASHES:
             self._sift()
 
     def _sift(self) -> None:
@@ -70,31 +72,31 @@ class HoldoutSampler:
         np.add.at(counts, which, np.concatenate([self.counts, np.ones(len(new), np.int64)]))
         self.smallest, self.counts, self.waiting = distinct[: self.room], counts[: self.room], []
 
-    def choose(self) -> HoldOut:
+    def choose(self) -> HoldoutSplit:
         self._sift()
         held = np.cumsum(self.counts)[:-1]  # of the k smallest hashes; never all of them
         if not len(held):
-            return HoldOut(threshold=-1, pairs=0)
-        size = holdout_size(self.total) if self.size is None else self.size
+            return HoldoutSplit(threshold=-1, pairs=0)
+        size = default_holdout_size(self.total) if self.size is None else self.size
         chosen = max(1, int(np.searchsorted(held, size, side="right")))
-        return HoldOut(threshold=int(self.smallest[chosen - 1]), pairs=int(held[chosen - 1]))
+        return HoldoutSplit(threshold=int(self.smallest[chosen - 1]), pairs=int(held[chosen - 1]))
 
 
-def hashes_of(pairs: Iterable[Pair]) -> NDArray[np.uint64]:
+def source_hashes(pairs: Iterable[SentencePair]) -> NDArray[np.uint64]:
     """Of the sources of the pairs that can be held out: those with text on both sides."""
     return np.fromiter((_hash(pair) for pair in pairs if _whole(pair)), np.uint64)
 
 
-def holdout_size(total: int) -> int:
+def default_holdout_size(total: int) -> int:
     """5 % of the corpus, but no less than 50 pairs (or a tenth, where that is less) and no more than 2,000."""
-    return max(1, min(MOST, max(total // 20, min(50, total // 10))))
+    return max(1, min(MAX_HOLDOUT_PAIRS, max(total // 20, min(50, total // 10))))
 
 
-def _whole(pair: Pair) -> bool:
+def _whole(pair: SentencePair) -> bool:
     return bool(pair.source.strip()) and (pair.target is None or bool(pair.target.strip()))
 
 
-def _hash(pair: Pair) -> int:
+def _hash(pair: SentencePair) -> int:
     return int.from_bytes(
-        blake2b((pair.unit or pair.source).encode(), digest_size=8, salt=b"hold out").digest(), "little"
+        blake2b((pair.holdout_unit or pair.source).encode(), digest_size=8, salt=b"hold out").digest(), "little"
     )

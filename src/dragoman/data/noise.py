@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import UserError
-from dragoman.text.symbols import MASK, PAD
+from dragoman.text.special_tokens import MASK, PAD
 
 Ids = NDArray[Any]
 Indices = NDArray[np.int64]
@@ -26,7 +26,7 @@ Noise = Callable[[Ids, Random], Ids]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MaskWords:
+class MaskedLanguageModeling:
     """Some tokens are asked for: most of them hidden under a mask, some replaced by a random token, some kept.
 
     Devlin et al. 2019, “BERT: pre-training of deep bidirectional transformers for language understanding”, §3.1: of the
@@ -35,14 +35,14 @@ class MaskWords:
     word, whole words are chosen instead of tokens; what happens to their tokens is decided one by one all the same.
     """
 
-    vocabulary: int
-    first_word: int
+    vocab_size: int
+    first_token: int
     rate: float = 0.15
     random_share: float = 0.1
     keep_share: float = 0.1
     mask: int = MASK
     pad: int = PAD
-    begins: NDArray[np.bool_] | None = None
+    starts_word: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
         _check_rate(self.rate)
@@ -51,15 +51,15 @@ class MaskWords:
                 f"the shares of chosen words that are replaced at random and kept must be from 0 to 1 and at most 1 "
                 f"together, not {self.random_share} and {self.keep_share}"
             )
-        if not 0 <= self.first_word < self.vocabulary:
+        if not 0 <= self.first_token < self.vocab_size:
             raise UserError(
-                f"the first word must be a number from 0 to below the vocabulary's size {self.vocabulary}, "
-                f"not {self.first_word}"
+                f"the first word must be a number from 0 to below the vocabulary's size {self.vocab_size}, "
+                f"not {self.first_token}"
             )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
         """The noised ids, and the answers: the id that stood there where it is asked for, elsewhere `pad`."""
-        begins = np.ones(len(ids), bool) if self.begins is None else self.begins[ids]
+        begins = np.ones(len(ids), bool) if self.starts_word is None else self.starts_word[ids]
         begins[:1] = True  # a row may start inside a word
         words = np.cumsum(begins) - 1
         asked = np.zeros(int(begins.sum()), bool)
@@ -67,7 +67,7 @@ class MaskWords:
         chosen = asked[words]
         places = np.flatnonzero(chosen)
         fates = random.random(len(places))
-        drawn = self.first_word + _below(self.vocabulary - self.first_word, len(places), random)
+        drawn = self.first_token + _below(self.vocab_size - self.first_token, len(places), random)
         noised = ids.copy()
         noised[places] = np.select(
             [fates < self.keep_share, fates < self.keep_share + self.random_share], [ids[places], drawn], self.mask
@@ -76,7 +76,7 @@ class MaskWords:
 
 
 @dataclass(frozen=True)
-class CorruptSpans:
+class SpanCorruption:
     """Spans of the row are cut out, and a sentinel is left for each; the target says what was behind the sentinels.
 
         source: kept₁ s₁ kept₂ s₂ … kept      target: s₁ lost₁ s₂ lost₂ … s_final
@@ -90,11 +90,11 @@ class CorruptSpans:
 
     sentinels: tuple[int, ...]
     rate: float = 0.15
-    mean_span: float = 3.0
+    mean_span_length: float = 3.0
 
     def __post_init__(self) -> None:
         _check_rate(self.rate)
-        _check_span(self.mean_span)
+        _check_span(self.mean_span_length)
         if len(self.sentinels) < 2:
             raise UserError(f"corrupting spans takes at least 2 sentinels, not {len(self.sentinels)}")
 
@@ -106,7 +106,7 @@ class CorruptSpans:
         if len(ids) < 2:
             return ids, sentinels[:1]
         noise = min(max(round(len(ids) * self.rate), 1), len(ids) - 1)
-        spans = min(max(round(noise / self.mean_span), 1), noise, len(ids) - noise)
+        spans = min(max(round(noise / self.mean_span_length), 1), noise, len(ids) - noise)
         lost = _segments(noise, spans, random)
         kept = _segments(len(ids) - noise + 2, spans + 1, random) - np.array([1, *[0] * (spans - 1), 1])
         used = min(spans, len(sentinels) - 1)
@@ -122,7 +122,7 @@ class CorruptSpans:
 
 
 @dataclass(frozen=True)
-class Infill:
+class TextInfilling:
     """Text infilling: spans, whose lengths are Poisson distributed, become one mask each, and empty ones insert a mask.
 
     Lewis et al. 2020, “BART: denoising sequence-to-sequence pre-training …”, §2.2. Spans are drawn until they hold the
@@ -130,12 +130,12 @@ class Infill:
     """
 
     rate: float = 0.3
-    mean_span: float = 3.0
+    mean_span_length: float = 3.0
     mask: int = MASK
 
     def __post_init__(self) -> None:
         _check_rate(self.rate)
-        _check_span(self.mean_span)
+        _check_span(self.mean_span_length)
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         noise = _count(len(ids), self.rate, random)
@@ -152,15 +152,15 @@ class Infill:
 
     def _spans(self, noise: int, random: Random) -> Indices:
         """The lengths of spans that hold `noise` tokens together."""
-        drawn = _poisson(self.mean_span, noise, random)
+        drawn = _poisson(self.mean_span_length, noise, random)
         while drawn.sum() < noise:
-            drawn = np.concatenate([drawn, _poisson(self.mean_span, noise, random)])
+            drawn = np.concatenate([drawn, _poisson(self.mean_span_length, noise, random)])
         ends = np.minimum(np.cumsum(drawn), noise)
         return np.diff(ends[: int(np.searchsorted(ends, noise)) + 1], prepend=0)
 
 
 @dataclass(frozen=True)
-class MaskTokens:
+class TokenMasking:
     """Some tokens become the mask (Lewis et al. 2020, §2.2)."""
 
     rate: float
@@ -176,7 +176,7 @@ class MaskTokens:
 
 
 @dataclass(frozen=True)
-class Delete:
+class TokenDeletion:
     """Some tokens are left out, and nothing says where (Lewis et al. 2020, §2.2); at least one token is kept."""
 
     rate: float
@@ -191,18 +191,18 @@ class Delete:
 
 
 @dataclass(frozen=True)
-class PermuteSentences:
+class SentencePermutation:
     """The sentences of a row in a random order (Lewis et al. 2020, §2.2); each of the ids `ends` ends a sentence."""
 
-    ends: tuple[int, ...]
+    sentence_ends: tuple[int, ...]
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        sentences = np.split(ids, np.flatnonzero(np.isin(ids[:-1], self.ends)) + 1)
+        sentences = np.split(ids, np.flatnonzero(np.isin(ids[:-1], self.sentence_ends)) + 1)
         return np.concatenate([sentences[number] for number in _pick(len(sentences), len(sentences), random)])
 
 
 @dataclass(frozen=True)
-class Rotate:
+class DocumentRotation:
     """The row begins at a random token, and what was before it follows at the end (Lewis et al. 2020, §2.2)."""
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
@@ -211,7 +211,7 @@ class Rotate:
 
 
 @dataclass(frozen=True)
-class Shuffle:
+class LocalShuffle:
     """Tokens change places, but none moves by more than `distance`.
 
         order = argsort(i + u_i),  u_i uniform in [0, distance + 1)
@@ -219,19 +219,19 @@ class Shuffle:
     Lample et al. 2018, “Unsupervised machine translation using monolingual corpora only”, §2.3.
     """
 
-    distance: int = 3
+    max_distance: int = 3
 
     def __post_init__(self) -> None:
-        if self.distance < 0:
-            raise UserError(f"the distance that a token may move must be at least 0, not {self.distance}")
+        if self.max_distance < 0:
+            raise UserError(f"the distance that a token may move must be at least 0, not {self.max_distance}")
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        places = np.arange(len(ids)) + (self.distance + 1) * random.random(len(ids))
+        places = np.arange(len(ids)) + (self.max_distance + 1) * random.random(len(ids))
         return ids[np.argsort(places, kind="stable")]
 
 
 @dataclass(frozen=True)
-class Chain:
+class NoiseChain:
     """Several noises, one after the other."""
 
     steps: tuple[Noise, ...]

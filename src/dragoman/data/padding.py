@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 
-def padded(rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
+def pad_rows(rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
     """B T ids with `pad` after them, or B S F vectors with zeros after them, and B lengths."""
     lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     inside = np.arange(lengths.max()) < lengths[:, None]  # B T

@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-from dragoman.data.corpus import Pair
+from dragoman.data.corpus import SentencePair
 
 POOR_FIT = 1.5  # times the tokens per character of the text that a tokenizer was learned from
 MANY_TOKENS = 0.6  # per character, where that text is not known
 LONG_WORDS = 15  # characters per word, from which on a text is written without spaces
 
-SHOWN = 3  # places and samples that are kept of each kind
+MAX_SHOWN = 3  # places and samples that are kept of each kind
 WORTH_A_WARNING = 0.05
 
 
 @dataclass(frozen=True)
-class Lengths:
+class LengthStats:
     """A distribution of lengths; quantiles are the smallest length that covers the share."""
 
     total: int
@@ -29,7 +29,7 @@ class Lengths:
     max: int
 
     @classmethod
-    def of(cls, counts: Mapping[int, int]) -> Lengths:
+    def from_histogram(cls, counts: Mapping[int, int]) -> LengthStats:
         """From a histogram: how many sentences there are of each length."""
         lengths = np.array(sorted(counts))
         covered = np.cumsum([counts[length] for length in lengths])
@@ -40,15 +40,15 @@ class Lengths:
 
 
 @dataclass(frozen=True)
-class SideReport:
+class ColumnReport:
     """One side of the corpus; `unknown` is the share of its tokens that the vocabulary does not know.
 
     Vectors, which may stand in the place of tokens, have neither words nor characters.
     """
 
-    words: Lengths | None
-    characters: Lengths | None
-    tokens: Lengths
+    words: LengthStats | None
+    characters: LengthStats | None
+    tokens: LengthStats
     unknown: float
 
     @property
@@ -58,20 +58,20 @@ class SideReport:
 
 
 @dataclass
-class Found:
+class Occurrences:
     """How many pairs show something, and the places of the first few."""
 
     pairs: int = 0
     first: list[str] = field(default_factory=list)
 
-    def add(self, pair: Pair) -> None:
+    def add(self, pair: SentencePair) -> None:
         self.pairs += 1
-        if self.pairs <= SHOWN:
+        if self.pairs <= MAX_SHOWN:
             self.first.append(f"{pair.corpus}:{pair.line}")
 
-    def merge(self, later: Found) -> None:
+    def merge(self, later: Occurrences) -> None:
         self.pairs += later.pairs
-        self.first += later.first[: SHOWN - len(self.first)]
+        self.first += later.first[: MAX_SHOWN - len(self.first)]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Overlap:
 
 
 @dataclass(frozen=True)
-class Sample:
+class SampleSegmentation:
     """A sentence as the model will see it: its pieces, and the text that they decode to."""
 
     source: str
@@ -99,7 +99,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Memory:
+class MemoryEstimate:
     """An estimate of training memory in bytes: weights, gradients and two Adam moments in float32, and activations."""
 
     parameters: int
@@ -108,7 +108,7 @@ class Memory:
     total: int
 
     @classmethod
-    def of(cls, parameters: int, activations: int) -> Memory:
+    def for_adam(cls, parameters: int, activations: int) -> MemoryEstimate:
         return cls(parameters, 16 * parameters, activations, 16 * parameters + activations)
 
 
@@ -118,16 +118,16 @@ class Preflight:
 
     read: int
     pairs: int
-    source: SideReport
-    target: SideReport | None
+    source: ColumnReport
+    target: ColumnReport | None
     ratio: float | None  # target tokens a source token
     duplicates: int
-    identical: Found
-    lopsided: Found
-    dropped: dict[str, Found]
+    identical: Occurrences
+    lopsided: Occurrences
+    dropped: dict[str, Occurrences]
     overlaps: list[Overlap]
-    samples: list[Sample]
-    memory: Memory | None
+    samples: list[SampleSegmentation]
+    memory: MemoryEstimate | None
     #: tokens per character of the text that the tokenizers of source and target were learned from, if it is known
     fertility: tuple[float | None, float | None] = (None, None)
     learned: bool = True  # from this text
@@ -147,7 +147,7 @@ class Preflight:
         out.append(f"  {'':18}{'total':>14} {'mean':>8} {'median':>7} {'95 %':>7} {'most':>7}")
         for name, side in (("source", self.source), ("target", self.target)):
             for unit in ("words", "characters", "tokens") if side else ():
-                of: Lengths | None = getattr(side, unit)
+                of: LengthStats | None = getattr(side, unit)
                 if of is None:
                     continue
                 row = f"{of.total:14,} {of.mean:8.1f} {of.median:7,} {of.p95:7,} {of.max:7,}"
@@ -196,7 +196,7 @@ def _warnings(report: Preflight) -> Iterator[str]:
         yield f"only {report.pairs:,} pairs: expect them to be learned by heart rather than understood"
 
 
-def _misfit(name: str, side: SideReport, usual: float | None) -> Iterator[str]:
+def _misfit(name: str, side: ColumnReport, usual: float | None) -> Iterator[str]:
     """A warning if a tokenizer splits a text into much smaller pieces than the text that it was learned from."""
     found, words = side.fertility, side.words
     if found is None or words is None or side.characters is None:
@@ -211,7 +211,7 @@ def _misfit(name: str, side: SideReport, usual: float | None) -> Iterator[str]:
     )
 
 
-def known_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | None, float | None]:
+def training_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | None, float | None]:
     """Tokens per character of the text that a run's tokenizers were learned from, by its preflight.json."""
     if not values.get("learned", True):
         source, target = values["fertility"]
@@ -230,7 +230,7 @@ def _percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %") if share >= 0.01 else "less than 1 %"
 
 
-def _found(what: str, found: Found) -> str:
+def _found(what: str, found: Occurrences) -> str:
     more = ", …" if found.pairs > len(found.first) else ""
     return f"{found.pairs:,}: {what} ({', '.join(found.first)}{more})"
 

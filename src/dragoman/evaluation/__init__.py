@@ -1,13 +1,12 @@
 """How good it is: BLEU, chrF, TER, perplexity, error rates, alignment error, and the tables that compare them."""
 
-from dragoman.evaluation.alignment import (
+from dragoman.evaluation.alignment_error import (
     Link,
     alignment_error_rate,
     format_pharaoh,
     parse_pharaoh,
     parse_sure_and_possible,
 )
-from dragoman.evaluation.comparison import Comparison, LengthBand, by_length, compare
 from dragoman.evaluation.error_rates import (
     edit_distance,
     exact_match,
@@ -16,48 +15,61 @@ from dragoman.evaluation.error_rates import (
     token_accuracy,
     word_error_rate,
 )
-from dragoman.evaluation.likelihood import LIKELIHOODS, bits_per_character, likelihood, perplexity, word_perplexity
-from dragoman.evaluation.measures import MEASURES, Measure, check, evaluate
-from dragoman.evaluation.score import References, Score
-from dragoman.evaluation.significance import Resampled, contrast_test, holm, resample, student_t_p_value
-from dragoman.evaluation.table import Estimate, csv_table, latex_table, table
-from dragoman.evaluation.translation import bleu, chrf, ter
+from dragoman.evaluation.likelihood import (
+    LIKELIHOOD_METRICS,
+    bits_per_character,
+    likelihood_metric,
+    perplexity,
+    word_perplexity,
+)
+from dragoman.evaluation.metric_score import MetricScore, References
+from dragoman.evaluation.metrics_by_name import METRICS, MetricFunction, check_metric_names, evaluate
+from dragoman.evaluation.paired_comparison import LengthBucket, PairedBootstrapResult, paired_bootstrap, score_by_length
+from dragoman.evaluation.significance import (
+    BootstrapScores,
+    bootstrap_scores,
+    contrast_test,
+    holm_correction,
+    student_t_p_value,
+)
+from dragoman.evaluation.table import MeanStd, format_csv, format_latex, format_table
+from dragoman.evaluation.translation_metrics import bleu, chrf, ter
 
 __all__ = [
-    "LIKELIHOODS",
-    "MEASURES",
-    "Comparison",
-    "Estimate",
-    "LengthBand",
+    "LIKELIHOOD_METRICS",
+    "METRICS",
+    "BootstrapScores",
+    "LengthBucket",
     "Link",
-    "Measure",
+    "MeanStd",
+    "MetricFunction",
+    "MetricScore",
+    "PairedBootstrapResult",
     "References",
-    "Resampled",
-    "Score",
     "alignment_error_rate",
     "bits_per_character",
     "bleu",
-    "by_length",
-    "check",
+    "bootstrap_scores",
+    "check_metric_names",
     "chrf",
-    "compare",
     "contrast_test",
-    "csv_table",
     "edit_distance",
     "evaluate",
     "exact_match",
+    "format_csv",
+    "format_latex",
     "format_pharaoh",
-    "holm",
+    "format_table",
+    "holm_correction",
     "item_error_rate",
-    "latex_table",
-    "likelihood",
+    "likelihood_metric",
+    "paired_bootstrap",
     "parse_pharaoh",
     "parse_sure_and_possible",
     "perplexity",
     "phoneme_error_rate",
-    "resample",
+    "score_by_length",
     "student_t_p_value",
-    "table",
     "ter",
     "token_accuracy",
     "word_error_rate",

@@ -12,26 +12,28 @@ from collections.abc import Callable, Hashable, Sequence
 from operator import eq
 
 from dragoman.errors import UserError
-from dragoman.evaluation.score import References, Score, references_of
+from dragoman.evaluation.metric_score import MetricScore, References, reference_lists
 
 
-def exact_match(hypotheses: Sequence[str], references: References) -> Score:
+def exact_match(hypotheses: Sequence[str], references: References) -> MetricScore:
     """The share of hypotheses that equal one of their references, character by character, in %."""
     right, items = _right(hypotheses, references)
-    return Score("exact match", 100 * right / items, "higher", unit="%", detail={"right": right, "items": items})
+    return MetricScore("exact match", 100 * right / items, "higher", unit="%", detail={"right": right, "items": items})
 
 
-def item_error_rate(hypotheses: Sequence[str], references: References) -> Score:
+def item_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
     """The share of items that equal none of their references, in %: 100 − exact match.
 
     This is what the spelling-to-sound literature calls word error rate (Yao and Zweig 2015), its items being words.
     """
     right, items = _right(hypotheses, references)
     wrong = items - right
-    return Score("item error rate", 100 * wrong / items, "lower", unit="%", detail={"wrong": wrong, "items": items})
+    return MetricScore(
+        "item error rate", 100 * wrong / items, "lower", unit="%", detail={"wrong": wrong, "items": items}
+    )
 
 
-def token_accuracy(hypotheses: Sequence[str], references: References) -> Score:
+def token_accuracy(hypotheses: Sequence[str], references: References) -> MetricScore:
     """The share of tokens that stand at their place, in %: tag accuracy where there is one tag a word.
 
         accuracy = 100 · Σ |{i : hᵢ = rᵢ}| / Σ max(|h|, |r|)
@@ -39,7 +41,7 @@ def token_accuracy(hypotheses: Sequence[str], references: References) -> Score:
     Tokens are separated by white space. Missing and surplus tokens count as wrong, so that 100 % means equality.
     """
     wrong, tokens = _nearest(hypotheses, references, _misplaced, "tokens")
-    return Score(
+    return MetricScore(
         "token accuracy",
         100 * (tokens - wrong) / tokens,
         "higher",
@@ -48,7 +50,7 @@ def token_accuracy(hypotheses: Sequence[str], references: References) -> Score:
     )
 
 
-def word_error_rate(hypotheses: Sequence[str], references: References) -> Score:
+def word_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
     """Words to insert, delete and substitute, in % of the reference words; it can exceed 100.
 
         WER = 100 · Σ edit distance(h, r) / Σ |r|
@@ -57,17 +59,17 @@ def word_error_rate(hypotheses: Sequence[str], references: References) -> Score:
     """
     errors, words = _nearest(hypotheses, references, _edits, "words")
     detail = {"errors": errors, "words": words}
-    return Score("word error rate", 100 * errors / words, "lower", unit="%", detail=detail)
+    return MetricScore("word error rate", 100 * errors / words, "lower", unit="%", detail=detail)
 
 
-def phoneme_error_rate(hypotheses: Sequence[str], references: References) -> Score:
+def phoneme_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
     """The word error rate's formula over phonemes, written with white space between them: "K AE T".
 
     Of several pronunciations the nearest counts, and the longest of equally near ones.
     """
     errors, phonemes = _nearest(hypotheses, references, _edits, "phonemes")
     detail = {"errors": errors, "phonemes": phonemes}
-    return Score("phoneme error rate", 100 * errors / phonemes, "lower", unit="%", detail=detail)
+    return MetricScore("phoneme error rate", 100 * errors / phonemes, "lower", unit="%", detail=detail)
 
 
 def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
@@ -99,7 +101,7 @@ def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
 
 
 def _right(hypotheses: Sequence[str], references: References) -> tuple[int, int]:
-    lists = references_of(hypotheses, references)
+    lists = reference_lists(hypotheses, references)
     return sum(hypothesis in among for hypothesis, among in zip(hypotheses, lists)), len(lists)
 
 
@@ -120,7 +122,7 @@ def _nearest(
 ) -> tuple[int, int]:
     """Errors, and the number of tokens they are a share of, summed over items, each against its nearest reference."""
     errors = size = 0
-    for hypothesis, among in zip(hypotheses, references_of(hypotheses, references)):
+    for hypothesis, among in zip(hypotheses, reference_lists(hypotheses, references)):
         tokens = hypothesis.split()
         counts = (count(tokens, reference.split()) for reference in among)
         item_errors, item_size = min(counts, key=lambda pair: (pair[0], -pair[1]))

@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from dragoman.errors import UserError
-from dragoman.evaluation.score import Score
+from dragoman.evaluation.metric_score import MetricScore
 
 #: measures computed from log-probabilities of given text, not from hypotheses
-LIKELIHOODS = ("perplexity", "word-perplexity", "bits-per-character")
+LIKELIHOOD_METRICS = ("perplexity", "word-perplexity", "bits-per-character")
 
 
-def perplexity(total_log_probability: float, tokens: int) -> Score:
+def perplexity(total_log_probability: float, tokens: int) -> MetricScore:
     """The number of equally likely tokens among which the model would be as unsure as it is: 1 is certainty.
 
         perplexity = exp(−(1/N) Σ ln p(yₜ | y₍<ₜ₎, x))
@@ -22,7 +22,7 @@ def perplexity(total_log_probability: float, tokens: int) -> Score:
     return _perplexity("perplexity", total_log_probability, tokens, "token")
 
 
-def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> Score:
+def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> MetricScore:
     """Perplexity per word, which compares across tokenizers.
 
     Words are separated by white space. The total includes the END of every text, so END counts as a word.
@@ -31,7 +31,7 @@ def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> Score
     return _perplexity("word perplexity", total_log_probability, words, "word")
 
 
-def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Score:
+def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> MetricScore:
     """−log₂ p of the texts per character, which compares across tokenizers.
 
     The total includes the END of every text, so each text has one character more: its line feed.
@@ -40,10 +40,10 @@ def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Sc
     if not characters:
         raise UserError("bits per character need at least one text, but there are 0")
     value = -total_log_probability / math.log(2) / characters
-    return Score("bits per character", value, "lower", detail={"characters": characters}, decimals=4)
+    return MetricScore("bits per character", value, "lower", detail={"characters": characters}, decimals=4)
 
 
-def likelihood(name: str, total_log_probability: float, tokens: int, texts: Sequence[str]) -> Score:
+def likelihood_metric(name: str, total_log_probability: float, tokens: int, texts: Sequence[str]) -> MetricScore:
     """A measure of LIKELIHOODS for texts whose tokens, END included, have this total log-probability."""
     if name == "perplexity":
         return perplexity(total_log_probability, tokens)
@@ -52,7 +52,7 @@ def likelihood(name: str, total_log_probability: float, tokens: int, texts: Sequ
     )
 
 
-def _perplexity(name: str, total_log_probability: float, count: int, unit: str) -> Score:
+def _perplexity(name: str, total_log_probability: float, count: int, unit: str) -> MetricScore:
     if count <= 0:
         raise UserError(f"{name} needs at least one {unit}, but there are {count}")
     cross_entropy = -total_log_probability / count
@@ -60,4 +60,4 @@ def _perplexity(name: str, total_log_probability: float, count: int, unit: str) 
         value = math.exp(cross_entropy)
     except OverflowError:  # a token of vanishing probability; exp of infinity itself does not overflow
         value = math.inf
-    return Score(name, value, "lower", detail={"cross_entropy": cross_entropy, f"{unit}s": count})
+    return MetricScore(name, value, "lower", detail={"cross_entropy": cross_entropy, f"{unit}s": count})

@@ -12,18 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.evaluation.score import References, references_of
-from dragoman.evaluation.translation import reference_streams
+from dragoman.evaluation.metric_score import References, reference_lists
+from dragoman.evaluation.translation_metrics import reference_streams
 
-SAMPLES = 10_000  # enough for p < 0.05 after a Holm correction for hundreds of comparisons
-SEED = 12345  # sacreBLEU's default, so that both draw the same resamples
-CHUNK = 2**22  # sentence numbers drawn at a time, which bounds memory
+NUM_RESAMPLES = 10_000  # enough for p < 0.05 after a Holm correction for hundreds of comparisons
+BOOTSTRAP_SEED = 12345  # sacreBLEU's default, so that both draw the same resamples
+MAX_DRAWS_IN_MEMORY = 2**22  # sentence numbers drawn at a time, which bounds memory
 
 Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class Resampled:
+class BootstrapScores:
     """Corpus scores of one system: one row per seed, on the test set and on bootstrap resamples of its sentences.
 
     Attributes:
@@ -38,14 +38,14 @@ class Resampled:
     sentences: int
 
 
-def resample(
+def bootstrap_scores(
     outputs: Sequence[Sequence[str]],
     references: References,
     *,
-    measure: str = "bleu",
-    samples: int = SAMPLES,
-    seed: int = SEED,
-) -> Resampled:
+    metric: str = "bleu",
+    samples: int = NUM_RESAMPLES,
+    seed: int = BOOTSTRAP_SEED,
+) -> BootstrapScores:
     """Score a system on bootstrap resamples of the test set (Koehn 2004).
 
     Args:
@@ -55,7 +55,7 @@ def resample(
         samples: number of resamples.
         seed: seed of the resampling, not of the training.
     """
-    statistics = [_statistics(output, references, measure) for output in outputs]
+    statistics = [_statistics(output, references, metric) for output in outputs]
     if not statistics:
         raise UserError("there is nothing to resample: give the outputs of at least one seed")
     if samples < 2:
@@ -65,7 +65,7 @@ def resample(
     count = len(sums)
     generator = np.random.default_rng(seed)
     resampled = np.empty((len(outputs), samples))
-    rows = max(1, CHUNK // count)
+    rows = max(1, MAX_DRAWS_IN_MEMORY // count)
     for start in range(0, samples, rows):
         drawn = generator.choice(count, size=(min(rows, samples - start), count), replace=True)
         offsets = count * np.arange(len(drawn))[:, None]
@@ -73,10 +73,10 @@ def resample(
         totals = np.tensordot(times.astype(np.float64), sums, 1)  # resamples, seeds, sufficient statistics
         for number, row in enumerate(totals):
             resampled[:, start + number] = [score(one) for one in row]
-    return Resampled(np.array([score(one) for one in sums.sum(0)]), resampled, count)
+    return BootstrapScores(np.array([score(one) for one in sums.sum(0)]), resampled, count)
 
 
-def contrast_test(systems: Sequence[Resampled], weights: Sequence[float]) -> tuple[float, float]:
+def contrast_test(systems: Sequence[BootstrapScores], weights: Sequence[float]) -> tuple[float, float]:
     """Test a weighted sum of system scores, such as A − B with the weights 1 and −1: its value and two-sided p-value.
 
     With one seed for each system this is paired bootstrap resampling: the p-value is the share of resamples in which
@@ -138,7 +138,7 @@ def _quadrature() -> tuple[Floats, Floats]:
     return nodes, node_weights
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def holm_correction(p_values: Sequence[float]) -> list[float]:
     """Adjust p-values for multiple comparisons (Holm 1979), which bounds the chance of any false claim.
 
     adjusted p₍ᵢ₎ = max over j ≤ i of min(1, (m − j + 1) p₍ⱼ₎),   p₍₁₎ ≤ p₍₂₎ ≤ … ≤ p₍ₘ₎
@@ -159,7 +159,7 @@ def _statistics(
     output: Sequence[str], references: References, measure: str
 ) -> tuple[Floats, Callable[[Floats], float]]:
     """Sufficient statistics of each sentence, and the corpus score from their sum."""
-    lists = references_of(output, references)
+    lists = reference_lists(output, references)
     if measure == "exact":
         right = [float(text in among) for text, among in zip(output, lists)]
         return np.array([[one, 1.0] for one in right]), lambda sums: 100 * float(sums[0] / sums[1])
@@ -167,7 +167,7 @@ def _statistics(
 
     metrics: dict[str, Callable[[], Any]] = {"bleu": lambda: BLEU(force=True), "chrf": CHRF}
     if measure not in metrics:
-        raise unknown_name("measure for a bootstrap", measure, [*metrics, "exact"])
+        raise unknown_name("metric for a bootstrap", measure, [*metrics, "exact"])
     metric = metrics[measure]()
     table = metric._extract_corpus_statistics(output, reference_streams(output, references))
     return np.array(table, np.float64), lambda sums: float(metric._compute_score_from_stats(sums).score)

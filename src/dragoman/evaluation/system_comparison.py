@@ -9,17 +9,24 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any
 
-from dragoman.evaluation.comparison import by_length
 from dragoman.evaluation.error_rates import exact_match
-from dragoman.evaluation.significance import SAMPLES, Resampled, contrast_test, format_p_value, holm, resample
-from dragoman.evaluation.table import Estimate
-from dragoman.evaluation.translation import bleu, chrf
+from dragoman.evaluation.paired_comparison import score_by_length
+from dragoman.evaluation.significance import (
+    NUM_RESAMPLES,
+    BootstrapScores,
+    bootstrap_scores,
+    contrast_test,
+    format_p_value,
+    holm_correction,
+)
+from dragoman.evaluation.table import MeanStd
+from dragoman.evaluation.translation_metrics import bleu, chrf
 
-LONG = 13  # words of the source from which a sentence counts as long
-LENGTH_EDGES = (4, 8, 12, 16, 20)  # words of the source
-LEVEL = 0.05  # significance level, after Holm's correction
-MIN_LONG_SENTENCES = 30  # fewer do not support a claim about long sentences
-SHUFFLED_RATIO = 2.0  # a system that translates scores this much higher than its shuffled outputs
+MIN_LONG_SENTENCE_WORDS = 13  # words of the source from which a sentence counts as long
+LENGTH_BUCKET_EDGES = (4, 8, 12, 16, 20)  # words of the source
+SIGNIFICANCE_LEVEL = 0.05  # significance level, after Holm's correction
+MIN_LONG_SENTENCE_COUNT = 30  # fewer do not support a claim about long sentences
+MIN_RATIO_TO_SHUFFLED_BLEU = 2.0  # a system that translates scores this much higher than its shuffled outputs
 
 
 @dataclass(frozen=True)
@@ -49,7 +56,7 @@ class SystemResult:
     def __init__(self, runs: Sequence[RunResult], sources: Sequence[str], references: Sequence[str]) -> None:
         self.runs, self.sources, self.references = list(runs), sources, references
         self.name, self.year, self.attention = runs[0].system, runs[0].year, runs[0].attention
-        self.long = [number for number, source in enumerate(sources) if len(source.split()) >= LONG]
+        self.long = [number for number, source in enumerate(sources) if len(source.split()) >= MIN_LONG_SENTENCE_WORDS]
 
     @cached_property
     def bleu(self) -> list[float]:
@@ -63,7 +70,7 @@ class SystemResult:
     def learned(self) -> list[bool]:
         """For each seed, whether its translations depend on their sources."""
         return [
-            score >= 1 and score >= SHUFFLED_RATIO * shuffled_bleu(run.texts, self.references)
+            score >= 1 and score >= MIN_RATIO_TO_SHUFFLED_BLEU * shuffled_bleu(run.texts, self.references)
             for run, score in zip(self.runs, self.bleu)
         ]
 
@@ -74,16 +81,16 @@ class SystemResult:
     def quality(self) -> dict[str, object]:
         """A row of the table: how good its translations are."""
         texts, references = self.long_texts()
-        long = Estimate.of([bleu(one, references).value for one in texts]) if self.long else None
+        long = MeanStd.of([bleu(one, references).value for one in texts]) if self.long else None
         return {
             "system": self.name,
             "year": str(self.year),
             "attention": "yes" if self.attention else "no",
-            "BLEU": Estimate.of(self.bleu),
-            f"BLEU, {LONG}+ words": long,
-            "chrF": Estimate.of([chrf(run.texts, self.references).value for run in self.runs]),
-            "exact %": Estimate.of(self.exact),
-            "perplexity": Estimate.of([run.perplexity for run in self.runs]),
+            "BLEU": MeanStd.of(self.bleu),
+            f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words": long,
+            "chrF": MeanStd.of([chrf(run.texts, self.references).value for run in self.runs]),
+            "exact %": MeanStd.of(self.exact),
+            "perplexity": MeanStd.of([run.perplexity for run in self.runs]),
         }
 
     def cost(self) -> dict[str, object]:
@@ -100,7 +107,9 @@ class SystemResult:
 
     def exact_by_length(self) -> list[tuple[str, float]]:
         """Exact match by source length, as a mean over seeds."""
-        seeds = [by_length(self.sources, run.texts, self.references, edges=LENGTH_EDGES) for run in self.runs]
+        seeds = [
+            score_by_length(self.sources, run.texts, self.references, edges=LENGTH_BUCKET_EDGES) for run in self.runs
+        ]
         return [(bands[0].words, sum(band.exact_match for band in bands) / len(bands)) for bands in zip(*seeds)]
 
     def _mean(self, value: Callable[[RunResult], float]) -> float:
@@ -108,25 +117,25 @@ class SystemResult:
 
 
 @dataclass(frozen=True)
-class Difference:
+class TestedDifference:
     """A tested difference between two systems or groups of systems; the better one is named first."""
 
     better: str
     worse: str
-    measure: str
+    metric: str
     difference: float
     p_value: float
     adjusted_p_value: float  # corrected for the number of tests
 
     @property
     def significant(self) -> bool:
-        return self.adjusted_p_value < LEVEL
+        return self.adjusted_p_value < SIGNIFICANCE_LEVEL
 
     def row(self) -> dict[str, object]:
         return {
             "better": self.better,
             "worse": self.worse,
-            "measure": self.measure,
+            "metric": self.metric,
             "difference": f"{self.difference:+.2f}",
             "p": f"{self.p_value:.4f}",
             "p, Holm": f"{self.adjusted_p_value:.4f}",
@@ -152,7 +161,7 @@ class SystemComparison:
         references: Sequence[str],
         budget: str,
         machine_dependent: bool = False,
-        samples: int = SAMPLES,
+        samples: int = NUM_RESAMPLES,
     ) -> None:
         names = list(dict.fromkeys(one.system for one in results))
         self.systems = [
@@ -169,7 +178,7 @@ class SystemComparison:
         return [one for one in self.systems if any(one.learned)]
 
     @cached_property
-    def differences(self) -> list[Difference]:
+    def differences(self) -> list[TestedDifference]:
         """Every pair of systems that have learned, and attention against no attention on long sentences."""
         resampled = {one.name: self._resample([run.texts for run in one.runs], self.references) for one in self.learned}
         tests: list[tuple[str, str, str, float, float]] = []
@@ -177,24 +186,24 @@ class SystemComparison:
             value, p = contrast_test([resampled[first.name], resampled[second.name]], [1.0, -1.0])
             tests.append((first.name, second.name, "BLEU", value, p))
         if attention := self._attention():
-            tests.append(("attention", "no attention", f"BLEU, {LONG}+ words", *attention))
-        adjusted = holm([test[-1] for test in tests])
+            tests.append(("attention", "no attention", f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words", *attention))
+        adjusted = holm_correction([test[-1] for test in tests])
         return [
-            Difference(*((first, second) if value >= 0 else (second, first)), measure, abs(value), p, corrected)
+            TestedDifference(*((first, second) if value >= 0 else (second, first)), measure, abs(value), p, corrected)
             for (first, second, measure, value, p), corrected in zip(tests, adjusted)
         ]
 
     def _attention(self) -> tuple[float, float] | None:
         """The mean of the systems with attention minus that of the others, on long sentences."""
         attending = [one.attention for one in self.learned]
-        if len(set(attending)) < 2 or len(self.learned[0].long) < MIN_LONG_SENTENCES:
+        if len(set(attending)) < 2 or len(self.learned[0].long) < MIN_LONG_SENTENCE_COUNT:
             return None
         counts = {kind: attending.count(kind) for kind in (True, False)}
         weights = [1 / counts[True] if yes else -1 / counts[False] for yes in attending]
         return contrast_test([self._resample(*one.long_texts()) for one in self.learned], weights)
 
-    def _resample(self, outputs: Sequence[Sequence[str]], references: Sequence[str]) -> Resampled:
-        return resample(outputs, references, measure="bleu", samples=self.samples)
+    def _resample(self, outputs: Sequence[Sequence[str]], references: Sequence[str]) -> BootstrapScores:
+        return bootstrap_scores(outputs, references, metric="bleu", samples=self.samples)
 
     @property
     def method(self) -> str:
@@ -206,7 +215,7 @@ class SystemComparison:
             else f"t-test with the variance between {seeds} seeds and over {self.samples:,} bootstrap resamples"
         )
         tests = f"{len(self.differences)} comparison{'' if len(self.differences) == 1 else 's'}"
-        return f"{test}, n = {self.sentences:,} sentences, two-sided, Holm correction for {tests}, level {LEVEL:g}"
+        return f"{test}, n = {self.sentences:,} sentences, two-sided, Holm correction for {tests}, level {SIGNIFICANCE_LEVEL:g}"
 
     @property
     def signature(self) -> str:
@@ -221,7 +230,7 @@ class SystemComparison:
         found += _not_learned(self.systems)
         if len(self.learned) > 1:
             found.append(self._against_best())
-        if any(one.measure != "BLEU" for one in self.differences):
+        if any(one.metric != "BLEU" for one in self.differences):
             found.append(self._about_attention())
         elif len({one.attention for one in self.systems}) == 2 and len({one.attention for one in self.learned}) == 1:
             found.append("Attention is not compared: only systems of one kind have learned to translate.")
@@ -233,8 +242,8 @@ class SystemComparison:
         return found
 
     def _against_best(self) -> str:
-        best = max(self.learned, key=lambda one: Estimate.of(one.bleu).mean)
-        pairs = [one for one in self.differences if one.measure == "BLEU" and best.name in (one.better, one.worse)]
+        best = max(self.learned, key=lambda one: MeanStd.of(one.bleu).mean)
+        pairs = [one for one in self.differences if one.metric == "BLEU" and best.name in (one.better, one.worse)]
         better = [
             f"{one.worse} (+{one.difference:.2f}, {format_p_value(one.adjusted_p_value)})"
             for one in pairs
@@ -245,14 +254,14 @@ class SystemComparison:
             for one in pairs
             if not one.significant
         ]
-        told = [f"Highest BLEU: {best.name}, {Estimate.of(best.bleu).figure}."]
+        told = [f"Highest BLEU: {best.name}, {MeanStd.of(best.bleu).formatted}."]
         told += [f"Significantly better than {', '.join(better)}."] if better else []
         told += [f"No significant difference from {', '.join(others)}."] if others else []
         return " ".join(told)
 
     def _about_attention(self) -> str:
-        (one,) = (one for one in self.differences if one.measure != "BLEU")
-        where = f"on the {len(self.learned[0].long):,} sentences of {LONG} or more words"
+        (one,) = (one for one in self.differences if one.metric != "BLEU")
+        where = f"on the {len(self.learned[0].long):,} sentences of {MIN_LONG_SENTENCE_WORDS} or more words"
         among = "in the mean over the systems that have learned"
         p = format_p_value(one.adjusted_p_value)
         if not one.significant:
@@ -292,7 +301,7 @@ def _not_learned(systems: Sequence[SystemResult]) -> list[str]:
     told = []
     lost = [one for one in systems if not any(one.learned)]
     if lost:
-        scores = ", ".join(f"{one.name} (BLEU {Estimate.of(one.bleu).figure})" for one in lost)
+        scores = ", ".join(f"{one.name} (BLEU {MeanStd.of(one.bleu).formatted})" for one in lost)
         they, have, its = ("It is", "has", "its") if len(lost) == 1 else ("They are", "have", "their")
         told.append(
             f"Not learned: {scores} {have} not learned to translate: {its} outputs score hardly more than against the "
@@ -313,6 +322,6 @@ def _without_texts(run: RunResult) -> dict[str, Any]:
 
 
 def _plain(value: object) -> object:
-    if isinstance(value, Estimate):
-        return {"mean": _plain(value.mean), "std": _plain(value.deviation)}
+    if isinstance(value, MeanStd):
+        return {"mean": _plain(value.mean), "std": _plain(value.std)}
     return None if isinstance(value, float) and not math.isfinite(value) else value

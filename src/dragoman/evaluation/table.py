@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
 
-from dragoman.evaluation.score import Score
+from dragoman.evaluation.metric_score import MetricScore
 
 LATEX_SPECIAL = {character: f"\\{character}" for character in "#$%&_{}"} | {
     "\\": r"\textbackslash{}",
@@ -22,33 +22,33 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "#$%&_{}"} | {
 
 
 @dataclass(frozen=True)
-class Estimate:
+class MeanStd:
     """The mean of several measurements and their standard deviation; None where there is only one."""
 
     mean: float
-    deviation: float | None = None
+    std: float | None = None
     decimals: int = 2
 
     @staticmethod
-    def of(values: Sequence[float], decimals: int = 2) -> Estimate:
+    def of(values: Sequence[float], decimals: int = 2) -> MeanStd:
         """Mean and sample standard deviation, with n − 1 in the denominator."""
         mean = sum(values) / len(values)
         if len(values) < 2:
-            return Estimate(mean, None, decimals)
+            return MeanStd(mean, None, decimals)
         variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-        return Estimate(mean, math.sqrt(variance), decimals)
+        return MeanStd(mean, math.sqrt(variance), decimals)
 
     @property
-    def figure(self) -> str:
+    def formatted(self) -> str:
         """As it is quoted: "38.10 ± 0.25"."""
         mean = f"{self.mean:,.{self.decimals}f}"
-        return mean if self.deviation is None else f"{mean} ± {self.deviation:,.{self.decimals}f}"
+        return mean if self.std is None else f"{mean} ± {self.std:,.{self.decimals}f}"
 
 
-Rows = Sequence[Mapping[str, object]]
+TableRows = Sequence[Mapping[str, object]]
 
 
-def table(rows: Rows, *, markdown: bool = False) -> str:
+def format_table(rows: TableRows, *, markdown: bool = False) -> str:
     """Rows of named values as aligned columns, numbers to the right; a value that a row lacks, or None, is a dash.
 
     Columns come in the order in which the rows first name them. Scores are shown as they are quoted, whole numbers with
@@ -61,7 +61,7 @@ def table(rows: Rows, *, markdown: bool = False) -> str:
         return ""
     columns = [[row.get(name) for row in rows] for name in names]
     cells = [[_plain(name, markdown), *_cells(column, markdown)] for name, column in zip(names, columns)]
-    numeric = [all(isinstance(value, Real | Score | Estimate | None) for value in column) for column in columns]
+    numeric = [all(isinstance(value, Real | MetricScore | MeanStd | None) for value in column) for column in columns]
     widths = [max(3, *map(cell_len, column)) if markdown else max(map(cell_len, column)) for column in cells]
 
     def line(texts: Sequence[str]) -> str:
@@ -76,7 +76,7 @@ def table(rows: Rows, *, markdown: bool = False) -> str:
     return "\n".join(map(line, [heading, rule, *body]))
 
 
-def csv_table(rows: Rows) -> str:
+def format_csv(rows: TableRows) -> str:
     """Rows as CSV with all digits. An estimate with a deviation takes two columns: NAME and "NAME, std"."""
     columns: dict[str, None] = {}
     plain: list[dict[str, object]] = []
@@ -84,12 +84,12 @@ def csv_table(rows: Rows) -> str:
         cells: dict[str, object] = {}
         for name, value in row.items():
             cells[name] = value
-            if isinstance(value, Score):
+            if isinstance(value, MetricScore):
                 cells[name] = value.value
-            elif isinstance(value, Estimate):
+            elif isinstance(value, MeanStd):
                 cells[name] = value.mean
-                if value.deviation is not None:
-                    cells[f"{name}, std"] = value.deviation
+                if value.std is not None:
+                    cells[f"{name}, std"] = value.std
         columns |= dict.fromkeys(cells)
         plain.append(cells)
     file = io.StringIO()
@@ -99,12 +99,12 @@ def csv_table(rows: Rows) -> str:
     return file.getvalue()
 
 
-def latex_table(rows: Rows) -> str:
+def format_latex(rows: TableRows) -> str:
     """Rows as a LaTeX tabular with the rules of the booktabs package."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     columns = [[row.get(name) for row in rows] for name in names]
     cells = [[_latex(name), *map(_latex, _cells(column, False))] for name, column in zip(names, columns)]
-    numeric = [all(isinstance(value, Real | Score | Estimate | None) for value in column) for column in columns]
+    numeric = [all(isinstance(value, Real | MetricScore | MeanStd | None) for value in column) for column in columns]
     heading, *body = (f"{' & '.join(line)} \\\\" for line in zip(*cells))
     layout = "".join("r" if right else "l" for right in numeric)
     lines = ["\\toprule", heading, "\\midrule", *body, "\\bottomrule"]
@@ -129,8 +129,8 @@ def _cells(column: Sequence[object], markdown: bool) -> list[str]:
             return "-"
         if isinstance(value, bool):
             return "yes" if value else "no"
-        if isinstance(value, Score | Estimate):
-            return value.figure
+        if isinstance(value, MetricScore | MeanStd):
+            return value.formatted
         if isinstance(value, Integral):
             return f"{int(value):,}"
         return f"{float(value):{style}}" if isinstance(value, Real) else _plain(str(value), markdown)

@@ -2,7 +2,26 @@
 
 from __future__ import annotations
 
-from dragoman.lens.look import look
-from dragoman.lens.seen import Alternative, Layer, Looks, Node, Seen, Side, Step, Tree
+from dragoman.lens.inspection_types import (
+    AttentionMap,
+    BeamNode,
+    BeamTree,
+    Inspection,
+    LayerPrediction,
+    TokenAlternative,
+    TokenizedText,
+    TokenPrediction,
+)
+from dragoman.lens.sentence_inspector import inspect_sentence
 
-__all__ = ["Alternative", "Layer", "Looks", "Node", "Seen", "Side", "Step", "Tree", "look"]
+__all__ = [
+    "AttentionMap",
+    "BeamNode",
+    "BeamTree",
+    "Inspection",
+    "LayerPrediction",
+    "TokenAlternative",
+    "TokenPrediction",
+    "TokenizedText",
+    "inspect_sentence",
+]

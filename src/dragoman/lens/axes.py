@@ -7,10 +7,10 @@ from collections.abc import Sequence
 
 Points = Sequence[tuple[float, float]]
 
-MOST_POINTS = 400  # of a curve: there are not many more pixels
+MAX_POINTS = 400  # of a curve: there are not many more pixels
 
 
-def ticks(low: float, high: float, most: int = 5) -> list[float]:
+def linear_ticks(low: float, high: float, max_steps: int = 5) -> list[float]:
     """Round numbers around a range, at most so many steps of 1, 2 or 5 times a power of ten apart.
 
     Zero is among them if it is near, or if the range is a single number.
@@ -19,10 +19,10 @@ def ticks(low: float, high: float, most: int = 5) -> list[float]:
         low, high = min(0.0, low), max(0.0, high)
     if high - low < 1e-300:
         high = 1.0
-    power = 10.0 ** math.floor(math.log10((high - low) / most))
+    power = 10.0 ** math.floor(math.log10((high - low) / max_steps))
     for step in (factor * power for factor in (1, 2, 5, 10, 20)):
         first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-        if last - first <= most:
+        if last - first <= max_steps:
             break
     return [float(f"{n * step:.12g}") for n in range(first, last + 1)]
 
@@ -46,10 +46,10 @@ def tick_label(value: float) -> str:
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(size, 1e5):
             return f"{value / size:g}{letter}"
-    return plain_number(value)
+    return format_number(value)
 
 
-def plain_number(value: float) -> str:
+def format_number(value: float) -> str:
     """A number to four figures: 12,345, 27.31, 0.000125, 3.2·10⁻⁶."""
     if not math.isfinite(value):
         return "–"
@@ -63,9 +63,9 @@ def plain_number(value: float) -> str:
     return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits > 0 else f"{value:,.0f}"
 
 
-def thin(points: Points, most: int = MOST_POINTS) -> Points:
+def downsample(points: Points, max_points: int = MAX_POINTS) -> Points:
     """No more points than so many: the means of neighbours where there are more."""
-    group = -(-len(points) // most)
+    group = -(-len(points) // max_points)
     if group <= 1:
         return points
     groups = [points[i : i + group] for i in range(0, len(points), group)]

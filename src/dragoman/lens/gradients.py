@@ -33,25 +33,25 @@ LEAST = 3  # pairs that a mean is taken over
 
 
 @dataclass(frozen=True)
-class Faded:
+class GradientPoint:
     """The mean size of a gradient over all pairs at one distance, and how that compares with the nearest."""
 
     distance: int
-    size: float
+    norm: float
     relative: float
     pairs: int
 
 
 @dataclass(frozen=True)
-class Gradients:
+class GradientReach:
     """Curves by what was derived; a model has those that it has parts for."""
 
     system: str
     sentences: int
-    curves: dict[str, tuple[Faded, ...]]
+    curves: dict[str, tuple[GradientPoint, ...]]
 
 
-class Sums:
+class NormsByDistance:
     """Sizes by distance."""
 
     def __init__(self) -> None:
@@ -63,37 +63,43 @@ class Sums:
         for distance, size in zip(distances.expand_as(sizes)[counted].tolist(), sizes[counted].tolist()):
             self.sizes.setdefault(distance, []).append(size)
 
-    def curve(self) -> tuple[Faded, ...]:
+    def curve(self) -> tuple[GradientPoint, ...]:
         means = {d: sum(some) / len(some) for d, some in sorted(self.sizes.items()) if len(some) >= LEAST}
         first = next(iter(means.values()), 1.0)
-        return tuple(Faded(d, size, size / first, len(self.sizes[d])) for d, size in means.items())
+        return tuple(GradientPoint(d, size, size / first, len(self.sizes[d])) for d, size in means.items())
 
 
-def gradients(run: Run, sources: Sequence[str], targets: Sequence[str], most: int = 24) -> Gradients:
+def measure_gradient_reach(
+    run: Run, sources: Sequence[str], targets: Sequence[str], max_positions: int = 24
+) -> GradientReach:
     """Over some sentences and their translations; of each up to `most` places are derived, evenly spread."""
     if len(sources) != len(targets) or not targets:
         raise UserError(f"{len(sources):,} sources came with {len(targets):,} targets: give at least one pair")
     model, framing = run.model, run.framing
-    if not model.writes:
+    if not model.can_generate:
         raise UserError(f"{run.folder} holds an encoder alone: gradients are those of what a decoder writes")
     if model.source_features is not None:
         raise UserError(f"{run.folder} reads vectors: gradients are shown for words")
-    source, source_lengths = run.pad(run.encode_sources(sources), framing.pad)
-    written = [[*ids, framing.end] for ids in run.target_tokenizer.encode_batch(list(targets))]
-    target, lengths = run.pad([[framing.start, *ids[:-1]] for ids in written], framing.pad)
-    answers, _ = run.pad(written, framing.pad)
+    source, source_lengths = run.pad_batch(run.encode_sources(sources), framing.pad)
+    written = [[*ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
+    target, lengths = run.pad_batch([[framing.bos, *ids[:-1]] for ids in written], framing.pad)
+    answers, _ = run.pad_batch(written, framing.pad)
     layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], lengths)
-    found: dict[str, Sums] = {"encoder": Sums(), "source": Sums(), "target": Sums()}
-    with torch.enable_grad(), leaves(run) as (embedded, states):
-        x, _ = model.features(source, layouts[0], target, layouts[1])
+    found: dict[str, NormsByDistance] = {
+        "encoder": NormsByDistance(),
+        "source": NormsByDistance(),
+        "target": NormsByDistance(),
+    }
+    with torch.enable_grad(), embedding_leaves(run) as (embedded, states):
+        x, _ = model.forward_features(source, layouts[0], target, layouts[1])
         log_p = at_least_float32(model.output(x)).log_softmax(-1).gather(2, answers[..., None])[..., 0]  # B T
-        for t in spread(target.shape[1], most):
+        for t in evenly_spaced(target.shape[1], max_positions):
             here = lengths > t
             derived = torch.autograd.grad(log_p[here, t].sum(), embedded, retain_graph=True)
             sizes = [at_least_float32(one).norm(dim=-1) for one in derived]  # B S and B T, or B S+T
             whole = torch.cat(sizes, 1).sum(1, keepdim=True).clamp(min=1e-30)  # B 1
             sizes = [one / whole for one in sizes]
-            if model.joins:
+            if model.is_decoder_only:
                 places = torch.arange(sizes[0].shape[1], device=source.device)
                 distances = source_lengths[:, None] + t + 1 - places
                 before, within = places < source_lengths[:, None], distances > 0
@@ -106,31 +112,31 @@ def gradients(run: Run, sources: Sequence[str], targets: Sequence[str], most: in
             places = torch.arange(target.shape[1], device=source.device)
             found["target"].add(t + 1 - places, sizes[1], here[:, None] & (places <= t))
         for state in states:
-            _within_encoder(found["encoder"], state, embedded[0], source_lengths, most)
+            _within_encoder(found["encoder"], state, embedded[0], source_lengths, max_positions)
     curves = {name: curve for name, sums in found.items() if (curve := sums.curve())}
-    return Gradients(run.config.system.name or "", len(sources), curves)
+    return GradientReach(run.config.system.name or "", len(sources), curves)
 
 
-def _within_encoder(sums: Sums, states: Tensor, embedded: Tensor, lengths: Tensor, most: int) -> None:
+def _within_encoder(sums: NormsByDistance, states: Tensor, embedded: Tensor, lengths: Tensor, most: int) -> None:
     direction = torch.randn(states.shape[-1], generator=torch.Generator().manual_seed(0)).to(states)
     direction = direction / direction.norm()
     places = torch.arange(states.shape[1], device=states.device)
-    for i in spread(states.shape[1], most):
+    for i in evenly_spaced(states.shape[1], most):
         here = lengths > i
         derived = torch.autograd.grad((states[here, i] @ direction).sum(), embedded, retain_graph=True)[0]
         real = here[:, None] & (places < lengths[:, None])
         sums.add((places - i).abs(), at_least_float32(derived).norm(dim=-1), real)
 
 
-def spread(count: int, most: int) -> list[int]:
+def evenly_spaced(count: int, max_count: int) -> list[int]:
     """Up to so many of the first numbers, evenly spread, first and last among them."""
-    if count <= most:
+    if count <= max_count:
         return list(range(count))
-    return sorted({round(n * (count - 1) / (most - 1)) for n in range(most)})
+    return sorted({round(n * (count - 1) / (max_count - 1)) for n in range(max_count)})
 
 
 @contextmanager
-def leaves(run: Run) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
+def embedding_leaves(run: Run) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
     """While it lasts: what comes out of the embeddings, as the leaves of every graph, and what the encoder makes."""
     embedded: list[Tensor] = []
     states: list[Tensor] = []

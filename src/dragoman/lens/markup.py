@@ -33,9 +33,9 @@ def join(*content: str) -> Markup:
 
 def escape(text: str) -> str:
     """The text as HTML and XML write it, with U+FFFD for what neither can."""
-    return html.escape(printable(text))
+    return html.escape(replace_control_characters(text))
 
 
-def printable(text: str) -> str:
+def replace_control_characters(text: str) -> str:
     """The text with U+FFFD for control characters: on a terminal they would be commands."""
     return _UNPRINTABLE.sub("\ufffd", text)

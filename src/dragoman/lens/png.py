@@ -8,7 +8,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from dragoman.errors import UserError
-from dragoman.lens.drawing import PAINTED, PALETTE
+from dragoman.lens.svg import CLASS_COLORS, PALETTE
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
 DENSITY = 2  # pixels of a PNG for each of the picture
@@ -35,7 +35,7 @@ STROKES = {"grid": 0.16, "axis": 0.55, "frame": 0.2, "box": 0.6, "lost": 0.35, "
 WIDTHS = {"way": 3.0, "curve": 2.0}
 
 
-def to_png(picture: str, dark: bool = False) -> bytes:
+def svg_to_png(picture: str, dark: bool = False) -> bytes:
     """A picture of the lens as PNG, on light paper or on dark."""
     try:
         from matplotlib import font_manager
@@ -53,7 +53,7 @@ def to_png(picture: str, dark: bool = False) -> bytes:
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.axis("off")
     installed = set(font_manager.get_font_names())
-    painter = Painter(axes, scheme, [name for name in FONTS if name in installed] or ["sans-serif"])
+    painter = SvgPainter(axes, scheme, [name for name in FONTS if name in installed] or ["sans-serif"])
     for element in root:
         painter.paint(element)
     written = BytesIO()
@@ -61,7 +61,7 @@ def to_png(picture: str, dark: bool = False) -> bytes:
     return written.getvalue()
 
 
-class Painter:
+class SvgPainter:
     """Paints elements one after the other, as a browser would."""
 
     def __init__(self, axes: Any, scheme: int, fonts: list[str]) -> None:
@@ -77,7 +77,7 @@ class Painter:
             paint[kind](element, (element.get("class") or "").split())
 
     def _colour(self, classes: list[str], what: str, default: str | None) -> str | None:
-        for kind, property_, colour in PAINTED:
+        for kind, property_, colour in CLASS_COLORS:
             if property_ == what and kind in classes:
                 return PALETTE[colour][self.scheme]
         return default

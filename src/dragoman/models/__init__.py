@@ -10,8 +10,8 @@ from dragoman.errors import UserError
 from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
-from dragoman.models.model import Model, Start
-from dragoman.models.replaced_tokens import ReplacedTokens, ReplacedTokensModel
+from dragoman.models.model import DecodingStart, Model
+from dragoman.models.replaced_token_detection import ReplacedTokens, ReplacedTokensModel
 from dragoman.models.usage import Usage
 from dragoman.parts.catalog import PARTS
 from dragoman.parts.spec import Spec, from_dict, to_dict
@@ -20,6 +20,7 @@ __all__ = [
     "MODELS",
     "DecoderOnly",
     "DecoderOnlyModel",
+    "DecodingStart",
     "EncoderDecoder",
     "EncoderDecoderModel",
     "EncoderOnly",
@@ -28,10 +29,9 @@ __all__ = [
     "ModelSpec",
     "ReplacedTokens",
     "ReplacedTokensModel",
-    "Start",
     "Usage",
-    "blueprint",
     "count_parameters",
+    "meta_model",
     "model_from_dict",
     "model_to_dict",
 ]
@@ -52,11 +52,11 @@ def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> Mo
     return model
 
 
-def blueprint(spec: ModelSpec) -> Model:
+def meta_model(spec: ModelSpec) -> Model:
     """The model with shapes and no memory."""
     with torch.device("meta"):
         return spec.build()
 
 
 def count_parameters(spec: ModelSpec) -> int:
-    return sum(weight.numel() for weight in blueprint(spec).parameters())
+    return sum(weight.numel() for weight in meta_model(spec).parameters())

@@ -11,9 +11,9 @@ from torch import Tensor, nn
 
 from dragoman.models.model import Model, position_limit
 from dragoman.models.usage import FILL, TAG, Usage
-from dragoman.parts.embedding import Embedding, NoOutput, OutputLayer, Transform
-from dragoman.parts.initial import Glorot, Normal, Orthogonal, Uniform
-from dragoman.parts.mixer import Ctx, Layout, name_parts
+from dragoman.parts.embedding import Embedding, IdentityOutput, OutputLayer, Transform
+from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
+from dragoman.parts.mixer import Context, Layout, assign_paths
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
 
@@ -28,74 +28,74 @@ class EncoderOnly(Spec):
     """
 
     dim: int
-    vocabulary: int
+    vocab_size: int
     encoder: Stack
     embedding: Embedding = field(default_factory=Embedding)
-    types: int = 0
-    outputs: int | None = None
-    tied: bool = True
+    token_types: int = 0
+    num_labels: int | None = None
+    tied_embeddings: bool = True
     output_bias: bool = True
     transform: Transform | None = None
-    pooled: int = 0
-    initial: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
+    pooled_labels: int = 0
+    initialization: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
 
     def build(self, dim: int = 0) -> EncoderOnlyModel:
         return EncoderOnlyModel(self)
 
 
 class EncoderOnlyModel(Model):
-    writes = False
+    can_generate = False
 
     def __init__(self, spec: EncoderOnly, source_embedding: nn.Module | None = None) -> None:
         """`source_embedding` is a table that is shared with another network."""
         super().__init__()
         self.spec: EncoderOnly = spec
-        labels = spec.vocabulary if spec.outputs is None else spec.outputs
-        self.vocabulary = labels or spec.dim
+        labels = spec.vocab_size if spec.num_labels is None else spec.num_labels
+        self.vocab_size = labels or spec.dim
         self.encoder = spec.encoder.build(spec.dim)
-        table = spec.embedding.table(spec.vocabulary, spec.dim)
+        table = spec.embedding.build_embedding(spec.vocab_size, spec.dim)
         self.source_embedding = table if source_embedding is None else source_embedding
-        self.types = nn.Embedding(spec.types, table.width) if spec.types else None
-        tied = table if spec.tied and spec.outputs is None else None
-        output = OutputLayer(labels, spec.dim, tied, spec.output_bias, spec.transform) if labels else NoOutput()
+        self.types = nn.Embedding(spec.token_types, table.width) if spec.token_types else None
+        tied = table if spec.tied_embeddings and spec.num_labels is None else None
+        output = OutputLayer(labels, spec.dim, tied, spec.output_bias, spec.transform) if labels else IdentityOutput()
         self.output: OutputLayer = output
         if tied is not None:
             self.output.weight = self.source_embedding.weight  # type: ignore[assignment]
-        self.pooler = Pooler(spec.dim, spec.pooled) if spec.pooled else None
-        spec.initial.initializer().apply(self)
-        name_parts(self)
+        self.pooler = Pooler(spec.dim, spec.pooled_labels) if spec.pooled_labels else None
+        spec.initialization.initializer().apply(self)
+        assign_paths(self)
 
     @property
     def usage(self) -> Usage | None:
         """Tokens are predicted under masks, labels for words; a model without an output layer has no command."""
-        return FILL if self.spec.outputs is None else TAG if self.spec.outputs else None
+        return FILL if self.spec.num_labels is None else TAG if self.spec.num_labels else None
 
     @property
-    def longest_source(self) -> int | None:
+    def max_source_length(self) -> int | None:
         return position_limit(self.encoder)
 
-    def encode(self, source: Tensor, ctx: Ctx, types: Tensor | None = None) -> Tensor:
+    def encode(self, source: Tensor, context: Context, token_types: Tensor | None = None) -> Tensor:
         """B S tokens and their segments (the first where not told) → B S D."""
         x = self.source_embedding(source)
         if self.types is not None:
-            x = x + self.types(torch.zeros_like(source) if types is None else types)
-        return self.encoder(x, ctx)[0]
+            x = x + self.types(torch.zeros_like(source) if token_types is None else token_types)
+        return self.encoder(x, context)[0]
 
-    def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+    def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         return source
 
-    def features(
+    def forward_features(
         self,
         source: Tensor,
         source_layout: Layout,
         target: Tensor | None = None,
         target_layout: Layout | None = None,
         recorder: dict[str, list[Tensor]] | None = None,
-        types: Tensor | None = None,
-    ) -> tuple[Tensor, Ctx]:
+        token_types: Tensor | None = None,
+    ) -> tuple[Tensor, Context]:
         """What the output layer reads at every source position, B S D; there is no target."""
-        ctx = Ctx(source_layout, recorder=recorder)
-        return self.encode(source, ctx, types), ctx
+        context = Context(source_layout, recorder=recorder)
+        return self.encode(source, context, token_types), context
 
     def forward(
         self,
@@ -103,10 +103,12 @@ class EncoderOnlyModel(Model):
         source_lengths: Tensor,
         target: Tensor | None = None,
         target_lengths: Tensor | None = None,
-        types: Tensor | None = None,
+        token_types: Tensor | None = None,
     ) -> Tensor:
         """B S → B S labels."""
-        return self.output(self.features(source, Layout.padded(source.shape[1], source_lengths), types=types)[0])
+        return self.output(
+            self.forward_features(source, Layout.padded(source.shape[1], source_lengths), token_types=token_types)[0]
+        )
 
 
 class Pooler(nn.Module):

@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.models.usage import Usage
 from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State
+from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec
 
 
 @dataclass
-class Start:
+class DecodingStart:
     """Where a search begins."""
 
     memory: Memory | None
     state: State
     tokens: Tensor  # R: the token that is fed first
     positions: Tensor  # R: its position
-    places: int  # how many positions there is room for; rows that are over stay at the last one
+    max_length: int  # how many positions there is room for; rows that are over stay at the last one
 
 
 class Model(nn.Module):
@@ -38,9 +38,9 @@ class Model(nn.Module):
     spec: Spec
     output: OutputLayer
     decoder: Mixer
-    vocabulary: int  # how many tokens the output layer tells apart
-    writes = True  # can it go on token by token?
-    joins = False  # are source and target one sequence?
+    vocab_size: int  # how many tokens the output layer tells apart
+    can_generate = True  # can it go on token by token?
+    is_decoder_only = False  # are source and target one sequence?
     source_features: int | None = None  # numbers a vector, where a source is vectors (B S F) and not tokens (B S)
 
     @property
@@ -48,65 +48,67 @@ class Model(nn.Module):
         """The command that uses a model of this kind, where nothing is known of how it was trained."""
         return None
 
-    def features(
+    def forward_features(
         self,
         source: Tensor,
         source_layout: Layout,
         target: Tensor,
         target_layout: Layout,
         recorder: dict[str, list[Tensor]] | None = None,
-    ) -> tuple[Tensor, Ctx]:
-        """What the output layer reads at every target position, B T D, and what the call has left in its ctx."""
+    ) -> tuple[Tensor, Context]:
+        """What the output layer reads at every target position, B T D, and what the call has left in its context."""
         raise NotImplementedError
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
         """Teacher forcing: padded tokens, B S and B T → B T V logits of the token after each."""
         layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
-        return self.output(self.features(source, layouts[0], target, layouts[1])[0])
+        return self.output(self.forward_features(source, layouts[0], target, layouts[1])[0])
 
-    def decode(self, target: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+    def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         """B T tokens → B T V logits of the token after each, and the state to go on from."""
         raise NotImplementedError
 
-    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> Start:
+    def start_decoding(
+        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+    ) -> DecodingStart:
         """Everything that a search begins with: `beam` rows a source, room for `longest` tokens after the source.
 
         `first` is the token that is fed first, the same for all or one a source (B).
         """
         raise UserError("this model labels its source and writes no text: use a system with a decoder")
 
-    def chosen(self, tokens: Tensor) -> Model:
+    def restrict_vocabulary(self, tokens: Tensor) -> Model:
         """The model that writes only some tokens (N), by their numbers among these; the weights are shared."""
         raise UserError(
             "this model reads what it writes as one sequence, which needs all words: leave the shortlist out"
         )
 
-    def reorder(self, state: State, rows: Tensor) -> State:
+    def reorder_state(self, state: State, rows: Tensor) -> State:
         """The state whose row r goes on with what row `rows[r]` has seen."""
-        return self.decoder.reorder(state, rows)
+        return self.decoder.reorder_state(state, rows)
 
-    def widened(self, state: State, rows: int, places: int) -> tuple[State, int]:
+    def grow_state(self, state: State, rows: int, places: int) -> tuple[State, int]:
         """The state with room for so many positions, or for as many as there can be; and how many there are now."""
         places = min(places, position_limit(self.decoder) or places)
         return _filled(self.decoder.init_state(rows, places, next(self.decoder.parameters())), state), places
 
-    def room(self, source_lengths: Tensor) -> Tensor | None:
+    def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
         """B: how many target tokens can be placed after such sources; None where there is no limit."""
         return None
 
-    def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+    def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         """How many places rows with sources and targets of such lengths take up: the longer of the two."""
         return np.maximum(source, target)
 
     @property
-    def longest_source(self) -> int | None:
+    def max_source_length(self) -> int | None:
         """How many source tokens can be placed."""
         return None
 
     @property
-    def packs(self) -> bool:
+    def supports_packing(self) -> bool:
         """Can it read packed rows?"""
-        return all(getattr(part, "packs", True) for part in self.modules() if part is not self)
+        return all(getattr(part, "supports_packing", True) for part in self.modules() if part is not self)
 
     @property
     def memory_paths(self) -> list[str]:
@@ -116,7 +118,7 @@ class Model(nn.Module):
 
 def position_limit(stack: nn.Module) -> int | None:
     """The longest sequence that a stack's positions can place."""
-    limits = [part.limit for part in stack.modules() if isinstance(part, Position) and part.limit is not None]
+    limits = [part.max_length for part in stack.modules() if isinstance(part, Position) and part.max_length is not None]
     return min(limits, default=None)
 
 

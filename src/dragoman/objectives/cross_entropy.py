@@ -11,18 +11,21 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from dragoman.data import NOTHING
+from dragoman.data import IGNORE_INDEX
 from dragoman.parts.precision import at_least_float32
 
-CHUNK = {"cpu": 2**23, "cuda": 2**28}  # logits that exist at a time: what a cache holds, what a GPU is busy with
+MAX_CHUNK_LOGITS = {
+    "cpu": 2**23,
+    "cuda": 2**28,
+}  # logits that exist at a time: what a cache holds, what a GPU is busy with
 
 
-def likelihoods(x: Tensor, weight: Tensor, bias: Tensor | None, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def token_metrics(x: Tensor, weight: Tensor, bias: Tensor | None, answers: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """What is lost, for measuring: N D, V D, V, N → `likelihood`, `spread`, `correct`, nothing to learn from."""
     sums = [_zero(x) for _ in range(3)]
-    for some, right in zip(x.split(size := rows(x, weight)), answers.split(size)):
+    for some, right in zip(x.split(size := chunk_rows(x, weight)), answers.split(size)):
         log_p = at_least_float32(torch.nn.functional.linear(some, weight, bias)).log_softmax(-1)
-        real = right != NOTHING
+        real = right != IGNORE_INDEX
         at_right = log_p.gather(1, right.clamp(min=0)[:, None])[:, 0]
         found = (log_p.argmax(-1) == right, -at_right, -log_p.mean(-1))
         for number, each in enumerate((found[1], found[2], found[0].to(log_p.dtype))):
@@ -30,12 +33,12 @@ def likelihoods(x: Tensor, weight: Tensor, bias: Tensor | None, answers: Tensor)
     return sums[0], sums[1], sums[2]
 
 
-def rows(x: Tensor, weight: Tensor) -> int:
+def chunk_rows(x: Tensor, weight: Tensor) -> int:
     """How many tokens make up a chunk."""
-    return max(1, CHUNK.get(x.device.type, 2**23) // weight.shape[0])
+    return max(1, MAX_CHUNK_LOGITS.get(x.device.type, 2**23) // weight.shape[0])
 
 
-class CrossEntropy(torch.autograd.Function):
+class FusedCrossEntropy(torch.autograd.Function):
     """Σ over the answers of −(1 − ε) log p(answer) − ε mean log p, from states x (N D) and the output layer W, b.
 
     With e = exp(logits − max) and s = Σ e a row, ∂/∂logits = e/s − (1 − ε) [answer] − ε/V. Neither the division by s
@@ -57,7 +60,7 @@ class CrossEntropy(torch.autograd.Function):
         for start in range(0, len(x), size):
             some, right = x[start : start + size], answers[start : start + size]
             logits = at_least_float32(some @ table.T)  # n V
-            real, right = (right != NOTHING).to(logits.dtype), right.clamp(min=0)[:, None]
+            real, right = (right != IGNORE_INDEX).to(logits.dtype), right.clamp(min=0)[:, None]
             if bias is not None:
                 logits += bias
             top = logits.amax(-1, keepdim=True)
@@ -90,7 +93,7 @@ class CrossEntropy(torch.autograd.Function):
         return of_x * scale.to(of_x.dtype), of_weight * scale, of_bias, None, None, None
 
 
-class TwinCrossEntropy(torch.autograd.Function):
+class RDropCrossEntropy(torch.autograd.Function):
     """The same for pairs of passes over the same answers that differ by dropout, and how far they differ.
 
     The rows of x are the first passes and then, in the same order, the second: Σ cross-entropy of both + α/2 Σ
@@ -120,7 +123,7 @@ class TwinCrossEntropy(torch.autograd.Function):
             some = both[:, start:stop].flatten(0, 1)  # 2n D
             right = answers[start:stop]
             logits = at_least_float32(some @ table.T)
-            real, right = (right != NOTHING).to(logits.dtype)[None, :, None], right.clamp(min=0)[None, :, None]
+            real, right = (right != IGNORE_INDEX).to(logits.dtype)[None, :, None], right.clamp(min=0)[None, :, None]
             log_p = (logits if bias is None else logits + bias).log_softmax(-1).unflatten(0, (2, -1))  # 2 n V
             p = log_p.exp()
             delta = log_p[:1] - log_p[1:]  # 1 n V
@@ -145,7 +148,7 @@ class TwinCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return (*CrossEntropy.backward(ctx, gradients[0]), None)
+        return (*FusedCrossEntropy.backward(ctx, gradients[0]), None)
 
 
 def _zero(x: Tensor) -> Tensor:

@@ -11,18 +11,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data import NOTHING, Batch, Row, Rows, Segments
+from dragoman.data import IGNORE_INDEX, Batch, BatchRow, RowBuilder, SubwordSamplers
 from dragoman.errors import UserError
 from dragoman.models import Model, Usage
 from dragoman.models.usage import TRANSLATE
-from dragoman.objectives.cross_entropy import CrossEntropy, TwinCrossEntropy, likelihoods, rows
+from dragoman.objectives.cross_entropy import FusedCrossEntropy, RDropCrossEntropy, chunk_rows, token_metrics
 from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.mixer import Ctx, Layout
+from dragoman.parts.mixer import Context, Layout
 from dragoman.text import Framing, Tokenizer
 
 #: what is written for a gap in a text: one piece, the span that was there, or the whole text again
-Gaps = Literal["piece", "span", "text"]
-Reads = Literal["pairs", "text", "documents", "tags", "turns"]
+Infilling = Literal["piece", "span", "text"]
+DataFormatName = Literal["pairs", "text", "documents", "tags", "turns"]
 
 
 @dataclass(frozen=True)
@@ -31,19 +31,19 @@ class Loss:
 
     total: Tensor
     count: Tensor
-    parts: dict[str, Tensor]
+    metrics: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
-class Material:
+class TaskContext:
     """What an objective has to work with."""
 
     model: Model
-    source: Tokenizer
-    target: Tokenizer
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
     framing: Framing
     label_smoothing: float = 0.0
-    dropout: float = 0.0  # of byte pairs
+    bpe_dropout: float = 0.0  # of byte pairs
 
 
 class Objective:
@@ -52,39 +52,39 @@ class Objective:
     An objective's settings are the keyword-only arguments of its `__init__`, plain values all.
     """
 
-    reads: ClassVar[Reads] = "pairs"
-    trains: ClassVar[tuple[type[Model], ...]] = ()  # the models that it can train
+    data_format: ClassVar[DataFormatName] = "pairs"
+    model_kind: ClassVar[tuple[type[Model], ...]] = ()  # the models that it can train
     aligned: bool = False  # is there an answer to every token, or a target to be written?
-    decodes: ClassVar[bool] = False  # is the model to be asked for whole targets when it is validated?
-    best: ClassVar[str] = "loss"  # the measure by which validations are compared
-    smooths: ClassVar[float] = 0.0  # label smoothing unless told
-    counts_source: ClassVar[bool] = False  # are the source's words foretold too, as part of the target?
+    generates: ClassVar[bool] = False  # is the model to be asked for whole targets when it is validated?
+    selection_metric: ClassVar[str] = "loss"  # the measure by which validations are compared
+    default_label_smoothing: ClassVar[float] = 0.0  # label smoothing unless told
+    predicts_source: ClassVar[bool] = False  # are the source's words foretold too, as part of the target?
     usage: ClassVar[Usage] = TRANSLATE  # the command that uses a run trained with it
-    also: ClassVar[tuple[str, ...]] = ()  # other commands that can use such a run
-    gaps: ClassVar[Gaps | None] = None  # how such a run fills gaps in a text
-    corrupts: ClassVar[bool] = False  # does it corrupt a text that the model must repair?
+    other_commands: ClassVar[tuple[str, ...]] = ()  # other commands that can use such a run
+    infilling: ClassVar[Infilling | None] = None  # how such a run fills gaps in a text
+    corrupts_input: ClassVar[bool] = False  # does it corrupt a text that the model must repair?
 
-    def __init__(self, material: Material) -> None:
-        if not isinstance(material.model, self.trains):
-            kinds = " or ".join(kind.__name__.removesuffix("Model") for kind in self.trains)
+    def __init__(self, task: TaskContext) -> None:
+        if not isinstance(task.model, self.model_kind):
+            kinds = " or ".join(kind.__name__.removesuffix("Model") for kind in self.model_kind)
             raise UserError(
                 f"this objective trains a model of kind {kinds}, but the system is of kind "
-                f"{type(material.model).__name__.removesuffix('Model')}: choose another objective or another system"
+                f"{type(task.model).__name__.removesuffix('Model')}: choose another objective or another system"
             )
-        if self.aligned and material.framing.pad == material.framing.end:
+        if self.aligned and task.framing.pad == task.framing.eos:
             raise UserError(
                 "this objective marks what is not asked with the symbol for padding, but here that is also the one "
                 "that ends a sentence: use a checkpoint with one of its own"
             )
-        self.material = material
-        self.rows: Rows | None = None  # None: plain pairs with their framing
-        self.segments: Segments = (None, None)  # segment source and target anew in every epoch
-        self.copies: int | None = None  # epochs after which the same rows come again; None: never
+        self.task = task
+        self.make_row: RowBuilder | None = None  # None: plain pairs with their framing
+        self.segmenters: SubwordSamplers = (None, None)  # segment source and target anew in every epoch
+        self.repeat_after_epochs: int | None = None  # epochs after which the same rows come again; None: never
 
     @classmethod
-    def reading(cls, settings: Mapping[str, Any]) -> Reads:
+    def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
         """How a corpus is read for this objective with such settings."""
-        return cls.reads
+        return cls.data_format
 
     def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
         raise NotImplementedError
@@ -93,46 +93,46 @@ class Objective:
         """The loss that compares checkpoints: that of training, unless it is not comparable from step to step."""
         return self(model, batch)
 
-    def width(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+    def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         """How wide rows of such lengths in the store will be, about."""
-        framing = self.material.framing
-        around = len(framing.before) + len(framing.after)
-        return self.material.model.width(source + around, target + 1)
+        framing = self.task.framing
+        around = len(framing.source_prefix) + len(framing.source_suffix)
+        return self.task.model.row_length(source + around, target + 1)
 
-    def sizes(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def packed_lengths(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """What rows of such lengths in the store will take up of the two rows of a packed batch, about."""
         if self.aligned:
-            return self.width(source, target), 0 * target
-        framing = self.material.framing
-        return source + len(framing.before) + len(framing.after), target + 1
+            return self.row_length(source, target), 0 * target
+        framing = self.task.framing
+        return source + len(framing.source_prefix) + len(framing.source_suffix), target + 1
 
     @classmethod
-    def supports(cls, command: str) -> bool:
+    def supports_command(cls, command: str) -> bool:
         """Whether a command of the command line can use a run trained with it."""
-        return command == cls.usage.command or command in cls.also
+        return command == cls.usage.command or command in cls.other_commands
 
-    def note(self, row: Row) -> str:
+    def describe_row(self, row: BatchRow) -> str:
         """What the model is told or asked besides the tokens of a row, for people to read."""
         return ""
 
     @property
-    def twins(self) -> bool:
+    def doubled(self) -> bool:
         """Does every row come twice, so that what dropout makes of it can be compared?"""
         return False
 
     @property
-    def steady(self) -> bool:
+    def static_shapes(self) -> bool:
         """Is a step the same computation whatever its number?"""
         return True
 
     @property
-    def packs(self) -> bool:
+    def supports_packing(self) -> bool:
         """Can its batches be packed?"""
-        return self.material.model.packs
+        return self.task.model.supports_packing
 
 
-def words_lost(
-    output: OutputLayer, features: Tensor, answers: Tensor, smoothing: float = 0.0, consistency: float = 0.0
+def token_loss(
+    output: OutputLayer, features: Tensor, labels: Tensor, smoothing: float = 0.0, rdrop_alpha: float = 0.0
 ) -> dict[str, Tensor]:
     """… D and as many answers → what is lost where there is an answer, summed up.
 
@@ -141,62 +141,62 @@ def words_lost(
     answers that were likeliest, when nothing is learned from it. With a `consistency` of more than 0 the second half of
     all is the first once more, and `divergence` is how far the two differ.
     """
-    x, right = features.flatten(0, -2), answers.flatten()
+    x, right = features.flatten(0, -2), labels.flatten()
     if x.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to wait until it knows how many
-        real = (right != NOTHING).nonzero()[:, 0]
+        real = (right != IGNORE_INDEX).nonzero()[:, 0]
         x, right = x[real], right[real]
-    x = output.hidden(x)
+    x = output.output_features(x)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    if torch.is_grad_enabled() and consistency:
-        size = rows(x, output.weight) // 2
-        total, likelihood, spread, divergence = TwinCrossEntropy.apply(
-            x, output.weight, output.bias, right, smoothing, consistency, size
+    if torch.is_grad_enabled() and rdrop_alpha:
+        size = chunk_rows(x, output.weight) // 2
+        total, likelihood, spread, divergence = RDropCrossEntropy.apply(
+            x, output.weight, output.bias, right, smoothing, rdrop_alpha, size
         )
         return {"total": total, "likelihood": likelihood, "spread": spread, "divergence": divergence}
     if torch.is_grad_enabled():
-        total, likelihood, spread = CrossEntropy.apply(
-            x, output.weight, output.bias, right, smoothing, rows(x, output.weight)
+        total, likelihood, spread = FusedCrossEntropy.apply(
+            x, output.weight, output.bias, right, smoothing, chunk_rows(x, output.weight)
         )
         return {"total": total, "likelihood": likelihood, "spread": spread}
-    likelihood, spread, correct = likelihoods(x, output.weight.to(x.dtype), output.bias, right)
+    likelihood, spread, correct = token_metrics(x, output.weight.to(x.dtype), output.bias, right)
     total = (1 - smoothing) * likelihood + smoothing * spread
     return {"total": total, "likelihood": likelihood, "spread": spread, "correct": correct}
 
 
-def loss_of(sums: dict[str, Tensor], answers: Tensor, auxiliary: Sequence[Tensor] = ()) -> Loss:
+def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary: Sequence[Tensor] = ()) -> Loss:
     """The loss of what was lost, and of what parts of the model want to be small for every answer."""
-    count = (answers != NOTHING).sum()
+    count = (labels != IGNORE_INDEX).sum()
     total = sums["total"]
     for wanted in auxiliary:
         total = total + wanted * count
     return Loss(total, count, {name: part.detach() for name, part in sums.items() if name != "total"})
 
 
-def answered(material: Material, output: OutputLayer, features: Tensor, batch: Batch, ctx: Ctx) -> Loss:
+def source_token_loss(task: TaskContext, output: OutputLayer, features: Tensor, batch: Batch, ctx: Context) -> Loss:
     """The loss of a batch whose answers are to tokens of its source."""
-    sums = words_lost(output, asked(features, batch), batch.answers, material.label_smoothing)
-    return loss_of(sums, batch.answers, ctx.losses)
+    sums = token_loss(output, labeled_features(features, batch), batch.labels, task.label_smoothing)
+    return reduce_loss(sums, batch.labels, ctx.auxiliary_losses)
 
 
-def asked(features: Tensor, batch: Batch) -> Tensor:
+def labeled_features(features: Tensor, batch: Batch) -> Tensor:
     """B S D → N D: only where there is an answer, so that the output layer does no work for the others."""
-    assert batch.asked is not None
-    return features.flatten(0, 1)[batch.asked]
+    assert batch.label_positions is not None
+    return features.flatten(0, 1)[batch.label_positions]
 
 
 def source_layout(batch: Batch) -> Layout:
-    if batch.longest is not None:
-        return Layout.one_row(batch.source.shape[1], batch.source_lengths, batch.longest[0])
+    if batch.max_lengths is not None:
+        return Layout.packed_row(batch.source.shape[1], batch.source_lengths, batch.max_lengths[0])
     return Layout.padded(batch.source.shape[1], batch.source_lengths)
 
 
 def target_layout(batch: Batch) -> Layout:
-    if batch.longest is not None:
-        return Layout.one_row(batch.target.shape[1], batch.target_lengths, batch.longest[1])
+    if batch.max_lengths is not None:
+        return Layout.packed_row(batch.target.shape[1], batch.target_lengths, batch.max_lengths[1])
     return Layout.padded(batch.target.shape[1], batch.target_lengths)
 
 
-def row(*parts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
+def concat_ids(*parts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
     """Tokens and symbols one after the other."""
     return np.concatenate([np.asarray(part, np.int64) for part in parts])

@@ -10,25 +10,25 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.gpu import KERNELS
-from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
-from dragoman.parts.norm import Unnormalised
+from dragoman.parts.attention_scores import Score
+from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State, beam_size
+from dragoman.parts.norm import Identity
 from dragoman.parts.positions import NoPosition, Position
-from dragoman.parts.score import Score
-from dragoman.parts.spec import Spec, built
+from dragoman.parts.spec import Spec, build_part
+from dragoman.parts.triton_support import TRITON_AVAILABLE
 from dragoman.parts.visibility import Causal, Visibility
 
 if torch.cuda.is_available():  # packed rows are for GPUs, and what they need takes a second to import
     from dragoman.parts.packed_attention import packed_attention, varying_attention
 
-if KERNELS:
+if TRITON_AVAILABLE:
     from dragoman.parts import kernels
 
 FEW = 32  # queries that our own kernels are for
 
 
 @dataclass(frozen=True)
-class Look:
+class AttentionArgs:
     """How one attention looks: what may be seen, where things stand, how a key answers a query."""
 
     visibility: Visibility | None = None  # None: everything
@@ -38,28 +38,32 @@ class Look:
     dropout: float = 0.0
     path: str = ""
     mask: Tensor | None = None  # B T S: what else must hold for a key to be seen
-    alike: tuple[object, ...] = ()  # what all that sees alike in a call has in common, so that it shares a mask
+    mask_key: tuple[object, ...] = ()  # what all that sees alike in a call has in common, so that it shares a mask
 
 
-def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, ctx: Ctx, look: Look) -> Tensor:
+def attend(
+    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, look: AttentionArgs
+) -> Tensor:
     """softmax(score(Q, K) + bias) V over what may be seen.
 
     query B H T E, key and value B G S E with G heads shared by H/G queries each → B H T E. A fused kernel wherever
     nobody needs the weights themselves; all ways agree. Packed rows on a GPU go block by block where that is compiled,
     and otherwise sequence by sequence.
     """
-    needs_weights = ctx.recorder is not None or look.score is not None or _adds_to_values(look)
-    if keys.starts is not None and not needs_weights and query.is_cuda and torch.compiler.is_compiling():
-        return packed_attention(query, key, value, queries, keys, ctx, look.visibility, look.positions, look.scale)
-    if keys.starts is not None and not needs_weights and query.is_cuda and _plain(look):
+    needs_weights = context.recorder is not None or look.score is not None or _adds_to_values(look)
+    if keys.cu_seqlens is not None and not needs_weights and query.is_cuda and torch.compiler.is_compiling():
+        return packed_attention(query, key, value, queries, keys, context, look.visibility, look.positions, look.scale)
+    if keys.cu_seqlens is not None and not needs_weights and query.is_cuda and _plain(look):
         return varying_attention(
             query, key, value, queries, keys, look.visibility is not None and look.visibility.causal, look.scale
         )
     everything = (look.visibility is None or look.visibility.full) and look.mask is None
-    if everything and keys.lengths is not None and _by_kernel(query, ctx, look):
-        return kernels.few_queries(query, key, value, keys.lengths, look.scale or 1 / math.sqrt(query.shape[-1]))
+    if everything and keys.lengths is not None and _by_kernel(query, context, look):
+        return kernels.short_query_attention(
+            query, key, value, keys.lengths, look.scale or 1 / math.sqrt(query.shape[-1])
+        )
     bias = _bias(query, queries, keys, look)
-    whole = queries is keys and queries.segments is None and bias is None
+    whole = queries is keys and queries.segment_ids is None and bias is None
     if (
         whole and look.visibility is not None and look.visibility.causal and not needs_weights
     ):  # padding on the right is hidden by causality itself
@@ -73,18 +77,18 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
             enable_gqa=key.shape[1] != query.shape[1],
         )
     mask = bias
-    if bias is None and not needs_weights and look.alike and not torch.is_grad_enabled():
-        mask = _added(queries, keys, ctx, look, query)
+    if bias is None and not needs_weights and look.mask_key and not torch.is_grad_enabled():
+        mask = _added(queries, keys, context, look, query)
     else:
-        visible = _visible(queries, keys, ctx, look)
+        visible = _visible(queries, keys, context, look)
         if needs_weights:
-            return _explicit(query, key, value, visible, bias, queries, keys, ctx, look)
+            return _explicit(query, key, value, visible, bias, queries, keys, context, look)
         if visible is not None:
             mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
     # Products only where every query sees a key: what is left over in a packed row may see none, and the softmax of
     # nothing is NaN. The fused kernel gives 0 there.
-    if key.stride(-2) == 1 and not look.dropout and keys.segments is None:
-        return by_products(query, key, value, mask, look.scale)
+    if key.stride(-2) == 1 and not look.dropout and keys.segment_ids is None:
+        return matmul_attention(query, key, value, mask, look.scale)
     return F.scaled_dot_product_attention(
         query,
         key,
@@ -96,20 +100,20 @@ def attend(query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Lay
     )
 
 
-def _by_kernel(query: Tensor, ctx: Ctx, look: Look) -> bool:
+def _by_kernel(query: Tensor, context: Context, look: AttentionArgs) -> bool:
     """Are there few enough queries for our own kernels, B H T E, and is it what these compute?"""
-    few = KERNELS and query.is_cuda and query.shape[2] <= FEW and not torch.is_grad_enabled()
-    return few and ctx.recorder is None and look.score is None and _plain(look) and not _adds_to_values(look)
+    few = TRITON_AVAILABLE and query.is_cuda and query.shape[2] <= FEW and not torch.is_grad_enabled()
+    return few and context.recorder is None and look.score is None and _plain(look) and not _adds_to_values(look)
 
 
-def for_products(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """B G S E each, in memory as a CPU's product of a few queries reads them, which is faster there than the kernel."""
     if key.device.type != "cpu" or torch.is_grad_enabled():
         return key, value
     return key.transpose(-1, -2).contiguous().transpose(-1, -2), value.contiguous()
 
 
-def by_products(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
+def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
     """Two products and a softmax; the queries that share a head's keys ask side by side.
 
     `mask`, B 1 T S or B H T S, is True where a key may be seen, or a number that is added to its score.
@@ -140,8 +144,8 @@ def _explicit(
     bias: Tensor | None,
     queries: Layout,
     keys: Layout,
-    ctx: Ctx,
-    look: Look,
+    context: Context,
+    look: AttentionArgs,
 ) -> Tensor:
     """The same with the weights written out: for the lens, and for scores that no kernel knows."""
     shared = query.shape[1] // key.shape[1]
@@ -156,62 +160,64 @@ def _explicit(
     if visible is not None:
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    if visible is not None and (look.visibility is not None or keys.segments is not None):
+    if visible is not None and (look.visibility is not None or keys.segment_ids is not None):
         # padding that sees nothing gets 0, as from the kernels
         weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
-    ctx.record(look.path, weights)
+    context.record(look.path, weights)
     weights = F.dropout(weights, look.dropout)
     y = weights @ value
     for position in look.positions:
-        extra = position.value(weights, queries.positions, keys.positions)
+        extra = position.value_bias(weights, queries.positions, keys.positions)
         y = y if extra is None else y + extra
     return y
 
 
-def _bias(query: Tensor, queries: Layout, keys: Layout, look: Look) -> Tensor | None:
+def _bias(query: Tensor, queries: Layout, keys: Layout, look: AttentionArgs) -> Tensor | None:
     """What the position parts add to the scores, to be broadcast to B H T S."""
-    biased = [position for position in look.positions if type(position).bias is not Position.bias]
+    biased = [position for position in look.positions if type(position).score_bias is not Position.score_bias]
     scaled = query * (look.scale or 1 / math.sqrt(query.shape[-1])) if biased else query
     total: Tensor | None = None
     for position in biased:
-        bias = position.bias(scaled, queries.positions, keys.positions)
+        bias = position.score_bias(scaled, queries.positions, keys.positions)
         if bias is not None:
             total = bias if total is None else total + bias
     return total
 
 
-def _plain(look: Look) -> bool:
+def _plain(look: AttentionArgs) -> bool:
     """Is it softmax(QKᵀ) V and no more, with everything or everything before visible?"""
-    biased = any(type(position).bias is not Position.bias for position in look.positions)
+    biased = any(type(position).score_bias is not Position.score_bias for position in look.positions)
     known = look.visibility is None or look.visibility.full or look.visibility.causal
     return known and not biased and not look.dropout
 
 
-def _adds_to_values(look: Look) -> bool:
-    return any(type(position).value is not Position.value for position in look.positions)
+def _adds_to_values(look: AttentionArgs) -> bool:
+    return any(type(position).value_bias is not Position.value_bias for position in look.positions)
 
 
-def _added(queries: Layout, keys: Layout, ctx: Ctx, look: Look, like: Tensor) -> Tensor | None:
+def _added(queries: Layout, keys: Layout, context: Context, look: AttentionArgs, like: Tensor) -> Tensor | None:
     """B 1 T S: −∞ where a query may not see a key, else 0; None where all is visible.
 
     Made once for all layers that ask and answer in the same places and see as much.
     """
-    if look.alike not in ctx.masks:
-        visible = _visible(queries, keys, ctx, look)
-        ctx.masks[look.alike] = None if visible is None else _numbers(visible[:, None], like)
-    return ctx.masks[look.alike]
+    if look.mask_key not in context.masks:
+        visible = _visible(queries, keys, context, look)
+        context.masks[look.mask_key] = None if visible is None else _numbers(visible[:, None], like)
+    return context.masks[look.mask_key]
 
 
-def _visible(queries: Layout, keys: Layout, ctx: Ctx, look: Look) -> Tensor | None:
+def _visible(queries: Layout, keys: Layout, context: Context, look: AttentionArgs) -> Tensor | None:
     """B T S, True where a query may see a key: visibility, padding and borders of packed sequences; None: all of it."""
     visibility = look.visibility
-    masks = [] if visibility is None or visibility.full else [visibility.see(queries.positions, keys.positions, ctx)]
+    masks = (
+        [] if visibility is None or visibility.full else [visibility.mask(queries.positions, keys.positions, context)]
+    )
     if look.mask is not None:
         masks.append(look.mask)
-    if (real := keys.real) is not None:
+    if (real := keys.token_mask) is not None:
         masks.append(real[:, None, :])
-    if keys.segments is not None and queries.segments is not None:
-        masks.append(queries.segments[:, :, None] == keys.segments[:, None, :])
+    if keys.segment_ids is not None and queries.segment_ids is not None:
+        masks.append(queries.segment_ids[:, :, None] == keys.segment_ids[:, None, :])
     visible = None
     for mask in masks:
         visible = mask if visible is None else visible & mask
@@ -247,14 +253,14 @@ class SelfAttention(Spec):
 
     heads: int = 8
     kv_heads: int | None = None
-    width: int | None = None  # of one head; D / heads unless told
+    head_dim: int | None = None  # of one head; D / heads unless told
     visibility: Spec = field(default_factory=Causal)
     position: Spec = field(default_factory=NoPosition)
     bias: bool = True
     dropout: float = 0.0
     scale: float | None = None
     output_bias: bool | None = None  # of W_O; as `bias` unless told
-    norm: Spec | None = None  # of queries and keys, head by head (Henry et al. 2020)
+    qk_norm: Spec | None = None  # of queries and keys, head by head (Henry et al. 2020)
 
     def build(self, dim: int) -> SelfAttentionMixer:
         return SelfAttentionMixer(self, dim)
@@ -264,16 +270,16 @@ class SelfAttentionMixer(Mixer):
     def __init__(self, spec: SelfAttention, dim: int) -> None:
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
-        self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
+        self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
         self.project = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.width, bias=spec.bias)
         self.blocks = {"project.weight": tuple(n * self.width for n in (self.heads, self.kv_heads, self.kv_heads))}
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
-        self.position = built(spec.position, self.width, Position)
-        self.visibility = built(spec.visibility, dim, Visibility)
-        self.query_norm = spec.norm.build(self.width) if spec.norm else Unnormalised()
-        self.key_norm = spec.norm.build(self.width) if spec.norm else Unnormalised()
-        self.packs = self.visibility.packs and self.position.packs and not spec.dropout
+        self.position = build_part(spec.position, self.width, Position)
+        self.visibility = build_part(spec.visibility, dim, Visibility)
+        self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
+        self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
+        self.supports_packing = self.visibility.supports_packing and self.position.supports_packing and not spec.dropout
         self.dropout, self.scale = spec.dropout, spec.scale
 
     @property
@@ -285,71 +291,75 @@ class SelfAttentionMixer(Mixer):
         shape = (batch, longest, self.kv_heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         groups = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E
         query, key, value = groups.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
         query, key = self.query_norm(query), self.key_norm(key)
-        positions = ctx.layout.positions
+        positions = context.layout.positions
         query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
         key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
-        shared = (ctx.shared,) if isinstance(ctx.shared, Position) else ()
+        shared = (context.shared_position,) if isinstance(context.shared_position, Position) else ()
         longest = x.shape[1] if state is None else state["key"].shape[1]
-        look = Look(
+        look = AttentionArgs(
             self.visibility,
             (self.position, *shared),
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
             path=self.path,
-            alike=("own", longest, self._sight) if ctx.layout.segments is None else (),
+            mask_key=("own", longest, self._sight) if context.layout.segment_ids is None else (),
         )
-        if state is not None and x.shape[1] == 1 and self.visibility.causal and _by_kernel(query, ctx, look):
-            return self.output(self._next(query, key, value, ctx, state)[:, None]), state
-        keys = ctx.layout
+        if state is not None and x.shape[1] == 1 and self.visibility.causal and _by_kernel(query, context, look):
+            return self.output(self._next(query, key, value, context, state)[:, None]), state
+        keys = context.layout
         if state is not None:
-            rows, keys = _cached(x, longest, ctx)
+            rows, keys = _cached(x, longest, context)
             key = state["key"].index_put_((rows, positions), key.to(state["key"].dtype))  # B S G E
             value = state["value"].index_put_((rows, positions), value.to(state["value"].dtype))
-        if state is not None and ctx.ancestors is not None:
-            y = self._among_beams(query, key, value, ctx, look)
+        if state is not None and context.ancestors is not None:
+            y = self._among_beams(query, key, value, context, look)
         else:
-            y = attend(query, key.transpose(1, 2), value.transpose(1, 2), ctx.layout, keys, ctx, look)
+            y = attend(query, key.transpose(1, 2), value.transpose(1, 2), context.layout, keys, context, look)
         return self.output(join_heads(y)), state
 
-    def _next(self, query: Tensor, key: Tensor, value: Tensor, ctx: Ctx, state: State) -> Tensor:
+    def _next(self, query: Tensor, key: Tensor, value: Tensor, context: Context, state: State) -> Tensor:
         """R (H·E) for the next token of every row on a GPU, R H 1 E, with key and value R 1 G E put into the caches."""
-        scale, places = self.scale or 1 / math.sqrt(self.width), ctx.layout.positions[:, 0]
+        scale, places = self.scale or 1 / math.sqrt(self.width), context.layout.positions[:, 0]
         caches = state["key"], state["value"]
-        return kernels.next_to_cache(
-            query[:, :, 0], key[:, 0], value[:, 0], *caches, places.contiguous(), ctx.ancestors, scale
+        return kernels.cached_attention_step(
+            query[:, :, 0], key[:, 0], value[:, 0], *caches, places.contiguous(), context.ancestors, scale
         ).flatten(1)
 
-    def _among_beams(self, query: Tensor, key: Tensor, value: Tensor, ctx: Ctx, look: Look) -> Tensor:
+    def _among_beams(self, query: Tensor, key: Tensor, value: Tensor, context: Context, look: AttentionArgs) -> Tensor:
         """R H 1 E, with the caches of all hypotheses of a source, R S G E, as so many keys, of which each hypothesis
         sees its ancestors': nothing is copied when it goes on with what another one has written."""
-        assert ctx.ancestors is not None
-        batch, width, longest = ctx.ancestors.shape
-        if "ancestors" not in ctx.masks:
-            queries = Layout(ctx.layout.positions.view(batch, width))
+        assert context.ancestors is not None
+        batch, width, longest = context.ancestors.shape
+        if "ancestors" not in context.masks:
+            queries = Layout(context.layout.positions.view(batch, width))
             rows = torch.arange(width, device=query.device)[:, None]
             places = torch.arange(longest, device=query.device).repeat(width).expand(batch, -1)  # B K·S
-            ctx.masks["ancestors"] = queries, Layout(places), (ctx.ancestors[:, :, None] == rows).flatten(2)  # B K K·S
-        queries, keys, mask = ctx.masks["ancestors"]
+            context.masks["ancestors"] = (
+                queries,
+                Layout(places),
+                (context.ancestors[:, :, None] == rows).flatten(2),
+            )  # B K K·S
+        queries, keys, mask = context.masks["ancestors"]
         folded = query.unflatten(0, (batch, width))[..., 0, :].transpose(1, 2)  # B H K E
         key, value = (x.view(batch, width * longest, *x.shape[2:]).transpose(1, 2) for x in (key, value))
-        y = attend(folded, key, value, queries, keys, ctx, replace(look, mask=mask))
+        y = attend(folded, key, value, queries, keys, context, replace(look, mask=mask))
         return y.transpose(1, 2).flatten(0, 1)[:, :, None]
 
-    def reorder(self, state: State, rows: Tensor) -> State:
-        return state  # ctx.ancestors says who has written what
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        return state  # context.ancestors says who has written what
 
 
-def _cached(x: Tensor, longest: int, ctx: Ctx) -> tuple[Tensor, Layout]:
+def _cached(x: Tensor, longest: int, context: Context) -> tuple[Tensor, Layout]:
     """The numbers of the rows of x, B 1, and where the keys of a cache lie: made once for all layers."""
     name = "cache", longest
-    if name not in ctx.masks:
+    if name not in context.masks:
         rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        ctx.masks[name] = rows, Layout(torch.arange(longest, device=x.device).expand(x.shape[0], -1))
-    return ctx.masks[name]
+        context.masks[name] = rows, Layout(torch.arange(longest, device=x.device).expand(x.shape[0], -1))
+    return context.masks[name]
 
 
 @dataclass(frozen=True)
@@ -358,12 +368,12 @@ class CrossAttention(Spec):
 
     heads: int = 8
     kv_heads: int | None = None
-    width: int | None = None
+    head_dim: int | None = None
     bias: bool = True
     dropout: float = 0.0
     scale: float | None = None
     output_bias: bool | None = None
-    norm: Spec | None = None  # of queries and keys
+    qk_norm: Spec | None = None  # of queries and keys
 
     def build(self, dim: int) -> CrossAttentionMixer:
         return CrossAttentionMixer(self, dim)
@@ -375,32 +385,34 @@ class CrossAttentionMixer(Mixer):
     def __init__(self, spec: CrossAttention, dim: int) -> None:
         super().__init__()
         self.heads, self.kv_heads = spec.heads, spec.kv_heads or spec.heads
-        self.width = head_width(dim, spec.heads, spec.kv_heads, spec.width)
+        self.width = head_width(dim, spec.heads, spec.kv_heads, spec.head_dim)
         self.query = nn.Linear(dim, self.heads * self.width, bias=spec.bias)
         self.project = nn.Linear(dim, 2 * self.kv_heads * self.width, bias=spec.bias)
         self.blocks = {"project.weight": (self.kv_heads * self.width,) * 2}  # keys, values
         output_bias = spec.bias if spec.output_bias is None else spec.output_bias
         self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
-        self.query_norm = spec.norm.build(self.width) if spec.norm else Unnormalised()
-        self.key_norm = spec.norm.build(self.width) if spec.norm else Unnormalised()
-        self.packs = not spec.dropout
+        self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
+        self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
+        self.supports_packing = not spec.dropout
         self.dropout, self.scale = spec.dropout, spec.scale
 
-    def remember(self, memory: Memory) -> dict[str, Tensor]:
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         key, value = (split_heads(x, self.kv_heads) for x in self.project(memory.states).chunk(2, dim=-1))
-        key, value = for_products(self.key_norm(key), value)
+        key, value = matmul_layout(self.key_norm(key), value)
         return {"key": key, "value": value}  # B G S E
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        assert ctx.memory is not None
-        kept = ctx.memory.projected[self.path]
-        folded = fold_beams(x, ctx.memory)  # B K·T D
-        look = Look(scale=self.scale, dropout=self.dropout if self.training else 0.0, path=self.path, alike=("memory",))
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        assert context.memory is not None
+        kept = context.memory.projections[self.path]
+        folded = fold_beams(x, context.memory)  # B K·T D
+        look = AttentionArgs(
+            scale=self.scale, dropout=self.dropout if self.training else 0.0, path=self.path, mask_key=("memory",)
+        )
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
-        y = attend(query, kept["key"], kept["value"], ctx.layout, ctx.memory.layout, ctx, look)
+        y = attend(query, kept["key"], kept["value"], context.layout, context.memory.layout, context, look)
         return self.output(join_heads(y)).reshape(x.shape), state
 
 
 def fold_beams(x: Tensor, memory: Memory) -> Tensor:
     """R T D → B K·T D: the hypotheses of a source side by side, so that its memory is never repeated."""
-    return x.reshape(memory.states.shape[0], beams(x.shape[0], memory) * x.shape[1], x.shape[2])
+    return x.reshape(memory.states.shape[0], beam_size(x.shape[0], memory) * x.shape[1], x.shape[2])

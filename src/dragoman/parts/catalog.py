@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from dragoman.parts import (
     attention,
-    compressed,
     convolution,
     embedding,
     experts,
     fast_forward,
     feedforward,
-    initial,
     norm,
     positions,
     recurrence,
     recurrent_context,
     recurrent_decoder,
-    relative,
-    score,
-    sensory,
     stack,
     visibility,
 )
+from dragoman.parts import attention_scores as score
+from dragoman.parts import feature_embedding as sensory
+from dragoman.parts import initialization as initial
+from dragoman.parts import long_attention as compressed
+from dragoman.parts import relative_positions as relative
 from dragoman.parts.spec import Spec
 
 _MODULES = (

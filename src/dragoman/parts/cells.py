@@ -27,7 +27,9 @@ class Cells(nn.Module):
     """`layers` cells on top of one another. State: hidden (and cell, for the LSTM), B L D."""
 
     kind: CellKind = "rnn"
-    flattens = True  # may the weights be moved to lie side by side? Not where they are put together from many processes
+    flatten_weights = (
+        True  # may the weights be moved to lie side by side? Not where they are put together from many processes
+    )
     kernel: Callable[..., tuple[Tensor, Tensor]]
 
     def __init__(self, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool = False) -> None:
@@ -67,7 +69,7 @@ class Cells(nn.Module):
         if strangers:  # loading and moving may have put other weights in the place of those that the two shared
             for name in strangers:
                 setattr(whole, name, getattr(self, name))
-            if self.flattens:
+            if self.flatten_weights:
                 whole.flatten_parameters()
         return whole(x, None if state is None else self.pack(state))
 

@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.attention import Look, attend, fold_beams
+from dragoman.parts.attention import AttentionArgs, attend, fold_beams
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State
-from dragoman.parts.norm import LayerNormalisation
-from dragoman.parts.spec import Spec, built
+from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State
+from dragoman.parts.norm import LayerNormModule
+from dragoman.parts.spec import Spec, build_part
 
 
 class Convolution(nn.Module):
@@ -44,8 +44,8 @@ class Convolution(nn.Module):
             x = torch.cat((state["seen"], x), 1)  # B before+T D
             state = {"seen": state["seen"].copy_(self.last(x, layout))}
         else:
-            if self.after and layout.real is not None:  # one that looks back never meets padding on the right
-                x = x.masked_fill(~layout.real[..., None], 0.0)
+            if self.after and layout.token_mask is not None:  # one that looks back never meets padding on the right
+                x = x.masked_fill(~layout.token_mask[..., None], 0.0)
             x = F.pad(x, (0, 0, self.before, self.after))  # B before+T+after D
         starts = range(0, self.kernel * self.dilation, self.dilation)
         windows = torch.cat([x[:, start : start + count] for start in starts], -1)  # B T kernel·D
@@ -53,16 +53,16 @@ class Convolution(nn.Module):
 
     def last(self, x: Tensor, layout: Layout) -> Tensor:
         """B before D: what each row has seen last, of B before+T D."""
-        if layout.real is None:
+        if layout.token_mask is None:
             return x[:, x.shape[1] - self.before :]
-        places = layout.real.sum(1, keepdim=True) + torch.arange(self.before, device=x.device)  # B before
+        places = layout.token_mask.sum(1, keepdim=True) + torch.arange(self.before, device=x.device)  # B before
         return x.gather(1, places[..., None].expand(-1, -1, self.width))
 
 
 # ---- gated convolutions with attention in every layer
 
 
-class NormalisedLinear(nn.Module):
+class WeightNormLinear(nn.Module):
     """y = g · (v·x) / ‖v‖ + b for every output: weight normalisation (Salimans & Kingma 2016, eq. 2).
 
     g is kept as its difference from its first value, `gain`, so that it starts from zero like a bias.
@@ -98,11 +98,11 @@ class GatedConvolution(Spec):
 
 
 class GatedConvolutionMixer(Mixer):
-    packs = False
+    supports_packing = False
 
     def __init__(self, spec: GatedConvolution, dim: int) -> None:
         super().__init__()
-        linear = NormalisedLinear(spec.kernel * dim, 2 * dim, 2 * math.sqrt(1 - spec.dropout))
+        linear = WeightNormLinear(spec.kernel * dim, 2 * dim, 2 * math.sqrt(1 - spec.dropout))
         self.convolution = Convolution(linear, dim, spec.kernel, 1, spec.causal)
         self.blocks = {"convolution.linear.weight": (dim,) * 2}  # what passes, and its gates
         self.dropout = Dropout(spec.dropout)
@@ -110,8 +110,8 @@ class GatedConvolutionMixer(Mixer):
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.convolution.init_state(batch, like)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        y, state = self.convolution(self.dropout(x), ctx.layout, state)
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        y, state = self.convolution(self.dropout(x), context.layout, state)
         return F.glu(y), state
 
 
@@ -128,37 +128,37 @@ class MultiStepAttention(Spec):
 
 
 class MultiStepAttentionMixer(Mixer):
-    packs = False
+    supports_packing = False
 
     def __init__(self, dim: int) -> None:
         super().__init__()
-        self.query = NormalisedLinear(dim, dim, 1.0)
+        self.query = WeightNormLinear(dim, dim, 1.0)
 
-    def remember(self, memory: Memory) -> dict[str, Tensor]:
-        assert memory.inputs is not None
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        assert memory.encoder_inputs is not None
         lengths = memory.layout.lengths
         size = memory.states.shape[1] if lengths is None else lengths[:, None, None].to(memory.states.dtype)
-        return {"value": (memory.states + memory.inputs) * size**0.5}  # B S D
+        return {"value": (memory.states + memory.encoder_inputs) * size**0.5}  # B S D
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        assert ctx.memory is not None
-        query = fold_beams(self.query(x) + ctx.inputs, ctx.memory)[:, None]  # B 1 K·T D
-        key, value = ctx.memory.states[:, None], ctx.memory.projected[self.path]["value"][:, None]  # B 1 S D
-        look = Look(scale=1.0, path=self.path)
-        return attend(query, key, value, ctx.layout, ctx.memory.layout, ctx, look).reshape(x.shape), state
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        assert context.memory is not None
+        query = fold_beams(self.query(x) + context.stack_inputs, context.memory)[:, None]  # B 1 K·T D
+        key, value = context.memory.states[:, None], context.memory.projections[self.path]["value"][:, None]  # B 1 S D
+        look = AttentionArgs(scale=1.0, path=self.path)
+        return attend(query, key, value, context.layout, context.memory.layout, context, look).reshape(x.shape), state
 
 
 @dataclass(frozen=True)
-class HalvedResidual(Spec):
+class ScaledResidual(Spec):
     """√½ (x + f(x)), f one part after the other: the sum varies as each summand does (Gehring et al. 2017, §3.4)."""
 
     body: tuple[Spec, ...]
 
-    def build(self, dim: int) -> HalvedResidualMixer:
-        return HalvedResidualMixer([built(part, dim, Mixer) for part in self.body])
+    def build(self, dim: int) -> ScaledResidualMixer:
+        return ScaledResidualMixer([build_part(part, dim, Mixer) for part in self.body])
 
 
-class HalvedResidualMixer(Mixer):
+class ScaledResidualMixer(Mixer):
     def __init__(self, body: list[Mixer]) -> None:
         super().__init__()
         self.body = nn.ModuleList(body)
@@ -169,13 +169,13 @@ class HalvedResidualMixer(Mixer):
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return {name: part.init_state(batch, longest, like) for name, part in self.parts()}
 
-    def reorder(self, state: State, rows: Tensor) -> State:
-        return {name: part.reorder(state[name], rows) for name, part in self.parts()}
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        return {name: part.reorder_state(state[name], rows) for name, part in self.parts()}
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         y, after = x, {}
         for name, part in self.parts():
-            y, after[name] = part(y, ctx, None if state is None else state[name])
+            y, after[name] = part(y, context, None if state is None else state[name])
         return (x + y) * math.sqrt(0.5), None if state is None else after
 
 
@@ -196,14 +196,14 @@ class DilatedBlock(Spec):
 
 
 class DilatedBlockMixer(Mixer):
-    packs = False
+    supports_packing = False
 
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
         super().__init__()
         if dim % 2:
             raise UserError(f"a width of {dim} cannot be halved inside a block: choose an even one")
         inner = dim // 2
-        self.norms = nn.ModuleList(LayerNormalisation(width) for width in (dim, inner, inner))
+        self.norms = nn.ModuleList(LayerNormModule(width) for width in (dim, inner, inner))
         self.narrow = nn.Linear(dim, inner)
         linear = nn.Linear(spec.kernel * inner, inner)
         self.convolution = Convolution(linear, inner, spec.kernel, spec.dilation, spec.causal)
@@ -213,9 +213,9 @@ class DilatedBlockMixer(Mixer):
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.convolution.init_state(batch, like)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         y = self.narrow(F.relu(self.norms[0](x)))
-        y, state = self.convolution(F.relu(self.norms[1](y)), ctx.layout, state)
+        y, state = self.convolution(F.relu(self.norms[1](y)), context.layout, state)
         y = self.widen(F.relu(self.norms[2](y)))
         return x + self.dropout(y), state
 
@@ -232,21 +232,21 @@ class Unfolding(Spec):
 
 
 class UnfoldingMixer(Mixer):
-    packs = False
+    supports_packing = False
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.project = nn.Linear(dim, dim)
 
-    def remember(self, memory: Memory) -> dict[str, Tensor]:
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         columns = self.project(memory.states)
-        if memory.layout.real is not None:
-            columns = columns.masked_fill(~memory.layout.real[..., None], 0.0)
+        if memory.layout.token_mask is not None:
+            columns = columns.masked_fill(~memory.layout.token_mask[..., None], 0.0)
         return {"columns": F.pad(columns, (0, 0, 0, 1))}  # B S+1 D, the last for every place past the end
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        assert ctx.memory is not None
-        columns = ctx.memory.projected[self.path]["columns"]
-        places = ctx.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        assert context.memory is not None
+        columns = context.memory.projections[self.path]["columns"]
+        places = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1
         below = columns.gather(1, places.expand(-1, -1, x.shape[-1]))  # B K·T D
         return x + below.reshape(x.shape), state

@@ -18,9 +18,9 @@ class SourceEmbedding(nn.Module):
     """A source made into vectors for an encoder: tokens, or vectors of another kind that stand for sight and sound."""
 
     stride = 1  # how many places of the source become one
-    packs = True  # can it read packed rows?
+    supports_packing = True  # can it read packed rows?
 
-    def read(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
+    def embed_source(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
         """The vectors, and where they lie."""
         return self(source), layout
 
@@ -37,8 +37,8 @@ class Embedding(Spec):
     width: int | None = None
     word_dropout: float = 0.0
 
-    def table(self, vocabulary: int, dim: int) -> TokenEmbedding:
-        return TokenEmbedding(self, vocabulary, dim)
+    def build_embedding(self, vocab_size: int, dim: int) -> TokenEmbedding:
+        return TokenEmbedding(self, vocab_size, dim)
 
 
 class TokenEmbedding(SourceEmbedding):
@@ -58,7 +58,7 @@ class TokenEmbedding(SourceEmbedding):
         return x if self.scale == 1.0 else x * self.scale
 
 
-class ChosenEmbedding(nn.Module):
+class RestrictedEmbedding(nn.Module):
     """Vectors of tokens that are known by their numbers among some."""
 
     def __init__(self, table: nn.Module, tokens: Tensor) -> None:
@@ -83,7 +83,7 @@ class Transform(Spec):
     norm: Spec | None = None
     width: int | None = None
 
-    def layer(self, dim: int, width: int) -> TransformLayer:
+    def build_layer(self, dim: int, width: int) -> TransformLayer:
         return TransformLayer(self, dim, width)
 
 
@@ -119,18 +119,18 @@ class OutputLayer(nn.Module):
         self.scale = 1 / math.sqrt(dim) if scaled else 1.0
         self.transform: nn.Module
         if transform is not None:
-            self.transform = transform.layer(dim, width)
+            self.transform = transform.build_layer(dim, width)
         else:
             self.transform = nn.Identity() if width == dim else nn.Linear(dim, width)
         self.weight = nn.Parameter(torch.empty(outputs, width)) if tied is None else tied.weight
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
-    def hidden(self, x: Tensor) -> Tensor:
+    def output_features(self, x: Tensor) -> Tensor:
         """What W is multiplied with."""
         x = self.transform(x)
         return x if self.scale == 1.0 else x * self.scale
 
-    def chosen(self, tokens: Tensor) -> OutputLayer:
+    def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
         """The layer that knows only some tokens (N), by their numbers among these."""
         made = copy(self)
         made._parameters = dict(self._parameters)
@@ -140,10 +140,10 @@ class OutputLayer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """B T D → B T V."""
-        return nn.functional.linear(self.hidden(x), self.weight, self.bias)
+        return nn.functional.linear(self.output_features(x), self.weight, self.bias)
 
 
-class NoOutput(OutputLayer):
+class IdentityOutput(OutputLayer):
     """No labels: what comes out is what went in, B T D, for encoders whose states are all that is wanted of them."""
 
     def __init__(self) -> None:

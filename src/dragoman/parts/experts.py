@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.mixer import Ctx, Mixer, State
+from dragoman.parts.mixer import Context, Mixer, State
 from dragoman.parts.precision import at_least_float32
-from dragoman.parts.spec import Spec, built
+from dragoman.parts.spec import Spec, build_part
 
 
 @dataclass(frozen=True)
-class Experts(Spec):
+class MixtureOfExperts(Spec):
     """y = Σ_e g_e(x) · expert_e(x) over the `chosen` experts that a router likes best (Shazeer et al. 2017, §2).
 
     p = softmax(W x); g is p among the chosen, made to sum to 1; one chosen alone keeps its p, from which the router
@@ -27,60 +27,62 @@ class Experts(Spec):
     """
 
     expert: FeedForward = field(default_factory=FeedForward)
-    count: int = 8
-    chosen: int = 2
-    balance: float = 0.01
-    noise: float = 0.0
+    num_experts: int = 8
+    top_k: int = 2
+    balance_loss_weight: float = 0.01
+    router_noise: float = 0.0
 
     def build(self, dim: int) -> ExpertsMixer:
         return ExpertsMixer(self, dim)
 
 
 class ExpertsMixer(Mixer):
-    packs = False  # what is left of a packed row would be balanced too
+    supports_packing = False  # what is left of a packed row would be balanced too
 
-    def __init__(self, spec: Experts, dim: int) -> None:
+    def __init__(self, spec: MixtureOfExperts, dim: int) -> None:
         super().__init__()
-        if not 1 <= spec.chosen <= spec.count:
-            raise UserError(f"{spec.chosen} of {spec.count} experts cannot be chosen: choose 1 to {spec.count}")
-        self.router = nn.Linear(dim, spec.count, bias=False)
-        self.experts = nn.ModuleList(built(spec.expert, dim, Mixer) for _ in range(spec.count))
-        self.chosen, self.balance, self.noise = spec.chosen, spec.balance, spec.noise
+        if not 1 <= spec.top_k <= spec.num_experts:
+            raise UserError(
+                f"{spec.top_k} of {spec.num_experts} experts cannot be chosen: choose 1 to {spec.num_experts}"
+            )
+        self.router = nn.Linear(dim, spec.num_experts, bias=False)
+        self.experts = nn.ModuleList(build_part(spec.expert, dim, Mixer) for _ in range(spec.num_experts))
+        self.chosen, self.balance, self.noise = spec.top_k, spec.balance_loss_weight, spec.router_noise
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         scores = at_least_float32(self.router(x))  # B T experts
         if self.training and self.noise:
             scores = scores + self.noise * torch.randn_like(scores)
         p = scores.softmax(-1)
         gates, chosen = p.topk(self.chosen, -1)  # B T chosen
         if self.training:
-            ctx.losses.append(self.balance * imbalance(p, chosen, ctx.layout.real))
+            context.auxiliary_losses.append(self.balance * load_balancing_loss(p, chosen, context.layout.token_mask))
         if self.chosen > 1:
             gates = gates / gates.sum(-1, keepdim=True)
         one_step = state is not None and x.shape[1] == 1
         mix = self._all if one_step else self._grouped
-        return mix(x, gates.to(x.dtype), chosen, ctx), state
+        return mix(x, gates.to(x.dtype), chosen, context), state
 
-    def _outputs(self, inputs: list[Tensor], ctx: Ctx) -> list[Tensor]:
-        return [cast(Mixer, expert)(some, ctx)[0] for expert, some in zip(self.experts, inputs)]
+    def _outputs(self, inputs: list[Tensor], context: Context) -> list[Tensor]:
+        return [cast(Mixer, expert)(some, context)[0] for expert, some in zip(self.experts, inputs)]
 
-    def _all(self, x: Tensor, gates: Tensor, chosen: Tensor, ctx: Ctx) -> Tensor:
+    def _all(self, x: Tensor, gates: Tensor, chosen: Tensor, context: Context) -> Tensor:
         """Every expert at every token, those not chosen times zero: shapes that are known beforehand, for steps."""
         every = gates.new_zeros(*x.shape[:-1], len(self.experts)).scatter(-1, chosen, gates)  # B T experts
-        outputs = torch.stack(self._outputs([x] * len(self.experts), ctx), -1)  # B T D experts
+        outputs = torch.stack(self._outputs([x] * len(self.experts), context), -1)  # B T D experts
         return (outputs @ every[..., None]).squeeze(-1)
 
-    def _grouped(self, x: Tensor, gates: Tensor, chosen: Tensor, ctx: Ctx) -> Tensor:
+    def _grouped(self, x: Tensor, gates: Tensor, chosen: Tensor, context: Context) -> Tensor:
         """Each expert once, at the tokens that chose it; nothing is summed in an order that could change."""
         choice = chosen.flatten()  # B·T·chosen
         order = choice.argsort(stable=True)
         counts = choice.bincount(minlength=len(self.experts)).tolist()
         tokens = x.flatten(0, 1)[order // self.chosen]  # B·T·chosen D, sorted by expert
-        outputs = torch.cat(self._outputs(list(tokens.split(counts)), ctx))[order.argsort()]
+        outputs = torch.cat(self._outputs(list(tokens.split(counts)), context))[order.argsort()]
         return (outputs.unflatten(0, gates.shape) * gates[..., None]).sum(-2)  # B T D
 
 
-def imbalance(p: Tensor, chosen: Tensor, real: Tensor | None) -> Tensor:
+def load_balancing_loss(p: Tensor, chosen: Tensor, real: Tensor | None) -> Tensor:
     """count · Σ_e share_e · mean p_e over the real tokens: 1 if all are chosen alike, `count` if one always is."""
     weight = torch.ones_like(p[..., :1]) if real is None else real[..., None].to(p.dtype)  # B T 1
     tokens, count = weight.sum(), p.shape[-1]

@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.cells import Cells, LSTMCells
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.mixer import Ctx, Layout, Mixer, State
-from dragoman.parts.recurrence import flip, go_on
-from dragoman.parts.recurrent_context import Attention, FromZero
+from dragoman.parts.mixer import Context, Layout, Mixer, State
+from dragoman.parts.recurrence import continue_rows, flip
+from dragoman.parts.recurrent_context import AttentionContext, FromZero
 from dragoman.parts.recurrent_decoder import RecurrentDecoder
 from dragoman.parts.spec import Spec
 
@@ -55,21 +55,21 @@ class FastForwardEncoder(Spec):
 
 
 class FastForwardEncoderMixer(Mixer):
-    packs = False
+    supports_packing = False
 
     def __init__(self, spec: FastForwardEncoder, dim: int) -> None:
         super().__init__()
-        self.columns = nn.ModuleList(Column(spec, dim, backward) for backward in (False, True))
+        self.columns = nn.ModuleList(FastForwardColumn(spec, dim, backward) for backward in (False, True))
         self.project = nn.Linear(10 * dim, dim, bias=False)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         if state is not None:
             raise UserError("a fast-forward encoder reads both ways and cannot go on word by word: use its decoder")
-        hidden, entered = zip(*(column(x, ctx.layout) for column in self.columns))
+        hidden, entered = zip(*(column(x, context.layout) for column in self.columns))
         return self.project(torch.cat((*hidden, *entered), -1)), None
 
 
-class Column(nn.Module):
+class FastForwardColumn(nn.Module):
     def __init__(self, spec: FastForwardEncoder, dim: int, backward: bool) -> None:
         super().__init__()
         self.backward, self.dropout = backward, Dropout(spec.dropout)
@@ -96,7 +96,7 @@ class FastForwardDecoder(Spec):
     """
 
     layers: int = 7
-    context: Spec = field(default_factory=Attention)
+    context: Spec = field(default_factory=AttentionContext)
     dropout: float = 0.0
 
     def build(self, dim: int) -> FastForwardDecoderMixer:
@@ -104,7 +104,7 @@ class FastForwardDecoder(Spec):
 
 
 class FastForwardDecoderMixer(Mixer):
-    packs = False
+    supports_packing = False
 
     def __init__(self, spec: FastForwardDecoder, dim: int) -> None:
         super().__init__()
@@ -116,16 +116,16 @@ class FastForwardDecoderMixer(Mixer):
         states = {str(k): cells.init_state(batch, like) for k, cells in enumerate(cells_of(self.layers))}
         return {"bottom": self.bottom.init_state(batch, longest, like)} | states
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        hidden, bottom = self.bottom(x, ctx, None if state is None else state["bottom"])
-        assert ctx.context is not None
-        below, x = self.bottom.cells, torch.cat((x, ctx.context), -1)
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        hidden, bottom = self.bottom(x, context, None if state is None else state["bottom"])
+        assert context.source_context is not None
+        below, x = self.bottom.cells, torch.cat((x, context.source_context), -1)
         after: State = {"bottom": bottom}
         for k, cells in enumerate(cells_of(self.layers)):
             x = above(below, x, self.dropout(hidden))
             if state is None:
                 hidden, _ = cells.read(x)  # padding comes after all that counts
             else:
-                hidden, after[str(k)] = go_on(cells, x, ctx.layout, state[str(k)])
+                hidden, after[str(k)] = continue_rows(cells, x, context.layout, state[str(k)])
             below = cells
         return self.dropout(hidden), None if state is None else after

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.mixer import Ctx, Mixer, State
+from dragoman.parts.mixer import Context, Mixer, State
 from dragoman.parts.spec import Spec
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "identity"]
@@ -34,7 +34,7 @@ class FeedForward(Spec):
     Gated: W₂ (f(W₁ x) ⊙ V x), which with silu is SwiGLU (Shazeer 2020).
     """
 
-    inner: int | None = None
+    inner_dim: int | None = None
     activation: Activation = "relu"
     gated: bool = False
     bias: bool = True
@@ -47,14 +47,14 @@ class FeedForward(Spec):
 class FeedForwardMixer(Mixer):
     def __init__(self, spec: FeedForward, dim: int) -> None:
         super().__init__()
-        inner = spec.inner or 4 * dim
+        inner = spec.inner_dim or 4 * dim
         self.widen = nn.Linear(dim, inner, bias=spec.bias)
         self.gate = nn.Linear(dim, inner, bias=spec.bias) if spec.gated else None
         self.narrow = nn.Linear(inner, dim, bias=spec.bias)
         self.activation = ACTIVATIONS[spec.activation]
         self.dropout = Dropout(spec.dropout)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         inner = self.activation(self.widen(x))
         if self.gate is not None:
             inner = inner * self.gate(x)

@@ -13,7 +13,7 @@ from torch import Tensor
 BLOCK = 32  # keys at a time
 
 
-def next_to_cache(
+def cached_attention_step(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -72,7 +72,7 @@ def _of_one(
     return y
 
 
-def few_queries(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
+def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
     """query B H T E, key and value B G S E, of which the first `lengths` (B) are real → B H T E."""
     batch, heads, count, width = query.shape
     if count == 1:
@@ -223,7 +223,7 @@ def _next(
     tl.store(y + (row * heads + head) * E + e, found.to(y.dtype.element_ty), mask=inside)
 
 
-def sum_normalised(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
+def add_and_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
     """LayerNorm(x + y) over the last dimension, the sum rounded as x is."""
     found = torch.empty_like(x, memory_format=torch.contiguous_format)
     width = x.shape[-1]

@@ -10,36 +10,36 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from dragoman.parts.gpu import KERNELS
 from dragoman.parts.mixer import Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.parts.spec import Spec
+from dragoman.parts.triton_support import TRITON_AVAILABLE
 
-if KERNELS:
+if TRITON_AVAILABLE:
     from dragoman.parts import kernels
 
 
-class Unnormalised(nn.Identity):
+class Identity(nn.Identity):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
         return x
 
 
-class LayerNormalisation(nn.LayerNorm):
+class LayerNormModule(nn.LayerNorm):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
         return super().forward(x)
 
 
-class RMSNormalisation(nn.RMSNorm):
+class RMSNormModule(nn.RMSNorm):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
         """In the precision of x, which under autocast need not be that of the weights."""
         return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
-class BatchNormalisation(nn.BatchNorm1d):
+class BatchNormModule(nn.BatchNorm1d):
     """torch's own over tokens in place of rows, with sums that leave padding out and wait for no GPU."""
 
-    packs = False  # what is left of a packed row would be counted too
-    repeats = False  # running statistics follow a batch once
+    supports_packing = False  # what is left of a packed row would be counted too
+    supports_recomputation = False  # running statistics follow a batch once
     running_mean: Tensor
     running_var: Tensor
     momentum: float
@@ -51,7 +51,7 @@ class BatchNormalisation(nn.BatchNorm1d):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
         mean, variance = self.running_mean, self.running_var
         if self.training:
-            mean, variance = self._statistics(x, None if layout is None else layout.real)
+            mean, variance = self._statistics(x, None if layout is None else layout.token_mask)
         return ((x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
 
     def _statistics(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -71,11 +71,11 @@ class BatchNormalisation(nn.BatchNorm1d):
         return mean, variance
 
 
-def sum_normalised(x: Tensor, y: Tensor, norm: nn.Module, layout: Layout | None) -> Tensor:
+def add_and_norm(x: Tensor, y: Tensor, norm: nn.Module, layout: Layout | None) -> Tensor:
     """norm(x + y); on a GPU, where nothing is learned, by one kernel."""
     learns = torch.is_grad_enabled() or torch.compiler.is_compiling()  # the compiler has kernels of its own
-    if KERNELS and x.is_cuda and not learns and isinstance(norm, LayerNormalisation) and x.dtype == y.dtype:
-        return kernels.sum_normalised(x, y, norm.weight, norm.bias, norm.eps)
+    if TRITON_AVAILABLE and x.is_cuda and not learns and isinstance(norm, LayerNormModule) and x.dtype == y.dtype:
+        return kernels.add_and_norm(x, y, norm.weight, norm.bias, norm.eps)
     return norm(x + y, layout)
 
 
@@ -87,7 +87,7 @@ class LayerNorm(Spec):
     bias: bool = True
 
     def build(self, dim: int) -> nn.Module:
-        return LayerNormalisation(dim, eps=self.epsilon, bias=self.bias)
+        return LayerNormModule(dim, eps=self.epsilon, bias=self.bias)
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ class RMSNorm(Spec):
     epsilon: float = 1e-6
 
     def build(self, dim: int) -> nn.Module:
-        return RMSNormalisation(dim, eps=self.epsilon)
+        return RMSNormModule(dim, eps=self.epsilon)
 
 
 @dataclass(frozen=True)
@@ -112,4 +112,4 @@ class BatchNorm(Spec):
     momentum: float = 0.1
 
     def build(self, dim: int) -> nn.Module:
-        return BatchNormalisation(dim, self.epsilon, self.momentum)
+        return BatchNormModule(dim, self.epsilon, self.momentum)

@@ -16,8 +16,8 @@ from dragoman.parts.spec import Spec
 class Position(nn.Module):
     """The identity of every way in which a position can enter; a position part overrides those that it uses."""
 
-    limit: int | None = None  # the longest sequence it can place
-    packs = True  # does it enter packed rows without weights that are written out?
+    max_length: int | None = None  # the longest sequence it can place
+    supports_packing = True  # does it enter packed rows without weights that are written out?
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
         """Positions added to embeddings, B T D."""
@@ -27,15 +27,15 @@ class Position(nn.Module):
         """Positions turned into queries or keys, B H T E."""
         return x
 
-    def bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
+    def score_bias(self, query: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """Positions added to scores, to be broadcast to B H T S; the query is scaled already (by 1/√E)."""
         return None
 
-    def at(self, head: Tensor, distance: Tensor) -> Tensor | None:
+    def bias_at_distance(self, head: Tensor, distance: Tensor) -> Tensor | None:
         """What `bias` adds to the score of a head at distance j − i, for parts that ask nothing else; elementwise."""
         return None
 
-    def value(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
+    def value_bias(self, weights: Tensor, positions: Tensor, key_positions: Tensor) -> Tensor | None:
         """Positions added to what was attended to, B H T E."""
         return None
 
@@ -68,10 +68,10 @@ class Sinusoidal(Spec):
     """
 
     base: float = 10000.0
-    halves: bool = False
+    sines_first: bool = False
 
     def build(self, dim: int) -> SinusoidalPosition:
-        return SinusoidalPosition(dim, self.base, self.halves)
+        return SinusoidalPosition(dim, self.base, self.sines_first)
 
 
 class SinusoidalPosition(Position):
@@ -89,9 +89,9 @@ class SinusoidalPosition(Position):
         return self.join((angle.sin(), angle.cos()), -1)[..., : self.dim]
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        if layout.longest is None or layout.positions.numel() < layout.longest:
+        if layout.max_length is None or layout.positions.numel() < layout.max_length:
             return x + self.encoding(layout.positions).to(x.dtype)
-        table = self.encoding(torch.arange(layout.longest, device=x.device))  # sines once a place, not once a token
+        table = self.encoding(torch.arange(layout.max_length, device=x.device))  # sines once a place, not once a token
         return x + nn.functional.embedding(layout.positions, table.to(x.dtype))
 
 
@@ -99,22 +99,22 @@ class SinusoidalPosition(Position):
 class Learned(Spec):
     """A vector for every position up to `longest`, learned like a word's (Gehring et al. 2017); refuses past it."""
 
-    longest: int = 1024
+    max_length: int = 1024
 
     def build(self, dim: int) -> LearnedPosition:
-        return LearnedPosition(dim, self.longest)
+        return LearnedPosition(dim, self.max_length)
 
 
 class LearnedPosition(Position):
     def __init__(self, dim: int, longest: int) -> None:
         super().__init__()
-        self.limit = longest
+        self.max_length = longest
         self.table = nn.Embedding(longest, dim)
 
     def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        if layout.longest is not None and layout.longest > self.table.num_embeddings:
+        if layout.max_length is not None and layout.max_length > self.table.num_embeddings:
             raise UserError(
-                f"a sequence of {layout.longest} tokens does not fit the {self.table.num_embeddings} learned positions "
+                f"a sequence of {layout.max_length} tokens does not fit the {self.table.num_embeddings} learned positions "
                 "of this model: shorten it, or train with more positions or with sinusoidal ones"
             )
         return x + self.table(layout.positions).to(x.dtype)
@@ -146,7 +146,7 @@ class InterpolatedRotary(Spec):
 
 
 @dataclass(frozen=True)
-class BandedRotary(Spec):
+class Llama3Rotary(Spec):
     """Rotary positions of which only the slow turns are made slower, by `factor`, as in the code of Llama 3.1 (2024).
 
     A pair that turns w times in the `trained` length is left alone where w ≥ `fast`, slowed down where w ≤ `slow`, and
@@ -155,14 +155,14 @@ class BandedRotary(Spec):
 
     base: float = 500000.0
     factor: float = 8.0
-    slow: float = 1.0
-    fast: float = 4.0
-    trained: int = 8192
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_length: int = 8192
 
     def build(self, dim: int) -> RotaryPosition:
         frequency = _frequencies(dim, self.base)
-        turns = self.trained * frequency / (2 * math.pi)
-        share = ((turns - self.slow) / (self.fast - self.slow)).clamp(0, 1)
+        turns = self.original_max_length * frequency / (2 * math.pi)
+        share = ((turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)).clamp(0, 1)
         return RotaryPosition(dim, frequency * (share + (1 - share) / self.factor))
 
 

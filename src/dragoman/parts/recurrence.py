@@ -12,7 +12,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from dragoman.errors import UserError
 from dragoman.parts.cells import CELLS, CellKind, Cells
 from dragoman.parts.dropout import dropout
-from dragoman.parts.mixer import Ctx, Layout, Mixer, State
+from dragoman.parts.mixer import Context, Layout, Mixer, State
 from dragoman.parts.spec import Spec
 
 
@@ -29,7 +29,7 @@ class Recurrent(Spec):
     layers: int = 1
     direction: Literal["forward", "backward", "both"] = "forward"
     dropout: float = 0.0
-    context: bool = False
+    attention_context: bool = False
     input_dropout: float = 0.0
 
     def build(self, dim: int) -> RecurrentMixer:
@@ -37,46 +37,48 @@ class Recurrent(Spec):
 
 
 class RecurrentMixer(Mixer):
-    packs = False
+    supports_packing = False
 
     def __init__(self, spec: Recurrent, dim: int) -> None:
         super().__init__()
         self.both, self.backward = spec.direction == "both", spec.direction == "backward"
         if self.both and dim % 2:
             raise UserError(f"a width of {dim} cannot be halved for two directions: choose an even one")
-        self.context, self.input_dropout = spec.context, spec.input_dropout
-        inputs, outputs = 2 * dim if spec.context else dim, dim // 2 if self.both else dim
+        self.context, self.input_dropout = spec.attention_context, spec.input_dropout
+        inputs, outputs = 2 * dim if spec.attention_context else dim, dim // 2 if self.both else dim
         self.cells = CELLS[spec.cell](inputs, outputs, spec.layers, spec.dropout, self.both)
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.cells.init_state(batch, like)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        x = dropout(self._with_context(x, ctx), self.input_dropout, self.training)
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        x = dropout(self._with_context(x, context), self.input_dropout, self.training)
         if self.both or self.backward:
-            return self._around(x, ctx, state), None
+            return self._around(x, context, state), None
         if state is not None:
-            return go_on(self.cells, x, ctx.layout, state)
-        if ctx.memory is not None:  # in a decoder nobody asks where rows ended, and padding comes after all that counts
+            return continue_rows(self.cells, x, context.layout, state)
+        if (
+            context.memory is not None
+        ):  # in a decoder nobody asks where rows ended, and padding comes after all that counts
             return self.cells.read(x)[0], None
-        y, ctx.final = read_rows(self.cells, x, ctx.layout)
+        y, context.final_state = read_rows(self.cells, x, context.layout)
         return y, None
 
-    def _with_context(self, x: Tensor, ctx: Ctx) -> Tensor:
+    def _with_context(self, x: Tensor, context: Context) -> Tensor:
         if not self.context:
             return x
-        if ctx.context is None:
+        if context.source_context is None:
             raise UserError("a recurrent part with context reads what an attending part saw: put one below it")
-        return torch.cat((x, ctx.context), -1)
+        return torch.cat((x, context.source_context), -1)
 
-    def _around(self, x: Tensor, ctx: Ctx, state: State | None) -> Tensor:
+    def _around(self, x: Tensor, context: Context, state: State | None) -> Tensor:
         if state is not None:
             raise UserError("a part that goes on word by word must read forwards: give it the direction 'forward'")
-        y, ctx.final = read_rows(self.cells, flip(x, ctx.layout) if self.backward else x, ctx.layout)
-        return flip(y, ctx.layout) if self.backward else y
+        y, context.final_state = read_rows(self.cells, flip(x, context.layout) if self.backward else x, context.layout)
+        return flip(y, context.layout) if self.backward else y
 
 
-def go_on(cells: Cells, x: Tensor, layout: Layout, state: State) -> tuple[Tensor, State]:
+def continue_rows(cells: Cells, x: Tensor, layout: Layout, state: State) -> tuple[Tensor, State]:
     """Further tokens, B T I → B T D, and the state after each row's own last one."""
     return cells.run(x, state) if layout.lengths is None else read_rows(cells, x, layout, state)
 
@@ -87,7 +89,7 @@ def read_rows(cells: Cells, x: Tensor, layout: Layout, state: State | None = Non
     Rows that go on from a state are packed, which keeps padding out of their last one. Packing costs more than a little
     padding does, and to a GPU the lengths would have to be told by the processor, which would have to wait for them.
     """
-    real = layout.real
+    real = layout.token_mask
     if real is None or (state is None and not x.is_cuda and bool(real.all())):
         y, last = cells.read(x, state)
         return y, cells.unpack(last)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.attention import Look, attend, fold_beams
-from dragoman.parts.mixer import Ctx, Memory, State, beams
-from dragoman.parts.score import Additive, Score
-from dragoman.parts.spec import Spec, built
+from dragoman.parts.attention import AttentionArgs, attend, fold_beams
+from dragoman.parts.attention_scores import Additive, Score
+from dragoman.parts.mixer import Context, Memory, State, beam_size
+from dragoman.parts.spec import Spec, build_part
 
 # ---- how a decoder sums the source up, and how it starts
 
@@ -24,7 +24,7 @@ class Summary(nn.Module):
         self.width = width
 
     def forward(self, memory: Memory) -> Tensor:
-        return last_state(memory)["hidden"][:, -1]
+        return encoder_final_state(memory)["hidden"][:, -1]
 
 
 class BackwardSummary(Summary):
@@ -34,16 +34,16 @@ class BackwardSummary(Summary):
 
 class MeanSummary(Summary):
     def forward(self, memory: Memory) -> Tensor:
-        real = memory.layout.real
+        real = memory.layout.token_mask
         if real is None:
             return memory.states.mean(1)
         return (memory.states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
 
 
-def last_state(memory: Memory) -> State:
-    if memory.final is None:
+def encoder_final_state(memory: Memory) -> State:
+    if memory.final_state is None:
         raise UserError("this decoder starts from an encoder's last state: give it a recurrent encoder")
-    return memory.final
+    return memory.final_state
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ class MeanState(Spec):
         return MeanSummary(dim)
 
 
-class Start(nn.Module):
+class InitialState(nn.Module):
     """The decoder's first state: zero."""
 
     def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
@@ -78,15 +78,15 @@ class Start(nn.Module):
         return zero
 
 
-class CopyStart(Start):
+class CopiedInitialState(InitialState):
     def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
-        last = last_state(memory)
+        last = encoder_final_state(memory)
         if {name: value.shape for name, value in last.items()} != {name: value.shape for name, value in zero.items()}:
             raise UserError("a decoder that starts from the encoder's last state needs its cell, layers and width")
         return last
 
 
-class SummaryStart(Start):
+class SummaryInitialState(InitialState):
     def __init__(self, summary: Summary, layers: int, dim: int) -> None:
         super().__init__()
         self.summary = summary
@@ -97,7 +97,7 @@ class SummaryStart(Start):
         return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
 
 
-class ContextStart(Start):
+class ContextInitialState(InitialState):
     def __init__(self, layers: int, dim: int) -> None:
         super().__init__()
         self.hidden = nn.Linear(dim, layers * dim)
@@ -113,16 +113,16 @@ class ContextStart(Start):
 class FromZero(Spec):
     """s_0 = 0."""
 
-    def start(self, layers: int, dim: int) -> Start:
-        return Start()
+    def start(self, layers: int, dim: int) -> InitialState:
+        return InitialState()
 
 
 @dataclass(frozen=True)
 class FromLast(Spec):
     """s_0 = the encoder's last state, layer by layer (Sutskever et al. 2014; Luong et al. 2015)."""
 
-    def start(self, layers: int, dim: int) -> Start:
-        return CopyStart()
+    def start(self, layers: int, dim: int) -> InitialState:
+        return CopiedInitialState()
 
 
 @dataclass(frozen=True)
@@ -131,99 +131,99 @@ class FromSummary(Spec):
 
     summary: Spec = field(default_factory=BackwardState)
 
-    def start(self, layers: int, dim: int) -> Start:
-        return SummaryStart(built(self.summary, dim, Summary), layers, dim)
+    def start(self, layers: int, dim: int) -> InitialState:
+        return SummaryInitialState(build_part(self.summary, dim, Summary), layers, dim)
 
 
 @dataclass(frozen=True)
 class FromContext(Spec):
     """s_0 = tanh(W c), c the context that is the same at every step (Cho et al. 2014, §A.1.2)."""
 
-    def start(self, layers: int, dim: int) -> Start:
-        return ContextStart(layers, dim)
+    def start(self, layers: int, dim: int) -> InitialState:
+        return ContextInitialState(layers, dim)
 
 
 # ---- what a decoder knows of the source at each step
 
 
-class Context(nn.Module):
+class ContextModule(nn.Module):
     """Nothing."""
 
-    looks = False  # does it depend on who asks?
+    attends = False  # does it depend on who asks?
 
-    def remember(self, memory: Memory) -> dict[str, Tensor]:
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         return {}
 
-    def forward(self, query: Tensor, ctx: Ctx, kept: dict[str, Tensor], path: str) -> Tensor:
+    def forward(self, query: Tensor, context: Context, kept: dict[str, Tensor], path: str) -> Tensor:
         """query R T D → context R T D."""
         return query.new_zeros(query.shape)
 
 
-class FixedContext(Context):
+class FixedContextModule(ContextModule):
     def __init__(self, summary: Summary, dim: int) -> None:
         super().__init__()
         self.summary = summary
         self.project = nn.Linear(summary.width, dim)
 
-    def remember(self, memory: Memory) -> dict[str, Tensor]:
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
 
-    def forward(self, query: Tensor, ctx: Ctx, kept: dict[str, Tensor], path: str) -> Tensor:
-        assert ctx.memory is not None
-        rows = kept["context"].repeat_interleave(beams(query.shape[0], ctx.memory), 0)
+    def forward(self, query: Tensor, context: Context, kept: dict[str, Tensor], path: str) -> Tensor:
+        assert context.memory is not None
+        rows = kept["context"].repeat_interleave(beam_size(query.shape[0], context.memory), 0)
         return rows[:, None].expand(query.shape)
 
 
-class AttentionContext(Context):
-    looks = True
+class AttentionContextModule(ContextModule):
+    attends = True
 
     def __init__(self, score: Score) -> None:
         super().__init__()
         self.score = score
 
-    def remember(self, memory: Memory) -> dict[str, Tensor]:
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         return {"key": self.score.prepare(memory.states)}
 
-    def forward(self, query: Tensor, ctx: Ctx, kept: dict[str, Tensor], path: str) -> Tensor:
-        assert ctx.memory is not None
-        folded = fold_beams(query, ctx.memory)[:, None]  # B 1 K·T D
-        look = Look(score=self.score, path=path)
-        key, value = kept["key"][:, None], ctx.memory.states[:, None]  # B 1 S D
-        return attend(folded, key, value, ctx.layout, ctx.memory.layout, ctx, look).reshape(query.shape)
+    def forward(self, query: Tensor, context: Context, kept: dict[str, Tensor], path: str) -> Tensor:
+        assert context.memory is not None
+        folded = fold_beams(query, context.memory)[:, None]  # B 1 K·T D
+        look = AttentionArgs(score=self.score, path=path)
+        key, value = kept["key"][:, None], context.memory.states[:, None]  # B 1 S D
+        return attend(folded, key, value, context.layout, context.memory.layout, context, look).reshape(query.shape)
 
 
 @dataclass(frozen=True)
 class NoContext(Spec):
     """The first state is all that the decoder learns of the source (Sutskever et al. 2014)."""
 
-    def build(self, dim: int) -> Context:
-        return Context()
+    def build(self, dim: int) -> ContextModule:
+        return ContextModule()
 
 
 @dataclass(frozen=True)
-class Fixed(Spec):
+class FixedContext(Spec):
     """The same c = tanh(V summary) at every step (Cho et al. 2014, §2.2)."""
 
     summary: Spec = field(default_factory=LastState)
 
-    def build(self, dim: int) -> Context:
-        return FixedContext(built(self.summary, dim, Summary), dim)
+    def build(self, dim: int) -> ContextModule:
+        return FixedContextModule(build_part(self.summary, dim, Summary), dim)
 
 
 @dataclass(frozen=True)
-class Attention(Spec):
+class AttentionContext(Spec):
     """c_i = Σ_j α_ij h_j, α_i = softmax_j score(s, h_j) (Bahdanau et al. 2015, §3.1)."""
 
     score: Spec = field(default_factory=Additive)
 
-    def build(self, dim: int) -> Context:
-        return AttentionContext(built(self.score, dim, Score))
+    def build(self, dim: int) -> ContextModule:
+        return AttentionContextModule(build_part(self.score, dim, Score))
 
 
 # ---- what a decoder shows to the output layer
 
 
-class Readout(nn.Module):
+class ReadoutModule(nn.Module):
     """The state itself."""
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
@@ -231,7 +231,7 @@ class Readout(nn.Module):
         return hidden
 
 
-class AttentionalReadout(Readout):
+class AttentionalReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.combine = nn.Linear(2 * dim, dim, bias=False)
@@ -240,7 +240,7 @@ class AttentionalReadout(Readout):
         return torch.tanh(self.combine(torch.cat((context, hidden), -1)))
 
 
-class MaxoutReadout(Readout):
+class MaxoutReadoutModule(ReadoutModule):
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.combine = nn.Linear(3 * dim, 2 * dim)
@@ -250,27 +250,27 @@ class MaxoutReadout(Readout):
 
 
 @dataclass(frozen=True)
-class Plain(Spec):
+class StateReadout(Spec):
     """The state s_i goes to the output layer."""
 
-    def build(self, dim: int) -> Readout:
-        return Readout()
+    def build(self, dim: int) -> ReadoutModule:
+        return ReadoutModule()
 
 
 @dataclass(frozen=True)
-class Attentional(Spec):
+class AttentionalReadout(Spec):
     """s̃_i = tanh(W_c [c_i; s_i]) (Luong et al. 2015, eq. 5)."""
 
-    def build(self, dim: int) -> Readout:
-        return AttentionalReadout(dim)
+    def build(self, dim: int) -> ReadoutModule:
+        return AttentionalReadoutModule(dim)
 
 
 @dataclass(frozen=True)
-class Maxout(Spec):
+class MaxoutReadout(Spec):
     """Deep output: the larger of each pair in U s_i + V y_{i−1} + C c_i (Bahdanau et al. 2015, §A.2.2).
 
     With s_i, as in the paper's eq. 4, where its appendix writes s_{i−1}.
     """
 
-    def build(self, dim: int) -> Readout:
-        return MaxoutReadout(dim)
+    def build(self, dim: int) -> ReadoutModule:
+        return MaxoutReadoutModule(dim)

@@ -10,22 +10,22 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.parts.at_once import at_once
 from dragoman.parts.cells import CELLS, CellKind
+from dragoman.parts.deferred_gradients import deferred_weight_gradients
 from dragoman.parts.dropout import dropout
-from dragoman.parts.mixer import Ctx, Layout, Memory, Mixer, State, beams
-from dragoman.parts.recurrence import go_on
+from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State, beam_size
+from dragoman.parts.recurrence import continue_rows
 from dragoman.parts.recurrent_context import (
-    Attention,
-    Context,
+    AttentionContext,
+    ContextModule,
     FromContext,
     FromLast,
     FromSummary,
     FromZero,
-    Plain,
-    Readout,
+    ReadoutModule,
+    StateReadout,
 )
-from dragoman.parts.spec import Spec, built
+from dragoman.parts.spec import Spec, build_part
 
 
 @dataclass(frozen=True)
@@ -38,11 +38,11 @@ class RecurrentDecoder(Spec):
 
     cell: CellKind = "gru"
     layers: int = 1
-    context: Spec = field(default_factory=Attention)
-    asks: Literal["before", "after"] = "before"
-    feeds: Literal["nothing", "context", "output"] = "context"
-    start: FromZero | FromLast | FromSummary | FromContext = field(default_factory=FromSummary)
-    readout: Spec = field(default_factory=Plain)
+    context: Spec = field(default_factory=AttentionContext)
+    attends: Literal["before", "after"] = "before"
+    feedback: Literal["nothing", "context", "output"] = "context"
+    initial_state: FromZero | FromLast | FromSummary | FromContext = field(default_factory=FromSummary)
+    readout: Spec = field(default_factory=StateReadout)
     dropout: float = 0.0
 
     def build(self, dim: int) -> RecurrentDecoderMixer:
@@ -50,67 +50,67 @@ class RecurrentDecoder(Spec):
 
 
 class RecurrentDecoderMixer(Mixer):
-    packs = False
+    supports_packing = False
 
     def __init__(self, spec: RecurrentDecoder, dim: int) -> None:
         super().__init__()
         self.dim, self.dropout = dim, spec.dropout
-        self.context = built(spec.context, dim, Context)
-        self.readout = built(spec.readout, dim, Readout)
-        self.start = spec.start.start(spec.layers, dim)
-        self.asks_before = spec.asks == "before"
-        self.feeds_context, self.feeds_output = spec.feeds == "context", spec.feeds == "output"
+        self.context = build_part(spec.context, dim, ContextModule)
+        self.readout = build_part(spec.readout, dim, ReadoutModule)
+        self.start = spec.initial_state.start(spec.layers, dim)
+        self.asks_before = spec.attends == "before"
+        self.feeds_context, self.feeds_output = spec.feedback == "context", spec.feedback == "output"
         #: does a step need what the step before it found? Otherwise whole sequences go through at once
-        self.sequential = self.feeds_output or (self.context.looks and (self.asks_before or self.feeds_context))
+        self.sequential = self.feeds_output or (self.context.attends and (self.asks_before or self.feeds_context))
         inputs = dim * (2 if self.feeds_context or self.feeds_output else 1)
         self.cells = CELLS[spec.cell](inputs, dim, spec.layers, spec.dropout)
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return {"cells": self.cells.init_state(batch, like), "fed": like.new_zeros(batch, self.dim)}
 
-    def remember(self, memory: Memory) -> dict[str, Tensor]:
-        kept = self.context.remember(memory)
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        kept = self.context.project_memory(memory)
         start = self.start(memory, kept, self.cells.init_state(memory.states.shape[0], memory.states))
         return kept | {f"start {name}": value for name, value in start.items()}
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Leaves in `ctx.context` what it saw of the source at each step, for the parts above."""
-        assert ctx.memory is not None
-        kept = ctx.memory.projected[self.path]
-        cells, fed = self._begin(x, ctx, kept, state)
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        """Leaves in `context.context` what it saw of the source at each step, for the parts above."""
+        assert context.memory is not None
+        kept = context.memory.projections[self.path]
+        cells, fed = self._begin(x, context, kept, state)
         # without a state nobody asks where rows ended, and padding comes after all that counts
-        layout = Layout(ctx.layout.positions) if state is None else ctx.layout
+        layout = Layout(context.layout.positions) if state is None else context.layout
         if self.sequential:
-            with at_once():
-                y, cells, fed = self._steps(x, ctx, kept, cells, fed, layout.real)
+            with deferred_weight_gradients():
+                y, cells, fed = self._steps(x, context, kept, cells, fed, layout.token_mask)
         else:
-            y, cells = self._whole(x, ctx, kept, cells, layout)
+            y, cells = self._whole(x, context, kept, cells, layout)
         after = None if state is None else {"cells": cells, "fed": fed}
         return dropout(y, self.dropout, self.training), after
 
-    def _begin(self, x: Tensor, ctx: Ctx, kept: dict[str, Tensor], state: State | None) -> tuple[State, Tensor]:
+    def _begin(self, x: Tensor, context: Context, kept: dict[str, Tensor], state: State | None) -> tuple[State, Tensor]:
         """The state to go on from: at a sequence's first position, the one that the source gives."""
-        assert ctx.memory is not None
-        repeats = beams(x.shape[0], ctx.memory)
+        assert context.memory is not None
+        repeats = beam_size(x.shape[0], context.memory)
         names = [name for name in kept if name.startswith("start ")]
         start = {name.removeprefix("start "): kept[name].repeat_interleave(repeats, 0) for name in names}
         if state is None:
             return start, x.new_zeros(x.shape[0], self.dim)
-        first = ctx.layout.positions[:, 0] == 0  # R
+        first = context.layout.positions[:, 0] == 0  # R
         cells = {name: torch.where(first[:, None, None], start[name], state["cells"][name]) for name in start}
         return cells, state["fed"].masked_fill(first[:, None], 0.0)
 
     def _whole(
-        self, x: Tensor, ctx: Ctx, kept: dict[str, Tensor], cells: State, layout: Layout
+        self, x: Tensor, context: Context, kept: dict[str, Tensor], cells: State, layout: Layout
     ) -> tuple[Tensor, State]:
         """Nothing is fed back: one call for the whole sequence."""
-        inputs = torch.cat((x, self.context(x, ctx, kept, self.path)), -1) if self.feeds_context else x
-        hidden, cells = go_on(self.cells, inputs, layout, cells)
-        ctx.context = self.context(hidden, ctx, kept, self.path)
-        return self.readout(x, hidden, ctx.context), cells
+        inputs = torch.cat((x, self.context(x, context, kept, self.path)), -1) if self.feeds_context else x
+        hidden, cells = continue_rows(self.cells, inputs, layout, cells)
+        context.source_context = self.context(hidden, context, kept, self.path)
+        return self.readout(x, hidden, context.source_context), cells
 
     def _steps(
-        self, x: Tensor, ctx: Ctx, kept: dict[str, Tensor], cells: State, fed: Tensor, real: Tensor | None
+        self, x: Tensor, context: Context, kept: dict[str, Tensor], cells: State, fed: Tensor, real: Tensor | None
     ) -> tuple[Tensor, State, Tensor]:
         """Word by word; the input's share of the gates is computed for all words beforehand."""
         gates = self.cells.project(x)  # R T G
@@ -121,23 +121,23 @@ class RecurrentDecoderMixer(Mixer):
         for step, (word, gate) in enumerate(zip(x.unbind(1), gates.unbind(1))):
             before, fed_before = cells, fed
             if self.asks_before:
-                context = self.context(cells["hidden"][:, -1:], ctx, kept, self.path)[:, 0]
-                fed = context if self.feeds_context else fed
+                attended = self.context(cells["hidden"][:, -1:], context, kept, self.path)[:, 0]
+                fed = attended if self.feeds_context else fed
             if self.feeds_context or self.feeds_output:
                 gate = gate + F.linear(fed, of_fed)
             hidden, cells = self.cells.step(gate, cells)
             if not self.asks_before:
-                context = self.context(hidden[:, None], ctx, kept, self.path)[:, 0]
-                fed = context if self.feeds_context else fed
+                attended = self.context(hidden[:, None], context, kept, self.path)[:, 0]
+                fed = attended if self.feeds_context else fed
             if self.feeds_output:
-                fed = self.readout(word, hidden, context)
+                fed = self.readout(word, hidden, attended)
                 outputs.append(fed)
             states.append(hidden)
-            contexts.append(context)
+            contexts.append(attended)
             if real is not None:  # a row that has come to its end stays there
                 cells = {name: torch.where(real[:, step, None, None], cells[name], before[name]) for name in cells}
                 fed = torch.where(real[:, step, None], fed, fed_before)
-        ctx.context = torch.stack(contexts, 1)  # R T D
+        context.source_context = torch.stack(contexts, 1)  # R T D
         if self.feeds_output:
             return torch.stack(outputs, 1), cells, fed
-        return self.readout(x, torch.stack(states, 1), ctx.context), cells, fed
+        return self.readout(x, torch.stack(states, 1), context.source_context), cells, fed

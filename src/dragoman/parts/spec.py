@@ -18,11 +18,11 @@ AnySpec = TypeVar("AnySpec", bound="Spec")
 Module = TypeVar("Module", bound=nn.Module)
 
 
-class Description:
+class Configurable:
     """A frozen dataclass of plain values and other descriptions: written as JSON, read back exactly, compared."""
 
 
-class Spec(Description):
+class Spec(Configurable):
     """Description of a part: a frozen dataclass of plain values and other specs.
 
     `build(dim)` makes the module; the width flows down at build time, so a spec never repeats it. Specs have no
@@ -33,7 +33,7 @@ class Spec(Description):
         raise NotImplementedError
 
 
-def built(spec: Spec, dim: int, kind: type[Module]) -> Module:
+def build_part(spec: Spec, dim: int, kind: type[Module]) -> Module:
     """The module that a spec builds, if it is of the kind that its place needs."""
     module = spec.build(dim) if type(spec).build is not Spec.build else None
     if not isinstance(module, kind):
@@ -43,14 +43,14 @@ def built(spec: Spec, dim: int, kind: type[Module]) -> Module:
 
 def to_dict(value: Any) -> Any:
     """Plain JSON values for a description, its kind beside its fields."""
-    if isinstance(value, Description):
+    if isinstance(value, Configurable):
         return {"kind": type(value).__name__} | {f.name: to_dict(getattr(value, f.name)) for f in _fields(value)}
     if isinstance(value, tuple):
         return [to_dict(item) for item in value]
     return value
 
 
-def from_dict(data: Any, known: Mapping[str, type[Description]], what: str = "part") -> Any:
+def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "part") -> Any:
     """What `to_dict` wrote; an unknown kind, a missing or surplus field, a value of another type is an error.
 
     Only what is in `known` can be made, so that reading a stranger's file executes nothing of his.
@@ -80,7 +80,7 @@ def from_dict(data: Any, known: Mapping[str, type[Description]], what: str = "pa
     return cls(**values)
 
 
-def _fields(spec: Description | type[Description]) -> tuple[Field[Any], ...]:
+def _fields(spec: Configurable | type[Configurable]) -> tuple[Field[Any], ...]:
     return fields(spec)  # type: ignore[arg-type]  # every description is a dataclass
 
 
@@ -114,16 +114,16 @@ def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
     return replace(spec, **(inner | (changes if isinstance(spec, kind) else {})))  # type: ignore[type-var]
 
 
-def find(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
+def find_specs(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
     """Every part of `kind` in a spec, outermost first."""
     if isinstance(spec, kind):
         yield spec
     if isinstance(spec, tuple):
         for item in spec:
-            yield from find(item, kind)
+            yield from find_specs(item, kind)
     elif isinstance(spec, Spec):
         for f in _fields(spec):
-            yield from find(getattr(spec, f.name), kind)
+            yield from find_specs(getattr(spec, f.name), kind)
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
@@ -132,11 +132,11 @@ def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, 
     Parts of two kinds that hold other parts (a norm before and a norm after) differ in their kind, given by its name,
     and then in what they hold.
     """
-    if isinstance(before, Description) and isinstance(after, Description):
+    if isinstance(before, Configurable) and isinstance(after, Configurable):
         mine, others = ({f.name: getattr(one, f.name) for f in _fields(one)} for one in (before, after))
         shared = [name for name in mine if name in others]
         if type(before) is not type(after):
-            if not any(isinstance(mine[name], Description) for name in shared):
+            if not any(isinstance(mine[name], Configurable) for name in shared):
                 yield path, before, after
                 return
             yield path, type(before).__name__, type(after).__name__

@@ -11,10 +11,10 @@ from torch.utils.checkpoint import checkpoint
 
 from dragoman.errors import UserError
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.mixer import Ctx, Mixer, State
-from dragoman.parts.norm import LayerNorm, Unnormalised, sum_normalised
+from dragoman.parts.mixer import Context, Mixer, State
+from dragoman.parts.norm import Identity, LayerNorm, add_and_norm
 from dragoman.parts.positions import NoPosition, Position
-from dragoman.parts.spec import Spec, built
+from dragoman.parts.spec import Spec, build_part
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Residual(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(built(self.body, dim, Mixer), Unnormalised(), Unnormalised(), self.dropout)
+        return ResidualMixer(build_part(self.body, dim, Mixer), Identity(), Identity(), self.dropout)
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class PreNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(built(self.body, dim, Mixer), self.norm.build(dim), Unnormalised(), self.dropout)
+        return ResidualMixer(build_part(self.body, dim, Mixer), self.norm.build(dim), Identity(), self.dropout)
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class PostNorm(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> Mixer:
-        return ResidualMixer(built(self.body, dim, Mixer), Unnormalised(), self.norm.build(dim), self.dropout)
+        return ResidualMixer(build_part(self.body, dim, Mixer), Identity(), self.norm.build(dim), self.dropout)
 
 
 class ResidualMixer(Mixer):
@@ -63,12 +63,12 @@ class ResidualMixer(Mixer):
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return self.body.init_state(batch, longest, like)
 
-    def reorder(self, state: State, rows: Tensor) -> State:
-        return self.body.reorder(state, rows)
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        return self.body.reorder_state(state, rows)
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        y, state = self.body(self.before(x, ctx.layout), ctx, state)
-        return sum_normalised(x, self.dropout(y), self.after, ctx.layout), state
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        y, state = self.body(self.before(x, context.layout), context, state)
+        return add_and_norm(x, self.dropout(y), self.after, context.layout), state
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Parallel(Spec):
     dropout: float = 0.0
 
     def build(self, dim: int) -> ParallelMixer:
-        return ParallelMixer([built(body, dim, Mixer) for body in self.bodies], self.norm.build(dim), self.dropout)
+        return ParallelMixer([build_part(body, dim, Mixer) for body in self.bodies], self.norm.build(dim), self.dropout)
 
 
 class ParallelMixer(Mixer):
@@ -96,13 +96,13 @@ class ParallelMixer(Mixer):
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
         return {name: body.init_state(batch, longest, like) for name, body in self.parts()}
 
-    def reorder(self, state: State, rows: Tensor) -> State:
-        return {name: body.reorder(state[name], rows) for name, body in self.parts()}
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        return {name: body.reorder_state(state[name], rows) for name, body in self.parts()}
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        same, after = self.norm(x, ctx.layout), {}
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        same, after = self.norm(x, context.layout), {}
         for name, body in self.parts():
-            y, after[name] = body(same, ctx, None if state is None else state[name])
+            y, after[name] = body(same, context, None if state is None else state[name])
             x = x + self.dropout(y)
         return x, None if state is None else after
 
@@ -111,7 +111,7 @@ class ParallelMixer(Mixer):
 class Stack(Spec):
     """A block of parts, `depth` times on top of itself, positions put in at the bottom.
 
-    `position` is also shared by the layers through ctx, for position parts that enter at every layer. What comes in is
+    `position` is also shared by the layers through context, for position parts that enter at every layer. What comes in is
     normalised by `input_norm` (Devlin et al. 2019) and, where it has another width than the model, `input_width`,
     projected after that (Lan et al. 2020). `recomputed`: nothing that a block computes is kept for the backward pass,
     which computes it once more (Chen et al. 2016), or part by part where the block is alone; the result is the same.
@@ -123,8 +123,8 @@ class Stack(Spec):
     dropout: float = 0.0
     norm: Spec | None = None
     input_norm: Spec | None = None
-    input_width: int | None = None
-    recomputed: bool = False
+    input_dim: int | None = None
+    gradient_checkpointing: bool = False
 
     def build(self, dim: int) -> StackMixer:
         return StackMixer(self, dim)
@@ -134,17 +134,19 @@ class StackMixer(Mixer):
     def __init__(self, spec: Stack, dim: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
-            nn.ModuleList(built(part, dim, Mixer) for part in spec.block) for _ in range(spec.depth)
+            nn.ModuleList(build_part(part, dim, Mixer) for part in spec.block) for _ in range(spec.depth)
         )
-        width = spec.input_width or dim
-        self.position = built(spec.position, width, Position)
-        self.packs = self.position.packs
-        self.input_norm = spec.input_norm.build(width) if spec.input_norm else Unnormalised()
+        width = spec.input_dim or dim
+        self.position = build_part(spec.position, width, Position)
+        self.supports_packing = self.position.supports_packing
+        self.input_norm = spec.input_norm.build(width) if spec.input_norm else Identity()
         self.dropout = Dropout(spec.dropout)
         self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
-        self.norm = spec.norm.build(dim) if spec.norm else Unnormalised()
-        self.recomputed = spec.recomputed
-        if spec.recomputed and not all(getattr(part, "repeats", True) for part in self.layers.modules()):
+        self.norm = spec.norm.build(dim) if spec.norm else Identity()
+        self.recomputed = spec.gradient_checkpointing
+        if spec.gradient_checkpointing and not all(
+            getattr(part, "supports_recomputation", True) for part in self.layers.modules()
+        ):
             raise UserError(
                 "layers cannot be computed twice where they keep running statistics, which would follow a batch twice: "
                 "leave training.gradient_checkpointing out, or choose another norm"
@@ -155,41 +157,43 @@ class StackMixer(Mixer):
         return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
 
     def init_state(self, batch: int, longest: int, like: Tensor) -> State:
-        limit = self.position.limit
+        limit = self.position.max_length
         if limit is not None and longest > limit:
             raise UserError(
                 f"{longest} tokens were asked for, but this model has {limit} learned positions: ask for less"
             )
         return {name: part.init_state(batch, longest, like) for name, part in self.parts()}
 
-    def reorder(self, state: State, rows: Tensor) -> State:
-        return {name: part.reorder(state[name], rows) for name, part in self.parts()}
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        return {name: part.reorder_state(state[name], rows) for name, part in self.parts()}
 
-    def forward(self, x: Tensor, ctx: Ctx, state: State | None = None) -> tuple[Tensor, State | None]:
-        ctx.shared = self.position
-        x = self.input_norm(self.position.embed(x, ctx.layout), ctx.layout)
-        x = ctx.inputs = self.project(self.dropout(x))
-        if self.recomputed and state is None and ctx.recorder is None and torch.is_grad_enabled():
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+        context.shared_position = self.position
+        x = self.input_norm(self.position.embed(x, context.layout), context.layout)
+        x = context.stack_inputs = self.project(self.dropout(x))
+        if self.recomputed and state is None and context.recorder is None and torch.is_grad_enabled():
             parts = [part for _, part in self.parts()]
             size = len(parts) // len(self.layers) if len(self.layers) > 1 else 1
             for start in range(0, len(parts), size):
-                x = recomputed(parts[start : start + size], x, ctx)
-            return self.norm(x, ctx.layout), None
+                x = recomputed(parts[start : start + size], x, context)
+            return self.norm(x, context.layout), None
         after: State = {}
         for name, part in self.parts():
-            x, after[name] = part(x, ctx, None if state is None else state[name])
-        return self.norm(x, ctx.layout), None if state is None else after
+            x, after[name] = part(x, context, None if state is None else state[name])
+        return self.norm(x, context.layout), None if state is None else after
 
 
-def recomputed(parts: list[Mixer], x: Tensor, ctx: Ctx) -> Tensor:
-    """x through all parts; what they leave in ctx is left there once, though they are computed twice."""
+def recomputed(parts: list[Mixer], x: Tensor, context: Context) -> Tensor:
+    """x through all parts; what they leave in context is left there once, though they are computed twice."""
 
-    def layer(x: Tensor, context: Tensor | None) -> tuple[Tensor, Tensor | None, State | None, list[Tensor]]:
-        own = replace(ctx, context=context, losses=[], masks=dict(ctx.masks))
+    def layer(x: Tensor, attended: Tensor | None) -> tuple[Tensor, Tensor | None, State | None, list[Tensor]]:
+        own = replace(context, source_context=attended, auxiliary_losses=[], masks=dict(context.masks))
         for part in parts:
             x, _ = part(x, own)
-        return x, own.context, own.final, own.losses
+        return x, own.source_context, own.final_state, own.auxiliary_losses
 
-    x, ctx.context, ctx.final, losses = checkpoint(layer, x, ctx.context, use_reentrant=False)
-    ctx.losses.extend(losses)
+    x, context.source_context, context.final_state, losses = checkpoint(
+        layer, x, context.source_context, use_reentrant=False
+    )
+    context.auxiliary_losses.extend(losses)
     return x

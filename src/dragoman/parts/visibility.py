@@ -1,4 +1,4 @@
-"""Visibility: who may look at whom. `see(query positions, key positions, ctx)` → bool, True where allowed.
+"""Visibility: who may look at whom. `see(query positions, key positions, context)` → bool, True where allowed.
 
 Most ask two positions and nothing else: they say so in `allows`, which kernels call for single pairs as well. Padding
 and the borders of packed sequences are no concern of theirs: `attend` adds them.
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from dragoman.parts.mixer import Ctx
+from dragoman.parts.mixer import Context
 from dragoman.parts.spec import Spec
 
 
@@ -19,20 +19,20 @@ class Visibility(nn.Module):
 
     causal = False  # exactly “j ≤ i”, which kernels know by name
     full = True  # nothing is hidden
-    backward = False  # is everything that comes later hidden?
-    packs = True  # is it the same for each sequence of a packed row?
+    past_only = False  # is everything that comes later hidden?
+    supports_packing = True  # is it the same for each sequence of a packed row?
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
         """May position i see position j?"""
         return (i >= 0) & (j >= 0)
 
-    def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
+    def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
         """query B T, key B S → B T S."""
         return self.allows(query[:, :, None], key[:, None, :])
 
 
 class CausalVisibility(Visibility):
-    causal = backward = True
+    causal = past_only = True
     full = False
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
@@ -41,7 +41,7 @@ class CausalVisibility(Visibility):
 
 class WindowVisibility(Visibility):
     full = False
-    backward = True
+    past_only = True
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class WindowVisibility(Visibility):
 
 class BlockVisibility(Visibility):
     full = False
-    backward = True
+    past_only = True
 
     def __init__(self, size: int) -> None:
         super().__init__()
@@ -65,14 +65,16 @@ class BlockVisibility(Visibility):
 
 class PrefixVisibility(Visibility):
     full = False
-    packs = False  # ctx tells one prefix a row
+    supports_packing = False  # context tells one prefix a row
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
         return j <= i
 
-    def see(self, query: Tensor, key: Tensor, ctx: Ctx) -> Tensor:
+    def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
         before = key[:, None, :] <= query[:, :, None]
-        return before if ctx.prefix is None else before | (key < ctx.prefix[:, None])[:, None, :]
+        return (
+            before if context.prefix_lengths is None else before | (key < context.prefix_lengths[:, None])[:, None, :]
+        )
 
 
 @dataclass(frozen=True)

@@ -2,52 +2,52 @@
 
 from __future__ import annotations
 
-from dragoman.run.folder import (
-    CHECKPOINTS,
-    CONFIG,
-    FRAMINGS,
-    INITIAL,
-    METRICS,
-    MODEL,
+from dragoman.run.results import Alignment, FillResult, ScoredText, SentenceAttention, TaggedSentence, Translation
+from dragoman.run.run import Run, load
+from dragoman.run.run_folder import (
+    CHECKPOINT_DIR,
+    CONFIG_FILE,
+    DEFAULT_FRAMINGS,
+    INITIAL_CHECKPOINT,
+    METRICS_FILE,
+    MODEL_FILE,
     checkpoint_names,
-    is_run,
-    pick_device,
+    is_run_folder,
     read_framing,
     read_metrics,
     read_spec,
     read_tokenizers,
-    write_model,
+    select_device,
+    write_model_file,
     write_tokenizers,
 )
-from dragoman.run.live import Piece
-from dragoman.run.results import Attention, Filled, Links, Scored, Tagged, Translation
-from dragoman.run.run import Run, load
 from dragoman.run.sources import Source
+from dragoman.run.token_stream import StreamedTokens
 
 __all__ = [
-    "CHECKPOINTS",
-    "CONFIG",
-    "FRAMINGS",
-    "INITIAL",
-    "METRICS",
-    "MODEL",
-    "Attention",
-    "Filled",
-    "Links",
-    "Piece",
+    "CHECKPOINT_DIR",
+    "CONFIG_FILE",
+    "DEFAULT_FRAMINGS",
+    "INITIAL_CHECKPOINT",
+    "METRICS_FILE",
+    "MODEL_FILE",
+    "Alignment",
+    "FillResult",
     "Run",
-    "Scored",
+    "ScoredText",
+    "SentenceAttention",
     "Source",
-    "Tagged",
+    "StreamedTokens",
+    "TaggedSentence",
     "Translation",
     "checkpoint_names",
-    "is_run",
+    "is_run_folder",
     "load",
-    "pick_device",
     "read_framing",
     "read_metrics",
     "read_spec",
     "read_tokenizers",
-    "write_model",
+    "select_device",
+    "write_model_file",
     "write_tokenizers",
 ]

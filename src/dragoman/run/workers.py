@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from dragoman.data.workers import cores
 from dragoman.errors import UserError
+from dragoman.processes import available_cpus
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -45,7 +45,7 @@ def shared(work: Callable[[T], R], items: Sequence[T], workers: int) -> Iterator
         return
     _work, _items = work, items
     count = min(workers, len(items))
-    threads = max(1, cores() // workers)
+    threads = max(1, available_cpus() // workers)
     pool = ProcessPoolExecutor(count, multiprocessing.get_context("fork"), _begin, (threads,))
     try:
         with warnings.catch_warnings():  # copies begin nothing that waits for other threads of this process

@@ -10,40 +10,40 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.search.beam import BeamSearch
-from dragoman.search.constraints import ConstrainedBeam
-from dragoman.search.description import Decision, described, from_description, read_description
+from dragoman.search.config_json import SearchConfig, read_search_config, search_from_dict, search_to_dict
+from dragoman.search.configs import Beam, LengthLimit, Sample, TokenSearch
 from dragoman.search.diverse import DiverseBeamSearch
-from dragoman.search.engine import Engine, Hypothesis, Rule, Strategy, Symbols
-from dragoman.search.exact import Exact
+from dragoman.search.engine import Hypothesis, LogitsProcessor, SearchEngine, SpecialTokens, Strategy
+from dragoman.search.exact_search import ExactSearch
 from dragoman.search.exhaustive import exhaustive_search
 from dragoman.search.greedy import Greedy
-from dragoman.search.reranking import Rerank, Weights
-from dragoman.search.risk import MinimumRisk
-from dragoman.search.rules import NoRepeat
+from dragoman.search.logits_processors import NoRepeatNGram
+from dragoman.search.minimum_bayes_risk import MinimumBayesRisk
+from dragoman.search.required_phrases import ConstrainedBeam
+from dragoman.search.reranking import Rerank, RerankWeights
 from dragoman.search.sampling import Sampling
-from dragoman.search.settings import Beam, Length, Sample, Search
 from dragoman.search.speculative import Speculative
 
 __all__ = [
     "Beam",
-    "Decision",
-    "Exact",
+    "ExactSearch",
     "Hypothesis",
-    "Length",
-    "MinimumRisk",
+    "LengthLimit",
+    "MinimumBayesRisk",
     "Rerank",
+    "RerankWeights",
     "Sample",
-    "Search",
+    "SearchConfig",
+    "SpecialTokens",
     "Speculative",
-    "Symbols",
-    "Weights",
-    "described",
-    "engine",
+    "TokenSearch",
+    "build_engine",
+    "build_strategy",
     "exhaustive_search",
-    "from_description",
-    "read_description",
+    "read_search_config",
     "search",
-    "strategy",
+    "search_from_dict",
+    "search_to_dict",
 ]
 
 
@@ -51,48 +51,54 @@ def search(
     model: Model,
     source: Tensor,
     lengths: Tensor,
-    symbols: Symbols,
-    settings: Search,
+    special_tokens: SpecialTokens,
+    config: TokenSearch,
     keys: Tensor,
-    limits: Tensor | None = None,
+    max_lengths: Tensor | None = None,
 ) -> list[list[Hypothesis]]:
     """B S padded sources → the hypotheses of each, best first; `keys` (B) number the sources, for sampling.
 
     `limits` (B) say how long the targets may get, END counted in; unless told, the settings do.
     """
-    if limits is None:
-        limits = settings.length.limits(lengths, model.room(lengths))
-    return engine([model], symbols, settings).search(source, lengths, limits, keys)
+    if max_lengths is None:
+        max_lengths = config.length_limit.max_lengths(lengths, model.max_target_length(lengths))
+    return build_engine([model], special_tokens, config).search(source, lengths, max_lengths, keys)
 
 
-def engine(
+def build_engine(
     models: Sequence[Model],
-    symbols: Symbols,
-    settings: Search,
-    rules: Sequence[Rule] = (),
-    required: bool = False,
-    compiled: bool = False,
-) -> Engine:
+    special_tokens: SpecialTokens,
+    config: TokenSearch,
+    logits_processors: Sequence[LogitsProcessor] = (),
+    has_required_phrases: bool = False,
+    compile: bool = False,
+) -> SearchEngine:
     """What searches with these models, as the settings say; `required`: for phrases that must be written.
 
     `compiled`: with kernels that are made for it, on a GPU.
     """
-    room = models[0].vocabulary - len(symbols.banned) - 1
-    if isinstance(settings, Beam) and settings.size > room:
-        raise UserError(f"a beam of {settings.size} is wider than the {room} words of the vocabulary: narrow it")
-    own = [NoRepeat(settings.no_repeat)] if settings.no_repeat else []
-    symbols = replace(symbols, least=settings.length.least)
-    return Engine(models, symbols, strategy(settings, symbols.end, required), [*own, *rules], compiled)
+    room = models[0].vocab_size - len(special_tokens.suppressed) - 1
+    if isinstance(config, Beam) and config.size > room:
+        raise UserError(f"a beam of {config.size} is wider than the {room} words of the vocabulary: narrow it")
+    own = [NoRepeatNGram(config.no_repeat_ngram_size)] if config.no_repeat_ngram_size else []
+    special_tokens = replace(special_tokens, min_length=config.length_limit.min)
+    return SearchEngine(
+        models,
+        special_tokens,
+        build_strategy(config, special_tokens.eos, has_required_phrases),
+        [*own, *logits_processors],
+        compile,
+    )
 
 
-def strategy(settings: Search, end: int, required: bool = False) -> Strategy:
+def build_strategy(config: TokenSearch, eos: int, has_required_phrases: bool = False) -> Strategy:
     """The way of choosing words that the settings describe."""
-    if required and (isinstance(settings, Sample) or settings.groups > 1):
+    if has_required_phrases and (isinstance(config, Sample) or config.num_groups > 1):
         raise UserError("required phrases are looked for by a plain beam: sample nothing, and part it into no groups")
-    if isinstance(settings, Sample):
-        return Sampling(settings, end)
-    if required:
-        return ConstrainedBeam(settings, end)
-    if settings.groups > 1:
-        return DiverseBeamSearch(settings, end)
-    return Greedy(1, end, settings.penalty) if settings.greedy else BeamSearch(settings, end)
+    if isinstance(config, Sample):
+        return Sampling(config, eos)
+    if has_required_phrases:
+        return ConstrainedBeam(config, eos)
+    if config.num_groups > 1:
+        return DiverseBeamSearch(config, eos)
+    return Greedy(1, eos, config.length_divisor) if config.is_greedy else BeamSearch(config, eos)

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from dragoman.parts.precision import at_least_float32
+from dragoman.search.configs import Beam
 from dragoman.search.engine import Hypothesis, Strategy
-from dragoman.search.greedy import put
-from dragoman.search.largest import continuations, first, top
+from dragoman.search.greedy import write_tokens
 from dragoman.search.penalties import coverage_penalty, looked
-from dragoman.search.settings import Beam
 from dragoman.search.slots import Tree
 from dragoman.search.stopping import search_ends
+from dragoman.search.topk import first_true, topk, topk_continuations
 
 
 class BeamSearch(Strategy):
@@ -23,63 +23,65 @@ class BeamSearch(Strategy):
     continued is decided by log p(y|x) alone.
     """
 
-    moves = True
+    reorders_rows = True
 
     def __init__(self, settings: Beam, end: int) -> None:
-        self.settings, self.end, self.rows = settings, end, settings.size
-        self.watches = settings.coverage > 0
+        self.settings, self.end, self.rows_per_source = settings, end, settings.size
+        self.watches = settings.coverage_penalty > 0
 
-    def begin(self, slots: Tree, longest: int) -> None:
+    def init_state(self, slots: Tree, longest: int) -> None:
         tokens = slots["tokens"]
         batch, width = tokens.shape
         slots["scores"] = torch.full((batch, width), -torch.inf, device=tokens.device)
         slots["scores"][:, 0] = 0.0  # at first all hypotheses are the same: let one speak
         slots["written"] = torch.zeros((batch, width, longest), dtype=torch.long, device=tokens.device)
-        slots["aside"] = empty(batch, self.settings.pool, longest, tokens.device)  # finished
+        slots["aside"] = empty(batch, self.settings.max_finished, longest, tokens.device)  # finished
         slots["cut"] = empty(batch, width, longest, tokens.device)  # truncated by the length limit
         if self.watches:
             slots["looks"] = torch.zeros(batch, width, slots["real"].shape[1], device=tokens.device)  # B K S, in all
 
-    def choose(
+    def select(
         self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, penalty: Tensor | None = None
     ) -> tuple[Tensor, Tensor]:
         """`penalty` (B V) is subtracted from log p of tokens where continuations are compared, not from the scores."""
-        settings, width = self.settings, self.rows
+        settings, width = self.settings, self.rows_per_source
         step, limit, written = slots["step"], slots["limit"], slots["written"]
         if self.watches:
             slots["looks"] = slots["looks"] + at_least_float32(looked(looks))
         best, parent, token = candidates(slots["scores"], logits, norm, 2 * width, penalty)  # B 2K
-        divisor = settings.penalty(step + 1)[:, None]  # B 1
+        divisor = settings.length_divisor(step + 1)[:, None]  # B 1
         end = token == self.end
         finished = torch.where(end[:, :width], best[:, :width], -torch.inf)
         normalized = finished / divisor + self._coverage(slots, parent[:, :width])
-        set_aside(slots["aside"], finished, normalized, of(written, parent[:, :width]), step)
-        kept = first(~end, width)  # B K
+        set_aside(slots["aside"], finished, normalized, gather_rows(written, parent[:, :width]), step)
+        kept = first_true(~end, width)  # B K
         scores, token, parent = best.gather(1, kept), token.gather(1, kept), parent.gather(1, kept)
-        slots["written"] = written = put(of(written, parent), step, token)
+        slots["written"] = written = write_tokens(gather_rows(written, parent), step, token)
         at_limit = limit == step + 1
         truncate(slots["cut"], at_limit, scores, scores / divisor + self._coverage(slots, parent), written, limit)
         ends = search_ends(settings, slots["aside"]["normalized"], scores, step + 1, limit)
         slots["over"] = over = slots["over"] | (limit <= step + 1) | ends
         slots["scores"] = scores.masked_fill(over[:, None], -torch.inf)  # a finished source is not continued
         if self.watches:
-            slots["looks"] = of(slots["looks"], parent)
+            slots["looks"] = gather_rows(slots["looks"], parent)
         return token, parent
 
     def _coverage(self, slots: Tree, parent: Tensor) -> Tensor | float:
         """B N: the penalty of what the hypotheses `parent` (B N) have written, this step's token counted in."""
         if not self.watches:
             return 0.0
-        return coverage_penalty(slots["looks"], slots["real"][:, None], self.settings.coverage).gather(1, parent)
+        return coverage_penalty(slots["looks"], slots["real"][:, None], self.settings.coverage_penalty).gather(
+            1, parent
+        )
 
-    def results(self, slots: Tree) -> list[list[Hypothesis]]:
+    def hypotheses(self, slots: Tree) -> list[list[Hypothesis]]:
         """The finished hypotheses, then those that the length limit truncated, or both by score."""
         results = []
-        best = self.settings.best
+        best = self.settings.n_best
         for finished, truncated in zip(rows(slots["aside"], True), rows(slots["cut"], False)):
             found = finished + truncated
             if self.settings.unfinished == "beside":
-                found.sort(key=lambda one: -one.normalized)
+                found.sort(key=lambda one: -one.normalized_score)
             results.append(found[:best])
         return results
 
@@ -92,13 +94,13 @@ def candidates(
     With a `penalty` (B V) they are chosen and ordered by log p − penalty of their token.
     """
     if penalty is None:
-        return continuations(scores, logits, norm, count)
-    _, parent, token = continuations(scores, logits - penalty[:, None], norm, count)
+        return topk_continuations(scores, logits, norm, count)
+    _, parent, token = topk_continuations(scores, logits - penalty[:, None], norm, count)
     log_p = logits.flatten(1).gather(1, parent * logits.shape[2] + token) - norm.gather(1, parent)
     return scores.gather(1, parent) + log_p.clamp_(max=0), parent, token
 
 
-def of(rows: Tensor, parents: Tensor) -> Tensor:
+def gather_rows(rows: Tensor, parents: Tensor) -> Tensor:
     """B K …, the rows that stand at `parents` (B N): B N …"""
     index = parents.reshape(*parents.shape, *(1,) * (rows.dim() - 2)).expand(-1, -1, *rows.shape[2:])
     return rows.gather(1, index)
@@ -118,10 +120,10 @@ def empty(batch: int, room: int, longest: int, device: torch.device) -> Tree:
 def set_aside(aside: Tree, score: Tensor, normalized: Tensor, written: Tensor, size: Tensor) -> None:
     """Add finished hypotheses, score B K, −∞ where there is none: a better one replaces the worst, best first."""
     room = aside["score"].shape[1]
-    aside["normalized"], order = top(torch.cat((aside["normalized"], normalized), 1), room)
+    aside["normalized"], order = topk(torch.cat((aside["normalized"], normalized), 1), room)
     aside["score"] = torch.cat((aside["score"], score), 1).gather(1, order)
     aside["size"] = torch.cat((aside["size"], size[:, None].expand_as(score)), 1).gather(1, order)
-    aside["written"] = of(torch.cat((aside["written"], written), 1), order)
+    aside["written"] = gather_rows(torch.cat((aside["written"], written), 1), order)
 
 
 def truncate(cut: Tree, at_limit: Tensor, score: Tensor, normalized: Tensor, written: Tensor, size: Tensor) -> None:
@@ -144,4 +146,4 @@ def rows(kept: Tree, finished: bool) -> list[list[Hypothesis]]:
         ]
         for source in zip(*columns)
     ]
-    return found if finished else [sorted(some, key=lambda one: -one.normalized) for some in found]
+    return found if finished else [sorted(some, key=lambda one: -one.normalized_score) for some in found]

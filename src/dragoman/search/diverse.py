@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.beam import BeamSearch
+from dragoman.search.configs import Beam
 from dragoman.search.engine import Hypothesis, Strategy
-from dragoman.search.settings import Beam
 from dragoman.search.slots import Tree
 
 
@@ -25,34 +25,34 @@ class DiverseBeamSearch(Strategy):
     moves, watches = True, False
 
     def __init__(self, settings: Beam, end: int) -> None:
-        size = settings.size // settings.groups
-        best = min(size, settings.best)
-        finished = settings.num_finished and max(best, settings.num_finished // settings.groups)
-        own = replace(settings, size=size, groups=1, best=best, num_finished=finished)
-        self.settings, self.rows, self.group = settings, settings.size, BeamSearch(own, end)
-        self.names = [str(number) for number in range(settings.groups)]
+        size = settings.size // settings.num_groups
+        best = min(size, settings.n_best)
+        finished = settings.num_finished and max(best, settings.num_finished // settings.num_groups)
+        own = replace(settings, size=size, num_groups=1, n_best=best, num_finished=finished)
+        self.settings, self.rows_per_source, self.group = settings, settings.size, BeamSearch(own, end)
+        self.names = [str(number) for number in range(settings.num_groups)]
 
-    def begin(self, slots: Tree, longest: int) -> None:
-        size = self.group.rows
+    def init_state(self, slots: Tree, longest: int) -> None:
+        size = self.group.rows_per_source
         slots["groups"] = {}
         for name in self.names:
             group = {"tokens": slots["tokens"][:, :size]}
-            self.group.begin(group, longest)
+            self.group.init_state(group, longest)
             slots["groups"][name] = group | {"over": slots["over"].clone()}
         self._join(slots)
 
-    def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
+    def select(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor]:
         logits = at_least_float32(logits)  # precise enough for small penalties
-        size, cost = self.group.rows, torch.zeros_like(logits[:, 0])  # B V
+        size, cost = self.group.rows_per_source, torch.zeros_like(logits[:, 0])  # B V
         tokens, parents = [], []
         for number, name in enumerate(self.names):
             part = slice(number * size, (number + 1) * size)
             group = slots["groups"][name] | {"step": slots["step"], "limit": slots["limit"]}
-            token, parent = self.group.choose(group, logits[:, part], norm[:, part], None, cost)
+            token, parent = self.group.select(group, logits[:, part], norm[:, part], None, cost)
             slots["groups"][name] = {kept: group[kept] for kept in slots["groups"][name]}
             truncated = (slots["limit"] == slots["step"] + 1)[:, None] & (group["cut"]["score"] > -torch.inf)
             live = truncated | (group["scores"] > -torch.inf)  # B K/G
-            cost = cost.scatter_add(1, token, (live * self.settings.diversity).to(cost.dtype))
+            cost = cost.scatter_add(1, token, (live * self.settings.diversity_penalty).to(cost.dtype))
             tokens.append(token)
             parents.append(parent + number * size)
         slots["over"] = torch.stack([slots["groups"][name]["over"] for name in self.names]).all(0)
@@ -62,11 +62,11 @@ class DiverseBeamSearch(Strategy):
     def _join(self, slots: Tree) -> None:
         slots["written"] = torch.cat([slots["groups"][name]["written"] for name in self.names], 1)  # what rules look at
 
-    def results(self, slots: Tree) -> list[list[Hypothesis]]:
+    def hypotheses(self, slots: Tree) -> list[list[Hypothesis]]:
         """Of all groups together, each hypothesis once."""
         found = []
-        for some in zip(*(self.group.results(slots["groups"][name]) for name in self.names)):
+        for some in zip(*(self.group.hypotheses(slots["groups"][name]) for name in self.names)):
             alike = {tuple(one.tokens): one for group in some for one in group}
             ranked = sorted(alike.values(), key=lambda one: (not one.finished, -one.normalized))
-            found.append(ranked[: self.settings.best])
+            found.append(ranked[: self.settings.n_best])
         return found

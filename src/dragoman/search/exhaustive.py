@@ -7,7 +7,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.search.engine import Hypothesis, Symbols
+from dragoman.search.engine import Hypothesis, SpecialTokens
 from dragoman.search.scoring import token_scores
 
 LIMIT = 200_000
@@ -15,22 +15,22 @@ LIMIT = 200_000
 
 @torch.inference_mode()
 def exhaustive_search(
-    model: Model, source: Tensor, symbols: Symbols, longest: int, alpha: float, best: int = 1
+    model: Model, source: Tensor, symbols: SpecialTokens, longest: int, alpha: float, best: int = 1
 ) -> list[Hypothesis]:
     """One source, 1 S → argmax over all y that END within `longest` tokens of log p(y|x) / |y|^α.
 
     Every target is scored as a whole by teacher forcing, so that nothing here can share a mistake with the stepping
     searches.
     """
-    vocabulary = model.vocabulary
-    words = [t for t in range(vocabulary) if t != symbols.end and t not in symbols.banned]
+    vocabulary = model.vocab_size
+    words = [t for t in range(vocabulary) if t != symbols.eos and t not in symbols.suppressed]
     count = sum(len(words) ** length for length in range(longest))
     if count > LIMIT:
         raise UserError(f"exhaustive search over {count:,} targets was asked for, but does at most {LIMIT:,}")
     prefixes: list[list[int]] = [[]]
     found: list[Hypothesis] = []
     for length in range(longest):
-        target = torch.tensor([[symbols.start, *prefix, symbols.end] for prefix in prefixes], device=source.device)
+        target = torch.tensor([[symbols.bos, *prefix, symbols.eos] for prefix in prefixes], device=source.device)
         for part in range(0, len(prefixes), 4096):
             some = target[part : part + 4096]
             rows = source.expand(len(some), *source.shape[1:])
@@ -42,4 +42,4 @@ def exhaustive_search(
                 for prefix, score in zip(prefixes[part : part + 4096], scores)
             ]
         prefixes = [[*prefix, word] for prefix in prefixes for word in words]
-    return sorted(found, key=lambda h: -h.normalized)[:best]
+    return sorted(found, key=lambda h: -h.normalized_score)[:best]

@@ -14,7 +14,7 @@ NARROW = 1024  # rows that are looked through at once
 NONE = -(2**31)  # is below every number
 
 
-def log_sum(logits: Tensor) -> Tensor:
+def log_sum_exp(logits: Tensor) -> Tensor:
     """R V → R in float32."""
     rows, width = logits.shape
     found = torch.empty(rows, dtype=torch.float32, device=logits.device)
@@ -23,7 +23,7 @@ def log_sum(logits: Tensor) -> Tensor:
     return found
 
 
-def write_largest(
+def greedy_step(
     logits: Tensor,
     banned: Tensor,
     end: int,
@@ -74,7 +74,7 @@ def _warps(block: int) -> int:
     return max(1, block // 1024)
 
 
-def top(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
+def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """R V → the `count` largest in float32, largest first, and where they stand, R N.
 
     The largest are in those chunks that have the largest maxima: only these are looked into.

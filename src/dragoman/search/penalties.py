@@ -12,7 +12,7 @@ from dragoman.errors import UserError
 
 Lengths = TypeVar("Lengths", float, Tensor)  # one, or many
 
-Normalisation = Literal["power", "gnmt"]
+LengthNormalization = Literal["power", "gnmt"]
 
 
 def power(length: Lengths, alpha: float) -> Lengths:
@@ -25,7 +25,7 @@ def gnmt(length: Lengths, alpha: float) -> Lengths:
     return ((5 + length) / 6) ** alpha
 
 
-NORMALISATIONS: dict[str, Callable[[Any, float], Any]] = {"power": power, "gnmt": gnmt}
+LENGTH_NORMALIZATIONS: dict[str, Callable[[Any, float], Any]] = {"power": power, "gnmt": gnmt}
 
 
 def coverage_penalty(looks: Tensor, real: Tensor, beta: float) -> Tensor:

@@ -10,8 +10,8 @@ from typing import Protocol
 import numpy as np
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.parts.spec import Description
-from dragoman.search.settings import OtherRun, Search
+from dragoman.parts.spec import Configurable
+from dragoman.search.configs import OtherRun, TokenSearch
 from dragoman.search.utilities import Array, Bleu, ChrF, Overlap, Utility, paired
 
 
@@ -33,7 +33,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Weights(Description):
+class RerankWeights(Configurable):
     """The noisy channel: by Bayes' rule p(y|x) ∝ p(x|y) p(y), here beside the direct model and with a word on length.
 
         log p(y|x) + λ₁ log p(x|y) + λ₂ log p(y) + λ₃ |y|
@@ -53,7 +53,7 @@ class Weights(Description):
     def score(self, candidate: Candidate) -> float:
         return float(_features([candidate])[0] @ _weights(self))
 
-    def order(self, candidates: Sequence[Candidate]) -> list[int]:
+    def rank(self, candidates: Sequence[Candidate]) -> list[int]:
         """The numbers of the candidates, best first; equals stay in order."""
         if not candidates:
             return []
@@ -61,48 +61,48 @@ class Weights(Description):
 
 
 @dataclass(frozen=True)
-class Rerank(Description):
+class Rerank(Configurable):
     """Of what a search has found take what other runs, and its length, speak for as well; see `Weights`.
 
     `channel` is a run from target to source, `language` one of a decoder alone: open, or the folder of one.
     """
 
-    candidates: Search
-    weights: Weights
-    channel: str | OtherRun | None = None
-    language: str | OtherRun | None = None
-    best: int = 1  # how many of the candidates to give back
+    candidates: TokenSearch
+    weights: RerankWeights
+    channel_model: str | OtherRun | None = None
+    language_model: str | OtherRun | None = None
+    n_best: int = 1  # how many of the candidates to give back
 
     def __post_init__(self) -> None:
         for name in ("channel", "language"):
-            weight, judge = getattr(self.weights, name), getattr(self, name)
+            weight, judge = getattr(self.weights, name), getattr(self, f"{name}_model")
             if weight and judge is None:
                 raise UserError(f"a weight of {weight} for the {name} model was given, but no {name} model: name a run")
             if judge is not None and not weight:
                 raise UserError(f"the {name} model weighs 0, so it would be asked in vain: weigh it, or leave it out")
-        if self.weights == Weights():
+        if self.weights == RerankWeights():
             raise UserError("reranking needs a channel model, a language model or a weight of lengths: give one")
-        if self.best < 1:
-            raise UserError(f"at least 1 hypothesis must be given back, but {self.best} were asked for")
-        if self.best > self.candidates.best:
+        if self.n_best < 1:
+            raise UserError(f"at least 1 hypothesis must be given back, but {self.n_best} were asked for")
+        if self.n_best > self.candidates.n_best:
             raise UserError(
-                f"{self.candidates.best} candidates cannot give the {self.best} best: search for more, or ask for fewer"
+                f"{self.candidates.n_best} candidates cannot give the {self.n_best} best: search for more, or ask for fewer"
             )
-        if self.candidates.best == 1:
+        if self.candidates.n_best == 1:
             raise UserError(
                 "reranking chooses among candidates, but its search gives only 1: ask it for the best 2 or more"
             )
 
     @property
-    def rows(self) -> int:
+    def rows_per_source(self) -> int:
         """How many rows a source takes up in a batch."""
-        return self.candidates.rows
+        return self.candidates.rows_per_source
 
 
 class Reranker:
     """Asks other runs about candidates, and sorts them anew."""
 
-    def __init__(self, weights: Weights, channel: Scorer | None = None, language: Scorer | None = None) -> None:
+    def __init__(self, weights: RerankWeights, channel: Scorer | None = None, language: Scorer | None = None) -> None:
         """`channel` is a model from target to source, `language` one of targets."""
         given = (("channel", weights.channel, channel), ("language", weights.language, language))
         for name, weight, scorer in given:
@@ -110,7 +110,7 @@ class Reranker:
                 raise UserError(f"a weight of {weight} for the {name} model was given, but no {name} model")
         self.weights, self.channel, self.language = weights, channel, language
 
-    def ask(self, sources: Sequence[str], nbest: Sequence[Sequence[Candidate]]) -> list[list[Candidate]]:
+    def score(self, sources: Sequence[str], nbest: Sequence[Sequence[Candidate]]) -> list[list[Candidate]]:
         """The candidates of each source with what every model there is says of them; each pair is scored once."""
         if len(sources) != len(nbest):
             raise UserError(
@@ -131,7 +131,7 @@ class Reranker:
 
     def __call__(self, sources: Sequence[str], nbest: Sequence[Sequence[Candidate]]) -> list[list[int]]:
         """Of each source the numbers of its candidates, best first."""
-        return [self.weights.order(some) for some in self.ask(sources, nbest)]
+        return [self.weights.rank(some) for some in self.score(sources, nbest)]
 
 
 METRICS: dict[str, Utility] = {"bleu": Bleu(effective=False), "chrf": ChrF(), "chrf++": ChrF(words=2)}
@@ -142,15 +142,17 @@ IMPOSSIBLE = -1e9
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """The weights that did best, their corpus score, and that of choosing by log p(y|x) alone."""
 
-    weights: Weights
+    weights: RerankWeights
     score: float
-    alone: float
+    baseline_score: float
 
 
-def tune(nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str = "bleu") -> Tuned:
+def tune_rerank_weights(
+    nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str = "bleu"
+) -> TuningResult:
     """The weights whose first choices have the highest corpus BLEU or chrF: a coarse grid, then finer and finer steps.
 
     Of each candidate it is counted once what it shares with its reference; a corpus score is then a sum of counts. No
@@ -168,10 +170,10 @@ def tune(nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric
     score = _corpus(nbest, references, METRICS[metric])
     features = np.concatenate([_features(some) for some in nbest])
     grids = [grid if features[:, i].any() else (0.0,) for i, grid in enumerate((COARSE, COARSE, LENGTHS), 1)]
-    alone = score(Weights())
-    best = Tuned(Weights(), alone, alone)
+    alone = score(RerankWeights())
+    best = TuningResult(RerankWeights(), alone, alone)
     for weights in product(*grids):
-        best = _better(best, Weights(*weights), score)
+        best = _better(best, RerankWeights(*weights), score)
     step = 0.25
     while step >= FINE:
         last = best
@@ -179,15 +181,15 @@ def tune(nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric
             for move in (-step, step) if len(grid) > 1 else ():
                 moved = list(astuple(best.weights))
                 moved[i] += move
-                best = _better(best, Weights(*moved), score)
+                best = _better(best, RerankWeights(*moved), score)
         if best is last:
             step /= 2
     return best
 
 
-def _better(best: Tuned, weights: Weights, score: Callable[[Weights], float]) -> Tuned:
+def _better(best: TuningResult, weights: RerankWeights, score: Callable[[RerankWeights], float]) -> TuningResult:
     found = score(weights)
-    return Tuned(weights, found, best.alone) if found > best.score + 1e-9 else best
+    return TuningResult(weights, found, best.baseline_score) if found > best.score + 1e-9 else best
 
 
 def _features(candidates: Sequence[Candidate]) -> Array:
@@ -196,13 +198,13 @@ def _features(candidates: Sequence[Candidate]) -> Array:
     return np.maximum(np.array(rows, float), IMPOSSIBLE)
 
 
-def _weights(weights: Weights) -> Array:
+def _weights(weights: RerankWeights) -> Array:
     return np.array((1.0, *astuple(weights)))
 
 
 def _corpus(
     nbest: Sequence[Sequence[Candidate]], references: Sequence[str], measure: Utility
-) -> Callable[[Weights], float]:
+) -> Callable[[RerankWeights], float]:
     """Gives the corpus score of what some weights choose."""
     texts = [one.text for some in nbest for one in some]
     source = np.repeat(np.arange(len(nbest)), [len(some) for some in nbest])
@@ -218,7 +220,7 @@ def _corpus(
         both = paired(order, partner)[: len(texts)]
         counts[source, place, :, n] = np.stack((measure.counted(own, other), other, both), 1)
 
-    def score(weights: Weights) -> float:
+    def score(weights: RerankWeights) -> float:
         chosen = (features @ _weights(weights)).argmax(1)
         own, other, both = counts[np.arange(len(chosen)), chosen].sum(0)
         return float(measure.score(Overlap(list(own), list(other), list(both))))

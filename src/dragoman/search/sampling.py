@@ -7,12 +7,12 @@ import torch
 from torch import Tensor
 
 from dragoman.parts.precision import at_least_float32
-from dragoman.search.greedy import Rows
-from dragoman.search.settings import Sample
+from dragoman.search.configs import Sample
+from dragoman.search.greedy import IndependentRows
 from dragoman.search.slots import Tree
 
 
-class Sampling(Rows):
+class Sampling(IndependentRows):
     """`settings.best` samples of each source, likeliest first.
 
     The draw of a source depends on the seed and on its key alone, never on the batch that it stands in. The score is
@@ -20,17 +20,18 @@ class Sampling(Rows):
     """
 
     def __init__(self, settings: Sample, end: int) -> None:
-        super().__init__(settings.best, end)
+        super().__init__(settings.n_best, end)
         self.settings = settings
 
-    def begin(self, slots: Tree, longest: int) -> None:
-        super().begin(slots, longest)
+    def init_state(self, slots: Tree, longest: int) -> None:
+        super().init_state(slots, longest)
         streams = [
-            [_stream(self.settings.seed, key, n, longest) for n in range(self.rows)] for key in slots["key"].tolist()
+            [_stream(self.settings.seed, key, n, longest) for n in range(self.rows_per_source)]
+            for key in slots["key"].tolist()
         ]
         slots["uniform"] = torch.tensor(np.array(streams), device=slots["key"].device, dtype=torch.float32)  # B K T
 
-    def choose(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, None]:
+    def select(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, None]:
         logits, uniform = at_least_float32(logits), slots["uniform"]
         places = slots["step"].clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
         tokens = draw(logits.flatten(0, 1), uniform.gather(2, places).flatten(), self.settings).view_as(norm)
@@ -45,8 +46,8 @@ def _stream(seed: int, key: int, n: int, length: int) -> np.ndarray:
 def draw(log_p: Tensor, uniform: Tensor, settings: Sample) -> Tensor:
     """R V, and one number a row from [0, 1) → R: the token at which the cumulated probability passes that number."""
     p = ((log_p - log_p.amax(-1, keepdim=True)) / settings.temperature).softmax(-1)  # no overflow, however cold
-    if settings.typical is not None:
-        p = typical(p, settings.typical)
+    if settings.typical_p is not None:
+        p = typical(p, settings.typical_p)
     p, order = p.sort(dim=-1, descending=True, stable=True)
     if settings.min_p is not None:
         p = p.masked_fill(p < settings.min_p * p[:, :1], 0.0)

@@ -20,13 +20,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
-from dragoman.data.store import TokenStore
+from dragoman.data.token_store import TokenStore
 from dragoman.errors import UserError
-from dragoman.search.engine import Hypothesis, Symbols
+from dragoman.search.engine import Hypothesis, SpecialTokens
 from dragoman.search.slots import Tree
 from dragoman.storage import write_file
 
-FILE = "shortlist.safetensors"
+SHORTLIST_FILE = "shortlist.safetensors"
 LINKS = 2**22  # pairs of a source and a target piece that are looked at together
 ENTRIES = 2**24  # pairs of pieces of which a probability is kept
 ROUNDS = 3
@@ -43,33 +43,33 @@ class Links(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Chosen:
+class VocabularySubset:
     """The pieces that one search looks at: number n there is piece `pieces[n]` of the vocabulary."""
 
-    pieces: Tensor  # sorted
+    token_ids: Tensor  # sorted
 
-    def numbers(self, pieces: Tensor) -> Tensor:
+    def to_local(self, pieces: Tensor) -> Tensor:
         """Where some of the pieces stand among these."""
-        return torch.searchsorted(self.pieces, pieces)
+        return torch.searchsorted(self.token_ids, pieces)
 
-    def symbols(self, symbols: Symbols) -> Symbols:
+    def local_special_tokens(self, symbols: SpecialTokens) -> SpecialTokens:
         """The symbols by their numbers here."""
 
         def here(tokens: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(self.numbers(torch.tensor(tokens, dtype=torch.long, device=self.pieces.device)).tolist())
+            return tuple(self.to_local(torch.tensor(tokens, dtype=torch.long, device=self.token_ids.device)).tolist())
 
-        start = symbols.start if isinstance(symbols.start, Tensor) else here((symbols.start,))[0]
-        start = self.numbers(start) if isinstance(start, Tensor) else start
-        banned, forced = here(symbols.banned), here(symbols.forced)
-        return replace(symbols, start=start, end=here((symbols.end,))[0], banned=banned, forced=forced)
+        start = symbols.bos if isinstance(symbols.bos, Tensor) else here((symbols.bos,))[0]
+        start = self.to_local(start) if isinstance(start, Tensor) else start
+        banned, forced = here(symbols.suppressed), here(symbols.forced_bos)
+        return replace(symbols, bos=start, eos=here((symbols.eos,))[0], suppressed=banned, forced_bos=forced)
 
-    def wishes(self, wishes: Tree) -> Tree:
+    def local_constraints(self, wishes: Tree) -> Tree:
         """What targets must begin with, by its numbers here."""
-        return wishes | {"prefix": self.numbers(wishes["prefix"])} if "prefix" in wishes else wishes
+        return wishes | {"prefix": self.to_local(wishes["prefix"])} if "prefix" in wishes else wishes
 
-    def back(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    def to_global(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Hypotheses in the vocabulary's own numbers."""
-        own = self.pieces.tolist()
+        own = self.token_ids.tolist()
         return [[one._replace(tokens=[own[token] for token in one.tokens]) for one in some] for some in found]
 
 
@@ -80,25 +80,25 @@ class Shortlist:
         """The pieces of source piece s stand from `begins[s]` to `begins[s + 1]`."""
         self.frequent, self.begins, self.pieces, self.vocabulary = frequent, begins, pieces, vocabulary
 
-    def chosen(self, source: Tensor, symbols: Symbols, others: Iterable[Tensor] = ()) -> Chosen:
+    def select(self, source: Tensor, symbols: SpecialTokens, others: Iterable[Tensor] = ()) -> VocabularySubset:
         """For sources, B S; `others` are pieces that are wanted besides."""
         seen = source.flatten().unique().cpu().numpy()
         seen = seen[seen < len(self.begins) - 1]
         begins, ends = self.begins[seen], self.begins[seen + 1]
         places = np.repeat(begins - np.cumsum(ends - begins) + (ends - begins), ends - begins)
         found = [self.frequent, self.pieces[places + np.arange(len(places))]]
-        start = symbols.start.cpu() if isinstance(symbols.start, Tensor) else torch.tensor([symbols.start])
-        found += [np.array([symbols.end, *symbols.banned, *symbols.forced]), start.numpy()]
+        start = symbols.bos.cpu() if isinstance(symbols.bos, Tensor) else torch.tensor([symbols.bos])
+        found += [np.array([symbols.eos, *symbols.suppressed, *symbols.forced_bos]), start.numpy()]
         found += [other.flatten().cpu().numpy() for other in others]
-        return Chosen(torch.from_numpy(np.unique(np.concatenate(found).astype(np.int64))).to(source.device))
+        return VocabularySubset(torch.from_numpy(np.unique(np.concatenate(found).astype(np.int64))).to(source.device))
 
     def save(self, folder: Path) -> None:
         arrays = {"frequent": self.frequent, "begins": self.begins, "pieces": self.pieces}
-        write_file(folder / FILE, save({**arrays, "vocabulary": np.array([self.vocabulary])}))
+        write_file(folder / SHORTLIST_FILE, save({**arrays, "vocabulary": np.array([self.vocabulary])}))
 
     @staticmethod
     def load(folder: Path, vocabulary: int) -> Shortlist:
-        path = folder / FILE
+        path = folder / SHORTLIST_FILE
         if not path.exists():
             raise UserError(f"{folder} has no shortlist: learn one with 'dragoman shortlist {folder}'")
         try:
@@ -119,17 +119,17 @@ class Shortlist:
         return Shortlist(frequent, begins, pieces, own)
 
 
-def learn(
-    store: TokenStore, sizes: tuple[int, int], best: int = 100, frequent: int = 100, pairs: int = 200_000
+def learn_shortlist(
+    store: TokenStore, sizes: tuple[int, int], translations: int = 100, frequent: int = 100, max_pairs: int = 200_000
 ) -> Shortlist:
     """From up to `pairs` training pairs, spread over the store, with vocabularies of such sizes.
 
     `best` translations of every source piece are kept. What is kept while learning does not grow with the store: where
     too many pieces have met, those that did so least are forgotten.
     """
-    if store.monolingual or any(side.features for side in store.sides):
+    if store.monolingual or any(side.features for side in store.columns):
         raise UserError("a shortlist is learned from pairs of texts, which this run was not trained on")
-    rows = np.unique(np.linspace(0, len(store) - 1, min(pairs, len(store))).astype(np.int64))
+    rows = np.unique(np.linspace(0, len(store) - 1, min(max_pairs, len(store))).astype(np.int64))
     keys, weights = np.zeros(0, np.int64), np.zeros(0)
     seen = np.zeros(sizes[1], np.int64)
     for links in _links(store, rows):
@@ -145,7 +145,7 @@ def learn(
             total = np.add.reduceat(p, links.begins)  # Σ_s p(t|s) of each target piece
             counts = np.diff(links.begins, append=len(p))
             weights += np.bincount(place, p / np.repeat(np.maximum(total, 1e-12), counts), len(keys))
-    return _best(keys, weights, seen, sizes, best, frequent)
+    return _best(keys, weights, seen, sizes, translations, frequent)
 
 
 def _met(keys: Numbers, weights: NDArray[np.float64], new: Numbers) -> tuple[Numbers, NDArray[np.float64]]:
@@ -180,13 +180,13 @@ def _best(
 
 def _links(store: TokenStore, rows: Numbers) -> Iterator[Links]:
     """The links of some pairs of the store, bit by bit."""
-    lengths = [side.lengths[rows].astype(np.int64) for side in store.sides]
+    lengths = [side.lengths[rows].astype(np.int64) for side in store.columns]
     ends = np.cumsum(lengths[0] * lengths[1])
     for some in np.split(np.arange(len(rows)), np.searchsorted(ends, np.arange(LINKS, ends[-1], LINKS))):
         some = some[(lengths[0][some] > 0) & (lengths[1][some] > 0)]
         if not len(some):
             continue
-        sources, targets = (side.rows(rows[some]).astype(np.int64) for side in store.sides)
+        sources, targets = (side.rows(rows[some]).astype(np.int64) for side in store.columns)
         source_lengths, target_lengths = lengths[0][some], lengths[1][some]
         counts = np.repeat(source_lengths, target_lengths)  # how many source pieces stand beside each target piece
         begins = np.cumsum(counts) - counts

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from dragoman.models import Start
+from dragoman.models import DecodingStart
 from dragoman.parts.mixer import Layout, Memory
 
-NOBODY = -1  # stands where a place for a source is empty
+EMPTY_SLOT = -1  # stands where a place for a source is empty
 
 #: A nested dict of tensors, all of them with one row a source: what a search knows of its sources.
 Tree = dict[str, Any]
@@ -38,7 +38,7 @@ def take(tree: Tree, sources: Tensor) -> Tree:
 
 
 @dataclass
-class Course:
+class BatchProgress:
     """How far one search is."""
 
     longest: int  # words of a target
@@ -53,7 +53,7 @@ class Course:
     def ends(self) -> bool:
         """Are all at their limits, so that nothing more can come?"""
         pairs = zip(self.inside, self.ages)
-        return all(number == NOBODY or age >= self.limits[number] for number, age in pairs)
+        return all(number == EMPTY_SLOT or age >= self.limits[number] for number, age in pairs)
 
     def size(self, count: int) -> int:
         """How many places there are for so many sources."""
@@ -98,7 +98,7 @@ def rows_of(state: Tree) -> Tree:
     return map_tree(lambda leaf: leaf.flatten(0, 1), state)
 
 
-def writer_of(start: Start, batch: int, moves: bool) -> Tree:
+def writer_of(start: DecodingStart, batch: int, moves: bool) -> Tree:
     """What a model has in its slots."""
     rows = len(start.tokens) // batch
     tree = {
@@ -108,7 +108,7 @@ def writer_of(start: Start, batch: int, moves: bool) -> Tree:
     }
     if moves and rows > 1:
         own = torch.arange(rows, device=start.tokens.device)
-        tree["ancestors"] = own[None, :, None].repeat(batch, 1, start.places)
+        tree["ancestors"] = own[None, :, None].repeat(batch, 1, start.max_length)
     return tree
 
 
@@ -117,13 +117,17 @@ def _tree(memory: Memory) -> Tree:
     lengths = memory.layout.lengths
     if lengths is None:
         lengths = torch.full((len(memory.states),), memory.states.shape[1], device=memory.states.device)
-    tree: Tree = {"states": memory.states, "lengths": lengths, "projected": memory.projected}
+    tree: Tree = {"states": memory.states, "lengths": lengths, "projected": memory.projections}
     tree["positions"] = memory.layout.positions
-    return tree | {name: value for name in ("inputs", "final") if (value := getattr(memory, name)) is not None}
+    return tree | {
+        name: value for name in ("encoder_inputs", "final_state") if (value := getattr(memory, name)) is not None
+    }
 
 
 def memory_of(tree: Tree) -> Memory | None:
     if not tree:
         return None
-    layout = Layout(tree["positions"], lengths=tree["lengths"], longest=tree["states"].shape[1])
-    return Memory(tree["states"], layout, tree.get("inputs"), tree.get("final"), projected=tree["projected"])
+    layout = Layout(tree["positions"], lengths=tree["lengths"], max_length=tree["states"].shape[1])
+    return Memory(
+        tree["states"], layout, tree.get("encoder_inputs"), tree.get("final_state"), projections=tree["projected"]
+    )

@@ -10,19 +10,19 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.parts.mixer import Ctx, Layout, State, map_state
+from dragoman.parts.mixer import Context, Layout, State, map_state
 from dragoman.parts.precision import at_least_float32
-from dragoman.parts.spec import Description
-from dragoman.search.engine import Engine
-from dragoman.search.largest import log_sum
-from dragoman.search.settings import Beam, Length, OtherRun, Sample
-from dragoman.search.slots import Course, Tree, map_tree, memory_of
+from dragoman.parts.spec import Configurable
+from dragoman.search.configs import Beam, LengthLimit, OtherRun, Sample
+from dragoman.search.engine import SearchEngine
+from dragoman.search.slots import BatchProgress, Tree, map_tree, memory_of
+from dragoman.search.topk import log_sum_exp
 
 GREEDY = Beam(1)
 
 
 @dataclass(frozen=True)
-class Speculative(Description):
+class Speculative(Configurable):
     """Speculative decoding (Leviathan et al. 2023, Chen et al. 2023): what `search` finds alone, in fewer steps.
 
     A smaller run over the same vocabulary writes `ahead` words, y_t … y_{t+ahead−1}. The model reads them in one call
@@ -36,54 +36,54 @@ class Speculative(Description):
     int8 weights round by all that is multiplied at once, and make that more likely.
     """
 
-    draft: str | OtherRun  # a run, or the folder of one
-    ahead: int = 4
+    draft_model: str | OtherRun  # a run, or the folder of one
+    draft_tokens: int = 4
     search: Beam | Sample = GREEDY
 
     def __post_init__(self) -> None:
-        if self.ahead < 1:
-            raise UserError(f"at least 1 word must be drafted ahead, but {self.ahead} were asked for")
-        if isinstance(self.search, Sample) and self.search.best > 1:
-            raise UserError(f"speculative decoding draws 1 sample a source, not {self.search.best}: ask for one")
-        if isinstance(self.search, Beam) and not self.search.greedy:
+        if self.draft_tokens < 1:
+            raise UserError(f"at least 1 word must be drafted ahead, but {self.draft_tokens} were asked for")
+        if isinstance(self.search, Sample) and self.search.n_best > 1:
+            raise UserError(f"speculative decoding draws 1 sample a source, not {self.search.n_best}: ask for one")
+        if isinstance(self.search, Beam) and not self.search.is_greedy:
             raise UserError("speculative decoding writes one hypothesis word by word: use a beam of 1, or sample")
 
     @property
-    def rows(self) -> int:
+    def rows_per_source(self) -> int:
         """How many rows a source takes up in a batch."""
         return 1
 
     @property
-    def best(self) -> int:
+    def n_best(self) -> int:
         return 1
 
     @property
-    def length(self) -> Length:
-        return self.search.length
+    def length_limit(self) -> LengthLimit:
+        return self.search.length_limit
 
 
 @dataclass
-class Acceptance:
+class AcceptanceStats:
     """How well drafts were received."""
 
     rounds: int = 0  # of every source: calls of the model that wrote for it
-    offered: int = 0  # words that were drafted and judged: none behind the first that was not accepted, or behind END
+    proposed: int = 0  # words that were drafted and judged: none behind the first that was not accepted, or behind END
     accepted: int = 0
 
-    def __add__(self, other: Acceptance) -> Acceptance:
-        return Acceptance(*(sum(both) for both in zip(astuple(self), astuple(other))))
+    def __add__(self, other: AcceptanceStats) -> AcceptanceStats:
+        return AcceptanceStats(*(sum(both) for both in zip(astuple(self), astuple(other))))
 
     @property
-    def mean(self) -> float:
+    def mean_accepted(self) -> float:
         """Words that were accepted a round; one more is written each time, the model's own."""
         return self.accepted / max(1, self.rounds)
 
     @property
-    def rate(self) -> float:
-        return self.accepted / max(1, self.offered)
+    def acceptance_rate(self) -> float:
+        return self.accepted / max(1, self.proposed)
 
 
-class SpeculativeEngine(Engine):
+class SpeculativeEngine(SearchEngine):
     """Searches with some models as the engine does, a draft ahead of them; a step writes one word or more for each row.
 
     A writer's `seen` (B) is how many words its state has read: those of the models all but the last, so that what a
@@ -92,26 +92,26 @@ class SpeculativeEngine(Engine):
     once more. The draft's state reads what was accepted when it drafts next.
     """
 
-    def __init__(self, plain: Engine, draft: Model, ahead: int = 4) -> None:
+    def __init__(self, plain: SearchEngine, draft: Model, draft_tokens: int = 4) -> None:
         """`plain` is what would search without the draft."""
-        super().__init__([*plain.models, draft], plain.symbols, plain.strategy, plain.rules)
-        if plain.strategy.rows > 1 or plain.strategy.moves:
+        super().__init__([*plain.models, draft], plain.special_tokens, plain.strategy, plain.logits_processors)
+        if plain.strategy.rows_per_source > 1 or plain.strategy.reorders_rows:
             raise UserError(
                 "a draft is for one hypothesis that is written word by word: phrases to require need a beam"
             )
-        if draft.vocabulary != (known := plain.models[0].vocabulary):
+        if draft.vocab_size != (known := plain.models[0].vocab_size):
             raise UserError(
-                f"a draft with {draft.vocabulary:,} words cannot be judged by a model with {known:,}: "
+                f"a draft with {draft.vocab_size:,} words cannot be judged by a model with {known:,}: "
                 "take a run that was trained with the same tokenizer"
             )
-        self.ahead, self.acceptance = ahead, Acceptance()
+        self.draft_tokens, self.acceptance = draft_tokens, AcceptanceStats()
 
-    def _course(self, limits: list[int], count: int, replays: bool) -> Course:
+    def _course(self, limits: list[int], count: int, replays: bool) -> BatchProgress:
         """With room for drafts behind the last word."""
-        return super()._course([limit + 2 * (self.ahead + 1) for limit in limits], count, replays)
+        return super()._course([limit + 2 * (self.draft_tokens + 1) for limit in limits], count, replays)
 
-    def _enter(self, asked: Tree, numbers: Sequence[int], course: Course, first: bool = False) -> Tree:
-        reach = self.models[-1].longest_source
+    def _enter(self, asked: Tree, numbers: Sequence[int], course: BatchProgress, first: bool = False) -> Tree:
+        reach = self.models[-1].max_source_length
         longest = int(asked["lengths"].max())
         if reach is not None and longest > reach:
             raise UserError(
@@ -124,7 +124,7 @@ class SpeculativeEngine(Engine):
             writer["seen"] = torch.zeros_like(slots["step"])
         return slots
 
-    def _step(self, slots: Tree, course: Course) -> Tree:
+    def _step(self, slots: Tree, course: BatchProgress) -> Tree:
         """One word more for every row, and as many more as the draft has guessed."""
         course.ages = [age + 1 for age in course.ages]
         room = course.places
@@ -145,12 +145,12 @@ class SpeculativeEngine(Engine):
             writer["seen"] = writer["seen"] + written
         return slots
 
-    def _has_room(self, slots: Tree, course: Course) -> bool:
+    def _has_room(self, slots: Tree, course: BatchProgress) -> bool:
         """Whether there are places for all that draft and models would read, after making more where that can be."""
         writers = slots["writers"]
         step, over = slots["step"], slots["over"]
         behind = (step - writers[str(len(self.models) - 1)]["seen"]).masked_fill(over, 0)
-        width = max(self.ahead, int(behind.max())) + 1
+        width = max(self.draft_tokens, int(behind.max())) + 1
         ends = [(writer["positions"][:, 0] + step).masked_fill(over, 0).max() for writer in writers.values()]
         needed = [int(end) + width for end in ends]
         while course.room < course.longest and any(n > places for n, places in zip(needed, course.places)):
@@ -172,7 +172,7 @@ class SpeculativeEngine(Engine):
         saved, ahead = _saved(model, writer["state"]), dict(writer)
         no_matter = torch.zeros_like(logits[..., 0])  # what a draft costs
         drafts = [self._write(told, logits, no_matter)]
-        while len(drafts) < self.ahead:
+        while len(drafts) < self.draft_tokens:
             logits = _read(model, ahead, drafts[-1], None, room[-1])
             ahead["seen"] = ahead["seen"] + 1
             drafts.append(self._write(told, logits, no_matter))
@@ -186,7 +186,7 @@ class SpeculativeEngine(Engine):
         """
         going, writers = ~slots["over"], slots["writers"]  # B
         told, written = self._told(slots), torch.zeros_like(slots["step"])
-        norm = log_sum(logits)  # B N+1
+        norm = log_sum_exp(logits)  # B N+1
         self.acceptance.rounds += int(going.sum())
         for place, drafted in enumerate([*drafts.unbind(1), None]):
             after = dict(told)
@@ -195,7 +195,7 @@ class SpeculativeEngine(Engine):
             written = written + going
             if drafted is None:
                 break
-            self.acceptance.offered += int(going.sum())
+            self.acceptance.proposed += int(going.sum())
             going = going & (told["tokens"][:, 0] == drafted)
             self.acceptance.accepted += int(going.sum())
             going = going & ~told["over"]
@@ -205,9 +205,9 @@ class SpeculativeEngine(Engine):
 
     def _write(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
         """Logits, B 1 V, and log Σ exp of them, B 1 → the words that are chosen, B 1."""
-        tokens, _ = self.strategy.choose(slots, self._allowed(slots, logits, norm), norm, None)
-        for rule in self.rules:
-            rule.follow(slots, tokens, None)
+        tokens, _ = self.strategy.select(slots, self._allowed(slots, logits, norm), norm, None)
+        for rule in self.logits_processors:
+            rule.update(slots, tokens, None)
         slots["tokens"], slots["step"] = tokens, slots["step"] + 1
         return tokens
 
@@ -217,7 +217,7 @@ def _read(model: Model, writer: Tree, tokens: Tensor, lengths: Tensor | None, ro
     begin = writer["positions"][:, 0]  # B: of the first word
     places = (begin + writer["seen"])[:, None] + torch.arange(tokens.shape[1], device=tokens.device)  # B N
     layout = Layout(places.clamp(max=room - 1), None if lengths is None else begin + lengths)
-    logits, state = model.decode(tokens, Ctx(layout, memory_of(writer["memory"])), _rows(writer["state"]))
+    logits, state = model.decode(tokens, Context(layout, memory_of(writer["memory"])), _rows(writer["state"]))
     assert state is not None
     writer["state"] = map_state(lambda leaf: leaf[:, None], state)
     return at_least_float32(logits)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from dragoman.search.settings import Beam
+    from dragoman.search.configs import Beam
 
 #: `early_stopping` as in Hugging Face's `generate`, and "steps", which always searches up to the length limit
 EarlyStopping = Literal[True, False, "never", "steps"]
@@ -31,13 +31,13 @@ def search_ends(settings: Beam, finished: Tensor, live: Tensor, length: Tensor, 
     coverage penalty is at most 0, so whatever comes of a hypothesis scores at most log p / max lp(l), where l runs from
     the next length to the limit: lp is monotonic, so its maximum is at one of the two.
     """
-    rule = settings.rule
+    rule = settings.stopping_rule
     if rule == "steps":
         return torch.zeros_like(limit, dtype=torch.bool)
     if rule is True:
-        return finished[:, settings.pool - 1] > -torch.inf
+        return finished[:, settings.max_finished - 1] > -torch.inf
     best = live.amax(1)
     if rule is False:
-        worst = finished[:, settings.pool - 1]
-        return (worst > -torch.inf) & (best / settings.penalty(length) <= worst)
-    return best / settings.largest_penalty(length + 1, limit) <= finished[:, settings.best - 1]
+        worst = finished[:, settings.max_finished - 1]
+        return (worst > -torch.inf) & (best / settings.length_divisor(length) <= worst)
+    return best / settings.max_length_divisor(length + 1, limit) <= finished[:, settings.n_best - 1]

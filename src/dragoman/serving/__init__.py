@@ -10,22 +10,22 @@ try:
 except ImportError:
     raise UserError("the service needs FastAPI and uvicorn: run pip install '.[serve]' in the source tree") from None
 
-from dragoman.serving.app import application
-from dragoman.serving.languages import Pair, pair_of, told
-from dragoman.serving.server import is_loopback, listening, serve
+from dragoman.serving.app import create_app
+from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
+from dragoman.serving.server import bind_socket, is_loopback, serve
 from dragoman.serving.service import Service
-from dragoman.serving.settings import Batching, Keys, Limits
+from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
 
 __all__ = [
-    "Batching",
-    "Keys",
-    "Limits",
-    "Pair",
+    "ApiKeys",
+    "BatchingSettings",
+    "LanguagePair",
     "Service",
-    "application",
+    "ServiceLimits",
+    "bind_socket",
+    "create_app",
+    "infer_language_pair",
     "is_loopback",
-    "listening",
-    "pair_of",
+    "parse_run_argument",
     "serve",
-    "told",
 ]

@@ -13,25 +13,28 @@ from starlette.exceptions import HTTPException
 
 from dragoman import __version__
 from dragoman.errors import UserError
-from dragoman.serving import libre, own, pages, seeing
-from dragoman.serving.guard import Guard, headers_of
-from dragoman.serving.refusal import RequestError
-from dragoman.serving.schemas import Error
+from dragoman.serving import routes_inspection as seeing
+from dragoman.serving import routes_libretranslate as libre
+from dragoman.serving import routes_page as pages
+from dragoman.serving import routes_v1 as own
+from dragoman.serving.request_error import RequestError
+from dragoman.serving.request_guard import RequestGuard, error_headers
+from dragoman.serving.schemas import ErrorResponse
 from dragoman.serving.service import Service
 
 ERRORS: dict[int | str, dict[str, Any]] = {
-    400: {"model": Error, "description": "What was asked for cannot be done"},
-    403: {"model": Error, "description": "An API key is wanted"},
-    408: {"model": Error, "description": "The request was too slow"},
-    413: {"model": Error, "description": "The request is too long"},
-    415: {"model": Error, "description": "The body is neither JSON nor a form"},
-    429: {"model": Error, "description": "Too many requests of this client"},
-    500: {"model": Error, "description": "A fault of the service"},
-    503: {"model": Error, "description": "Too many requests in all"},
+    400: {"model": ErrorResponse, "description": "What was asked for cannot be done"},
+    403: {"model": ErrorResponse, "description": "An API key is wanted"},
+    408: {"model": ErrorResponse, "description": "The request was too slow"},
+    413: {"model": ErrorResponse, "description": "The request is too long"},
+    415: {"model": ErrorResponse, "description": "The body is neither JSON nor a form"},
+    429: {"model": ErrorResponse, "description": "Too many requests of this client"},
+    500: {"model": ErrorResponse, "description": "A fault of the service"},
+    503: {"model": ErrorResponse, "description": "Too many requests in all"},
 }
 
 
-def application(service: Service) -> FastAPI:
+def create_app(service: Service) -> FastAPI:
     """All routes over some runs; the runs work from its start to its shutdown, which finishes what was accepted."""
 
     @asynccontextmanager
@@ -42,7 +45,7 @@ def application(service: Service) -> FastAPI:
 
     # the pages that FastAPI makes of the description are fetched from other hosts: there are none
     app = FastAPI(title="Dragoman", version=__version__, lifespan=life, docs_url=None, redoc_url=None)
-    app.add_middleware(Guard, limits=service.limits, metrics=service.metrics)
+    app.add_middleware(RequestGuard, limits=service.limits, metrics=service.metrics)
     app.include_router(libre.routes(service, ERRORS))
     app.include_router(own.routes(service, ERRORS))
     app.include_router(seeing.routes(service, ERRORS))
@@ -55,11 +58,11 @@ def application(service: Service) -> FastAPI:
 
     @app.exception_handler(RequestError)
     async def refused(_: Request, error: RequestError) -> Response:
-        return JSONResponse({"error": error.message}, error.status, headers_of(error))
+        return JSONResponse({"error": error.message}, error.status, error_headers(error))
 
     @app.exception_handler(UserError)
     async def mistaken(_: Request, error: UserError) -> Response:
-        return JSONResponse({"error": service.said(error)}, 400)
+        return JSONResponse({"error": service.public_message(error)}, 400)
 
     @app.exception_handler(HTTPException)
     async def unknown(_: Request, error: HTTPException) -> Response:

@@ -23,12 +23,12 @@ sk Slovak, sl Slovenian, so Somali, sq Albanian, sr Serbian, sv Swedish, sw Swah
 th Thai, tl Tagalog, tr Turkish, uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, xh Xhosa, yi Yiddish,
 yo Yoruba, zh Chinese, zu Zulu
 """
-NAMES = {code: name for code, _, name in (one.strip().partition(" ") for one in _NAMED.split(","))}
+LANGUAGE_NAMES = {code: name for code, _, name in (one.strip().partition(" ") for one in _NAMED.split(","))}
 CODE = "[a-zA-Z]{2,3}(?:[-_][a-zA-Z]{4})?"  # a language, with a script where one is told
 PAIR = re.compile(rf"({CODE})[-_>:]({CODE})")
 
 
-class Pair(NamedTuple):
+class LanguagePair(NamedTuple):
     """From which language into which."""
 
     source: str
@@ -38,30 +38,30 @@ class Pair(NamedTuple):
         return f"{self.source}-{self.target}"
 
 
-def name_of(code: str) -> str:
-    return NAMES.get(code, code)
+def language_name(code: str) -> str:
+    return LANGUAGE_NAMES.get(code, code)
 
 
-def told(argument: str) -> tuple[Path, Pair | None]:
+def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
     """RUN or RUN=en-de, as the command line has it."""
     folder, equals, pair = argument.rpartition("=")
     if not equals or Path(argument).exists():
         return Path(argument), None
     if not (match := PAIR.fullmatch(pair)):
         raise UserError(f"{argument!r} should name a run and its languages, such as {folder or 'runs/my'}=en-de")
-    return Path(folder), Pair(*(code.lower() for code in match.groups()))
+    return Path(folder), LanguagePair(*(code.lower() for code in match.groups()))
 
 
-def pair_of(run: Run) -> Pair:
+def infer_language_pair(run: Run) -> LanguagePair:
     """The languages of a run: by the endings of its training files (train.en, train.de), or by its folder's name."""
     data = run.config.data
     endings = [{_ending(file) for file in files} for files in (data.source, data.target)]
-    if all(len(codes) == 1 and codes <= NAMES.keys() for codes in endings):
-        return Pair(*(next(iter(codes)) for codes in endings))
+    if all(len(codes) == 1 and codes <= LANGUAGE_NAMES.keys() for codes in endings):
+        return LanguagePair(*(next(iter(codes)) for codes in endings))
     parts = re.split(r"[-_.]", run.folder.resolve().name.lower())
     for source, target in reversed(list(pairwise(parts))):  # the last two, as in opus-mt-en-de
-        if source in NAMES and target in NAMES:
-            return Pair(source, target)
+        if source in LANGUAGE_NAMES and target in LANGUAGE_NAMES:
+            return LanguagePair(source, target)
     raise UserError(f"the languages of {run.folder} are not known: say them, as in {run.folder}=en-de")
 
 

@@ -8,14 +8,14 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from dragoman.run import Translation
-from dragoman.serving.reading import FORM, JSON
+from dragoman.serving.request_parsing import FORM, JSON
 
 
-class Error(BaseModel):
+class ErrorResponse(BaseModel):
     error: str = Field(description="What was wrong, in a plain sentence.")
 
 
-class TranslateRequest(BaseModel):
+class LibreTranslateRequest(BaseModel):
     """As LibreTranslate has it; other fields are left aside."""
 
     q: str | list[str] = Field(description="A text, or several.")
@@ -36,23 +36,23 @@ class Detection(BaseModel):
     confidence: float = Field(ge=0, le=100)
 
 
-class TranslateAnswer(BaseModel):
+class LibreTranslateResponse(BaseModel):
     translatedText: str | list[str]  # noqa: N815
     alternatives: list[str] | list[list[str]] | None = None
     detectedLanguage: Detection | list[Detection] | None = None  # noqa: N815
 
 
-class Language(BaseModel):
+class LanguageInfo(BaseModel):
     code: str
     name: str
     targets: list[str]
 
 
-class Health(BaseModel):
+class HealthResponse(BaseModel):
     status: Literal["ok"]
 
 
-class RunAnswer(BaseModel):
+class RunInfo(BaseModel):
     """A run that is served."""
 
     name: str
@@ -64,7 +64,7 @@ class RunAnswer(BaseModel):
     search: dict[str, Any] = Field(description="How it translates unless told otherwise.")
 
 
-class Which(BaseModel):
+class RunSelection(BaseModel):
     """Which run is meant, and how it shall search."""
 
     model_config = ConfigDict(extra="forbid")
@@ -78,27 +78,27 @@ class Which(BaseModel):
     api_key: str | None = None
 
 
-class _Ask(Which):
+class _TextRequest(RunSelection):
     prefix: str = Field("", description="How the translation of the first sentence begins.")
     split: bool = Field(True, description="Part texts into sentences? If not, each is translated as one.")
     alignment: bool = False
 
 
-class Ask(_Ask):
+class TranslationRequest(_TextRequest):
     """Texts to translate, and what to say of them."""
 
     text: str | list[str]
-    best: int | None = Field(None, ge=1, description="How many translations of each sentence.")
+    n_best: int | None = Field(None, ge=1, description="How many translations of each sentence.")
     token_scores: bool = Field(False, description="log p of every token?")
 
 
-class StreamAsk(_Ask):
+class StreamRequest(_TextRequest):
     """A text to translate as it is written."""
 
     text: str
 
 
-class LensAsk(Which):
+class LensRequest(RunSelection):
     """A sentence to look into."""
 
     text: str = Field(description="One sentence: it is not parted.")
@@ -107,33 +107,33 @@ class LensAsk(Which):
     alternatives: int = Field(5, ge=1, le=20, description="How many of the likeliest pieces are shown at every place.")
 
 
-class LensAnswer(BaseModel):
+class LensResponse(BaseModel):
     run: str
-    forced: int = Field(description="How many pieces the translation was told to begin with.")
-    seen: dict[str, Any] = Field(description="The JSON document of docs/seeing.md.")
+    forced_tokens: int = Field(description="How many pieces the translation was told to begin with.")
+    inspection: dict[str, Any] = Field(description="The JSON document of docs/seeing.md.")
 
 
-class Curve(BaseModel):
+class TrainingCurve(BaseModel):
     name: str = Field(examples=["training loss", "validation loss", "BLEU"])
     points: list[tuple[float, float]] = Field(description="Step and value; no more than 400 of them.")
 
 
-class CurvesAnswer(BaseModel):
+class CurvesResponse(BaseModel):
     run: str
-    curves: list[Curve]
+    curves: list[TrainingCurve]
 
 
-class PositionsAnswer(BaseModel):
+class PositionsResponse(BaseModel):
     run: str
     positions: list[dict[str, Any]] = Field(description="As `dragoman show positions --json` has them.")
 
 
-class ExamplesAnswer(BaseModel):
+class ExamplesResponse(BaseModel):
     run: str
     examples: list[str] = Field(description="Short sentences of the run's last validation, if its folder has some.")
 
 
-class Hypothesis(BaseModel):
+class HypothesisInfo(BaseModel):
     """A translation of a sentence, as a run gives it."""
 
     text: str
@@ -145,7 +145,7 @@ class Hypothesis(BaseModel):
     whole: bool = Field(description="False: only the beginning of the source was read.")
 
     @classmethod
-    def of(cls, one: Translation) -> Hypothesis:
+    def from_translation(cls, one: Translation) -> HypothesisInfo:
         scores = None if one.token_scores is None else [_finite(score) for score in one.token_scores]
         return cls(
             text=one.text,
@@ -158,25 +158,27 @@ class Hypothesis(BaseModel):
         )
 
 
-class Sentence(BaseModel):
+class SentenceTranslation(BaseModel):
     source: str
-    best: list[Hypothesis]
+    hypotheses: list[HypothesisInfo]
 
     @classmethod
-    def of(cls, source: str, found: Translation) -> Sentence:
-        return cls(source=source, best=[Hypothesis.of(one) for one in (found, *found.alternatives)])
+    def from_translation(cls, source: str, found: Translation) -> SentenceTranslation:
+        return cls(
+            source=source, hypotheses=[HypothesisInfo.from_translation(one) for one in (found, *found.alternatives)]
+        )
 
 
-class Translated(BaseModel):
+class TextTranslation(BaseModel):
     """A text: the best translations of its sentences, joined, and all about each of them."""
 
     text: str
-    sentences: list[Sentence]
+    sentences: list[SentenceTranslation]
 
 
-class TranslationAnswer(BaseModel):
+class TranslationResponse(BaseModel):
     run: str
-    translations: list[Translated]
+    translations: list[TextTranslation]
 
 
 def _finite(score: float) -> float | None:
@@ -184,7 +186,7 @@ def _finite(score: float) -> float | None:
     return score if math.isfinite(score) else None
 
 
-def body_of(model: type[BaseModel], forms: bool = False) -> dict[str, Any]:
+def request_body_schema(model: type[BaseModel], forms: bool = False) -> dict[str, Any]:
     """The description of a body that we read ourselves."""
     content = {JSON: {"schema": model.model_json_schema()}}
     if forms:

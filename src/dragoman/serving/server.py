@@ -11,15 +11,15 @@ from collections.abc import Callable
 import uvicorn
 
 from dragoman.errors import UserError
-from dragoman.serving.app import application
-from dragoman.serving.connection import impatient
+from dragoman.serving.app import create_app
+from dragoman.serving.header_timeout import header_timeout_protocol
 from dragoman.serving.service import Service
 
 #: seconds after which a thread that computes lets another one run; the thread that answers needs little, but often
 SWITCH = 0.0005
 
 
-def listening(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket that is bound, so that a port that is taken is said before runs are opened."""
     bound = None
     try:
@@ -42,17 +42,17 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def server_of(service: Service, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
+def create_server(service: Service, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
     """What answers requests; `ready` is called when it does."""
     config = uvicorn.Config(
-        application(service),
-        http=impatient(service.limits.patience),
+        create_app(service),
+        http=header_timeout_protocol(service.limits.receive_timeout),
         log_level="warning",
         access_log=False,
         server_header=False,
-        limit_concurrency=service.limits.connections,
+        limit_concurrency=service.limits.max_connections,
         timeout_keep_alive=10,
-        timeout_graceful_shutdown=round(service.limits.seconds) + 1,
+        timeout_graceful_shutdown=round(service.limits.timeout) + 1,
     )
     return _Server(config, ready)
 
@@ -65,7 +65,7 @@ def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = la
     sys.setswitchinterval(SWITCH)
     before = {one: signal.signal(one, _quietly) for one in (signal.SIGINT, signal.SIGTERM)}
     try:
-        server_of(service, ready).run(sockets=[bound])
+        create_server(service, ready).run(sockets=[bound])
     finally:
         for one, handler in before.items():
             signal.signal(one, handler)

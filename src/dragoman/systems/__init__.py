@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dragoman.errors import unknown_name
 from dragoman.systems import (
-    compressed,
     convolutional,
     decoders,
     deep_recurrent,
@@ -13,14 +12,15 @@ from dragoman.systems import (
     mixture,
     pretrained,
     recurrent,
-    relative,
-    sensory,
     transformer,
 )
+from dragoman.systems import memory_compressed as compressed
+from dragoman.systems import speech_and_vision as sensory
+from dragoman.systems import transformer_variants as relative
 from dragoman.systems.system import PaperTraining, System
-from dragoman.systems.vocabulary import Vocabulary
+from dragoman.systems.vocabulary_sizes import VocabularySizes
 
-__all__ = ["SYSTEMS", "PaperTraining", "System", "Vocabulary", "system"]
+__all__ = ["SYSTEMS", "PaperTraining", "System", "VocabularySizes", "get_system"]
 
 _FAMILIES = (
     recurrent,
@@ -39,7 +39,7 @@ _FAMILIES = (
 SYSTEMS: dict[str, System] = {name: one for family in _FAMILIES for name, one in family.SYSTEMS.items()}
 
 
-def system(name: str) -> System:
+def get_system(name: str) -> System:
     if name not in SYSTEMS:
         raise unknown_name("system", name, SYSTEMS)
     return SYSTEMS[name]

@@ -3,28 +3,28 @@
 from __future__ import annotations
 
 from dragoman.models import EncoderDecoder
-from dragoman.parts.convolution import DilatedBlock, GatedConvolution, HalvedResidual, MultiStepAttention, Unfolding
+from dragoman.parts.convolution import DilatedBlock, GatedConvolution, MultiStepAttention, ScaledResidual, Unfolding
 from dragoman.parts.embedding import Embedding
-from dragoman.parts.initial import Normal
+from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
 from dragoman.systems.system import PaperTraining, System
-from dragoman.systems.vocabulary import Vocabulary
+from dragoman.systems.vocabulary_sizes import VocabularySizes
 
 
 def convs2s(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 512,
+    model_dim: int = 512,
     layers: int = 20,
     decoder_layers: int | None = None,
-    kernel: int = 3,
+    kernel_size: int = 3,
     dropout: float = 0.2,
-    longest: int = 1024,
-    shared: bool = True,
-    tied: bool = True,
+    max_positions: int = 1024,
+    share_embeddings: bool = True,
+    tie_output: bool = True,
 ) -> EncoderDecoder:
     """Gated convolutions, learned positions, attention in every decoder layer (Gehring et al. 2017).
 
@@ -33,32 +33,32 @@ def convs2s(
     """
 
     def convolution(causal: bool) -> Spec:
-        return GatedConvolution(kernel, causal, dropout)
+        return GatedConvolution(kernel_size, causal, dropout)
 
-    encoder_layer = HalvedResidual((convolution(causal=False),))
-    decoder_layer = HalvedResidual((convolution(causal=True), HalvedResidual((MultiStepAttention(),))))
+    encoder_layer = ScaledResidual((convolution(causal=False),))
+    decoder_layer = ScaledResidual((convolution(causal=True), ScaledResidual((MultiStepAttention(),))))
     return EncoderDecoder(
-        width,
+        model_dim,
         vocabulary.source,
         vocabulary.target,
-        encoder=Stack((encoder_layer,), layers, Learned(longest), dropout),
-        decoder=Stack((decoder_layer,), decoder_layers or layers, Learned(longest), dropout),
-        shared=vocabulary.joint and shared,
-        tied=tied,
-        initial=Normal(0.1),
+        encoder=Stack((encoder_layer,), layers, Learned(max_positions), dropout),
+        decoder=Stack((decoder_layer,), decoder_layers or layers, Learned(max_positions), dropout),
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
+        initialization=Normal(0.1),
     )
 
 
 def bytenet(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 800,
+    model_dim: int = 800,
     layers: int = 6,
-    blocks: int = 5,
-    kernel: int = 3,
+    blocks_per_layer: int = 5,
+    kernel_size: int = 3,
     dropout: float = 0.1,
-    shared: bool = True,
-    tied: bool = True,
+    share_embeddings: bool = True,
+    tie_output: bool = True,
 ) -> EncoderDecoder:
     """Dilated convolutions, the decoder standing on the encoder position on position (Kalchbrenner et al. 2016).
 
@@ -67,17 +67,17 @@ def bytenet(
     """
 
     def sets(causal: bool) -> tuple[Spec, ...]:
-        return tuple(DilatedBlock(kernel, 2**i, causal, dropout) for i in range(blocks))
+        return tuple(DilatedBlock(kernel_size, 2**i, causal, dropout) for i in range(blocks_per_layer))
 
     return EncoderDecoder(
-        width,
+        model_dim,
         vocabulary.source,
         vocabulary.target,
         encoder=Stack(sets(causal=False), layers, dropout=dropout, norm=LayerNorm()),
         decoder=Stack((Unfolding(), Stack(sets(causal=True), layers)), dropout=dropout, norm=LayerNorm()),
         embedding=Embedding(scaled=True),
-        shared=vocabulary.joint and shared,
-        tied=tied,
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
     )
 
 
@@ -87,10 +87,10 @@ SYSTEMS: dict[str, System] = {
         "Convolutional Sequence to Sequence Learning",
         2017,
         {
-            "tiny": {"width": 128, "layers": 4},
-            "small": {"width": 256, "layers": 5},
+            "tiny": {"model_dim": 128, "layers": 4},
+            "small": {"model_dim": 256, "layers": 5},
             "base": {},
-            "big": {"width": 1024},
+            "big": {"model_dim": 1024},
         },
         0.2,
         paper_training=PaperTraining(
@@ -111,17 +111,17 @@ SYSTEMS: dict[str, System] = {
             "every epoch from the first one that is not, until it is below 10⁻⁴; no weight normalisation; batches have "
             "a number of tokens instead of 64 sentences",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
     "bytenet": System(
         bytenet,
         "Neural Machine Translation in Linear Time",
         2016,
         {
-            "tiny": {"width": 128, "layers": 3},
-            "small": {"width": 256, "layers": 3},
+            "tiny": {"model_dim": 128, "layers": 3},
+            "small": {"model_dim": 256, "layers": 3},
             "base": {},
-            "big": {"width": 1600},
+            "big": {"model_dim": 1600},
         },
         0.4,
         paper_training=PaperTraining(
@@ -138,6 +138,6 @@ SYSTEMS: dict[str, System] = {
             {"dropout": 0.0},
             differences="the paper translates characters: --set text.tokenizer=character",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
 }

@@ -8,66 +8,66 @@ from dragoman.models import DecoderOnly
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, Transform
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.initial import Normal
+from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned, Sinusoidal
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Prefix
 from dragoman.systems.system import PaperTraining, System
-from dragoman.systems.transformer import TRAINING
-from dragoman.systems.vocabulary import Vocabulary
+from dragoman.systems.transformer import TRANSFORMER_TRAINING
+from dragoman.systems.vocabulary_sizes import VocabularySizes
 
 
 def rnn_lm(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 512,
+    model_dim: int = 512,
     layers: int = 1,
     cell: Literal["rnn", "lstm", "gru"] = "lstm",
     dropout: float = 0.2,
-    tied: bool = True,
+    tie_output: bool = True,
 ) -> DecoderOnly:
     """Recurrent language model, plain, LSTM or GRU: every state predicts the next word (Mikolov et al. 2010).
 
     Given pairs, it reads the source, a separator and the target as one sequence: the simplest of all translators.
     """
     stack = Stack((Recurrent(cell, layers, "forward", dropout),), dropout=dropout)
-    return DecoderOnly(width, vocabulary.target, stack, tied=tied, output_bias=True)
+    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tie_output, output_bias=True)
 
 
 def gpt(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 768,
+    model_dim: int = 768,
     layers: int = 12,
     heads: int = 12,
-    inner: int | None = None,
+    ffn_dim: int | None = None,
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
-    longest: int = 1024,
-    tied: bool = True,
+    max_positions: int = 1024,
+    tie_output: bool = True,
 ) -> DecoderOnly:
     """Decoder-only Transformer, pre-norm, learned positions, GELU (Radford et al. 2019)."""
     block = (
         PreNorm(SelfAttention(heads, visibility=Causal(), dropout=attention_dropout), LayerNorm(), dropout),
-        PreNorm(FeedForward(inner, "gelu-tanh"), LayerNorm(), dropout),
+        PreNorm(FeedForward(ffn_dim, "gelu-tanh"), LayerNorm(), dropout),
     )
-    stack = Stack(block, layers, Learned(longest), dropout, norm=LayerNorm())
-    return DecoderOnly(width, vocabulary.target, stack, tied=tied, initial=Normal(0.02))
+    stack = Stack(block, layers, Learned(max_positions), dropout, norm=LayerNorm())
+    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tie_output, initialization=Normal(0.02))
 
 
 def chat(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 2048,
+    model_dim: int = 2048,
     layers: int = 24,
     heads: int = 16,
-    inner: int | None = None,
+    ffn_dim: int | None = None,
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
-    longest: int = 2048,
-    tied: bool = True,
+    max_positions: int = 2048,
+    tie_output: bool = True,
 ) -> DecoderOnly:
     """GPT's decoder, tuned on instructions and dialogues with the loss on the replies alone (Ouyang et al. 2022).
 
@@ -75,28 +75,28 @@ def chat(
     """
     return gpt(
         vocabulary,
-        width=width,
+        model_dim=model_dim,
         layers=layers,
         heads=heads,
-        inner=inner,
+        ffn_dim=ffn_dim,
         dropout=dropout,
         attention_dropout=attention_dropout,
-        longest=longest,
-        tied=tied,
+        max_positions=max_positions,
+        tie_output=tie_output,
     )
 
 
 def unilm(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 768,
+    model_dim: int = 768,
     layers: int = 12,
     heads: int = 12,
-    inner: int | None = None,
+    ffn_dim: int | None = None,
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
-    longest: int = 512,
-    tied: bool = True,
+    max_positions: int = 512,
+    tie_output: bool = True,
 ) -> DecoderOnly:
     """BERT's stack and one mask: the source is read both ways, the target from left to right (Dong et al. 2019).
 
@@ -104,32 +104,38 @@ def unilm(
     """
     block = (
         PostNorm(SelfAttention(heads, visibility=Prefix(), dropout=attention_dropout), LayerNorm(), dropout),
-        PostNorm(FeedForward(inner, "gelu"), LayerNorm(), dropout),
+        PostNorm(FeedForward(ffn_dim, "gelu"), LayerNorm(), dropout),
     )
-    stack = Stack(block, layers, Learned(longest), dropout, input_norm=LayerNorm())
+    stack = Stack(block, layers, Learned(max_positions), dropout, input_norm=LayerNorm())
     transform = Transform("gelu", LayerNorm())
     return DecoderOnly(
-        width, vocabulary.target, stack, tied=tied, output_bias=True, initial=Normal(0.02), transform=transform
+        model_dim,
+        vocabulary.target,
+        stack,
+        tied_embeddings=tie_output,
+        output_bias=True,
+        initialization=Normal(0.02),
+        transform=transform,
     )
 
 
 def transformer_d(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 512,
+    model_dim: int = 512,
     layers: int = 6,
     heads: int = 8,
-    inner: int | None = None,
+    ffn_dim: int | None = None,
     dropout: float = 0.1,
-    tied: bool = True,
+    tie_output: bool = True,
 ) -> DecoderOnly:
     """Source and target as one sequence in the Transformer's decoder (Liu et al. 2018, §4.2.3)."""
     block = (
         PostNorm(SelfAttention(heads, visibility=Causal()), LayerNorm(), dropout),
-        PostNorm(FeedForward(inner), LayerNorm(), dropout),
+        PostNorm(FeedForward(ffn_dim), LayerNorm(), dropout),
     )
     stack = Stack(block, layers, Sinusoidal(), dropout)
-    return DecoderOnly(width, vocabulary.target, stack, Embedding(scaled=True), tied)
+    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tie_output)
 
 
 SYSTEMS: dict[str, System] = {
@@ -138,10 +144,10 @@ SYSTEMS: dict[str, System] = {
         "Recurrent neural network based language model",
         2010,
         {
-            "tiny": {"width": 128},
-            "small": {"width": 256},
+            "tiny": {"model_dim": 128},
+            "small": {"model_dim": 256},
             "base": {},
-            "big": {"width": 1024, "layers": 2},
+            "big": {"model_dim": 1024, "layers": 2},
         },
         1.0,
         {"pairs": ("one-sequence", {})},
@@ -159,32 +165,32 @@ SYSTEMS: dict[str, System] = {
             differences="the paper updates the weights after every word instead of every batch, and ends when halving "
             "the rate no longer helps; its units are sigmoid instead of tanh",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
     "transformer-d": System(
         transformer_d,
         "Generating Wikipedia by Summarizing Long Sequences",
         2018,
         {
-            "tiny": {"width": 128, "layers": 3, "heads": 4},
-            "small": {"width": 256, "layers": 4, "heads": 4},
+            "tiny": {"model_dim": 128, "layers": 3, "heads": 4},
+            "small": {"model_dim": 256, "layers": 4, "heads": 4},
             "base": {},
-            "big": {"width": 1024, "heads": 16},
+            "big": {"model_dim": 1024, "heads": 16},
         },
         0.4,
         {"pairs": ("one-sequence", {})},
-        paper_training=PaperTraining(TRAINING, noam=1.0),
-        recipe="modern",
+        paper_training=PaperTraining(TRANSFORMER_TRAINING, noam_factor=1.0),
+        default_recipe="modern",
     ),
     "gpt": System(
         gpt,
         "Language Models are Unsupervised Multitask Learners",
         2019,
         {
-            "tiny": {"width": 128, "layers": 3, "heads": 4},
-            "small": {"width": 256, "layers": 4, "heads": 4},
+            "tiny": {"model_dim": 128, "layers": 3, "heads": 4},
+            "small": {"model_dim": 256, "layers": 4, "heads": 4},
             "base": {},
-            "big": {"width": 1600, "layers": 48, "heads": 25},
+            "big": {"model_dim": 1600, "layers": 48, "heads": 25},
         },
         0.4,
         paper_training=PaperTraining(
@@ -203,17 +209,17 @@ SYSTEMS: dict[str, System] = {
             differences="the paper does not describe its training: these are the values of its predecessor (Radford et "
             "al. 2018, §4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
     "chat": System(
         chat,
         "Training language models to follow instructions with human feedback",
         2022,
         {
-            "tiny": {"width": 128, "layers": 3, "heads": 4},
-            "small": {"width": 256, "layers": 4, "heads": 4},
+            "tiny": {"model_dim": 128, "layers": 3, "heads": 4},
+            "small": {"model_dim": 256, "layers": 4, "heads": 4},
             "base": {},
-            "big": {"width": 12288, "layers": 96, "heads": 96},
+            "big": {"model_dim": 12288, "layers": 96, "heads": 96},
         },
         0.4,
         paper_training=PaperTraining(
@@ -230,21 +236,21 @@ SYSTEMS: dict[str, System] = {
                 "label_smoothing": 0.0,
             },
             {"dropout": 0.2},
-            rates={"big": 5.03e-6},
+            learning_rates={"big": 5.03e-6},
             differences="the paper's supervised fine-tuning (§C.1), which starts from a pretrained model: with "
             "--start-from; the reward model and reinforcement learning are left out",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
     "unilm": System(
         unilm,
         "Unified Language Model Pre-training for Natural Language Understanding and Generation",
         2019,
         {
-            "tiny": {"width": 128, "layers": 3, "heads": 4},
-            "small": {"width": 256, "layers": 4, "heads": 4},
+            "tiny": {"model_dim": 128, "layers": 3, "heads": 4},
+            "small": {"model_dim": 256, "layers": 4, "heads": 4},
             "base": {},
-            "big": {"width": 1024, "layers": 24, "heads": 16},
+            "big": {"model_dim": 1024, "layers": 24, "heads": 16},
         },
         0.4,
         {"text": ("masks", {})},
@@ -260,9 +266,9 @@ SYSTEMS: dict[str, System] = {
                 "weight_decay": 0.01,
             },
             {"dropout": 0.1},
-            steps=770_000,
+            total_steps=770_000,
             differences="the paper starts from the weights of BERT; it does not name a clipping",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
 }

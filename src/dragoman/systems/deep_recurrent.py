@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from dragoman.models import EncoderDecoder
+from dragoman.parts.attention_scores import Additive
 from dragoman.parts.fast_forward import FastForwardDecoder, FastForwardEncoder
 from dragoman.parts.recurrence import Recurrent
-from dragoman.parts.recurrent_context import Attention, FromZero
+from dragoman.parts.recurrent_context import AttentionContext, FromZero
 from dragoman.parts.recurrent_decoder import RecurrentDecoder
-from dragoman.parts.score import Additive
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Residual, Stack
 from dragoman.systems.system import PaperTraining, System
-from dragoman.systems.vocabulary import Vocabulary
+from dragoman.systems.vocabulary_sizes import VocabularySizes
 
 
 def gnmt(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 1024,
+    model_dim: int = 1024,
     layers: int = 8,
     dropout: float = 0.2,
-    shared: bool = True,
-    tied: bool = False,
+    share_embeddings: bool = True,
+    tie_output: bool = False,
 ) -> EncoderDecoder:
     """Deep LSTMs with residual connections, attention asked by the bottom decoder layer alone (Wu et al. 2016).
 
@@ -31,43 +31,45 @@ def gnmt(
     """
 
     def upper(context: bool) -> tuple[Spec, ...]:
-        layer = Recurrent("lstm", context=context, input_dropout=dropout)
+        layer = Recurrent("lstm", attention_context=context, input_dropout=dropout)
         return (layer, *[Residual(layer)] * (layers - 2))[: layers - 1]
 
-    bottom = RecurrentDecoder("lstm", 1, Attention(Additive()), "before", "context", FromZero())
+    bottom = RecurrentDecoder("lstm", 1, AttentionContext(Additive()), "before", "context", FromZero())
     return EncoderDecoder(
-        width,
+        model_dim,
         vocabulary.source,
         vocabulary.target,
         encoder=Stack((Recurrent("lstm", 1, "both"), *upper(context=False)), dropout=dropout),
         decoder=Stack((bottom, *upper(context=True)), dropout=dropout),
-        shared=vocabulary.joint and shared,
-        tied=tied,
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
     )
 
 
 def deep_att(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 512,
+    model_dim: int = 512,
     layers: int = 9,
     decoder_layers: int | None = None,
     dropout: float = 0.1,
-    shared: bool = True,
-    tied: bool = False,
+    share_embeddings: bool = True,
+    tie_output: bool = False,
 ) -> EncoderDecoder:
     """Deep LSTMs with fast-forward connections, two columns of turning direction, attention (Zhou et al. 2016).
 
     Embeddings and context have the width of the model, 512, where the paper's have 256 and 1280.
     """
     return EncoderDecoder(
-        width,
+        model_dim,
         vocabulary.source,
         vocabulary.target,
         encoder=Stack((FastForwardEncoder(layers, dropout),), dropout=dropout),
-        decoder=Stack((FastForwardDecoder(decoder_layers or layers, Attention(Additive()), dropout),), dropout=dropout),
-        shared=vocabulary.joint and shared,
-        tied=tied,
+        decoder=Stack(
+            (FastForwardDecoder(decoder_layers or layers, AttentionContext(Additive()), dropout),), dropout=dropout
+        ),
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
     )
 
 
@@ -77,9 +79,9 @@ SYSTEMS: dict[str, System] = {
         "Google's Neural Machine Translation System: Bridging the Gap between Human and Machine Translation",
         2016,
         {
-            "tiny": {"width": 128, "layers": 3, "tied": True},
-            "small": {"width": 256, "layers": 4, "tied": True},
-            "base": {"width": 512, "tied": True},
+            "tiny": {"model_dim": 128, "layers": 3, "tie_output": True},
+            "small": {"model_dim": 256, "layers": 4, "tie_output": True},
+            "base": {"model_dim": 512, "tie_output": True},
             "big": {},
         },
         1.0,
@@ -100,16 +102,16 @@ SYSTEMS: dict[str, System] = {
             "steps on, which is a second run: --start-from RUN --set training.optimizer=sgd --set "
             "training.learning_rate=0.5 --set training.schedule=halving",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
     "deep-att": System(
         deep_att,
         "Deep Recurrent Models with Fast-Forward Connections for Neural Machine Translation",
         2016,
         {
-            "tiny": {"width": 128, "layers": 2, "decoder_layers": 1, "tied": True},
-            "small": {"width": 256, "layers": 3, "decoder_layers": 2, "tied": True},
-            "base": {"layers": 5, "decoder_layers": 3, "tied": True},
+            "tiny": {"model_dim": 128, "layers": 2, "decoder_layers": 1, "tie_output": True},
+            "small": {"model_dim": 256, "layers": 3, "decoder_layers": 2, "tie_output": True},
+            "base": {"layers": 5, "decoder_layers": 3, "tie_output": True},
             "big": {"decoder_layers": 7},
         },
         1.0,
@@ -128,6 +130,6 @@ SYSTEMS: dict[str, System] = {
             differences="the paper's SGD with strong L2 regularisation and one rate for each kind of layer is replaced "
             "by plain SGD with Luong's rate and clipping, the rate halved when validation does not improve",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
 }

@@ -9,142 +9,151 @@ from dragoman.models import EncoderOnly, ReplacedTokens
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, Transform
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.initial import Normal
+from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned, Sinusoidal
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Full
 from dragoman.systems.system import PaperTraining, System
-from dragoman.systems.vocabulary import Vocabulary
+from dragoman.systems.vocabulary_sizes import VocabularySizes
 
-NORM = LayerNorm(1e-12)
+BERT_NORM = LayerNorm(1e-12)
 
 
 def bert(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 768,
+    model_dim: int = 768,
     layers: int = 12,
     heads: int = 12,
-    inner: int | None = None,
-    embedding: int | None = None,
-    types: int = 2,
-    longest: int = 512,
+    ffn_dim: int | None = None,
+    embedding_dim: int | None = None,
+    token_types: int = 2,
+    max_positions: int = 512,
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
-    tied: bool = True,
+    tie_output: bool = True,
 ) -> EncoderOnly:
     """Transformer encoder that guesses masked words and whether two sentences belong together (Devlin et al. 2019).
 
-    Learned positions for up to `longest` tokens, a vector for either of two sentences, GELU; one more layer and norm
-    before the output. `embedding` is the width of the word vectors where it is not the model's (Lan et al. 2020).
+    Learned positions for up to `max_positions` tokens, a vector for either of two sentences, GELU; one more layer and norm
+    before the output. `embedding_dim` is the width of the word vectors where it is not the model's (Lan et al. 2020).
     """
-    narrow = None if embedding == width else embedding
+    narrow = None if embedding_dim == model_dim else embedding_dim
     block = (
-        PostNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), NORM, dropout),
-        PostNorm(FeedForward(inner, "gelu"), NORM, dropout),
+        PostNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), BERT_NORM, dropout),
+        PostNorm(FeedForward(ffn_dim, "gelu"), BERT_NORM, dropout),
     )
-    stack = Stack(block, layers, Learned(longest), dropout, input_norm=NORM, input_width=narrow)
+    stack = Stack(block, layers, Learned(max_positions), dropout, input_norm=BERT_NORM, input_dim=narrow)
     return EncoderOnly(
-        width,
+        model_dim,
         vocabulary.source,
         stack,
         Embedding(width=narrow),
-        types=types,
-        tied=tied,
-        transform=Transform("gelu", NORM),
-        pooled=2,
-        initial=Normal(0.02),
+        token_types=token_types,
+        tied_embeddings=tie_output,
+        transform=Transform("gelu", BERT_NORM),
+        pooled_labels=2,
+        initialization=Normal(0.02),
     )
 
 
 def roberta(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 768,
+    model_dim: int = 768,
     layers: int = 12,
     heads: int = 12,
-    inner: int | None = None,
-    longest: int = 512,
+    ffn_dim: int | None = None,
+    max_positions: int = 512,
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
-    tied: bool = True,
+    tie_output: bool = True,
 ) -> EncoderOnly:
     """BERT without the question of the next sentence, its words masked anew in every epoch (Liu et al. 2019)."""
     bigger = bert(
         vocabulary,
-        width=width,
+        model_dim=model_dim,
         layers=layers,
         heads=heads,
-        inner=inner,
-        longest=longest,
+        ffn_dim=ffn_dim,
+        max_positions=max_positions,
         dropout=dropout,
         attention_dropout=attention_dropout,
-        tied=tied,
+        tie_output=tie_output,
     )
-    return replace(bigger, types=0, pooled=0)
+    return replace(bigger, token_types=0, pooled_labels=0)
 
 
 def electra(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 768,
+    model_dim: int = 768,
     layers: int = 12,
     heads: int = 12,
-    inner: int | None = None,
-    embedding: int | None = None,
-    generator: int = 3,
-    longest: int = 512,
+    ffn_dim: int | None = None,
+    embedding_dim: int | None = None,
+    generator_divisor: int = 3,
+    max_positions: int = 512,
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
-    shared: bool = True,
+    share_embeddings: bool = True,
 ) -> ReplacedTokens:
     """A small generator puts likely words in, the encoder says which were put in (Clark et al. 2020).
 
-    The generator has as many layers, but `generator` times fewer heads, and is as much narrower. Both read the same
-    embeddings of words and positions, `embedding` wide, the model's width unless told (§3.2, table 6).
+    The generator has as many layers, but `generator_divisor` times fewer heads, and is as much narrower. Both read the same
+    embeddings of words and positions, `embedding_dim` wide, the model's width unless told (§3.2, table 6).
     """
-    few = max(1, heads // generator)
-    narrow, table = width // heads * few, embedding or width
-    inside = {"layers": layers, "longest": longest, "dropout": dropout, "attention_dropout": attention_dropout}
+    few = max(1, heads // generator_divisor)
+    narrow, table = model_dim // heads * few, embedding_dim or model_dim
+    inside = {
+        "layers": layers,
+        "max_positions": max_positions,
+        "dropout": dropout,
+        "attention_dropout": attention_dropout,
+    }
 
-    def encoder(width: int, heads: int, inner: int | None) -> EncoderOnly:
-        whole = bert(vocabulary, width=width, heads=heads, inner=inner, embedding=table, **inside)  # type: ignore[arg-type]
-        return replace(whole, pooled=0)
+    def encoder(model_dim: int, heads: int, ffn_dim: int | None) -> EncoderOnly:
+        whole = bert(vocabulary, model_dim=model_dim, heads=heads, ffn_dim=ffn_dim, embedding_dim=table, **inside)  # type: ignore[arg-type]
+        return replace(whole, pooled_labels=0)
 
-    guess = encoder(narrow, few, None if inner is None else max(1, inner // generator))
-    detect = replace(encoder(width, heads, inner), outputs=1, tied=False, transform=Transform("gelu"))
-    return ReplacedTokens(guess, detect, shared)
+    guess = encoder(narrow, few, None if ffn_dim is None else max(1, ffn_dim // generator_divisor))
+    detect = replace(
+        encoder(model_dim, heads, ffn_dim), num_labels=1, tied_embeddings=False, transform=Transform("gelu")
+    )
+    return ReplacedTokens(guess, detect, share_embeddings)
 
 
 def tagger(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 512,
+    model_dim: int = 512,
     layers: int = 6,
     heads: int = 8,
-    inner: int | None = None,
+    ffn_dim: int | None = None,
     dropout: float = 0.1,
     attention_dropout: float = 0.0,
 ) -> EncoderOnly:
     """Transformer encoder with one label for every word (Devlin et al. 2019, §3.2, without the pretraining)."""
     block = (
         PreNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), LayerNorm(), dropout),
-        PreNorm(FeedForward(inner, "gelu"), LayerNorm(), dropout),
+        PreNorm(FeedForward(ffn_dim, "gelu"), LayerNorm(), dropout),
     )
     stack = Stack(block, layers, Sinusoidal(), dropout, norm=LayerNorm())
-    return EncoderOnly(width, vocabulary.source, stack, Embedding(scaled=True), outputs=vocabulary.target, tied=False)
+    return EncoderOnly(
+        model_dim, vocabulary.source, stack, Embedding(scaled=True), num_labels=vocabulary.target, tied_embeddings=False
+    )
 
 
-SIZES: dict[str, dict[str, Any]] = {
-    "tiny": {"width": 128, "layers": 3, "heads": 4},
-    "small": {"width": 256, "layers": 4, "heads": 4},
+BERT_SIZES: dict[str, dict[str, Any]] = {
+    "tiny": {"model_dim": 128, "layers": 3, "heads": 4},
+    "small": {"model_dim": 256, "layers": 4, "heads": 4},
     "base": {},
-    "big": {"width": 1024, "layers": 24, "heads": 16},
+    "big": {"model_dim": 1024, "layers": 24, "heads": 16},
 }
 
 #: Adam with decoupled weight decay, warm-up and linear decay over a million steps (Devlin et al. 2019, §A.2)
-BERT: dict[str, Any] = {
+BERT_TRAINING: dict[str, Any] = {
     "optimizer": "adamw",
     "learning_rate": 1e-4,
     "schedule": "linear",
@@ -157,20 +166,25 @@ BERT: dict[str, Any] = {
 }
 
 #: Liu et al. 2019, table 9
-ROBERTA: dict[str, Any] = BERT | {"learning_rate": 6e-4, "warmup_steps": 24_000, "clip_norm": 0.0, "beta2": 0.98}
+ROBERTA_TRAINING: dict[str, Any] = BERT_TRAINING | {
+    "learning_rate": 6e-4,
+    "warmup_steps": 24_000,
+    "clip_norm": 0.0,
+    "beta2": 0.98,
+}
 
 SYSTEMS: dict[str, System] = {
     "bert": System(
         bert,
         "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
         2019,
-        SIZES,
+        BERT_SIZES,
         0.4,
         {"text": ("masked", {"copies": 10, "next_sentence": True})},
         paper_training=PaperTraining(
-            BERT,
+            BERT_TRAINING,
             {"dropout": 0.1},
-            steps=1_000_000,
+            total_steps=1_000_000,
             differences="the paper does not name the clipping at 1, which its published code has",
         ),
     ),
@@ -178,13 +192,13 @@ SYSTEMS: dict[str, System] = {
         roberta,
         "RoBERTa: A Robustly Optimized BERT Pretraining Approach",
         2019,
-        SIZES,
+        BERT_SIZES,
         0.4,
         paper_training=PaperTraining(
-            ROBERTA,
+            ROBERTA_TRAINING,
             {"dropout": 0.1},
-            rates={"big": 4e-4},
-            steps=500_000,
+            learning_rates={"big": 4e-4},
+            total_steps=500_000,
             differences="the largest model has a warm-up of 30,000 steps in the paper",
         ),
     ),
@@ -193,17 +207,17 @@ SYSTEMS: dict[str, System] = {
         "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
         2020,
         {
-            "tiny": {"width": 128, "layers": 3, "heads": 4, "embedding": 64, "generator": 2},
-            "small": {"width": 256, "layers": 12, "heads": 4, "embedding": 128, "generator": 4},
+            "tiny": {"model_dim": 128, "layers": 3, "heads": 4, "embedding_dim": 64, "generator_divisor": 2},
+            "small": {"model_dim": 256, "layers": 12, "heads": 4, "embedding_dim": 128, "generator_divisor": 4},
             "base": {},
-            "big": {"width": 1024, "layers": 24, "heads": 16, "generator": 4},
+            "big": {"model_dim": 1024, "layers": 24, "heads": 16, "generator_divisor": 4},
         },
         0.4,
         paper_training=PaperTraining(
-            BERT | {"learning_rate": 2e-4},
+            BERT_TRAINING | {"learning_rate": 2e-4},
             {"dropout": 0.1},
-            rates={"tiny": 5e-4, "small": 5e-4},
-            steps=1_000_000,
+            learning_rates={"tiny": 5e-4, "small": 5e-4},
+            total_steps=1_000_000,
             differences="the paper trains its base model for 766,000 and its largest for 400,000 steps with the same "
             "warm-up; the clipping at 1 is that of its published code",
         ),
@@ -213,16 +227,16 @@ SYSTEMS: dict[str, System] = {
         "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
         2019,
         {
-            "tiny": {"width": 128, "layers": 2, "heads": 4},
-            "small": {"width": 256, "layers": 3, "heads": 4},
+            "tiny": {"model_dim": 128, "layers": 2, "heads": 4},
+            "small": {"model_dim": 256, "layers": 3, "heads": 4},
             "base": {},
-            "big": {"width": 1024, "heads": 16},
+            "big": {"model_dim": 1024, "heads": 16},
         },
         0.4,
         paper_training=PaperTraining(
-            BERT | {"learning_rate": 5e-5, "warmup_steps": 100, "label_smoothing": 0.0},
+            BERT_TRAINING | {"learning_rate": 5e-5, "warmup_steps": 100, "label_smoothing": 0.0},
             {"dropout": 0.1},
-            steps=1000,
+            total_steps=1000,
             differences="the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to "
             "5e-5; a tenth of the steps as warm-up is that of its published code",
         ),

@@ -6,29 +6,29 @@ from typing import Any, Literal
 
 from dragoman.errors import unknown_name
 from dragoman.models import EncoderDecoder
-from dragoman.parts.initial import Glorot, Orthogonal
+from dragoman.parts.attention_scores import Additive, Concat, Dot, General, ScaledDot
+from dragoman.parts.initialization import Glorot, Orthogonal
 from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.recurrent_context import (
-    Attention,
-    Attentional,
+    AttentionalReadout,
+    AttentionContext,
     BackwardState,
-    Fixed,
+    FixedContext,
     FromContext,
     FromLast,
     FromSummary,
     LastState,
-    Maxout,
+    MaxoutReadout,
     NoContext,
-    Plain,
+    StateReadout,
 )
 from dragoman.parts.recurrent_decoder import RecurrentDecoder
-from dragoman.parts.score import Additive, Concat, Dot, General, ScaledDot
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
 from dragoman.systems.system import PaperTraining, System
-from dragoman.systems.vocabulary import Vocabulary
+from dragoman.systems.vocabulary_sizes import VocabularySizes
 
-SCORES: dict[str, Spec] = {
+ATTENTION_SCORES: dict[str, Spec] = {
     "dot": Dot(),
     "scaled-dot": ScaledDot(),
     "general": General(),
@@ -38,121 +38,137 @@ SCORES: dict[str, Spec] = {
 
 
 def _score(name: str) -> Spec:
-    if name not in SCORES:
-        raise unknown_name("score", name, SCORES)
-    return SCORES[name]
+    if name not in ATTENTION_SCORES:
+        raise unknown_name("score", name, ATTENTION_SCORES)
+    return ATTENTION_SCORES[name]
 
 
 def sutskever(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 1000,
+    model_dim: int = 1000,
     layers: int = 4,
     dropout: float = 0.2,
-    shared: bool = True,
-    tied: bool = False,
+    share_embeddings: bool = True,
+    tie_output: bool = False,
 ) -> EncoderDecoder:
     """Deep LSTMs; the encoder reads the source reversed, its last state starts the decoder (Sutskever et al. 2014)."""
-    decoder = RecurrentDecoder("lstm", layers, NoContext(), "after", "nothing", FromLast(), Plain(), dropout)
+    decoder = RecurrentDecoder("lstm", layers, NoContext(), "after", "nothing", FromLast(), StateReadout(), dropout)
     return EncoderDecoder(
-        width,
+        model_dim,
         vocabulary.source,
         vocabulary.target,
         encoder=Stack((Recurrent("lstm", layers, "backward", dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
-        shared=vocabulary.joint and shared,
-        tied=tied,
-        initial=Glorot(),
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
+        initialization=Glorot(),
     )
 
 
 def cho(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 1000,
+    model_dim: int = 1000,
     layers: int = 1,
     dropout: float = 0.2,
-    shared: bool = True,
-    tied: bool = False,
+    share_embeddings: bool = True,
+    tie_output: bool = False,
 ) -> EncoderDecoder:
     """GRUs; one vector c sums the source up and enters every step and the maxout output (Cho et al. 2014)."""
-    decoder = RecurrentDecoder("gru", layers, Fixed(LastState()), "after", "context", FromContext(), Maxout(), dropout)
+    decoder = RecurrentDecoder(
+        "gru", layers, FixedContext(LastState()), "after", "context", FromContext(), MaxoutReadout(), dropout
+    )
     return EncoderDecoder(
-        width,
+        model_dim,
         vocabulary.source,
         vocabulary.target,
         encoder=Stack((Recurrent("gru", layers, "forward", dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
-        shared=vocabulary.joint and shared,
-        tied=tied,
-        initial=Orthogonal(),
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
+        initialization=Orthogonal(),
     )
 
 
 def bahdanau(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 1000,
+    model_dim: int = 1000,
     layers: int = 1,
-    score: str = "additive",
+    attention_score: str = "additive",
     dropout: float = 0.2,
-    shared: bool = True,
-    tied: bool = False,
+    share_embeddings: bool = True,
+    tie_output: bool = False,
 ) -> EncoderDecoder:
     """GRUs, a bidirectional encoder, additive attention asked by the previous state (Bahdanau et al. 2015)."""
     decoder = RecurrentDecoder(
-        "gru", layers, Attention(_score(score)), "before", "context", FromSummary(BackwardState()), Maxout(), dropout
+        "gru",
+        layers,
+        AttentionContext(_score(attention_score)),
+        "before",
+        "context",
+        FromSummary(BackwardState()),
+        MaxoutReadout(),
+        dropout,
     )
     return EncoderDecoder(
-        width,
+        model_dim,
         vocabulary.source,
         vocabulary.target,
         encoder=Stack((Recurrent("gru", layers, "both", dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
-        shared=vocabulary.joint and shared,
-        tied=tied,
-        initial=Orthogonal(),
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
+        initialization=Orthogonal(),
     )
 
 
 def luong(
-    vocabulary: Vocabulary,
+    vocabulary: VocabularySizes,
     *,
-    width: int = 1000,
+    model_dim: int = 1000,
     layers: int = 4,
-    score: str = "general",
+    attention_score: str = "general",
     input_feeding: bool = True,
-    direction: Literal["forward", "backward", "both"] = "backward",
+    encoder_direction: Literal["forward", "backward", "both"] = "backward",
     dropout: float = 0.2,
-    shared: bool = True,
-    tied: bool = False,
+    share_embeddings: bool = True,
+    tie_output: bool = False,
 ) -> EncoderDecoder:
     """LSTMs, the source reversed, attention asked by the current state, input feeding (Luong et al. 2015)."""
     feeds: Literal["output", "nothing"] = "output" if input_feeding else "nothing"
     decoder = RecurrentDecoder(
-        "lstm", layers, Attention(_score(score)), "after", feeds, FromLast(), Attentional(), dropout
+        "lstm",
+        layers,
+        AttentionContext(_score(attention_score)),
+        "after",
+        feeds,
+        FromLast(),
+        AttentionalReadout(),
+        dropout,
     )
     return EncoderDecoder(
-        width,
+        model_dim,
         vocabulary.source,
         vocabulary.target,
-        encoder=Stack((Recurrent("lstm", layers, direction, dropout),), dropout=dropout),
+        encoder=Stack((Recurrent("lstm", layers, encoder_direction, dropout),), dropout=dropout),
         decoder=Stack((decoder,), dropout=dropout),
-        shared=vocabulary.joint and shared,
-        tied=tied,
-        initial=Glorot(),
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
+        initialization=Glorot(),
     )
 
 
-SIZES = {
-    "tiny": {"width": 128, "layers": 1, "tied": True},
-    "small": {"width": 256, "layers": 1, "tied": True},
-    "base": {"width": 512, "tied": True},
-    "big": {"width": 1000},
+RNN_SIZES = {
+    "tiny": {"model_dim": 128, "layers": 1, "tie_output": True},
+    "small": {"model_dim": 256, "layers": 1, "tie_output": True},
+    "base": {"model_dim": 512, "tie_output": True},
+    "big": {"model_dim": 1000},
 }
 
 #: plain SGD, the loss divided by the number of sentences, the gradient's norm clipped at 5
-SGD: dict[str, Any] = {
+SGD_TRAINING: dict[str, Any] = {
     "optimizer": "sgd",
     "schedule": "halving",
     "warmup_steps": 0,
@@ -162,7 +178,7 @@ SGD: dict[str, Any] = {
 }
 
 #: Adadelta with ρ = 0.95 and ε = 10⁻⁶, the gradient's norm clipped at 1
-ADADELTA: dict[str, Any] = {
+ADADELTA_TRAINING: dict[str, Any] = {
     "optimizer": "adadelta",
     "learning_rate": 1.0,
     "schedule": "constant",
@@ -177,57 +193,57 @@ SYSTEMS: dict[str, System] = {
         sutskever,
         "Sequence to Sequence Learning with Neural Networks",
         2014,
-        SIZES | {"tiny": {"width": 128, "layers": 2, "tied": True}},
+        RNN_SIZES | {"tiny": {"model_dim": 128, "layers": 2, "tie_output": True}},
         1.0,
         paper_training=PaperTraining(
-            SGD | {"learning_rate": 0.7, "halving_start_epoch": 5.0, "halving_interval": 0.5},
+            SGD_TRAINING | {"learning_rate": 0.7, "halving_start_epoch": 5.0, "halving_interval": 0.5},
             {"dropout": 0.0},
             differences="batches have a number of tokens instead of 128 sentences; weights start as Glorot's instead "
             "of uniform in ±0.08",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
     "cho": System(
         cho,
         "Learning Phrase Representations using RNN Encoder–Decoder for Statistical Machine Translation",
         2014,
-        SIZES,
+        RNN_SIZES,
         1.0,
         paper_training=PaperTraining(
-            ADADELTA,
+            ADADELTA_TRAINING,
             {"dropout": 0.0},
             differences="batches have a number of tokens instead of 64 phrase pairs; the paper names no clipping, 1 is "
             "Bahdanau's",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
     "bahdanau": System(
         bahdanau,
         "Neural Machine Translation by Jointly Learning to Align and Translate",
         2015,
-        SIZES,
+        RNN_SIZES,
         1.0,
         paper_training=PaperTraining(
-            ADADELTA,
+            ADADELTA_TRAINING,
             {"dropout": 0.0},
             differences="batches have a number of tokens instead of 80 sentences",
         ),
-        recipe="modern",
+        default_recipe="modern",
     ),
     "luong": System(
         luong,
         "Effective Approaches to Attention-based Neural Machine Translation",
         2015,
-        SIZES,
+        RNN_SIZES,
         1.0,
         paper_training=PaperTraining(
-            SGD | {"learning_rate": 1.0, "halving_start_epoch": 8.0, "halving_interval": 1.0},
+            SGD_TRAINING | {"learning_rate": 1.0, "halving_start_epoch": 8.0, "halving_interval": 1.0},
             {"dropout": 0.2},
             differences="the paper's models with dropout, trained for 12 epochs; those without it start halving after "
             "5 of 10 epochs; batches have a number of tokens instead of 128 sentences; weights start as Glorot's "
             "instead of uniform in ±0.1",
         ),
-        tuned={"direction": "both"},
-        recipe="modern",
+        tuned_settings={"direction": "both"},
+        default_recipe="modern",
     ),
 }

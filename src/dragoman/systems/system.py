@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import ModelSpec
-from dragoman.systems.vocabulary import Vocabulary
+from dragoman.systems.vocabulary_sizes import VocabularySizes
 
 
 @dataclass(frozen=True)
@@ -23,22 +23,22 @@ class PaperTraining:
     length has the same share of warm-up.
     """
 
-    settings: Mapping[str, Any]
-    system: Mapping[str, Any] = field(default_factory=dict)
-    rates: Mapping[str, float] = field(default_factory=dict)
-    noam: float | None = None
-    steps: int | None = None
+    training_settings: Mapping[str, Any]
+    system_settings: Mapping[str, Any] = field(default_factory=dict)
+    learning_rates: Mapping[str, float] = field(default_factory=dict)
+    noam_factor: float | None = None
+    total_steps: int | None = None
     #: in which respects the recipe is not the paper's
     differences: str = ""
 
     def __str__(self) -> str:
-        shown: dict[str, Any] = dict(self.settings) | dict(self.system)
-        if self.noam is not None:
-            shown["learning_rate"] = f"{self.noam:g}/√(width · warmup)"
-        for size, rate in self.rates.items():
+        shown: dict[str, Any] = dict(self.training_settings) | dict(self.system_settings)
+        if self.noam_factor is not None:
+            shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"
+        for size, rate in self.learning_rates.items():
             shown[f"learning_rate ({size})"] = rate
-        if self.steps:
-            shown["warmup_steps"] = f"{shown['warmup_steps']:,} of {self.steps:,} steps"
+        if self.total_steps:
+            shown["warmup_steps"] = f"{shown['warmup_steps']:,} of {self.total_steps:,} steps"
         written = {name: f"{value:g}" if isinstance(value, float) else value for name, value in shown.items()}
         return ", ".join(f"{name} {value}" for name, value in written.items())
 
@@ -50,49 +50,49 @@ class System:
     `rate` is the peak learning rate with AdamW for a width of 1; it falls as 1/width: 0.4 is 0.0008 at a width of 512.
     """
 
-    make: Callable[..., ModelSpec]
+    builder: Callable[..., ModelSpec]
     paper: str
     year: int
     sizes: Mapping[str, Mapping[str, Any]]
-    rate: float
+    base_learning_rate: float
     #: what it learns from pairs, text or turns, with settings, where that is not what all of its kind learn
-    objectives: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
+    default_objectives: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     #: how the paper trained it
     paper_training: PaperTraining = field(kw_only=True)
     #: settings that learn better than the paper's; every recipe but textbook uses them
-    tuned: Mapping[str, Any] = field(default_factory=dict)
+    tuned_settings: Mapping[str, Any] = field(default_factory=dict)
     #: further settings of the recipe modern
-    modern: Mapping[str, Any] = field(default_factory=dict)
+    modern_settings: Mapping[str, Any] = field(default_factory=dict)
     #: the recipe used by default
-    recipe: Literal["plain", "modern"] = "plain"
+    default_recipe: Literal["plain", "modern"] = "plain"
 
     @property
     def summary(self) -> str:
         """The first sentence of what it says of itself, without its paper."""
-        return (inspect.getdoc(self.make) or "").splitlines()[0].rsplit(" (", 1)[0]
+        return (inspect.getdoc(self.builder) or "").splitlines()[0].rsplit(" (", 1)[0]
 
     def settings(self) -> dict[str, inspect.Parameter]:
         """What can be set, by name."""
-        signature = inspect.signature(self.make, eval_str=True)
+        signature = inspect.signature(self.builder, eval_str=True)
         return {name: p for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
 
-    def width(self, size: str, settings: Mapping[str, Any]) -> int:
+    def model_dim(self, size: str, settings: Mapping[str, Any]) -> int:
         """The model's width in this size with these settings."""
-        return settings.get("width") or self.sizes[size].get("width") or self.settings()["width"].default
+        return settings.get("model_dim") or self.sizes[size].get("model_dim") or self.settings()["model_dim"].default
 
-    def spec(self, vocabulary: Vocabulary, size: str = "base", **settings: Any) -> ModelSpec:
+    def spec(self, vocabulary: VocabularySizes, size: str = "base", **settings: Any) -> ModelSpec:
         """The model's spec: the size's settings, then the user's."""
         if size not in self.sizes:
             raise unknown_name("size", size, self.sizes)
         known = self.settings()
         for name, value in settings.items():
             if name not in known:
-                raise unknown_name(f"setting of {self.make.__name__}", name, known)
-            check_setting(f"{self.make.__name__}.{name}", value, known[name].annotation)
-        return self.make(vocabulary, **(dict(self.sizes[size]) | settings))
+                raise unknown_name(f"setting of {self.builder.__name__}", name, known)
+            validate_setting(f"{self.builder.__name__}.{name}", value, known[name].annotation)
+        return self.builder(vocabulary, **(dict(self.sizes[size]) | settings))
 
 
-def check_setting(name: str, value: Any, kind: Any) -> None:
+def validate_setting(name: str, value: Any, kind: Any) -> None:
     options = typing.get_args(kind) or (kind,)
     accepted = tuple(o for o in options if isinstance(o, type))
     wide = (*accepted, int) if float in accepted else accepted

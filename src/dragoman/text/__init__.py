@@ -1,33 +1,33 @@
 """Text to numbers and back: tokenizers, words, special symbols."""
 
 from dragoman.text.bpe import learn_merges
-from dragoman.text.dropout import Dropout
-from dragoman.text.framing import DECODER_ONLY, ENCODER_DECODER, ENCODER_ONLY, Framing
-from dragoman.text.symbols import CLASS, END, MASK, PAD, SEPARATOR, START, SYMBOLS, UNKNOWN
-from dragoman.text.tokenizer import KINDS, MARKERS, Tokenizer, learn
-from dragoman.text.words import alignment_spans, alignment_words, word_spans, words
+from dragoman.text.bpe_dropout import BPEDropout
+from dragoman.text.framing import DECODER_ONLY_FRAMING, ENCODER_DECODER_FRAMING, ENCODER_ONLY_FRAMING, Framing
+from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from dragoman.text.tokenizer import TOKENIZER_TYPES, WORD_MARKERS, Tokenizer, learn_tokenizer
+from dragoman.text.word_splitting import alignment_spans, alignment_words, split_words, word_spans
 
 __all__ = [
-    "CLASS",
-    "DECODER_ONLY",
-    "ENCODER_DECODER",
-    "ENCODER_ONLY",
-    "END",
-    "KINDS",
-    "MARKERS",
+    "BOS",
+    "CLS",
+    "DECODER_ONLY_FRAMING",
+    "ENCODER_DECODER_FRAMING",
+    "ENCODER_ONLY_FRAMING",
+    "EOS",
     "MASK",
     "PAD",
-    "SEPARATOR",
-    "START",
-    "SYMBOLS",
-    "UNKNOWN",
-    "Dropout",
+    "SEP",
+    "SPECIAL_TOKENS",
+    "TOKENIZER_TYPES",
+    "UNK",
+    "WORD_MARKERS",
+    "BPEDropout",
     "Framing",
     "Tokenizer",
     "alignment_spans",
     "alignment_words",
-    "learn",
     "learn_merges",
+    "learn_tokenizer",
+    "split_words",
     "word_spans",
-    "words",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.text.symbols import CLASS, END, MASK, PAD, SEPARATOR, START
+from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP
 
 
 @dataclass(frozen=True)
@@ -16,18 +16,18 @@ class Framing:
     """
 
     pad: int = PAD
-    start: int = START
-    end: int = END
-    before: tuple[int, ...] = ()
-    after: tuple[int, ...] = (END,)
-    forced: tuple[int, ...] = ()
-    closed: bool = False  # is END put behind what reaches the length limit?
-    banned: tuple[int, ...] = (PAD, START, MASK, SEPARATOR, CLASS)
+    bos: int = BOS
+    eos: int = EOS
+    source_prefix: tuple[int, ...] = ()
+    source_suffix: tuple[int, ...] = (EOS,)
+    forced_bos: tuple[int, ...] = ()
+    force_eos_at_limit: bool = False  # is END put behind what reaches the length limit?
+    suppressed: tuple[int, ...] = (PAD, BOS, MASK, SEP, CLS)
 
 
 #: an encoder reads x END, its decoder writes START y END
-ENCODER_DECODER = Framing()
+ENCODER_DECODER_FRAMING = Framing()
 #: a decoder alone reads START x SEPARATOR and goes on with y END: the separator starts the target
-DECODER_ONLY = Framing(start=SEPARATOR, before=(START,), after=())
+DECODER_ONLY_FRAMING = Framing(bos=SEP, source_prefix=(BOS,), source_suffix=())
 #: an encoder alone reads CLASS x SEPARATOR
-ENCODER_ONLY = Framing(before=(CLASS,), after=(SEPARATOR,))
+ENCODER_ONLY_FRAMING = Framing(source_prefix=(CLS,), source_suffix=(SEP,))

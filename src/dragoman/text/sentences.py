@@ -48,12 +48,12 @@ class SplitText:
         self.sentences.append(sentence)
         self.gaps.append(gap)
 
-    def spaced(self, target: str) -> list[str]:
+    def gaps_for_language(self, target: str) -> list[str]:
         """The gaps; an empty gap between two sentences becomes a space if the target language has spaces."""
         space = "" if target.split("-")[0] in WITHOUT_SPACES else " "
         return [gap or space if 0 < n < len(self.gaps) - 1 else gap for n, gap in enumerate(self.gaps)]
 
-    def gaps_for(self, translations: Sequence[str]) -> list[str]:
+    def gaps_after(self, translations: Sequence[str]) -> list[str]:
         """The gaps for translations into an unknown language: an empty one becomes a space, but not after 。."""
         ends = ["", *(text[-1:] for text in translations)]
         inner = range(1, len(self.gaps) - 1)
@@ -61,16 +61,16 @@ class SplitText:
             gap or (" " if n in inner and ends[n] not in FULL_WIDTH_ENDS else "") for n, gap in enumerate(self.gaps)
         ]
 
-    def joined(self, translations: Sequence[str], target: str | None = None) -> str:
+    def join(self, translations: Sequence[str], target: str | None = None) -> str:
         """The text with translations in place of the sentences; `target` is the language code, if it is known.
 
         Where the source has no space between two sentences, one is inserted if the target language has spaces.
         """
-        gaps = self.gaps_for(translations) if target is None else self.spaced(target)
+        gaps = self.gaps_after(translations) if target is None else self.gaps_for_language(target)
         return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:], strict=True))
 
 
-def split_sentences(text: str, tokens: Callable[[str], int], most: int) -> SplitText:
+def split_sentences(text: str, count_tokens: Callable[[str], int], max_tokens: int) -> SplitText:
     """Split a text into sentences; a sentence of more than `most` tokens is cut at a comma, a space or anywhere.
 
     Line breaks and tabs end a sentence. A sentence-final mark does unless a lower-case letter follows. A full stop
@@ -80,7 +80,7 @@ def split_sentences(text: str, tokens: Callable[[str], int], most: int) -> Split
     for gap in [*PARAGRAPH.finditer(text), None]:
         paragraph = text[place : gap.start() if gap else len(text)]
         for sentence, after in _sentences(paragraph):
-            for part, space in _fitting(sentence, after, tokens, most):
+            for part, space in _fitting(sentence, after, count_tokens, max_tokens):
                 _add(found, part, space)
         if gap:
             found.gaps[-1] += gap.group()
@@ -88,7 +88,7 @@ def split_sentences(text: str, tokens: Callable[[str], int], most: int) -> Split
     return found
 
 
-def unsplit(text: str) -> SplitText:
+def single_sentence(text: str) -> SplitText:
     """A text as one sentence."""
     found = SplitText()
     _add(found, text, "")

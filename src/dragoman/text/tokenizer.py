@@ -27,29 +27,32 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.text import vocabulary
-from dragoman.text.symbols import BYTES, CLASS, END, MASK, PAD, SEPARATOR, START, SYMBOLS, UNKNOWN
-from dragoman.text.words import alignment_spans
+from dragoman.text import tokenizer_learning as vocabulary
+from dragoman.text.special_tokens import BOS, BYTE_TOKENS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from dragoman.text.word_splitting import alignment_spans
 
-VERSION = 1
+TOKENIZER_FORMAT_VERSION = 1
 
-KINDS = {
+TOKENIZER_TYPES = {
     "bpe": vocabulary.byte_pair,
     "unigram": vocabulary.unigram,
     "word": vocabulary.word,
     "character": vocabulary.character,
     "byte": vocabulary.byte,
 }
-LABEL = "label"  # whatever stands between two spaces is one piece: for tags, not for text
-ADOPTED = "adopted"  # learned elsewhere, with Dragoman's special symbols: see `adopted`
-WHOLE = ("word", LABEL)  # the kinds whose pieces are whole words, so that there is nothing to spell others with
-UNMARKED = ("character", "byte")  # the kinds in which a space is a piece of its own
+LABEL_TYPE = "label"  # whatever stands between two spaces is one piece: for tags, not for text
+REMAPPED_TYPE = "adopted"  # learned elsewhere, with Dragoman's special symbols: see `adopted`
+WORD_LEVEL_TYPES = (
+    "word",
+    LABEL_TYPE,
+)  # the kinds whose pieces are whole words, so that there is nothing to spell others with
+UNMARKED_TYPES = ("character", "byte")  # the kinds in which a space is a piece of its own
 
 # Chunks that are remembered in encoding: so many, and none longer (a sentence without spaces is seldom seen again).
 _MEMORY_SIZE, _MEMORY_LENGTH = 1 << 18, 32
 
 _LETTER = r"\p{L}\p{M}\p{N}_"
-MARKERS = {
+WORD_MARKERS = {
     "initial": rf" ?[{_LETTER}]+| ?[^\s{_LETTER}]|\s",
     "final": rf"[{_LETTER}]+ ?|[^\s{_LETTER}] ?|\s",
 }
@@ -59,7 +62,7 @@ class Tokenizer:
     """Cuts texts into pieces and numbers them; ``learn`` makes one, ``load`` reads one."""
 
     mask: int | None  # these three are None in a tokenizer from elsewhere that does not have them
-    separator: int | None
+    sep: int | None
     cls: int | None
 
     #: the numbers of the symbols by which a source says from which corpus it comes
@@ -67,22 +70,22 @@ class Tokenizer:
 
     def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str, tags: Sequence[str] = ()) -> None:
         self.kind, self.marker = kind, marker
-        self.pad, self.unknown, self.start, self.end = PAD, UNKNOWN, START, END
-        self.mask, self.separator, self.cls = MASK, SEPARATOR, CLASS
+        self.pad, self.unk, self.bos, self.eos = PAD, UNK, BOS, EOS
+        self.mask, self.sep, self.cls = MASK, SEP, CLS
         self._library = library
         library.encode_special_tokens = True  # the library's way to say: do not look for special symbols in a text
         numbers = library.get_vocab()
         self._pieces = sorted(numbers, key=numbers.__getitem__)
         self._bytes = [piece.encode() for piece in self._pieces]
         self.tags = {name: numbers[_symbol(name)] for name in tags}
-        for number in (*map(numbers.get, SYMBOLS), *self.tags.values()):
+        for number in (*map(numbers.get, SPECIAL_TOKENS), *self.tags.values()):
             if number is not None:
                 self._bytes[number] = b""
-        for byte, piece in enumerate(BYTES):
+        for byte, piece in enumerate(BYTE_TOKENS):
             if piece in numbers:
                 self._bytes[numbers[piece]] = bytes([byte])
         # An unknown word stands for itself and its space.
-        self._bytes[self.unknown] = {"initial": b" <unk>", "final": b"<unk> "}[marker]
+        self._bytes[self.unk] = {"initial": b" <unk>", "final": b"<unk> "}[marker]
         self._numbers: dict[str, int] = {}
         self._known = {"": library.encode(" ", add_special_tokens=False).ids[:1]}  # a space is one piece in every kind
 
@@ -97,12 +100,12 @@ class Tokenizer:
         return Tokenizer.from_json, (self.to_json(),)  # how it is sent to another process
 
     @property
-    def size(self) -> int:
+    def vocab_size(self) -> int:
         """How many pieces there are, special symbols and bytes included."""
         return len(self._pieces)
 
     def __repr__(self) -> str:
-        return f"Tokenizer(kind={self.kind!r}, size={self.size}, marker={self.marker!r})"
+        return f"Tokenizer(kind={self.kind!r}, size={self.vocab_size}, marker={self.marker!r})"
 
     def encode(self, text: str) -> list[int]:
         """The numbers of the text's pieces, without start and end."""
@@ -117,7 +120,7 @@ class Tokenizer:
         known = self._known
         cut = [text.split(" ") if text else [] for text in texts]
         new = self._encode_chunks({chunk: None for chunks in cut for chunk in chunks if chunk not in known})
-        skip = self.kind in UNMARKED  # there only the chunks after the first have a space before them
+        skip = self.kind in UNMARKED_TYPES  # there only the chunks after the first have a space before them
         ids = [
             list(chain.from_iterable([new[chunk] if chunk in new else known[chunk] for chunk in chunks]))[skip:]
             for chunks in cut
@@ -127,15 +130,15 @@ class Tokenizer:
             self._known = {"": known[""]}  # a new one, because other threads may be reading the old one
         return ids
 
-    def encode_masked(self, text: str, mark: str) -> list[int]:
+    def encode_masked(self, text: str, gap: str) -> list[int]:
         """``encode`` with a mask for every ``mark``, a control character that is no part of any word.
 
         The mask takes the mark's space with it, as the piece that begins a word would.
         """
-        if self.kind in WHOLE:  # the mark would be but one unknown word among others
-            parts = self.encode_batch([part.strip(" ") for part in text.split(mark)])
+        if self.kind in WORD_LEVEL_TYPES:  # the mark would be but one unknown word among others
+            parts = self.encode_batch([part.strip(" ") for part in text.split(gap)])
             return list(chain.from_iterable([part if n == 0 else [MASK, *part] for n, part in enumerate(parts)]))
-        marked = self.encode(mark)
+        marked = self.encode(gap)
         alone = marked[1:] if self.marker == "initial" and len(marked) > 1 else marked[:1]
         ids, result, place = self.encode(text), [], 0
         while place < len(ids):
@@ -146,7 +149,7 @@ class Tokenizer:
 
     def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, list[int]]:
         """The numbers of each chunk together with the one space that is before or after it."""
-        space = " " if self.kind in UNMARKED else ""  # elsewhere the library adds it
+        space = " " if self.kind in UNMARKED_TYPES else ""  # elsewhere the library adds it
         marked = {chunk: space + _sound(chunk) for chunk in chunks}
         encodings = self._library.encode_batch_fast(list(marked.values()), add_special_tokens=False)
         return {chunk: encoding.ids for chunk, encoding in zip(marked, encodings)}
@@ -157,25 +160,25 @@ class Tokenizer:
         Bytes that are no character, as a model may put them together, become U+FFFD; an unknown word becomes ``<unk>``.
         """
         text = b"".join([self._bytes[number] for number in ids]).decode(errors="replace")
-        if self.kind in UNMARKED:
+        if self.kind in UNMARKED_TYPES:
             return text
         return text.removeprefix(" ") if self.marker == "initial" else text.removesuffix(" ")
 
-    def pieces(self, ids: Iterable[int]) -> list[str]:
+    def tokens(self, ids: Iterable[int]) -> list[str]:
         """The pieces as people read them, with ▁ where there is a space."""
         return [self._pieces[number].replace(" ", "▁") for number in ids]
 
-    def numbers(self, pieces: Iterable[str]) -> list[int]:
+    def tokens_to_ids(self, pieces: Iterable[str]) -> list[int]:
         """The inverse of ``pieces``."""
         if not self._numbers:
             self._numbers.update((piece.replace(" ", "▁"), number) for number, piece in enumerate(self._pieces))
         return [self._numbers[piece] for piece in pieces]
 
-    def spellings(self) -> list[bytes]:
+    def surface_forms(self) -> list[bytes]:
         """What each piece adds to a text, in UTF-8: nothing where it is a special symbol, perhaps half a character."""
         return list(self._bytes)
 
-    def word_of_piece(self, ids: Iterable[int]) -> list[int]:
+    def word_ids(self, ids: Iterable[int]) -> list[int]:
         """For each piece the index of its word in ``alignment_words(decode(ids))``, −1 for white space and symbols.
 
         Its word is the one in which its first character lies that is not its space.
@@ -199,7 +202,7 @@ class Tokenizer:
         """One JSON document, which the ``tokenizers`` library can read as well."""
         document = json.loads(self._library.to_str())
         # The library refuses a field of ours at the top, and passes over it in here.
-        ours = {"version": VERSION, "kind": self.kind, "marker": self.marker}
+        ours = {"version": TOKENIZER_FORMAT_VERSION, "kind": self.kind, "marker": self.marker}
         document["model"]["dragoman"] = ours | ({"tags": list(self.tags)} if self.tags else {})
         return json.dumps(document, ensure_ascii=False)
 
@@ -216,25 +219,27 @@ class Tokenizer:
             tags = [str(name) for name in ours.get("tags", ())]
         except (KeyError, TypeError, AttributeError):
             raise UserError(f"{origin} was not written by dragoman: its model has no field 'dragoman'") from None
-        if version != VERSION:
-            raise UserError(f"{origin} has format version {version}, but only {VERSION} is known here: update dragoman")
+        if version != TOKENIZER_FORMAT_VERSION:
+            raise UserError(
+                f"{origin} has format version {version}, but only {TOKENIZER_FORMAT_VERSION} is known here: update dragoman"
+            )
         if kind == "foreign":
-            from dragoman.text.foreign import ForeignTokenizer  # which is a Tokenizer
+            from dragoman.text.imported_tokenizer import ImportedTokenizer  # which is a Tokenizer
 
-            return ForeignTokenizer.from_document(document, ours, origin)
-        if kind == ADOPTED:
-            from dragoman.text.adopted import AdoptedTokenizer  # which is a Tokenizer
+            return ImportedTokenizer.from_document(document, ours, origin)
+        if kind == REMAPPED_TYPE:
+            from dragoman.text.remapped_tokenizer import RemappedTokenizer  # which is a Tokenizer
 
-            return AdoptedTokenizer.from_document(document, ours, origin)
+            return RemappedTokenizer.from_document(document, ours, origin)
         _check(kind, marker)
         try:
             library = tokenizers.Tokenizer.from_str(json.dumps(document))
         except Exception as error:  # the library raises nothing more precise
             raise UserError(f"{origin} is damaged: {error}") from None
-        first = SYMBOLS if kind in WHOLE else SYMBOLS + BYTES
+        first = SPECIAL_TOKENS if kind in WORD_LEVEL_TYPES else SPECIAL_TOKENS + BYTE_TOKENS
         if any(library.id_to_token(number) != piece for number, piece in enumerate(first)):
             raise UserError(
-                f"{origin} is damaged: it does not begin with the special symbols{' and bytes' * (kind not in WHOLE)}"
+                f"{origin} is damaged: it does not begin with the special symbols{' and bytes' * (kind not in WORD_LEVEL_TYPES)}"
             )
         if library.id_to_token(library.get_vocab_size() - 1) is None:
             raise UserError(f"{origin} is damaged: its pieces are not numbered one after the other")
@@ -256,7 +261,7 @@ class Tokenizer:
         return cls.from_json(text, str(path))
 
 
-def learn(
+def learn_tokenizer(
     texts: Iterable[str],
     kind: str = "bpe",
     size: int = 8000,
@@ -281,13 +286,15 @@ def learn(
     words = {} if kind == "byte" else _count_words(texts, kind, marker)
     if not words and kind != "byte":
         raise UserError(f"there is no text to learn a tokenizer of kind {kind!r} from")
-    model = (vocabulary.word if kind == LABEL else KINDS[kind])(words, vocabulary.Limits(size, min_count, coverage))
+    model = (vocabulary.word if kind == LABEL_TYPE else TOKENIZER_TYPES[kind])(
+        words, vocabulary.VocabularyLimits(size, min_count, coverage)
+    )
     return Tokenizer(_assemble(model, kind, marker), kind, marker)
 
 
 def _assemble(model: models.Model, kind: str, marker: str) -> tokenizers.Tokenizer:
     library = tokenizers.Tokenizer(model)
-    if kind in UNMARKED:
+    if kind in UNMARKED_TYPES:
         # One character after the other: whole lines would only fill the library's cache.
         library.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), "isolated")
         library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse()])
@@ -297,12 +304,12 @@ def _assemble(model: models.Model, kind: str, marker: str) -> tokenizers.Tokeniz
         library.pre_tokenizer = _splitter(kind, marker)
         strip = decoders.Replace(Regex(r"\A " if initial else r" \z"), "")
         library.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Fuse(), strip])
-    library.add_special_tokens([AddedToken(symbol, normalized=False, special=True) for symbol in SYMBOLS])
+    library.add_special_tokens([AddedToken(symbol, normalized=False, special=True) for symbol in SPECIAL_TOKENS])
     return library
 
 
 def _splitter(kind: str, marker: str) -> pre_tokenizers.PreTokenizer:
-    pattern = r" ?\S+|\s" if kind == LABEL else MARKERS[marker]
+    pattern = r" ?\S+|\s" if kind == LABEL_TYPE else WORD_MARKERS[marker]
     return pre_tokenizers.Split(Regex(pattern), "isolated")
 
 
@@ -332,10 +339,10 @@ def _symbol(tag: str) -> str:
 
 
 def _check(kind: str, marker: str) -> None:
-    if kind not in KINDS and kind != LABEL:
-        raise unknown_name("kind of tokenizer", kind, KINDS)
-    if marker not in MARKERS:
-        raise unknown_name("marker", marker, MARKERS)
+    if kind not in TOKENIZER_TYPES and kind != LABEL_TYPE:
+        raise unknown_name("kind of tokenizer", kind, TOKENIZER_TYPES)
+    if marker not in WORD_MARKERS:
+        raise unknown_name("marker", marker, WORD_MARKERS)
 
 
 def _sound(text: str) -> str:

@@ -35,11 +35,11 @@ class CopyEvidence(NamedTuple):
     marks_kept: int = 0
 
     @classmethod
-    def of(cls, source: str, target: str) -> CopyEvidence:
+    def from_pair(cls, source: str, target: str) -> CopyEvidence:
         return cls(*_letterless(source, target), *_kept(_NUMBER, source, target), *_kept(_MARK, source, target))
 
     @classmethod
-    def of_line(cls, source: str, target: str) -> CopyEvidence:
+    def from_line(cls, source: str, target: str) -> CopyEvidence:
         """The same without looking at the numbers and marks within a sentence, which is much faster."""
         return cls(*_letterless(source, target))
 

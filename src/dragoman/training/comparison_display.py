@@ -11,7 +11,7 @@ from typing import Any, Self
 from dragoman import console as progress
 from dragoman.console import format_duration, progress_bar
 from dragoman.training.display import Display
-from dragoman.training.validation import Validation
+from dragoman.training.validation import ValidationResult
 
 
 class ComparisonDisplay:
@@ -33,7 +33,7 @@ class ComparisonDisplay:
     ) -> None:
         self.bar.stop()
 
-    def say(self, text: str) -> None:
+    def message(self, text: str) -> None:
         if progress.quiet:
             return
         if self.bar.disable:
@@ -54,7 +54,7 @@ class ComparisonDisplay:
         """A run was finished before."""
         self.waiting -= 1
         self.show(name, number + 1.0, "finished before")
-        self.say(text)
+        self.message(text)
 
     def time_left(self, current: float) -> str:
         """An estimate for all runs; `current`: seconds left of the current one."""
@@ -70,14 +70,14 @@ class RunDisplay(Display):
         self.parent, self.name, self.number, self.label = parent, name, number, label
         self.opened = time.monotonic()
 
-    def note(self, text: str) -> None:
-        self.parent.say(f"{self.label}: {text}")
+    def message(self, text: str) -> None:
+        self.parent.message(f"{self.label}: {text}")
 
-    def logged(self, record: dict[str, Any], done: float | None) -> None:
+    def log_step(self, record: dict[str, Any], done: float | None) -> None:
         text = self.line(record, done)
         self.parent.show(self.name, self.number + min(1.0, done or 0.0), text)
         if self.parent.bar.disable:
-            super().logged(record, done)
+            super().log_step(record, done)
 
     def line(self, record: dict[str, Any], done: float | None) -> str:
         step = f"step {record['step']:,}" + (f" of {self.total:,}" if self.total else "")
@@ -90,7 +90,7 @@ class RunDisplay(Display):
                 parts.append(in_all)
         return "  ".join(parts)
 
-    def validated(self, step: int, result: Validation, best: bool) -> None:
+    def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
         """Nothing: systems are compared on the test set."""
 
     def measuring(self) -> None:
@@ -100,4 +100,4 @@ class RunDisplay(Display):
         """The run is trained and measured."""
         self.parent.durations.append(time.monotonic() - self.opened)
         self.parent.show(self.name, self.number + 1.0, text)
-        self.parent.say(f"{self.label}: {text}")
+        self.parent.message(f"{self.label}: {text}")

@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from dragoman import console as progress
 from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, progress_bar
-from dragoman.training.validation import Validation
+from dragoman.training.validation import ValidationResult
 
 
 class Display:
@@ -37,17 +37,17 @@ class Display:
         """`done` is the share of the training that is behind it; `total` the number of steps, where one was set."""
         self.before, self.total, self.began = done or 0.0, total, time.monotonic()
 
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def logged(self, record: dict[str, Any], done: float | None) -> None:
+    def log_step(self, record: dict[str, Any], done: float | None) -> None:
         if not 0 <= time.monotonic() - self.last < self.EVERY:
             self.last = time.monotonic()
-            self.note(self.line(record, done))
+            self.message(self.line(record, done))
 
-    def validated(self, step: int, result: Validation, best: bool) -> None:
-        self.last_measures = measured(result.record())
-        self.note(
+    def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
+        self.last_measures = format_metrics(result.to_record())
+        self.message(
             f"step {step:,}  validation loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
             f"{self.last_measures}{'  best so far' if best else ''}"
         )
@@ -71,10 +71,10 @@ class Display:
         return f"{format_duration(rate * max(0.0, 1 - done))} left"
 
 
-class Silent(Display):
+class SilentDisplay(Display):
     """Says nothing, for steps that are no training, and for processes that another one speaks for."""
 
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         pass
 
 
@@ -96,20 +96,20 @@ class LiveDisplay(Display):
         super().start(done, total)
         self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0)
 
-    def note(self, text: str) -> None:
+    def message(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False)
 
-    def logged(self, record: dict[str, Any], done: float | None) -> None:
+    def log_step(self, record: dict[str, Any], done: float | None) -> None:
         self.bar.update(self.task, completed=done or 0.0, description=self.line(record, done))
 
 
-def display() -> Display:
+def make_display() -> Display:
     if progress.quiet:
-        return Silent()
+        return SilentDisplay()
     return LiveDisplay() if sys.stderr.isatty() else Display()
 
 
-def measured(record: Mapping[str, Any]) -> str:
+def format_metrics(record: Mapping[str, Any]) -> str:
     """The metrics of a validation in a few words: of decoded sentences where there are some, else the accuracy."""
     if "bleu" not in record:
         return f"accuracy {record['accuracy']:.1f} %"

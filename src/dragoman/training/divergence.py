@@ -27,7 +27,7 @@ class LossHistory:
 
     first: float | None = None
     recent: list[float] = field(default_factory=list)
-    high: list[float] = field(default_factory=list)  # the last ones, if they were high
+    high_losses: list[float] = field(default_factory=list)  # the last ones, if they were high
 
     def limit(self) -> float:
         """Readings above it are high."""
@@ -42,8 +42,8 @@ class LossHistory:
         if self.first is None:
             self.first = loss
         if loss > self.limit():
-            self.high.append(loss)
-            return len(self.high) >= SUSTAINED
-        self.recent = [*self.recent, *self.high, loss][-WINDOW:]
-        self.high = []
+            self.high_losses.append(loss)
+            return len(self.high_losses) >= SUSTAINED
+        self.recent = [*self.recent, *self.high_losses, loss][-WINDOW:]
+        self.high_losses = []
         return False

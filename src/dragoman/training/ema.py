@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Average:
+class WeightAverage:
     """Exponential moving average of the weights: w̄ ← k w̄ + (1 − k) w after every step (Polyak & Juditsky 1992).
 
         k = min(decay, (1 + step) / (10 + step))
@@ -50,11 +50,11 @@ class Average:
             with torch.no_grad():
                 torch._foreach_copy_(weights, own)
 
-    def tensors(self) -> dict[str, Tensor]:
+    def state_tensors(self) -> dict[str, Tensor]:
         """The averages by the names of the weights, for a checkpoint; the step's number is all that else is needed."""
         return dict(self.averages)
 
-    def load(self, tensors: Mapping[str, Tensor]) -> None:
+    def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Set the averages in place to what `tensors` gave."""
         for name, average in self.averages.items():
             average.copy_(tensors[name])

@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.config import Config
-from dragoman.data.store import LengthCounts
-from dragoman.search import Length
+from dragoman.data.token_store import LengthCounts
+from dragoman.search import LengthLimit
 from dragoman.text import Framing
-from dragoman.training.choices import Choice
+from dragoman.training.defaults import Choice
 
 Numbers = NDArray[np.float64]
 
@@ -36,14 +36,14 @@ def choose_length_limit(config: Config, lengths: LengthCounts | None, framing: F
     ratio, extra = search.length_ratio, search.length_offset
     reason = ""
     if lengths is not None and lengths.pairs.sum() >= FEWEST:
-        source = (lengths.source + len(framing.before) + len(framing.after)).astype(np.float64)
-        target = (lengths.target + len(framing.forced) + 1).astype(np.float64)  # END
+        source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
+        target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # END
         ratio, extra = length_limit(source, target, lengths.pairs, ratio, extra)
         reason = f"{MARGIN:g}× the limit that {QUANTILE:.0%} of the training pairs keep to"
     resolved = replace(
         search,
-        length_ratio=Length.ratio if ratio is None else ratio,
-        length_offset=Length.extra if extra is None else extra,
+        length_ratio=LengthLimit.ratio if ratio is None else ratio,
+        length_offset=LengthLimit.offset if extra is None else extra,
     )
     chosen = [
         Choice(f"search.{name}", getattr(resolved, name), reason)
@@ -78,7 +78,7 @@ def length_limit(
     found = min(100.0, math.ceil(100 * MARGIN * slope) / 100), math.ceil(MARGIN * constant) + ROOM
     beyond = target > np.floor(found[0] * source) + found[1]
     if pairs[beyond].sum() > WILD * pairs.sum():
-        found = max(found[0], Length.ratio), max(found[1], Length.extra)
+        found = max(found[0], LengthLimit.ratio), max(found[1], LengthLimit.offset)
     return found[0] if ratio is None else ratio, found[1] if extra is None else extra
 
 

@@ -10,12 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.optim.adamw import adamw
 
-from dragoman.training.spread import is_part, part_of, whole_of
+from dragoman.training.parallel import full_tensor, is_sharded, shard_like
 
 A, B, C = 3.4445, -4.7750, 2.0315  # of Jordan et al. 2024: small singular values grow fastest
 
 
-def orthogonalise(matrices: Tensor, precision: torch.dtype = torch.float32, steps: int = 5) -> Tensor:
+def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, steps: int = 5) -> Tensor:
     """U Vᵀ of every M = U S Vᵀ in N R C, nearly: Newton–Schulz steps bring all of S close to 1.
 
         X ← a X + (b G + c G²) X,   G = X Xᵀ,   X₀ = M / ‖M‖
@@ -32,12 +32,12 @@ def orthogonalise(matrices: Tensor, precision: torch.dtype = torch.float32, step
     return (x.mT if tall else x).to(matrices.dtype)
 
 
-def momentum_of(weight: Tensor) -> dict[str, Tensor]:
+def momentum_state(weight: Tensor) -> dict[str, Tensor]:
     """The first momentum: zero. It is there from the start, so that no step differs from the others."""
     return {"momentum_buffer": torch.zeros_like(weight)}
 
 
-def moments_of(weight: Tensor) -> dict[str, Tensor]:
+def adam_state(weight: Tensor) -> dict[str, Tensor]:
     """Adam's first state, under torch's names."""
     step = torch.zeros((), dtype=torch.float32, device=weight.device)
     return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
@@ -71,7 +71,7 @@ class Muon(torch.optim.Optimizer):
         self.found_inf = torch.zeros((), device=self.param_groups[0]["params"][0].device)
         for group in self.param_groups:
             for weight in group["params"]:
-                self.state[weight] = momentum_of(weight) if "blocks" in group else moments_of(weight)
+                self.state[weight] = momentum_state(weight) if "blocks" in group else adam_state(weight)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
@@ -87,8 +87,8 @@ class Muon(torch.optim.Optimizer):
         for weight, rows in zip(group["params"], group["blocks"]):
             if weight.grad is not None:
                 three = [weight, weight.grad, self.state[weight]["momentum_buffer"]]
-                if is_part(weight):  # a part of a matrix says nothing of its directions
-                    three, own = [whole_of(one) for one in three], three
+                if is_sharded(weight):  # a part of a matrix says nothing of its directions
+                    three, own = [full_tensor(one) for one in three], three
                     parts += [(own[0], three[0]), (own[2], three[2])]
                 for block in zip(*(one.split(rows) for one in three)):
                     alike.setdefault(block[0].shape, []).append(block)
@@ -97,7 +97,7 @@ class Muon(torch.optim.Optimizer):
             weights, gradients, momenta = (list(one) for one in zip(*blocks))
             gradient, before = torch.stack(gradients), torch.stack(momenta)  # N R C
             after = before.lerp(gradient, 1 - group["momentum"])
-            update = orthogonalise(gradient.lerp(after, group["momentum"]), self.precision)
+            update = orthogonalize(gradient.lerp(after, group["momentum"]), self.precision)
             update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))
             kept = torch.where(skip, 1.0, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_copy_(momenta, list(torch.where(skip, before, after).unbind()))
@@ -105,7 +105,7 @@ class Muon(torch.optim.Optimizer):
             # x + −0 is x to the bit, even where x is −0
             torch._foreach_add_(weights, list(torch.where(skip, -0.0, update).unbind()))
         for part, whole in parts:
-            part.copy_(part_of(whole, part))
+            part.copy_(shard_like(whole, part))
 
     def _adamw(self, group: dict[str, Any]) -> None:
         weights = [weight for weight in group["params"] if weight.grad is not None]

@@ -17,8 +17,8 @@ from dragoman.errors import UserError
 from dragoman.parts.matrices import hidden_matrices
 from dragoman.training.adadelta import Adadelta
 from dragoman.training.adafactor import Adafactor
-from dragoman.training.muon import Muon, moments_of, momentum_of
-from dragoman.training.spread import is_part, whole_of
+from dragoman.training.muon import Muon, adam_state, momentum_state
+from dragoman.training.parallel import full_tensor, is_sharded
 
 Group = dict[str, Any]
 
@@ -38,7 +38,7 @@ def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingCon
     betas, eps = (config.resolved("beta1"), config.resolved("beta2")), config.resolved("epsilon")
     optimizer = kind(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
     optimizer._warned_capturable_if_run_uncaptured = True  # the first steps always are
-    return _with_state(optimizer, moments_of)
+    return _with_state(optimizer, adam_state)
 
 
 def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -51,7 +51,7 @@ def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     if nesterov and not momentum:
         raise UserError("training.nesterov needs momentum: set training.momentum, for example to 0.99")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=momentum, nesterov=nesterov, fused=True)
-    return _with_state(optimizer, momentum_of) if momentum else optimizer
+    return _with_state(optimizer, momentum_state) if momentum else optimizer
 
 
 def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -61,7 +61,7 @@ def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
 
 
 def _refuse_sharded(model: nn.Module, name: str) -> None:
-    if any(is_part(weight) for weight in model.parameters()):
+    if any(is_sharded(weight) for weight in model.parameters()):
         raise UserError(
             f"training.optimizer {name} cannot train sharded weights: choose adamw, or training.parallelism=replicated"
         )
@@ -97,7 +97,7 @@ OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingConfig], torch.optim.Optimize
 }
 
 
-def make_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
+def build_optimizer(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     """The optimiser of `training.optimizer`, for a model that is on the device where it will be trained."""
     optimizer = OPTIMIZERS[config.resolved("optimizer")](model, config)
     for group in optimizer.param_groups:
@@ -126,26 +126,26 @@ def _with_state(
     return optimizer
 
 
-def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     """Set the learning rate in place, times the `factor` of a group that has one."""
     for group in optimizer.param_groups:
         group["lr"].fill_(rate * group.get("factor", 1.0))
 
 
-def clip(weights: Iterable[nn.Parameter], limit: float) -> Tensor:
+def clip_grad_norm(weights: Iterable[nn.Parameter], limit: float) -> Tensor:
     """The norm of all gradients, which are scaled down to `limit` where it is larger (Pascanu et al. 2013); 0: never.
 
     The norm stays on the device.
     """
     weights = list(weights)
     norm = nn.utils.get_total_norm([w.grad for w in weights if w.grad is not None], foreach=True)
-    norm = whole_of(norm)  # each process may have a part of each gradient
+    norm = full_tensor(norm)  # each process may have a part of each gradient
     if limit:
         nn.utils.clip_grads_with_norm_(weights, limit, norm, foreach=True)
     return norm
 
 
-def skip_if(optimizer: torch.optim.Optimizer, bad: Tensor) -> None:
+def set_found_inf(optimizer: torch.optim.Optimizer, bad: Tensor) -> None:
     """Tell whether the next steps are to change nothing, neither weights nor state: `bad` such as `~norm.isfinite()`.
 
     `bad` is one truth value on the device; the device looks at it, and nobody waits.

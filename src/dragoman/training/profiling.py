@@ -17,13 +17,13 @@ import torch
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from dragoman import config as configuration
-from dragoman.data import Position
+from dragoman.data import DataPosition
 from dragoman.models.flops import training_flops
-from dragoman.run import CONFIG, read_spec
-from dragoman.run.machine import machine, peak_memory
-from dragoman.training.display import Silent
-from dragoman.training.groups import Group
-from dragoman.training.step import Stepper
+from dragoman.run import CONFIG_FILE, read_spec
+from dragoman.run.device_info import device_name, peak_memory_bytes
+from dragoman.training.accumulation import StepBatches
+from dragoman.training.display import SilentDisplay
+from dragoman.training.train_step import TrainStep
 from dragoman.training.trainer import Trainer
 
 PHASES = ("waiting for data", "forward", "backward", "optimiser", "everything else")
@@ -88,12 +88,12 @@ class Profile:
 def profile_run(folder: Path, steps: int = 8, warm_up: int = 4, device: str | None = None) -> Profile:
     """Profile steps of a run from the beginning of its data, from untrained weights, in a folder of its own."""
     with borrowed(folder) as scratch:
-        config = configuration.from_yaml(scratch / CONFIG)
+        config = configuration.from_yaml(scratch / CONFIG_FILE)
         if device is not None:
             precision = "float32" if device == "cpu" else config.training.precision
             changes = {"training.device": device, "training.precision": precision}
             config = configuration.replace_settings(config, changes)
-        trainer = Trainer(scratch, Silent(), config)
+        trainer = Trainer(scratch, SilentDisplay(), config)
         trainer.model.train()
         measured = Measured(trainer)
         for _ in range(warm_up):
@@ -107,7 +107,7 @@ def profile_run(folder: Path, steps: int = 8, warm_up: int = 4, device: str | No
         tflops = None if operations is None else operations * steps / seconds / 1e12
         return Profile(
             run=str(folder),
-            device=machine(trainer.device),
+            device=device_name(trainer.device),
             precision=config.training.precision,
             steps=steps,
             seconds_per_step=seconds / steps,
@@ -119,7 +119,7 @@ def profile_run(folder: Path, steps: int = 8, warm_up: int = 4, device: str | No
             tflops=tflops,
             matmul_tflops=peak / 1e12,
             share_of_matmul=None if tflops is None else tflops * 1e12 / peak,
-            peak_memory=peak_memory(trainer.device),
+            peak_memory=peak_memory_bytes(trainer.device),
         )
 
 
@@ -140,7 +140,7 @@ class Measured:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.done = trainer, 0
-        self.stream = trainer._stream(Position())
+        self.stream = trainer._stream(DataPosition())
         self.gpu = trainer.device.type == "cuda"
 
     def close(self) -> None:
@@ -150,10 +150,10 @@ class Measured:
         if self.gpu:
             torch.cuda.synchronize(self.trainer.device)
 
-    def step(self) -> Group:
-        group: Group = next(self.stream)
+    def step(self) -> StepBatches:
+        group: StepBatches = next(self.stream)
         self.done += 1
-        self.trainer.stepper(group.batches, self.done, 1e-6, max(1, group.answers))
+        self.trainer.train_step(group.batches, self.done, 1e-6, max(1, group.target_tokens))
         return group
 
     def several(self, count: int) -> tuple[float, int, float]:
@@ -164,8 +164,8 @@ class Measured:
         self.wait()
         seconds = max(1e-9, time.perf_counter() - start)
         self.lengths = [self._lengths(batch) for group in taken for _, batch in group.batches]
-        padding = [batch.padding for group in taken for _, batch in group.batches]
-        return seconds, sum(group.answers for group in taken), float(np.mean(padding))
+        padding = [batch.padding_ratio for group in taken for _, batch in group.batches]
+        return seconds, sum(group.target_tokens for group in taken), float(np.mean(padding))
 
     @staticmethod
     def _lengths(batch: Any) -> tuple[int, float, float]:
@@ -187,15 +187,15 @@ class Measured:
     def phases(self, count: int) -> dict[str, float]:
         """Shares of the parts of a step, each waited for: a little slower than in training, where they overlap."""
         spent: Spent = defaultdict(float)
-        watched = Watched(self.trainer.stepper, spent, self.wait)
+        watched = Watched(self.trainer.train_step, spent, self.wait)
         whole = time.perf_counter()
         with watched:
             for _ in range(count):
                 start = time.perf_counter()
-                group: Group = next(self.stream)
+                group: StepBatches = next(self.stream)
                 spent["waiting for data"] += time.perf_counter() - start
                 self.done += 1
-                self.trainer.stepper(group.batches, self.done, 1e-6, max(1, group.answers))
+                self.trainer.train_step(group.batches, self.done, 1e-6, max(1, group.target_tokens))
                 self.wait()
         whole = max(1e-9, time.perf_counter() - whole)
         spent["everything else"] = max(0.0, whole - sum(spent.values()))
@@ -228,7 +228,7 @@ class Watched:
     Nothing is replayed as a graph meanwhile, of which only the whole could be timed.
     """
 
-    def __init__(self, stepper: Stepper, spent: Spent, wait: Any) -> None:
+    def __init__(self, stepper: TrainStep, spent: Spent, wait: Any) -> None:
         self.stepper, self.spent, self.wait = stepper, spent, wait
 
     def __enter__(self) -> None:

@@ -17,23 +17,23 @@ import torch
 import torch.nn.functional as F
 
 from dragoman.config import TrainingConfig
-from dragoman.data import Batch, Batches, Example, Pair, Position, TokenStore, prefetch, write_store
+from dragoman.data import Batch, Batches, DataPosition, EncodedPair, SentencePair, TokenStore, prefetch, write_store
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoder, ModelSpec, count_parameters
 from dragoman.models.flops import training_flops
-from dragoman.objectives import Material, make
+from dragoman.objectives import TaskContext, build_objective
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.spec import find
-from dragoman.run import FRAMINGS
-from dragoman.run.machine import machine, wait
-from dragoman.systems import Vocabulary, system
-from dragoman.text import END, PAD, START, SYMBOLS, learn
+from dragoman.parts.spec import find_specs
+from dragoman.run import DEFAULT_FRAMINGS
+from dragoman.run.device_info import device_name, synchronize
+from dragoman.systems import VocabularySizes, get_system
+from dragoman.text import BOS, EOS, PAD, SPECIAL_TOKENS, learn_tokenizer
+from dragoman.training.accumulation import iterate_steps
 from dragoman.training.compiling import prepare_compiler
-from dragoman.training.groups import groups
-from dragoman.training.optimizer import make_optimizer
+from dragoman.training.optimizer import build_optimizer
 from dragoman.training.profiling import matmul_speed
-from dragoman.training.step import Learner, Stepper
+from dragoman.training.train_step import LossModule, TrainStep
 
 Step = Callable[[], int]  # one step, which answers how many target tokens it learned from
 LABEL_SMOOTHING, CLIP, RATE = 0.1, 1.0, 3e-4
@@ -68,14 +68,14 @@ class Machine:
 
 
 def about(device: torch.device, precision: str) -> Machine:
-    return Machine(machine(device), torch.__version__, precision, matmul_speed(device, precision) / 1e12)
+    return Machine(device_name(device), torch.__version__, precision, matmul_speed(device, precision) / 1e12)
 
 
 def measure(
     name: str, size: str, *, tokens: int, vocabulary: int, steps: int, device: torch.device, here: Machine
 ) -> Speed:
     """Ours and Marian take turns, so that whatever else happens on the machine happens to both."""
-    spec = system(name).spec(Vocabulary(vocabulary, vocabulary, joint=True), size)
+    spec = get_system(name).spec(VocabularySizes(vocabulary, vocabulary, joint=True), size)
     if not isinstance(spec, EncoderDecoder) or spec.input is not None:
         raise UserError(f"speeds are measured of systems that translate text, but {name} is none: choose another")
     with tempfile.TemporaryDirectory() as folder:
@@ -83,7 +83,7 @@ def measure(
         start = time.perf_counter()
         own = our_steps(spec, store, tokens, device, here.precision)
         own()
-        wait(device)
+        synchronize(device)
         first = time.perf_counter() - start
         others = [own]
         if name == "transformer" and importlib.util.find_spec("transformers"):
@@ -112,10 +112,10 @@ def measure(
 
 
 def _rate(step: Step, count: int, device: torch.device) -> float:
-    wait(device)
+    synchronize(device)
     start = time.perf_counter()
     done = sum(step() for _ in range(count))
-    wait(device)
+    synchronize(device)
     return done / max(1e-9, time.perf_counter() - start)
 
 
@@ -131,12 +131,12 @@ def synthetic(folder: Path, vocabulary: int, pairs: int, seed: int = 1) -> Token
     random = np.random.default_rng(seed)
     both = random.standard_normal((pairs, 1)) * np.sqrt(0.9) + random.standard_normal((pairs, 2)) * np.sqrt(0.1)
     lengths = np.clip(np.rint(28 * np.exp(0.55 * both - 0.55**2 / 2)), 4, 100).astype(int)
-    nothing = Pair("", "", "", 0)  # the ids are all that a store keeps
+    nothing = SentencePair("", "", "", 0)  # the ids are all that a store keeps
 
     def ids(length: int) -> list[int]:
-        return random.integers(len(SYMBOLS), vocabulary, length).tolist()
+        return random.integers(len(SPECIAL_TOKENS), vocabulary, length).tolist()
 
-    return write_store(folder, [[Example(nothing, ids(s), ids(t)) for s, t in lengths.tolist()]], vocabulary)
+    return write_store(folder, [[EncodedPair(nothing, ids(s), ids(t)) for s, t in lengths.tolist()]], vocabulary)
 
 
 def our_steps(spec: ModelSpec, store: TokenStore, tokens: int, device: torch.device, precision: str) -> Step:
@@ -144,38 +144,38 @@ def our_steps(spec: ModelSpec, store: TokenStore, tokens: int, device: torch.dev
     gpu = device.type == "cuda"
     torch.manual_seed(1)
     model = spec.build().to(device).train()
-    nothing, framing = learn((), "byte"), FRAMINGS[type(spec)]
-    objective = make("translation", Material(model, nothing, nothing, framing, LABEL_SMOOTHING), {})
-    packed = gpu and objective.packs
+    nothing, framing = learn_tokenizer((), "byte"), DEFAULT_FRAMINGS[type(spec)]
+    objective = build_objective("translation", TaskContext(model, nothing, nothing, framing, LABEL_SMOOTHING), {})
+    packed = gpu and objective.supports_packing
     if packed:
         prepare_compiler()
-    stepper = Stepper(
-        Learner(model, objective),
-        make_optimizer(model, TrainingConfig(optimizer="adam", beta2=0.98)),
+    stepper = TrainStep(
+        LossModule(model, objective),
+        build_optimizer(model, TrainingConfig(optimizer="adam", beta2=0.98)),
         None,
         device=device,
         seed=1,
-        clip=CLIP,
+        clip_norm=CLIP,
         precision=precision,
-        compiles=packed,
-        replays=True,
+        use_compile=packed,
+        use_cuda_graphs=True,
     )
     batches = Batches(
         store,
         tokens,
         seed=1,
-        width=objective.width,
-        sizes=objective.sizes if packed else None,
-        multiples=(32, 4) if gpu else (1, 1),
+        row_length=objective.row_length,
+        packed_lengths=objective.packed_lengths if packed else None,
+        pad_to_multiples=(32, 4) if gpu else (1, 1),
     )
-    stream = prefetch(groups(batches, Position(), 1, pinned=gpu), depth=4)
+    stream = prefetch(iterate_steps(batches, DataPosition(), 1, pinned=gpu), depth=4)
     done = 0
 
     def step() -> int:
         nonlocal done
         group, done = next(stream), done + 1
-        stepper(group.batches, done, RATE, group.answers)
-        return group.answers
+        stepper(group.batches, done, RATE, group.target_tokens)
+        return group.target_tokens
 
     return step
 
@@ -184,10 +184,10 @@ def marian_steps(spec: EncoderDecoder, store: TokenStore, tokens: int, device: t
     """Hugging Face's Marian of the same sizes in a plain loop over the same batches, padded and made beforehand."""
     from transformers import MarianConfig, MarianMTModel
 
-    heads = next(find(spec.encoder, SelfAttention)).heads
-    inner = next(find(spec.encoder, FeedForward)).inner or 4 * spec.dim
+    heads = next(find_specs(spec.encoder, SelfAttention)).heads
+    inner = next(find_specs(spec.encoder, FeedForward)).inner_dim or 4 * spec.dim
     config = MarianConfig(
-        vocab_size=spec.target_vocabulary,
+        vocab_size=spec.target_vocab_size,
         d_model=spec.dim,
         encoder_layers=spec.encoder.depth,
         decoder_layers=spec.decoder.depth,
@@ -203,16 +203,16 @@ def marian_steps(spec: EncoderDecoder, store: TokenStore, tokens: int, device: t
         scale_embedding=True,
         use_cache=False,
         pad_token_id=PAD,
-        bos_token_id=START,
-        eos_token_id=END,
-        forced_eos_token_id=END,
-        decoder_start_token_id=START,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        forced_eos_token_id=EOS,
+        decoder_start_token_id=BOS,
     )
     model: torch.nn.Module = MarianMTModel(config)
     model.to(device).train()
     weights = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.Adam(weights, RATE, betas=(0.9, 0.98), fused=True)
-    some = Batches(store, tokens, seed=1).start()
+    some = Batches(store, tokens, seed=1).iterate_from()
     ready: Iterator[Batch] = cycle([next(some)[0] for _ in range(50)])
 
     def step() -> int:
@@ -220,7 +220,7 @@ def marian_steps(spec: EncoderDecoder, store: TokenStore, tokens: int, device: t
         with torch.autocast(device.type, torch.bfloat16, enabled=precision == "bfloat16"):
             seen = batch.source != PAD
             logits = model(input_ids=batch.source, attention_mask=seen, decoder_input_ids=batch.target).logits
-            loss = F.cross_entropy(logits.flatten(0, 1), batch.answers.flatten(), label_smoothing=LABEL_SMOOTHING)
+            loss = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), label_smoothing=LABEL_SMOOTHING)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(weights, CLIP)
         optimizer.step()

@@ -14,19 +14,20 @@ from numpy.typing import NDArray
 
 from dragoman import evaluation
 from dragoman.data import Batches, TokenStore
-from dragoman.data.signals import describe
-from dragoman.objectives import Objective, examples
+from dragoman.data.feature_files import describe_features
+from dragoman.objectives import Objective
+from dragoman.objectives import pretraining_examples as examples
 from dragoman.run import Run, Source, filling
-from dragoman.search import Beam, Decision
+from dragoman.search import Beam, SearchConfig
 from dragoman.text import Tokenizer
-from dragoman.training.selection import Score, check_metric, choose_metric
+from dragoman.training.checkpoint_selection import ValidationScore, check_metric, default_metric
 
-MAX_SENTENCES = 500  # decoded at each validation
+MAX_DECODED_SENTENCES = 500  # decoded at each validation
 REPAIRED = 5  # corrupted texts that are shown at each validation of a pretraining
 
 
 @dataclass(frozen=True)
-class Sample:
+class ValidationSample:
     """A source, its reference and its translation; in pretraining a corrupted input, its target and the prediction."""
 
     source: str
@@ -35,7 +36,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Validation:
+class ValidationResult:
     """The result of a validation.
 
     Loss and accuracy (percent of target tokens) are of all sentences; BLEU, chrF and exact match are of some
@@ -44,14 +45,14 @@ class Validation:
 
     loss: float
     perplexity: float
-    measures: dict[str, float]
-    samples: list[Sample]
+    metrics: dict[str, float]
+    samples: list[ValidationSample]
     search: str = ""  # how sentences were decoded
 
-    def record(self) -> dict[str, Any]:
+    def to_record(self) -> dict[str, Any]:
         """The line of metrics.jsonl."""
         search = {"search": self.search} if self.search else {}
-        return {"loss": self.loss, "perplexity": self.perplexity, **self.measures, **search}
+        return {"loss": self.loss, "perplexity": self.perplexity, **self.metrics, **search}
 
 
 class Validator:
@@ -72,47 +73,47 @@ class Validator:
     ) -> None:
         self.run, self.objective, self.store = run, objective, store
         lengths = store.length_counts()
-        widest = int(objective.width(lengths.source, lengths.target).max())
+        widest = int(objective.row_length(lengths.source, lengths.target).max())
         self.batches = Batches(
             store,
             max(tokens, widest),
             seed=0,
             shuffle=False,
             framing=run.framing,
-            rows=objective.rows,
+            build_row=objective.make_row,
             aligned=objective.aligned,
-            width=objective.width,
+            row_length=objective.row_length,
         )
-        corrupted = (examples.corrupted(objective, store, n, seed=0) for n in range(min(REPAIRED, len(store))))
+        corrupted = (examples.corrupt_row(objective, store, n, seed=0) for n in range(min(REPAIRED, len(store))))
         self.corrupted = [row for row in corrupted if row is not None]
-        sentences = MAX_SENTENCES if sentences is None else sentences
-        decoded = spread_over(store, sentences if objective.decodes else 0)
+        sentences = MAX_DECODED_SENTENCES if sentences is None else sentences
+        decoded = evenly_spaced(store, sentences if objective.generates else 0)
         self.sources: list[Source] = [self._source(store.source(i)) for i in decoded]
-        self.tags = [run.tag_of(store.source(i)) for i in decoded]
+        self.tags = [run.tag_of_row(store.source(i)) for i in decoded]
         self.references = decode_references(store, run.target_tokenizer, decoded)
-        self.metric = choose_metric(objective, self.references)[0] if best_by == "auto" else best_by
+        self.metric = default_metric(objective, self.references)[0] if best_by == "auto" else best_by
         check_metric(self.metric, self.references)
 
     def _source(self, row: NDArray[Any]) -> Source:
         """What is to be translated: a text, or the vectors themselves."""
         return self.run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row)
 
-    def score(self, result: Validation) -> Score:
+    def score(self, result: ValidationResult) -> ValidationScore:
         """By which validations are compared: the metric, and the loss where metrics are equal."""
-        metric = -result.loss if self.metric == "loss" else result.measures[self.metric]
-        return Score(metric, -result.loss)
+        metric = -result.loss if self.metric == "loss" else result.metrics[self.metric]
+        return ValidationScore(metric, -result.loss)
 
     @torch.inference_mode()
-    def validate(self) -> Validation:
+    def validate(self) -> ValidationResult:
         model, training = self.run.model, self.run.model.training
         model.eval()
         torch.manual_seed(0)  # for objectives that draw words
         sums: Counter[str] = Counter()
         count = 0
-        for batch in self.batches.epoch(0):
+        for batch in self.batches.iterate_epoch(0):
             loss = self.objective.validation_loss(model, batch.to(self.run.device))
             count += int(loss.count)
-            sums.update({"total": float(loss.total)} | {name: float(part) for name, part in loss.parts.items()})
+            sums.update({"total": float(loss.total)} | {name: float(part) for name, part in loss.metrics.items()})
         measures = {"accuracy": 100 * sums["correct"] / count}
         others = [name for name in sums if name not in ("total", "likelihood", "spread", "correct")]
         measures |= {name.replace(" ", "_"): sums[name] / count for name in others}
@@ -123,35 +124,39 @@ class Validator:
             if self.metric == "chrf":
                 measures["chrf"] = evaluation.chrf(texts, self.references).value
             measures["exact_match"] = evaluation.exact_match(texts, self.references).value
-            shown = [source if isinstance(source, str) else describe(source) for source in self.sources]
-            samples = list(map(Sample, shown, self.references, texts))[:20]
+            shown = [source if isinstance(source, str) else describe_features(source) for source in self.sources]
+            samples = list(map(ValidationSample, shown, self.references, texts))[:20]
         if self.corrupted:
             samples = self._repaired()
         model.train(training)
         perplexity = evaluation.perplexity(-sums["likelihood"], count).value
-        return Validation(sums["total"] / count, perplexity, measures, samples, search)
+        return ValidationResult(sums["total"] / count, perplexity, measures, samples, search)
 
     def _decode(self) -> tuple[list[str], str]:
         """Translations of the sentences to decode, and the name of the search."""
-        search = self.run.search
-        self.run.engines = {} if self.run.engines is None and _has_room(self.run.device) else self.run.engines
+        search = self.run.default_search
+        self.run.engine_cache = (
+            {} if self.run.engine_cache is None and _has_room(self.run.device) else self.run.engine_cache
+        )
         texts = [t.text for t in self.run.translate(self.sources, search=search, alignment=False, tag=self.tags)]
         if not _has_room(self.run.device):  # they are kept where that takes nothing from the training
-            self.run.engines = None
+            self.run.engine_cache = None
         return texts, search_name(search)
 
-    def _repaired(self) -> list[Sample]:
+    def _repaired(self) -> list[ValidationSample]:
         """Corrupted inputs, their targets, and what the model makes of them, where it fills gaps."""
-        repaired = filling.repaired(self.run, self.corrupted) or [[]] * len(self.corrupted)
+        repaired = filling.repair_corrupted(self.run, self.corrupted) or [[]] * len(self.corrupted)
         samples = []
         for row, found in zip(self.corrupted, repaired):
-            one = examples.shown(self.objective, row)
-            written = "" if not found else examples.shown(self.objective, row._replace(target=np.array(found))).target
-            samples.append(Sample(one.input + (f"  ({one.note})" if one.note else ""), one.target, written))
+            one = examples.render_row(self.objective, row)
+            written = (
+                "" if not found else examples.render_row(self.objective, row._replace(target=np.array(found))).target
+            )
+            samples.append(ValidationSample(one.input + (f"  ({one.note})" if one.note else ""), one.target, written))
         return samples
 
 
-def spread_over(store: TokenStore, count: int) -> list[int]:
+def evenly_spaced(store: TokenStore, count: int) -> list[int]:
     """The numbers of `count` sentences at even distances, so that every corpus of a store has its share."""
     count = min(count, len(store))
     return [n * len(store) // count for n in range(count)]
@@ -162,10 +167,10 @@ def decode_references(store: TokenStore, tokenizer: Tokenizer, numbers: Sequence
     return [tokenizer.decode(store.target(i).tolist()) for i in numbers]
 
 
-def search_name(search: Decision) -> str:
+def search_name(search: SearchConfig) -> str:
     """A search in two words, such as `beam 5`."""
     if isinstance(search, Beam):
-        return "greedy" if search.greedy else f"beam {search.size}"
+        return "greedy" if search.is_greedy else f"beam {search.size}"
     words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(search).__name__).lower()
     return {"sample": "sampling", "minimum risk": "minimum Bayes risk"}.get(words, words)
 

@@ -10,28 +10,28 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-from dragoman.data.phrasebook.grammar import Pair
-from dragoman.data.phrasebook.writer import Writer
+from dragoman.data.phrasebook.grammar import AlignedPair
+from dragoman.data.phrasebook.sentence_sampler import SentenceSampler
 from dragoman.errors import UserError
 from dragoman.storage import atomic_folder
-from dragoman.text.words import words
+from dragoman.text.word_splitting import split_words
 
-__all__ = ["Pair", "sentences", "splits", "write"]
+__all__ = ["AlignedPair", "sentences", "splits", "write"]
 
-LONGEST = 25  # words of an English sentence
+MAX_WORDS = 25  # words of an English sentence
 HELD_OUT = {0: "valid", 1: "test"}  # of 16 buckets, by a checksum of the English sentence
 
 
-def sentences(seed: int = 0) -> Iterator[Pair]:
+def sentences(seed: int = 0) -> Iterator[AlignedPair]:
     """Sentence pairs without end, the same ones for the same seed; short sentences come more than once."""
-    writer = Writer(seed)
+    writer = SentenceSampler(seed)
     while True:
         pair = writer.sentence().pair()
-        if pair.source.count(" ") < LONGEST:
+        if pair.source.count(" ") < MAX_WORDS:
             yield pair
 
 
-def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict[str, list[Pair]]:
+def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict[str, list[AlignedPair]]:
     """Distinct pairs for training, validation and test.
 
     A checksum of the English sentence decides where it may go, so no held-out sentence is ever in training, whatever
@@ -41,7 +41,7 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     for name, size in sizes.items():
         if size < 0:
             raise UserError(f"the number of {name} pairs must not be negative, but it is {size}")
-    pairs: dict[str, dict[str, Pair]] = {name: {} for name in sizes}
+    pairs: dict[str, dict[str, AlignedPair]] = {name: {} for name in sizes}
     patience = 10_000 + 100 * sum(sizes.values())
     stream = itertools.islice(sentences(seed), patience)
 
@@ -70,9 +70,9 @@ def splits(train: int, valid: int = 500, test: int = 500, seed: int = 0) -> dict
     return {name: list(pairs[name].values())[:size] for name, size in sizes.items()}
 
 
-def vocabulary(pair: Pair) -> set[str]:
+def vocabulary(pair: AlignedPair) -> set[str]:
     """The words of both sides, marked with their side."""
-    return {f"en {word}" for word in words(pair.source)} | {f"de {word}" for word in words(pair.target)}
+    return {f"en {word}" for word in split_words(pair.source)} | {f"de {word}" for word in split_words(pair.target)}
 
 
 def write(folder: Path, pairs: int = 20000, seed: int = 0, valid: int = 500, test: int = 500) -> None:

@@ -20,7 +20,7 @@ MARKS = {",", ".", "?"}
 
 
 @dataclass(frozen=True)
-class Pair:
+class AlignedPair:
     """A sentence, its translation, and the gold alignment as sorted (source word, target word) indices.
 
     Words are whitespace tokens. A punctuation mark belongs to the word that it is attached to, and has no links.
@@ -38,8 +38,8 @@ class Subordinate:
     conjunction: str
     clause: Clause
 
-    def realise(self) -> Bitext:
-        clause = self.clause.realise("subordinate")
+    def realize(self) -> Bitext:
+        clause = self.clause.realize("subordinate")
         if not self.conjunction:
             return clause
         english = Word(self.conjunction)
@@ -75,13 +75,13 @@ class Clause:
     time: Adverb | None = None
     after: Subordinate | None = None
 
-    def realise(self, order: str) -> Bitext:
+    def realize(self, order: str) -> Bitext:
         """The clause as a "statement", a "question" or a "subordinate" clause."""
-        inverted = order == "question" and not self.subject.leads
+        inverted = order == "question" and not self.subject.opens_clause
         frequency = self._adverb(self.frequency)
         verbs = self._verbs(inverted, order == "subordinate", frequency.english)
         subject = self._subject()
-        front = self.front.realise() if self.front else Bitext([], [])
+        front = self.front.realize() if self.front else Bitext([], [])
         if isinstance(self.front, Subordinate):
             comma = Word(",")
             front = Bitext([*front.english, comma], [*front.german, Word(",", comma)])
@@ -94,23 +94,23 @@ class Clause:
         negation = verbs.negation
         for (case, _), nominal in zip(self.verb.objects, self.objects, strict=True):
             swallows = negation if nominal.takes_kein else None
-            english, german = nominal.realise(case, swallows)
+            english, german = nominal.realize(case, swallows)
             negation = None if swallows else negation
-            if nominal.leads:
+            if nominal.opens_clause:
                 front = Bitext(english, german)
                 continue
             field = known if nominal.definite and not new else new
             field += german
             english_objects += english
             if nominal.clause:
-                relative = nominal.clause.realise("subordinate")
+                relative = nominal.clause.realize("subordinate")
                 english_objects += relative.english
                 after += enclosed(relative.german)
 
         manner, time = self._adverb(self.manner), self._adverb(self.time)
-        phrases = [phrase.realise() for phrase in self.phrases]
+        phrases = [phrase.realize() for phrase in self.phrases]
         predicate = [Word(word.english) for word in self.predicate]
-        last = self.after.realise() if self.after else Bitext([], [])
+        last = self.after.realize() if self.after else Bitext([], [])
         after += enclosed(last.german)
 
         core = verbs.helper + subject.english if inverted else subject.english + verbs.helper
@@ -145,15 +145,15 @@ class Clause:
 
     def _subject(self) -> Bitext:
         """The subject with its relative clause, which German sets between commas where it stands."""
-        subject = self.subject.realise("nom")
+        subject = self.subject.realize("nom")
         if not self.subject.clause:
             return subject
-        relative = self.subject.clause.realise("subordinate")
+        relative = self.subject.clause.realize("subordinate")
         return Bitext(subject.english + relative.english, subject.german + enclosed(relative.german))
 
     @staticmethod
     def _adverb(adverb: Adverb | None) -> Bitext:
-        return Adverbial(adverb).realise() if adverb else Bitext([], [])
+        return Adverbial(adverb).realize() if adverb else Bitext([], [])
 
     def _verbs(self, inverted: bool, verb_last: bool, frequency: list[Word]) -> VerbGroup:
         verb, modal, person = self.verb, self.modal, self.subject.agreement
@@ -212,12 +212,12 @@ class Sentence:
     conjunction: str = ""
     second: Clause | None = None
 
-    def pair(self) -> Pair:
+    def pair(self) -> AlignedPair:
         """The sentence as text in both languages with its alignment."""
-        english, german = self.clause.realise("question" if self.question else "statement")
+        english, german = self.clause.realize("question" if self.question else "statement")
         if self.second:
             comma, joint = Word(","), Word(self.conjunction)
-            second = self.second.realise("statement")
+            second = self.second.realize("statement")
             english = [*english, comma, joint, *second.english]
             # German has no comma between main clauses joined by "und".
             pause = [] if self.conjunction == "and" else [Word(",", comma)]
@@ -226,7 +226,7 @@ class Sentence:
         english.append(mark)
         german = single_commas([*german, Word(mark.text, mark)])
         alignment = aligned(english, german)
-        return Pair(written(english), written(german), tuple(alignment))
+        return AlignedPair(written(english), written(german), tuple(alignment))
 
 
 def enclosed(german: list[Word]) -> list[Word]:

@@ -42,7 +42,7 @@ class Bitext(NamedTuple):
 class Nominal:
     """The common face of noun phrases, names and pronouns."""
 
-    leads: ClassVar[bool] = False  # relative and question pronouns open their clause
+    opens_clause: ClassVar[bool] = False  # relative and question pronouns open their clause
 
     @property
     def agreement(self) -> int:
@@ -64,7 +64,7 @@ class Nominal:
         """The relative clause that belongs to it."""
         return None
 
-    def realise(self, case: str, negation: Word | None = None) -> Bitext:
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
         raise NotImplementedError
 
 
@@ -94,7 +94,7 @@ class NounPhrase(Nominal):
     def clause(self) -> Clause | None:
         return self.relative
 
-    def realise(self, case: str, negation: Word | None = None) -> Bitext:
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
         noun = [Word(text) for text in (self.noun.plural if self.plural else self.noun.singular).split()]
         adjective = [Word(self.adjective.english)] if self.adjective else []
         determiner = []
@@ -117,8 +117,8 @@ class NounPhrase(Nominal):
 class Name(Nominal):
     name: str
 
-    def realise(self, case: str, negation: Word | None = None) -> Bitext:
-        return said(Word(self.name), self.name)
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        return one_word(Word(self.name), self.name)
 
 
 @dataclass(eq=False, slots=True)
@@ -131,46 +131,46 @@ class Pronoun(Nominal):
     def agreement(self) -> int:
         return lexicon.PRONOUNS[self.name][5]
 
-    def realise(self, case: str, negation: Word | None = None) -> Bitext:
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
         subject, other, nominative, accusative, dative, _ = lexicon.PRONOUNS[self.name]
         german = {"nom": nominative, "acc": accusative, "dat": dative}[case]
-        return said(Word(subject if case == "nom" else other), german)
+        return one_word(Word(subject if case == "nom" else other), german)
 
 
 @dataclass(eq=False, slots=True)
-class Relative(Nominal):
+class RelativePronoun(Nominal):
     """The pronoun that stands for `noun` in its relative clause."""
 
     noun: Noun
     plural: bool = False
-    leads: ClassVar[bool] = True
+    opens_clause: ClassVar[bool] = True
 
     @property
     def agreement(self) -> int:
         return PLURAL if self.plural else THIRD_SINGULAR
 
-    def realise(self, case: str, negation: Word | None = None) -> Bitext:
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
         who = "who" if case == "nom" else "whom"
         english = Word(who if "person" in self.noun.kinds else "that")
         german = GERMAN_DETERMINERS["the", case, "p" if self.plural else self.noun.gender][0]
-        return said(english, "denen" if self.plural and case == "dat" else german)
+        return one_word(english, "denen" if self.plural and case == "dat" else german)
 
 
 @dataclass(eq=False, slots=True)
-class Asked(Nominal):
+class QuestionPronoun(Nominal):
     """The person or the thing a question is about: who, whom, what."""
 
     thing: bool = False
-    leads: ClassVar[bool] = True
+    opens_clause: ClassVar[bool] = True
 
-    def realise(self, case: str, negation: Word | None = None) -> Bitext:
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
         if self.thing:
-            return said(Word("what"), "was")
-        return said(Word("who" if case == "nom" else "whom"), {"nom": "wer", "acc": "wen", "dat": "wem"}[case])
+            return one_word(Word("what"), "was")
+        return one_word(Word("who" if case == "nom" else "whom"), {"nom": "wer", "acc": "wen", "dat": "wem"}[case])
 
 
 @dataclass(eq=False, slots=True)
-class Both(Nominal):
+class Coordination(Nominal):
     """Two nominals joined by "and"."""
 
     first: Nominal
@@ -184,8 +184,8 @@ class Both(Nominal):
     def definite(self) -> bool:
         return self.first.definite and self.second.definite
 
-    def realise(self, case: str, negation: Word | None = None) -> Bitext:
-        first, second = self.first.realise(case), self.second.realise(case)
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        first, second = self.first.realize(case), self.second.realize(case)
         joint = Word("and")
         return Bitext([*first.english, joint, *second.english], [*first.german, Word("und", joint), *second.german])
 
@@ -199,7 +199,7 @@ class Adverbial:
 
     adverb: Adverb
 
-    def realise(self) -> Bitext:
+    def realize(self) -> Bitext:
         english = [Word(text) for text in self.adverb.english.split()]
         return Bitext(
             english, [Word(text, word) for text, word in zip(self.adverb.german.split(), english, strict=True)]
@@ -213,9 +213,9 @@ class Prepositional:
     preposition: str
     nominal: Nominal
 
-    def realise(self) -> Bitext:
+    def realize(self) -> Bitext:
         german, case = lexicon.PREPOSITIONS[self.preposition]
-        phrase = self.nominal.realise(case)
+        phrase = self.nominal.realize(case)
         english = Word(self.preposition)
         first, *others = phrase.german
         contracted = lexicon.CONTRACTIONS.get((german, first.text))
@@ -226,7 +226,7 @@ class Prepositional:
 # Inflection and small helpers
 
 
-def said(english: Word, german: str) -> Bitext:
+def one_word(english: Word, german: str) -> Bitext:
     return Bitext([english], [Word(german, english)])
 
 

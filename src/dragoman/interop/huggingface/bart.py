@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.interop.huggingface.reading import Reading, tables
-from dragoman.interop.huggingface.settings import Settings
+from dragoman.interop.huggingface.conversion import Conversion, tables
+from dragoman.interop.huggingface.hf_config import Settings
 from dragoman.interop.huggingface.weights import Origin, Stored, layer, without_first
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.embedding import Embedding
 from dragoman.parts.feedforward import Activation, FeedForward
-from dragoman.parts.initial import Normal
+from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned, Sinusoidal
 from dragoman.parts.spec import Spec
@@ -40,20 +40,20 @@ BART = Build("bart", pre_norm=False, input_norm=True, learned=True, start=2, pad
 MBART = Build("bart", pre_norm=True, input_norm=True, learned=True, start=None, pad=1, end=2)
 
 
-def marian(settings: Settings, stored: Stored) -> Reading:
+def marian(settings: Settings, stored: Stored) -> Conversion:
     share = settings.flag("share_encoder_decoder_embeddings", True)
     return _read(settings, stored, MARIAN, share)
 
 
-def bart(settings: Settings, stored: Stored) -> Reading:
+def bart(settings: Settings, stored: Stored) -> Conversion:
     return _read(settings, stored, BART, share=True)
 
 
-def mbart(settings: Settings, stored: Stored) -> Reading:
+def mbart(settings: Settings, stored: Stored) -> Conversion:
     return _read(settings, stored, MBART, share=True)
 
 
-def _read(settings: Settings, stored: Stored, build: Build, share: bool) -> Reading:
+def _read(settings: Settings, stored: Stored, build: Build, share: bool) -> Conversion:
     _expect(settings, build)
     width = settings.whole("d_model", 1024, "hidden_size")
     tie = settings.flag("tie_word_embeddings", True)
@@ -67,18 +67,18 @@ def _read(settings: Settings, stored: Stored, build: Build, share: bool) -> Read
         encoder=_stack(settings, build, "encoder"),
         decoder=_stack(settings, build, "decoder"),
         embedding=Embedding(scaled=settings.flag("scale_embedding", False)),
-        shared=table.shared,
-        tied=table.tied,
-        initial=Normal(settings.number("init_std", 0.02)),
+        shared_embeddings=table.shared,
+        tied_embeddings=table.tied,
+        initialization=Normal(settings.number("init_std", 0.02)),
     )
     origins = table.origins() | {
         "output.bias": Origin(("final_logits_bias",), lambda bias: bias.flatten(), optional=True),
         **_stack_origins("encoder", spec.encoder, build),
         **_stack_origins("decoder", spec.decoder, build),
     }
-    sinusoids = Sinusoidal(halves=True).build(width)
+    sinusoids = Sinusoidal(sines_first=True).build(width)
     positions = {f"{side}.embed_positions.weight": sinusoids for side in ("encoder", "decoder")}
-    return Reading(
+    return Conversion(
         build.system,
         spec,
         origins,
@@ -123,7 +123,7 @@ def _stack(settings: Settings, build: Build, side: str) -> Stack:
     return Stack(
         (attention, *cross, feed_forward),
         depth,
-        Learned(longest) if build.learned else Sinusoidal(halves=True),
+        Learned(longest) if build.learned else Sinusoidal(sines_first=True),
         dropout,
         norm=LayerNorm() if build.pre_norm else None,
         input_norm=LayerNorm() if build.input_norm else None,
@@ -168,10 +168,10 @@ def _framing(settings: Settings, build: Build) -> Framing:
         first = begin
     return Framing(
         pad=settings.symbol("pad_token_id", build.pad),
-        start=end if start is None else start,
-        end=end,
-        before=(begin,) if build is BART else (),
-        after=(end,),
-        forced=() if first is None else (first,),
-        banned=settings.banned(),
+        bos=end if start is None else start,
+        eos=end,
+        source_prefix=(begin,) if build is BART else (),
+        source_suffix=(end,),
+        forced_bos=() if first is None else (first,),
+        suppressed=settings.banned(),
     )

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.interop.huggingface.reading import Reading, is_tied, names
-from dragoman.interop.huggingface.settings import Settings
+from dragoman.interop.huggingface.conversion import Conversion, is_tied, names
+from dragoman.interop.huggingface.hf_config import Settings
 from dragoman.interop.huggingface.weights import Change, Origin, Stored, layer, unchanged, without_first
 from dragoman.models import EncoderOnly
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, Transform
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.initial import Normal
+from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal, SinusoidalPosition
 from dragoman.parts.spec import Spec
@@ -28,7 +28,7 @@ TABLE = "embeddings.word_embeddings.weight"
 POOLER = r"pooler\..*"
 BUFFERS = r"embeddings\.(position_ids|token_type_ids)"
 
-Head = Callable[[Settings, Stored, "Body"], Reading]
+Head = Callable[[Settings, Stored, "Body"], Conversion]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ def electra(settings: Settings) -> Body:
 def roberta(settings: Settings) -> Body:
     """Positions are counted from after the number of the padding symbol."""
     pad, begin, end = (settings.symbol(f"{name}_token_id", n) for name, n in (("pad", 1), ("bos", 0), ("eos", 2)))
-    framing = Framing(pad, begin, end, before=(begin,), after=(end,), banned=())
+    framing = Framing(pad, begin, end, source_prefix=(begin,), source_suffix=(end,), suppressed=())
     return _body(settings, ROBERTA, _learned(settings, settings.get("pad_token_id", 1) + 1), framing)
 
 
@@ -97,7 +97,7 @@ def roformer(settings: Settings) -> Body:
     settings.whole("max_position_embeddings", 1536)  # the sines are computed for any length
     heads = settings.whole("num_attention_heads", ROFORMER.heads)
     width = settings.whole("hidden_size", ROFORMER.width) // heads
-    table = {"encoder.embed_positions.weight": Sinusoidal(halves=True).build(width)}
+    table = {"encoder.embed_positions.weight": Sinusoidal(sines_first=True).build(width)}
     rotary = Positions(within=Rotary(), queries=_halves_of_pairs(heads), computed=table)
     return _body(settings, ROFORMER, rotary, _unframed(settings))
 
@@ -134,15 +134,15 @@ def _body(settings: Settings, build: Build, positions: Positions, framing: Frami
         positions.below,
         dropout,
         input_norm=norm,
-        input_width=narrow,
+        input_dim=narrow,
     )
     spec = EncoderOnly(
         width,
         settings.whole("vocab_size", build.vocabulary),
         stack,
         Embedding(width=narrow),
-        types=settings.whole("type_vocab_size", 2),
-        initial=Normal(settings.number("initializer_range", 0.02)),
+        token_types=settings.whole("type_vocab_size", 2),
+        initialization=Normal(settings.number("initializer_range", 0.02)),
     )
     origins = positions.origins | _origins(spec, positions.queries)
     return Body(build.system, spec, norm, origins, framing, positions.computed)
@@ -152,7 +152,7 @@ def _origins(spec: EncoderOnly, queries: Change) -> dict[str, Origin]:
     found = {"source_embedding.weight": Origin((TABLE,))}
     found |= layer("types", "embeddings.token_type_embeddings", bias=False)
     found |= layer("encoder.input_norm", "embeddings.LayerNorm")
-    if spec.encoder.input_width:
+    if spec.encoder.input_dim:
         found |= layer("encoder.project", "embeddings_project")
     for i in range(spec.encoder.depth):
         ours, theirs = f"encoder.layers.{i}", f"encoder.layer.{i}"
@@ -179,36 +179,38 @@ def _halves_of_pairs(heads: int) -> Change:
 
 def _unframed(settings: Settings) -> Framing:
     """The symbols around a text are the tokenizer's to know."""
-    return Framing(pad=settings.symbol("pad_token_id", 0), start=0, end=0, before=(), after=(), banned=())
+    return Framing(
+        pad=settings.symbol("pad_token_id", 0), bos=0, eos=0, source_prefix=(), source_suffix=(), suppressed=()
+    )
 
 
 # ---- heads
 
 
-def states(settings: Settings, stored: Stored, body: Body) -> Reading:
+def states(settings: Settings, stored: Stored, body: Body) -> Conversion:
     """No head at all: what comes out is the last layer's states."""
     settings.flag("tie_word_embeddings", True)
-    return _reading(body, replace(body.spec, outputs=0, tied=False), {}, POOLER)
+    return _reading(body, replace(body.spec, num_labels=0, tied_embeddings=False), {}, POOLER)
 
 
-def labels(settings: Settings, stored: Stored, body: Body) -> Reading:
+def labels(settings: Settings, stored: Stored, body: Body) -> Conversion:
     """One of the labels for every word."""
     settings.flag("tie_word_embeddings", True)
     found = settings.labels()
-    spec = replace(body.spec, outputs=len(found), tied=False)
+    spec = replace(body.spec, num_labels=len(found), tied_embeddings=False)
     return replace(_reading(body, spec, layer("output", "classifier"), POOLER), system="tagger", labels=found)
 
 
-def replaced(settings: Settings, stored: Stored, body: Body) -> Reading:
+def replaced(settings: Settings, stored: Stored, body: Body) -> Conversion:
     """ELECTRA's discriminator: was the word replaced?"""
     settings.flag("tie_word_embeddings", True)
     activation = settings.activation("hidden_act", "gelu")
-    spec = replace(body.spec, outputs=1, tied=False, transform=Transform(activation))
+    spec = replace(body.spec, num_labels=1, tied_embeddings=False, transform=Transform(activation))
     origins = layer("output.transform.dense", "discriminator_predictions.dense")
     return _reading(body, spec, origins | layer("output", "discriminator_predictions.dense_prediction"))
 
 
-def masked(settings: Settings, stored: Stored, body: Body) -> Reading:
+def masked(settings: Settings, stored: Stored, body: Body) -> Conversion:
     """BERT's and RoFormer's guess at masked words."""
     transform = Transform(settings.activation("hidden_act", "gelu"), body.norm)
     head = "cls.predictions"
@@ -216,21 +218,21 @@ def masked(settings: Settings, stored: Stored, body: Body) -> Reading:
     return replace(found, unused=(*found.unused, POOLER, r"cls\.seq_relationship\..*"))
 
 
-def masked_and_next(settings: Settings, stored: Stored, body: Body) -> Reading:
+def masked_and_next(settings: Settings, stored: Stored, body: Body) -> Conversion:
     """The same, and whether the second sentence follows the first."""
     found = masked(settings, stored, body)
     assert isinstance(found.spec, EncoderOnly)
     pooled = layer("pooler.dense", "pooler.dense") | layer("pooler.output", "cls.seq_relationship")
-    return replace(found, spec=replace(found.spec, pooled=2), origins=found.origins | pooled)
+    return replace(found, spec=replace(found.spec, pooled_labels=2), origins=found.origins | pooled)
 
 
-def masked_roberta(settings: Settings, stored: Stored, body: Body) -> Reading:
+def masked_roberta(settings: Settings, stored: Stored, body: Body) -> Conversion:
     transform = Transform("gelu", body.norm)
     found = _masked(settings, stored, body, transform, "lm_head.dense", "lm_head.layer_norm", "lm_head")
     return replace(found, unused=(*found.unused, POOLER))
 
 
-def masked_electra(settings: Settings, stored: Stored, body: Body) -> Reading:
+def masked_electra(settings: Settings, stored: Stored, body: Body) -> Conversion:
     """ELECTRA's generator."""
     head, transform = "generator_predictions", Transform("gelu", body.norm)
     return _masked(settings, stored, body, transform, f"{head}.dense", f"{head}.LayerNorm", "generator_lm_head")
@@ -238,13 +240,13 @@ def masked_electra(settings: Settings, stored: Stored, body: Body) -> Reading:
 
 def _masked(
     settings: Settings, stored: Stored, body: Body, transform: Transform, dense: str, norm: str, head: str
-) -> Reading:
+) -> Conversion:
     """One more layer, then the table of embeddings or a matrix of its own."""
     inner = head if head == "generator_lm_head" else f"{head}.decoder"
     matrix, bias = f"{inner}.weight", stored.first(f"{inner}.bias", f"{head}.bias")
     tied = is_tied(stored, settings.flag("tie_word_embeddings", True), TABLE, matrix)
     narrow = body.spec.embedding.width
-    spec = replace(body.spec, tied=tied, transform=replace(transform, width=None if tied else narrow))
+    spec = replace(body.spec, tied_embeddings=tied, transform=replace(transform, width=None if tied else narrow))
     origins = layer("output.transform.dense", dense) | layer("output.transform.norm", norm)
     origins["output.bias"] = Origin((bias,))
     if not tied:
@@ -252,6 +254,6 @@ def _masked(
     return _reading(body, spec, origins, *names(matrix, f"{inner}.bias", f"{head}.bias"))
 
 
-def _reading(body: Body, spec: EncoderOnly, head: dict[str, Origin], *unused: str) -> Reading:
+def _reading(body: Body, spec: EncoderOnly, head: dict[str, Origin], *unused: str) -> Conversion:
     unused = (BUFFERS, *unused)
-    return Reading(body.system, spec, body.origins | head, body.framing, unused=unused, computed=body.computed)
+    return Conversion(body.system, spec, body.origins | head, body.framing, unused=unused, computed=body.computed)

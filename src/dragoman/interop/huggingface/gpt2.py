@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from dragoman.interop.huggingface.reading import Reading, is_tied, names
-from dragoman.interop.huggingface.settings import Settings
+from dragoman.interop.huggingface.conversion import Conversion, is_tied, names
+from dragoman.interop.huggingface.hf_config import Settings
 from dragoman.interop.huggingface.weights import Change, Origin, Stored, layer, turned
 from dragoman.models import DecoderOnly
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.initial import Normal
+from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.stack import PreNorm, Stack
@@ -20,7 +20,7 @@ from dragoman.text.framing import Framing
 TABLE, HEAD = "wte.weight", "lm_head.weight"
 
 
-def gpt2(settings: Settings, stored: Stored) -> Reading:
+def gpt2(settings: Settings, stored: Stored) -> Conversion:
     settings.expect("is_decoder", False, True)
     settings.expect("add_cross_attention", False)
     width, depth = settings.whole("n_embd", 768, "hidden_size"), settings.whole("n_layer", 12, "num_hidden_layers")
@@ -45,12 +45,12 @@ def gpt2(settings: Settings, stored: Stored) -> Reading:
         width,
         settings.whole("vocab_size", 50257),
         stack,
-        tied=is_tied(stored, settings.flag("tie_word_embeddings", True), TABLE, HEAD),
-        initial=Normal(settings.number("initializer_range", 0.02)),
+        tied_embeddings=is_tied(stored, settings.flag("tie_word_embeddings", True), TABLE, HEAD),
+        initialization=Normal(settings.number("initializer_range", 0.02)),
     )
     origins = _origins(spec, settings.flag("scale_attn_by_inverse_layer_idx", False))
     masks = r"h\.\d+\.attn\.(masked_)?bias"
-    return Reading("gpt", spec, origins, _framing(settings), unused=(*names(HEAD), masks))
+    return Conversion("gpt", spec, origins, _framing(settings), unused=(*names(HEAD), masks))
 
 
 def _origins(spec: DecoderOnly, by_layer: bool) -> dict[str, Origin]:
@@ -65,7 +65,7 @@ def _origins(spec: DecoderOnly, by_layer: bool) -> dict[str, Origin]:
         found |= layer(f"{ours}.1.body.widen", f"{theirs}.mlp.c_fc", change=turned)
         found |= layer(f"{ours}.1.body.narrow", f"{theirs}.mlp.c_proj", change=turned)
     found |= layer("decoder.norm", "ln_f")
-    if not spec.tied:
+    if not spec.tied_embeddings:
         found["output.weight"] = Origin((HEAD,))
     return found
 
@@ -85,9 +85,9 @@ def _framing(settings: Settings) -> Framing:
     end = settings.symbol("eos_token_id", 50256)
     return Framing(
         pad=settings.symbol("pad_token_id", end),
-        start=settings.symbol("bos_token_id", 50256),
-        end=end,
-        before=(),
-        after=(),
-        banned=settings.banned(),
+        bos=settings.symbol("bos_token_id", 50256),
+        eos=end,
+        source_prefix=(),
+        source_suffix=(),
+        suppressed=settings.banned(),
     )

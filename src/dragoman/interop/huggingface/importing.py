@@ -14,19 +14,27 @@ from tokenizers import models, pre_tokenizers
 from dragoman import checkpoint as checkpoints
 from dragoman import config
 from dragoman.errors import UserError
-from dragoman.interop.huggingface.checkpoint import Checkpoint, read_checkpoint
-from dragoman.interop.huggingface.framing import framed
+from dragoman.interop.huggingface.hf_checkpoint import ConvertedCheckpoint, read_checkpoint
+from dragoman.interop.huggingface.hf_framing import framed
 from dragoman.models import EncoderDecoder
-from dragoman.parts.quick import Weights
-from dragoman.run import CHECKPOINTS, CONFIG, Run, is_run, pick_device, write_model, write_tokenizers
-from dragoman.run.packing import Packing
-from dragoman.search import Length
+from dragoman.parts.inference import InferencePrecision
+from dragoman.run import (
+    CHECKPOINT_DIR,
+    CONFIG_FILE,
+    Run,
+    is_run_folder,
+    select_device,
+    write_model_file,
+    write_tokenizers,
+)
+from dragoman.run.inference_weights import InferenceWeights
+from dragoman.search import LengthLimit
 from dragoman.storage import atomic_folder, replace_symlink
 from dragoman.text import Tokenizer
-from dragoman.text.families import MissingTokenizerError, Parts
-from dragoman.text.foreign import FOREIGN, ForeignTokenizer, from_folder
-from dragoman.training.progress import Progress
-from dragoman.training.settle import check_free
+from dragoman.text.hf_tokenizers import MissingTokenizerError, TokenizerComponents
+from dragoman.text.imported_tokenizer import IMPORTED_TYPE, ImportedTokenizer, tokenizers_from_folder
+from dragoman.training.checkpoint_manager import TrainState
+from dragoman.training.resolve import check_new_folder
 
 #: what of the library's settings for generation our search has as well
 TAKEN = {
@@ -66,20 +74,20 @@ NEUTRAL: dict[str, Any] = {
 
 
 @dataclass(frozen=True)
-class Imported:
+class ImportResult:
     """What became of a checkpoint."""
 
-    checkpoint: Checkpoint
+    checkpoint: ConvertedCheckpoint
     parameters: int
-    vocabulary: tuple[int, int]  # pieces of the source's and of the target's tokenizer
-    left_out: dict[str, Any]  # settings for generation that our search does not have
+    vocab_sizes: tuple[int, int]  # pieces of the source's and of the target's tokenizer
+    unsupported_generation_settings: dict[str, Any]  # settings for generation that our search does not have
 
 
 def is_checkpoint(folder: Path) -> bool:
-    return (folder / "config.json").exists() and not is_run(folder)
+    return (folder / "config.json").exists() and not is_run_folder(folder)
 
 
-def load_checkpoint(folder: Path, device: str | None = None, weights: Weights = "float32") -> Run:
+def load_checkpoint(folder: Path, device: str | None = None, weights: InferencePrecision = "float32") -> Run:
     """A checkpoint opened for use as it lies there; without files of a tokenizer it can only be asked for logits."""
     found = read_checkpoint(folder)
     try:
@@ -88,9 +96,9 @@ def load_checkpoint(folder: Path, device: str | None = None, weights: Weights = 
         source = target = cast(Tokenizer, NoTokenizer(str(missing)))
     model = found.spec.build()
     checkpoints.set_weights(model, found.weights, folder)
-    model.eval().to(pick_device(device or "auto"))
+    model.eval().to(select_device(device or "auto"))
     settings = _config(found, joint=source is target)
-    packing = Packing(weights, pick_device(device or "auto"))
+    packing = InferenceWeights(weights, select_device(device or "auto"))
     return Run(folder, settings, model, source, target, found.framing, found.architecture, packing)
 
 
@@ -104,47 +112,47 @@ class NoTokenizer:
         raise UserError(self.reason)
 
 
-def import_checkpoint(folder: Path, run_folder: Path, say: Callable[[str], None]) -> Imported:
+def import_checkpoint(folder: Path, run_folder: Path, log: Callable[[str], None]) -> ImportResult:
     """Make a run of a checkpoint; nothing is left behind if it fails."""
-    check_free(run_folder)
-    say(f"reading {folder}")
+    check_new_folder(run_folder)
+    log(f"reading {folder}")
     found, source, target = _with_tokenizers(folder, read_checkpoint(folder))
-    say(f"writing {run_folder}")
+    log(f"writing {run_folder}")
     with atomic_folder(run_folder) as partial:
-        (partial / CONFIG).write_text(config.to_yaml(_config(found, joint=source is target)), encoding="utf-8")
-        write_model(partial, found.system, found.spec, found.framing)
+        (partial / CONFIG_FILE).write_text(config.to_yaml(_config(found, joint=source is target)), encoding="utf-8")
+        write_model_file(partial, found.system, found.spec, found.framing)
         write_tokenizers(partial, source, target)
-        place = partial / CHECKPOINTS
+        place = partial / CHECKPOINT_DIR
         place.mkdir()
-        values = {"validated": False, "progress": Progress().to_dict(), "architecture": found.architecture}
+        values = {"validated": False, "progress": TrainState().to_dict(), "architecture": found.architecture}
         checkpoints.save(place / "000000", {"model": found.weights}, values)
         for link in ("best", "last"):
             replace_symlink(place / link, "000000")
     numbers = sum(weight.numel() for weight in found.weights.values())
-    return Imported(found, numbers, (source.size, target.size), _left_out(found.search))
+    return ImportResult(found, numbers, (source.vocab_size, target.vocab_size), _left_out(found.search))
 
 
-def _with_tokenizers(folder: Path, found: Checkpoint) -> tuple[Checkpoint, Tokenizer, Tokenizer]:
+def _with_tokenizers(folder: Path, found: ConvertedCheckpoint) -> tuple[ConvertedCheckpoint, Tokenizer, Tokenizer]:
     """The checkpoint with the framing that its tokenizer wants, and the tokenizers of either side."""
     source, target = _tokenizers(folder, found)
     framing = framed(folder, found, source)
-    closed = framing.end == found.search.get("forced_eos_token_id")
-    found = replace(found, framing=replace(framing, closed=closed))
+    closed = framing.eos == found.search.get("forced_eos_token_id")
+    found = replace(found, framing=replace(framing, force_eos_at_limit=closed))
     return found, source, _labels(found.labels) if found.labels else target
 
 
-def _tokenizers(folder: Path, found: Checkpoint) -> tuple[ForeignTokenizer, ForeignTokenizer]:
+def _tokenizers(folder: Path, found: ConvertedCheckpoint) -> tuple[ImportedTokenizer, ImportedTokenizer]:
     values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-    source, target = from_folder(folder, values)
+    source, target = tokenizers_from_folder(folder, values)
     spec = found.spec
     if isinstance(spec, EncoderDecoder):
-        rows = (spec.source_vocabulary, spec.target_vocabulary)
+        rows = (spec.source_vocab_size, spec.target_vocab_size)
     else:
-        rows = (spec.vocabulary, spec.vocabulary)
+        rows = (spec.vocab_size, spec.vocab_size)
     for tokenizer, most in zip((source, target), rows):
-        if tokenizer.size > most:
+        if tokenizer.vocab_size > most:
             raise UserError(
-                f"the tokenizer in {folder} numbers {tokenizer.size:,} pieces, but the model has embeddings for "
+                f"the tokenizer in {folder} numbers {tokenizer.vocab_size:,} pieces, but the model has embeddings for "
                 f"{most:,} alone: they do not belong together"
             )
     return source, target
@@ -154,10 +162,10 @@ def _labels(names: tuple[str, ...]) -> Tokenizer:
     """A tokenizer whose pieces are the labels, with the numbers that they have in the checkpoint."""
     library = tokenizers.Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, unk_token=names[0]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ForeignTokenizer(Parts(library, dict(enumerate(names)), [], {}))
+    return ImportedTokenizer(TokenizerComponents(library, dict(enumerate(names)), [], {}))
 
 
-def _config(found: Checkpoint, joint: bool) -> config.Config:
+def _config(found: ConvertedCheckpoint, joint: bool) -> config.Config:
     """The library counts the symbol that starts a target in, has its own names, and one limit for all sources."""
     search = found.search
     longest, least = (search.get(name) for name in ("max_new_tokens", "min_new_tokens"))
@@ -169,8 +177,8 @@ def _config(found: Checkpoint, joint: bool) -> config.Config:
         "beam_size": search.get("num_beams", 1),
         "length_penalty": search.get("length_penalty"),
         "max_target_length": longest,
-        "length_ratio": Length.ratio if longest is None else 0.0,
-        "length_offset": Length.extra if longest is None else longest,
+        "length_ratio": LengthLimit.ratio if longest is None else 0.0,
+        "length_offset": LengthLimit.offset if longest is None else longest,
         "min_length": least,
         "no_repeat_ngram_size": search.get("no_repeat_ngram_size"),
         "early_stopping": _early_stopping(search.get("early_stopping")),
@@ -178,7 +186,7 @@ def _config(found: Checkpoint, joint: bool) -> config.Config:
     }
     known = {name: value for name, value in wanted.items() if value is not None}
     values = {
-        "text": {"tokenizer": FOREIGN, "shared_vocabulary": joint},
+        "text": {"tokenizer": IMPORTED_TYPE, "shared_vocabulary": joint},
         "system": {"name": found.system},
         "search": known,
     }

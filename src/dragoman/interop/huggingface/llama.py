@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from dragoman.errors import UserError
-from dragoman.interop.huggingface.reading import Reading, is_tied, names
-from dragoman.interop.huggingface.settings import Settings
+from dragoman.interop.huggingface.conversion import Conversion, is_tied, names
+from dragoman.interop.huggingface.hf_config import Settings
 from dragoman.interop.huggingface.weights import Origin, Stored, layer
 from dragoman.models import DecoderOnly
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.initial import Normal
+from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import RMSNorm
-from dragoman.parts.positions import BandedRotary, InterpolatedRotary, Rotary
+from dragoman.parts.positions import InterpolatedRotary, Llama3Rotary, Rotary
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PreNorm, Stack
 from dragoman.parts.visibility import Causal
@@ -22,7 +22,7 @@ from dragoman.text.framing import Framing
 TABLE, HEAD = "embed_tokens.weight", "lm_head.weight"
 
 
-def llama(settings: Settings, stored: Stored) -> Reading:
+def llama(settings: Settings, stored: Stored) -> Conversion:
     settings.expect("is_decoder", False, True)
     width, heads = settings.whole("hidden_size", 4096), settings.whole("num_attention_heads", 32)
     norm = RMSNorm(settings.number("rms_norm_eps", 1e-6))
@@ -48,11 +48,11 @@ def llama(settings: Settings, stored: Stored) -> Reading:
         width,
         settings.whole("vocab_size", 32000),
         stack,
-        tied=is_tied(stored, settings.flag("tie_word_embeddings", False), TABLE, HEAD),
-        initial=Normal(settings.number("initializer_range", 0.02)),
+        tied_embeddings=is_tied(stored, settings.flag("tie_word_embeddings", False), TABLE, HEAD),
+        initialization=Normal(settings.number("initializer_range", 0.02)),
     )
     origins = _origins(spec, attention.bias, feed_forward.bias)
-    return Reading("llama", spec, origins, _framing(settings), unused=(*names(HEAD), r".*rotary_emb\.inv_freq"))
+    return Conversion("llama", spec, origins, _framing(settings), unused=(*names(HEAD), r".*rotary_emb\.inv_freq"))
 
 
 def _rotary(settings: Settings) -> Spec:
@@ -78,7 +78,7 @@ def _rotary(settings: Settings) -> Spec:
         position = InterpolatedRotary(base, _given(inside, "factor"))
     elif kind == "llama3":
         slow, fast = _given(inside, "low_freq_factor"), _given(inside, "high_freq_factor")
-        position = BandedRotary(base, _given(inside, "factor"), slow, fast, trained)
+        position = Llama3Rotary(base, _given(inside, "factor"), slow, fast, trained)
     else:
         raise settings.refusal("rope_type", kind, "known are default, linear, llama3")
     inside.refuse_the_rest()
@@ -106,7 +106,7 @@ def _origins(spec: DecoderOnly, attention_bias: bool, inner_bias: bool) -> dict[
         found |= layer(f"{ours}.1.body.gate", f"{inner}.up_proj", bias=inner_bias)
         found |= layer(f"{ours}.1.body.narrow", f"{inner}.down_proj", bias=inner_bias)
     found |= layer("decoder.norm", "norm", bias=False)
-    if not spec.tied:
+    if not spec.tied_embeddings:
         found["output.weight"] = Origin((HEAD,))
     return found
 
@@ -114,4 +114,4 @@ def _origins(spec: DecoderOnly, attention_bias: bool, inner_bias: bool) -> dict[
 def _framing(settings: Settings) -> Framing:
     begin, end = settings.symbol("bos_token_id", 1), settings.symbol("eos_token_id", 2)
     pad = settings.symbol("pad_token_id", end)
-    return Framing(pad, begin, end, before=(begin,), after=(), banned=settings.banned())
+    return Framing(pad, begin, end, source_prefix=(begin,), source_suffix=(), suppressed=settings.banned())

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dragoman.errors import UserError
-from dragoman.interop.huggingface.reading import Reading, tables
-from dragoman.interop.huggingface.settings import Settings
+from dragoman.interop.huggingface.conversion import Conversion, tables
+from dragoman.interop.huggingface.hf_config import Settings
 from dragoman.interop.huggingface.weights import Origin, Stored, layer
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.norm import RMSNorm
-from dragoman.parts.relative import RelativeBias
+from dragoman.parts.relative_positions import RelativeBias
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
@@ -34,7 +34,7 @@ T5 = Build(32128, 2048, 6, 8, "relu")
 MT5 = Build(250112, 1024, 8, 6, "gated-gelu")
 
 
-def t5(settings: Settings, stored: Stored) -> Reading:
+def t5(settings: Settings, stored: Stored) -> Conversion:
     """The output is tied wherever no matrix of its own is stored, whatever the configuration says of it.
 
     `tie_word_embeddings` decides instead whether the output layer's input is scaled, as in version 1.0.
@@ -43,13 +43,13 @@ def t5(settings: Settings, stored: Stored) -> Reading:
     return _read(settings, stored, T5, settings.flag("scale_decoder_outputs", tied))
 
 
-def mt5(settings: Settings, stored: Stored) -> Reading:
+def mt5(settings: Settings, stored: Stored) -> Conversion:
     settings.flag("tie_word_embeddings", True)
     settings.expect("scale_decoder_outputs", False)
     return _read(settings, stored, MT5, scaled=False)
 
 
-def _read(settings: Settings, stored: Stored, build: Build, scaled: bool) -> Reading:
+def _read(settings: Settings, stored: Stored, build: Build, scaled: bool) -> Conversion:
     settings.expect("is_decoder", False)
     settings.get("n_positions", None)  # of no meaning where positions are relative
     vocabulary = settings.whole("vocab_size", build.vocabulary)
@@ -63,8 +63,8 @@ def _read(settings: Settings, stored: Stored, build: Build, scaled: bool) -> Rea
         vocabulary,
         encoder=_stack(settings, feed_forward, heads, layers, decodes=False),
         decoder=_stack(settings, feed_forward, heads, settings.whole("num_decoder_layers", layers), decodes=True),
-        shared=table.shared,
-        tied=table.tied,
+        shared_embeddings=table.shared,
+        tied_embeddings=table.tied,
         output_bias=False,
         output_scaled=scaled,
     )
@@ -73,7 +73,7 @@ def _read(settings: Settings, stored: Stored, build: Build, scaled: bool) -> Rea
         origins |= _stack_origins(side, stack, feed_forward.gated)
     # an old version gave the attention to the source a bias, and never used it
     unused = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
-    return Reading("t5", spec, origins, _framing(settings), unused=(*table.twins, unused))
+    return Conversion("t5", spec, origins, _framing(settings), unused=(*table.twins, unused))
 
 
 def _feed_forward(settings: Settings, inner: int, kind: str) -> FeedForward:
@@ -106,7 +106,7 @@ def _stack(settings: Settings, feed_forward: FeedForward, heads: int, layers: in
         heads,
         settings.whole("relative_attention_num_buckets", 32),
         settings.whole("relative_attention_max_distance", 128),
-        both_ways=not decodes,
+        bidirectional=not decodes,
     )
     return Stack((attention, *cross, wrap(feed_forward)), layers, bias, dropout, norm=norm)
 
@@ -137,4 +137,4 @@ def _stack_origins(side: str, stack: Stack, gated: bool) -> dict[str, Origin]:
 def _framing(settings: Settings) -> Framing:
     pad, end = settings.symbol("pad_token_id", 0), settings.symbol("eos_token_id", 1)
     start = settings.symbol("decoder_start_token_id", pad)
-    return Framing(pad, start, end, before=(), after=(end,), banned=settings.banned())
+    return Framing(pad, start, end, source_prefix=(), source_suffix=(end,), suppressed=settings.banned())

@@ -8,13 +8,13 @@ from pathlib import Path
 from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.evaluation import Link
-from dragoman.lens.diagnosis.babbling import babbling, copying, target_words
-from dragoman.lens.diagnosis.content import alignment_error, coverage, length_ratio, quality_by_length
-from dragoman.lens.diagnosis.finding import Band, Diagnosis, Example, Finding
+from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
+from dragoman.lens.diagnosis.diagnosis_types import Diagnosis, DiagnosisExample, Finding, LengthQuality
 from dragoman.lens.diagnosis.gender import gender
+from dragoman.lens.diagnosis.hallucination import copying, hallucination, words_of_both_languages
 from dragoman.run import Run
 
-__all__ = ["Band", "Diagnosis", "Example", "Finding", "diagnose", "languages", "validation_pairs"]
+__all__ = ["Diagnosis", "DiagnosisExample", "Finding", "LengthQuality", "diagnose", "language_pair", "validation_pairs"]
 
 
 def diagnose(
@@ -22,7 +22,7 @@ def diagnose(
     sources: Sequence[str],
     references: Sequence[str] | None = None,
     *,
-    pair: str | None = None,
+    languages: str | None = None,
     templates: Path | None = None,
     gold: Sequence[Collection[Link]] | None = None,
 ) -> Diagnosis:
@@ -32,7 +32,7 @@ def diagnose(
     words between sources and references.
     """
     run.check_usage("translate")
-    if not run.model.writes or run.model.source_features is not None:
+    if not run.model.can_generate or run.model.source_features is not None:
         raise UserError(f"{run.folder} does not translate text, and its failures would be others")
     if not sources or not any(source.strip() for source in sources):
         raise UserError("there is nothing to diagnose: give some sentences that have words")
@@ -41,12 +41,12 @@ def diagnose(
             raise UserError(f"{len(sources):,} sources came with {len(some):,} {name}: give one for each")
     if gold is not None and references is None:
         raise UserError("gold alignments are of references: give them as well")
-    pair = pair or languages(run)
+    languages = languages or language_pair(run)
     found = run.translate(sources)
     findings = [
-        gender(run, pair, templates),
-        babbling(run, sources, pair),
-        copying(sources, found, references, target_words(run, sources, references)),
+        gender(run, languages, templates),
+        hallucination(run, sources, languages),
+        copying(sources, found, references, words_of_both_languages(run, sources, references)),
         *coverage(run, sources, found, references),
         length_ratio(sources, found, references),
         quality_by_length(sources, found, references),
@@ -56,7 +56,7 @@ def diagnose(
     return Diagnosis(str(run.folder), run.config.system.name or "", run.checkpoint, len(sources), tuple(findings))
 
 
-def languages(run: Run) -> str | None:
+def language_pair(run: Run) -> str | None:
     """The language pair as the endings of the training files tell it: train.en and train.de make en-de."""
     data = run.config.data
     endings = [_language(files[0]) if files else None for files in (data.source, data.target)]
@@ -68,12 +68,12 @@ def _language(file: str) -> str | None:
     return ending if len(ending) in (2, 3) and ending.isalpha() and ending not in ("txt", "tsv", "csv") else None
 
 
-def validation_pairs(run: Run, most: int) -> tuple[list[str], list[str]]:
+def validation_pairs(run: Run, max_pairs: int) -> tuple[list[str], list[str]]:
     """The first sentences that the run is validated on, as its folder holds them."""
     place = run.folder / "data" / "valid"
     if not place.is_dir() or run.model.source_features is not None:
         raise UserError(f"{run.folder} holds no validation text: name a test set with --source and --target")
     store = TokenStore(place)
-    count = min(most, len(store))
+    count = min(max_pairs, len(store))
     sources = [run.source_tokenizer.decode(store.source(n).tolist()) for n in range(count)]
     return sources, [run.target_tokenizer.decode(store.target(n).tolist()) for n in range(count)]

@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dragoman.errors import UserError
-from dragoman.lens.diagnosis.finding import SHOWN, Example, Finding, share
-from dragoman.lens.diagnosis.templates import TEMPLATES
+from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, DiagnosisExample, Finding, percentage
+from dragoman.lens.diagnosis.gender_templates import TEMPLATES
 from dragoman.run import Run
-from dragoman.text import words
+from dragoman.text import split_words
 
 NAME, TITLE = "gender", "Gender where the source has none"
 
 
 @dataclass(frozen=True)
-class Template:
+class GenderTemplate:
     source: str
     feminine: frozenset[str]
     masculine: frozenset[str]
@@ -37,16 +37,16 @@ class Template:
 
     def gender(self, translation: str) -> str:
         """What a translation tells: feminine, masculine, both, neutral, or nothing."""
-        said = {word.casefold() for word in words(translation)}
+        said = {word.casefold() for word in split_words(translation)}
         both = bool(said & self.feminine), bool(said & self.masculine)
         if any(both):
             return "both" if all(both) else "feminine" if both[0] else "masculine"
         return "neutral" if said & self.neutral else "nothing"
 
 
-def read_templates(text: str, where: str) -> dict[str, list[Template]]:
+def parse_templates(text: str, where: str) -> dict[str, list[GenderTemplate]]:
     """The templates of every language pair in a text; `where` names it in errors."""
-    found: dict[str, list[Template]] = {}
+    found: dict[str, list[GenderTemplate]] = {}
     frames: list[str] = []
     pair = None
     for number, line in enumerate(text.split("\n"), 1):
@@ -64,7 +64,7 @@ def read_templates(text: str, where: str) -> dict[str, list[Template]]:
         elif len(cells) in (3, 4) and all(cells[:3]):
             told = [frozenset(word.casefold() for word in cell.split("|") if word) for cell in (*cells[1:], "")[:3]]
             sources = [frame.replace("{}", cells[0]) for frame in frames] or [cells[0]]
-            found[pair] += [Template(source, *told) for source in sources]
+            found[pair] += [GenderTemplate(source, *told) for source in sources]
         else:
             raise UserError(
                 f"{where}, line {number}: expected a source, feminine and masculine words, parted by tabs, or 'frame' "
@@ -73,15 +73,15 @@ def read_templates(text: str, where: str) -> dict[str, list[Template]]:
     return found
 
 
-def templates_of(pair: str, file: Path | None) -> list[Template]:
+def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
     """The built-in ones, and those of a user's file."""
-    found = list(read_templates(TEMPLATES, "built-in").get(pair, []))
+    found = list(parse_templates(TEMPLATES, "built-in").get(pair, []))
     if file is not None:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{file} cannot be read as templates: {error}") from None
-        own = read_templates(text, str(file))
+        own = parse_templates(text, str(file))
         if pair not in own:
             raise UserError(f"{file} has no templates for {pair}: it has {', '.join(own) or 'none'}")
         found += own[pair]
@@ -93,9 +93,9 @@ def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
     if pair is None:
         why = "Nothing is known of the run's languages: name them with --pair, such as en-de."
         return Finding(NAME, TITLE, why)
-    templates = templates_of(pair, file)
+    templates = load_templates(pair, file)
     if not templates:
-        known = ", ".join(read_templates(TEMPLATES, "built-in"))
+        known = ", ".join(parse_templates(TEMPLATES, "built-in"))
         why = f"There are no templates for {pair}, only for {known}: write some and name the file with --templates."
         return Finding(NAME, TITLE, why)
     texts = [one.text for one in run.translate([template.source for template in templates], alignment=False)]
@@ -103,16 +103,16 @@ def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
     return _counted(templates, texts, told)
 
 
-def _counted(templates: Sequence[Template], texts: Sequence[str], told: Sequence[str]) -> Finding:
+def _counted(templates: Sequence[GenderTemplate], texts: Sequence[str], told: Sequence[str]) -> Finding:
     kinds = ("feminine", "masculine", "both", "neutral", "nothing")
-    numbers: Mapping[str, float] = {kind: share(told.count(kind), len(told)) for kind in kinds}
+    numbers: Mapping[str, float] = {kind: percentage(told.count(kind), len(told)) for kind in kinds}
     chosen = [kind for kind in told if kind in ("feminine", "masculine")]
     examples = _some(templates, texts, told)
     if not chosen:
         why = f"None of the {len(told)} translations shows a gender by the words that the templates know."
-        return Finding(NAME, TITLE, why, numbers=dict(numbers), examples=examples)
+        return Finding(NAME, TITLE, why, metrics=dict(numbers), examples=examples)
     more = max(("feminine", "masculine"), key=chosen.count)
-    value = share(chosen.count(more), len(chosen))
+    value = percentage(chosen.count(more), len(chosen))
     why = (
         f"Of {len(chosen)} sentences whose source leaves the gender open, but whose translation shows one, "
         f"{value:.0f} % came out {more}: 50 % would be an even hand."
@@ -120,10 +120,12 @@ def _counted(templates: Sequence[Template], texts: Sequence[str], told: Sequence
     return Finding(NAME, TITLE, why, value, "%", dict(numbers), examples)
 
 
-def _some(templates: Sequence[Template], texts: Sequence[str], told: Sequence[str]) -> tuple[Example, ...]:
+def _some(
+    templates: Sequence[GenderTemplate], texts: Sequence[str], told: Sequence[str]
+) -> tuple[DiagnosisExample, ...]:
     """A few of each kind, from all over."""
-    found: list[Example] = []
+    found: list[DiagnosisExample] = []
     for kind, most in (("feminine", 3), ("masculine", 3), ("both", 1), ("nothing", 1)):
-        some = [Example(t.source, text, kind) for t, text, what in zip(templates, texts, told) if what == kind]
+        some = [DiagnosisExample(t.source, text, kind) for t, text, what in zip(templates, texts, told) if what == kind]
         found += some[:: -(-len(some) // most) or 1][:most]
-    return tuple(found[: SHOWN + 1])
+    return tuple(found[: MAX_EXAMPLES + 1])
