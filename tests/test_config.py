@@ -62,18 +62,18 @@ def test_a_text_is_parsed_by_the_type_of_its_setting(setting: str, expected: Any
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ("training.steps=many", "training.steps must be a whole number, but is 'many'"),
-        ("training.steps=1.5", "training.steps must be a whole number"),
+        ("training.steps=many", "training.steps must be an integer, got 'many'"),
+        ("training.steps=1.5", "training.steps must be an integer"),
         ("training.minutes=long", "training.minutes must be a number"),
         ("training.auto_batch_size=perhaps", "training.auto_batch_size must be true or false"),
         ("training.schedule=triangular", "training.schedule"),
         ("data.sampling_weights=[1, x]", "data.sampling_weights must be a number"),
-        ("data.sampling_weights=[1", "data.sampling_weights=.1 is not YAML"),
-        ("system.settings.model_dim=[1", "system.settings.model_dim=.1 is not YAML"),
+        ("data.sampling_weights=[1", "data.sampling_weights=.1 is not valid YAML"),
+        ("system.settings.model_dim=[1", "system.settings.model_dim=.1 is not valid YAML"),
         ("training.step=5", "did you mean 'training.steps'"),
         ("trainig.steps=5", "did you mean 'training'"),
         ("training.steps.more=5", "unknown section 'training.steps'"),
-        ("nothing", "--set wants NAME=VALUE"),
+        ("nothing", "--set expects NAME=VALUE"),
     ],
 )
 def test_a_setting_that_cannot_be_read_is_named(setting: str, message: str) -> None:
@@ -82,5 +82,5 @@ def test_a_setting_that_cannot_be_read_is_named(setting: str, message: str) -> N
 
 
 def test_a_word_that_yaml_reads_as_a_truth_value_is_explained() -> None:
-    with pytest.raises(UserError, match=r"data\.corpus_tags must be a text, but is False \(in a YAML file"):
+    with pytest.raises(UserError, match=r"data\.corpus_tags must be text, got False \(in a YAML file"):
         from_dict({"data": {"corpus_tags": [False]}})

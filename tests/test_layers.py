@@ -26,7 +26,18 @@ ORDER = [
     "interop",
     "cli",
 ]
-ANYWHERE = {"errors", "storage", "config", "checkpoint", "console", "memory", "processes", "legacy", "__version__"}
+ANYWHERE = {
+    "errors",
+    "storage",
+    "config",
+    "config_fields",
+    "checkpoint",
+    "console",
+    "memory",
+    "processes",
+    "legacy",
+    "__version__",
+}
 
 
 def imports(path: Path) -> set[str]:

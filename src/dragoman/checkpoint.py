@@ -1,4 +1,4 @@
-"""Checkpoints: a folder of tensors and plain values, with a digest of each file, so that damage is noticed."""
+"""Checkpoints: folders of tensors (safetensors) and plain values (JSON), with a SHA-256 digest of every file."""
 
 from __future__ import annotations
 
@@ -23,12 +23,9 @@ MANIFEST_FILE = "checkpoint.json"
 
 
 def named_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Every weight once, by its first name: tied ones are written under one name and tied again by the model.
-
-    With them the running statistics of norms, which are no parameters but stay.
-    """
-    kept = model.state_dict().keys()
-    buffers = {name: buffer for name, buffer in model.named_buffers() if name in kept}
+    """Return parameters and persistent buffers by name; tied weights appear once, under their first name."""
+    persistent = model.state_dict().keys()
+    buffers = {name: buffer for name, buffer in model.named_buffers() if name in persistent}
     return {name: weight.detach() for name, weight in (dict(model.named_parameters()) | buffers).items()}
 
 
@@ -38,9 +35,13 @@ def save(
     values: Mapping[str, Any],
     folders: Mapping[str, Path] | None = None,
 ) -> None:
-    """Write `{file: tensors}` and the values as one checkpoint that is whole or not there.
+    """Write a checkpoint atomically.
 
-    `folders` of files that are there already, on the same disk, are moved into it under the names that they are given.
+    Args:
+        folder: the new checkpoint.
+        tensors: `{file name: {tensor name: tensor}}`, one safetensors file each.
+        values: plain values, stored as JSON.
+        folders: existing folders on the same disk that are moved into the checkpoint, by their new names.
     """
     with atomic_folder(folder) as partial:
         digests: dict[str, str] = {}
@@ -51,28 +52,29 @@ def save(
             path = partial / f"{name}.safetensors"
             _save_file({key: tensor.contiguous() for key, tensor in content.items()}, path)
             digests[path.name] = _digest(path)
-        (partial / MANIFEST_FILE).write_text(_written(digests, values), encoding="utf-8")
+        (partial / MANIFEST_FILE).write_text(_manifest_text(digests, values), encoding="utf-8")
 
 
 def update_values(folder: Path, values: Mapping[str, Any]) -> None:
-    """Write other plain values into a checkpoint whose tensors stay, in one move."""
-    write_file(folder / MANIFEST_FILE, _written(_manifest(folder)["files"], values))
+    """Replace the plain values of a checkpoint atomically; its tensors stay."""
+    write_file(folder / MANIFEST_FILE, _manifest_text(_manifest(folder)["files"], values))
 
 
 def is_complete(folder: Path) -> bool:
+    """Whether a folder holds a checkpoint that was written to the end."""
     return (folder / MANIFEST_FILE).is_file()
 
 
 def read_values(folder: Path) -> dict[str, Any]:
-    """The plain values of a checkpoint."""
-    found = _manifest(folder)["values"]
-    if isinstance(found.get("progress"), dict):
-        found = found | {"progress": legacy.translate_train_state(found["progress"])}
-    return found
+    """Return the plain values of a checkpoint."""
+    values = _manifest(folder)["values"]
+    if isinstance(values.get("progress"), dict):
+        values = values | {"progress": legacy.translate_train_state(values["progress"])}
+    return values
 
 
 def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") -> dict[str, Tensor]:
-    """One file of tensors, checked against its digest."""
+    """Return the tensors of the file `name`.safetensors after verifying its digest."""
     path = folder / f"{name}.safetensors"
     _check(path, _manifest(folder)["files"].get(path.name))
     try:
@@ -82,40 +84,45 @@ def read_tensors(folder: Path, name: str, device: str | torch.device = "cpu") ->
 
 
 def verify_subfolder(folder: Path, name: str) -> Path:
-    """A folder of files within a checkpoint, each checked against its digest."""
+    """Return a folder inside a checkpoint after verifying the digest of each of its files."""
     for path, expected in _manifest(folder)["files"].items():
         if path.startswith(f"{name}/"):
             _check(folder / path, expected)
     return folder / name
 
 
-Placed = Callable[[Tensor, Tensor], Tensor]
+#: selects the part of a checkpoint's tensor that belongs to a (sharded) weight
+Shard = Callable[[Tensor, Tensor], Tensor]
 
 
-def load_weights(model: nn.Module, folder: Path, shard: Placed = lambda found, weight: found) -> None:
-    """Set the model's weights to those of a checkpoint."""
+def load_weights(model: nn.Module, folder: Path, shard: Shard = lambda tensor, weight: tensor) -> None:
+    """Load the weights of a checkpoint into the model."""
     set_weights(model, read_tensors(folder, "model"), folder, shard)
 
 
 def set_weights(
-    model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, shard: Placed = lambda found, weight: found
+    model: nn.Module, tensors: Mapping[str, Tensor], folder: Path, shard: Shard = lambda tensor, weight: tensor
 ) -> None:
-    """Set the model's weights; one that is missing, left over or of another shape is an error that names it.
+    """Copy tensors into the model's weights; a missing, additional or differently shaped tensor is a UserError.
 
-    `placed` gives what a process is to have of a tensor, where a weight is in parts.
+    Args:
+        model: the model to change.
+        tensors: all weights by name.
+        folder: the checkpoint, for error messages.
+        shard: selects the part of a tensor that this process holds of a weight.
     """
-    wanted = named_weights(model)
-    if legacy.WEIGHTS and not wanted.keys() <= tensors.keys():
+    weights = named_weights(model)
+    if legacy.WEIGHTS and not weights.keys() <= tensors.keys():
         tensors = legacy.translate_weights(tensors)
-    for name, weight in wanted.items():
+    for name, weight in weights.items():
         if name not in tensors:
             raise UserError(f"the checkpoint {folder} lacks the weight {name}: it belongs to another model")
         if tensors[name].shape != weight.shape:
             shapes = f"{list(tensors[name].shape)} where the model has {list(weight.shape)}"
             raise UserError(f"the checkpoint {folder} has {name} of shape {shapes}: it belongs to another model")
-    if surplus := tensors.keys() - wanted.keys():
-        raise UserError(f"the checkpoint {folder} has a weight {min(surplus)} that the model does not know")
-    for name, weight in wanted.items():
+    if surplus := tensors.keys() - weights.keys():
+        raise UserError(f"the checkpoint {folder} has a weight {min(surplus)} that the model does not have")
+    for name, weight in weights.items():
         weight.copy_(shard(tensors[name], weight))
 
 
@@ -125,14 +132,14 @@ def _check(path: Path, expected: str | None) -> None:
     if _digest(path) != expected:
         raise UserError(
             f"{path} is truncated or was altered after it was written: use another checkpoint, or remove its folder "
-            "and go on from the one before"
+            "to resume from the one before"
         )
 
 
 def _save_file(content: dict[str, Tensor], path: Path) -> None:
     try:
         save_file(content, path)
-    except SafetensorError as error:  # the library's own kind, whatever the system said
+    except SafetensorError as error:  # safetensors raises its own error for every OSError
         full = "No space left" in str(error)
         raise OSError(errno.ENOSPC if full else errno.EIO, str(error)) from None
 
@@ -144,15 +151,15 @@ def _manifest(folder: Path) -> dict[str, Any]:
         if version == CHECKPOINT_VERSION and manifest["digest"] == _digest_of(manifest["files"], manifest["values"]):
             return manifest
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder} is no checkpoint, or a damaged one: use another checkpoint") from None
+        raise UserError(f"{folder} is not a checkpoint, or is damaged: use another checkpoint") from None
     if version == CHECKPOINT_VERSION:
         raise UserError(f"{folder / MANIFEST_FILE} was altered after it was written: use another checkpoint")
     raise UserError(
-        f"{folder} has checkpoint format {version!r}, but only {CHECKPOINT_VERSION} is known here: update dragoman"
+        f"{folder} has checkpoint format {version!r}, but only {CHECKPOINT_VERSION} is supported: update dragoman"
     )
 
 
-def _written(digests: Mapping[str, str], values: Mapping[str, Any]) -> str:
+def _manifest_text(digests: Mapping[str, str], values: Mapping[str, Any]) -> str:
     content = {"version": CHECKPOINT_VERSION, "files": dict(digests), "values": dict(values)}
     return json.dumps(content | {"digest": _digest_of(content["files"], content["values"])}, indent=1)
 

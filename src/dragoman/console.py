@@ -1,25 +1,33 @@
-"""How far something has come: a bar on a terminal, and times as people read them."""
+"""Progress and messages on standard error."""
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-quiet = False  # set by --quiet: no progress and no remarks are shown
-LOG_INTERVAL_SECONDS = 30.0  # seconds, where there is no terminal
+quiet = False  # set by --quiet: hides progress and messages
+LOG_INTERVAL_SECONDS = 30.0  # between two lines of progress where standard error is not a terminal
 
 
-def progress_bar(shown: bool = True) -> Progress:
-    """A bar with words beside it on standard error, which leaves nothing behind."""
+def log(text: str) -> None:
+    """Print a message on standard error unless --quiet is set."""
+    if not quiet:
+        print(text, file=sys.stderr, flush=True)
+
+
+def progress_bar(visible: bool = True) -> Progress:
+    """Return a progress bar on standard error that is erased when it stops."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
     columns = (SpinnerColumn(), BarColumn(bar_width=24), TextColumn("{task.description}"), TimeElapsedColumn())
-    return Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet or not shown)
+    return Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet or not visible)
 
 
 def format_duration(seconds: float) -> str:
-    whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+    """Format seconds as h:mm:ss."""
+    total = int(seconds)
+    return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"

@@ -1,4 +1,4 @@
-"""The mistakes a user can make, each answered in one plain sentence."""
+"""Errors that the user can correct."""
 
 from __future__ import annotations
 
@@ -7,12 +7,21 @@ from collections.abc import Iterable
 
 
 class UserError(Exception):
-    """Something the user can put right: the command line prints the sentence alone and exits with 2."""
+    """An error that the user can correct. The command line prints its message without a traceback and exits with 2.
+
+    The message says what was expected, what was found and what to do.
+    """
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UserError:
-    """The error for a misspelt name: it names the nearest known one, and all of them if none is near."""
+    """Return the error for a misspelt name: it suggests the nearest supported name, or lists all of them.
+
+    Args:
+        what: kind of name, such as "system".
+        name: the name that is not supported.
+        known: all supported names.
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names)}"
+    hint = f"did you mean {near[0]!r}?" if near else f"supported: {', '.join(names)}"
     return UserError(f"unknown {what} {name!r}: {hint}")

@@ -1,4 +1,4 @@
-"""Names that earlier versions used, with their present names: the one place where old run folders are translated.
+"""Names of earlier versions and their present names. All translation of old files happens here.
 
 Files carry the names of the version that wrote them: settings in `config.yaml`, specs and framing in `model.json`,
 search configurations, weights in checkpoints. The readers of those files call the functions below, so that no other
@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any, TypeVar
+
+from dragoman.errors import UserError, unknown_name
 
 Value = TypeVar("Value")
 
@@ -197,8 +199,17 @@ TRAIN_STATE: dict[str, str] = {
 }
 
 
-def translate_settings(values: dict[str, Any]) -> dict[str, Any]:
-    """Return the configuration tree `values` under present names. `SETTINGS` may move a setting to another section."""
+#: values of a beam search's former setting `stop`, and those of its successor `early_stopping`
+STOP: dict[str, Any] = {"complete": True, "hopeless": False, "steps": "steps"}
+
+
+def translate_settings(values: dict[str, Any], where: str = "the configuration") -> dict[str, Any]:
+    """Return a configuration tree under present names.
+
+    Args:
+        values: settings by section: `{"training": {"steps": 1000}}`.
+        where: the file that holds them, for error messages.
+    """
     tree = _copy(values)
     for old, new in SETTINGS.items():
         *sections, name = old.split(".")
@@ -212,6 +223,8 @@ def translate_settings(values: dict[str, Any]) -> dict[str, Any]:
             for key in sections:
                 section = section.setdefault(key, {})
             section.setdefault(name, _present_value(new, value))
+    if isinstance(tree.get("search"), dict):
+        tree["search"] = translate_stopping(tree["search"], f"{where}: search.")
     if isinstance(tree.get("chosen"), dict):
         chosen = {SETTINGS.get(name, name): value for name, value in tree["chosen"].items()}
         tree["chosen"] = {name: _present_value(name, value) for name, value in chosen.items()}
@@ -227,8 +240,29 @@ def _copy(tree: dict[str, Any]) -> dict[str, Any]:
     return {name: _copy(value) if isinstance(value, dict) else value for name, value in tree.items()}
 
 
+def translate_stopping(values: dict[str, Any], where: str) -> dict[str, Any]:
+    """Return settings of a beam search with `stop` as `early_stopping` and `complete` as `num_finished`.
+
+    Args:
+        values: settings of a beam search; an old name together with its new one is an error.
+        where: prefix of a setting's name in error messages.
+    """
+    for old, new in (("stop", "early_stopping"), ("complete", "num_finished")):
+        if old in values and new in values:
+            known = ", ".join(f"{old}={name} is {new}={str(value).lower()}" for name, value in STOP.items())
+            raise UserError(f"{where}{old} is now called {new}{f': {known}' if old == 'stop' else ''}")
+    if not {"stop", "complete"} & values.keys():
+        return values
+    stop = values.get("stop", "complete")
+    if not isinstance(stop, str) or stop not in STOP:
+        raise unknown_name(f"{where}stop, which is now early_stopping:", str(stop), [*STOP])
+    others = {name: value for name, value in values.items() if name not in ("stop", "complete")}
+    count = {"num_finished": values["complete"]} if values.get("complete") is not None else {}
+    return others | {"early_stopping": STOP[stop]} | count
+
+
 def translate_description(data: dict[str, Any]) -> dict[str, Any]:
-    """One spec or search configuration (`{"kind": …}`, not what is nested in it) under present names."""
+    """Return one spec or search configuration (`{"kind": …}`, without nested ones) under present names."""
     kind = data.get("kind")
     if not isinstance(kind, str):
         return data
@@ -238,12 +272,12 @@ def translate_description(data: dict[str, Any]) -> dict[str, Any]:
 
 
 def translate_framing(values: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a framing under present names."""
+    """Return the fields of a framing under present names."""
     return {FRAMING.get(name, name): value for name, value in values.items()}
 
 
 def translate_weights(tensors: Mapping[str, Value]) -> dict[str, Value]:
-    """Weights of a checkpoint under present names."""
+    """Return the weights of a checkpoint under present names."""
     renamed = {}
     for name, tensor in tensors.items():
         dotted = f".{name}."

@@ -1,24 +1,24 @@
-"""What the C library does with memory that is freed."""
+"""Settings of the C library's memory allocator."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
 
-# glibc's names for what `mallopt` sets (malloc.h)
-TRIM_THRESHOLD, TOP_PAD, MMAP_MAX = -1, -2, -4
+# Parameters of glibc's mallopt, as in malloc.h.
+M_TRIM_THRESHOLD, M_TOP_PAD, M_MMAP_MAX = -1, -2, -4
+HEAP_GROWTH_BYTES = 2**26
 
 
 def keep_freed_memory() -> None:
-    """Let this process keep the memory that it frees, for what it allocates next.
+    """Keep freed memory in the process for the next allocation (glibc only; nothing happens elsewhere).
 
-    A step of training or of a search on the CPU allocates and frees the same large tensors again and again. glibc gives
-    blocks of that size back to the system at once, which hands out other pages filled with zeros for the next, and
-    writing those zeros costs up to a seventh of a step. Where the C library is another one, nothing is done.
+    Training and search on a CPU allocate and free the same large tensors in every step. By default glibc returns such
+    blocks to the system, which then has to zero new pages; this costs up to a seventh of the time of a step.
     """
     if platform.libc_ver()[0] != "glibc":
         return
     library = ctypes.CDLL(None)
-    library.mallopt(MMAP_MAX, 0)  # no block is a mapping of its own, which would end with it
-    library.mallopt(TRIM_THRESHOLD, -1)  # what lies free at the end of the heap is never cut off
-    library.mallopt(TOP_PAD, 2**26)  # and grows by this much at a time
+    library.mallopt(M_MMAP_MAX, 0)  # allocate large blocks from the heap, not as mappings of their own
+    library.mallopt(M_TRIM_THRESHOLD, -1)  # never return the end of the heap to the system
+    library.mallopt(M_TOP_PAD, HEAP_GROWTH_BYTES)

@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written under a temporary name, flushed to the disk, then renamed."""
+"""Atomic writes: files and folders are written under a temporary name, flushed to disk, then renamed."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ except ImportError:  # Windows
 
 @contextmanager
 def os_errors_as_user_errors(path: Path) -> Iterator[None]:
-    """What the disk refuses, said in a sentence."""
+    """Turn an OSError while writing `path` into a UserError that says what to do."""
     try:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise UserError(f"the disk of {path} is full: free some space there, or choose another folder") from None
+            raise UserError(f"the disk of {path} is full: free some space, or choose another folder") from None
         if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise UserError(f"{path} may not be written: choose a folder with write permission") from None
         raise UserError(f"{path} cannot be written: {error.strerror or error}") from None
 
 
 def write_file(path: Path, content: str | bytes) -> None:
-    """Replace a file in one move: a reader sees the old one or the new one."""
+    """Write or replace a file atomically."""
     partial = path.with_name(f".{path.name}.partial")
     with os_errors_as_user_errors(path):
         try:
@@ -47,11 +47,11 @@ def write_file(path: Path, content: str | bytes) -> None:
 
 @contextmanager
 def atomic_folder(path: Path) -> Iterator[Path]:
-    """A folder that appears under its name only when the block has ended well."""
+    """Yield a temporary folder that is renamed to `path` if the block succeeds, and removed if it raises."""
     partial = path.with_name(f".{path.name}.partial")
     with os_errors_as_user_errors(path):
         try:
-            shutil.rmtree(partial, ignore_errors=True)  # what a killed process has left
+            shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
             partial.mkdir(parents=True)
             yield partial
             for file in partial.rglob("*"):
@@ -64,7 +64,7 @@ def atomic_folder(path: Path) -> Iterator[Path]:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder, if it is there, so that it is never seen half removed."""
+    """Remove a folder if it exists; it disappears from its name in one step."""
     removed = path.with_name(f".{path.name}.removed")
     with os_errors_as_user_errors(path):
         shutil.rmtree(removed, ignore_errors=True)
@@ -74,19 +74,19 @@ def remove_folder(path: Path) -> None:
 
 
 def remove_partial_files(folder: Path) -> None:
-    """Remove what a killed process was writing or removing in a folder."""
+    """Remove temporary files and folders that a killed process has left in a folder."""
     with os_errors_as_user_errors(folder):
-        for remains in [*folder.glob(".*.partial"), *folder.glob(".*.removed")]:
-            if remains.is_dir() and not remains.is_symlink():
-                shutil.rmtree(remains)
+        for path in [*folder.glob(".*.partial"), *folder.glob(".*.removed")]:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
             else:
-                remains.unlink()
+                path.unlink()
 
 
 def replace_symlink(link: Path, name: str) -> None:
-    """Make `link` a symbolic link to its neighbour `name`, in one move."""
+    """Point the symbolic link `link` to `name` in the same folder, atomically."""
     partial = link.with_name(f".{link.name}.partial")
-    if link.is_dir() and not link.is_symlink():  # a copy of the run that followed its links
+    if link.is_dir() and not link.is_symlink():  # the run was copied with its links resolved
         remove_folder(link)
     with os_errors_as_user_errors(link):
         partial.unlink(missing_ok=True)
@@ -97,7 +97,7 @@ def replace_symlink(link: Path, name: str) -> None:
 
 @contextmanager
 def exclusive_run_lock(folder: Path) -> Iterator[None]:
-    """Refuse a second process that would write into the same run."""
+    """Hold the lock of a run folder; raise a UserError if another process trains it."""
     with os_errors_as_user_errors(folder):
         lock = (folder / ".lock").open("w")
     with lock:
@@ -105,22 +105,22 @@ def exclusive_run_lock(folder: Path) -> Iterator[None]:
         yield
 
 
-def lock_file(file: IO[Any], refusal: str) -> None:
-    """Lock an open file until it is closed; a second process that asks for it is refused."""
+def lock_file(file: IO[Any], message: str) -> None:
+    """Lock an open file until it is closed; raise a UserError with `message` if another process holds the lock."""
     if fcntl is not None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UserError(refusal) from None
+            raise UserError(message) from None
 
 
 def flush_to_disk(path: Path) -> None:
-    """Flush a file or folder to the disk."""
+    """Flush a file or folder to disk (fsync)."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # some file systems cannot
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # the file system does not support it
             raise
     finally:
         os.close(descriptor)

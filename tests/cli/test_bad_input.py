@@ -121,9 +121,9 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
     [
         (["--set", "training.step=5"], "did you mean 'training.steps'"),
         (["--set", "trainig.steps=5"], "did you mean 'training'"),
-        (["--set", "training.steps=many"], "training.steps must be a whole number"),
+        (["--set", "training.steps=many"], "training.steps must be an integer"),
         (["--set", "training.schedule=triangular"], "training.schedule"),
-        (["--set", "nothing"], "--set wants NAME=VALUE"),
+        (["--set", "nothing"], "--set expects NAME=VALUE"),
         (["--set", "system.settings.model_dmi=3"], "did you mean 'model_dim'"),
         (["--set", "system.settings.model_dim=wide"], "model_dim must be int"),
         (["--set", "system.settings.heads=3"], "16 cannot be split into 3 heads"),
@@ -132,15 +132,18 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--system", "transfomer"], "did you mean 'transformer'"),
         (["--size", "huge"], "unknown size 'huge'"),
         (["--device", "abacus"], "unknown device"),
-        (["--set", "training.clip_norm=-1"], "training.clip_norm must lie between"),
-        (["--set", "training.learning_rate=-0.01"], "training.learning_rate must lie between"),
-        (["--set", "training.label_smoothing=1.5"], "training.label_smoothing must lie between"),
-        (["--set", "training.gradient_accumulation=0"], "training.gradient_accumulation must lie between"),
+        (["--set", "training.clip_norm=-1"], "training.clip_norm must be at least 0, got -1"),
+        (["--set", "training.learning_rate=-0.01"], "training.learning_rate must be between"),
+        (["--set", "training.label_smoothing=1.5"], "training.label_smoothing must be between"),
+        (["--set", "training.gradient_accumulation=0"], "training.gradient_accumulation must be at least 1"),
         (["--set", "training.batch_tokens=30"], "training.batch_tokens is 30"),
-        (["--set", "training.keep_checkpoints=0"], "training.keep_checkpoints must lie between"),
-        (["--set", "text.bpe_dropout=1.5"], "text.bpe_dropout must lie between"),
-        (["--set", "text.tokenizer=character", "--set", "text.bpe_dropout=0.1"], "text.bpe_dropout leaves out merges"),
-        (["--set", "search.beam_size=0"], "search.beam_size must lie between"),
+        (["--set", "training.keep_checkpoints=0"], "training.keep_checkpoints must be at least 1"),
+        (["--set", "text.bpe_dropout=1.5"], "text.bpe_dropout must be between"),
+        (
+            ["--set", "text.tokenizer=character", "--set", "text.bpe_dropout=0.1"],
+            "text.bpe_dropout needs text.tokenizer=bpe",
+        ),
+        (["--set", "search.beam_size=0"], "search.beam_size must be between"),
         (["--set", "system.settings={1: 2}"], "system.settings must be named"),
         (["--device", "cuda"], "no GPU can be used here"),
         (["--valid-source", "nowhere.en", "--valid-target", "nowhere.de"], "nowhere.en does not exist"),
@@ -155,7 +158,7 @@ def test_a_misspelt_or_impossible_setting(
 
 
 def test_a_broken_configuration_file(dragoman: Dragoman, tmp_path: Path) -> None:
-    assert "is no YAML" in sentence(
+    assert "is not valid YAML" in sentence(
         dragoman("train", tmp_path / "run", "--config", file(tmp_path / "c.yaml", b"a: [1"))
     )
     assert "did you mean 'training'" in sentence(

@@ -272,7 +272,7 @@ def test_settings_for_generation_must_be_possible(tmp_path: Path) -> None:
     bart().save_pretrained(tmp_path / "bart")
     add_tokenizer(tmp_path / "bart")
     change(tmp_path / "bart", "generation_config.json", num_beams=0)
-    with pytest.raises(UserError, match="beam must lie between 1 and"):
+    with pytest.raises(UserError, match=r"search\.beam_size must be between 1 and"):
         imported(tmp_path / "bart", tmp_path / "run")
 
 

@@ -89,7 +89,7 @@ def wrong(data: Any) -> str:
 
 def test_an_unknown_part_is_answered_with_the_nearest() -> None:
     assert wrong({"kind": "SelfAttentoin"}) == "unknown part 'SelfAttentoin': did you mean 'SelfAttention'?"
-    assert wrong({"kind": "os.system"}).startswith("unknown part 'os.system': known: ALiBi, Additive, ")
+    assert wrong({"kind": "os.system"}).startswith("unknown part 'os.system': supported: ALiBi, Additive, ")
 
 
 def test_an_unknown_part_deep_inside_is_found() -> None:

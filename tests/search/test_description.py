@@ -161,5 +161,5 @@ def test_a_former_name_beside_its_new_one_is_answered_with_the_new_one() -> None
     with pytest.raises(UserError, match="stop, which is now early_stopping: 'soon'"):
         search_from_dict({"kind": "Beam", "stop": "soon"})
     assert override_settings(Config(), ["search.early_stopping=true"]).search.early_stopping is True
-    with pytest.raises(UserError, match=r"search\.early_stopping: '1'"):
+    with pytest.raises(UserError, match=r"search\.early_stopping '1'"):
         override_settings(Config(), ["search.early_stopping=1"])

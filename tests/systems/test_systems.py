@@ -147,7 +147,7 @@ def test_dropouts_go_where_they_are_named() -> None:
     ("name", "size", "settings", "message"),
     [
         ("transformer", "bsae", {}, "unknown size 'bsae': did you mean 'base'?"),
-        ("transformer", "xxl", {}, "unknown size 'xxl': known: base, big, small, tiny"),
+        ("transformer", "xxl", {}, "unknown size 'xxl': supported: base, big, small, tiny"),
         ("transformer", "base", {"head": 4}, "unknown setting of transformer 'head': did you mean 'heads'?"),
         ("transformer", "base", {"heads": "8"}, "transformer.heads must be int, but is '8'"),
         ("transformer", "base", {"heads": 8.0}, "transformer.heads must be int, but is 8.0"),
@@ -185,7 +185,7 @@ def test_an_unknown_system_is_answered_with_the_nearest() -> None:
     with pytest.raises(UserError) as error:
         get_system("tranformer")
     assert str(error.value) == "unknown system 'tranformer': did you mean 'transformer'?"
-    with pytest.raises(UserError, match="unknown system 'pharaoh': known: bahdanau, "):
+    with pytest.raises(UserError, match="unknown system 'pharaoh': supported: bahdanau, "):
         get_system("pharaoh")
 
 

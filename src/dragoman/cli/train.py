@@ -135,7 +135,7 @@ def train(
         "data.source_column": source_key,
         "data.target_column": target_key,
     }
-    given = {name: value for name, value in options.items() if value is not None}
+    given: dict[str, Any] = {name: value for name, value in options.items() if value is not None}
     given |= configuration.parse_settings(settings or [])
     files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
     files |= {"test_source": test_source, "test_target": test_target}
@@ -152,8 +152,8 @@ def train(
             if config
             else configuration.Config()
         )
-        values = {name: tuple(value) for name, value in files.items() if value}
-        wanted = configuration.replace_settings(configuration.with_data(base, values), given)
+        given |= {f"data.{name}": value for name, value in files.items() if value}
+        wanted = configuration.replace_settings(base, given)
         if int(os.environ.get("WORLD_SIZE", 1)) == 1:  # of several processes the first one checks, for all
             check_training(run, wanted)
         outcome = start_run(run, wanted)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import rename_stopping_settings
+from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.parts.spec import Configurable, from_dict, to_dict
 from dragoman.search.configs import Beam, LengthLimit, OtherRun, Sample
@@ -61,7 +61,7 @@ def _current(value: Any) -> Any:
     if not isinstance(value, dict):
         return value
     current = {name: _current(item) for name, item in value.items()}
-    return rename_stopping_settings(current, "Beam.") if value.get("kind") == "Beam" else current
+    return legacy.translate_stopping(current, "Beam.") if value.get("kind") == "Beam" else current
 
 
 def _named(value: Any) -> Any:
