@@ -1,32 +1,25 @@
-"""A folder imports only from folders above it in the way of the data."""
+"""The layers of the package: a folder imports only from folders before it in the data flow, and only public names."""
 
 from __future__ import annotations
 
 import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 import dragoman
 
 ROOT = Path(dragoman.__file__).parent
-ORDER = [
-    "text",
-    "data",
-    "parts",
-    "models",
-    "systems",
-    "search",
-    "evaluation",
-    "objectives",
-    "run",
-    "training",
-    "lens",
-    "serving",
-    "interop",
-    "cli",
-]
-ANYWHERE = {
+
+#: the folders in the order of the data flow: each may import from itself and from those before it
+LAYERS = (
+    *("text", "data", "parts", "models", "systems", "search", "evaluation"),
+    *("objectives", "run", "training", "lens", "serving", "interop", "cli"),
+)
+#: modules that every folder may import
+SHARED = {
     "errors",
     "storage",
     "config",
@@ -38,39 +31,90 @@ ANYWHERE = {
     "legacy",
     "__version__",
 }
+#: imports against the order, each with its reason
+EXCEPTIONS = {
+    ("run/run.py", "lens"),  # Run.lens delegates to the lens when it is called
+    ("run/run.py", "load"),  # Run.opened opens another run through the public function
+}
+#: attributes with an underscore that belong to named tuples and to PyTorch
+FOREIGN = {"_replace", "_make", "_asdict", "_fields", "_modules", "_parameters", "_version"}
+#: what the modules directly in the package may import beside each other
+PUBLIC_MODULES = {"__init__.py": {"run", "cli", "interop", "parts"}, "__main__.py": {"cli"}}
 
 
-def imports(path: Path) -> set[str]:
-    """The parts of the package that a file imports, by their first name."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        if isinstance(node, ast.ImportFrom) and node.module == "dragoman":
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("dragoman."):
-            found.add((node.module or "").split(".")[1])
-    return found - ANYWHERE
+@cache
+def modules() -> dict[str, ast.Module]:
+    """All files of the package, parsed, by their path in it."""
+    return {
+        path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))
+        for path in sorted(ROOT.rglob("*.py"))
+    }
 
 
-@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
-def test_imports_go_up_the_list_alone(path: Path) -> None:
-    name = path.relative_to(ROOT).parts[0].removesuffix(".py")
-    allowed = set(ORDER[: ORDER.index(name) + 1]) if name in ORDER else set()
-    if name == "cli":
-        allowed.add("load")  # the public way to open a run
-    if path == ROOT / "run" / "run.py":
-        allowed |= {"lens", "load"}  # Run.lens and Run.opened, imported when they are called
-    if name in ("__init__", "__main__"):
-        allowed = {"run", "cli", "interop", "parts"}  # parts for a type alone
-    assert imports(path) <= allowed
+def imported_modules(path: str, tree: ast.Module) -> Iterator[tuple[int, str, str]]:
+    """(line, module, name) of every import of our own: plain, relative, inside functions and under TYPE_CHECKING."""
+    package = ["dragoman", *Path(path).parent.parts]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name, "") for alias in node.names if alias.name.split(".")[0] == "dragoman")
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*parents, *([node.module] if node.module else [])])
+            if module.split(".")[0] == "dragoman":
+                yield from ((node.lineno, module, alias.name) for alias in node.names)
+
+
+def test_a_folder_imports_only_from_folders_before_it() -> None:
+    violations = []
+    for path, tree in modules().items():
+        folder = path.split("/")[0]
+        if folder in LAYERS:
+            allowed = {*LAYERS[: LAYERS.index(folder) + 1], *SHARED, *({"load", ""} if folder == "cli" else ())}
+        else:
+            allowed = SHARED | PUBLIC_MODULES.get(path, set())
+        for line, module, name in imported_modules(path, tree):
+            first = module.split(".")[1] if "." in module else name
+            if first not in allowed and (path, first) not in EXCEPTIONS:
+                violations.append(f"{path}:{line} imports {first}")
+    assert not violations, "\n".join(violations)
+
+
+def test_private_names_stay_in_their_folder() -> None:
+    """No folder imports a private name of another one, or reads a private attribute that another one defines."""
+    violations = []
+    defined: dict[str, set[str]] = {}  # private attribute → folders that define it
+    for path, tree in modules().items():
+        folder = path.split("/")[0]
+        for node in ast.walk(tree):
+            name = ""
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+                name = node.name
+            elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+                name = node.attr
+            if name.startswith("_") and not name.startswith("__"):
+                defined.setdefault(name, set()).add(folder)
+    for path, tree in modules().items():
+        folder = path.split("/")[0]
+        for line, module, name in imported_modules(path, tree):
+            if name.startswith("_") and not name.startswith("__") and module.split(".")[1:2] != [folder]:
+                violations.append(f"{path}:{line} imports {module}.{name}")
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.Attribute) or node.attr in FOREIGN:
+                continue
+            owner = node.value.id if isinstance(node.value, ast.Name) else ""
+            if owner not in ("self", "cls", "torch") and folder not in defined.get(node.attr, {folder}):
+                violations.append(f"{path}:{node.lineno} reads {ast.unparse(node)}")
+    assert not violations, "\n".join(violations)
+
+
+def modules_after(code: str) -> set[str]:
+    """The modules that are loaded after `code` has run in a process of its own."""
+    code = f"try:\n{code}\nfinally:\n import sys; print('\\n' + '\\n'.join(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    return set(done.stdout.splitlines())
 
 
 def test_help_imports_no_torch() -> None:
-    import subprocess
-    import sys
-
-    code = "import sys; sys.argv = ['dragoman', '--help']\ntry:\n import dragoman.cli; dragoman.cli.main()\n" + (
-        "finally:\n print('torch' in sys.modules)"
-    )
-    answer = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert "quickstart" in answer.stdout
-    assert answer.stdout.strip().endswith("False")
+    loaded = modules_after(" import sys, dragoman.cli; sys.argv = ['dragoman', '--help']; dragoman.cli.main()")
+    assert "dragoman.cli" in loaded
+    assert "torch" not in loaded
