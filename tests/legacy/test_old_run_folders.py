@@ -1,7 +1,7 @@
 """Run folders and specs written by an earlier version still open, and mean the same.
 
-`folders/` holds four small runs, `specs.json` the specs of all systems in size tiny, `expected.json` the scores that
-the earlier version gave to some translations.
+`folders/` holds four small runs, `specs.json` and `specs_base.json` the specs of all systems in the sizes tiny and base,
+`expected.json` the scores that the earlier version gave to some translations.
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ from dragoman.systems import SYSTEMS, VocabularySizes
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
-SPECS = json.loads((HERE / "specs.json").read_text(encoding="utf-8"))
+SPECS = {
+    size: json.loads((HERE / file).read_text(encoding="utf-8"))
+    for size, file in (("tiny", "specs.json"), ("base", "specs_base.json"))
+}
 
 
 @pytest.mark.parametrize("name", EXPECTED["scores"])
@@ -44,7 +47,9 @@ def test_an_old_run_is_resumed(tmp_path: Path) -> None:
     assert (folder / "checkpoints" / "last").resolve().name == "000031"
 
 
-@pytest.mark.parametrize("name", SPECS)
-def test_an_old_spec_is_the_present_one(name: str) -> None:
-    spec = model_from_dict(SPECS[name], {})
-    assert model_to_dict(spec) == model_to_dict(SYSTEMS[name].spec(VocabularySizes(100, 100), "tiny"))
+@pytest.mark.parametrize("size", SPECS)
+def test_old_specs_of_all_systems_are_the_present_ones(size: str) -> None:
+    assert SPECS[size].keys() == SYSTEMS.keys()
+    for name, old in SPECS[size].items():
+        present = SYSTEMS[name].spec(VocabularySizes(100, 100), size)
+        assert model_to_dict(model_from_dict(old, {})) == model_to_dict(present), name

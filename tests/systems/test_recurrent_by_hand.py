@@ -185,5 +185,5 @@ def test_rows_of_a_beam_share_one_memory(name: str) -> None:
 
 
 def test_an_unknown_score_is_answered_with_the_nearest() -> None:
-    with pytest.raises(UserError, match="unknown score 'generall': did you mean 'general'"):
+    with pytest.raises(UserError, match="unknown attention_score 'generall': did you mean 'general'"):
         SYSTEMS["luong"].spec(VocabularySizes(9, 9), attention_score="generall")

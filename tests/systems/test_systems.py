@@ -156,7 +156,7 @@ def test_dropouts_go_where_they_are_named() -> None:
         ("transformer", "base", {"heads": 0}, "transformer.heads must be at least 1, but is 0"),
         ("transformer", "base", {"layers": -2}, "transformer.layers must be at least 1, but is -2"),
         ("transformer", "base", {"ffn_dim": 0}, "transformer.ffn_dim must be at least 1, but is 0"),
-        ("transformer", "base", {"ffn_dim": "4d"}, "transformer.ffn_dim must be int or nothing, but is '4d'"),
+        ("transformer", "base", {"ffn_dim": "4d"}, "transformer.ffn_dim must be int or None, but is '4d'"),
         ("transformer", "base", {"pre_norm": 1}, "transformer.pre_norm must be bool, but is 1"),
         ("transformer", "base", {"dropout": "0.1"}, "transformer.dropout must be float, but is '0.1'"),
         ("transformer", "base", {"dropout": True}, "transformer.dropout must be float, but is True"),

@@ -224,15 +224,15 @@ def test_every_second_feed_forward_layer_is_a_mixture() -> None:
         "SelfAttention",
         "FeedForward",
         "SelfAttention",
-        "Experts",
+        "MixtureOfExperts",
     ]
     assert [type(part.body).__name__ for part in spec.decoder.block[3:]] == [
         "SelfAttention",
         "CrossAttention",
-        "Experts",
+        "MixtureOfExperts",
     ]
     assert {(part.num_experts, part.top_k) for part in find_specs(spec, MixtureOfExperts)} == {(3, 2)}
-    with pytest.raises(UserError, match="every second layer of moe is a mixture, but it has 3: choose an even number"):
+    with pytest.raises(UserError, match="moe has experts in every second layer, so layers must be even, but is 3"):
         spec_of("moe", layers=3)
 
 
@@ -282,7 +282,9 @@ def test_gpt3_with_bands_as_wide_as_the_row_is_gpt() -> None:
     tokens = torch.randint(11, (2, 9))
     for other in (gpt, everything):
         torch.testing.assert_close(lm_logits(other, tokens), lm_logits(wide, tokens))
-    with pytest.raises(UserError, match="dense and banded layers of gpt3 come in pairs, but it has 3"):
+    with pytest.raises(
+        UserError, match="gpt3 alternates full and windowed attention, so layers must be even, but is 3"
+    ):
         spec_of("gpt3", layers=3)
 
 
@@ -371,7 +373,7 @@ def test_a_prefix_is_read_both_ways_and_the_target_from_left_to_right() -> None:
     def states(source: Tensor, target: Tensor) -> Tensor:
         """What leaves the stack at every place of the joint sequence."""
         layout = Layout.padded(9, torch.tensor([9]))
-        return model.read(torch.cat((source, target), 1), layout, torch.tensor([5]))[0][0]
+        return model.forward_tokens(torch.cat((source, target), 1), layout, torch.tensor([5]))[0][0]
 
     def moved(source: Tensor, target: Tensor) -> list[bool]:
         return ((states(source, target) - before).abs().amax(-1) > 1e-6).tolist()
@@ -425,7 +427,7 @@ def test_a_row_that_is_all_prefix_is_read_as_by_bert_in_hugging_face() -> None:
     ours.load_state_dict(mine | {"output.weight": mine["target_embedding.weight"]})
     tokens, lengths = torch.randint(11, (2, 6)), torch.tensor([6, 3])
     real = torch.arange(6) < lengths[:, None]
-    logits = ours.output(ours.read(tokens, Layout.padded(6, lengths), lengths)[0])
+    logits = ours.output(ours.forward_tokens(tokens, Layout.padded(6, lengths), lengths)[0])
     expected = theirs(tokens, attention_mask=real.long()).logits
     torch.testing.assert_close(logits[real], expected[real], atol=1e-4, rtol=1e-4)
 

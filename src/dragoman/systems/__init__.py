@@ -1,45 +1,28 @@
-"""The named systems: short functions that return specs, with their papers and sizes."""
+"""Named systems: functions from settings to specs, with their papers, sizes and training settings."""
 
 from __future__ import annotations
 
 from dragoman.errors import unknown_name
-from dragoman.systems import (
-    convolutional,
-    decoders,
-    deep_recurrent,
-    encoders,
-    large,
-    mixture,
-    pretrained,
-    recurrent,
-    transformer,
-)
-from dragoman.systems import memory_compressed as compressed
-from dragoman.systems import speech_and_vision as sensory
-from dragoman.systems import transformer_variants as relative
-from dragoman.systems.system import PaperTraining, System
-from dragoman.systems.vocabulary_sizes import VocabularySizes
+from dragoman.systems.convolutional_systems import CONVOLUTIONAL_SYSTEMS
+from dragoman.systems.decoder_systems import DECODER_SYSTEMS
+from dragoman.systems.encoder_systems import ENCODER_SYSTEMS
+from dragoman.systems.recurrent_systems import RECURRENT_SYSTEMS
+from dragoman.systems.system import PaperTraining, System, VocabularySizes
+from dragoman.systems.transformer_systems import TRANSFORMER_SYSTEMS
 
 __all__ = ["SYSTEMS", "PaperTraining", "System", "VocabularySizes", "get_system"]
 
-_FAMILIES = (
-    recurrent,
-    deep_recurrent,
-    convolutional,
-    transformer,
-    relative,
-    pretrained,
-    encoders,
-    decoders,
-    large,
-    compressed,
-    mixture,
-    sensory,
-)
-SYSTEMS: dict[str, System] = {name: one for family in _FAMILIES for name, one in family.SYSTEMS.items()}
+SYSTEMS: dict[str, System] = {
+    **RECURRENT_SYSTEMS,
+    **CONVOLUTIONAL_SYSTEMS,
+    **TRANSFORMER_SYSTEMS,
+    **ENCODER_SYSTEMS,
+    **DECODER_SYSTEMS,
+}
 
 
 def get_system(name: str) -> System:
+    """Return the system called `name`."""
     if name not in SYSTEMS:
         raise unknown_name("system", name, SYSTEMS)
     return SYSTEMS[name]

@@ -1,108 +1,201 @@
-"""What a named system is: its function, its paper, its sizes."""
+"""Named systems: the builder of the spec, the paper, the sizes and the training settings of each."""
 
 from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from functools import update_wrapper
+from typing import Any, Literal, TypeVar
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import ModelSpec
-from dragoman.systems.vocabulary_sizes import VocabularySizes
+
+BaseSpec = TypeVar("BaseSpec", bound=ModelSpec)
+
+
+@dataclass(frozen=True)
+class VocabularySizes:
+    """Number of tokens of the source and target tokenizers; `joint`: one tokenizer serves both sides."""
+
+    source: int
+    target: int
+    joint: bool = False
 
 
 @dataclass(frozen=True)
 class PaperTraining:
-    """How the paper trained a system: what `--recipe textbook` uses.
+    """Training settings of a system's paper, used by `--recipe textbook`.
 
-    `settings` are those of `training` in the configuration, `system` the system's own. The peak learning rate is
-    `settings["learning_rate"]`, or that of a size in `rates`, or `noam` / √(width · warmup), the peak of the
-    Transformer's schedule. Where the paper gives its warm-up for a training of `steps` steps, a training of another
-    length has the same share of warm-up.
+    The fields up to `nesterov` have the names and meanings of `TrainingConfig`; None leaves the configuration's
+    default. The peak learning rate is `learning_rate`, or `learning_rates[size]`, or
+    `noam_factor` / √(model_dim · warmup_steps), the peak of the Transformer's schedule (Vaswani et al. 2017, §5.3).
+    If the paper states the warm-up for a training of `total_steps` steps, a training of another length has the same
+    fraction of warm-up.
     """
 
-    training_settings: Mapping[str, Any]
+    optimizer: str
+    schedule: str
+    learning_rate: float | None = None
+    warmup_steps: int = 0
+    clip_norm: float = 0.0
+    label_smoothing: float | None = None
+    loss_normalization: str | None = None
+    warmup_start_factor: float | None = None
+    final_rate_factor: float | None = None
+    plateau_factor: float | None = None
+    halving_start_epoch: float | None = None
+    halving_interval: float | None = None
+    beta1: float | None = None
+    beta2: float | None = None
+    epsilon: float | None = None
+    weight_decay: float | None = None
+    momentum: float | None = None
+    nesterov: bool | None = None
     system_settings: Mapping[str, Any] = field(default_factory=dict)
-    learning_rates: Mapping[str, float] = field(default_factory=dict)
+    learning_rates: Mapping[str, float] = field(default_factory=dict)  # by size
     noam_factor: float | None = None
     total_steps: int | None = None
-    #: in which respects the recipe is not the paper's
-    differences: str = ""
+    differences: str = ""  # how this recipe differs from the paper's training
+
+    @property
+    def training_settings(self) -> dict[str, Any]:
+        """The settings of `TrainingConfig` that the paper determines."""
+        names = list(PaperTraining.__dataclass_fields__)
+        values = {name: getattr(self, name) for name in names[: names.index("system_settings")]}
+        return {name: value for name, value in values.items() if value is not None}
 
     def __str__(self) -> str:
-        shown: dict[str, Any] = dict(self.training_settings) | dict(self.system_settings)
+        shown: dict[str, Any] = self.training_settings | dict(self.system_settings)
         if self.noam_factor is not None:
             shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"
         for size, rate in self.learning_rates.items():
             shown[f"learning_rate ({size})"] = rate
         if self.total_steps:
-            shown["warmup_steps"] = f"{shown['warmup_steps']:,} of {self.total_steps:,} steps"
-        written = {name: f"{value:g}" if isinstance(value, float) else value for name, value in shown.items()}
-        return ", ".join(f"{name} {value}" for name, value in written.items())
+            shown["warmup_steps"] = f"{self.warmup_steps:,} of {self.total_steps:,} steps"
+        formatted = {name: f"{value:g}" if isinstance(value, float) else value for name, value in shown.items()}
+        return ", ".join(f"{name} {value}" for name, value in formatted.items())
 
 
 @dataclass(frozen=True)
 class System:
-    """A named system: its function, its paper, its sizes, and how it is trained.
+    """A named system.
 
-    `rate` is the peak learning rate with AdamW for a width of 1; it falls as 1/width: 0.4 is 0.0008 at a width of 512.
+    Attributes:
+        builder: function from vocabulary sizes and settings (keyword-only parameters) to the spec of the model.
+        sizes: settings of the sizes tiny, small, base and big.
+        base_learning_rate: peak learning rate with AdamW, times the model dimension: 0.4 gives 0.0008 for 512.
+        default_objectives: objective and its settings by data format (`pairs`, `text`, `turns`), where it differs
+            from the default of the model kind.
+        tuned_settings: settings that train better than the paper's; used by every recipe but `textbook`.
+        modern_settings: further settings of the recipe `modern`.
     """
 
     builder: Callable[..., ModelSpec]
     paper: str
     year: int
     sizes: Mapping[str, Mapping[str, Any]]
-    base_learning_rate: float
-    #: what it learns from pairs, text or turns, with settings, where that is not what all of its kind learn
+    paper_training: PaperTraining
+    base_learning_rate: float = 0.4
     default_objectives: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
-    #: how the paper trained it
-    paper_training: PaperTraining = field(kw_only=True)
-    #: settings that learn better than the paper's; every recipe but textbook uses them
     tuned_settings: Mapping[str, Any] = field(default_factory=dict)
-    #: further settings of the recipe modern
     modern_settings: Mapping[str, Any] = field(default_factory=dict)
-    #: the recipe used by default
-    default_recipe: Literal["plain", "modern"] = "plain"
+    default_recipe: Literal["plain", "modern"] = "modern"
 
     @property
     def summary(self) -> str:
-        """The first sentence of what it says of itself, without its paper."""
+        """The first sentence of the builder's docstring, without the citation."""
         return (inspect.getdoc(self.builder) or "").splitlines()[0].rsplit(" (", 1)[0]
 
     def settings(self) -> dict[str, inspect.Parameter]:
-        """What can be set, by name."""
-        signature = inspect.signature(self.builder, eval_str=True)
-        return {name: p for name, p in signature.parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+        """The settings of the system: the keyword-only parameters of its builder."""
+        return builder_settings(self.builder)
 
     def model_dim(self, size: str, settings: Mapping[str, Any]) -> int:
-        """The model's width in this size with these settings."""
+        """Return the model dimension of `size` when the user sets `settings`."""
         return settings.get("model_dim") or self.sizes[size].get("model_dim") or self.settings()["model_dim"].default
 
     def spec(self, vocabulary: VocabularySizes, size: str = "base", **settings: Any) -> ModelSpec:
-        """The model's spec: the size's settings, then the user's."""
+        """Build the spec of the model with the settings of `size`, overridden by `settings`."""
         if size not in self.sizes:
             raise unknown_name("size", size, self.sizes)
-        known = self.settings()
+        supported = self.settings()
         for name, value in settings.items():
-            if name not in known:
-                raise unknown_name(f"setting of {self.builder.__name__}", name, known)
-            validate_setting(f"{self.builder.__name__}.{name}", value, known[name].annotation)
+            if name not in supported:
+                raise unknown_name(f"setting of {self.builder.__name__}", name, supported)
+            validate_setting(f"{self.builder.__name__}.{name}", value, supported[name].annotation)
         return self.builder(vocabulary, **(dict(self.sizes[size]) | settings))
 
 
-def validate_setting(name: str, value: Any, kind: Any) -> None:
-    options = typing.get_args(kind) or (kind,)
-    accepted = tuple(o for o in options if isinstance(o, type))
-    wide = (*accepted, int) if float in accepted else accepted
-    fits = (
-        value in options if not accepted else isinstance(value, wide) and (bool in wide or not isinstance(value, bool))
-    )
-    if not fits:
-        names = " or ".join("nothing" if o is type(None) else getattr(o, "__name__", repr(o)) for o in options)
-        raise UserError(f"{name} must be {names}, but is {value!r}")
-    if int in accepted and value is not None and value < 1:
+def builder_settings(builder: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the keyword-only parameters of a builder, with evaluated annotations."""
+    parameters = inspect.signature(builder, eval_str=True).parameters
+    return {name: p for name, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+
+
+def variant_of(
+    base: Callable[..., BaseSpec], *, fixed: Collection[str] = (), **defaults: Any
+) -> Callable[[Callable[..., BaseSpec]], Callable[..., BaseSpec]]:
+    """Make a builder from a function that changes the spec of another system.
+
+    The decorated function receives the spec that `base` builds and the variant's own settings as keyword-only
+    parameters. The resulting builder also accepts the settings of `base`, except those named in `fixed`.
+    `defaults` replace default values of `base`, for fixed settings as well.
+
+        @variant_of(transformer, fixed=["position_encoding", "max_positions"])
+        def roformer(spec: EncoderDecoder, *, rope_base: float = 10000.0) -> EncoderDecoder:
+            return with_position(spec, Rotary(rope_base))
+    """
+
+    def decorate(change: Callable[..., BaseSpec]) -> Callable[..., BaseSpec]:
+        own = builder_settings(change)
+        inherited = {
+            name: parameter.replace(default=defaults.get(name, parameter.default))
+            for name, parameter in builder_settings(base).items()
+            if name not in fixed and name not in own
+        }
+
+        def builder(vocabulary: VocabularySizes, **settings: Any) -> BaseSpec:
+            of_base = {name: value for name, value in settings.items() if name in inherited}
+            of_variant = {name: value for name, value in settings.items() if name in own}
+            return change(base(vocabulary, **(defaults | of_base)), **of_variant)
+
+        update_wrapper(builder, change)
+        first = inspect.Parameter("vocabulary", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=VocabularySizes)
+        signature = inspect.Signature([first, *inherited.values(), *own.values()])
+        builder.__signature__ = signature  # type: ignore[attr-defined]
+        return builder
+
+    return decorate
+
+
+def transformer_sizes(tiny_layers: int, small_layers: int, **big: Any) -> dict[str, dict[str, Any]]:
+    """Sizes with other dimensions, layers and heads; base has the builder's defaults, big the settings `big`."""
+    return {
+        "tiny": {"model_dim": 128, "layers": tiny_layers, "heads": 4},
+        "small": {"model_dim": 256, "layers": small_layers, "heads": 4},
+        "base": {},
+        "big": big,
+    }
+
+
+def validate_setting(name: str, value: Any, annotation: Any) -> None:
+    """Check a value against a type annotation: a type, a Literal, or a union of types.
+
+    Integers must be at least 1, and settings whose name ends in "dropout" must be in [0, 1).
+    """
+    options = typing.get_args(annotation) or (annotation,)
+    types = tuple(option for option in options if isinstance(option, type))
+    accepted = (*types, int) if float in types else types
+    if types:
+        valid = isinstance(value, accepted) and (bool in types or not isinstance(value, bool))
+    else:
+        valid = value in options
+    if not valid:
+        names = ["None" if option is type(None) else getattr(option, "__name__", repr(option)) for option in options]
+        raise UserError(f"{name} must be {' or '.join(names)}, but is {value!r}")
+    if int in types and value is not None and value < 1:
         raise UserError(f"{name} must be at least 1, but is {value}")
     if name.endswith("dropout") and not 0 <= value < 1:
         raise UserError(f"{name} must be at least 0 and below 1, but is {value}")

@@ -9,7 +9,7 @@ from typing import Any
 
 from dragoman.errors import unknown_name
 from dragoman.systems import PaperTraining, System
-from dragoman.systems.transformer import TRANSFORMER_TRAINING as TRANSFORMER
+from dragoman.systems.transformer_systems import TRANSFORMER_TRAINING
 
 #: target tokens that a training sees for each √token of its corpus: 50 epochs of 30,000 sentences, 3 of 5 million
 TOKENS_FOR_ROOT = 32_000
@@ -69,7 +69,7 @@ def get_recipe(name: str, system: System | None) -> Recipe:
 
 def textbook(system: System | None) -> Recipe:
     """The paper's own training; the Transformer's for an imported model, whose paper is not known here."""
-    paper = system.paper_training if system else PaperTraining(TRANSFORMER, noam_factor=1.0)
+    paper = system.paper_training if system else TRANSFORMER_TRAINING
     training = {
         name: value for name, value in paper.training_settings.items() if name not in ("learning_rate", "warmup_steps")
     }

@@ -1,4 +1,4 @@
-"""Convolutional systems: ConvS2S and ByteNet."""
+"""Convolutional encoder–decoders: ConvS2S and ByteNet."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
-from dragoman.systems.system import PaperTraining, System
-from dragoman.systems.vocabulary_sizes import VocabularySizes
+from dragoman.systems.system import PaperTraining, System, VocabularySizes
 
 
 def convs2s(
@@ -28,8 +27,8 @@ def convs2s(
 ) -> EncoderDecoder:
     """Gated convolutions, learned positions, attention in every decoder layer (Gehring et al. 2017).
 
-    Embeddings and all layers have one width, as in the paper's English–Romanian system, so that no projections stand
-    between them. Left out: the smaller gradients of the encoder (§3.4), and dropout before the output layer.
+    Embeddings and all layers have the same dimension, as in the paper's English–Romanian system, without projections
+    between them. Left out: scaling of the encoder's gradients (§3.4) and dropout before the output layer.
     """
 
     def convolution(causal: bool) -> Spec:
@@ -60,28 +59,28 @@ def bytenet(
     share_embeddings: bool = True,
     tie_output: bool = True,
 ) -> EncoderDecoder:
-    """Dilated convolutions, the decoder standing on the encoder position on position (Kalchbrenner et al. 2016).
+    """Dilated convolutions; the decoder is stacked on the encoder, position by position (Kalchbrenner et al. 2016).
 
-    A layer is a set of residual blocks whose dilation doubles: 1, 2, 4, 8, 16 for the paper's five. Beyond the paper,
-    each stack ends in a layer norm, and blocks have dropout.
+    A layer consists of `blocks_per_layer` residual blocks whose dilation doubles: 1, 2, 4, 8, 16 for the paper's five.
+    Additions to the paper: a layer norm at the end of each stack, and dropout in the blocks.
     """
 
-    def sets(causal: bool) -> tuple[Spec, ...]:
+    def blocks(causal: bool) -> tuple[Spec, ...]:
         return tuple(DilatedBlock(kernel_size, 2**i, causal, dropout) for i in range(blocks_per_layer))
 
     return EncoderDecoder(
         model_dim,
         vocabulary.source,
         vocabulary.target,
-        encoder=Stack(sets(causal=False), layers, dropout=dropout, norm=LayerNorm()),
-        decoder=Stack((Unfolding(), Stack(sets(causal=True), layers)), dropout=dropout, norm=LayerNorm()),
+        encoder=Stack(blocks(causal=False), layers, dropout=dropout, norm=LayerNorm()),
+        decoder=Stack((Unfolding(), Stack(blocks(causal=True), layers)), dropout=dropout, norm=LayerNorm()),
         embedding=Embedding(scaled=True),
         shared_embeddings=vocabulary.joint and share_embeddings,
         tied_embeddings=tie_output,
     )
 
 
-SYSTEMS: dict[str, System] = {
+CONVOLUTIONAL_SYSTEMS = {
     "convs2s": System(
         convs2s,
         "Convolutional Sequence to Sequence Learning",
@@ -92,26 +91,22 @@ SYSTEMS: dict[str, System] = {
             "base": {},
             "big": {"model_dim": 1024},
         },
-        0.2,
-        paper_training=PaperTraining(
-            {
-                "optimizer": "sgd",
-                "momentum": 0.99,
-                "nesterov": True,
-                "learning_rate": 0.25,
-                "schedule": "plateau",
-                "plateau_factor": 0.1,
-                "warmup_steps": 0,
-                "clip_norm": 0.1,
-                "label_smoothing": 0.0,
-                "loss_normalization": "tokens",
-            },
-            {"dropout": 0.2},
+        PaperTraining(
+            "sgd",
+            "plateau",
+            learning_rate=0.25,
+            clip_norm=0.1,
+            label_smoothing=0.0,
+            loss_normalization="tokens",
+            plateau_factor=0.1,
+            momentum=0.99,
+            nesterov=True,
+            system_settings={"dropout": 0.2},
             differences="the rate falls after each validation that is not better, where the paper lowers it after "
-            "every epoch from the first one that is not, until it is below 10⁻⁴; no weight normalisation; batches have "
+            "every epoch from the first one that is not, until it is below 10⁻⁴; no weight normalization; batches have "
             "a number of tokens instead of 64 sentences",
         ),
-        default_recipe="modern",
+        base_learning_rate=0.2,
     ),
     "bytenet": System(
         bytenet,
@@ -123,21 +118,15 @@ SYSTEMS: dict[str, System] = {
             "base": {},
             "big": {"model_dim": 1600},
         },
-        0.4,
-        paper_training=PaperTraining(
-            {
-                "optimizer": "adam",
-                "learning_rate": 3e-4,
-                "schedule": "constant",
-                "warmup_steps": 0,
-                "clip_norm": 0.0,
-                "beta2": 0.999,
-                "epsilon": 1e-8,
-                "label_smoothing": 0.0,
-            },
-            {"dropout": 0.0},
+        PaperTraining(
+            "adam",
+            "constant",
+            learning_rate=3e-4,
+            label_smoothing=0.0,
+            beta2=0.999,
+            epsilon=1e-8,
+            system_settings={"dropout": 0.0},
             differences="the paper translates characters: --set text.tokenizer=character",
         ),
-        default_recipe="modern",
     ),
 }

@@ -1,0 +1,376 @@
+"""Decoder-only systems: language models, which read source and target of a pair as one sequence."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, cast
+
+from dragoman.errors import UserError
+from dragoman.models import DecoderOnly
+from dragoman.parts.attention import SelfAttention
+from dragoman.parts.embedding import Embedding, Transform
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.initialization import Normal
+from dragoman.parts.long_attention import CompressedAttention, LocalAttention
+from dragoman.parts.norm import LayerNorm, RMSNorm
+from dragoman.parts.positions import Learned, Rotary, Sinusoidal
+from dragoman.parts.recurrence import Recurrent
+from dragoman.parts.spec import replace_everywhere
+from dragoman.parts.stack import Parallel, PostNorm, PreNorm, Stack
+from dragoman.parts.visibility import Causal, Prefix, Window
+from dragoman.systems.system import PaperTraining, System, VocabularySizes, transformer_sizes, variant_of
+from dragoman.systems.transformer_systems import ADAFACTOR_TRAINING, TRANSFORMER_TRAINING
+
+
+def rnn_lm(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 512,
+    layers: int = 1,
+    cell: Literal["rnn", "lstm", "gru"] = "lstm",
+    dropout: float = 0.2,
+    tie_output: bool = True,
+) -> DecoderOnly:
+    """Recurrent language model: simple RNN, LSTM or GRU (Mikolov et al. 2010).
+
+    It reads source, separator and target of a pair as one sequence: the simplest translation model.
+    """
+    stack = Stack((Recurrent(cell, layers, "forward", dropout),), dropout=dropout)
+    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tie_output, output_bias=True)
+
+
+def transformer_d(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 512,
+    layers: int = 6,
+    heads: int = 8,
+    ffn_dim: int | None = None,
+    dropout: float = 0.1,
+    tie_output: bool = True,
+) -> DecoderOnly:
+    """The Transformer's decoder, which reads source and target as one sequence (Liu et al. 2018, §4.2.3)."""
+    block = (
+        PostNorm(SelfAttention(heads, visibility=Causal()), LayerNorm(), dropout),
+        PostNorm(FeedForward(ffn_dim), LayerNorm(), dropout),
+    )
+    stack = Stack(block, layers, Sinusoidal(), dropout)
+    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tie_output)
+
+
+@variant_of(transformer_d, layers=5)
+def transformer_dmca(spec: DecoderOnly, *, block_size: int = 256, kernel_size: int = 3, stride: int = 3) -> DecoderOnly:
+    """Decoder for long inputs: local and memory-compressed attention in alternating layers (Liu et al. 2018, §4.2.4).
+
+    Local layers attend within blocks of `block_size` tokens; the others attend to all previous tokens through keys
+    and values that a convolution of `kernel_size` tokens and stride `stride` compresses. The mixture of experts of
+    some of the paper's models is left out.
+    """
+    attention, feed_forward = spec.decoder.block
+    residual = cast(PostNorm, attention)
+    heads = cast(SelfAttention, residual.body).heads
+    attentions = (LocalAttention(heads, block_size), CompressedAttention(heads, kernel_size, stride))
+    block = [
+        part
+        for layer in range(spec.decoder.depth)
+        for part in (replace(residual, body=attentions[layer % 2]), feed_forward)
+    ]
+    return replace(spec, decoder=replace(spec.decoder, block=tuple(block), depth=1))
+
+
+def gpt(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    ffn_dim: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    max_positions: int = 1024,
+    tie_output: bool = True,
+) -> DecoderOnly:
+    """GPT-2: decoder-only Transformer with pre-norm, learned positions and GELU (Radford et al. 2019)."""
+    block = (
+        PreNorm(SelfAttention(heads, visibility=Causal(), dropout=attention_dropout), LayerNorm(), dropout),
+        PreNorm(FeedForward(ffn_dim, "gelu-tanh"), LayerNorm(), dropout),
+    )
+    stack = Stack(block, layers, Learned(max_positions), dropout, norm=LayerNorm())
+    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tie_output, initialization=Normal(0.02))
+
+
+@variant_of(gpt, model_dim=2048, layers=24, heads=16, max_positions=2048)
+def chat(spec: DecoderOnly) -> DecoderOnly:
+    """GPT's decoder, tuned on instructions and dialogues with the loss on the replies only (Ouyang et al. 2022).
+
+    The model is that of `gpt`; only its training differs.
+    """
+    return spec
+
+
+@variant_of(gpt, max_positions=2048)
+def gpt3(spec: DecoderOnly, *, attention_window: int = 256) -> DecoderOnly:
+    """GPT-2 with full and windowed attention in alternating layers (Brown et al. 2020, §2.1).
+
+    The paper does not state the window; `attention_window` counts the current token.
+    """
+    stack = spec.decoder
+    if stack.depth % 2:
+        raise UserError(f"gpt3 alternates full and windowed attention, so layers must be even, but is {stack.depth}")
+    attention, feed_forward = stack.block
+    windowed = replace_everywhere(attention, SelfAttention, visibility=Window(attention_window))
+    block = (attention, feed_forward, windowed, feed_forward)
+    return replace(spec, decoder=replace(stack, block=block, depth=stack.depth // 2))
+
+
+def unilm(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    ffn_dim: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    max_positions: int = 512,
+    tie_output: bool = True,
+) -> DecoderOnly:
+    """BERT's stack with a prefix mask: bidirectional over the source, causal over the target (Dong et al. 2019).
+
+    The paper's segment embeddings, which also distinguish its three masks, are left out.
+    """
+    block = (
+        PostNorm(SelfAttention(heads, visibility=Prefix(), dropout=attention_dropout), LayerNorm(), dropout),
+        PostNorm(FeedForward(ffn_dim, "gelu"), LayerNorm(), dropout),
+    )
+    return DecoderOnly(
+        model_dim,
+        vocabulary.target,
+        Stack(block, layers, Learned(max_positions), dropout, input_norm=LayerNorm()),
+        tied_embeddings=tie_output,
+        output_bias=True,
+        initialization=Normal(0.02),
+        transform=Transform("gelu", LayerNorm()),
+    )
+
+
+def palm(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 4096,
+    layers: int = 32,
+    heads: int = 16,
+    head_dim: int | None = None,
+    ffn_dim: int | None = None,
+    rope_base: float = 10000.0,
+    dropout: float = 0.0,
+    tie_output: bool = True,
+) -> DecoderOnly:
+    """Parallel attention and SwiGLU, multi-query attention, rotary positions, no biases (Chowdhery et al. 2022, §2).
+
+    Embeddings have standard deviation 1/√D and are scaled by √D at the input, which equals the paper's unit
+    embeddings with logits scaled by 1/√D.
+    """
+    attention = SelfAttention(heads, 1, head_dim, Causal(), Rotary(rope_base), bias=False)
+    feed_forward = FeedForward(ffn_dim, "silu", gated=True, bias=False)
+    block = (Parallel((attention, feed_forward), LayerNorm(bias=False), dropout),)
+    stack = Stack(block, layers, dropout=dropout, norm=LayerNorm(bias=False))
+    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tie_output)
+
+
+def llama(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 4096,
+    layers: int = 32,
+    heads: int = 32,
+    kv_heads: int | None = None,
+    ffn_dim: int | None = None,
+    rope_base: float = 10000.0,
+    norm_eps: float = 1e-5,
+    dropout: float = 0.0,
+    tie_output: bool = False,
+) -> DecoderOnly:
+    """RMSNorm, rotary positions, SwiGLU, grouped-query attention, no biases (Touvron et al. 2023).
+
+    `kv_heads` fewer than `heads` as in the largest LLaMA 2. `ffn_dim` defaults to 2/3 · 4D, rounded up to a multiple
+    of min(256, D/16).
+    """
+    multiple = max(1, min(256, model_dim // 16))
+    inner_dim = ffn_dim or -(-(8 * model_dim // 3) // multiple) * multiple
+    attention = SelfAttention(heads, kv_heads, None, Causal(), Rotary(rope_base), bias=False)
+    feed_forward = FeedForward(inner_dim, "silu", gated=True, bias=False)
+    block = tuple(PreNorm(part, RMSNorm(norm_eps), dropout) for part in (attention, feed_forward))
+    stack = Stack(block, layers, dropout=dropout, norm=RMSNorm(norm_eps))
+    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tie_output, initialization=Normal(0.02))
+
+
+#: AdamW with a cosine that ends at a tenth of the peak (Brown et al. 2020, §B; Touvron et al. 2023, §2.3)
+LLM_TRAINING = PaperTraining(
+    "adamw",
+    "cosine",
+    final_rate_factor=0.1,
+    clip_norm=1.0,
+    label_smoothing=0.0,
+    beta1=0.9,
+    beta2=0.95,
+    epsilon=1e-8,
+    weight_decay=0.1,
+)
+
+DECODER_SYSTEMS = {
+    "rnn-lm": System(
+        rnn_lm,
+        "Recurrent neural network based language model",
+        2010,
+        {
+            "tiny": {"model_dim": 128},
+            "small": {"model_dim": 256},
+            "base": {},
+            "big": {"model_dim": 1024, "layers": 2},
+        },
+        PaperTraining(
+            "sgd",
+            "plateau",
+            learning_rate=0.1,
+            label_smoothing=0.0,
+            plateau_factor=0.5,
+            system_settings={"cell": "rnn", "dropout": 0.0},
+            differences="the paper updates the weights after every word instead of every batch, and ends when halving "
+            "the rate no longer helps; its units are sigmoid instead of tanh",
+        ),
+        base_learning_rate=1.0,
+        default_objectives={"pairs": ("one-sequence", {})},
+    ),
+    "transformer-d": System(
+        transformer_d,
+        "Generating Wikipedia by Summarizing Long Sequences",
+        2018,
+        transformer_sizes(3, 4, model_dim=1024, heads=16),
+        TRANSFORMER_TRAINING,
+        default_objectives={"pairs": ("one-sequence", {})},
+    ),
+    "transformer-dmca": System(
+        transformer_dmca,
+        "Generating Wikipedia by Summarizing Long Sequences",
+        2018,
+        transformer_sizes(3, 4, model_dim=1024, heads=16),
+        TRANSFORMER_TRAINING,
+        default_objectives={"pairs": ("one-sequence", {})},
+    ),
+    "gpt": System(
+        gpt,
+        "Language Models are Unsupervised Multitask Learners",
+        2019,
+        transformer_sizes(3, 4, model_dim=1600, layers=48, heads=25),
+        PaperTraining(
+            "adamw",
+            "cosine",
+            learning_rate=2.5e-4,
+            warmup_steps=2000,
+            clip_norm=1.0,
+            label_smoothing=0.0,
+            beta2=0.999,
+            epsilon=1e-8,
+            weight_decay=0.01,
+            system_settings={"dropout": 0.1},
+            differences="the paper does not describe its training: these are the values of its predecessor (Radford et "
+            "al. 2018, §4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
+        ),
+    ),
+    "chat": System(
+        chat,
+        "Training language models to follow instructions with human feedback",
+        2022,
+        transformer_sizes(3, 4, model_dim=12288, layers=96, heads=96),
+        replace(
+            LLM_TRAINING,
+            learning_rate=9.65e-6,
+            beta1=None,
+            weight_decay=0.0,
+            system_settings={"dropout": 0.2},
+            learning_rates={"big": 5.03e-6},
+            differences="the paper's supervised fine-tuning (§C.1), which starts from a pretrained model: with "
+            "--start-from; the reward model and reinforcement learning are left out",
+        ),
+    ),
+    "gpt3": System(
+        gpt3,
+        "Language Models are Few-Shot Learners",
+        2020,
+        {
+            "tiny": {"model_dim": 128, "layers": 4, "heads": 4, "attention_window": 32},
+            "small": {"model_dim": 256, "layers": 4, "heads": 4, "attention_window": 64},
+            "base": {},
+            "big": {"model_dim": 12288, "layers": 96, "heads": 96},
+        },
+        replace(
+            LLM_TRAINING,
+            learning_rate=6e-4,
+            warmup_steps=750,
+            learning_rates={"big": 6e-5},
+            total_steps=520_000,
+            differences="the paper counts tokens: 375 million of warm-up and 260 billion until the rate is a tenth, "
+            "here in batches of half a million; it continues at that rate for 40 billion; it does not mention dropout",
+        ),
+    ),
+    "unilm": System(
+        unilm,
+        "Unified Language Model Pre-training for Natural Language Understanding and Generation",
+        2019,
+        transformer_sizes(3, 4, model_dim=1024, layers=24, heads=16),
+        PaperTraining(
+            "adamw",
+            "linear",
+            learning_rate=3e-5,
+            warmup_steps=40_000,
+            clip_norm=1.0,
+            beta2=0.999,
+            epsilon=1e-6,
+            weight_decay=0.01,
+            system_settings={"dropout": 0.1},
+            total_steps=770_000,
+            differences="the paper starts from the weights of BERT; it does not mention clipping",
+        ),
+        default_objectives={"text": ("masks", {})},
+    ),
+    "palm": System(
+        palm,
+        "PaLM: Scaling Language Modeling with Pathways",
+        2022,
+        {
+            "tiny": {"model_dim": 128, "layers": 3, "heads": 4, "dropout": 0.1},
+            "small": {"model_dim": 256, "layers": 4, "heads": 4, "dropout": 0.1},
+            "base": {},
+            "big": {"model_dim": 18432, "layers": 118, "heads": 48, "head_dim": 256},
+        },
+        replace(
+            ADAFACTOR_TRAINING,
+            momentum=0.9,
+            clip_norm=1.0,
+            label_smoothing=0.0,
+            system_settings={"dropout": 0.0},
+            differences="second moments are factored into rows and columns, the paper's are not; left out: weight "
+            "decay by the square of the rate, the auxiliary loss on log Z, and batches that grow",
+        ),
+    ),
+    "llama": System(
+        llama,
+        "LLaMA: Open and Efficient Foundation Language Models",
+        2023,
+        {
+            "tiny": {"model_dim": 128, "layers": 3, "heads": 4, "kv_heads": 2, "dropout": 0.1},
+            "small": {"model_dim": 256, "layers": 4, "heads": 4, "kv_heads": 2, "dropout": 0.1},
+            "base": {},
+            "big": {"model_dim": 8192, "layers": 80, "heads": 64, "kv_heads": 8, "ffn_dim": 28672},
+        },
+        replace(
+            LLM_TRAINING,
+            learning_rate=3e-4,
+            warmup_steps=2000,
+            system_settings={"dropout": 0.0},
+            learning_rates={"big": 1.5e-4},
+            total_steps=250_000,
+        ),
+    ),
+}

@@ -1,0 +1,213 @@
+"""Encoder-only systems: BERT, RoBERTa, ELECTRA and a tagger."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dragoman.models import EncoderOnly, ReplacedTokens
+from dragoman.parts.attention import SelfAttention
+from dragoman.parts.embedding import Embedding, Transform
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.initialization import Normal
+from dragoman.parts.norm import LayerNorm
+from dragoman.parts.positions import Learned, Sinusoidal
+from dragoman.parts.stack import PostNorm, PreNorm, Stack
+from dragoman.parts.visibility import Full
+from dragoman.systems.system import PaperTraining, System, VocabularySizes, transformer_sizes, variant_of
+
+BERT_NORM = LayerNorm(1e-12)
+
+
+def bert(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    ffn_dim: int | None = None,
+    embedding_dim: int | None = None,
+    token_types: int = 2,
+    max_positions: int = 512,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    tie_output: bool = True,
+) -> EncoderOnly:
+    """Transformer encoder that predicts masked tokens and whether two sentences are adjacent (Devlin et al. 2019).
+
+    Learned positions for up to `max_positions` tokens, an embedding for each of `token_types` segments, GELU, and a
+    dense layer with a norm before the output. `embedding_dim`: dimension of the token embeddings if it differs from
+    `model_dim` (Lan et al. 2020).
+    """
+    projected_dim = None if embedding_dim == model_dim else embedding_dim
+    block = (
+        PostNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), BERT_NORM, dropout),
+        PostNorm(FeedForward(ffn_dim, "gelu"), BERT_NORM, dropout),
+    )
+    return EncoderOnly(
+        model_dim,
+        vocabulary.source,
+        Stack(block, layers, Learned(max_positions), dropout, input_norm=BERT_NORM, input_dim=projected_dim),
+        Embedding(width=projected_dim),
+        token_types=token_types,
+        tied_embeddings=tie_output,
+        transform=Transform("gelu", BERT_NORM),
+        pooled_labels=2,
+        initialization=Normal(0.02),
+    )
+
+
+@variant_of(bert, fixed=["embedding_dim", "token_types"])
+def roberta(spec: EncoderOnly) -> EncoderOnly:
+    """BERT without next-sentence prediction, with new masks in every epoch (Liu et al. 2019)."""
+    return replace(spec, token_types=0, pooled_labels=0)
+
+
+def electra(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 768,
+    layers: int = 12,
+    heads: int = 12,
+    ffn_dim: int | None = None,
+    embedding_dim: int | None = None,
+    generator_divisor: int = 3,
+    max_positions: int = 512,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.1,
+    share_embeddings: bool = True,
+) -> ReplacedTokens:
+    """A small generator replaces tokens, the encoder detects the replaced ones (Clark et al. 2020).
+
+    The generator has the same number of layers; its heads and dimensions are divided by `generator_divisor`. Both
+    models share the embeddings of tokens and positions of dimension `embedding_dim`, by default `model_dim` (§3.2,
+    table 6).
+    """
+    generator_heads = max(1, heads // generator_divisor)
+
+    def encoder(dim: int, heads: int, ffn_dim: int | None) -> EncoderOnly:
+        spec = bert(
+            vocabulary,
+            model_dim=dim,
+            layers=layers,
+            heads=heads,
+            ffn_dim=ffn_dim,
+            embedding_dim=embedding_dim or model_dim,
+            max_positions=max_positions,
+            dropout=dropout,
+            attention_dropout=attention_dropout,
+        )
+        return replace(spec, pooled_labels=0)
+
+    generator_ffn_dim = None if ffn_dim is None else max(1, ffn_dim // generator_divisor)
+    generator = encoder(model_dim // heads * generator_heads, generator_heads, generator_ffn_dim)
+    discriminator = encoder(model_dim, heads, ffn_dim)
+    discriminator = replace(discriminator, num_labels=1, tied_embeddings=False, transform=Transform("gelu"))
+    return ReplacedTokens(generator, discriminator, share_embeddings)
+
+
+def tagger(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 512,
+    layers: int = 6,
+    heads: int = 8,
+    ffn_dim: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+) -> EncoderOnly:
+    """Transformer encoder with one label for every word (Devlin et al. 2019, §3.2, without the pretraining)."""
+    block = (
+        PreNorm(SelfAttention(heads, visibility=Full(), dropout=attention_dropout), LayerNorm(), dropout),
+        PreNorm(FeedForward(ffn_dim, "gelu"), LayerNorm(), dropout),
+    )
+    stack = Stack(block, layers, Sinusoidal(), dropout, norm=LayerNorm())
+    embedding = Embedding(scaled=True)
+    return EncoderOnly(
+        model_dim, vocabulary.source, stack, embedding, num_labels=vocabulary.target, tied_embeddings=False
+    )
+
+
+#: Adam with decoupled weight decay, warm-up and linear decay over a million steps (Devlin et al. 2019, §A.2)
+BERT_TRAINING = PaperTraining(
+    "adamw",
+    "linear",
+    learning_rate=1e-4,
+    warmup_steps=10_000,
+    clip_norm=1.0,
+    beta1=0.9,
+    beta2=0.999,
+    epsilon=1e-6,
+    weight_decay=0.01,
+    system_settings={"dropout": 0.1},
+    total_steps=1_000_000,
+)
+
+#: Liu et al. 2019, table 9
+ROBERTA_TRAINING = replace(
+    BERT_TRAINING,
+    learning_rate=6e-4,
+    warmup_steps=24_000,
+    clip_norm=0.0,
+    beta2=0.98,
+    learning_rates={"big": 4e-4},
+    total_steps=500_000,
+)
+
+BERT_SIZES = transformer_sizes(3, 4, model_dim=1024, layers=24, heads=16)
+
+ENCODER_SYSTEMS = {
+    "bert": System(
+        bert,
+        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+        2019,
+        BERT_SIZES,
+        replace(
+            BERT_TRAINING, differences="the paper does not mention the clipping at 1, which its published code has"
+        ),
+        default_objectives={"text": ("masked", {"copies": 10, "next_sentence": True})},
+        default_recipe="plain",
+    ),
+    "roberta": System(
+        roberta,
+        "RoBERTa: A Robustly Optimized BERT Pretraining Approach",
+        2019,
+        BERT_SIZES,
+        replace(ROBERTA_TRAINING, differences="the largest model has a warm-up of 30,000 steps in the paper"),
+        default_recipe="plain",
+    ),
+    "electra": System(
+        electra,
+        "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
+        2020,
+        {
+            "tiny": {"model_dim": 128, "layers": 3, "heads": 4, "embedding_dim": 64, "generator_divisor": 2},
+            "small": {"model_dim": 256, "layers": 12, "heads": 4, "embedding_dim": 128, "generator_divisor": 4},
+            "base": {},
+            "big": {"model_dim": 1024, "layers": 24, "heads": 16, "generator_divisor": 4},
+        },
+        replace(
+            BERT_TRAINING,
+            learning_rate=2e-4,
+            learning_rates={"tiny": 5e-4, "small": 5e-4},
+            differences="the paper trains its base model for 766,000 and its largest for 400,000 steps with the same "
+            "warm-up; the clipping at 1 is that of its published code",
+        ),
+        default_recipe="plain",
+    ),
+    "tagger": System(
+        tagger,
+        "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
+        2019,
+        transformer_sizes(2, 3, model_dim=1024, heads=16),
+        replace(
+            BERT_TRAINING,
+            learning_rate=5e-5,
+            warmup_steps=100,
+            label_smoothing=0.0,
+            total_steps=1000,
+            differences="the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to "
+            "5e-5; a tenth of the steps as warm-up is that of its published code",
+        ),
+        default_recipe="plain",
+    ),
+}

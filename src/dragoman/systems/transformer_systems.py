@@ -1,0 +1,387 @@
+"""The Transformer and its encoder–decoder variants: Shaw, RoFormer, GShard, T5, BART, speech and vision."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal, cast
+
+from dragoman.errors import UserError
+from dragoman.models import EncoderDecoder
+from dragoman.parts.attention import CrossAttention, SelfAttention
+from dragoman.parts.embedding import Embedding
+from dragoman.parts.experts import MixtureOfExperts
+from dragoman.parts.feature_embedding import Frames, Patches
+from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.initialization import Normal
+from dragoman.parts.norm import BatchNorm, LayerNorm, RMSNorm
+from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
+from dragoman.parts.relative_positions import ALiBi, RelativeBias, Shaw
+from dragoman.parts.spec import Spec, replace_everywhere
+from dragoman.parts.stack import PostNorm, PreNorm, Stack
+from dragoman.parts.visibility import Causal, Full
+from dragoman.systems.encoder_systems import ROBERTA_TRAINING
+from dragoman.systems.system import PaperTraining, System, VocabularySizes, transformer_sizes, variant_of
+
+
+def transformer(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 512,
+    layers: int = 6,
+    decoder_layers: int | None = None,
+    heads: int = 8,
+    ffn_dim: int | None = None,
+    dropout: float = 0.1,
+    attention_dropout: float = 0.0,
+    activation_dropout: float = 0.0,
+    pre_norm: bool = False,
+    position_encoding: Literal["sinusoidal", "learned", "rotary", "alibi"] = "sinusoidal",
+    max_positions: int = 1024,
+    norm: Literal["layer", "rms", "batch"] = "layer",
+    query_key_norm: bool = False,
+    gated_ffn: bool = False,
+    share_embeddings: bool = True,
+    tie_output: bool = True,
+) -> EncoderDecoder:
+    """Self-attention and feed-forward layers, sinusoidal positions (Vaswani et al. 2017, table 3).
+
+    `pre_norm` moves normalization into the residual branches (Xiong et al. 2020), which trains without a long warm-up.
+    `position_encoding`: learned for up to `max_positions` tokens (Gehring et al. 2017), rotary in queries and keys (Su
+    et al. 2021), or alibi as a bias of the scores (Press et al. 2022). `norm`: LayerNorm, RMSNorm (Zhang & Sennrich
+    2019) or batch normalization (Ioffe & Szegedy 2015). `query_key_norm` normalizes queries and keys of every head
+    (Henry et al. 2020). `gated_ffn` uses SwiGLU (Shazeer 2020) with 2/3 of the inner dimension, at equal cost.
+    """
+    norm_spec: Spec = {"layer": LayerNorm(), "rms": RMSNorm(), "batch": BatchNorm()}[norm]
+    final_norm = norm_spec if pre_norm else None
+    qk_norm = RMSNorm() if query_key_norm else None
+    attention_position = Rotary() if position_encoding == "rotary" else NoPosition()
+    stack_position: Spec = {
+        "sinusoidal": Sinusoidal(),
+        "learned": Learned(max_positions),
+        "rotary": NoPosition(),
+        "alibi": ALiBi(heads),
+    }[position_encoding]
+
+    def residual(body: Spec) -> Spec:
+        return PreNorm(body, norm_spec, dropout) if pre_norm else PostNorm(body, norm_spec, dropout)
+
+    def self_attention(visibility: Spec) -> Spec:
+        return residual(
+            SelfAttention(
+                heads,
+                visibility=visibility,
+                position=attention_position,
+                dropout=attention_dropout,
+                qk_norm=qk_norm,
+            )
+        )
+
+    cross_attention = residual(CrossAttention(heads, dropout=attention_dropout, qk_norm=qk_norm))
+    if gated_ffn:
+        inner_dim = ffn_dim or max(64, 64 * round(8 * model_dim / 3 / 64))
+        feed_forward = residual(FeedForward(inner_dim, "silu", gated=True, bias=False, dropout=activation_dropout))
+    else:
+        feed_forward = residual(FeedForward(ffn_dim, dropout=activation_dropout))
+    encoder_block = (self_attention(Full()), feed_forward)
+    decoder_block = (self_attention(Causal()), cross_attention, feed_forward)
+    return EncoderDecoder(
+        model_dim,
+        vocabulary.source,
+        vocabulary.target,
+        encoder=Stack(encoder_block, layers, stack_position, dropout, final_norm),
+        decoder=Stack(decoder_block, decoder_layers or layers, stack_position, dropout, final_norm),
+        embedding=Embedding(scaled=True),
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
+        output_bias=False,
+    )
+
+
+@variant_of(transformer, fixed=["position_encoding", "max_positions"])
+def shaw(spec: EncoderDecoder, *, max_distance: int = 16, relative_values: bool = True) -> EncoderDecoder:
+    """Transformer with relative positions in keys and values in place of sinusoids (Shaw et al. 2018).
+
+    Distances are clipped at `max_distance`. `relative_values` false: relative positions enter the keys only.
+    """
+    spec = replace_everywhere(spec, SelfAttention, position=Shaw(max_distance, relative_values))
+    return replace_everywhere(spec, Stack, position=NoPosition())
+
+
+@variant_of(transformer, fixed=["position_encoding", "max_positions"])
+def roformer(spec: EncoderDecoder, *, rope_base: float = 10000.0) -> EncoderDecoder:
+    """Transformer with rotary positions in place of sinusoids (Su et al. 2021, §4.1).
+
+    The angles in a head of dimension E are position / rope_base^{2i/E}.
+    """
+    spec = replace_everywhere(spec, SelfAttention, position=Rotary(rope_base))
+    return replace_everywhere(spec, Stack, position=NoPosition())
+
+
+@variant_of(transformer)
+def moe(
+    spec: EncoderDecoder,
+    *,
+    experts: int = 8,
+    experts_per_token: int = 2,
+    balance_loss_weight: float = 0.01,
+    router_noise: float = 0.0,
+) -> EncoderDecoder:
+    """Transformer with a mixture of experts in every second feed-forward layer (Lepikhin et al. 2020).
+
+    The router sends a token to the `experts_per_token` experts with the highest probability (Shazeer et al. 2017).
+    The paper's expert capacity and its random skipping of the second expert are left out: no token is dropped.
+    """
+
+    def with_experts(stack: Stack) -> Stack:
+        if stack.depth % 2:
+            raise UserError(f"moe has experts in every second layer, so layers must be even, but is {stack.depth}")
+        *attention, feed_forward = stack.block
+        residual = cast(PostNorm | PreNorm, feed_forward)
+        expert = cast(FeedForward, residual.body)
+        mixture = MixtureOfExperts(expert, experts, experts_per_token, balance_loss_weight, router_noise)
+        block = (*stack.block, *attention, replace(residual, body=mixture))
+        return replace(stack, block=block, depth=stack.depth // 2)
+
+    return replace(spec, encoder=with_experts(spec.encoder), decoder=with_experts(spec.decoder))
+
+
+@variant_of(
+    transformer,
+    fixed=["position_encoding", "norm", "query_key_norm", "gated_ffn"],
+    model_dim=768,
+    heads=12,
+    position_encoding="learned",
+)
+def bart(spec: EncoderDecoder) -> EncoderDecoder:
+    """Transformer with GELU, learned positions and normalized embeddings (Lewis et al. 2020, §2.1).
+
+    `pre_norm` moves normalization into the residual branches, as in mBART (Liu et al. 2020).
+    """
+    spec = replace_everywhere(spec, FeedForward, activation="gelu")
+    spec = replace_everywhere(spec, Stack, input_norm=LayerNorm())
+    return replace(spec, embedding=Embedding(), output_bias=True, initialization=Normal(0.02))
+
+
+def t5(
+    vocabulary: VocabularySizes,
+    *,
+    model_dim: int = 768,
+    layers: int = 12,
+    decoder_layers: int | None = None,
+    heads: int = 12,
+    ffn_dim: int | None = None,
+    position_buckets: int = 32,
+    max_distance: int = 128,
+    gated_ffn: bool = False,
+    sentinels: int | None = 100,
+    dropout: float = 0.1,
+    share_embeddings: bool = True,
+    tie_output: bool = True,
+) -> EncoderDecoder:
+    """Transformer with relative position biases, RMSNorm in the branches and no biases (Raffel et al. 2020).
+
+    Each stack has one table of biases for `position_buckets` buckets of distances up to `max_distance`. Version 1.1
+    uses `gated_ffn` (gated GELU in place of ReLU) and an untied output. `sentinels` tokens after the vocabulary stand
+    for the spans that are removed from a text (§3.1.4). The paper initializes queries smaller by 1/√E and embeddings
+    larger by √D with rescaled logits; here scores and embeddings are scaled instead: the same functions, which train
+    better with Adam than weights of such different magnitudes.
+    """
+    norm, extra_tokens = RMSNorm(), sentinels or 0
+
+    def residual(body: Spec) -> Spec:
+        return PreNorm(body, norm, dropout)
+
+    def bias(bidirectional: bool) -> Spec:
+        return RelativeBias(heads, position_buckets, max_distance, bidirectional)
+
+    encoder_attention = residual(SelfAttention(heads, visibility=Full(), bias=False, dropout=dropout))
+    decoder_attention = residual(SelfAttention(heads, visibility=Causal(), bias=False, dropout=dropout))
+    cross_attention = residual(CrossAttention(heads, bias=False, dropout=dropout))
+    activation: Literal["gelu-tanh", "relu"] = "gelu-tanh" if gated_ffn else "relu"
+    feed_forward = residual(FeedForward(ffn_dim, activation, gated_ffn, bias=False, dropout=dropout))
+    decoder_block = (decoder_attention, cross_attention, feed_forward)
+    return EncoderDecoder(
+        model_dim,
+        vocabulary.source + extra_tokens,
+        vocabulary.target + extra_tokens,
+        encoder=Stack((encoder_attention, feed_forward), layers, bias(True), dropout, norm),
+        decoder=Stack(decoder_block, decoder_layers or layers, bias(False), dropout, norm),
+        embedding=Embedding(scaled=True),
+        shared_embeddings=vocabulary.joint and share_embeddings,
+        tied_embeddings=tie_output,
+        output_bias=False,
+    )
+
+
+@variant_of(
+    transformer,
+    fixed=["pre_norm", "position_encoding", "max_positions", "share_embeddings"],
+    model_dim=256,
+    heads=4,
+    pre_norm=True,
+)
+def speech(spec: EncoderDecoder, *, feature_dim: int = 80, stride: int = 4) -> EncoderDecoder:
+    """Transformer that reads acoustic frames through strided convolutions and writes text (Dong et al. 2018, §3).
+
+    A frame has `feature_dim` numbers, such as the energies of a filter bank; the convolutions reduce the number of
+    frames by `stride`. The paper's attention over time and frequency is left out.
+    """
+    return replace(spec, source_vocab_size=0, shared_embeddings=False, input=Frames(feature_dim, stride))
+
+
+@variant_of(
+    transformer,
+    fixed=["pre_norm", "position_encoding", "share_embeddings"],
+    model_dim=768,
+    layers=12,
+    heads=12,
+    pre_norm=True,
+)
+def vision(spec: EncoderDecoder, *, feature_dim: int = 768, max_positions: int = 1024) -> EncoderDecoder:
+    """Transformer that reads the patches of an image and writes text (Dosovitskiy et al. 2021, table 1).
+
+    A patch has `feature_dim` numbers: 16 × 16 pixels of three colors in the paper. Up to `max_positions` patches have
+    learned positions. The paper classifies images; here a Transformer decoder writes text.
+    """
+    encoder = replace(spec.encoder, position=Learned(max_positions))
+    spec = replace(spec, source_vocab_size=0, shared_embeddings=False, encoder=encoder, input=Patches(feature_dim))
+    return replace_everywhere(spec, FeedForward, activation="gelu")
+
+
+#: Adam with warm-up and inverse square root decay (Vaswani et al. 2017, §5.3 and §5.4)
+TRANSFORMER_TRAINING = PaperTraining(
+    "adam",
+    "inverse-sqrt",
+    warmup_steps=4000,
+    label_smoothing=0.1,
+    beta1=0.9,
+    beta2=0.98,
+    epsilon=1e-9,
+    noam_factor=1.0,
+)
+
+#: Adafactor at 1/√max(step, 10,000): a constant rate of 0.01, then the inverse square root
+ADAFACTOR_TRAINING = PaperTraining(
+    "adafactor", "inverse-sqrt", learning_rate=0.01, warmup_steps=10_000, warmup_start_factor=1.0
+)
+
+TRANSFORMER_SIZES = transformer_sizes(2, 3, model_dim=1024, heads=16, dropout=0.3)
+
+TRANSFORMER_SYSTEMS = {
+    "transformer": System(
+        transformer,
+        "Attention Is All You Need",
+        2017,
+        TRANSFORMER_SIZES,
+        TRANSFORMER_TRAINING,
+        tuned_settings={"pre_norm": True},
+        modern_settings={"norm": "rms", "position_encoding": "rotary", "query_key_norm": True, "gated_ffn": True},
+    ),
+    "shaw": System(
+        shaw,
+        "Self-Attention with Relative Position Representations",
+        2018,
+        transformer_sizes(2, 3, model_dim=1024, heads=16, max_distance=8, dropout=0.3),
+        TRANSFORMER_TRAINING,
+        tuned_settings={"pre_norm": True},
+    ),
+    "roformer": System(
+        roformer,
+        "RoFormer: Enhanced Transformer with Rotary Position Embedding",
+        2021,
+        TRANSFORMER_SIZES,
+        replace(
+            TRANSFORMER_TRAINING,
+            learning_rate=5e-4,
+            noam_factor=None,
+            differences="the paper does not state the length of its warm-up: 4,000 steps are the Transformer's",
+        ),
+        tuned_settings={"pre_norm": True},
+    ),
+    "moe": System(
+        moe,
+        "GShard: Scaling Giant Models with Conditional Computation and Automatic Sharding",
+        2020,
+        {
+            "tiny": {"model_dim": 128, "layers": 2, "heads": 4, "ffn_dim": 256, "experts": 4},
+            "small": {"model_dim": 256, "layers": 4, "heads": 4, "ffn_dim": 512, "experts": 4},
+            "base": {},
+            "big": {"model_dim": 1024, "layers": 12, "heads": 16, "ffn_dim": 8192, "experts": 128},
+        },
+        replace(
+            ADAFACTOR_TRAINING,
+            label_smoothing=0.1,
+            system_settings={"dropout": 0.1},
+            differences="second moments decay as in T5, without the paper's upper bound of 0.99",
+        ),
+        tuned_settings={"pre_norm": True},
+    ),
+    "t5": System(
+        t5,
+        "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
+        2020,
+        transformer_sizes(2, 3, model_dim=1024, layers=24, heads=16),
+        replace(
+            ADAFACTOR_TRAINING,
+            label_smoothing=0.0,
+            system_settings={"dropout": 0.1},
+            differences="the paper's pretraining (§3.1.2), also for pairs; it fine-tunes with a constant rate of 0.001",
+        ),
+        default_objectives={"text": ("spans", {})},
+    ),
+    "bart": System(
+        bart,
+        "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation, Translation, and "
+        "Comprehension",
+        2020,
+        transformer_sizes(2, 3, model_dim=1024, layers=12, heads=16),
+        replace(
+            ROBERTA_TRAINING,
+            differences="the paper refers to RoBERTa for its pretraining, whose values these are; dropout stays on in "
+            "the last tenth of the steps",
+        ),
+        default_objectives={"text": ("denoising", {})},
+        tuned_settings={"pre_norm": True},
+    ),
+    "speech": System(
+        speech,
+        "Speech-Transformer: A No-Recurrence Sequence-to-Sequence Model for Speech Recognition",
+        2018,
+        {
+            "tiny": {"model_dim": 128, "layers": 2},
+            "small": {"layers": 3},
+            "base": {},
+            "big": {"layers": 12, "decoder_layers": 6, "ffn_dim": 2048},
+        },
+        replace(
+            TRANSFORMER_TRAINING,
+            warmup_steps=25_000,
+            noam_factor=10.0,
+            system_settings={"dropout": 0.1},
+            differences="the paper lowers the factor of 10 to 1 when the model has converged",
+        ),
+        default_recipe="plain",
+    ),
+    "vision": System(
+        vision,
+        "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
+        2021,
+        transformer_sizes(2, 3, model_dim=1024, layers=24, heads=16),
+        PaperTraining(
+            "adamw",
+            "linear",
+            learning_rate=8e-4,
+            warmup_steps=10_000,
+            clip_norm=1.0,
+            label_smoothing=0.0,
+            beta2=0.999,
+            epsilon=1e-8,
+            weight_decay=0.1,
+            system_settings={"dropout": 0.0},
+            learning_rates={"big": 6e-4},
+            total_steps=518_000,
+            differences="the paper's pretraining of a classifier (§4.1, table 3); the decoder is ours",
+        ),
+        default_recipe="plain",
+    ),
+}
