@@ -179,6 +179,11 @@ FRAMING: dict[str, str] = {
     "banned": "suppressed",
 }
 
+#: types of tokenizers, fields of imported tokenizers, and fields of their special tokens in `tokenizer.json`
+TOKENIZER_TYPES: dict[str, str] = {"foreign": "imported", "adopted": "remapped"}
+TOKENIZER_FIELDS: dict[str, str] = {"symbols": "special_tokens", "roles": "role_ids", "codes": "language_codes"}
+SPECIAL_TOKEN_FIELDS: dict[str, str] = {"name": "content", "number": "id", "left": "lstrip", "right": "rstrip"}
+
 #: parts of the dotted names of weights: ".old." → ".new."
 WEIGHTS: dict[str, str] = {}
 
@@ -274,6 +279,13 @@ def translate_description(data: dict[str, Any]) -> dict[str, Any]:
 def translate_framing(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a framing under present names."""
     return {FRAMING.get(name, name): value for name, value in values.items()}
+
+
+def translate_tokenizer(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of an imported tokenizer under present names."""
+    renamed = {TOKENIZER_FIELDS.get(name, name): value for name, value in fields.items()}
+    tokens = renamed["special_tokens"]
+    return renamed | {"special_tokens": [{SPECIAL_TOKEN_FIELDS.get(k, k): v for k, v in t.items()} for t in tokens]}
 
 
 def translate_weights(tensors: Mapping[str, Value]) -> dict[str, Value]:

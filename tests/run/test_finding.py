@@ -120,7 +120,7 @@ def test_what_exact_search_cannot_do(runs: dict[str, Run]) -> None:
     there = runs["there"]
     with pytest.raises(UserError, match="what one model says"):
         there.ensemble(there).translate(TEXTS, search=ExactSearch())
-    for wish in ({"prefixes": ["der"] * 4}, {"required": [["Hund"]] * 4}, {"forbidden": ["Hund"]}):
+    for wish in ({"prefixes": ["der"] * 4}, {"include": [["Hund"]] * 4}, {"exclude": ["Hund"]}):
         with pytest.raises(UserError, match="leave prefixes, required and forbidden phrases out"):
             there.translate(TEXTS, search=ExactSearch(), **wish)  # type: ignore[arg-type]
 
@@ -134,7 +134,7 @@ def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp
         2.0, 20, 1024
     )  # a language model has no pairs to derive limits from
     for search in (Sample(seed=3, length_limit=SHORT), MinimumBayesRisk(BEAM), Rerank(BEAM, RerankWeights(length=1.0))):
-        settings = replace(there.config, search=replace(there.config.search, description=search_to_dict(search)))
+        settings = replace(there.config, search=replace(there.config.search, strategy=search_to_dict(search)))
         (tmp_path / "config.yaml").write_text(to_yaml(settings), encoding="utf-8")
         assert from_yaml(tmp_path / "config.yaml") == settings
         own = Run(

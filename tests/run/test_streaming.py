@@ -61,7 +61,7 @@ def test_all_at_once(output: Path) -> None:
     assert [place.lines for place in found] == [0, 3, 6, 9, 10]
     assert output.read_bytes() == EXPECTED
     assert found[-1].bytes == len(EXPECTED)
-    assert (found[-1].unfinished, found[-1].cut) == (5, 1)
+    assert (found[-1].unfinished, found[-1].truncated_sources) == (5, 1)
     assert names(output) == ["out"]
 
 
@@ -73,9 +73,9 @@ def test_a_kill_at_every_byte_of_the_output(output: Path) -> None:
     for size in range(len(written) + 1):
         part.write_bytes(written[:size])
         journal.write_bytes(said)
-        last = list(places(output, go_on=True))[-1]
+        last = list(places(output, resume=True))[-1]
         assert output.read_bytes() == EXPECTED
-        assert (last.unfinished, last.cut) == (5, 1)
+        assert (last.unfinished, last.truncated_sources) == (5, 1)
         assert names(output) == ["out"]
         output.unlink()
 
@@ -87,7 +87,7 @@ def test_a_kill_at_every_byte_of_the_journal(output: Path) -> None:
     for size in range(said.index(b"\n") + 1, len(said) + 1):
         part.write_bytes(written + b"torn")
         journal.write_bytes(said[:size])
-        list(places(output, go_on=True))
+        list(places(output, resume=True))
         assert output.read_bytes() == EXPECTED
         output.unlink()
 
@@ -99,7 +99,7 @@ def test_a_kill_while_the_journal_begins(output: Path) -> None:
     for size in range(said.index(b"\n") + 1):
         part.write_bytes(b"")
         journal.write_bytes(said[:size])
-        list(places(output, go_on=True))
+        list(places(output, resume=True))
         assert output.read_bytes() == EXPECTED
         output.unlink()
 
@@ -109,7 +109,7 @@ def test_many_kills_one_after_the_other(output: Path) -> None:
     part, journal = partial_paths(output)
     for _ in range(50):
         while not output.exists() and chance.random() < 0.8:
-            begun = places(output, go_on=True)
+            begun = places(output, resume=True)
             for _ in range(chance.randrange(1, 4)):
                 next(begun, None)
             begun.close()
@@ -118,7 +118,7 @@ def test_many_kills_one_after_the_other(output: Path) -> None:
                     least = 0 if path is part else path.read_bytes().index(b"\n") + 1
                     os.truncate(path, chance.randint(least, path.stat().st_size))
         if not output.exists():
-            list(places(output, go_on=True))
+            list(places(output, resume=True))
         assert output.read_bytes() == EXPECTED
         output.unlink()
 
@@ -132,14 +132,14 @@ def test_a_kill_between_the_last_two_moves(output: Path) -> None:
 
 def test_going_on_tells_which_line_is_the_first(output: Path) -> None:
     stop_after(output, 2)
-    found = places(output, go_on=True)
+    found = places(output, resume=True)
     assert next(found).lines == 6
     list(found)
     assert output.read_bytes() == EXPECTED
 
 
 def test_going_on_with_nothing_begins(output: Path) -> None:
-    list(places(output, go_on=True))
+    list(places(output, resume=True))
     assert output.read_bytes() == EXPECTED
 
 
@@ -152,16 +152,16 @@ def test_another_input_is_refused(output: Path) -> None:
     stop_after(output, 2)
     for other in (["ONE", *LINES[1:]], LINES[:4], [*LINES[:5], "", *LINES[5:]]):
         with pytest.raises(UserError, match="first 6 lines of the input are not those"):
-            list(places(output, other, go_on=True))
+            list(places(output, other, resume=True))
     with pytest.raises(UserError, match="first 6 lines of the input are not those"):
-        list(places(output, [np.zeros((2, 3))] * 10, go_on=True))
-    list(places(output, go_on=True))
+        list(places(output, [np.zeros((2, 3))] * 10, resume=True))
+    list(places(output, resume=True))
     assert output.read_bytes() == EXPECTED
 
 
 def test_lines_that_are_not_translated_yet_may_change(output: Path) -> None:
     stop_after(output, 2)
-    list(places(output, [*LINES[:6], "seven"], go_on=True))
+    list(places(output, [*LINES[:6], "seven"], resume=True))
     assert output.read_bytes().decode().split("\n\n")[5:] == ["5 SIX", "6 SEVEN", ""]
 
 
@@ -177,8 +177,8 @@ def test_lines_that_are_not_translated_yet_may_change(output: Path) -> None:
 def test_other_settings_are_refused(made: dict[str, Any], expected: str, output: Path) -> None:
     stop_after(output, 2)
     with pytest.raises(UserError, match=expected):
-        list(places(output, made=made, go_on=True))
-    list(places(output, go_on=True))
+        list(places(output, made=made, resume=True))
+    list(places(output, resume=True))
     assert output.read_bytes() == EXPECTED
 
 
@@ -197,10 +197,10 @@ def test_a_journal_that_is_lost_or_damaged_or_of_the_future(output: Path) -> Non
     for content in (b"", b"{}\n", b"[1]\n", b"1\n", b"\xff\n"):
         journal.write_bytes(content)
         with pytest.raises(UserError, match="lost or damaged: begin anew with --overwrite"):
-            list(places(output, go_on=True))
+            list(places(output, resume=True))
     journal.write_bytes(b'{"version": 9}\n')
     with pytest.raises(UserError, match="format 9, but only 1 is known"):
-        list(places(output, go_on=True))
+        list(places(output, resume=True))
     assert part.read_bytes() == EXPECTED[: part.stat().st_size]
 
 
@@ -212,8 +212,8 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_ready(output: Path
     assert output.read_text() == "old"
     assert not is_complete(output)
     with pytest.raises(UserError, match="exists already: add --overwrite"):
-        list(places(output, go_on=True))
-    found = list(places(output, go_on=True, overwrite=True))
+        list(places(output, resume=True))
+    found = list(places(output, resume=True, overwrite=True))
     assert found[0].lines == 6
     assert output.read_bytes() == EXPECTED
 
@@ -226,7 +226,7 @@ def test_an_output_that_something_else_makes_meanwhile_stays(output: Path) -> No
         list(begun)
     assert output.read_text() == "mine"
     output.unlink()
-    assert next(places(output, go_on=True)).lines == len(LINES)
+    assert next(places(output, resume=True)).lines == len(LINES)
 
 
 def test_a_second_process_is_refused(output: Path) -> None:
@@ -255,7 +255,7 @@ def test_a_disk_that_refuses(at: int, code: int, expected: str, output: Path, mo
         with pytest.raises(UserError, match=expected):
             list(places(output))
     assert not output.exists()
-    found = list(places(output, go_on=True))
+    found = list(places(output, resume=True))
     assert found[0].lines == SIZE * (at - 1)
     assert output.read_bytes() == EXPECTED
 
@@ -274,8 +274,8 @@ def test_a_file_that_may_not_grow_further(output: Path) -> None:
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
     assert partial_paths(output)[0].stat().st_size == len(expected) // 2 + 7
-    assert next(places(output, long, go_on=True)).lines == 18
-    list(places(output, long, go_on=True))
+    assert next(places(output, long, resume=True)).lines == 18
+    list(places(output, long, resume=True))
     assert output.read_bytes() == expected
 
 
@@ -286,7 +286,7 @@ def test_an_input_that_ends_in_an_error_keeps_what_was_translated(output: Path) 
 
     with pytest.raises(UserError, match="line 8"):
         list(places(output, broken()))
-    found = list(places(output, go_on=True))
+    found = list(places(output, resume=True))
     assert found[0].lines == 6
     assert output.read_bytes() == EXPECTED
 

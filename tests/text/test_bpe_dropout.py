@@ -95,7 +95,7 @@ def test_the_same_generator_gives_the_same_segmentations() -> None:
 
 
 def test_mistakes_are_answered_plainly() -> None:
-    with pytest.raises(UserError, match="kind 'unigram' has none"):
+    with pytest.raises(UserError, match="type 'unigram'"):
         BPEDropout(learn_tokenizer(TEXTS, "unigram", size=400, coverage=0.9), 0.1)
     with pytest.raises(UserError, match="from 0 to 1"):
         BPEDropout(TOKENIZERS[0], 1.5)

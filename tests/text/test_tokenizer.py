@@ -236,11 +236,11 @@ def test_damaged_and_foreign_files_are_the_users_mistake(tmp_path: Path) -> None
         "not written by dragoman": "[]",
         "no field 'dragoman'": tokenizers.Tokenizer.from_str(whole).to_str(),
         "version 99": changed(dragoman={"version": 99, "kind": "bpe", "marker": "initial"}),
-        "unknown kind of tokenizer": changed(dragoman={"version": 1, "kind": "bpee", "marker": "initial"}),
+        "unknown type of tokenizer": changed(dragoman={"version": 1, "kind": "bpee", "marker": "initial"}),
         "unknown marker": changed(dragoman={"version": 1, "kind": "bpe", "marker": "middle"}),
         "is damaged: ": changed(merges=[["no", "such"]]),
         "begin with": changed(vocab={"a": 0}, merges=[]),
-        "one after the other": changed(vocab=gap),
+        "not consecutive": changed(vocab=gap),
     }
     for message, text in damaged.items():
         (tmp_path / "tokenizer.json").write_text(text, encoding="utf-8")
@@ -287,8 +287,8 @@ def test_threads_share_a_tokenizer() -> None:
 def test_forked_processes_are_not_warned_and_can_encode() -> None:
     program = """
 import os
-from dragoman.text import learn
-tokenizer = learn(["a ship", "two ships"])
+from dragoman.text import learn_tokenizer
+tokenizer = learn_tokenizer(["a ship", "two ships"])
 tokenizer.encode_batch([str(number) for number in range(1000)])
 child = os.fork()
 if child == 0:

@@ -1,4 +1,4 @@
-"""Text to numbers and back: tokenizers, words, special symbols."""
+"""Text to token ids and back: tokenizers, words, special tokens, framing."""
 
 from dragoman.text.bpe import learn_merges
 from dragoman.text.bpe_dropout import BPEDropout

@@ -1,4 +1,4 @@
-"""Dropout for byte-pair encoding: another segmentation of a sentence each time it is seen."""
+"""BPE dropout: a different segmentation of a sentence each time it is seen."""
 
 from __future__ import annotations
 
@@ -15,207 +15,222 @@ from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS
 from dragoman.text.splitmix import GOLDEN_GAMMA, UInt64Array, splitmix64
 from dragoman.text.tokenizer import Tokenizer
 
-Ids = NDArray[np.int32]
+TokenIds = NDArray[np.int32]
 
-REMEMBERED = 2**17  # words whose segmentations are kept
-TOGETHER = 2**19  # letters that are merged together
-NEVER = np.iinfo(np.int32).max  # the rank of what is no merge
+MAX_CACHED_WORDS = 2**17
+MAX_CELLS = 2**19  # words × characters that are merged at once
+NO_MERGE = np.iinfo(np.int32).max  # rank of a pair that is not a merge
 
 
 class BPEDropout:
-    """Segments words anew, and in every step drops each possible merge with probability ``rate``.
+    """Segments words again, dropping each possible merge with probability `rate` in every step.
 
     Provilkov et al. 2020, “BPE-dropout: simple and effective subword regularization”, algorithm 1.
 
-    It works on numbers: what comes out decodes to the same text as what went in. For speed each word gets a pool of
-    segmentations, the same in every process, from which chance picks one each time, and many rows are done at once.
+    It maps token ids to token ids of the same text. For speed, many rows are processed at once, and each word has a
+    pool of `pool` segmentations, the same in every process, from which one is drawn each time.
     """
 
     def __init__(self, tokenizer: Tokenizer, rate: float, pool: int = 32) -> None:
         if tokenizer.kind != "bpe":
             raise UserError(
-                f"dropout leaves out merges, and a tokenizer of kind {tokenizer.kind!r} has none: learn 'bpe'"
+                f"BPE dropout needs the merges of a 'bpe' tokenizer, but the tokenizer is of type {tokenizer.kind!r}"
             )
         if not 0 <= rate <= 1:
-            raise UserError(f"the rate of dropout must be from 0 to 1, not {rate}")
+            raise UserError(f"the rate of BPE dropout must be from 0 to 1, not {rate}")
         if pool < 1:
-            raise UserError(f"dropout needs a pool of at least 1 segmentation a word, not {pool}")
+            raise UserError(f"BPE dropout needs a pool of at least 1 segmentation per word, not {pool}")
         self.rate, self.pool = rate, pool
         model = json.loads(tokenizer.to_json())["model"]
-        number: dict[str, int] = model["vocab"]
-        whole = {*SPECIAL_TOKENS, *BYTE_TOKENS}  # take part in no merge
-        self._letters = {
-            id_: (id_,) if piece in whole else tuple(number[letter] for letter in piece)
-            for piece, id_ in number.items()
+        ids: dict[str, int] = model["vocab"]
+        atomic = {*SPECIAL_TOKENS, *BYTE_TOKENS}  # part of no merge
+        self._characters = {  # the ids of a token's characters
+            token_id: (token_id,) if token in atomic else tuple(ids[character] for character in token)
+            for token, token_id in ids.items()
         }
-        self._letters |= {tag: (tag,) for tag in tokenizer.tags.values()}
-        # No merge reaches over the edge of a word, so a word can be told by its pieces: these begin one, those end one.
-        self._begins = np.zeros(tokenizer.vocab_size, bool)
-        self._ends = np.zeros(tokenizer.vocab_size, bool)
+        self._characters |= {tag: (tag,) for tag in tokenizer.tags.values()}
+        # No merge crosses a word boundary, so boundaries can be read off tokens: these begin a word, those end one.
+        self._begins_word = np.zeros(tokenizer.vocab_size, bool)
+        self._ends_word = np.zeros(tokenizer.vocab_size, bool)
         initial = tokenizer.marker == "initial"
-        for piece, id_ in number.items():
-            first, last = (piece in whole or not _inside(piece[place]) for place in (0, -1))
-            # A space that joined no piece is still the marker of the word at its side.
-            self._begins[id_] = first and (initial or piece != " ")
-            self._ends[id_] = last and not (initial and piece == " ")
+        for token, token_id in ids.items():
+            first, last = (token in atomic or not _is_word_character(token[position]) for position in (0, -1))
+            # A space that is a token of its own is still the marker of the word next to it.
+            self._begins_word[token_id] = first and (initial or token != " ")
+            self._ends_word[token_id] = last and not (initial and token == " ")
         for tag in tokenizer.tags.values():
-            self._begins[tag] = self._ends[tag] = True
-        self._merges = _Merges(
-            [(number[a], number[b], number[a + b]) for a, b in model["merges"]], tokenizer.vocab_size
-        )
-        self._forget()
+            self._begins_word[tag] = self._ends_word[tag] = True
+        merges = [(ids[left], ids[right], ids[left + right]) for left, right in model["merges"]]
+        self._merges = _MergeTable(merges, tokenizer.vocab_size)
+        self._clear_cache()
 
     def resegment_row(self, ids: Sequence[int] | NDArray[np.integer], rng: np.random.Generator) -> NDArray[Any]:
-        """One row segmented anew."""
+        """Segment one row of token ids again."""
         key = np.array([rng.bit_generator.random_raw()], np.uint64)
         return self(np.asarray(ids, np.int32), np.array([len(ids)]), key)[0]
 
     def __call__(
         self, flat: NDArray[Any], lengths: NDArray[Any], keys: UInt64Array
     ) -> tuple[NDArray[Any], NDArray[Any]]:
-        """Rows one after the other and their lengths → the same segmented anew; a row's key decides its chance."""
+        """Segment rows again.
+
+        Args:
+            flat: the token ids of all rows, one row after the other
+            lengths: the number of tokens of each row
+            keys: a random key for each row, which determines its segmentation
+
+        Returns:
+            The new token ids of all rows, and the new lengths.
+        """
         if not self.rate or not len(flat):
             return flat, lengths
-        begins = np.concatenate(([True], self._ends[flat[:-1]] | self._begins[flat[1:]]))
-        filled = np.flatnonzero(lengths)
-        begins[(np.cumsum(lengths) - lengths)[filled]] = True
-        starts = np.flatnonzero(begins)
+        is_start = np.concatenate(([True], self._ends_word[flat[:-1]] | self._begins_word[flat[1:]]))
+        nonempty = np.flatnonzero(lengths)
+        is_start[(np.cumsum(lengths) - lengths)[nonempty]] = True
+        starts = np.flatnonzero(is_start)
         row = np.repeat(np.arange(len(lengths)), lengths)[starts]
-        words = self._words(flat, starts)
-        place = np.arange(len(starts)) - np.searchsorted(row, row)  # of the word in its row
-        chance = splitmix64(keys[row] + GOLDEN_GAMMA * (place.astype(np.uint64) + np.uint64(1)))
-        chosen = words * self.pool + ((chance >> np.uint64(32)) * np.uint64(self.pool) >> np.uint64(32)).astype(int)
+        words = self._word_indices(flat, starts)
+        index_in_row = np.arange(len(starts)) - np.searchsorted(row, row)
+        random = splitmix64(keys[row] + GOLDEN_GAMMA * (index_in_row.astype(np.uint64) + np.uint64(1)))
+        chosen = words * self.pool + ((random >> np.uint64(32)) * np.uint64(self.pool) >> np.uint64(32)).astype(int)
         begin = self._starts[chosen]
         if (missing := begin < 0).any():
-            self._make(np.unique(chosen[missing]))
+            self._segment(np.unique(chosen[missing]))
             begin = self._starts[chosen]
         sizes = self._sizes[chosen]
         ends = np.cumsum(sizes, dtype=np.int64)
-        found = self._pieces[np.repeat(begin - (ends - sizes), sizes) + np.arange(ends[-1])]
-        return found, np.bincount(row, sizes, len(lengths)).astype(np.int64)
+        tokens = self._tokens[np.repeat(begin - (ends - sizes), sizes) + np.arange(ends[-1])]
+        return tokens, np.bincount(row, sizes, len(lengths)).astype(np.int64)
 
-    def _words(self, flat: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[np.int64]:
-        """The number of every word; new ones get one."""
+    def _word_indices(self, flat: NDArray[Any], starts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the index of every word in the cache, to which new words are added."""
         sizes = np.diff(starts, append=len(flat))
-        inside = np.arange(len(flat)) - np.repeat(starts, sizes)
-        pieces = splitmix64(flat.astype(np.uint64) + GOLDEN_GAMMA * (inside.astype(np.uint64) + np.uint64(1)))
-        marks = splitmix64(np.add.reduceat(pieces, starts) + sizes.astype(np.uint64))  # two words in 2⁶⁴ share one
-        if len(self._letters_of) > REMEMBERED:
-            self._forget()
-        slots = (marks >> np.uint64(44)).astype(np.int64)
-        found = self._slots[slots].astype(np.int64)
-        for at in np.flatnonzero(self._marks[found] != marks).tolist():
-            mark = int(marks[at])
-            number = self._number.get(mark)
-            if number is None:
-                number = self._number[mark] = len(self._letters_of)
-                word = flat[starts[at] : starts[at] + sizes[at]].tolist()
-                self._letters_of.append([letter for id_ in word for letter in self._letters[id_]])
-                self._marks.extend(marks[at : at + 1])
+        offset = np.arange(len(flat)) - np.repeat(starts, sizes)
+        token_hashes = splitmix64(flat.astype(np.uint64) + GOLDEN_GAMMA * (offset.astype(np.uint64) + np.uint64(1)))
+        hashes = splitmix64(np.add.reduceat(token_hashes, starts) + sizes.astype(np.uint64))
+        if len(self._word_characters) > MAX_CACHED_WORDS:
+            self._clear_cache()
+        slots = (hashes >> np.uint64(44)).astype(np.int64)
+        indices = self._slots[slots].astype(np.int64)
+        for n in np.flatnonzero(self._hashes[indices] != hashes).tolist():
+            word_hash = int(hashes[n])
+            index = self._index.get(word_hash)
+            if index is None:
+                index = self._index[word_hash] = len(self._word_characters)
+                word = flat[starts[n] : starts[n] + sizes[n]].tolist()
+                self._word_characters.append([char for token_id in word for char in self._characters[token_id]])
+                self._hashes.extend(hashes[n : n + 1])
                 self._starts.extend(np.full(self.pool, -1))
                 self._sizes.extend(np.zeros(self.pool))
-                self._slots[slots[at]] = number
-            found[at] = number
-        return found
+                self._slots[slots[n]] = index
+            indices[n] = index
+        return indices
 
-    def _forget(self) -> None:
-        self._number: dict[int, int] = {}  # words by their marks
-        self._slots = np.zeros(2**20, np.int32)  # most words by the first bits of their marks, which is faster
-        self._letters_of: list[list[int]] = []
-        self._marks = _Growing(np.uint64)
-        self._starts, self._sizes = _Growing(np.int64), _Growing(np.int32)  # of a word's pool, −1: not yet made
-        self._pieces = _Growing(np.int32)
+    def _clear_cache(self) -> None:
+        self._index: dict[int, int] = {}  # word index by hash
+        self._slots = np.zeros(2**20, np.int32)  # word index by the first bits of the hash: faster, for most words
+        self._word_characters: list[list[int]] = []
+        self._hashes = _GrowingArray(np.uint64)
+        # Where each segmentation of a word's pool starts in `_tokens`, −1: not computed yet; and its length.
+        self._starts, self._sizes = _GrowingArray(np.int64), _GrowingArray(np.int32)
+        self._tokens = _GrowingArray(np.int32)
 
-    def _make(self, wanted: NDArray[np.int64]) -> None:
-        """Segmentations that were asked for, shorter words first: what is merged together has one width."""
+    def _segment(self, wanted: NDArray[np.int64]) -> None:
+        """Compute segmentations (word index · pool + number in the pool), in batches of words of similar length."""
         words, samples = np.divmod(wanted, self.pool)
-        letters = [self._letters_of[word] for word in words.tolist()]
-        keys = splitmix64(self._marks[words] + GOLDEN_GAMMA * (samples.astype(np.uint64) + np.uint64(1)))
-        order = sorted(range(len(letters)), key=lambda n: len(letters[n]))
+        characters = [self._word_characters[word] for word in words.tolist()]
+        keys = splitmix64(self._hashes[words] + GOLDEN_GAMMA * (samples.astype(np.uint64) + np.uint64(1)))
+        order = sorted(range(len(characters)), key=lambda n: len(characters[n]))
         while order:
-            widest = len(letters[order[0]]) + 4
-            some = [n for n in order[: max(1, TOGETHER // widest)] if len(letters[n]) <= widest]
-            order = order[len(some) :]
-            table = np.full((len(some), len(letters[some[-1]])), -1, np.int32)
-            for row, n in zip(table, some):
-                row[: len(letters[n])] = letters[n]
-            pieces, sizes = self._merges.merged(table, keys[some], self.rate)
-            self._starts.room[wanted[some]] = len(self._pieces) + np.cumsum(sizes, dtype=np.int64) - sizes
-            self._sizes.room[wanted[some]] = sizes
-            self._pieces.extend(pieces)
+            max_width = len(characters[order[0]]) + 4
+            batch = [n for n in order[: max(1, MAX_CELLS // max_width)] if len(characters[n]) <= max_width]
+            order = order[len(batch) :]
+            table = np.full((len(batch), len(characters[batch[-1]])), -1, np.int32)
+            for row, n in zip(table, batch):
+                row[: len(characters[n])] = characters[n]
+            tokens, sizes = self._merges.apply(table, keys[batch], self.rate)
+            self._starts.array[wanted[batch]] = len(self._tokens) + np.cumsum(sizes, dtype=np.int64) - sizes
+            self._sizes.array[wanted[batch]] = sizes
+            self._tokens.extend(tokens)
 
 
-class _Growing:
-    """An array that more is put to without copying it each time."""
+class _GrowingArray:
+    """An array with spare capacity, so that appending does not copy it each time."""
 
     def __init__(self, dtype: type[np.generic]) -> None:
-        self.room, self.count = np.zeros(1024, dtype), 0
+        self.array, self.count = np.zeros(1024, dtype), 0
 
     def __len__(self) -> int:
         return self.count
 
-    def __getitem__(self, places: NDArray[np.int64]) -> NDArray[Any]:
-        return self.room[places]
+    def __getitem__(self, indices: NDArray[np.int64]) -> NDArray[Any]:
+        return self.array[indices]
 
-    def extend(self, more: NDArray[Any]) -> None:
-        end = self.count + len(more)
-        if end > len(self.room):
-            self.room = np.resize(self.room, max(end, 2 * len(self.room)))
-        self.room[self.count : end] = more
+    def extend(self, values: NDArray[Any]) -> None:
+        end = self.count + len(values)
+        if end > len(self.array):
+            self.array = np.resize(self.array, max(end, 2 * len(self.array)))
+        self.array[self.count : end] = values
         self.count = end
 
 
-class _Merges:
-    """Which pairs of pieces become one, and in what order."""
+class _MergeTable:
+    """The merges of a tokenizer: (left, right, merged) ids in order of rank."""
 
-    def __init__(self, merges: list[tuple[int, int, int]], size: int) -> None:
-        """`merges` are left, right and both, the first ones first."""
-        left, right, self.both = np.array(merges, np.int64).reshape(-1, 3).T
-        pairs = left * size + right
-        self.size, self.order = size, np.argsort(pairs, kind="stable")
+    def __init__(self, merges: list[tuple[int, int, int]], vocab_size: int) -> None:
+        left, right, self.merged = np.array(merges, np.int64).reshape(-1, 3).T
+        pairs = left * vocab_size + right
+        self.vocab_size, self.order = vocab_size, np.argsort(pairs, kind="stable")
         self.pairs = pairs[self.order]
 
-    def ranks(self, left: Ids, right: Ids) -> Ids:
-        """The ranks of pairs, NEVER where they are no merge."""
+    def ranks(self, left: TokenIds, right: TokenIds) -> TokenIds:
+        """Return the ranks of pairs, `NO_MERGE` for pairs that are not merged."""
         if not len(self.pairs):
-            return np.full(left.shape, NEVER, np.int32)
-        pairs = np.where((left < 0) | (right < 0), -1, left.astype(np.int64) * self.size + right)
-        places = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
-        return np.where(self.pairs[places] == pairs, self.order[places], NEVER).astype(np.int32)
+            return np.full(left.shape, NO_MERGE, np.int32)
+        pairs = np.where((left < 0) | (right < 0), -1, left.astype(np.int64) * self.vocab_size + right)
+        indices = np.minimum(np.searchsorted(self.pairs, pairs), len(self.pairs) - 1)
+        return np.where(self.pairs[indices] == pairs, self.order[indices], NO_MERGE).astype(np.int32)
 
-    def merged(self, pieces: Ids, keys: UInt64Array, rate: float) -> tuple[Ids, Ids]:
-        """N L letters, −1 after them → the pieces of all rows one after the other, and how many each has."""
-        alive, place = np.arange(len(pieces)), np.arange(pieces.shape[1])
-        done = pieces.copy()
-        ranks = self.ranks(pieces[:, :-1], pieces[:, 1:])
+    def apply(self, tokens: TokenIds, keys: UInt64Array, rate: float) -> tuple[TokenIds, TokenIds]:
+        """Merge N words of up to L characters, given as N × L ids padded with −1.
+
+        In each step, the pair with the lowest rank that is not dropped becomes one token, in all words at once.
+
+        Returns:
+            The tokens of all words, one word after the other, and the number of tokens of each word.
+        """
+        active, position = np.arange(len(tokens)), np.arange(tokens.shape[1])
+        done = tokens.copy()
+        ranks = self.ranks(tokens[:, :-1], tokens[:, 1:])
         step = np.uint64(0)
-        while len(alive) and ranks.shape[1]:
+        while len(active) and ranks.shape[1]:
             step += np.uint64(1)
-            chance = splitmix64(
-                keys[alive, None] + GOLDEN_GAMMA * (step * np.uint64(2**32) + place[:-1].astype(np.uint64))
-            )
-            kept = np.where((chance >> np.uint64(11)) * 2.0**-53 < rate, NEVER, ranks)
+            counters = GOLDEN_GAMMA * (step * np.uint64(2**32) + position[:-1].astype(np.uint64))
+            random = splitmix64(keys[active, None] + counters)
+            kept = np.where((random >> np.uint64(11)) * 2.0**-53 < rate, NO_MERGE, ranks)
             best = kept.argmin(1)
             rank = kept[np.arange(len(kept)), best]
-            goes_on = rank < NEVER
-            done[alive[~goes_on]] = pieces[~goes_on]
-            alive, pieces, ranks, best, rank = (x[goes_on] for x in (alive, pieces, ranks, best, rank))
-            rows = np.arange(len(alive))
-            shift = np.minimum(place + (place > best[:, None]), len(place) - 1)  # all behind the pair move up by one
-            pieces = np.take_along_axis(pieces, shift, 1)
-            pieces[:, -1] = -1
-            pieces[rows, best] = self.both[rank]
-            ranks = np.take_along_axis(ranks, np.minimum(shift[:, :-1], len(place) - 2), 1)
-            ranks[:, -1] = NEVER
-            for at in (best - 1, best):
-                inside = (at >= 0) & (at < len(place) - 1)
-                there, at = rows[inside], at[inside]
-                ranks[there, at] = self.ranks(pieces[there, at], pieces[there, at + 1])
-        done[alive] = pieces
-        real = done >= 0
-        return done[real], real.sum(1).astype(np.int32)
+            merges = rank < NO_MERGE
+            done[active[~merges]] = tokens[~merges]
+            active, tokens, ranks, best, rank = (x[merges] for x in (active, tokens, ranks, best, rank))
+            rows = np.arange(len(active))
+            shift = np.minimum(
+                position + (position > best[:, None]), len(position) - 1
+            )  # tokens after the pair move up
+            tokens = np.take_along_axis(tokens, shift, 1)
+            tokens[:, -1] = -1
+            tokens[rows, best] = self.merged[rank]
+            ranks = np.take_along_axis(ranks, np.minimum(shift[:, :-1], len(position) - 2), 1)
+            ranks[:, -1] = NO_MERGE
+            for pair in (best - 1, best):
+                inside = (pair >= 0) & (pair < len(position) - 1)
+                row, pair = rows[inside], pair[inside]
+                ranks[row, pair] = self.ranks(tokens[row, pair], tokens[row, pair + 1])
+        done[active] = tokens
+        is_token = done >= 0
+        return done[is_token], is_token.sum(1).astype(np.int32)
 
 
-def _inside(letter: str) -> bool:
-    """Whether words are made of it: a letter, digit, combining mark, ``_``, or what this Python does not know yet."""
-    return letter.isalnum() or letter == "_" or unicodedata.category(letter) in ("Mn", "Mc", "Me", "Cn")
+def _is_word_character(character: str) -> bool:
+    """Whether words contain it: letters, digits, combining marks, `_`, and characters unknown to this Python."""
+    return character.isalnum() or character == "_" or unicodedata.category(character) in ("Mn", "Mc", "Me", "Cn")

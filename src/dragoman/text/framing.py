@@ -1,4 +1,4 @@
-"""Framing: the symbols that stand around a text when a model reads or writes it."""
+"""Framing: the special tokens around the texts that a model reads and writes."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP
 
 @dataclass(frozen=True)
 class Framing:
-    """A source is `before` x `after`, a target `start` y `end`; what fills a row up is `pad`.
+    """A source is `source_prefix` x `source_suffix`, a target `bos` y `eos`; batches are padded with `pad`.
 
-    A search never writes what is `banned`. The systems learned here use the symbols of `symbols`; checkpoints from
-    elsewhere bring their own numbers, and may want their first written tokens `forced`.
+    The defaults are those of an encoder–decoder. Imported checkpoints have their own token ids.
     """
 
     pad: int = PAD
@@ -20,14 +19,14 @@ class Framing:
     eos: int = EOS
     source_prefix: tuple[int, ...] = ()
     source_suffix: tuple[int, ...] = (EOS,)
-    forced_bos: tuple[int, ...] = ()
-    force_eos_at_limit: bool = False  # is END put behind what reaches the length limit?
-    suppressed: tuple[int, ...] = (PAD, BOS, MASK, SEP, CLS)
+    forced_bos: tuple[int, ...] = ()  # generated first, with probability 1
+    force_eos_at_limit: bool = False  # a target that reaches the length limit gets EOS
+    suppressed: tuple[int, ...] = (PAD, BOS, MASK, SEP, CLS)  # never generated
 
 
-#: an encoder reads x END, its decoder writes START y END
+#: the encoder reads x EOS, the decoder writes BOS y EOS
 ENCODER_DECODER_FRAMING = Framing()
-#: a decoder alone reads START x SEPARATOR and goes on with y END: the separator starts the target
+#: the decoder reads BOS x SEP and continues with y EOS: SEP takes the place of the target's BOS
 DECODER_ONLY_FRAMING = Framing(bos=SEP, source_prefix=(BOS,), source_suffix=())
-#: an encoder alone reads CLASS x SEPARATOR
+#: the encoder reads CLS x SEP
 ENCODER_ONLY_FRAMING = Framing(source_prefix=(CLS,), source_suffix=(SEP,))

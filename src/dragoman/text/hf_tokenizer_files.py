@@ -1,6 +1,6 @@
-"""The folder of a checkpoint from Hugging Face, and what its small files say of a tokenizer's special symbols.
+"""The tokenizer files of a Hugging Face checkpoint folder, and the special tokens that they define.
 
-The files are a stranger's: they are bounded in size, nothing in them is executed, and what is wrong is said.
+The files are untrusted: their sizes are limited, nothing in them is executed, and damage is reported in one sentence.
 """
 
 from __future__ import annotations
@@ -14,29 +14,33 @@ from typing import Any, TypeGuard
 from dragoman.errors import UserError
 
 ROLES = ("pad", "unk", "bos", "eos", "cls", "sep", "mask")
-
-_LONGEST_FILE = 1 << 29
-_LARGEST_NUMBER = 1 << 20
-_OTHERS = ("additional_special_tokens", "extra_special_tokens")  # the second is the newer name for the first
+MAX_TOKENIZER_BYTES = 1 << 29
+MAX_TOKEN_ID = 1 << 20
+ADDITIONAL_KEYS = ("additional_special_tokens", "extra_special_tokens")  # the older and the newer name
 
 
 @dataclass(frozen=True)
 class TokenConfig:
-    """A token that does not come from cutting, and whether it takes the white space on its left and right with it."""
+    """A special or added token; `lstrip` and `rstrip`: it includes the white space on its left or right."""
 
-    name: str
-    left: bool = False
-    right: bool = False
+    content: str
+    lstrip: bool = False
+    rstrip: bool = False
     special: bool = True
 
 
 class TokenizerFiles:
-    """A folder; `settings` is its tokenizer_config.json, `config` the model's own config.json."""
+    """A checkpoint folder.
+
+    Attributes:
+        config: the model's `config.json`
+        settings: `tokenizer_config.json`, empty if the folder has none
+    """
 
     def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
         self.folder, self.config = folder, config
         self.settings = self.json("tokenizer_config.json") if self.has("tokenizer_config.json") else {}
-        self._map = self.json("special_tokens_map.json") if self.has("special_tokens_map.json") else {}
+        self._token_map = self.json("special_tokens_map.json") if self.has("special_tokens_map.json") else {}
 
     def has(self, name: str) -> bool:
         return (self.folder / name).is_file()
@@ -44,13 +48,13 @@ class TokenizerFiles:
     def text(self, name: str) -> str:
         path = self.folder / name
         try:
-            if (size := path.stat().st_size) > _LONGEST_FILE:
+            if (size := path.stat().st_size) > MAX_TOKENIZER_BYTES:
                 raise UserError(f"{path} is too large for a tokenizer: {size:,} bytes")
             return path.read_text(encoding="utf-8")
         except OSError as error:
             raise UserError(f"cannot read {path}: {error.strerror}") from None
         except UnicodeDecodeError:
-            raise UserError(f"{path} is damaged, it is not UTF-8") from None
+            raise UserError(f"{path} is damaged: it is not UTF-8") from None
 
     def json(self, name: str) -> dict[str, Any]:
         try:
@@ -58,70 +62,71 @@ class TokenizerFiles:
         except (ValueError, RecursionError) as error:
             raise UserError(f"{self.folder / name} is damaged, it is not JSON: {error}") from None
         if not isinstance(document, dict):
-            raise UserError(f"{self.folder / name} is damaged: it must be an object of JSON")
+            raise UserError(f"{self.folder / name} is damaged: expected a JSON object")
         return document
 
-    def numbers(self, name: str) -> dict[str, int]:
-        """A vocabulary: pieces and their numbers."""
-        found = self.json(name)
-        if not found or not all(map(is_number, found.values())):
-            raise UserError(f"{self.folder / name} is damaged: it must give a number to every piece")
-        if len({*found.values()}) < len(found):
-            raise UserError(f"{self.folder / name} is damaged: it gives one number to several pieces")
-        return found
+    def vocabulary(self, name: str) -> dict[str, int]:
+        """Read a JSON file that maps tokens to ids."""
+        ids = self.json(name)
+        if not ids or not all(map(is_token_id, ids.values())):
+            raise UserError(f"{self.folder / name} is damaged: expected an id (a number) for every token")
+        if len({*ids.values()}) < len(ids):
+            raise UserError(f"{self.folder / name} is damaged: several tokens have the same id")
+        return ids
 
-    def by_role(self, defaults: Mapping[str, TokenConfig]) -> dict[str, TokenConfig]:
-        """The special tokens that have a role, as the files name them, else as the family does."""
-        found = {}
+    def tokens_by_role(self, defaults: Mapping[str, TokenConfig]) -> dict[str, TokenConfig]:
+        """Return the special tokens with a role (`ROLES`); `defaults` holds for roles that no file defines."""
+        tokens = {}
         for role in ROLES:
             key, default = f"{role}_token", defaults.get(role)
-            values = [place[key] for place in (self.settings, self._map) if key in place]
-            token = token_of(values[0]) if values else default
+            values = [document[key] for document in (self.settings, self._token_map) if key in document]
+            token = parse_token(values[0]) if values else default
             if token:
-                found[role] = default if default and values and values[0] == default.name else token
-        return found
+                tokens[role] = default if default and values and values[0] == default.content else token
+        return tokens
 
-    def others(self) -> Iterator[TokenConfig]:
-        """The special tokens without a role."""
-        for some in [place.get(key) for place in (self.settings, self._map) for key in _OTHERS]:
-            for value in some.values() if isinstance(some, dict) else some if isinstance(some, list) else ():
-                if token := token_of(value):
+    def additional_tokens(self) -> Iterator[TokenConfig]:
+        """Yield the special tokens without a role."""
+        for entry in [document.get(key) for document in (self.settings, self._token_map) for key in ADDITIONAL_KEYS]:
+            for value in entry.values() if isinstance(entry, dict) else entry if isinstance(entry, list) else ():
+                if token := parse_token(value):
                     yield token
 
-    def added(self) -> dict[int, TokenConfig]:
-        """The tokens that were added to the vocabulary later on, by number."""
-        found: dict[int, TokenConfig] = {}
-        if self.has("added_tokens.json"):  # knows nothing of them but names
-            found = {n: TokenConfig(name, special=False) for name, n in self.numbers("added_tokens.json").items()}
+    def added_tokens(self) -> dict[int, TokenConfig]:
+        """Return the tokens that were added to the vocabulary after it was learned, by id."""
+        added: dict[int, TokenConfig] = {}
+        if self.has("added_tokens.json"):  # holds only names and ids
+            ids = self.vocabulary("added_tokens.json")
+            added = {token_id: TokenConfig(content, special=False) for content, token_id in ids.items()}
         listed = self.settings.get("added_tokens_decoder")
         for key, value in listed.items() if isinstance(listed, dict) else ():
-            token = token_of(value)
-            if not token or not key.isdecimal() or not is_number(number := int(key)):
-                raise UserError(f"{self.folder / 'tokenizer_config.json'} is damaged: it adds the token {key!r}")
-            found[number] = token
-        return found
+            token = parse_token(value)
+            if not token or not key.isdecimal() or not is_token_id(token_id := int(key)):
+                raise UserError(f"{self.folder / 'tokenizer_config.json'} is damaged at the added token {key!r}")
+            added[token_id] = token
+        return added
 
-    def roles(self, by_role: Mapping[str, TokenConfig], numbers: Mapping[str, int]) -> dict[str, int]:
-        """The numbers of the symbols by role; where no name is known, the model's configuration may tell."""
-        found: dict[str, int] = {}
+    def role_ids(self, by_role: Mapping[str, TokenConfig], ids: Mapping[str, int]) -> dict[str, int]:
+        """Return the token id of each role; roles without a token may have an id in `config.json`."""
+        role_ids: dict[str, int] = {}
         for role in (*ROLES, "decoder_start"):
-            number = numbers.get(by_role[role].name) if role in by_role else None
-            if number is None:
-                number = self.config.get(f"{role}_token_id")
-                number = number[0] if isinstance(number, list) and number else number
-            if is_number(number):
-                found[role] = number
-        return found
+            token_id = ids.get(by_role[role].content) if role in by_role else None
+            if token_id is None:
+                token_id = self.config.get(f"{role}_token_id")
+                token_id = token_id[0] if isinstance(token_id, list) and token_id else token_id
+            if is_token_id(token_id):
+                role_ids[role] = token_id
+        return role_ids
 
 
-def token_of(value: object) -> TokenConfig | None:
-    """A token that is written as its name, or as an object with its properties."""
+def parse_token(value: object) -> TokenConfig | None:
+    """Parse a token that is written as its name, or as an object with its properties."""
     if isinstance(value, str):
         return TokenConfig(value) if value else None
-    if not isinstance(value, dict) or not isinstance(name := value.get("content"), str) or not name:
+    if not isinstance(value, dict) or not isinstance(content := value.get("content"), str) or not content:
         return None
-    return TokenConfig(name, bool(value.get("lstrip")), bool(value.get("rstrip")), bool(value.get("special", True)))
+    return TokenConfig(content, bool(value.get("lstrip")), bool(value.get("rstrip")), bool(value.get("special", True)))
 
 
-def is_number(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST_NUMBER
+def is_token_id(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < MAX_TOKEN_ID

@@ -1,7 +1,7 @@
-"""The forms in which checkpoints of Hugging Face keep their tokenizers, and how each family's are read.
+"""Tokenizers of Hugging Face checkpoints, family by family.
 
-A folder has ``tokenizer.json``, which says everything, or the files of the family's first program, for which one must
-know the rest: how text is cut, and which numbers the symbols have. What a family does beyond its files is written here.
+A folder has `tokenizer.json`, which is complete, or the files of the family's original implementation. What those files
+leave out (segmentation rules, ids of special tokens) is defined here.
 """
 
 from __future__ import annotations
@@ -9,40 +9,38 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import tokenizers
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from dragoman.errors import UserError
-from dragoman.text import sentencepiece_model as sentencepiece
-from dragoman.text.cutting import HIDDEN, Cutter
-from dragoman.text.hf_tokenizer_files import TokenConfig, TokenizerFiles, is_number, token_of
-from dragoman.text.rewriting import SPACE, rules
-from dragoman.text.sentencepiece_model import CONTROL, UNKNOWN
+from dragoman.text.hf_tokenizer_files import TokenConfig, TokenizerFiles, is_token_id, parse_token
+from dragoman.text.sentencepiece_model import SPACE, SentencePieceModel, SentencePieceSegmenter
 
-# What the symbols are called where no file says so.
+#: prefix of names that replace special tokens in a vocabulary, so that no text is segmented into them; Unicode
+#: guarantees that this code point is never a character
+HIDDEN = "\uffff"
+
+# Names of the special tokens of families whose files do not define them.
 _PLAIN = {"pad": TokenConfig("<pad>"), "unk": TokenConfig("<unk>"), "eos": TokenConfig("</s>")}
 _LLAMA = {"unk": TokenConfig("<unk>"), "bos": TokenConfig("<s>"), "eos": TokenConfig("</s>")}
 _FAIRSEQ = _PLAIN | {
-    "bos": TokenConfig("<s>"),
-    "cls": TokenConfig("<s>"),
-    "sep": TokenConfig("</s>"),
-    "mask": TokenConfig("<mask>", left=True),
+    **{role: TokenConfig(content) for role, content in (("bos", "<s>"), ("cls", "<s>"), ("sep", "</s>"))},
+    "mask": TokenConfig("<mask>", lstrip=True),
 }
 _BERT = {role: TokenConfig(f"[{role.upper()}]") for role in ("pad", "unk", "cls", "sep", "mask")}
 _GPT = {role: TokenConfig("<|endoftext|>") for role in ("unk", "bos", "eos")}
 
-# The families that use a file in the way that is known here.
+# Families, by the `model_type` of config.json, that use a file as implemented here.
 _T5_TYPES = ("t5", "mt5", "umt5", "longt5", "switch_transformers")
 _FAIRSEQ_TYPES = ("mbart", "xlm-roberta")
 _BART_TYPES = ("bart", "roberta", "longformer", "led")
 _GPT_TYPES = ("gpt2", "gpt_neo", "gptj")
 _BERT_TYPES = ("bert", "distilbert", "electra", "mobilebert")
-_NAMES = {
+_DEFAULT_TOKENS = {
     **dict.fromkeys((*_T5_TYPES, "marian"), _PLAIN),
     **dict.fromkeys((*_FAIRSEQ_TYPES, *_BART_TYPES), _FAIRSEQ),
     **dict.fromkeys((*_BERT_TYPES, "roformer"), _BERT),
@@ -50,182 +48,190 @@ _NAMES = {
     **dict.fromkeys(("llama", "mistral", "gemma"), _LLAMA),
 }
 
-_LANGUAGES = (
+_MBART_LANGUAGES = (
     "ar_AR cs_CZ de_DE en_XX es_XX et_EE fi_FI fr_XX gu_IN hi_IN it_IT ja_XX kk_KZ ko_KR lt_LT lv_LV my_MM ne_NP nl_XX "
     "ro_RO ru_RU si_LK tr_TR vi_VN zh_CN"
 )
-_MORE_LANGUAGES = (
+_MBART50_LANGUAGES = (
     "af_ZA az_AZ bn_IN fa_IR he_IL hr_HR id_ID ka_GE km_KH mk_MK ml_IN mn_MN mr_IN pl_PL ps_AF pt_XX sv_SE sw_KE ta_IN "
     "te_IN th_TH tl_XX uk_UA ur_PK xh_ZA gl_ES sl_SI"
 )
 
 
 class MissingTokenizerError(UserError):
-    """There is no tokenizer at all."""
+    """A checkpoint folder has no tokenizer files."""
 
 
 @dataclass(frozen=True)
 class SpecialToken:
-    """A special symbol, and whether it takes the white space on its left and right with it."""
+    """A special token with its id; `lstrip` and `rstrip`: it includes the white space on its left or right."""
 
-    name: str
-    number: int
-    left: bool = False
-    right: bool = False
+    content: str
+    id: int
+    lstrip: bool = False
+    rstrip: bool = False
 
 
 @dataclass(frozen=True)
 class TokenizerComponents:
-    """What a tokenizer is made of."""
+    """What an `ImportedTokenizer` consists of.
+
+    Attributes:
+        library: segments text, unless there is a `segmenter`; joins tokens
+        names: token of each id
+        role_ids: id of each role (`hf_tokenizer_files.ROLES`) that the tokenizer has
+        language_codes: ids of codes such as `>>deu<<`, which are recognized at the beginning of any text (Marian)
+    """
 
     library: tokenizers.Tokenizer
     names: dict[int, str]
-    symbols: list[SpecialToken]
-    roles: dict[str, int]
-    cutter: Cutter | None = None  # cuts instead of the library
-    codes: dict[str, int] = field(default_factory=dict)  # symbols that are found at the beginning of any text
+    special_tokens: list[SpecialToken]
+    role_ids: dict[str, int]
+    segmenter: SentencePieceSegmenter | None = None
+    language_codes: dict[str, int] = field(default_factory=dict)
 
 
-Both = tuple[TokenizerComponents, TokenizerComponents]
+ComponentsPair = tuple[TokenizerComponents, TokenizerComponents]
 
 
-def read(folder: Path, config: Mapping[str, Any]) -> Both:
-    """What the source's and the target's tokenizers are made of; the same object where they are one."""
+def read_components(folder: Path, config: Mapping[str, Any]) -> ComponentsPair:
+    """Read the source's and the target's tokenizer; both are the same object if the checkpoint has only one."""
     files = TokenizerFiles(folder, config)
-    for names, build in _WAYS.items():
+    for names, build in _BUILDERS.items():
         if all(map(files.has, names)):
             return build(files)
-    ways = ", ".join(" with ".join(names) for names in _WAYS)
-    raise MissingTokenizerError(f"{folder} has no tokenizer that is known here; these were looked for: {ways}")
+    expected = ", ".join(" with ".join(names) for names in _BUILDERS)
+    raise MissingTokenizerError(f"{folder} has no supported tokenizer files; expected one of: {expected}")
 
 
 class _SingleFile(TokenizerFiles):
-    """A tokenizer's file on its own: nothing beside it is read."""
+    """A tokenizer file on its own: other files of its folder are ignored."""
 
     def has(self, name: str) -> bool:
         return False
 
 
 def read_sentencepiece(path: Path) -> TokenizerComponents:
-    """What a tokenizer is made of that is a SentencePiece model alone."""
-    model, files = sentencepiece.read(path), _SingleFile(path.parent, {})
-    return _in_order(files, model, [piece.text for piece in model.pieces], [], _LLAMA)[0]
+    """Read a SentencePiece model on its own."""
+    model = SentencePieceModel.read(path)
+    return _sentencepiece(_SingleFile(path.parent, {}), model, model.pieces, _LLAMA, model.special_pieces)
 
 
 def read_document(path: Path) -> dict[str, Any]:
-    """The JSON of a tokenizer's file."""
+    """Read the JSON of a tokenizer file."""
     return _SingleFile(path.parent, {}).json(path.name)
 
 
-def from_document(path: Path, document: dict[str, Any]) -> TokenizerComponents:
-    """What a tokenizer is made of that is a document of the ``tokenizers`` library alone."""
+def components_of_document(path: Path, document: dict[str, Any]) -> TokenizerComponents:
+    """Read a document of the `tokenizers` library on its own."""
     return _from_document(_SingleFile(path.parent, {}), document, {})
 
 
-def _defaults(files: TokenizerFiles, what: str, types: Sequence[str]) -> dict[str, TokenConfig]:
-    """The family's names; other families may mean something else by files of the same name."""
-    found = files.config.get("model_type", types[0])
-    if found not in types:
+def _default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> dict[str, TokenConfig]:
+    """Return the family's special tokens; refuse families that use files of the same name differently."""
+    model_type = files.config.get("model_type", types[0])
+    if model_type not in types:
         raise UserError(
-            f"{files.folder} keeps a tokenizer of {found!r} in {what}, in a way that is not known here: save it as "
-            "tokenizer.json, as transformers does with save_pretrained"
+            f"{files.folder} has a tokenizer of {model_type!r} in {file_names}, which is not supported: save it as "
+            "tokenizer.json with save_pretrained of transformers"
         )
-    return _NAMES[found]
+    return _DEFAULT_TOKENS[model_type]
 
 
-# ---- one document
+# ---- tokenizer.json
 
 
-def _whole(files: TokenizerFiles) -> Both:
-    by_role = files.by_role(_NAMES.get(str(files.config.get("model_type")), {}))
-    parts = _from_document(files, files.json("tokenizer.json"), by_role)
-    return parts, parts
+def _document(files: TokenizerFiles) -> ComponentsPair:
+    by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), {}))
+    components = _from_document(files, files.json("tokenizer.json"), by_role)
+    return components, components
 
 
 def _from_document(
     files: TokenizerFiles, document: dict[str, Any], by_role: Mapping[str, TokenConfig]
 ) -> TokenizerComponents:
-    """A document of the ``tokenizers`` library, as far as it cuts plain text.
-
-    What stands around a text, how long it may get and what it is filled up with are decided elsewhere.
-    """
+    """Read a document of the `tokenizers` library, without framing, truncation and padding: the run does those."""
     origin = f"the tokenizer of {files.folder}"
     document |= dict.fromkeys(("truncation", "padding", "post_processor"))
     try:
         vocabulary, added = document["model"]["vocab"], document.get("added_tokens") or []
-        inside = {one[0]: n for n, one in enumerate(vocabulary)} if isinstance(vocabulary, list) else {**vocabulary}
-        numbers = inside | {token["content"]: token["id"] for token in added}
-        if not all(isinstance(name, str) and is_number(number) for name, number in numbers.items()):
-            raise ValueError("a piece has no name or number")
-        known = {token.name: token for token in (*by_role.values(), *files.others())}
-        for one in added:
-            one["special"] = bool(one["special"]) or one["content"] in known
-        known |= {one["content"]: token for one in added if one["special"] and (token := token_of(one))}
-        hidden = {} if "merges" in document["model"] else {name: inside[name] for name in known if name in inside}
+        ids = {entry[0]: n for n, entry in enumerate(vocabulary)} if isinstance(vocabulary, list) else {**vocabulary}
+        all_ids = ids | {token["content"]: token["id"] for token in added}
+        if not all(isinstance(name, str) and is_token_id(token_id) for name, token_id in all_ids.items()):
+            raise ValueError("a token has no name or no number as its id")
+        special = {token.content: token for token in (*by_role.values(), *files.additional_tokens())}
+        for token in added:
+            token["special"] = bool(token["special"]) or token["content"] in special
+        special |= {t["content"]: parsed for t in added if t["special"] and (parsed := parse_token(t))}
+        hidden = {} if "merges" in document["model"] else {name: ids[name] for name in special if name in ids}
         _hide(document, hidden)
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise UserError(f"{origin} is damaged: {error}") from None
     library = load_library(document, origin)
-    if any(library.token_to_id(one["content"]) != one["id"] for one in document["added_tokens"]):
-        raise UserError(f"{origin} is damaged: its added tokens are not numbered one after the other")
-    names = {number: name for name, number in numbers.items()}
-    return TokenizerComponents(library, names, _symbols(known.values(), numbers), files.roles(by_role, numbers))
+    if any(library.token_to_id(token["content"]) != token["id"] for token in document["added_tokens"]):
+        raise UserError(f"{origin} is damaged: the ids of its added tokens are not consecutive")
+    names = {token_id: name for name, token_id in all_ids.items()}
+    return TokenizerComponents(
+        library, names, _special_tokens(special.values(), all_ids), files.role_ids(by_role, all_ids)
+    )
 
 
-def _hide(document: dict[str, Any], symbols: Mapping[str, int]) -> None:
-    """Gives symbols names that are in no text, for models other than byte pairs would find them there."""
+def _hide(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
+    """Rename tokens to names that no text contains: all models but BPE would find special tokens in a text."""
     model = document["model"]
-    for name, number in symbols.items():
+    for name, token_id in tokens.items():
         if isinstance(model["vocab"], list):
-            model["vocab"][number] = [f"{HIDDEN}{number}", 0.0]
+            model["vocab"][token_id] = [f"{HIDDEN}{token_id}", 0.0]
         else:
-            model["vocab"][f"{HIDDEN}{number}"] = model["vocab"].pop(name)
-    if model.get("unk_token") in symbols:
-        model["unk_token"] = f"{HIDDEN}{symbols[model['unk_token']]}"
-    document["added_tokens"] = [one for one in document.get("added_tokens") or [] if one["content"] not in symbols]
+            model["vocab"][f"{HIDDEN}{token_id}"] = model["vocab"].pop(name)
+    if model.get("unk_token") in tokens:
+        model["unk_token"] = f"{HIDDEN}{tokens[model['unk_token']]}"
+    document["added_tokens"] = [token for token in document.get("added_tokens") or [] if token["content"] not in tokens]
 
 
 def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokenizer:
-    """The library's tokenizer; errors call it ``origin``."""
+    """Load a document of the `tokenizers` library; `origin` names it in error messages."""
     try:
-        _check_tables(document.get("normalizer"))
+        _check_charsmap(document.get("normalizer"))
         return tokenizers.Tokenizer.from_str(json.dumps(document))
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # the library raises nothing more precise, and its panics are no Exceptions
+    except BaseException as error:  # the library raises nothing more precise, and its panics are not Exceptions
         raise UserError(f"{origin} is damaged: {' '.join(str(error).split())}") from None
 
 
-def _check_tables(normalizer: object) -> None:
-    """The library, and the program with it, breaks off at a table of characters that is damaged."""
+def _check_charsmap(normalizer: object) -> None:
+    """Refuse a table of character rules whose length field is wrong: the library would print a stack trace."""
     if isinstance(normalizer, dict):
-        if table := normalizer.get("precompiled_charsmap"):
-            rules(base64.b64decode(table))
-        for one in normalizer.get("normalizers") or ():
-            _check_tables(one)
+        if encoded := normalizer.get("precompiled_charsmap"):
+            table = base64.b64decode(encoded)
+            if not 4 <= int.from_bytes(table[:4], "little") <= len(table) - 4:
+                raise ValueError("its table of character rules has a wrong length")
+        for step in normalizer.get("normalizers") or ():
+            _check_charsmap(step)
 
 
-def _symbols(tokens: Iterable[TokenConfig], numbers: Mapping[str, int]) -> list[SpecialToken]:
-    return [SpecialToken(t.name, numbers[t.name], t.left, t.right) for t in tokens if t.name in numbers]
+def _special_tokens(tokens: Iterable[TokenConfig], ids: Mapping[str, int]) -> list[SpecialToken]:
+    return [SpecialToken(t.content, ids[t.content], t.lstrip, t.rstrip) for t in tokens if t.content in ids]
 
 
-# ---- words and bytes
+# ---- WordPiece and byte-level BPE
 
 
-def _word_pieces(files: TokenizerFiles) -> Both:
-    """BERT: words cut at white space and punctuation, then into the longest pieces (Devlin et al. 2019)."""
-    by_role, settings = files.by_role(_defaults(files, "vocab.txt", _BERT_TYPES)), files.settings
+def _word_piece(files: TokenizerFiles) -> ComponentsPair:
+    """BERT: words split at white space and punctuation, then into the longest pieces (Devlin et al. 2019)."""
+    by_role, settings = files.tokens_by_role(_default_tokens(files, "vocab.txt", _BERT_TYPES)), files.settings
     lines = files.text("vocab.txt").removesuffix("\n").split("\n")
-    vocabulary = {line.rstrip(): number for number, line in enumerate(lines)}
-    unknown = by_role["unk"].name if "unk" in by_role else ""
-    if unknown not in vocabulary:
-        raise UserError(f"{files.folder / 'vocab.txt'} is damaged: it has no {unknown!r} for what is unknown")
-    library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unknown))
-    accents = settings.get("strip_accents")
+    vocabulary = {line.rstrip(): token_id for token_id, line in enumerate(lines)}
+    unk = by_role["unk"].content if "unk" in by_role else ""
+    if unk not in vocabulary:
+        raise UserError(f"{files.folder / 'vocab.txt'} is damaged: it has no token {unk!r} for unknown words")
+    library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unk))
+    strip_accents = settings.get("strip_accents")
     library.normalizer = normalizers.BertNormalizer(
         clean_text=True,
         handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
-        strip_accents=None if accents is None else bool(accents),
+        strip_accents=None if strip_accents is None else bool(strip_accents),
         lowercase=settings.get("do_lower_case") is not False,
     )
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
@@ -233,15 +239,14 @@ def _word_pieces(files: TokenizerFiles) -> Both:
     return _from_library(files, library, by_role)
 
 
-def _byte_level(files: TokenizerFiles) -> Both:
-    """GPT-2, RoBERTa and BART: byte pairs over bytes that are written as letters (Radford et al. 2019, section 2.2)."""
-    by_role = files.by_role(_defaults(files, "vocab.json with merges.txt", (*_GPT_TYPES, *_BART_TYPES)))
+def _byte_level(files: TokenizerFiles) -> ComponentsPair:
+    """GPT-2, RoBERTa and BART: BPE over bytes that are written as letters (Radford et al. 2019, section 2.2)."""
+    by_role = files.tokens_by_role(_default_tokens(files, "vocab.json with merges.txt", (*_GPT_TYPES, *_BART_TYPES)))
     lines = [line for line in files.text("merges.txt").split("\n") if line and not line.startswith("#version")]
     merges = [(left, right) for left, _, right in (line.partition(" ") for line in lines)]
+    vocabulary = files.vocabulary("vocab.json")
     try:
-        model = models.BPE(files.numbers("vocab.json"), merges, continuing_subword_prefix="", end_of_word_suffix="")
-    except UserError:
-        raise
+        model = models.BPE(vocabulary, merges, continuing_subword_prefix="", end_of_word_suffix="")
     except Exception as error:  # the library raises nothing more precise
         raise UserError(f"{files.folder / 'merges.txt'} does not fit vocab.json: {error}") from None
     library = tokenizers.Tokenizer(model)
@@ -250,133 +255,133 @@ def _byte_level(files: TokenizerFiles) -> Both:
     return _from_library(files, library, by_role)
 
 
-def _from_library(files: TokenizerFiles, library: tokenizers.Tokenizer, by_role: Mapping[str, TokenConfig]) -> Both:
-    """A library that was put together here, with the tokens that were added to its vocabulary."""
+def _from_library(
+    files: TokenizerFiles, library: tokenizers.Tokenizer, by_role: Mapping[str, TokenConfig]
+) -> ComponentsPair:
+    """Add the folder's added tokens to a tokenizer of the library."""
     document = json.loads(library.to_str())
     document["added_tokens"] = [
         {
-            "id": number,
-            "content": token.name,
+            "id": token_id,
+            "content": token.content,
             "special": token.special,
-            "lstrip": token.left,
-            "rstrip": token.right,
+            "lstrip": token.lstrip,
+            "rstrip": token.rstrip,
             "single_word": False,
             "normalized": False,
         }
-        for number, token in sorted(files.added().items())
+        for token_id, token in sorted(files.added_tokens().items())
     ]
-    parts = _from_document(files, document, by_role)
-    return parts, parts
+    components = _from_document(files, document, by_role)
+    return components, components
 
 
 # ---- SentencePiece
 
 
-def _marian(files: TokenizerFiles) -> Both:
-    """Marian: a model for each language, whose pieces are numbered by a vocabulary beside them."""
-    by_role = files.by_role(_PLAIN)
-    vocabulary = "target_vocab.json" if files.settings.get("separate_vocabs") else "vocab.json"
-    source = _marian_side(files, files.numbers("vocab.json"), "source.spm", by_role)
-    return source, _marian_side(files, files.numbers(vocabulary), "target.spm", by_role)
+def _marian(files: TokenizerFiles) -> ComponentsPair:
+    """Marian: one model for each language, and a vocabulary file that maps pieces to ids."""
+    target_vocabulary = "target_vocab.json" if files.settings.get("separate_vocabs") else "vocab.json"
+    source = _marian_side(files, files.vocabulary("vocab.json"), "source.spm")
+    return source, _marian_side(files, files.vocabulary(target_vocabulary), "target.spm")
 
 
-def _marian_side(
-    files: TokenizerFiles, numbers: dict[str, int], name: str, by_role: Mapping[str, TokenConfig]
-) -> TokenizerComponents:
-    model = sentencepiece.read(files.folder / name)
-    if "unk" not in by_role or by_role["unk"].name not in numbers:
-        raise UserError(f"the vocabulary of {files.folder / name} is damaged: it has no '<unk>' for what is unknown")
-    placed = [numbers.get(piece.text) for piece in model.pieces]
-    placed[model.unknown] = numbers[by_role["unk"].name]
-    known = {token.name for token in by_role.values()} | {piece.text for piece in model.pieces}
-    others = {piece: number for piece, number in numbers.items() if piece not in known}
-    names = {number: piece for piece, number in numbers.items()}
-    parts = _from_pieces(files, model, names, by_role, placed, others=others)
+def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> TokenizerComponents:
+    by_role, model = files.tokens_by_role(_PLAIN), SentencePieceModel.read(files.folder / file_name)
+    if "unk" not in by_role or by_role["unk"].content not in ids:
+        raise UserError(f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'")
     strip = decoders.Replace(Regex(r"\A\s+|\s+\z"), "")
-    parts.library.decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), strip])
-    codes = {code: n for code, n in numbers.items() if code.startswith(">>") and code.endswith("<<")}
-    return replace(parts, codes=codes)
+    decoder = decoders.Sequence([decoders.Replace(SPACE, " "), decoders.Fuse(), strip])
+    codes = {code: token_id for code, token_id in ids.items() if code.startswith(">>") and code.endswith("<<")}
+    names = {token_id: token for token, token_id in ids.items()}
+    return _sentencepiece(files, model, names, by_role, decoder=decoder, language_codes=codes)
 
 
-def _t5(files: TokenizerFiles) -> Both:
-    """T5: the model's own numbers, then its sentinels, of which the last is the first to be used."""
-    by_role = files.by_role(_defaults(files, "spiece.model", _T5_TYPES))
-    model, extra = sentencepiece.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
-    if not is_number(extra) or extra > 10_000:
+def _t5(files: TokenizerFiles) -> ComponentsPair:
+    """T5: the model's ids, then the sentinels in reverse order."""
+    by_role = files.tokens_by_role(_default_tokens(files, "spiece.model", _T5_TYPES))
+    model, extra = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
+    if not is_token_id(extra) or extra > 10_000:
         raise UserError(f"{files.folder / 'tokenizer_config.json'} is damaged: extra_ids is {extra!r}")
     sentinels = [f"<extra_id_{n}>" for n in range(extra - 1, -1, -1)]
-    return _in_order(files, model, [piece.text for piece in model.pieces], sentinels, by_role)
+    special = [*model.special_pieces, *sentinels]
+    components = _sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special)
+    return components, components
 
 
-def _llama(files: TokenizerFiles) -> Both:
-    """LLaMA: the model's own numbers."""
-    model = sentencepiece.read(files.folder / "tokenizer.model")
+def _llama(files: TokenizerFiles) -> ComponentsPair:
+    """LLaMA: the model's ids."""
+    model = SentencePieceModel.read(files.folder / "tokenizer.model")
     if (prefix := files.settings.get("add_prefix_space")) is not None:
-        model = replace(model, rewriting=replace(model.rewriting, prefix=bool(prefix)))
-    by_role = files.by_role(_NAMES.get(str(files.config.get("model_type")), _LLAMA))
-    return _in_order(files, model, [piece.text for piece in model.pieces], [], by_role)
+        model = model.with_prefix_space(bool(prefix))
+    by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), _LLAMA))
+    components = _sentencepiece(files, model, model.pieces, by_role, model.special_pieces)
+    return components, components
 
 
-def _fairseq(files: TokenizerFiles) -> Both:
-    """mBART and XLM-R: fairseq's four symbols instead of the model's three, and languages and the mask at the end."""
-    defaults = _defaults(files, "sentencepiece.bpe.model", _FAIRSEQ_TYPES)
-    by_role = defaults | files.by_role(defaults)
-    model = sentencepiece.read(files.folder / "sentencepiece.bpe.model")
-    if [piece.kind for piece in model.pieces[:3]] != [UNKNOWN, CONTROL, CONTROL]:
+def _fairseq(files: TokenizerFiles) -> ComponentsPair:
+    """mBART and XLM-R: fairseq's four special tokens instead of the model's three; languages and mask at the end."""
+    defaults = _default_tokens(files, "sentencepiece.bpe.model", _FAIRSEQ_TYPES)
+    by_role = defaults | files.tokens_by_role(defaults)
+    model = SentencePieceModel.read(files.folder / "sentencepiece.bpe.model")
+    if model.special_pieces[:3] != model.pieces[:3]:
         raise UserError(f"{files.folder / 'sentencepiece.bpe.model'} must begin with <unk>, <s> and </s>")
     languages: list[str] = []
     if files.config.get("model_type", "mbart") == "mbart":
-        kind = str(files.settings.get("tokenizer_class") or files.config.get("tokenizer_class"))
-        languages = _LANGUAGES.split() + (_MORE_LANGUAGES.split() if kind.startswith("MBart50") else [])
-    first = [by_role[role].name for role in ("bos", "pad", "eos", "unk")]
-    names = [*first, *(piece.text for piece in model.pieces[3:])]
-    last = [*languages, by_role["mask"].name]
-    return _in_order(files, model, names, last, by_role, [3, 0, 2, *range(4, len(names))])
+        tokenizer_class = str(files.settings.get("tokenizer_class") or files.config.get("tokenizer_class"))
+        languages = _MBART_LANGUAGES.split()
+        languages += _MBART50_LANGUAGES.split() if tokenizer_class.startswith("MBart50") else []
+    first = [by_role[role].content for role in ("bos", "pad", "eos", "unk")]
+    last = [*languages, by_role["mask"].content]
+    components = _sentencepiece(files, model, [*first, *model.pieces[3:], *last], by_role, [*first, *last])
+    return components, components
 
 
-def _in_order(
+def _sentencepiece(
     files: TokenizerFiles,
-    model: sentencepiece.Model,
-    pieces: Sequence[str],
-    more: Sequence[str],
+    model: SentencePieceModel,
+    names: Sequence[str] | dict[int, str],
     by_role: Mapping[str, TokenConfig],
-    placed: Sequence[int] | None = None,
-) -> Both:
-    """Pieces numbered one after the other, and more symbols after them."""
-    placed = range(len(model.pieces)) if placed is None else placed
-    control = [pieces[n] for piece, n in zip(model.pieces, placed) if piece.kind in (UNKNOWN, CONTROL)]
-    parts = _from_pieces(files, model, dict(enumerate([*pieces, *more])), by_role, placed, [*control, *more])
-    return parts, parts
-
-
-def _from_pieces(
-    files: TokenizerFiles,
-    model: sentencepiece.Model,
-    names: dict[int, str],
-    by_role: Mapping[str, TokenConfig],
-    placed: Sequence[int | None],
-    more: Iterable[str] = (),
-    others: Mapping[str, int] = MappingProxyType({}),
+    special: Iterable[str] = (),
+    decoder: decoders.Decoder | None = None,
+    language_codes: Mapping[str, int] | None = None,
 ) -> TokenizerComponents:
-    """A SentencePiece model whose pieces have the numbers `placed`, in a vocabulary of `names`."""
-    known = {token.name: token for token in (*map(TokenConfig, more), *by_role.values(), *files.others())}
-    added = files.added()
-    names |= {number: token.name for number, token in added.items()}
-    known |= {token.name: token for token in added.values() if token.special}
-    numbers = {name: number for number, name in names.items()}
-    found = {token.name: number for number, token in added.items() if token.name not in known}
-    cutter = sentencepiece.cutter(model, placed, max(names) + 1, found, others)
+    """Combine a SentencePiece model with a vocabulary: `names` has the token of each id, `special` the special ones."""
+    tokens = (*map(TokenConfig, special), *by_role.values(), *files.additional_tokens())
+    special_tokens, added = {token.content: token for token in tokens}, files.added_tokens()
+    special_tokens |= {token.content: token for token in added.values() if token.special}
+    names = names if isinstance(names, dict) else dict(enumerate(names))
+    names |= {token_id: token.content for token_id, token in added.items()}
+    ids = {name: token_id for token_id, name in names.items()}
+    model = model.with_user_defined([t.content for t in added.values() if t.content not in special_tokens])
+    unk = ids[by_role["unk"].content if "unk" in by_role and by_role["unk"].content in ids else model.unk_piece]
+    library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=names[unk]))
+    library.decoder = decoder or model.decoder()
     return TokenizerComponents(
-        cutter.library, names, _symbols(known.values(), numbers), files.roles(by_role, numbers), cutter
+        library,
+        names,
+        _special_tokens(special_tokens.values(), ids),
+        files.role_ids(by_role, ids),
+        sentencepiece_segmenter(model, names, special_tokens, unk),
+        dict(language_codes or {}),
     )
 
 
-_WAYS: dict[tuple[str, ...], Callable[[TokenizerFiles], Both]] = {
-    ("tokenizer.json",): _whole,
+def sentencepiece_segmenter(
+    model: SentencePieceModel, names: Mapping[int, str], special: Iterable[str], unk: int
+) -> SentencePieceSegmenter:
+    """Build the segmenter of a vocabulary: special tokens are found in a text only if they are pieces of the model."""
+    text_pieces = {*model.pieces} - {*model.special_pieces}
+    excluded = {*special, *model.special_pieces} - text_pieces
+    return SentencePieceSegmenter(model, {name: n for n, name in names.items() if name not in excluded}, unk)
+
+
+_BUILDERS: dict[tuple[str, ...], Callable[[TokenizerFiles], ComponentsPair]] = {
+    ("tokenizer.json",): _document,
     ("source.spm", "target.spm", "vocab.json"): _marian,
     ("spiece.model",): _t5,
     ("sentencepiece.bpe.model",): _fairseq,
     ("tokenizer.model",): _llama,
     ("vocab.json", "merges.txt"): _byte_level,
-    ("vocab.txt",): _word_pieces,
+    ("vocab.txt",): _word_piece,
 }

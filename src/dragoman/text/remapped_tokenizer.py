@@ -1,4 +1,4 @@
-"""Tokenizers learned elsewhere, for training: their pieces are numbered after Dragoman's own special symbols."""
+"""Imported tokenizers for training new models: their tokens get ids after Dragoman's special tokens."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import UserError
-from dragoman.text import hf_tokenizers as families
+from dragoman.text import hf_tokenizers
 from dragoman.text.imported_tokenizer import IMPORTED_TYPE, NO_TOKEN, ImportedTokenizer, tokenizers_from_folder
 from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
-from dragoman.text.tokenizer import REMAPPED_TYPE, Tokenizer, check_tags
+from dragoman.text.tokenizer import REMAPPED_TYPE, Tokenizer, check_tags, tag_token
 
 ID_OFFSET = len(SPECIAL_TOKENS)
 SENTENCEPIECE_SUFFIXES = (".model", ".spm")
 
 
 class RemappedTokenizer(Tokenizer):
-    """The pieces of a foreign tokenizer, renumbered so that padding, START, END, MASK … have Dragoman's numbers.
+    """An imported tokenizer whose ids are shifted, so that PAD, BOS, EOS, MASK … have Dragoman's ids.
 
-    A foreign tokenizer may lack some of these symbols or use one for two purposes; every system and objective can be
-    trained with an adopted one. Its own special symbols keep a number, but no text contains them.
+    An imported tokenizer may lack some of these tokens, or use one for two purposes; a remapped one can train every
+    system and objective. The imported special tokens keep an id, but no text contains them.
     """
 
     def __init__(self, inner: ImportedTokenizer, tags: Sequence[str] = ()) -> None:
@@ -37,44 +37,42 @@ class RemappedTokenizer(Tokenizer):
         return ID_OFFSET + self.inner.vocab_size + len(self.tags)
 
     def __repr__(self) -> str:
-        return f"AdoptedTokenizer(size={self.vocab_size})"
+        return f"RemappedTokenizer(vocab_size={self.vocab_size})"
 
     def with_tags(self, names: Sequence[str]) -> RemappedTokenizer:
         check_tags(names)
         return RemappedTokenizer(self.inner, list(dict.fromkeys([*self.tags, *names])))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        unknown = self.inner.unk
-        rows = self.inner.encode_batch(texts)
-        return [[UNK if number == unknown else number + ID_OFFSET for number in row] for row in rows]
+        unk, rows = self.inner.unk, self.inner.encode_batch(texts)
+        return [[UNK if token_id == unk else token_id + ID_OFFSET for token_id in row] for row in rows]
 
     def encode_masked(self, text: str, gap: str) -> list[int]:
-        """``encode`` with a mask for every ``mark``."""
         first, *others = self.encode_batch(text.split(gap))
         return [*first, *chain.from_iterable([MASK, *ids] for ids in others)]
 
-    def _inner(self, number: int) -> int:
-        """The foreign number of a piece; a number without a piece for our own symbols."""
-        return number - ID_OFFSET if ID_OFFSET <= number < ID_OFFSET + self.inner.vocab_size else NO_TOKEN
+    def _inner_id(self, token_id: int) -> int:
+        """Return the id in the imported tokenizer; `NO_TOKEN` for Dragoman's special tokens and tags."""
+        return token_id - ID_OFFSET if ID_OFFSET <= token_id < ID_OFFSET + self.inner.vocab_size else NO_TOKEN
 
     def decode(self, ids: Iterable[int]) -> str:
-        text = self.inner.decode(map(self._inner, ids))
-        return text.removeprefix(" ") if self._prefixes else text
+        text = self.inner.decode(map(self._inner_id, ids))
+        return text.removeprefix(" ") if self._keeps_prefix_space else text
 
     @cached_property
-    def _prefixes(self) -> bool:
-        """Whether a space that is put before every text comes back."""
+    def _keeps_prefix_space(self) -> bool:
+        """Whether the imported tokenizer adds a space before each text and does not remove it in decoding."""
         return self.inner.decode(self.inner.encode("a")) == " a"
 
     def tokens(self, ids: Iterable[int]) -> list[str]:
-        names = {number: f"<tag:{name}>" for name, number in self.tags.items()} | dict(enumerate(SPECIAL_TOKENS))
-        return [names.get(number) or self.inner.tokens([self._inner(number)])[0] for number in ids]
+        names = {token_id: tag_token(name) for name, token_id in self.tags.items()} | dict(enumerate(SPECIAL_TOKENS))
+        return [names.get(token_id) or self.inner.tokens([self._inner_id(token_id)])[0] for token_id in ids]
 
     def surface_forms(self) -> list[bytes]:
         return [*[b""] * ID_OFFSET, *self.inner.surface_forms(), *[b""] * len(self.tags)]
 
     def word_ids(self, ids: Iterable[int]) -> list[int]:
-        return self.inner.word_ids(map(self._inner, ids))
+        return self.inner.word_ids(map(self._inner_id, ids))
 
     def to_json(self) -> str:
         document = json.loads(self.inner.to_json())
@@ -82,37 +80,43 @@ class RemappedTokenizer(Tokenizer):
         return json.dumps(document, ensure_ascii=False)
 
     @classmethod
-    def from_document(cls, document: Mapping[str, Any], ours: Mapping[str, Any], origin: str) -> RemappedTokenizer:
-        """The tokenizer of a document that ``to_json`` wrote, and of the field in it that is ours."""
-        inner = ImportedTokenizer.from_document(document, {**ours, "kind": IMPORTED_TYPE}, origin)
-        return cls(inner, [str(name) for name in ours.get("tags", ())])
+    def from_document(cls, document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> RemappedTokenizer:
+        """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages."""
+        inner = ImportedTokenizer.from_document(document, {**fields, "kind": IMPORTED_TYPE}, origin)
+        return cls(inner, [str(name) for name in fields.get("tags", ())])
 
 
 def with_own_special_tokens(tokenizer: Tokenizer) -> Tokenizer:
-    """The tokenizer with Dragoman's special symbols: itself, if it was learned here."""
+    """Return a tokenizer with Dragoman's special tokens; learned tokenizers have them already."""
     return RemappedTokenizer(tokenizer) if isinstance(tokenizer, ImportedTokenizer) else tokenizer
 
 
 def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of source and target from a file (`.model`, `tokenizer.json`) or a Hugging Face folder."""
+    """Open the source's and the target's tokenizer for training.
+
+    Args:
+        path: a SentencePiece model (`.model`, `.spm`), a `tokenizer.json`, or a Hugging Face folder
+    """
+    expected = "name a run, a SentencePiece .model or a Hugging Face tokenizer.json"
     if path.is_dir():
         source, target = tokenizers_from_folder(path)
         first = with_own_special_tokens(source)
         return first, first if target is source else with_own_special_tokens(target)
     if not path.exists():
-        raise UserError(f"{path} does not exist: name a run, a SentencePiece .model or a Hugging Face tokenizer.json")
+        raise UserError(f"{path} does not exist: {expected}")
     if path.suffix in SENTENCEPIECE_SUFFIXES:
-        tokenizer = with_own_special_tokens(ImportedTokenizer(families.read_sentencepiece(path)))
+        tokenizer: Tokenizer = ImportedTokenizer(hf_tokenizers.read_sentencepiece(path))
     elif path.suffix == ".json":
-        tokenizer = with_own_special_tokens(_read_json(path))
+        tokenizer = _read_json(path)
     else:
-        raise UserError(f"{path} is no tokenizer: name a run, a SentencePiece .model or a Hugging Face tokenizer.json")
+        raise UserError(f"{path} is not a tokenizer: {expected}")
+    tokenizer = with_own_special_tokens(tokenizer)
     return tokenizer, tokenizer
 
 
 def _read_json(path: Path) -> Tokenizer:
-    document = families.read_document(path)
+    document = hf_tokenizers.read_document(path)
     model = document.get("model")
     if isinstance(model, dict) and "dragoman" in model:
         return Tokenizer.load(path)
-    return ImportedTokenizer(families.from_document(path, document))
+    return ImportedTokenizer(hf_tokenizers.components_of_document(path, document))

@@ -1,226 +1,146 @@
-"""SentencePiece models: the file read, and text cut as the SentencePiece library cuts it.
+"""SentencePiece models (Kudo and Richardson 2018), read and applied by the `sentencepiece` library.
 
-Kudo and Richardson 2018, “SentencePiece: a simple and language independent subword tokenizer and detokenizer for neural
-text processing”. A text is rewritten (``rewriting``) and then cut as a whole, by unigram scores (Kudo 2018) or byte
-pairs (Sennrich et al. 2016), for which the ``tokenizers`` library is used. The file is a stranger's: every length in it
-is checked before it is used.
+The library is an optional dependency: `pip install 'dragoman[sentencepiece]'`. It segments text exactly as the model's
+authors did, and refuses damaged files.
 """
 
 from __future__ import annotations
 
-import math
+import base64
 import struct
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any
 
-import tokenizers
-from tokenizers import decoders, models
+from tokenizers import decoders
 
 from dragoman.errors import UserError
-from dragoman.text.cutting import HIDDEN, Cutter
-from dragoman.text.rewriting import SPACE, Rewriting, rules
 from dragoman.text.special_tokens import BYTE_TOKENS
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
-UNIGRAM, BYTE_PAIRS = 1, 2
+SPACE = "▁"  # how SentencePiece writes a space
+MAX_MODEL_BYTES = 1 << 24  # larger files are refused before they are read
 
-# No model in use comes near these; a file that goes beyond them is damaged or meant to do harm.
-_LONGEST_FILE = 1 << 24
-_MOST_PIECES = 1 << 20
-_LONGEST_PIECE = 512
-
-
-class Piece(NamedTuple):
-    text: str
-    score: float = 0.0
-    kind: int = NORMAL
+# Types of pieces in SentencePiece's protocol buffer, and its numbers of training algorithms.
+NORMAL, UNKNOWN, USER_DEFINED, BYTE = 1, 2, 4, 6
+UNIGRAM, BPE = 1, 2
 
 
-@dataclass(frozen=True)
-class Model:
-    """What a SentencePiece file holds, as far as it is needed; ids are places in `pieces`."""
+class SentencePieceModel:
+    """A serialized SentencePiece model with the library's processor for it; `origin` names it in error messages."""
 
-    pieces: list[Piece]
-    algorithm: int = UNIGRAM
-    in_bytes: bool = False  # an unknown character is written in bytes
-    rewriting: Rewriting = field(default_factory=Rewriting)
+    def __init__(self, serialized: bytes, origin: str) -> None:
+        try:
+            import sentencepiece
+        except ImportError:
+            raise UserError(
+                f"{origin} is a SentencePiece model, which needs a library: pip install 'dragoman[sentencepiece]'"
+            ) from None
+        self.serialized, self.origin = serialized, origin
+        self.processor = sentencepiece.SentencePieceProcessor()
+        try:
+            if not serialized:
+                raise RuntimeError("it is empty")
+            self.processor.LoadFromSerializedProto(serialized)
+            self.pieces: list[str] = [self.processor.IdToPiece(n) for n in range(self.processor.GetPieceSize())]
+        except (RuntimeError, UnicodeDecodeError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(f"{origin} is not a SentencePiece model, or it is damaged: {reason}") from None
+
+    @classmethod
+    def read(cls, path: Path) -> SentencePieceModel:
+        """Read a `.model` or `.spm` file."""
+        try:
+            if (size := path.stat().st_size) > MAX_MODEL_BYTES:
+                raise UserError(f"{path} is too large for a SentencePiece model: {size:,} bytes")
+            return cls(path.read_bytes(), str(path))
+        except OSError as error:
+            raise UserError(f"cannot read the SentencePiece model {path}: {error.strerror}") from None
 
     @property
-    def unknown(self) -> int:
-        return next(place for place, piece in enumerate(self.pieces) if piece.kind == UNKNOWN)
+    def unk_piece(self) -> str:
+        return self.pieces[self.processor.unk_id()]
+
+    @property
+    def special_pieces(self) -> list[str]:
+        """The pieces that no text contains: unknown and control."""
+        special = (self.processor.IsUnknown, self.processor.IsControl)
+        return [piece for n, piece in enumerate(self.pieces) if any(test(n) for test in special)]
+
+    def decoder(self) -> decoders.Decoder:
+        """The decoder of the `tokenizers` library that joins pieces as SentencePiece does."""
+        steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
+        if self.processor.Normalize("a  a").replace(" ", SPACE) != f"a{SPACE}{SPACE}a":
+            # The model adds a space before a text or collapses spaces: decoding removes one space at the beginning.
+            steps.append(decoders.Strip(" ", 1, 0))
+        return decoders.Sequence(steps)
+
+    def with_user_defined(self, symbols: Sequence[str]) -> SentencePieceModel:
+        """Return the model with more symbols, which are single tokens wherever they occur in a text."""
+        # Protocol buffers are merged by concatenation: repeated fields are appended.
+        added = b"".join(_piece(symbol, 0.0, USER_DEFINED) for symbol in symbols if symbol not in self.pieces)
+        return SentencePieceModel(self.serialized + added, self.origin) if added else self
+
+    def with_prefix_space(self, enabled: bool) -> SentencePieceModel:
+        """Return the model with or without the space that it adds before each text."""
+        return SentencePieceModel(self.serialized + _message(3, _number(3, enabled)), self.origin)
 
 
-def read(path: Path) -> Model:
-    """The model of a ``.model`` or ``.spm`` file."""
-    try:
-        if path.stat().st_size > _LONGEST_FILE:
-            raise UserError(f"{path} is too large for a SentencePiece model: {path.stat().st_size:,} bytes")
-        content = path.read_bytes()
-    except OSError as error:
-        raise UserError(f"cannot read the SentencePiece model {path}: {error.strerror}") from None
-    try:
-        model = parse(content)
-        rules(model.rewriting.table)
-    except ValueError as error:
-        raise UserError(f"{path} is not a SentencePiece model, or it is damaged: {error}") from None
-    return model
+class SentencePieceSegmenter:
+    """Encodes texts with a model whose pieces have the ids of `vocabulary`; other pieces become `unk`.
 
-
-def parse(content: bytes) -> Model:
-    """The model that a file's bytes describe; a ValueError says what is wrong with them.
-
-    A message of protocol buffers is a list of numbered fields; those that are not asked for are passed over.
+    A run of characters that the model does not know is one piece, which the vocabulary may contain (Marian).
     """
-    pieces: list[Piece] = []
-    trainer = normalizer = b""
-    for number, value in _fields(content):
-        if number == 1:
-            pieces.append(_piece(_bytes(value)))
-            if len(pieces) > _MOST_PIECES:
-                raise ValueError(f"it has more than {_MOST_PIECES:,} pieces")
-        elif number == 2:
-            trainer = _bytes(value)
-        elif number == 3:
-            normalizer = _bytes(value)
-    training, normalising = dict(_fields(trainer)), dict(_fields(normalizer))
-    rewriting = Rewriting(
-        _bytes(normalising.get(2, b"")),
-        prefix=bool(_number(normalising.get(3, 1))),
-        collapse=bool(_number(normalising.get(4, 1))),
-        escape=bool(_number(normalising.get(5, 1))),
-        suffix=bool(_number(training.get(24, 0))),
+
+    def __init__(self, model: SentencePieceModel, vocabulary: Mapping[str, int], unk: int) -> None:
+        self.model, self.vocabulary, self.unk = model, vocabulary, unk
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        lookup, unk = self.vocabulary.get, self.unk
+        return [[lookup(piece, unk) for piece in row] for row in self.model.processor.EncodeAsPieces(list(texts))]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"model": base64.b64encode(self.model.serialized).decode(), "unk": self.unk}
+
+
+def model_from_version_1(document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> SentencePieceModel:
+    """Rebuild the model of a tokenizer file that stored pieces and normalization rules apart (format version 1)."""
+    vocabulary, is_bpe = document["vocab"], "merges" in document
+    if is_bpe:  # a merge has the score of the piece that it makes; the score of a single character has no effect
+        merges = [left + right for left, right in document["merges"]]
+        scores = {piece: -float(rank) for rank, piece in enumerate(dict.fromkeys(merges))}
+        pieces = {piece: scores.get(piece, 0.0) for piece in vocabulary}
+    else:
+        pieces = {piece: float(score) for piece, score in vocabulary}
+    symbols, byte_fallback = fields["symbols"], bool(document.get("byte_fallback") or fields["bytes"])
+    special = {*symbols, *BYTE_TOKENS} if byte_fallback else {*symbols}
+    content = _piece("<unk>", 0.0, UNKNOWN)
+    content += b"".join(
+        _piece(piece, score, NORMAL)
+        for piece, score in pieces.items()
+        if piece not in special and not piece.startswith("\uffff")
     )
-    model = Model(pieces, _number(training.get(3, UNIGRAM)), bool(_number(training.get(35, 0))), rewriting)
-    _check(model)
-    return model
+    content += b"".join(_piece(symbol, 0.0, USER_DEFINED) for symbol in symbols)
+    content += b"".join(_piece(token, 0.0, BYTE) for token in BYTE_TOKENS if byte_fallback)
+    prefix, collapse, escape, suffix = map(bool, fields["rewriting"])
+    trainer = _number(3, BPE if is_bpe else UNIGRAM) + _number(24, suffix) + _number(35, byte_fallback)
+    normalizer = _message(2, base64.b64decode(fields["table"])) + _number(3, prefix)
+    normalizer += _number(4, collapse) + _number(5, escape)
+    return SentencePieceModel(content + _message(2, trainer) + _message(3, normalizer), origin)
 
 
-def _check(model: Model) -> None:
-    kinds = [piece.kind for piece in model.pieces]
-    if kinds.count(UNKNOWN) != 1:
-        raise ValueError(f"it must have one piece for what is unknown, not {kinds.count(UNKNOWN)}")
-    if NORMAL not in kinds:
-        raise ValueError("it has no pieces of text")
-    if model.algorithm not in (UNIGRAM, BYTE_PAIRS):
-        raise ValueError("it cuts by words or characters, and only unigram and byte-pair models are known here")
-    if model.algorithm == BYTE_PAIRS and UNUSED in kinds:
-        raise ValueError("some of its byte pairs are switched off, which is not known here")
-    for some in ((NORMAL, USER_DEFINED, UNUSED), (UNKNOWN, CONTROL, BYTE)):
-        texts = [piece.text for piece in model.pieces if piece.kind in some]
-        if len(set(texts)) < len(texts):
-            raise ValueError("a piece is in it twice")
-    if model.in_bytes and {piece.text for piece in model.pieces if piece.kind == BYTE} != {*BYTE_TOKENS}:
-        raise ValueError("it writes unknown characters in bytes, but has not a piece for each of the 256")
+def _piece(text: str, score: float, kind: int) -> bytes:
+    return _message(1, _message(1, text.encode()) + b"\x15" + struct.pack("<f", score) + _number(3, kind))
 
 
-def _piece(content: bytes) -> Piece:
-    fields = dict(_fields(content))
-    text, score = _bytes(fields.get(1, b"")).decode(), fields.get(2, b"\0\0\0\0")
-    if not 0 < len(text) <= _LONGEST_PIECE or text.startswith(HIDDEN):
-        raise ValueError(f"a piece has {len(text):,} characters")
-    if not isinstance(score, bytes) or len(score) != 4 or not math.isfinite(value := struct.unpack("<f", score)[0]):
-        raise ValueError(f"the score of {text!r} is not a number")
-    return Piece(text, value, _number(fields.get(3, NORMAL)))
+def _message(field: int, content: bytes) -> bytes:
+    """A field of a protocol buffer that holds bytes, a string or another message."""
+    return _varint(field << 3 | 2) + _varint(len(content)) + content
 
 
-def _fields(content: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message: their number, and an int (wire type 0) or the bytes of anything else."""
-    place = 0
-    while place < len(content):
-        key, place = _varint(content, place)
-        wire = key & 7
-        if wire == 0:
-            value, place = _varint(content, place)
-            yield key >> 3, value
-            continue
-        if wire == 2:
-            length, place = _varint(content, place)
-        elif wire in (1, 5):
-            length = 8 if wire == 1 else 4
-        else:
-            raise ValueError(f"there is no field of wire type {wire}")
-        if length > len(content) - place:
-            raise ValueError("it ends in the middle of a field")
-        yield key >> 3, content[place : place + length]
-        place += length
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(int(value))
 
 
-def _varint(content: bytes, place: int) -> tuple[int, int]:
-    value = 0
-    for shift in range(0, 70, 7):
-        if place >= len(content):
-            raise ValueError("it ends in the middle of a number")
-        byte = content[place]
-        place += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, place
-    raise ValueError("a number in it has more than 64 bits")
-
-
-def _bytes(value: int | bytes) -> bytes:
-    if isinstance(value, int):
-        raise ValueError("there is a number where text is expected")
-    return value
-
-
-def _number(value: int | bytes) -> int:
-    if isinstance(value, bytes):
-        raise ValueError("there is text where a number is expected")
-    return value
-
-
-def cutter(
-    model: Model,
-    numbers: Sequence[int | None] | None = None,
-    size: int | None = None,
-    symbols: Mapping[str, int] = MappingProxyType({}),
-    others: Mapping[str, int] = MappingProxyType({}),
-) -> Cutter:
-    """Cuts as the model does, into numbers below `size`.
-
-    `numbers` has one for each of the model's pieces, None for those that the vocabulary leaves out; without it pieces
-    are numbered as in the model. `symbols` are found in a text besides those of the model, `others` where the model
-    knows nothing.
-    """
-    numbers = range(len(model.pieces)) if numbers is None else numbers
-    size = len(model.pieces) if size is None else size
-    more = iter(range(size, size + len(model.pieces)))
-    placed = [(piece, next(more) if number is None else number) for piece, number in zip(model.pieces, numbers)]
-    unknown = placed[model.unknown][1]
-    build = _unigram if model.algorithm == UNIGRAM else _byte_pairs
-    library = tokenizers.Tokenizer(build(model, placed, unknown, size))
-    how = model.rewriting
-    steps = [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse()]
-    if how.prefix or how.collapse:
-        steps.append(decoders.Strip(" ", 1, 0))
-    library.decoder = decoders.Sequence(steps)
-    symbols = {piece.text: number for piece, number in placed if piece.kind == USER_DEFINED} | {**symbols}
-    byte = {piece.text: number for piece, number in placed if piece.kind == BYTE}
-    spell = model.in_bytes and model.algorithm == UNIGRAM
-    return Cutter(library, how, unknown, size, symbols, others, [byte[piece] for piece in BYTE_TOKENS] if spell else ())
-
-
-def _unigram(model: Model, placed: list[tuple[Piece, int]], unknown: int, size: int) -> models.Model:
-    last = max(size - 1, *(number for _, number in placed))
-    vocabulary = [(f"{HIDDEN}{number}", 0.0) for number in range(last + 1)]
-    for piece, number in placed:
-        if piece.kind == NORMAL:
-            vocabulary[number] = (piece.text, piece.score)
-    return models.Unigram(vocabulary, unknown)
-
-
-def _byte_pairs(model: Model, placed: list[tuple[Piece, int]], unknown: int, size: int) -> models.Model:
-    """Pairs are joined in the order of the scores of what they make, whichever two pieces make it."""
-    normal = [(piece, number) for piece, number in placed if piece.kind == NORMAL]
-    numbers = {piece.text: number for piece, number in normal}
-    merges = []
-    for (text, _, _), _ in sorted(normal, key=lambda one: -one[0].score):
-        halves = ((text[:place], text[place:]) for place in range(len(text) - 1, 0, -1))
-        merges += [(left, right) for left, right in halves if left in numbers and right in numbers]
-    numbers |= {piece.text: number for piece, number in placed if piece.kind == BYTE}
-    numbers[nobody := f"{HIDDEN}{unknown}"] = unknown
-    return models.BPE(numbers, merges, unk_token=nobody, fuse_unk=True, byte_fallback=model.in_bytes)
+def _varint(value: int) -> bytes:
+    digits = [value >> shift & 0x7F for shift in range(0, max(1, value.bit_length()), 7)]
+    return bytes([*(digit | 0x80 for digit in digits[:-1]), digits[-1]])

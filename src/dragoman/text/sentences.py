@@ -1,4 +1,4 @@
-"""Sentence splitting: a text as sentences, whose translations are joined with the original white space between them."""
+"""Sentence splitting; translations are joined with the white space of the original text between them."""
 
 from __future__ import annotations
 
@@ -6,142 +6,126 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-CLOSING = "\"'”’“»«›)\\]}"
-# a mark that ends sentences where white space follows, or, of scripts that are written without spaces, anywhere
-END = re.compile(rf"[.!?…؟۔।॥።։။។]+[{CLOSING}]*(?=\s)|[。！？｡]+[」』”’）】》{CLOSING}]*")
-PARAGRAPH = re.compile(r"\s*[\n\r\t\v\f\x85\u2028\u2029]\s*")
-OPENING = "\"'„“‚‘«»‹¿¡([{"
-ABBREVIATIONS = {
-    "bzw",
-    "ca",
-    "dr",
-    "etc",
-    "evtl",
-    "gen",
-    "hr",
-    "inc",
-    "jr",
-    "ltd",
-    "mme",
-    "mr",
-    "mrs",
-    "ms",
-    "nr",
-    "prof",
-}
-ABBREVIATIONS |= {"sen", "sr", "sra", "st", "str", "usw", "vgl", "vol", "vs"}
-#: control characters are no text, and count as spaces
-CONTROLS = {code: " " for code in (*range(0x00, 0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
-FULL_WIDTH_ENDS = frozenset("。！？｡」』）】》")
-WITHOUT_SPACES = frozenset({"zh", "ja", "th", "lo", "km", "my"})  # languages
+_OPENING = "\"'„“‚‘«»‹¿¡([{"
+_CLOSING = "\"'”’“»«›)\\]}"
+# A mark ends a sentence if white space follows; the marks of scripts that are written without spaces always do.
+_SENTENCE_END = re.compile(rf"[.!?…؟۔।॥።։။។]+[{_CLOSING}]*(?=\s)|[。！？｡]+[」』”’）】》{_CLOSING}]*")
+_PARAGRAPH_END = re.compile(r"\s*[\n\r\t\v\f\x85\u2028\u2029]\s*")
+_ABBREVIATION = re.compile(
+    "bzw|ca|dr|etc|evtl|gen|hr|inc|jr|ltd|mme|mr|mrs|ms|nr|prof|sen|sr|sra|st|str|usw|vgl|vol|vs", re.IGNORECASE
+)
+#: control characters count as spaces
+_CONTROLS = {code: " " for code in (*range(0x00, 0x20), *range(0x7F, 0xA0)) if chr(code) not in "\t\n\r"}
+_FULL_WIDTH_ENDS = frozenset("。！？｡」』）】》")
+_UNSPACED_LANGUAGES = frozenset({"zh", "ja", "th", "lo", "km", "my"})
 
 
 @dataclass
 class SplitText:
-    """The sentences of a text, and the white space before each of them and after the last."""
+    """The sentences of a text, and its `gaps`: the white space before each sentence and after the last one."""
 
     sentences: list[str] = field(default_factory=list)
     gaps: list[str] = field(default_factory=lambda: [""])
 
-    def add(self, sentence: str, gap: str) -> None:
-        """A sentence and what follows it."""
-        self.sentences.append(sentence)
-        self.gaps.append(gap)
+    def gaps_for_language(self, language: str) -> list[str]:
+        """Return the gaps for translations into a language (a code such as `de` or `zh-Hant`).
 
-    def gaps_for_language(self, target: str) -> list[str]:
-        """The gaps; an empty gap between two sentences becomes a space if the target language has spaces."""
-        space = "" if target.split("-")[0] in WITHOUT_SPACES else " "
+        An empty gap between two sentences becomes a space if the language is written with spaces.
+        """
+        space = "" if language.split("-")[0] in _UNSPACED_LANGUAGES else " "
         return [gap or space if 0 < n < len(self.gaps) - 1 else gap for n, gap in enumerate(self.gaps)]
 
     def gaps_after(self, translations: Sequence[str]) -> list[str]:
-        """The gaps for translations into an unknown language: an empty one becomes a space, but not after 。."""
+        """Return the gaps for translations into an unknown language: an empty one becomes a space, but not after 。."""
         ends = ["", *(text[-1:] for text in translations)]
         inner = range(1, len(self.gaps) - 1)
         return [
-            gap or (" " if n in inner and ends[n] not in FULL_WIDTH_ENDS else "") for n, gap in enumerate(self.gaps)
+            gap or (" " if n in inner and ends[n] not in _FULL_WIDTH_ENDS else "") for n, gap in enumerate(self.gaps)
         ]
 
-    def join(self, translations: Sequence[str], target: str | None = None) -> str:
-        """The text with translations in place of the sentences; `target` is the language code, if it is known.
-
-        Where the source has no space between two sentences, one is inserted if the target language has spaces.
-        """
-        gaps = self.gaps_after(translations) if target is None else self.gaps_for_language(target)
+    def join(self, translations: Sequence[str], language: str | None = None) -> str:
+        """Return the text with translations in place of its sentences; `language` is that of the translations."""
+        gaps = self.gaps_after(translations) if language is None else self.gaps_for_language(language)
         return gaps[0] + "".join(text + gap for text, gap in zip(translations, gaps[1:], strict=True))
+
+    def _add(self, sentence: str, gap: str) -> None:
+        """Append a sentence and the white space after it; white space around the sentence goes to the gaps."""
+        clean = sentence.translate(_CONTROLS)
+        stripped = clean.strip()
+        if not stripped:
+            self.gaps[-1] += sentence + gap
+            return
+        begin = len(clean) - len(clean.lstrip())
+        self.gaps[-1] += sentence[:begin]
+        self.sentences.append(stripped)
+        self.gaps.append(sentence[begin + len(stripped) :] + gap)
 
 
 def split_sentences(text: str, count_tokens: Callable[[str], int], max_tokens: int) -> SplitText:
-    """Split a text into sentences; a sentence of more than `most` tokens is cut at a comma, a space or anywhere.
+    """Split a text into sentences.
 
-    Line breaks and tabs end a sentence. A sentence-final mark does unless a lower-case letter follows. A full stop
-    after one letter, one or two digits or a common abbreviation does not.
+    Line breaks and tabs end a sentence. A sentence-final mark does, unless a lower-case letter follows. A full stop
+    does not after a single letter, one or two digits or a common abbreviation. A sentence with more than `max_tokens`
+    tokens, as counted by `count_tokens`, is split again near its middle: at a comma, a space, or anywhere.
     """
-    found, place = SplitText(), 0
-    for gap in [*PARAGRAPH.finditer(text), None]:
-        paragraph = text[place : gap.start() if gap else len(text)]
-        for sentence, after in _sentences(paragraph):
-            for part, space in _fitting(sentence, after, count_tokens, max_tokens):
-                _add(found, part, space)
+    split, start = SplitText(), 0
+    for gap in [*_PARAGRAPH_END.finditer(text), None]:
+        paragraph = text[start : gap.start() if gap else len(text)]
+        for sentence, space in _split_paragraph(paragraph):
+            for part, part_space in _split_long(sentence, space, count_tokens, max_tokens):
+                split._add(part, part_space)
         if gap:
-            found.gaps[-1] += gap.group()
-            place = gap.end()
-    return found
+            split.gaps[-1] += gap.group()
+            start = gap.end()
+    return split
 
 
 def single_sentence(text: str) -> SplitText:
-    """A text as one sentence."""
-    found = SplitText()
-    _add(found, text, "")
-    return found
+    """Return a text as one sentence."""
+    split = SplitText()
+    split._add(text, "")
+    return split
 
 
-def _add(found: SplitText, sentence: str, gap: str) -> None:
-    """The white space around a sentence belongs to the gaps."""
-    clean = sentence.translate(CONTROLS)
-    inner = clean.strip()
-    if not inner:
-        found.gaps[-1] += sentence + gap
-        return
-    before = len(clean) - len(clean.lstrip())
-    found.gaps[-1] += sentence[:before]
-    found.add(inner, sentence[before + len(inner) :] + gap)
-
-
-def _sentences(paragraph: str) -> list[tuple[str, str]]:
-    """Sentences, each with the white space after it."""
-    found, start = [], 0
-    for mark in END.finditer(paragraph):
+def _split_paragraph(paragraph: str) -> list[tuple[str, str]]:
+    """Split a paragraph into sentences, each with the white space after it."""
+    sentences, start = [], 0
+    for mark in _SENTENCE_END.finditer(paragraph):
         rest = paragraph[mark.end() : mark.end() + 200]
         space = rest[: len(rest) - len(rest.lstrip())]
-        if mark.end() >= len(paragraph) or (space and _goes_on(paragraph[start : mark.start()], mark.group(), rest)):
+        before = paragraph[start : mark.start()]
+        if mark.end() >= len(paragraph) or (space and _is_inside_sentence(before, mark.group(), rest)):
             continue
-        found.append((paragraph[start : mark.end()], space))
+        sentences.append((paragraph[start : mark.end()], space))
         start = mark.end() + len(space)
-    return [*found, (paragraph[start:], "")]
+    return [*sentences, (paragraph[start:], "")]
 
 
-def _goes_on(before: str, mark: str, after: str) -> bool:
-    """Is the mark within a sentence?"""
-    if after.lstrip().lstrip(OPENING)[:1].islower():
+def _is_inside_sentence(before: str, mark: str, after: str) -> bool:
+    """Whether the sentence continues after a mark."""
+    if after.lstrip().lstrip(_OPENING)[:1].islower():
         return True
-    word = (before.rsplit(None, 1) or [""])[-1].lstrip(OPENING).rsplit(".", 1)[-1]
     if mark != ".":
         return False
-    return len(word) == 1 or (word.isdigit() and len(word) <= 2) or word.lower() in ABBREVIATIONS
+    word = (before.rsplit(None, 1) or [""])[-1].lstrip(_OPENING).rsplit(".", 1)[-1]
+    return len(word) == 1 or (word.isdigit() and len(word) <= 2) or bool(_ABBREVIATION.fullmatch(word))
 
 
-def _fitting(sentence: str, after: str, tokens: Callable[[str], int], most: int) -> list[tuple[str, str]]:
-    """A sentence as parts of at most so many tokens, halved as near to the middle as a good place is found."""
-    if len(sentence) < 2 or tokens(sentence) <= most:
-        return [(sentence, after)]
+def _split_long(
+    sentence: str, space: str, count_tokens: Callable[[str], int], max_tokens: int
+) -> list[tuple[str, str]]:
+    """Halve a sentence until no part has more than `max_tokens` tokens; each part comes with the space after it."""
+    if len(sentence) < 2 or count_tokens(sentence) <= max_tokens:
+        return [(sentence, space)]
     middle = len(sentence) // 2
-    places = [match.end() for match in re.finditer(r"[,;:،；：，、](?!\d)", sentence)]
-    places = [place for place in places if abs(place - middle) <= len(sentence) // 4]
-    places = places or [match.start() + 1 for match in re.finditer(r"\s", sentence[1:-1])]
-    place = min(places, key=lambda place: abs(place - middle), default=middle)
-    place = place if 0 < place < len(sentence) else middle
-    second = sentence[place:].lstrip()
-    space = sentence[place : len(sentence) - len(second)]
+    cuts = [match.end() for match in re.finditer(r"[,;:،；：，、](?!\d)", sentence)]
+    cuts = [cut for cut in cuts if abs(cut - middle) <= len(sentence) // 4]
+    cuts = cuts or [match.start() + 1 for match in re.finditer(r"\s", sentence[1:-1])]
+    cut = min(cuts, key=lambda cut: abs(cut - middle), default=middle)
+    cut = cut if 0 < cut < len(sentence) else middle
+    second = sentence[cut:].lstrip()
     if not second:
-        return [(sentence, after)]
-    return _fitting(sentence[:place], space, tokens, most) + _fitting(second, after, tokens, most)
+        return [(sentence, space)]
+    between = sentence[cut : len(sentence) - len(second)]
+    first_parts = _split_long(sentence[:cut], between, count_tokens, max_tokens)
+    return first_parts + _split_long(second, space, count_tokens, max_tokens)

@@ -1,6 +1,7 @@
-"""From words and their counts to the library's models: which pieces there are, and how a word is cut into them.
+"""Learning vocabularies: from word counts to a model of the `tokenizers` library.
 
-Every vocabulary begins with the special symbols and, but for whole words, the 256 bytes; both count in its size.
+Every vocabulary begins with the special tokens and, except for word-level ones, the 256 byte tokens. Both count toward
+its size.
 """
 
 from __future__ import annotations
@@ -19,102 +20,103 @@ from dragoman.errors import UserError
 from dragoman.text.bpe import iterate_merges
 from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS, UNK
 
-# For the unigram learner: how many characters a word is shown before, and in which share of its count.
-_ENDS, _SHARE = 30, 5
+# The unigram trainer sees a word with count c before min(c // _COUNT_PER_END, _MAX_ENDS) artificial characters.
+_MAX_ENDS, _COUNT_PER_END = 30, 5
 
 
 @dataclass(frozen=True)
 class VocabularyLimits:
-    """What bounds a vocabulary: its size, how often a piece must have been seen, the share of characters it covers."""
+    """Limits of a vocabulary: its size, the minimum count of a token, and the share of characters to cover."""
 
     size: int
     min_count: int
     coverage: float
 
 
-def byte(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """Nothing but the 256 bytes: every text can be written, at the price of length (Xue et al. 2022, ByT5)."""
-    return _pair_model([])
+def learn_bytes(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
+    """The 256 bytes only: short vocabulary, long sequences (Xue et al. 2022, ByT5)."""
+    return _bpe_model([])
 
 
-def character(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """The most frequent characters; the others are written in bytes."""
-    return _pair_model(_alphabet(words, limits.coverage)[: _room(limits)])
+def learn_characters(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
+    """The most frequent characters; rarer ones are encoded as bytes."""
+    return _bpe_model(_alphabet(words, limits.coverage)[: _max_learned_tokens(limits)])
 
 
-def byte_pair(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """The characters, and pairs of pieces merged in the order of their frequency (Sennrich et al. 2016)."""
+def learn_bpe(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
+    """Characters, and merged pairs in order of frequency (Sennrich et al. 2016)."""
     alphabet = _alphabet(words, limits.coverage)
-    room = _room(limits, alphabet)
-    pieces = dict.fromkeys(alphabet)
+    max_tokens = _max_learned_tokens(limits, alphabet)
+    tokens = dict.fromkeys(alphabet)
     merges: list[tuple[str, str]] = []
-    for pair, count in iterate_merges(_within(alphabet, words)):
-        # A pair seen once teaches nothing. Two merges can make the same piece, so pieces are counted and not merges.
-        if count < max(2, limits.min_count) or len(pieces) == room:
+    for pair, count in iterate_merges(_split_at_rare_characters(alphabet, words)):
+        # A pair seen once generalizes to nothing. Two merges can give the same token, so tokens are counted.
+        if count < max(2, limits.min_count) or len(tokens) == max_tokens:
             break
         merges.append(pair)
-        pieces["".join(pair)] = None
-    return _pair_model(pieces, merges)
+        tokens["".join(pair)] = None
+    return _bpe_model(tokens, merges)
 
 
-def unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """The pieces under which the words are most probable, p(word) = max over cuts of ∏ p(piece) (Kudo 2018).
+def learn_unigram(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
+    """Tokens that make the words most probable, p(word) = max over segmentations of ∏ p(token) (Kudo 2018).
 
-    The library learns them; its sums differ in the last digits from one time to the next, so scores are rounded.
+    The library learns them. Its sums differ in the last digits from run to run, so scores are rounded.
     """
     alphabet = _alphabet(words, limits.coverage)
-    room = _room(limits, alphabet)
-    counts = _within(alphabet, words)
-    # The library only considers what it sees before different characters, and weighs it by how many different words it
-    # is in: it overlooks a whole word that begins no other one. Hence words are also shown, the more frequent the more
-    # often, before characters that are in no text.
-    ends = [chr(code) for code in range(0xF0000, 0xF0000 + _ENDS)]
-    shown = [word + end for word, count in counts.items() for end in ends[: count // _SHARE]]
-    learner = tokenizers.Tokenizer(models.Unigram())
-    trainer = trainers.UnigramTrainer(vocab_size=room + len({word[-1] for word in shown}), show_progress=False)
-    learner.train_from_iterator(chain(shown, *(repeat(word, count) for word, count in counts.items())), trainer)
-    learned = json.loads(learner.to_str())["model"]["vocab"]
-    # Characters without a probability of their own got the lowest score and a little more each, in no certain order.
+    max_tokens = _max_learned_tokens(limits, alphabet)
+    counts = _split_at_rare_characters(alphabet, words)
+    # The library considers only substrings that occur before different characters, and overlooks a whole word that
+    # begins no other word. Therefore words are repeated, by frequency, before characters that no text contains.
+    ends = [chr(code) for code in range(0xF0000, 0xF0000 + _MAX_ENDS)]
+    extended = [word + end for word, count in counts.items() for end in ends[: count // _COUNT_PER_END]]
+    library = tokenizers.Tokenizer(models.Unigram())
+    vocab_size = max_tokens + len({word[-1] for word in extended})
+    trainer = trainers.UnigramTrainer(vocab_size=vocab_size, show_progress=False)
+    library.train_from_iterator(chain(extended, *(repeat(word, count) for word, count in counts.items())), trainer)
+    learned = json.loads(library.to_str())["model"]["vocab"]
+    # Characters without a probability get the lowest score plus small increments, in an order that varies.
     lowest = min(score for _, score in learned)
-    little = 1e-4 * (len(alphabet) + len(ends))
+    tolerance = 1e-4 * (len(alphabet) + len(ends))
     scored = [
-        (piece, round(lowest if len(piece) == 1 and score < lowest + little else score, 6))
-        for piece, score in learned
-        if piece[-1] not in ends
+        (token, round(lowest if len(token) == 1 and score < lowest + tolerance else score, 6))
+        for token, score in learned
+        if token[-1] not in ends
     ]
-    scored.sort(key=lambda one: (-one[1], one[0]))
-    return models.Unigram([*((piece, 0.0) for piece in SPECIAL_TOKENS + BYTE_TOKENS), *scored], UNK, byte_fallback=True)
+    scored.sort(key=lambda entry: (-entry[1], entry[0]))
+    fixed = [(token, 0.0) for token in SPECIAL_TOKENS + BYTE_TOKENS]
+    return models.Unigram([*fixed, *scored], UNK, byte_fallback=True)
 
 
-def word(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
-    """The most frequent words whole; the others are unknown."""
-    room = limits.size - len(SPECIAL_TOKENS) - 1
-    if room < 1:
-        raise UserError(f"a vocabulary of words needs a size of at least {len(SPECIAL_TOKENS) + 2}, not {limits.size}")
+def learn_word_level(words: Mapping[str, int], limits: VocabularyLimits) -> models.Model:
+    """The most frequent words; all others are unknown."""
+    max_words = limits.size - len(SPECIAL_TOKENS) - 1
+    if max_words < 1:
+        raise UserError(f"a word vocabulary needs a size of at least {len(SPECIAL_TOKENS) + 2}, not {limits.size}")
     frequent = [word for word, count in Counter(words).most_common() if count >= limits.min_count and word != " "]
-    return models.WordLevel(_numbered([*SPECIAL_TOKENS, " ", *frequent[:room]]), unk_token=SPECIAL_TOKENS[UNK])
+    return models.WordLevel(_enumerate([*SPECIAL_TOKENS, " ", *frequent[:max_words]]), unk_token=SPECIAL_TOKENS[UNK])
 
 
 def _alphabet(words: Mapping[str, int], coverage: float) -> list[str]:
-    """The space, and the most frequent characters that together make up the wanted share of the text."""
+    """Return the space and the most frequent characters, which together make up the share `coverage` of the text."""
     counts: Counter[str] = Counter()
     for word, count in words.items():
         for letter in word:
             counts[letter] += count
     del counts[" "]
-    left = counts.total()
-    missing = left * (1 - coverage)
+    remaining = counts.total()
+    uncovered = remaining * (1 - coverage)
     alphabet = [" "]
     for letter, count in counts.most_common():
-        if left <= missing:
+        if remaining <= uncovered:
             break
         alphabet.append(letter)
-        left -= count
+        remaining -= count
     return alphabet
 
 
-def _within(alphabet: Iterable[str], words: Mapping[str, int]) -> Mapping[str, int]:
-    """The words cut at the characters outside the alphabet, which are written in bytes and join no piece."""
+def _split_at_rare_characters(alphabet: Iterable[str], words: Mapping[str, int]) -> Mapping[str, int]:
+    """Split words at characters outside the alphabet: these are encoded as bytes and are part of no token."""
     run = re.compile(f"[{re.escape(''.join(alphabet))}]+")
     counts: Counter[str] = Counter()
     for word, count in words.items():
@@ -123,21 +125,22 @@ def _within(alphabet: Iterable[str], words: Mapping[str, int]) -> Mapping[str, i
     return counts
 
 
-def _room(limits: VocabularyLimits, alphabet: Iterable[str] = ()) -> int:
-    """How many pieces may be learned, characters included."""
+def _max_learned_tokens(limits: VocabularyLimits, alphabet: Iterable[str] = ()) -> int:
+    """Return how many tokens can be learned, characters included."""
     fixed, letters = len(SPECIAL_TOKENS) + len(BYTE_TOKENS), len(list(alphabet))
     if limits.size < fixed + letters:
         raise UserError(
-            f"a vocabulary of size {limits.size} is too small: {len(SPECIAL_TOKENS)} special symbols, {len(BYTE_TOKENS)} bytes and "
-            f"{letters} characters need {fixed + letters}; take a larger size or a smaller coverage"
+            f"a vocabulary of size {limits.size} is too small: {len(SPECIAL_TOKENS)} special tokens, "
+            f"{len(BYTE_TOKENS)} bytes and {letters} characters need {fixed + letters}; use a larger size or a smaller "
+            "coverage"
         )
     return limits.size - fixed
 
 
-def _pair_model(pieces: Iterable[str], merges: Iterable[tuple[str, str]] = ()) -> models.Model:
-    vocabulary = _numbered([*SPECIAL_TOKENS, *BYTE_TOKENS, *pieces])
+def _bpe_model(tokens: Iterable[str], merges: Iterable[tuple[str, str]] = ()) -> models.Model:
+    vocabulary = _enumerate([*SPECIAL_TOKENS, *BYTE_TOKENS, *tokens])
     return models.BPE(vocabulary, list(merges), unk_token=SPECIAL_TOKENS[UNK], byte_fallback=True)
 
 
-def _numbered(pieces: Iterable[str]) -> dict[str, int]:
-    return {piece: number for number, piece in enumerate(pieces)}
+def _enumerate(tokens: Iterable[str]) -> dict[str, int]:
+    return {token: token_id for token_id, token in enumerate(tokens)}

@@ -1,11 +1,11 @@
-"""Whitespace normalisation, applied to text before it is tokenised, in training and in translation alike."""
+"""White space normalization, applied before tokenization, both in training and in translation."""
 
 from __future__ import annotations
 
 import re
 
-# Zero-width space, word joiner and byte-order mark: invisible and without meaning inside a sentence. The zero-width
-# joiner and non-joiner are kept, because they change how letters and emoji are written.
+# Zero-width space, word joiner and byte-order mark have no meaning inside a sentence. The zero-width joiner and
+# non-joiner are kept, because they change how letters and emoji are written.
 _INVISIBLE = re.compile("[\u200b\u2060\ufeff]")
 
 

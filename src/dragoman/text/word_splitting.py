@@ -1,8 +1,7 @@
-"""Words in two senses: as a tokenizer separates them, and as word alignments count them.
+"""Words in two senses: units of tokenization (`split_words`) and units of word alignment (`alignment_words`).
 
-To a tokenizer a word is a run of letters and digits with the marks on them, or one punctuation mark (`words`). Word
-alignments in the Pharaoh format count whitespace tokens, so that “3.5”, “well-known” and “sleeps.” are one word each
-(`alignment_words`).
+For tokenizers, a word is a run of letters and digits with their combining marks, or one punctuation mark. Alignments in
+the Pharaoh format count whitespace tokens, so “3.5”, “well-known” and “sleeps.” are one word each.
 """
 
 from __future__ import annotations
@@ -11,54 +10,53 @@ import re
 import unicodedata
 
 _WORD = re.compile(r"\w+|[^\w\s]")
-_TOKEN = re.compile(r"\S+")
+_WHITESPACE_TOKEN = re.compile(r"\S+")
 
-# the blocks of Thai, Lao, Burmese, Khmer, kana and Han
-_WITHOUT_SPACES = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
-_WITHOUT_SPACES += "\uf900-\ufaff\U00020000-\U0003ffff"
-_UNSPACED = re.compile(f"[{_WITHOUT_SPACES}]")
-_CHARACTER = re.compile(rf"[^\w\s]*(?:[{_WITHOUT_SPACES}]|(?:(?![{_WITHOUT_SPACES}])\w)+)[^\w\s]*")
+# The Unicode blocks of Thai, Lao, Burmese, Khmer, kana and Han, which are written without spaces.
+_UNSPACED_SCRIPTS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
+_UNSPACED_SCRIPTS += "\uf900-\ufaff\U00020000-\U0003ffff"
+_UNSPACED = re.compile(f"[{_UNSPACED_SCRIPTS}]")
+_UNSPACED_WORD = re.compile(rf"[^\w\s]*(?:[{_UNSPACED_SCRIPTS}]|(?:(?![{_UNSPACED_SCRIPTS}])\w)+)[^\w\s]*")
 
 
 def split_words(text: str) -> list[str]:
-    """The words of a text: ``words("Don't go.") == ["Don", "'", "t", "go", "."]``."""
+    """Split a text into words and punctuation marks: `split_words("Don't go.") == ["Don", "'", "t", "go", "."]`."""
     return [text[begin:end] for begin, end in word_spans(text)]
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """Where each word begins and ends: ``text[begin:end]`` for every span gives ``words(text)``."""
+    """Return where each word of `split_words` begins and ends in the text."""
     spans: list[tuple[int, int]] = []
     for match in _WORD.finditer(text):
         begin, end = match.span()
-        if spans and spans[-1][1] == begin and _goes_on(text, spans[-1][0], begin):
+        if spans and spans[-1][1] == begin and _continues_word(text, spans[-1][0], begin):
             begin = spans.pop()[0]
         spans.append((begin, end))
     return spans
 
 
 def alignment_words(text: str) -> list[str]:
-    """The words that alignments count: whitespace tokens, ``alignment_words("Don't go.") == ["Don't", "go."]``.
+    """Split a text into the words that alignments count: `alignment_words("Don't go.") == ["Don't", "go."]`.
 
-    Chinese, Japanese, Thai, Lao, Khmer and Burmese are written without spaces: a text without any white space in one of
-    these scripts counts characters, each with the punctuation that follows it. If it is segmented by spaces, the
-    segments count.
+    Chinese, Japanese, Thai, Lao, Khmer and Burmese are written without spaces: if a text in one of these scripts has no
+    white space, each character with the punctuation after it counts as a word.
     """
     return [text[begin:end] for begin, end in alignment_spans(text)]
 
 
 def alignment_spans(text: str) -> list[tuple[int, int]]:
-    """Where each of `alignment_words` begins and ends."""
-    spans = [match.span() for match in _TOKEN.finditer(text)]
+    """Return where each word of `alignment_words` begins and ends in the text."""
+    spans = [match.span() for match in _WHITESPACE_TOKEN.finditer(text)]
     if len(spans) == 1 and len(_UNSPACED.findall(text)) > 1:
-        return [match.span() for match in _CHARACTER.finditer(text, *spans[0])] or spans
+        return [match.span() for match in _UNSPACED_WORD.finditer(text, *spans[0])] or spans
     return spans
 
 
-def _goes_on(text: str, begin: int, place: int) -> bool:
-    r"""Does the word from `begin` go on at `place`? Python's \w leaves out the marks that combine with letters."""
-    if _is_mark(text[place]):
+def _continues_word(text: str, begin: int, position: int) -> bool:
+    r"""Whether the word from `begin` continues at `position`: Python's \w does not include combining marks."""
+    if _is_mark(text[position]):
         return True
-    return _is_mark(text[place - 1]) and _is_letter(text[begin]) and _is_letter(text[place])
+    return _is_mark(text[position - 1]) and _is_letter(text[begin]) and _is_letter(text[position])
 
 
 def _is_mark(character: str) -> bool:

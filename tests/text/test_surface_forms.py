@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from test_foreign_tokenizer import FAMILIES, TEXTS
+from test_imported_tokenizer import FAMILIES, TEXTS
 
 from dragoman.errors import UserError
 from dragoman.text import learn_tokenizer

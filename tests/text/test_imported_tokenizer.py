@@ -248,7 +248,7 @@ def test_a_run_keeps_it_in_one_file(pair: Pair, tmp_path: Path) -> None:
     ours.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
     assert isinstance(again, ImportedTokenizer)
-    assert (again.kind, again.marker) == ("foreign", "initial")
+    assert (again.kind, again.marker) == ("imported", "initial")
     for name in (
         "vocab_size",
         "pad",
@@ -520,12 +520,12 @@ def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
 def test_a_damaged_run_is_said_in_a_sentence(made: Callable[..., tuple[Path, Config]]) -> None:
     ours = tokenizers_from_folder(*made("t5"))[0]
     for name, value in [
-        *(("names", []), ("symbols", [{}]), ("roles", None), ("codes", {"a": "b"}), ("cutter", {"table": "?"})),
-        *(("cutter", []), ("names", {"x": "y"})),
+        *(("names", []), ("special_tokens", [{}]), ("role_ids", None), ("language_codes", {"a": "b"})),
+        *(("sentencepiece", {"model": "?", "unk": 0}), ("sentencepiece", []), ("names", {"x": "y"})),
     ]:
         document = json.loads(ours.to_json())
         document["model"]["dragoman"][name] = value
-        if name == "cutter" and value == []:
+        if name == "sentencepiece" and value == []:
             document["model"]["dragoman"].pop(name)
         with pytest.raises(UserError, match="damaged"):
             Tokenizer.from_json(json.dumps(document), "this file")

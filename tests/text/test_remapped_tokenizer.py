@@ -80,7 +80,7 @@ def test_our_own_file_is_used_as_it_is(tmp_path: Path) -> None:
 
 def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a\n")
-    with pytest.raises(UserError, match="is no tokenizer"):
+    with pytest.raises(UserError, match="is not a tokenizer"):
         open_tokenizers(tmp_path / "text.txt")
     with pytest.raises(UserError, match="does not exist"):
         open_tokenizers(tmp_path / "none.model")
