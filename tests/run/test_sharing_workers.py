@@ -40,7 +40,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     prepare_run(folder / "run", from_dict(config), lambda text: None)
     Trainer(folder / "run", Display()).train()
     made = load(folder / "run", device="cpu")
-    made.config = replace(made.config, search=replace(made.config.search, tokens=120))  # many batches
+    made.config = replace(made.config, search=replace(made.config.search, batch_tokens=120))  # many batches
     return made
 
 

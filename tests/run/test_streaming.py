@@ -199,7 +199,7 @@ def test_a_journal_that_is_lost_or_damaged_or_of_the_future(output: Path) -> Non
         with pytest.raises(UserError, match="lost or damaged: begin anew with --overwrite"):
             list(places(output, resume=True))
     journal.write_bytes(b'{"version": 9}\n')
-    with pytest.raises(UserError, match="format 9, but only 1 is known"):
+    with pytest.raises(UserError, match="format 9, but only 2 is known"):
         list(places(output, resume=True))
     assert part.read_bytes() == EXPECTED[: part.stat().st_size]
 
@@ -232,7 +232,7 @@ def test_an_output_that_something_else_makes_meanwhile_stays(output: Path) -> No
 def test_a_second_process_is_refused(output: Path) -> None:
     begun = places(output)
     next(begun)
-    for options in ({}, {"go_on": True}, {"overwrite": True}):
+    for options in ({}, {"resume": True}, {"overwrite": True}):
         with pytest.raises(UserError, match="is being written by another process"):
             list(places(output, **options))
     list(begun)

@@ -74,7 +74,7 @@ def test_another_vocabulary_is_refused(runs: list[Run], corpus: Path, tmp_path: 
 
 
 def test_the_least_risk_is_chosen_among_all_that_was_found(runs: list[Run]) -> None:
-    beam = replace(SHORT, size=6, best=6)
+    beam = replace(SHORT, size=6, n_best=6)
     for candidates, references in ((beam, None), (Sample(n_best=8, length_limit=SHORT.length_limit), beam)):
         settings = MinimumBayesRisk(candidates, references, n_best=2)
         found = runs[1].translate(TEXTS, search=settings)
@@ -104,13 +104,15 @@ def test_translations_begin_as_they_are_told(runs: list[Run]) -> None:
         runs[0].translate(TEXTS, search=SHORT, prefixes=["", ""])
     with pytest.raises(UserError, match=r"to begin with \d+ tokens, but may have no more than 2"):
         runs[0].translate(
-            TEXTS, search=replace(SHORT, length=LengthLimit(0, 3, 3)), prefixes=["der alte Hund schläft", "", "", ""]
+            TEXTS,
+            search=replace(SHORT, length_limit=LengthLimit(0, 3, 3)),
+            prefixes=["der alte Hund schläft", "", "", ""],
         )
 
 
 def test_phrases_are_required_and_forbidden(runs: list[Run]) -> None:
     required = [["Hund"], ["alte Katze", "sieht"], [], []]
-    found = runs[0].translate(TEXTS, search=replace(SHORT, length=LengthLimit(0, 14, 14)), include=required)
+    found = runs[0].translate(TEXTS, search=replace(SHORT, length_limit=LengthLimit(0, 14, 14)), include=required)
     for one, phrases in zip(found, required):
         assert all(phrase in one.text for phrase in phrases)
     written = {word for one in runs[0].translate(TEXTS, search=SHORT) for word in one.text.split() if word.isalpha()}
