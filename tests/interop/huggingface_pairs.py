@@ -80,7 +80,7 @@ class Pair:
     @property
     def closed(self) -> bool:
         """Is END put behind what the limit cuts off?"""
-        return self.checkpoint.search.get("forced_eos_token_id") is not None
+        return self.checkpoint.generation.get("forced_eos_token_id") is not None
 
     @property
     def symbols(self) -> SpecialTokens:

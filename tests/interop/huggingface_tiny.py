@@ -194,6 +194,6 @@ def close_encoder(model: Any, mine: Any, kinds: int = 1, placed: bool = True, pa
         settings = {"position_ids": positions(real)} if placed else {}
         expected = model(input_ids=ids, attention_mask=real.long(), token_type_ids=types, **settings)[0]
         tokens, lengths, there = to_the_left(ids, real)
-        logits = mine(tokens, lengths, types=to_the_left(types, real)[0])
+        logits = mine(tokens, lengths, token_types=to_the_left(types, real)[0])
         expected = expected if expected.dim() == 3 else expected[..., None]
         torch.testing.assert_close(logits[there], expected[real], **TOLERANCE)

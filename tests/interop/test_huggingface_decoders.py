@@ -125,4 +125,4 @@ def test_several_ends(tmp_path: Path) -> None:
     checkpoint, _ = read(model, tmp_path)
     assert checkpoint.framing.eos == 7
     assert checkpoint.framing.pad == 5
-    assert checkpoint.search["eos_token_id"] == [7, 8]
+    assert checkpoint.generation["eos_token_id"] == [7, 8]

@@ -64,7 +64,7 @@ def test_random_settings(name: str, seed: int, wish: dict[str, Any]) -> None:
         "min_new_tokens": wish["least"],
         "no_repeat_ngram_size": wish["no_repeat"],
     }
-    ours = {"banned": bad, "least": wish["least"], "no_repeat": wish["no_repeat"]}
+    ours = {"banned": bad, "least": wish["least"], "no_repeat_ngram_size": wish["no_repeat"]}
     assert_same(models.search(wish["longest"], **ours, size=1), models.generate(wish["longest"], 1, **shared)[0], None)
     beam = {"length_penalty": wish["alpha"], "early_stopping": wish["early"]}
     found, said = models.generate(wish["longest"], wish["beams"], wish["best"], **shared, **beam)
@@ -72,7 +72,7 @@ def test_random_settings(name: str, seed: int, wish: dict[str, Any]) -> None:
         wish["longest"],
         **ours,
         size=wish["beams"],
-        best=wish["best"],
+        n_best=wish["best"],
         length_penalty=wish["alpha"],
         early_stopping=wish["early"],
         unfinished="beside",
@@ -94,7 +94,9 @@ def test_their_lengths_count_the_start() -> None:
     for name in ("marian", "t5"):
         models = made(name)
         found, said = models.generate(9, 4, max_new_tokens=None, max_length=10, min_length=6, length_penalty=0.0)
-        ours = models.search(9, least=5, size=4, best=4, length_penalty=0.0, early_stopping=False, unfinished="beside")
+        ours = models.search(
+            9, least=5, size=4, n_best=4, length_penalty=0.0, early_stopping=False, unfinished="beside"
+        )
         assert_same(ours, found, said.sequences_scores)
         assert min(len(tokens) for some in found for tokens, _ in some) >= 5
 
@@ -126,7 +128,7 @@ def test_what_targets_begin_with_is_free_there_and_costs_here(name: str, beams: 
         LONGEST, beams, decoder_input_ids=begun, max_new_tokens=LONGEST - 2, length_penalty=0.0
     )
     wish = {"prefix": prefix, "prefix_length": torch.full_like(lengths, 2)}
-    beam = {"size": beams, "best": beams, "length_penalty": 0.0, "early_stopping": False, "unfinished": "beside"}
+    beam = {"size": beams, "n_best": beams, "length_penalty": 0.0, "early_stopping": False, "unfinished": "beside"}
     ours = models.search(LONGEST, [ForcedPrefix()], wish, **(beam if beams > 1 else {"size": 1}))
     assert plain(ours) == found
     if beams > 1:
@@ -139,7 +141,7 @@ def test_their_ngrams_count_the_start_and_a_prompt() -> None:
     models = made("bart")
     assert models.symbols.bos == models.symbols.eos
     found, said = models.generate(9, 3, no_repeat_ngram_size=1, length_penalty=1.0)
-    beam = {"size": 3, "best": 3, "no_repeat": 1, "early_stopping": False, "unfinished": "beside"}
+    beam = {"size": 3, "n_best": 3, "no_repeat_ngram_size": 1, "early_stopping": False, "unfinished": "beside"}
     assert_same(models.search(9, least=9, **beam), found, said.sequences_scores)
     assert plain(models.search(9, **beam)) != found
     models = made("llama")
@@ -168,7 +170,7 @@ def test_bad_words_are_forbidden_phrases_where_every_token_is_a_word(name: str) 
     never = ForbiddenPhrases(
         tokenizer, [" ".join(f"w{token}" for token in one) for one in bad], models.symbols, VOCABULARY
     )
-    ours = models.search(LONGEST, [never], size=3, best=3, early_stopping=False, unfinished="beside")
+    ours = models.search(LONGEST, [never], size=3, n_best=3, early_stopping=False, unfinished="beside")
     assert_same(ours, found, said.sequences_scores)
 
 
@@ -177,7 +179,7 @@ def test_an_end_that_may_not_come_in_time() -> None:
     models = made("marian-open")
     found, said = models.generate(6, 3, min_new_tokens=6, length_penalty=1.0)
     assert not any(finished for some in found for _, finished in some)
-    beam = {"size": 3, "best": 3, "early_stopping": False, "unfinished": "beside"}
+    beam = {"size": 3, "n_best": 3, "early_stopping": False, "unfinished": "beside"}
     assert_same(models.search(6, banned=[models.symbols.eos], **beam), found, said.sequences_scores)
     assert any(one.finished for some in models.search(6, least=6, **beam) for one in some)
 
@@ -187,5 +189,5 @@ def test_where_there_are_fewer_than_were_asked_for() -> None:
     models = made("bart")
     _, said = models.generate(1, 2)
     assert said.sequences_scores.tolist() == [0.0, -1e9] * len(LENGTHS)
-    ours = models.search(1, size=2, best=2, early_stopping=False, unfinished="beside")
+    ours = models.search(1, size=2, n_best=2, early_stopping=False, unfinished="beside")
     assert plain(ours) == [[([], True)]] * len(LENGTHS)

@@ -135,11 +135,11 @@ def test_an_imported_t5_fills_gaps_with_its_own_sentinels(tmp_path: Path, monkey
     numbers = fast.convert_tokens_to_ids(sentinels)
     asked = []
 
-    def find(settings, writer, given):  # type: ignore[no-untyped-def]
-        asked.append((given.source[0].tolist(), set(writer.symbols.banned)))
+    def decode(settings, writer, given):  # type: ignore[no-untyped-def]
+        asked.append((given.source[0].tolist(), set(writer.symbols.suppressed)))
         return [[Hypothesis([numbers[0], *run.target_tokenizer.encode("b"), numbers[1]], -1.0, -1.0, True)]]
 
-    monkeypatch.setattr(filling, "find", find)
+    monkeypatch.setattr(filling, "decode", decode)
     assert run.fill(["a <mask> c"], top_k=1)[0].text == "a b c"
     assert asked[0][0] == fast("a <extra_id_0> c").input_ids
     assert not asked[0][1] & set(numbers)
@@ -236,7 +236,7 @@ def test_languages_of_mbart(tmp_path: Path) -> None:
 def test_a_tokenizer_with_more_pieces_than_embeddings(tmp_path: Path) -> None:
     bart(vocab_size=26).save_pretrained(tmp_path / "bart")
     add_tokenizer(tmp_path / "bart")
-    with pytest.raises(UserError, match="numbers 27 pieces, but the model has embeddings for 26 alone"):
+    with pytest.raises(UserError, match="has 27 tokens, but the model has only 26 embeddings"):
         imported(tmp_path / "bart", tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["bart"]
 
@@ -299,7 +299,7 @@ def test_the_command_says_what_it_made(tmp_path: Path) -> None:
     assert dragoman.load(tmp_path / "run", device="cpu").config.search == SearchDefaults(
         beam_size=1,
         early_stopping=False,
-        rank_unfinished="beside",
+        rank_unfinished="by_score",
         no_repeat_ngram_size=3,
         length_ratio=2.0,
         length_offset=20,

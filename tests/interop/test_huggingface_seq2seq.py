@@ -104,7 +104,7 @@ def test_marian_as_it_is_published(tmp_path: Path) -> None:
     checkpoint, mine = built(tmp_path)
     close_seq2seq(model, mine)
     assert checkpoint.framing.suppressed == (1,)
-    assert (checkpoint.search["num_beams"], checkpoint.search["max_length"]) == (6, 512)
+    assert (checkpoint.generation["num_beams"], checkpoint.generation["max_length"]) == (6, 512)
 
 
 def test_marians_symbols(tmp_path: Path) -> None:
@@ -114,9 +114,9 @@ def test_marians_symbols(tmp_path: Path) -> None:
     model.generation_config.max_length = 512
     checkpoint, _ = read(model, tmp_path)
     assert checkpoint.framing == Framing(20, 20, 3, source_prefix=(), source_suffix=(3,), suppressed=(20,))
-    assert checkpoint.search["num_beams"] == 6
-    assert checkpoint.search["max_length"] == 512
-    assert checkpoint.search["bad_words_ids"] == [[20], [4, 5]]
+    assert checkpoint.generation["num_beams"] == 6
+    assert checkpoint.generation["max_length"] == 512
+    assert checkpoint.generation["bad_words_ids"] == [[20], [4, 5]]
     assert checkpoint.system == "transformer"
 
 

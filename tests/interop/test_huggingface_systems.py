@@ -31,7 +31,7 @@ def test_bert(tmp_path: Path) -> None:
 def test_roberta(tmp_path: Path) -> None:
     """Theirs keeps a vector for the one kind of segment that there is."""
     theirs = published(roberta(type_vocab_size=1, max_position_embeddings=15), tmp_path)
-    assert SYSTEMS["roberta"].spec(WORDS, **SIZES) == replace(theirs, types=0)
+    assert SYSTEMS["roberta"].spec(WORDS, **SIZES) == replace(theirs, token_types=0)
 
 
 def test_electra(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Run folders and specs written by an earlier version still open, and mean the same.
 
-`folders/` holds four small runs, `specs.json` and `specs_base.json` the specs of all systems in the sizes tiny and base,
+`folders/` holds four small runs, `specs.json` and `specs_base.json` the specs of all systems in sizes tiny and base,
 `expected.json` the scores that the earlier version gave to some translations.
 """
 

@@ -233,7 +233,7 @@ def with_masks(tokenizer: Tokenizer, text: str) -> list[int]:
 def with_sentinels(tokenizer: Tokenizer, text: str, sentinels: Sequence[int]) -> list[int]:
     """The ids of a text with a sentinel for each gap, in order."""
     numbers = iter(sentinels)
-    if "<extra_id_0>" in getattr(tokenizer, "symbols", {}):  # an imported tokenizer, which knows them by name
+    if "<extra_id_0>" in getattr(tokenizer, "special_token_ids", {}):  # an imported tokenizer, which knows them by name
         return tokenizer.encode(_numbered(text), symbols=True)  # type: ignore[call-arg]
     return [next(numbers) if token == tokenizer.mask else token for token in with_masks(tokenizer, text)]
 

@@ -1,16 +1,23 @@
-"""Marian, BART and mBART: encoder–decoders of one build."""
+"""Marian, BART and mBART: Transformer encoder–decoders with the same modules."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dragoman.interop.huggingface.conversion import Conversion, tables
-from dragoman.interop.huggingface.hf_config import Settings
-from dragoman.interop.huggingface.weights import Origin, Stored, layer, without_first
+from dragoman.interop.huggingface.conversion import (
+    EMBEDDING_TABLES,
+    Conversion,
+    exact_patterns,
+    find_embedding_tables,
+    prefixed,
+    without_first_rows,
+)
+from dragoman.interop.huggingface.hf_config import HFConfig
+from dragoman.interop.huggingface.safetensors_weights import StoredWeights
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.embedding import Embedding
-from dragoman.parts.feedforward import Activation, FeedForward
+from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned, Sinusoidal
@@ -19,159 +26,139 @@ from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
 from dragoman.text.framing import Framing
 
-OFFSET = 2  # the first rows of BART's tables of positions, which no position uses
+UNUSED_POSITION_ROWS = 2  # at the beginning of BART's position tables
+SIDES = ("encoder", "decoder")
 
 
 @dataclass(frozen=True)
-class Build:
-    """In what the three differ."""
+class BartFamily:
+    """The differences between the families."""
 
     system: str
-    pre_norm: bool  # and one more norm at the end of either stack
-    input_norm: bool
-    learned: bool  # positions
-    start: int | None  # the decoder's first symbol where the configuration has none
+    vocab_size: int
     pad: int
-    end: int
+    eos: int
+    decoder_start: int | None = None  # EOS if the configuration has no decoder_start_token_id
+    bos_before_source: bool = False
+    pre_norm: bool = False  # norms in the residual branches and at the end of each stack
+    learned_positions: bool = True  # and a norm after the embeddings; sinusoids and no norm otherwise
 
 
-MARIAN = Build("transformer", pre_norm=False, input_norm=False, learned=False, start=58100, pad=58100, end=0)
-BART = Build("bart", pre_norm=False, input_norm=True, learned=True, start=2, pad=1, end=2)
-MBART = Build("bart", pre_norm=True, input_norm=True, learned=True, start=None, pad=1, end=2)
+MARIAN = BartFamily("transformer", 58101, pad=58100, eos=0, decoder_start=58100, learned_positions=False)
+BART = BartFamily("bart", 50265, pad=1, eos=2, decoder_start=2, bos_before_source=True)
+MBART = BartFamily("bart", 50265, pad=1, eos=2, pre_norm=True)
+
+#: modules of a stack after `encoder.` or `decoder.`
+BART_STACK_MODULES = {
+    "position.table": "embed_positions",
+    "input_norm": "layernorm_embedding",
+    "norm": "layer_norm",
+    "layers.*.0.body.project": "layers.*.self_attn.{q_proj,k_proj,v_proj}",
+    "layers.*.0.body.output": "layers.*.self_attn.out_proj",
+    "layers.*.0.norm": "layers.*.self_attn_layer_norm",
+}
+BART_MODULES = {
+    **prefixed("encoder.", BART_STACK_MODULES),
+    "encoder.layers.*.1.body.widen": "encoder.layers.*.fc1",
+    "encoder.layers.*.1.body.narrow": "encoder.layers.*.fc2",
+    "encoder.layers.*.1.norm": "encoder.layers.*.final_layer_norm",
+    **prefixed("decoder.", BART_STACK_MODULES),
+    "decoder.layers.*.1.body.query": "decoder.layers.*.encoder_attn.q_proj",
+    "decoder.layers.*.1.body.project": "decoder.layers.*.encoder_attn.{k_proj,v_proj}",
+    "decoder.layers.*.1.body.output": "decoder.layers.*.encoder_attn.out_proj",
+    "decoder.layers.*.1.norm": "decoder.layers.*.encoder_attn_layer_norm",
+    "decoder.layers.*.2.body.widen": "decoder.layers.*.fc1",
+    "decoder.layers.*.2.body.narrow": "decoder.layers.*.fc2",
+    "decoder.layers.*.2.norm": "decoder.layers.*.final_layer_norm",
+    "output.bias": "final_logits_bias",
+}
 
 
-def marian(settings: Settings, stored: Stored) -> Conversion:
-    share = settings.flag("share_encoder_decoder_embeddings", True)
-    return _read(settings, stored, MARIAN, share)
-
-
-def bart(settings: Settings, stored: Stored) -> Conversion:
-    return _read(settings, stored, BART, share=True)
-
-
-def mbart(settings: Settings, stored: Stored) -> Conversion:
-    return _read(settings, stored, MBART, share=True)
-
-
-def _read(settings: Settings, stored: Stored, build: Build, share: bool) -> Conversion:
-    _expect(settings, build)
-    width = settings.whole("d_model", 1024, "hidden_size")
-    tie = settings.flag("tie_word_embeddings", True)
-    table = tables(stored, share, tie)
-    source_size = settings.whole("vocab_size", 58101 if build is MARIAN else 50265)
-    target_size = settings.whole("decoder_vocab_size", source_size) if build is MARIAN else source_size
+def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a checkpoint of the family."""
+    _check_supported(hf, family)
+    share = family is not MARIAN or hf.boolean("share_encoder_decoder_embeddings", True)
+    tie = hf.boolean("tie_word_embeddings", True)
+    tables = find_embedding_tables(weights, share, tie)
+    dim, vocab_size = hf.integer("d_model", 1024, "hidden_size"), hf.integer("vocab_size", family.vocab_size)
+    target_vocab_size = hf.integer("decoder_vocab_size", vocab_size) if family is MARIAN else vocab_size
     spec = EncoderDecoder(
-        width,
-        source_size,
-        source_size if share and tie else target_size,
-        encoder=_stack(settings, build, "encoder"),
-        decoder=_stack(settings, build, "decoder"),
-        embedding=Embedding(scaled=settings.flag("scale_embedding", False)),
-        shared_embeddings=table.shared,
-        tied_embeddings=table.tied,
-        initialization=Normal(settings.number("init_std", 0.02)),
+        dim,
+        vocab_size,
+        vocab_size if share and tie else target_vocab_size,
+        encoder=_stack(hf, family, "encoder"),
+        decoder=_stack(hf, family, "decoder"),
+        embedding=Embedding(scaled=hf.boolean("scale_embedding", False)),
+        shared_embeddings=tables.shared,
+        tied_embeddings=tables.tied,
+        initialization=Normal(hf.number("init_std", 0.02)),
     )
-    origins = table.origins() | {
-        "output.bias": Origin(("final_logits_bias",), lambda bias: bias.flatten(), optional=True),
-        **_stack_origins("encoder", spec.encoder, build),
-        **_stack_origins("decoder", spec.decoder, build),
-    }
-    sinusoids = Sinusoidal(sines_first=True).build(width)
-    positions = {f"{side}.embed_positions.weight": sinusoids for side in ("encoder", "decoder")}
+    sinusoids = Sinusoidal(sines_first=True).build(dim)
+    trim = without_first_rows(UNUSED_POSITION_ROWS)
     return Conversion(
-        build.system,
+        family.system,
         spec,
-        origins,
-        _framing(settings, build),
-        unused=(*table.twins, r"(en|de)coder\.version"),
-        computed={} if build.learned else positions,
+        BART_MODULES | tables.modules(),
+        _framing(hf, family),
+        transforms={f"{side}.position.table": trim for side in SIDES}
+        | {"output.bias": lambda bias, layer: bias.flatten()},
+        optional=frozenset({"output.bias"}),
+        unused=(*exact_patterns(*EMBEDDING_TABLES), r"(en|de)coder\.version"),
+        computed={} if family.learned_positions else {f"{side}.embed_positions.weight": sinusoids for side in SIDES},
     )
 
 
-def _expect(settings: Settings, build: Build) -> None:
-    """What the configurations of older versions could choose, and what they must have chosen."""
-    settings.expect("is_decoder", False)
-    settings.expect("normalize_before", build.pre_norm)
-    settings.expect("add_final_layer_norm", build.pre_norm)
-    settings.expect("normalize_embedding", build.input_norm)
-    settings.expect("static_position_embeddings", not build.learned)
-    if build.learned:
-        settings.expect("extra_pos_embeddings", OFFSET)
-    settings.get("extra_pos_embeddings", None)  # sines have no table that it could be about
-    settings.expect("add_bias_logits", False)
-    settings.expect("do_blenderbot_90_layernorm", False)
-    if build is not MARIAN:
-        settings.expect("share_encoder_decoder_embeddings", True)
+def _check_supported(hf: HFConfig, family: BartFamily) -> None:
+    """Check fields of older configurations that must have the value of the family."""
+    hf.expect("is_decoder", False)
+    hf.expect("add_bias_logits", False)
+    hf.expect("do_blenderbot_90_layernorm", False)
+    hf.expect("normalize_before", family.pre_norm)
+    hf.expect("add_final_layer_norm", family.pre_norm)
+    hf.expect("normalize_embedding", family.learned_positions)
+    hf.expect("static_position_embeddings", not family.learned_positions)
+    if family.learned_positions:
+        hf.expect("extra_pos_embeddings", UNUSED_POSITION_ROWS)
+    else:
+        hf.ignore("extra_pos_embeddings")
+    if family is not MARIAN:
+        hf.expect("share_encoder_decoder_embeddings", True)
 
 
-def _stack(settings: Settings, build: Build, side: str) -> Stack:
-    dropout = settings.number("dropout", 0.1)
-    looks = settings.number("attention_dropout", 0.0)
-    activation: Activation = settings.activation("activation_function", "gelu")
-    heads = settings.whole(f"{side}_attention_heads", 16, *(("num_attention_heads",) if side == "encoder" else ()))
-    depth = settings.whole(f"{side}_layers", 12, *(("num_hidden_layers",) if side == "encoder" else ()))
-    inner = settings.whole(f"{side}_ffn_dim", 4096)
-    longest = settings.whole("max_position_embeddings", 1024)
-
-    def wrap(body: Spec) -> Spec:
-        return PreNorm(body, LayerNorm(), dropout) if build.pre_norm else PostNorm(body, LayerNorm(), dropout)
-
-    decodes = side == "decoder"
-    attention = wrap(SelfAttention(heads, visibility=Causal() if decodes else Full(), dropout=looks))
-    cross = (wrap(CrossAttention(heads, dropout=looks)),) if decodes else ()
-    feed_forward = wrap(FeedForward(inner, activation, dropout=settings.number("activation_dropout", 0.0)))
+def _stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
+    encoder = side == "encoder"
+    dropout, attention_dropout = hf.number("dropout", 0.1), hf.number("attention_dropout", 0.0)
+    heads = hf.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
+    depth = hf.integer(f"{side}_layers", 12, *(["num_hidden_layers"] if encoder else []))
+    parts: list[Spec] = [SelfAttention(heads, visibility=Full() if encoder else Causal(), dropout=attention_dropout)]
+    if not encoder:
+        parts.append(CrossAttention(heads, dropout=attention_dropout))
+    ffn_dim, activation = hf.integer(f"{side}_ffn_dim", 4096), hf.activation("activation_function", "gelu")
+    parts.append(FeedForward(ffn_dim, activation, dropout=hf.number("activation_dropout", 0.0)))
+    residual = PreNorm if family.pre_norm else PostNorm
+    max_positions = hf.integer("max_position_embeddings", 1024)
     return Stack(
-        (attention, *cross, feed_forward),
+        tuple(residual(part, LayerNorm(), dropout) for part in parts),
         depth,
-        Learned(longest) if build.learned else Sinusoidal(sines_first=True),
+        Learned(max_positions) if family.learned_positions else Sinusoidal(sines_first=True),
         dropout,
-        norm=LayerNorm() if build.pre_norm else None,
-        input_norm=LayerNorm() if build.input_norm else None,
+        norm=LayerNorm() if family.pre_norm else None,
+        input_norm=LayerNorm() if family.learned_positions else None,
     )
 
 
-def _stack_origins(side: str, stack: Stack, build: Build) -> dict[str, Origin]:
-    norm = "before" if build.pre_norm else "after"
-    found: dict[str, Origin] = {}
-    for i in range(stack.depth):
-        ours, theirs = f"{side}.layers.{i}", f"{side}.layers.{i}"
-        look = f"{theirs}.self_attn"
-        found |= layer(f"{ours}.0.body.project", f"{look}.q_proj", f"{look}.k_proj", f"{look}.v_proj")
-        found |= layer(f"{ours}.0.body.output", f"{look}.out_proj")
-        found |= layer(f"{ours}.0.{norm}", f"{theirs}.self_attn_layer_norm")
-        if side == "decoder":
-            look = f"{theirs}.encoder_attn"
-            found |= layer(f"{ours}.1.body.query", f"{look}.q_proj")
-            found |= layer(f"{ours}.1.body.project", f"{look}.k_proj", f"{look}.v_proj")
-            found |= layer(f"{ours}.1.body.output", f"{look}.out_proj")
-            found |= layer(f"{ours}.1.{norm}", f"{theirs}.encoder_attn_layer_norm")
-        last = len(stack.block) - 1
-        found |= layer(f"{ours}.{last}.body.widen", f"{theirs}.fc1")
-        found |= layer(f"{ours}.{last}.body.narrow", f"{theirs}.fc2")
-        found |= layer(f"{ours}.{last}.{norm}", f"{theirs}.final_layer_norm")
-    if build.learned:
-        table = Origin((f"{side}.embed_positions.weight",), without_first(OFFSET))
-        found[f"{side}.position.table.weight"] = table
-    if build.input_norm:
-        found |= layer(f"{side}.input_norm", f"{side}.layernorm_embedding")
-    if build.pre_norm:
-        found |= layer(f"{side}.norm", f"{side}.layer_norm")
-    return found
-
-
-def _framing(settings: Settings, build: Build) -> Framing:
-    end = settings.symbol("eos_token_id", build.end)
-    start = settings.symbol("decoder_start_token_id", build.start)
-    first = settings.symbol("forced_bos_token_id", None)
-    begin = settings.symbol("bos_token_id", 0)
-    if settings.get("force_bos_token_to_be_generated", False) and first is None:
-        first = begin
+def _framing(hf: HFConfig, family: BartFamily) -> Framing:
+    bos, eos = hf.token_id("bos_token_id", 0), hf.token_id("eos_token_id", family.eos)
+    start = hf.token_id("decoder_start_token_id", family.decoder_start)
+    forced = hf.token_id("forced_bos_token_id", None)
+    if hf.get("force_bos_token_to_be_generated", False) and forced is None:
+        forced = bos
     return Framing(
-        pad=settings.symbol("pad_token_id", build.pad),
-        bos=end if start is None else start,
-        eos=end,
-        source_prefix=(begin,) if build is BART else (),
-        source_suffix=(end,),
-        forced_bos=() if first is None else (first,),
-        suppressed=settings.banned(),
+        pad=hf.token_id("pad_token_id", family.pad),
+        bos=eos if start is None else start,
+        eos=eos,
+        source_prefix=(bos,) if family.bos_before_source else (),
+        source_suffix=(eos,),
+        forced_bos=() if forced is None else (forced,),
+        suppressed=hf.suppressed_tokens(),
     )

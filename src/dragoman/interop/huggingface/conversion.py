@@ -1,78 +1,192 @@
-"""What a family of models makes of a checkpoint, and what several families share."""
+"""How a checkpoint becomes a model of ours: its spec, and a table of module names for its weights."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from dragoman.interop.huggingface.weights import Origin, Stored
+import torch
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.interop.huggingface.safetensors_weights import StoredWeights
 from dragoman.models import ModelSpec
 from dragoman.parts.positions import SinusoidalPosition
 from dragoman.text.framing import Framing
 
+WeightTransform = Callable[[Tensor, int], Tensor]  # of a weight and the number of its layer
+
 
 @dataclass(frozen=True)
 class Conversion:
-    """A model's spec, where each of its weights comes from, and how texts are framed for it."""
+    """A spec, the sources of its weights, and the framing of texts.
 
-    system: str  # the named system that it is nearest to
+    Attributes:
+        system: name of the most similar named system.
+        modules: our module names → names of their modules, of which `weight` and `bias` are taken. `*` is the number
+            of a layer, `norm` stands for the norm before or after a residual branch, and `{q,k}` for several modules
+            that are concatenated to one of ours. A key may also be the full name of a parameter of ours; its value is
+            then the full name of theirs. Entries without a parameter in the model are not used.
+        transforms: changes of weights, by the same keys.
+        optional: parameters of ours that are zero if they are not stored.
+        labels: names of the labels of a token classifier.
+        unused: patterns of stored weights that the model does not need.
+        computed: stored tables that we compute instead; they must follow the formula.
+    """
+
+    system: str
     spec: ModelSpec
-    origins: dict[str, Origin]
+    modules: Mapping[str, str]
     framing: Framing
-    labels: tuple[str, ...] = ()  # of a model that labels words
-    unused: tuple[str, ...] = ()  # patterns of weights that take no part
-    computed: dict[str, SinusoidalPosition] = field(
-        default_factory=dict
-    )  # tables that are stored, but follow a formula
+    transforms: Mapping[str, WeightTransform] = field(default_factory=dict)
+    optional: frozenset[str] = frozenset()
+    labels: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+    computed: Mapping[str, SinusoidalPosition] = field(default_factory=dict)
+
+    def source(self, parameter: str) -> WeightSource:
+        """Look up the stored weights of a parameter of ours, such as `encoder.layers.3.0.body.output.bias`."""
+        match = re.search(r"\.layers\.(\d+)\.", parameter)
+        layer = match[1] if match else "0"
+        key = parameter.replace(f".layers.{layer}.", ".layers.*.", 1)
+        key = re.sub(r"\.(before|after)\.(?=weight|bias)", ".norm.", key)
+        module, _, kind = key.rpartition(".")
+        names = [self.modules[key]] if key in self.modules else [f"{n}.{kind}" for n in _expand(self.modules[module])]
+        transform = self.transforms.get(key, self.transforms.get(module, unchanged))
+        return WeightSource(
+            tuple(name.replace("*", layer) for name in names), transform, int(layer), parameter in self.optional
+        )
 
 
 @dataclass(frozen=True)
-class Tables:
-    """Which stored weights are the tables of embeddings and the output matrix, and which of them are one."""
+class WeightSource:
+    """The stored weights that are concatenated and transformed to a parameter of ours."""
+
+    names: tuple[str, ...]
+    transform: WeightTransform
+    layer: int
+    optional: bool
+
+
+def _expand(names: str) -> list[str]:
+    """`self_attn.{q,k}_proj` → `self_attn.q_proj`, `self_attn.k_proj`."""
+    match = re.fullmatch(r"(.*)\{(.*)\}(.*)", names)
+    return [match[1] + name + match[3] for name in match[2].split(",")] if match else [names]
+
+
+def unchanged(weight: Tensor, layer: int) -> Tensor:
+    return weight
+
+
+def transposed(weight: Tensor, layer: int) -> Tensor:
+    """Transpose a matrix; a bias stays as it is."""
+    return weight.T if weight.dim() == 2 else weight
+
+
+def without_first_rows(rows: int) -> WeightTransform:
+    return lambda weight, layer: weight[rows:]
+
+
+@dataclass(frozen=True)
+class EmbeddingTables:
+    """Which stored weights are the embeddings and the output matrix of an encoder–decoder, and which are equal."""
 
     source: str
     target: str
     output: str
-    shared: bool
-    tied: bool
-    twins: tuple[str, ...]  # patterns of further names of the same weights
+    shared: bool  # source and target
+    tied: bool  # target and output
 
-    def origins(self) -> dict[str, Origin]:
-        found = {"target_embedding.weight": Origin((self.target,))}
-        if not self.shared:
-            found["source_embedding.weight"] = Origin((self.source,))
-        if not self.tied:
-            found["output.weight"] = Origin((self.output,))
-        return found
+    def modules(self) -> dict[str, str]:
+        return {
+            "source_embedding.weight": self.source,
+            "target_embedding.weight": self.target,
+            "output.weight": self.output,
+        }
 
 
-def tables(stored: Stored, share: bool, tie: bool) -> Tables:
-    """The tables of an encoder–decoder whose configuration shares and ties them, or not.
+EMBEDDING_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 
-    What is shared and tied is stored under one name or under several; where they differ nevertheless they are kept
-    apart, as transformers does it. Untied tables may still come from one that older versions shared.
+
+def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> EmbeddingTables:
+    """Find the embedding tables of an encoder–decoder whose configuration shares and ties them, or not.
+
+    Shared and tied tables are stored under one or several names. If they differ nevertheless, they stay separate, as
+    in transformers. Untied tables may come from one table, which older versions shared.
     """
-    one, encoder, decoder = "shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight"
-    head = "lm_head.weight"
-    together = share and tie
-    source = stored.first(encoder, one, *((decoder, head) if together else ()))
-    target = stored.first(decoder, one, *((encoder,) if together else ()), *((head,) if tie else ()))
-    output = stored.first(head, *((one, decoder) if tie else ()), *((encoder,) if together else ()))
-    return Tables(
+    shared, encoder, decoder, head = EMBEDDING_TABLES
+    all_tied = share and tie
+    source = weights.first_present(encoder, shared, *((decoder, head) if all_tied else ()))
+    target = weights.first_present(decoder, shared, *((encoder,) if all_tied else ()), *((head,) if tie else ()))
+    output = weights.first_present(head, *((shared, decoder) if tie else ()), *((encoder,) if all_tied else ()))
+    return EmbeddingTables(
         source,
         target,
         output,
-        shared=source == target or (together and stored.same(source, target)),
-        tied=output == target or (tie and stored.same(output, target)),
-        twins=names(one, encoder, decoder, head),
+        shared=source == target or (all_tied and weights.equal(source, target)),
+        tied=output == target or (tie and weights.equal(output, target)),
     )
 
 
-def is_tied(stored: Stored, tie: bool, table: str, head: str) -> bool:
-    """Is the output matrix the table of embeddings? It is not where both are stored and differ."""
-    return tie and stored.same(table, head)
+def exact_patterns(*names: str) -> tuple[str, ...]:
+    """Patterns that match only these names."""
+    return tuple(re.escape(name) for name in names)
 
 
-def names(*plain: str) -> tuple[str, ...]:
-    """Patterns that match nothing but these names."""
-    return tuple(re.escape(name) for name in plain)
+def convert_weights(
+    weights: StoredWeights, conversion: Conversion, shapes: Mapping[str, torch.Size]
+) -> dict[str, Tensor]:
+    """Return the parameters of our model; missing, unused or misshapen weights are an error that names them.
+
+    Args:
+        shapes: shapes of the parameters of our model by name.
+    """
+    converted: dict[str, Tensor] = {}
+    missing: list[str] = []
+    misshapen: list[str] = []
+    used: set[str] = set()
+    for parameter, shape in shapes.items():
+        source = conversion.source(parameter)
+        absent = [name for name in source.names if name not in weights]
+        if absent and source.optional:
+            converted[parameter] = torch.zeros(shape)
+            continue
+        missing += absent
+        used |= set(source.names)
+        if absent:
+            continue
+        stored = [weights[name] for name in source.names]
+        try:
+            converted[parameter] = source.transform(torch.cat(stored), source.layer).contiguous()
+        except (RuntimeError, IndexError):
+            converted[parameter] = torch.empty(0, 0)
+        if converted[parameter].shape != shape:
+            shown = " and ".join(f"{name} of {list(weight.shape)}" for name, weight in zip(source.names, stored))
+            misshapen.append(f"{shown} instead of {list(shape)}")
+    unused = [*conversion.unused, *exact_patterns(*conversion.computed)]
+    left = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in unused)]
+    problems = [
+        f"{len(names)} {problem}, such as {names[0]}"
+        for problem, names in (("missing", missing), ("not used", left), ("of another shape", misshapen))
+        if names
+    ]
+    if problems:
+        raise UserError(f"the weights in {weights.folder} do not fit its config.json: {'; '.join(problems)}")
+    return converted
+
+
+def check_computed_tables(weights: StoredWeights, computed: Mapping[str, SinusoidalPosition]) -> None:
+    """Refuse stored position tables that differ from the sinusoids that our model computes."""
+    for name, position in computed.items():
+        if name in weights:
+            table = weights[name]
+            formula = position.encoding(torch.arange(len(table)))
+            # the tolerance is that of tables stored in float16
+            if table.shape != formula.shape or not torch.allclose(table, formula, rtol=0, atol=2e-3):
+                raise UserError(f"{weights.folder} has learned positions in {name}, but only sinusoids are supported")
+
+
+def prefixed(prefix: str, modules: Mapping[str, str]) -> dict[str, str]:
+    """Put a prefix before our and their module names."""
+    return {f"{prefix}{ours}": f"{prefix}{theirs}" for ours, theirs in modules.items()}

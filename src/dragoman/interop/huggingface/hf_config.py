@@ -1,5 +1,8 @@
-"""config.json of a checkpoint, field by field: what nobody has read at the end, and is not known to be harmless, is
-refused, because it could change what the model computes."""
+"""config.json of a transformers checkpoint, read field by field with types and transformers' defaults.
+
+A field that the converter of the model does not read and that is not known to be harmless is refused: it could change
+what the model computes.
+"""
 
 from __future__ import annotations
 
@@ -12,9 +15,10 @@ from dragoman.parts.feedforward import Activation
 
 Default = TypeVar("Default", bound=int | None)
 
-CONFIG, GENERATION = "config.json", "generation_config.json"
+CONFIG_JSON, GENERATION_CONFIG_JSON = "config.json", "generation_config.json"
 
-ACTIVATIONS: dict[str, Activation] = {
+#: transformers' names of activation functions → ours
+HF_ACTIVATIONS: dict[str, Activation] = {
     "relu": "relu",
     "gelu": "gelu",
     "gelu_python": "gelu",
@@ -31,21 +35,25 @@ ACTIVATIONS: dict[str, Activation] = {
 }
 
 
-def _names(text: str) -> frozenset[str]:
+def field_names(text: str) -> frozenset[str]:
+    """Split names that are separated by white space."""
     return frozenset(text.split())
 
 
-#: how the checkpoint wants to be searched, which is no concern of the model's
-SEARCH = _names("""
+#: settings of generation, which older versions store in config.json
+GENERATION_FIELDS = field_names(
+    """
     max_length max_new_tokens min_length min_new_tokens early_stopping do_sample num_beams num_beam_groups
     diversity_penalty temperature top_k top_p typical_p min_p epsilon_cutoff eta_cutoff repetition_penalty
     encoder_repetition_penalty length_penalty no_repeat_ngram_size encoder_no_repeat_ngram_size bad_words_ids
     renormalize_logits forced_bos_token_id forced_eos_token_id suppress_tokens begin_suppress_tokens sequence_bias
     num_return_sequences exponential_decay_length_penalty decoder_start_token_id pad_token_id bos_token_id eos_token_id
-""")
+    """
+)
 
-#: fields that change nothing in what is computed: names, labels, training, devices, and what other models' heads need
-HARMLESS = SEARCH | _names("""
+#: fields that do not change what the model computes: names, labels, training, devices, and heads of other tasks
+IGNORED_FIELDS = GENERATION_FIELDS | field_names(
+    """
     _name_or_path name_or_path architectures model_type transformers_version _commit_hash auto_map tokenizer_class
     torch_dtype dtype torchscript use_bfloat16 tf_legacy_loss use_cache cache_implementation output_attentions
     output_hidden_states output_past output_scores return_dict return_dict_in_generate attn_implementation
@@ -56,108 +64,118 @@ HARMLESS = SEARCH | _names("""
     encoder_layerdrop decoder_layerdrop classifier_dropout classif_dropout n_ctx n_special predict_special_tokens
     summary_type summary_use_proj summary_activation summary_last_dropout summary_first_dropout summary_proj_to_labels
     pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type directionality
-""")
+    """
+)
 
 
-class Settings:
-    """The fields of a checkpoint's configuration, each read by name with the library's own default."""
+class HFConfig:
+    """The values of config.json and of generation_config.json; remembers which fields were read."""
 
-    def __init__(self, values: dict[str, Any], search: dict[str, Any], path: Path) -> None:
-        self.values, self.search, self.path = values, search, path
-        self._read = set(HARMLESS)
+    def __init__(self, values: dict[str, Any], generation: dict[str, Any], path: Path) -> None:
+        self.values, self.generation, self.path = values, generation, path
+        self._read = set(IGNORED_FIELDS)
 
     @staticmethod
-    def of(folder: Path) -> Settings:
-        values = _document(folder / CONFIG)
-        own = _document(folder / GENERATION) if (folder / GENERATION).exists() else values
-        search = {name: own[name] for name in sorted(SEARCH) if own.get(name) is not None}
-        return Settings(values, search, folder / CONFIG)
+    def from_folder(folder: Path) -> HFConfig:
+        values = read_json_object(folder / CONFIG_JSON)
+        generation_path = folder / GENERATION_CONFIG_JSON
+        generation = read_json_object(generation_path) if generation_path.exists() else values
+        generation = {name: generation[name] for name in sorted(GENERATION_FIELDS) if generation.get(name) is not None}
+        return HFConfig(values, generation, folder / CONFIG_JSON)
 
-    def get(self, name: str, default: Any, *aliases: str) -> Any:
-        """A field, or its default where it is not there or null; fields that mean the same must say the same."""
-        self._read |= {name, *aliases}
-        given = {one: self.values[one] for one in (name, *aliases) if self.values.get(one) is not None}
-        if any(value != next(iter(given.values())) for value in given.values()):
-            said = " and ".join(f"{one} {value!r}" for one, value in given.items())
-            raise UserError(f"{self.path} says {said}, which mean the same: remove the wrong one")
-        return next(iter(given.values()), default)
-
-    def whole(self, name: str, default: int, *aliases: str) -> int:
+    def integer(self, name: str, default: int, *aliases: str) -> int:
+        """Read a positive integer."""
         value = self.get(name, default, *aliases)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise UserError(f"{self.path}: {name} must be a whole number above 0, but is {value!r}")
         return value
 
-    def number(self, name: str, default: float) -> float:
+    def number(self, name: str, default: float | None) -> float:
         value = self.get(name, default)
-        if not isinstance(value, (int, float)) or isinstance(value, bool):
+        if not isinstance(value, int | float) or isinstance(value, bool):
             raise UserError(f"{self.path}: {name} must be a number, but is {value!r}")
         return float(value)
 
-    def flag(self, name: str, default: bool) -> bool:
+    def boolean(self, name: str, default: bool) -> bool:
         value = self.get(name, default)
         if not isinstance(value, bool):
             raise UserError(f"{self.path}: {name} must be true or false, but is {value!r}")
         return value
 
+    def get(self, name: str, default: Any, *aliases: str) -> Any:
+        """Return a field, or the default if it is missing or null. Aliases must not contradict each other."""
+        self._read |= {name, *aliases}
+        values = {key: self.values[key] for key in (name, *aliases) if self.values.get(key) is not None}
+        first = next(iter(values.values()), default)
+        if any(value != first for value in values.values()):
+            contradiction = " and ".join(f"{key} {value!r}" for key, value in values.items())
+            raise UserError(f"{self.path} says {contradiction}, which mean the same: remove the wrong one")
+        return first
+
+    def ignore(self, *names: str) -> None:
+        """Accept any value of these fields."""
+        self._read |= set(names)
+
+    def expect(self, name: str, *supported: Any) -> None:
+        """Refuse a field with another value than the supported ones; a missing field has the first of them."""
+        value = self.get(name, supported[0])
+        if value not in supported:
+            raise self.unsupported(name, value, f"only {' or '.join(map(repr, supported))} is")
+
     def activation(self, name: str, default: str) -> Activation:
-        return self.activation_called(name, self.get(name, default))
+        """Read an activation function under its name in transformers."""
+        return self.supported_activation(name, self.get(name, default))
 
-    def activation_called(self, name: str, value: Any) -> Activation:
-        if value not in ACTIVATIONS:
-            raise self.refusal(name, value, f"known are {', '.join(ACTIVATIONS)}")
-        return ACTIVATIONS[value]
+    def supported_activation(self, name: str, value: Any) -> Activation:
+        """Translate `value`, which comes from the field `name`, to one of our activation functions."""
+        if value not in HF_ACTIVATIONS:
+            raise self.unsupported(name, value, f"supported are {', '.join(HF_ACTIVATIONS)}")
+        return HF_ACTIVATIONS[value]
 
-    def expect(self, name: str, *allowed: Any) -> None:
-        """A field that may only have these values, because the model is made for them; absent is fine."""
-        value = self.get(name, allowed[0])
-        if value not in allowed:
-            raise self.refusal(name, value, f"only {' or '.join(repr(one) for one in allowed)} is")
+    def token_id(self, name: str, default: Default) -> int | Default:
+        """Return the id of a special token, of generation_config.json first; the first of several.
 
-    def symbol(self, name: str, default: Default) -> int | Default:
-        """The id of a special symbol, as the search has it or the model; the first where there are several.
-
-        The default where it is null or, as older configurations say it, below 0.
+        Null and, in older configurations, negative ids mean the default.
         """
-        value = self.search.get(name, self.values.get(name))
+        value = self.generation.get(name, self.values.get(name))
         value = value[0] if isinstance(value, list) and value else value
         if value is not None and (not isinstance(value, int) or isinstance(value, bool)):
-            raise UserError(f"{self.path}: {name} must be the number of a token, but is {value!r}")
+            raise UserError(f"{self.path}: {name} must be a token id, but is {value!r}")
         return default if value is None or value < 0 else value
 
-    def banned(self) -> tuple[int, ...]:
-        """The tokens that must never be written; bad words of several tokens are the search's to keep out."""
-        words = self.search.get("bad_words_ids") or []
-        ends = self.search.get("eos_token_id", self.values.get("eos_token_id"))  # the library never bans END so
-        alone = [word[0] for word in words if isinstance(word, list) and len(word) == 1 and word[0] != ends]
-        return tuple(sorted({*alone, *(self.search.get("suppress_tokens") or [])}))
+    def suppressed_tokens(self) -> tuple[int, ...]:
+        """Return the ids of tokens that are never generated; the search excludes bad words of several tokens."""
+        eos = self.generation.get("eos_token_id", self.values.get("eos_token_id"))  # transformers never suppresses EOS
+        words = self.generation.get("bad_words_ids") or []
+        single = [word[0] for word in words if isinstance(word, list) and len(word) == 1 and word[0] != eos]
+        return tuple(sorted({*single, *(self.generation.get("suppress_tokens") or [])}))
 
-    def labels(self) -> tuple[str, ...]:
-        """The names of the labels of a classifier; two without a name unless told."""
-        named = self.values.get("id2label")
-        if isinstance(named, dict):
-            if named.keys() != {str(number) for number in range(len(named))}:
-                raise UserError(f"{self.path}: id2label must number its labels from 0, but has {sorted(named)}")
-            return tuple(str(named[str(number)]) for number in range(len(named)))
-        return tuple(f"LABEL_{number}" for number in range(self.whole("num_labels", 2)))
+    def label_names(self) -> tuple[str, ...]:
+        """Return the names of a classifier's labels; LABEL_0 and LABEL_1 if none are configured."""
+        names = self.values.get("id2label")
+        if isinstance(names, dict):
+            if names.keys() != {str(number) for number in range(len(names))}:
+                raise UserError(f"{self.path}: id2label must number its labels from 0, but has {sorted(names)}")
+            return tuple(str(names[str(number)]) for number in range(len(names)))
+        return tuple(f"LABEL_{number}" for number in range(self.integer("num_labels", 2)))
 
-    def refuse_the_rest(self) -> None:
-        """Every field that nobody has read and that asks for something."""
+    def refuse_unread(self) -> None:
+        """Refuse every field that was not read, is not ignored and has a value."""
         for name, value in self.values.items():
             if name not in self._read and value:
-                raise self.refusal(name, value, f"if it changes nothing, remove it from {self.path}")
+                raise self.unsupported(name, value, f"if it changes nothing, remove it from {self.path}")
 
-    def refusal(self, name: str, value: Any, hint: str) -> UserError:
-        return UserError(f"the checkpoint asks for {name} {value!r}, which is not known here: {hint}")
+    def unsupported(self, name: str, value: Any, hint: str) -> UserError:
+        return UserError(f"the checkpoint has {name} {value!r}, which is not supported: {hint}")
 
 
-def _document(path: Path) -> dict[str, Any]:
+def read_json_object(path: Path) -> dict[str, Any]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path.parent} has no {path.name}: name a folder with a checkpoint of transformers") from None
+        raise UserError(f"{path.parent} has no {path.name}: name a folder with a transformers checkpoint") from None
     except (OSError, ValueError) as error:
         raise UserError(f"{path} is damaged: {error}") from None
     if not isinstance(document, dict):
-        raise UserError(f"{path} is damaged: it must hold names and values")
+        raise UserError(f"{path} is damaged: expected a JSON object, got {type(document).__name__}")
     return document

@@ -1,4 +1,4 @@
-"""The symbols around a text, which the files of a checkpoint's tokenizer know better than its config.json."""
+"""The special tokens around a text, as a checkpoint's tokenizer adds them."""
 
 from __future__ import annotations
 
@@ -10,86 +10,93 @@ from typing import Any
 
 from dragoman.errors import UserError
 from dragoman.interop.huggingface.hf_checkpoint import ConvertedCheckpoint
-from dragoman.models import EncoderOnly
+from dragoman.models import meta_model
 from dragoman.text.framing import Framing
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 
-Around = tuple[tuple[int, ...], tuple[int, ...]]
+Affixes = tuple[tuple[int, ...], tuple[int, ...]]  # token ids before and after a source
 
 
-def framed(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer) -> Framing:
-    """The checkpoint's framing with what its tokenizer puts before and after a source.
+def tokenizer_framing(folder: Path, checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer) -> Framing:
+    """Return the checkpoint's framing with the special tokens that its tokenizer adds to a source.
 
-    tokenizer.json says it where it is there; else it is as every tokenizer of the family does it.
+    tokenizer.json describes them in its post-processor. Without it, they are those of the family's tokenizer class.
     """
-    settings = _document(folder / "tokenizer_config.json")
-    template = _document(folder / "tokenizer.json").get("post_processor")
-    framing = checkpoint.framing
+    settings = _read_object(folder / "tokenizer_config.json")
+    processor = _read_object(folder / "tokenizer.json").get("post_processor")
     try:
-        around = _around(template) if isinstance(template, dict) else _customary(checkpoint, tokenizer, settings)
+        if isinstance(processor, dict):
+            prefix, suffix = _processor_affixes(processor)
+        else:
+            prefix, suffix = _family_affixes(checkpoint, tokenizer, settings)
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise UserError(f"{folder / 'tokenizer.json'} is damaged: its post_processor is not understood") from None
-    return replace(_into(checkpoint, framing, tokenizer, settings), source_prefix=around[0], source_suffix=around[1])
+        raise UserError(f"{folder / 'tokenizer.json'} is damaged: its post_processor is not supported") from None
+    framing = _with_target_language(checkpoint, tokenizer, settings)
+    eos_forced = framing.eos == checkpoint.generation.get("forced_eos_token_id")
+    return replace(framing, source_prefix=prefix, source_suffix=suffix, force_eos_at_limit=eos_forced)
 
 
-def _around(processor: Mapping[str, Any]) -> Around:
-    """What a post-processor of the `tokenizers` library puts before and after a text that stands alone."""
+def _processor_affixes(processor: Mapping[str, Any]) -> Affixes:
+    """Return what a post-processor of the `tokenizers` library adds before and after a single text."""
     kind = processor["type"]
     if kind == "Sequence":
-        found = [_around(one) for one in processor["processors"]]
-        return tuple(t for before, _ in found for t in before), tuple(t for _, after in found for t in after)
+        affixes = [_processor_affixes(step) for step in processor["processors"]]
+        return tuple(id_ for prefix, _ in affixes for id_ in prefix), tuple(
+            id_ for _, suffix in affixes for id_ in suffix
+        )
     if kind == "ByteLevel":
         return (), ()
     if kind in ("RobertaProcessing", "BertProcessing"):
         return (int(processor["cls"][1]),), (int(processor["sep"][1]),)
     if kind != "TemplateProcessing":
         raise ValueError(kind)
-    sides: tuple[list[int], list[int]] = ([], [])
-    side = 0
-    for piece in processor["single"]:
-        if "Sequence" in piece:
-            side = 1
+    prefix: list[int] = []
+    suffix: list[int] = []
+    side = prefix
+    for item in processor["single"]:
+        if "Sequence" in item:
+            side = suffix
         else:
-            sides[side].extend(int(n) for n in processor["special_tokens"][piece["SpecialToken"]["id"]]["ids"])
-    return tuple(sides[0]), tuple(sides[1])
+            side += [int(id_) for id_ in processor["special_tokens"][item["SpecialToken"]["id"]]["ids"]]
+    return tuple(prefix), tuple(suffix)
 
 
-def _customary(checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer, settings: Mapping[str, Any]) -> Around:
-    """As the family does it, where only the vocabulary was kept."""
+def _family_affixes(
+    checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer, settings: Mapping[str, Any]
+) -> Affixes:
+    """Return what the family's tokenizer class adds."""
     framing, roles = checkpoint.framing, tokenizer.role_ids
-    if isinstance(checkpoint.spec, EncoderOnly) and {"cls", "sep"} <= roles.keys():
+    if not meta_model(checkpoint.spec).can_generate and {"cls", "sep"} <= roles.keys():
         return (roles["cls"],), (roles["sep"],)
     if checkpoint.architecture.startswith("MBart"):
         language = tokenizer.special_token_ids.get(settings.get("src_lang") or "en_XX")
         code = () if language is None else (language,)
-        return (
-            (code, framing.source_suffix)
-            if _is_fifty(settings)
-            else (framing.source_prefix, (*framing.source_suffix, *code))
-        )
-    before = () if settings.get("add_bos_token") is False else framing.source_prefix
-    if settings.get("add_bos_token") is True:
-        before = (framing.bos,)
-    return before, (framing.eos,) if settings.get("add_eos_token") is True else framing.source_suffix
+        if _is_mbart50(settings):
+            return code, framing.source_suffix
+        return framing.source_prefix, (*framing.source_suffix, *code)
+    add_bos, add_eos = settings.get("add_bos_token"), settings.get("add_eos_token")
+    prefix = (framing.bos,) if add_bos is True else () if add_bos is False else framing.source_prefix
+    return prefix, (framing.eos,) if add_eos is True else framing.source_suffix
 
 
-def _into(
-    checkpoint: ConvertedCheckpoint, framing: Framing, tokenizer: ImportedTokenizer, settings: Mapping[str, Any]
+def _with_target_language(
+    checkpoint: ConvertedCheckpoint, tokenizer: ImportedTokenizer, settings: Mapping[str, Any]
 ) -> Framing:
-    """mBART is told by a symbol into which language it is to translate: at the start, or forced after it."""
+    """Put the language code of an mBART target into the framing: as BOS, or in mBART-50 forced after it."""
+    framing = checkpoint.framing
     language = tokenizer.special_token_ids.get(settings.get("tgt_lang") or "")
     if not checkpoint.architecture.startswith("MBart") or language is None or framing.forced_bos:
         return framing
-    if _is_fifty(settings):
+    if _is_mbart50(settings):
         return replace(framing, forced_bos=(language,))
-    return framing if "decoder_start_token_id" in checkpoint.search else replace(framing, bos=language)
+    return framing if "decoder_start_token_id" in checkpoint.generation else replace(framing, bos=language)
 
 
-def _is_fifty(settings: Mapping[str, Any]) -> bool:
+def _is_mbart50(settings: Mapping[str, Any]) -> bool:
     return str(settings.get("tokenizer_class")).startswith("MBart50")
 
 
-def _document(path: Path) -> dict[str, Any]:
-    """A file that the tokenizer was read from already, so that it is whole; nothing where it is not there."""
+def _read_object(path: Path) -> dict[str, Any]:
+    """Read a JSON object; {} if the file does not exist. Reading the tokenizer has validated it before."""
     document = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
     return document if isinstance(document, dict) else {}

@@ -1,4 +1,4 @@
-"""A checkpoint of transformers as a run folder."""
+"""Open a transformers checkpoint as a run, or import it into a run folder."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from dragoman import checkpoint as checkpoints
 from dragoman import config
 from dragoman.errors import UserError
 from dragoman.interop.huggingface.hf_checkpoint import ConvertedCheckpoint, read_checkpoint
-from dragoman.interop.huggingface.hf_framing import framed
-from dragoman.models import EncoderDecoder
+from dragoman.interop.huggingface.hf_config import CONFIG_JSON, field_names
+from dragoman.interop.huggingface.hf_framing import tokenizer_framing
 from dragoman.parts.inference import InferencePrecision
 from dragoman.run import (
     CHECKPOINT_DIR,
@@ -36,30 +36,16 @@ from dragoman.text.imported_tokenizer import IMPORTED_TYPE, ImportedTokenizer, t
 from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.resolve import check_new_folder
 
-#: what of the library's settings for generation our search has as well
-TAKEN = {
-    "num_beams",
-    "length_penalty",
-    "max_new_tokens",
-    "max_length",
-    "min_new_tokens",
-    "min_length",
-    "early_stopping",
-    "no_repeat_ngram_size",
-}
-#: what it has in the framing
-FRAMED = {
-    "bad_words_ids",
-    "suppress_tokens",
-    "decoder_start_token_id",
-    "pad_token_id",
-    "bos_token_id",
-    "eos_token_id",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-}
-#: what changes nothing: the library's own defaults
-NEUTRAL: dict[str, Any] = {
+#: generation settings that become settings of our search or part of the framing
+SUPPORTED_GENERATION_SETTINGS = field_names(
+    """
+    num_beams length_penalty max_new_tokens max_length min_new_tokens min_length early_stopping no_repeat_ngram_size
+    bad_words_ids suppress_tokens decoder_start_token_id pad_token_id bos_token_id eos_token_id forced_bos_token_id
+    forced_eos_token_id
+    """
+)
+#: values of other generation settings that change nothing
+NEUTRAL_GENERATION_VALUES: dict[str, Any] = {
     "do_sample": False,
     "temperature": 1.0,
     "top_k": 50,
@@ -75,35 +61,16 @@ NEUTRAL: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class ImportResult:
-    """What became of a checkpoint."""
+    """An imported checkpoint."""
 
     checkpoint: ConvertedCheckpoint
     parameters: int
-    vocab_sizes: tuple[int, int]  # pieces of the source's and of the target's tokenizer
-    unsupported_generation_settings: dict[str, Any]  # settings for generation that our search does not have
-
-
-def is_checkpoint(folder: Path) -> bool:
-    return (folder / "config.json").exists() and not is_run_folder(folder)
-
-
-def load_checkpoint(folder: Path, device: str | None = None, weights: InferencePrecision = "float32") -> Run:
-    """A checkpoint opened for use as it lies there; without files of a tokenizer it can only be asked for logits."""
-    found = read_checkpoint(folder)
-    try:
-        found, source, target = _with_tokenizers(folder, found)
-    except MissingTokenizerError as missing:
-        source = target = cast(Tokenizer, NoTokenizer(str(missing)))
-    model = found.spec.build()
-    checkpoints.set_weights(model, found.weights, folder)
-    model.eval().to(select_device(device or "auto"))
-    settings = _config(found, joint=source is target)
-    packing = InferenceWeights(weights, select_device(device or "auto"))
-    return Run(folder, settings, model, source, target, found.framing, found.architecture, packing)
+    vocab_sizes: tuple[int, int]  # of the source and target tokenizers
+    unsupported_generation_settings: dict[str, Any]
 
 
 class NoTokenizer:
-    """Stands where a checkpoint has no tokenizer, and says so whenever one is needed."""
+    """Placeholder of a missing tokenizer: every use raises a UserError with the reason."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason
@@ -112,98 +79,107 @@ class NoTokenizer:
         raise UserError(self.reason)
 
 
+def is_checkpoint(folder: Path) -> bool:
+    return (folder / CONFIG_JSON).exists() and not is_run_folder(folder)
+
+
+def load_checkpoint(folder: Path, device: str | None = None, weights: InferencePrecision = "float32") -> Run:
+    """Open a checkpoint as a run without importing it. Without a tokenizer it can only compute logits of token ids."""
+    checkpoint = read_checkpoint(folder)
+    try:
+        checkpoint, source, target = _with_tokenizers(folder, checkpoint)
+    except MissingTokenizerError as missing:
+        source = target = cast(Tokenizer, NoTokenizer(str(missing)))
+    model = checkpoint.spec.build()
+    checkpoints.set_weights(model, checkpoint.weights, folder)
+    torch_device = select_device(device or "auto")
+    model.eval().to(torch_device)
+    settings = _config(checkpoint, shared_vocabulary=source is target)
+    inference_weights = InferenceWeights(weights, torch_device)
+    return Run(folder, settings, model, source, target, checkpoint.framing, checkpoint.architecture, inference_weights)
+
+
 def import_checkpoint(folder: Path, run_folder: Path, log: Callable[[str], None]) -> ImportResult:
-    """Make a run of a checkpoint; nothing is left behind if it fails."""
+    """Write a run folder with the model of a checkpoint; if it fails, no folder is left behind."""
     check_new_folder(run_folder)
     log(f"reading {folder}")
-    found, source, target = _with_tokenizers(folder, read_checkpoint(folder))
+    checkpoint, source, target = _with_tokenizers(folder, read_checkpoint(folder))
+    settings = _config(checkpoint, shared_vocabulary=source is target)
     log(f"writing {run_folder}")
     with atomic_folder(run_folder) as partial:
-        (partial / CONFIG_FILE).write_text(config.to_yaml(_config(found, joint=source is target)), encoding="utf-8")
-        write_model_file(partial, found.system, found.spec, found.framing)
+        (partial / CONFIG_FILE).write_text(config.to_yaml(settings), encoding="utf-8")
+        write_model_file(partial, checkpoint.system, checkpoint.spec, checkpoint.framing)
         write_tokenizers(partial, source, target)
-        place = partial / CHECKPOINT_DIR
-        place.mkdir()
-        values = {"validated": False, "progress": TrainState().to_dict(), "architecture": found.architecture}
-        checkpoints.save(place / "000000", {"model": found.weights}, values)
+        (partial / CHECKPOINT_DIR).mkdir()
+        values = {"validated": False, "progress": TrainState().to_dict(), "architecture": checkpoint.architecture}
+        checkpoints.save(partial / CHECKPOINT_DIR / "000000", {"model": checkpoint.weights}, values)
         for link in ("best", "last"):
-            replace_symlink(place / link, "000000")
-    numbers = sum(weight.numel() for weight in found.weights.values())
-    return ImportResult(found, numbers, (source.vocab_size, target.vocab_size), _left_out(found.search))
+            replace_symlink(partial / CHECKPOINT_DIR / link, "000000")
+    parameters = sum(weight.numel() for weight in checkpoint.weights.values())
+    unsupported = _unsupported_generation_settings(checkpoint.generation)
+    return ImportResult(checkpoint, parameters, (source.vocab_size, target.vocab_size), unsupported)
 
 
-def _with_tokenizers(folder: Path, found: ConvertedCheckpoint) -> tuple[ConvertedCheckpoint, Tokenizer, Tokenizer]:
-    """The checkpoint with the framing that its tokenizer wants, and the tokenizers of either side."""
-    source, target = _tokenizers(folder, found)
-    framing = framed(folder, found, source)
-    closed = framing.eos == found.search.get("forced_eos_token_id")
-    found = replace(found, framing=replace(framing, force_eos_at_limit=closed))
-    return found, source, _labels(found.labels) if found.labels else target
-
-
-def _tokenizers(folder: Path, found: ConvertedCheckpoint) -> tuple[ImportedTokenizer, ImportedTokenizer]:
-    values = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+def _with_tokenizers(folder: Path, checkpoint: ConvertedCheckpoint) -> tuple[ConvertedCheckpoint, Tokenizer, Tokenizer]:
+    """Read the source and target tokenizers, and add their special tokens to the framing of the checkpoint."""
+    values = json.loads((folder / CONFIG_JSON).read_text(encoding="utf-8"))
     source, target = tokenizers_from_folder(folder, values)
-    spec = found.spec
-    if isinstance(spec, EncoderDecoder):
-        rows = (spec.source_vocab_size, spec.target_vocab_size)
-    else:
-        rows = (spec.vocab_size, spec.vocab_size)
-    for tokenizer, most in zip((source, target), rows):
-        if tokenizer.vocab_size > most:
+    names = ("source_embedding.weight", "target_embedding.weight")
+    embeddings = [len(checkpoint.weights[name]) for name in names if name in checkpoint.weights]
+    for tokenizer, count in zip((source, target), (embeddings[0], embeddings[-1])):
+        if tokenizer.vocab_size > count:
             raise UserError(
-                f"the tokenizer in {folder} numbers {tokenizer.vocab_size:,} pieces, but the model has embeddings for "
-                f"{most:,} alone: they do not belong together"
+                f"the tokenizer in {folder} has {tokenizer.vocab_size:,} tokens, but the model has only {count:,} "
+                "embeddings: they do not belong together"
             )
-    return source, target
+    checkpoint = replace(checkpoint, framing=tokenizer_framing(folder, checkpoint, source))
+    return checkpoint, source, _label_tokenizer(checkpoint.labels) if checkpoint.labels else target
 
 
-def _labels(names: tuple[str, ...]) -> Tokenizer:
-    """A tokenizer whose pieces are the labels, with the numbers that they have in the checkpoint."""
-    library = tokenizers.Tokenizer(models.WordLevel({name: n for n, name in enumerate(names)}, unk_token=names[0]))
+def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
+    """Return a tokenizer whose tokens are the labels, with their ids in the checkpoint."""
+    vocabulary = {label: number for number, label in enumerate(labels)}
+    library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ImportedTokenizer(TokenizerComponents(library, dict(enumerate(names)), [], {}))
+    return ImportedTokenizer(TokenizerComponents(library, dict(enumerate(labels)), [], {}))
 
 
-def _config(found: ConvertedCheckpoint, joint: bool) -> config.Config:
-    """The library counts the symbol that starts a target in, has its own names, and one limit for all sources."""
-    search = found.search
-    longest, least = (search.get(name) for name in ("max_new_tokens", "min_new_tokens"))
-    if longest is None and isinstance(search.get("max_length"), int):
-        longest = search["max_length"] - 1
-    if least is None and isinstance(search.get("min_length"), int):
-        least = max(0, search["min_length"] - 1)
-    wanted = {
-        "beam_size": search.get("num_beams", 1),
-        "length_penalty": search.get("length_penalty"),
-        "max_target_length": longest,
-        "length_ratio": LengthLimit.ratio if longest is None else 0.0,
-        "length_offset": LengthLimit.offset if longest is None else longest,
-        "min_length": least,
-        "no_repeat_ngram_size": search.get("no_repeat_ngram_size"),
-        "early_stopping": _early_stopping(search.get("early_stopping")),
+def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
+    """Translate generation settings: `max_length` and `min_length` of transformers count the BOS of the target."""
+    generation = checkpoint.generation
+    max_length, min_length = generation.get("max_new_tokens"), generation.get("min_new_tokens")
+    if max_length is None and isinstance(generation.get("max_length"), int):
+        max_length = generation["max_length"] - 1
+    if min_length is None and isinstance(generation.get("min_length"), int):
+        min_length = max(0, generation["min_length"] - 1)
+    early_stopping = generation.get("early_stopping")
+    search = {
+        "beam_size": generation.get("num_beams", 1),
+        "length_penalty": generation.get("length_penalty"),
+        "max_target_length": max_length,
+        "length_ratio": LengthLimit.ratio if max_length is None else 0.0,
+        "length_offset": LengthLimit.offset if max_length is None else max_length,
+        "min_length": min_length,
+        "no_repeat_ngram_size": generation.get("no_repeat_ngram_size"),
+        "early_stopping": early_stopping if early_stopping in (True, "never") else False,
         "rank_unfinished": "by_score",
     }
-    known = {name: value for name, value in wanted.items() if value is not None}
     values = {
-        "text": {"tokenizer": IMPORTED_TYPE, "shared_vocabulary": joint},
-        "system": {"name": found.system},
-        "search": known,
+        "text": {"tokenizer": IMPORTED_TYPE, "shared_vocabulary": shared_vocabulary},
+        "system": {"name": checkpoint.system},
+        "search": {name: value for name, value in search.items() if value is not None},
     }
     return config.from_dict(values, "the checkpoint's generation_config.json")
 
 
-def _early_stopping(value: Any) -> Any:
-    """True, False or "never"; False where the checkpoint says nothing, as in the library."""
-    return value if isinstance(value, bool) or value == "never" else False
-
-
-def _left_out(search: Mapping[str, Any]) -> dict[str, Any]:
-    """What was asked for and is not done: the bad words of several tokens, and what our search does not have."""
-    several = [word for word in search.get("bad_words_ids") or [] if isinstance(word, list) and len(word) > 1]
-    others = {
+def _unsupported_generation_settings(generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the generation settings without a counterpart here, and bad words of several tokens."""
+    unsupported = {
         name: value
-        for name, value in search.items()
-        if name not in TAKEN and name not in FRAMED and value != NEUTRAL.get(name) and value not in (0, None, [])
+        for name, value in generation.items()
+        if name not in SUPPORTED_GENERATION_SETTINGS
+        and value != NEUTRAL_GENERATION_VALUES.get(name)
+        and value not in (0, None, [])
     }
-    return others | ({"bad_words_ids": several} if several else {})
+    bad_words = [word for word in generation.get("bad_words_ids") or [] if isinstance(word, list) and len(word) > 1]
+    return unsupported | ({"bad_words_ids": bad_words} if bad_words else {})

@@ -1,13 +1,19 @@
-"""T5 and mT5: encoder–decoders with a relative bias that the layers of a stack share."""
+"""T5 and mT5: encoder–decoders with relative position biases that the layers of a stack share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from dragoman.errors import UserError
-from dragoman.interop.huggingface.conversion import Conversion, tables
-from dragoman.interop.huggingface.hf_config import Settings
-from dragoman.interop.huggingface.weights import Origin, Stored, layer
+from dragoman.interop.huggingface.conversion import (
+    EMBEDDING_TABLES,
+    Conversion,
+    exact_patterns,
+    find_embedding_tables,
+    prefixed,
+)
+from dragoman.interop.huggingface.hf_config import HFConfig
+from dragoman.interop.huggingface.safetensors_weights import StoredWeights
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.feedforward import FeedForward
@@ -20,121 +26,115 @@ from dragoman.text.framing import Framing
 
 
 @dataclass(frozen=True)
-class Build:
-    """A family's defaults, for what its configuration does not say."""
+class T5Family:
+    """Default values of the configuration."""
 
-    vocabulary: int
-    inner: int
+    vocab_size: int
+    ffn_dim: int
     layers: int
     heads: int
-    feed_forward: str
+    feed_forward_proj: str
 
 
-T5 = Build(32128, 2048, 6, 8, "relu")
-MT5 = Build(250112, 1024, 8, 6, "gated-gelu")
+T5 = T5Family(32128, 2048, 6, 8, "relu")
+MT5 = T5Family(250112, 1024, 8, 6, "gated-gelu")
+
+#: modules of a stack after `encoder.` or `decoder.`
+T5_STACK_MODULES = {
+    "position.table": "block.0.layer.0.SelfAttention.relative_attention_bias",
+    "layers.*.0.norm": "block.*.layer.0.layer_norm",
+    "layers.*.0.body.project": "block.*.layer.0.SelfAttention.{q,k,v}",
+    "layers.*.0.body.output": "block.*.layer.0.SelfAttention.o",
+    "layers.*.1.norm": "block.*.layer.1.layer_norm",
+    "norm": "final_layer_norm",
+}
+T5_MODULES = {
+    **prefixed("encoder.", T5_STACK_MODULES),
+    "encoder.layers.*.1.body.narrow": "encoder.block.*.layer.1.DenseReluDense.wo",
+    **prefixed("decoder.", T5_STACK_MODULES),
+    "decoder.layers.*.1.body.query": "decoder.block.*.layer.1.EncDecAttention.q",
+    "decoder.layers.*.1.body.project": "decoder.block.*.layer.1.EncDecAttention.{k,v}",
+    "decoder.layers.*.1.body.output": "decoder.block.*.layer.1.EncDecAttention.o",
+    "decoder.layers.*.2.norm": "decoder.block.*.layer.2.layer_norm",
+    "decoder.layers.*.2.body.narrow": "decoder.block.*.layer.2.DenseReluDense.wo",
+}
+#: an old version stored a bias of the cross-attention, which no version uses
+UNUSED_BIAS = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
 
 
-def t5(settings: Settings, stored: Stored) -> Conversion:
-    """The output is tied wherever no matrix of its own is stored, whatever the configuration says of it.
-
-    `tie_word_embeddings` decides instead whether the output layer's input is scaled, as in version 1.0.
-    """
-    tied = settings.flag("tie_word_embeddings", True)
-    return _read(settings, stored, T5, settings.flag("scale_decoder_outputs", tied))
-
-
-def mt5(settings: Settings, stored: Stored) -> Conversion:
-    settings.flag("tie_word_embeddings", True)
-    settings.expect("scale_decoder_outputs", False)
-    return _read(settings, stored, MT5, scaled=False)
-
-
-def _read(settings: Settings, stored: Stored, build: Build, scaled: bool) -> Conversion:
-    settings.expect("is_decoder", False)
-    settings.get("n_positions", None)  # of no meaning where positions are relative
-    vocabulary = settings.whole("vocab_size", build.vocabulary)
-    heads = settings.whole("num_heads", build.heads, "num_attention_heads")
-    layers = settings.whole("num_layers", build.layers, "num_hidden_layers")
-    table = tables(stored, share=True, tie=True)
-    feed_forward = _feed_forward(settings, settings.whole("d_ff", build.inner), build.feed_forward)
+def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a checkpoint of the family."""
+    tie = hf.boolean("tie_word_embeddings", True)
+    if family is MT5:
+        hf.expect("scale_decoder_outputs", False)
+        output_scaled = False
+    else:  # version 1.0, whose output is tied, scales what the output layer reads
+        output_scaled = hf.boolean("scale_decoder_outputs", tie)
+    hf.expect("is_decoder", False)
+    hf.ignore("n_positions")  # positions are relative
+    vocab_size = hf.integer("vocab_size", family.vocab_size)
+    layers = hf.integer("num_layers", family.layers, "num_hidden_layers")
+    feed_forward = _feed_forward(hf, family)
+    # the output is tied unless its matrix is stored, whatever tie_word_embeddings says
+    tables = find_embedding_tables(weights, share=True, tie=True)
     spec = EncoderDecoder(
-        settings.whole("d_model", 512, "hidden_size"),
-        vocabulary,
-        vocabulary,
-        encoder=_stack(settings, feed_forward, heads, layers, decodes=False),
-        decoder=_stack(settings, feed_forward, heads, settings.whole("num_decoder_layers", layers), decodes=True),
-        shared_embeddings=table.shared,
-        tied_embeddings=table.tied,
+        hf.integer("d_model", 512, "hidden_size"),
+        vocab_size,
+        vocab_size,
+        encoder=_stack(hf, family, feed_forward, layers, encoder=True),
+        decoder=_stack(hf, family, feed_forward, hf.integer("num_decoder_layers", layers), encoder=False),
+        shared_embeddings=tables.shared,
+        tied_embeddings=tables.tied,
         output_bias=False,
-        output_scaled=scaled,
+        output_scaled=output_scaled,
     )
-    origins = table.origins()
-    for side, stack in (("encoder", spec.encoder), ("decoder", spec.decoder)):
-        origins |= _stack_origins(side, stack, feed_forward.gated)
-    # an old version gave the attention to the source a bias, and never used it
-    unused = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
-    return Conversion("t5", spec, origins, _framing(settings), unused=(*table.twins, unused))
+    modules = T5_MODULES | tables.modules()
+    for side, number in (("encoder", 1), ("decoder", 2)):
+        dense = f"{side}.block.*.layer.{number}.DenseReluDense"
+        modules[f"{side}.layers.*.{number}.body.widen"] = f"{dense}.wi_0" if feed_forward.gated else f"{dense}.wi"
+        modules[f"{side}.layers.*.{number}.body.gate"] = f"{dense}.wi_1"
+    unused = (*exact_patterns(*EMBEDDING_TABLES), UNUSED_BIAS)
+    return Conversion("t5", spec, modules, _framing(hf), unused=unused)
 
 
-def _feed_forward(settings: Settings, inner: int, kind: str) -> FeedForward:
-    """`gated-gelu` means the approximation by tanh; what is said apart of the name holds."""
-    kind = settings.get("feed_forward_proj", kind)
-    gate, _, activation = str(kind).rpartition("-")
+def _feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
+    """`feed_forward_proj` names the activation, `gated-` if gated; `dense_act_fn` and `is_gated_act` override it."""
+    kind = str(hf.get("feed_forward_proj", family.feed_forward_proj))
+    gate, _, activation = kind.rpartition("-")
     if gate not in ("", "gated"):
-        raise UserError(f"{settings.path}: feed_forward_proj must be such as relu or gated-gelu, but is {kind!r}")
-    activation = settings.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else activation)
+        raise UserError(f"{hf.path}: feed_forward_proj must be such as relu or gated-gelu, but is {kind!r}")
+    # in gated-gelu, GELU means the approximation by tanh
+    activation = hf.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else activation)
     return FeedForward(
-        inner,
-        settings.activation_called("feed_forward_proj", activation),
-        gated=settings.flag("is_gated_act", bool(gate)),
+        hf.integer("d_ff", family.ffn_dim),
+        hf.supported_activation("feed_forward_proj", activation),
+        gated=hf.boolean("is_gated_act", bool(gate)),
         bias=False,
-        dropout=settings.number("dropout_rate", 0.1),
+        dropout=hf.number("dropout_rate", 0.1),
     )
 
 
-def _stack(settings: Settings, feed_forward: FeedForward, heads: int, layers: int, decodes: bool) -> Stack:
-    width, dropout = settings.whole("d_kv", 64, "head_dim"), settings.number("dropout_rate", 0.1)
-    norm = RMSNorm(settings.number("layer_norm_epsilon", 1e-6))
-    looks = {"width": width, "bias": False, "dropout": dropout, "scale": 1.0}
-
-    def wrap(body: Spec) -> Spec:
-        return PreNorm(body, norm, dropout)
-
-    attention = wrap(SelfAttention(heads, visibility=Causal() if decodes else Full(), **looks))  # type: ignore[arg-type]
-    cross = (wrap(CrossAttention(heads, **looks)),) if decodes else ()  # type: ignore[arg-type]
+def _stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
+    heads = hf.integer("num_heads", family.heads, "num_attention_heads")
+    head_dim, dropout = hf.integer("d_kv", 64, "head_dim"), hf.number("dropout_rate", 0.1)
+    norm = RMSNorm(hf.number("layer_norm_epsilon", 1e-6))
+    visibility = Full() if encoder else Causal()
+    parts: list[Spec] = [
+        SelfAttention(heads, head_dim=head_dim, visibility=visibility, bias=False, dropout=dropout, scale=1.0)
+    ]
+    if not encoder:
+        parts.append(CrossAttention(heads, head_dim=head_dim, bias=False, dropout=dropout, scale=1.0))
     bias = RelativeBias(
         heads,
-        settings.whole("relative_attention_num_buckets", 32),
-        settings.whole("relative_attention_max_distance", 128),
-        bidirectional=not decodes,
+        hf.integer("relative_attention_num_buckets", 32),
+        hf.integer("relative_attention_max_distance", 128),
+        bidirectional=encoder,
     )
-    return Stack((attention, *cross, wrap(feed_forward)), layers, bias, dropout, norm=norm)
+    block = tuple(PreNorm(part, norm, dropout) for part in (*parts, feed_forward))
+    return Stack(block, depth, bias, dropout, norm=norm)
 
 
-def _stack_origins(side: str, stack: Stack, gated: bool) -> dict[str, Origin]:
-    bias = f"{side}.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
-    found = {f"{side}.position.table.weight": Origin((bias,))}
-    for i in range(stack.depth):
-        last = len(stack.block) - 1
-        for j in range(len(stack.block)):
-            found |= layer(f"{side}.layers.{i}.{j}.before", f"{side}.block.{i}.layer.{j}.layer_norm", bias=False)
-        ours, theirs = f"{side}.layers.{i}.0.body", f"{side}.block.{i}.layer.0.SelfAttention"
-        found |= layer(f"{ours}.project", f"{theirs}.q", f"{theirs}.k", f"{theirs}.v", bias=False)
-        found |= layer(f"{ours}.output", f"{theirs}.o", bias=False)
-        if side == "decoder":
-            ours, theirs = f"{side}.layers.{i}.1.body", f"{side}.block.{i}.layer.1.EncDecAttention"
-            found |= layer(f"{ours}.query", f"{theirs}.q", bias=False)
-            found |= layer(f"{ours}.project", f"{theirs}.k", f"{theirs}.v", bias=False)
-            found |= layer(f"{ours}.output", f"{theirs}.o", bias=False)
-        ours, theirs = f"{side}.layers.{i}.{last}.body", f"{side}.block.{i}.layer.{last}.DenseReluDense"
-        found |= layer(f"{ours}.widen", f"{theirs}.wi_0" if gated else f"{theirs}.wi", bias=False)
-        if gated:
-            found |= layer(f"{ours}.gate", f"{theirs}.wi_1", bias=False)
-        found |= layer(f"{ours}.narrow", f"{theirs}.wo", bias=False)
-    return found | layer(f"{side}.norm", f"{side}.final_layer_norm", bias=False)
-
-
-def _framing(settings: Settings) -> Framing:
-    pad, end = settings.symbol("pad_token_id", 0), settings.symbol("eos_token_id", 1)
-    start = settings.symbol("decoder_start_token_id", pad)
-    return Framing(pad, start, end, source_prefix=(), source_suffix=(end,), suppressed=settings.banned())
+def _framing(hf: HFConfig) -> Framing:
+    pad, eos = hf.token_id("pad_token_id", 0), hf.token_id("eos_token_id", 1)
+    bos = hf.token_id("decoder_start_token_id", pad)
+    return Framing(pad, bos, eos, source_prefix=(), source_suffix=(eos,), suppressed=hf.suppressed_tokens())
