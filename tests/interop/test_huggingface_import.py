@@ -136,7 +136,7 @@ def test_an_imported_t5_fills_gaps_with_its_own_sentinels(tmp_path: Path, monkey
     asked = []
 
     def decode(settings, writer, given):  # type: ignore[no-untyped-def]
-        asked.append((given.source[0].tolist(), set(writer.symbols.suppressed)))
+        asked.append((given.source[0].tolist(), set(writer.special_tokens.suppressed)))
         return [[Hypothesis([numbers[0], *run.target_tokenizer.encode("b"), numbers[1]], -1.0, -1.0, True)]]
 
     monkeypatch.setattr(filling, "decode", decode)

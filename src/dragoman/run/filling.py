@@ -234,7 +234,7 @@ def with_sentinels(tokenizer: Tokenizer, text: str, sentinels: Sequence[int]) ->
     """The ids of a text with a sentinel for each gap, in order."""
     numbers = iter(sentinels)
     if "<extra_id_0>" in getattr(tokenizer, "special_token_ids", {}):  # an imported tokenizer, which knows them by name
-        return tokenizer.encode(_numbered(text), symbols=True)  # type: ignore[call-arg]
+        return tokenizer.encode(_numbered(text), parse_special=True)  # type: ignore[call-arg]
     return [next(numbers) if token == tokenizer.mask else token for token in with_masks(tokenizer, text)]
 
 
