@@ -20,7 +20,7 @@ from pathlib import Path
 
 import dragoman
 from dragoman import evaluation
-from dragoman.data.corpus import open_file
+from dragoman.data.text_files import open_file
 
 
 def lines(folder: Path, name: str, language: str) -> list[str]:

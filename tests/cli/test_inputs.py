@@ -72,9 +72,9 @@ def test_of_a_dialogue_the_last_reply_is_the_target(tmp_path: Path) -> None:
     ("source", "target", "columns", "message"),
     [
         ("a.en", None, FileLayout(), "a.en holds sources alone: name their translations with --reference"),
-        ("a.tsv", "a.de", FileLayout(), "a.tsv is read as tsv, which holds both sides"),
-        ("a.en", "a.jsonl", FileLayout(), "a.jsonl is named as jsonl, which holds both sides"),
-        ("a.tsv", None, FileLayout("", "0", "7"), "line 1: 2 tab-separated columns, but columns 0 and 7"),
+        ("a.tsv", "a.de", FileLayout(), "a.tsv is read as tsv, which contains both sides"),
+        ("a.en", "a.jsonl", FileLayout(), "a.jsonl has a suffix for files with both sides"),
+        ("a.tsv", None, FileLayout("", "0", "7"), "line 1: expected columns 0 and 7"),
         ("named.jsonl", None, FileLayout("", "en"), "name their key with --target-key"),
         ("a.en", "a.de", FileLayout("xml"), "unknown corpus format 'xml'"),
     ],
@@ -89,7 +89,7 @@ def test_what_cannot_be_read_is_said(
 @pytest.mark.parametrize("name", ["a.csv", "a.json", "a.parquet", "a.txt.zst"])
 def test_a_file_of_another_kind_is_rejected_by_its_name(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_text("a,b\n")
-    with pytest.raises(UserError, match="which cannot be read"):
+    with pytest.raises(UserError, match="which is not supported"):
         Input(tmp_path / name).check()
     assert list(Input(tmp_path / name, FileLayout("text")).sources()) == ["a,b"]
 

@@ -64,7 +64,7 @@ def defaults() -> list[Any]:
         spec = check_system(chosen)
         vectors = meta_model(spec).source_features is not None
         for holds in DEFAULTS[type(spec)]:
-            if (holds == "signals") == vectors:
+            if (holds == "features") == vectors:
                 known = (type(spec), holds) in seen
                 found.append(pytest.param(name, holds, marks=pytest.mark.exhaustive if known else ()))
                 seen.add((type(spec), holds))
@@ -113,7 +113,7 @@ def test_the_hint_after_training_can_be_run_as_it_is(
     monkeypatch.setattr(train, "program", lambda: "dragoman")
     run = load(make_run(tmp_path / "run", system, holds), device="cpu")
     command = train.hints(run)["use it"]
-    if holds == "signals":
+    if holds == "features":
         np.savez(tmp_path / "some.npz", values=np.zeros((5, 3), np.float32), lengths=[5])
         command = command.replace("FILE.npz", str(tmp_path / "some.npz"))
     answer = do(dragoman, command, monkeypatch)

@@ -11,7 +11,7 @@ from dragoman.data import EncodedPair, SentencePair, TokenStore, write_store
 class ByteTokenizer:
     """One token a byte, after the four special symbols; a tilde is unknown."""
 
-    size = 260
+    vocab_size = 260
 
     def encode_batch(self, texts: list[str]) -> list[list[int]]:
         return [[1 if byte == ord("~") else byte + 4 for byte in text.encode()] for text in texts]
@@ -19,7 +19,7 @@ class ByteTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(id - 4 for id in ids if id >= 4).decode()
 
-    def pieces(self, ids: Sequence[int]) -> list[str]:
+    def tokens(self, ids: Sequence[int]) -> list[str]:
         return ["<unk>" if id == 1 else chr(id - 4) for id in ids]
 
 

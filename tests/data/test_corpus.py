@@ -11,9 +11,8 @@ from threading import Thread
 
 import pytest
 
-from dragoman.data import DATA_FORMATS
-from dragoman.data import corpus as module
-from dragoman.data.corpus import Corpus, SentencePair, detect_data_format, read_dialogues, read_monolingual, read_pairs
+from dragoman.data import DATA_FORMATS, detect_data_format, text_files
+from dragoman.data.corpus import Corpus, SentencePair, read_dialogues, read_monolingual, read_pairs
 from dragoman.errors import UserError
 
 
@@ -79,7 +78,7 @@ def test_a_pipe_is_read_like_a_file(tmp_path: Path, write) -> None:
 def test_columns_of_tab_separated_lines(write) -> None:
     path = write("a.tsv", "id1\tone\teins\nid2\ttwo\tzwei\textra\n")
     assert texts(Corpus(path)) == [("id1", "one"), ("id2", "two")]
-    assert texts(Corpus(path, source_key=2, target_key="1")) == [("eins", "one"), ("zwei", "two")]
+    assert texts(Corpus(path, source_column=2, target_column="1")) == [("eins", "one"), ("zwei", "two")]
 
 
 def test_keys_of_json_lines_plain_and_gzipped(write) -> None:
@@ -87,7 +86,7 @@ def test_keys_of_json_lines_plain_and_gzipped(write) -> None:
     content = "\n".join(json.dumps(line, ensure_ascii=False) for line in lines)
     assert texts(Corpus(write("a.jsonl", content))) == [("one\u2028\n", "eins"), ("two", "zwei")]
     path = write("a.jsonl.gz", gzip.compress(b'{"de": "eins", "en": "one"}'))
-    assert texts(Corpus(path, source_key="en", target_key="de")) == [("one", "eins")]
+    assert texts(Corpus(path, source_column="en", target_column="de")) == [("one", "eins")]
 
 
 def test_the_format_can_be_named_against_the_suffix(write) -> None:
@@ -143,7 +142,7 @@ def test_unreadable_files(write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "open", refuse)
-    assert "a.de may not be read" in message(Corpus(whole, whole))
+    assert "a.de cannot be read: you have no read permission" in message(Corpus(whole, whole))
 
 
 def test_text_that_is_not_utf8_is_named_by_line(write) -> None:
@@ -155,26 +154,26 @@ def test_broken_gzip(write) -> None:
     data = gzip.compress("".join(f"sentence {n}\n" for n in range(1000)).encode())
     target = write("a.de", "x\n" * 1000)
     for broken in (data[:-9], data[:20], data[:30] + b"\xff\xff\xff" + data[33:], data + b"rubbish"):
-        assert "a.gz is broken gzip after line" in message(Corpus(write("a.gz", broken), target))
+        assert "a.gz is broken gzip" in message(Corpus(write("a.gz", broken), target))
 
 
 def test_a_line_without_end_is_refused(write, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "MAX_LINE_BYTES", 8)
+    monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 8)
     path = write("a.en", "1234567\n12345678\n")
     assert "a.en, line 2 is longer than" in message(Corpus(path, path))
 
 
 def test_too_few_columns(write) -> None:
     path = write("a.tsv", "one\teins\ntwo\n")
-    assert "a.tsv, line 2: 1 tab-separated column, but columns 0 and 1 (counted from 0) are read" in message(
+    assert "a.tsv, line 2: expected columns 0 and 1 (counted from 0), found 1 tab-separated column" in message(
         Corpus(path)
     )
 
 
 @pytest.mark.parametrize("key", ["source", -1])
 def test_a_column_must_be_a_number(write, key: int | str) -> None:
-    said = message(Corpus(write("a.tsv", "a\tb\n"), source_key=key))
-    assert f"must be a column number from 0, not {key!r}" in said
+    said = message(Corpus(write("a.tsv", "a\tb\n"), source_column=key))
+    assert f"must be a number from 0, not {key!r}" in said
 
 
 @pytest.mark.parametrize(
@@ -183,10 +182,10 @@ def test_a_column_must_be_a_number(write, key: int | str) -> None:
         ('{"source": "a", ', "line 2 is not JSON"),
         ("", "line 2 is not JSON"),
         ("[" * 100_000, "line 2 is not JSON"),
-        ('["a", "b"]', "line 2 is a JSON list: one object a line is expected"),
+        ('["a", "b"]', "line 2 is a JSON list: expected one object per line"),
         ('{"sorce": "a", "target": "b"}', "line 2: unknown key 'source': did you mean 'sorce'?"),
         ('{"source": "a", "target": 7}', "line 2: 'target' must be a string, not 7"),
-        ('{"source": "a", "target": "\\ud800"}', "line 2: 'target' holds half a surrogate pair"),
+        ('{"source": "a", "target": "\\ud800"}', "line 2: 'target' contains an unpaired surrogate"),
     ],
 )
 def test_broken_json_lines(write, line: str, expected: str) -> None:
@@ -196,8 +195,8 @@ def test_broken_json_lines(write, line: str, expected: str) -> None:
 
 def test_sides_that_do_not_fit_the_format(write) -> None:
     path = write("a.tsv", "a\tb\n")
-    assert "holds both sides" in message(Corpus(path, path))
-    assert "name the target file too" in message(Corpus(write("a.en", "a\n")))
+    assert "contains both sides" in message(Corpus(path, path))
+    assert "name the target file, too" in message(Corpus(write("a.en", "a\n")))
     assert "unknown corpus format 'tvs': did you mean 'tsv'?" in message(Corpus(path, format="tvs"))
 
 
@@ -218,20 +217,23 @@ def test_sides_that_do_not_fit_the_format(write) -> None:
 def test_what_json_lines_hold(record: dict, keys: tuple, holds: str, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    assert detect_data_format(Corpus(path, None, "", *keys)) == holds
+    assert detect_data_format(Corpus(path, None, "", *keys)) == DATA_FORMATS[holds]
 
 
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"turns": ["a"]}', "is no dialogue"),
-        ('{"turns": "a"}', "must be a list of texts"),
-        ('{"turns": ["a", "\\ud800"]}', "half a surrogate pair"),
-        ('{"messages": [{"role": "assistant", "content": "a"}]}', "must speak by turns, user first"),
-        ('{"messages": [{"role": "system", "content": "a"}]}', "a system message alone"),
-        ('{"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}', "must speak by turns"),
+        ('{"turns": ["a"]}', "a dialogue must have at least 2 turns, not 1"),
+        ('{"turns": "a"}', "must be a list of strings"),
+        ('{"turns": ["a", "\\ud800"]}', "unpaired surrogate"),
+        (
+            '{"messages": [{"role": "assistant", "content": "a"}]}',
+            "must alternate between user and assistant",
+        ),
+        ('{"messages": [{"role": "system", "content": "a"}]}', "needs more than a system message"),
+        ('{"messages": [{"role": "user", "content": "a"}, {"role": "system", "content": "b"}]}', "must alternate"),
         ('{"messages": [{"role": "user", "content": "a"}, "b"]}', "a list of objects with 'role' and 'content'"),
-        ('{"messages": [{"role": "user", "content": ["a"]}]}', "'content' of every message must be a text"),
+        ('{"messages": [{"role": "user", "content": ["a"]}]}', "'content' of every message must be a string"),
         ('{"text": "a"}', "neither 'turns' nor 'messages'"),
     ],
 )
@@ -248,5 +250,5 @@ def test_a_system_message_begins_the_first_turn(tmp_path: Path) -> None:
     record = {"messages": [{"role": role, "content": content} for role, content in messages]}
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
     assert [pair.source for pair in read_dialogues([Corpus(path)])] == ["Be brief.\nWho?\tI.\tAnd?"]
-    (pair,) = DATA_FORMATS["turns"].with_whitespace_normalization(whitespace=True).read([Corpus(path)])
+    (pair,) = DATA_FORMATS["turns"].with_whitespace_normalization(True).read([Corpus(path)])
     assert pair.source == "Be brief. Who?\tI.\tAnd?"

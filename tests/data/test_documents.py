@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dragoman.data import DATA_FORMATS, Corpus, TokenStore, choose_holdout, write_store
+from dragoman.data import DATA_FORMATS, Corpus, Encoding, TokenStore, choose_holdout, write_store
 from dragoman.data.data_formats import HOLDOUT_UNIT_LINES
 from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.objectives.masked_language_modeling import truncate_pair
@@ -33,8 +33,8 @@ def tokenizer() -> Tokenizer:
 
 
 def store_of(corpora: list[Corpus], tokenizer: Tokenizer, folder: Path, reading: str, longest: int = 50) -> TokenStore:
-    kind = DATA_FORMATS[reading].with_whitespace_normalization(whitespace=True)
-    examples = kind.encode(kind.read(corpora), tokenizer, tokenizer, longest, FRAMINGS_OF["bert"])
+    kind = DATA_FORMATS[reading].with_whitespace_normalization(True)
+    examples = kind.encode(kind.read(corpora), Encoding(tokenizer, tokenizer, longest, FRAMINGS_OF["bert"]))
     return write_store(folder / "store", examples, tokenizer.vocab_size)
 
 
@@ -132,7 +132,7 @@ def test_a_line_that_is_cut_starts_and_ends_once(tokenizer: Tokenizer, tmp_path:
     language = build_objective("language", material("gpt", tokenizer), {})
     assert targets(language, store) == [[START, *line[:2]], line[2:4], [START, *line[4:], END], [START, *last, END]]
     denoising = build_objective("denoising", material("bart", tokenizer), {"infill": 0.0, "permute": False})
-    start = FRAMINGS_OF["bart"].start
+    start = FRAMINGS_OF["bart"].bos
     assert targets(denoising, store) == [
         [start, *line[:2]],
         [start, *line[2:4]],

@@ -153,7 +153,7 @@ def test_whole_words_are_chosen_or_left_together(ids: NDArray, seed: int, rate: 
 
 def test_extreme_shares_mask_all_or_keep_all() -> None:
     ids = row(50)
-    common = {"vocabulary": SIZE, "first_word": FIRST, "rate": 1.0}
+    common = {"vocab_size": SIZE, "first_token": FIRST, "rate": 1.0}
     masked, answers = MaskedLanguageModeling(**common, random_share=0, keep_share=0)(ids, generator())
     assert set(masked.tolist()) == {MASK}
     assert answers.tolist() == ids.tolist()
@@ -393,14 +393,14 @@ def test_a_chain_is_its_steps_one_after_the_other(ids: NDArray, seed: int) -> No
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: TokenDeletion(1.1), r"rate of noise must be from 0 to 1, not 1\.1"),
-        (lambda: TokenMasking(-0.1), "rate of noise must be from 0 to 1"),
-        (lambda: TextInfilling(math.nan), "rate of noise must be from 0 to 1, not nan"),
-        (lambda: TextInfilling(mean_span_length=0), "mean length of a span of noise must be at least 1 token, not 0"),
+        (lambda: TokenDeletion(1.1), r"noise rate must be from 0 to 1, not 1\.1"),
+        (lambda: TokenMasking(-0.1), "noise rate must be from 0 to 1"),
+        (lambda: TextInfilling(math.nan), "noise rate must be from 0 to 1, not nan"),
+        (lambda: TextInfilling(mean_span_length=0), "mean span length must be at least 1 token, not 0"),
         (lambda: SpanCorruption(SENTINELS, mean_span_length=0.5), "at least 1 token"),
         (lambda: SpanCorruption((7,)), "at least 2 sentinels, not 1"),
         (lambda: LocalShuffle(-1), "at least 0, not -1"),
-        (lambda: MaskedLanguageModeling(vocab_size=9, first_token=9), "below the vocabulary's size 9, not 9"),
+        (lambda: MaskedLanguageModeling(vocab_size=9, first_token=9), "below the vocabulary size 9, not 9"),
         (
             lambda: MaskedLanguageModeling(vocab_size=9, first_token=7, random_share=0.6, keep_share=0.6),
             "at most 1 together",

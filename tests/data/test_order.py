@@ -128,7 +128,7 @@ def test_the_temperature_makes_shares_of_the_sizes() -> None:
 
 def test_an_empty_corpus_has_no_share() -> None:
     assert draws_per_corpus([0, 6, 6], weights=[5, 1, 2]) == [0, 4, 8]
-    with pytest.raises(UserError, match="no corpus with a weight above 0 has a pair left"):
+    with pytest.raises(UserError, match="all corpora with a sampling weight above 0 are empty"):
         draws_per_corpus([0, 6], weights=[1, 0])
 
 

@@ -445,16 +445,16 @@ def test_writes_parallel_files_and_alignments(tmp_path: Path) -> None:
 
 def test_refuses_a_folder_that_is_in_use(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         phrasebook.write(tmp_path)
-    with pytest.raises(UserError, match="exists already"):
+    with pytest.raises(UserError, match="already exists"):
         phrasebook.write(tmp_path / "mine")
     with pytest.raises(UserError, match="cannot be written"):
         phrasebook.write(tmp_path / "mine" / "inside")
 
 
 def test_refuses_sizes_that_cannot_be() -> None:
-    with pytest.raises(UserError, match="train pairs must not be negative, but it is -1"):
+    with pytest.raises(UserError, match="train pairs must be at least 0, but it is -1"):
         phrasebook.splits(-1)
     with pytest.raises(UserError, match="ask for more training pairs or fewer"):
         phrasebook.splits(1, valid=5, test=0)

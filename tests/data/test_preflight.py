@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pair_encoding import encode_pairs, inspect_encoded, inspect_pairs
 
-from dragoman.data import MemoryEstimate, PairInspector, PairLimits, SentencePair, encode_pairs, inspect_pairs
+from dragoman.data import MemoryEstimate, SentencePair
 from dragoman.data.preflight import LengthStats, Overlap
 from dragoman.errors import UserError
 
@@ -40,10 +41,8 @@ def test_quantiles_are_those_of_the_inverted_distribution(values: list[int]) -> 
 
 def test_empty_and_overlong_pairs_are_dropped_with_reason_and_place(tokenizer) -> None:
     pairs = corpus(("a", "b"), ("", "b"), ("a", " \t"), ("abcde", "b"), ("a", "bcdef"), ("", ""), ("abcd", "bcde"))
-    inspector = PairInspector(tokenizer, limits=PairLimits(max_length=4))
-    kept = [example.pair.line for chunk in inspector.filter(encode_pairs(pairs, tokenizer)) for example in chunk]
-    report = inspector.report()
-    assert kept == [1, 7]
+    kept, report = inspect_encoded(encode_pairs(pairs, tokenizer), tokenizer, max_length=4)
+    assert [encoded.pair.line for encoded in kept] == [1, 7]
     assert {reason: (found.pairs, found.first) for reason, found in report.dropped.items()} == {
         "source empty": (2, ["train:2", "train:6"]),
         "target empty": (1, ["train:3"]),
@@ -51,7 +50,7 @@ def test_empty_and_overlong_pairs_are_dropped_with_reason_and_place(tokenizer) -
         "target longer than 4 tokens": (1, ["train:5"]),
     }
     assert (report.read, report.pairs) == (7, 2)
-    assert "71 % of train was dropped" in report.warnings
+    assert "71 % of the training pairs were dropped" in report.warnings
 
 
 def test_only_the_first_places_are_kept(tokenizer) -> None:
@@ -61,9 +60,9 @@ def test_only_the_first_places_are_kept(tokenizer) -> None:
 
 
 def test_nothing_left_is_an_error_that_says_why(tokenizer) -> None:
-    with pytest.raises(UserError, match=r"no pair of 2 is left to train on \(1 source empty, 1 target empty\)"):
+    with pytest.raises(UserError, match=r"none of 2 pairs can be used to train on \(1 source empty, 1 target empty\)"):
         inspect_pairs(corpus(("", "b"), ("a", "")), tokenizer)
-    with pytest.raises(UserError, match="nothing was read"):
+    with pytest.raises(UserError, match="there are none"):
         inspect_pairs([], tokenizer)
 
 
@@ -75,20 +74,20 @@ def test_duplicates_identical_and_lopsided_pairs_are_counted_but_kept(tokenizer)
     assert report.duplicates == 2
     assert (report.identical.pairs, report.identical.first) == (1, ["train:6"])
     assert (report.lopsided.pairs, report.lopsided.first) == (1, ["train:7"])  # 9 > 4 · 2, with the end counted
-    assert "29 % of train repeats an earlier pair" in report.warnings
-    assert "14 % of train has the same text on both sides, which teaches copying" in report.warnings
+    assert "29 % of the training pairs are duplicates of an earlier pair" in report.warnings
+    assert "14 % of the training pairs have the same text on both sides, which teaches copying" in report.warnings
 
 
 def test_overlap_with_other_corpora(tokenizer) -> None:
     train = corpus(("a", "b"), ("a", "b"), ("c", "d"), ("e", "f"))
     valid = corpus(("a", "b"), ("c", "other"), ("new", "x"), ("b", "a"))
-    report = inspect_pairs(train, tokenizer, others={"valid": valid, "test": corpus(("new", "y"), ("c", "z"))})
+    report = inspect_pairs(train, tokenizer, references={"valid": valid, "test": corpus(("new", "y"), ("c", "z"))})
     assert report.overlaps == [
         Overlap("valid", 4, pairs_in_train=1, sources_in_train=2, train_pairs=2, train_sources=3),
         Overlap("test", 2, pairs_in_train=0, sources_in_train=1, train_pairs=0, train_sources=1),
     ]
-    assert "25 % of valid also stands in train: scores will flatter the model" in report.warnings
-    assert "50 % of test also has its source in train: scores will flatter the model" in report.warnings
+    assert "25 % of the pairs of valid are also in train: scores will be too optimistic" in report.warnings
+    assert "50 % of the sources of test are also in train: scores will be too optimistic" in report.warnings
 
 
 def test_unknown_tokens_are_told(tokenizer) -> None:
@@ -119,15 +118,14 @@ def test_monolingual_text_has_no_target(tokenizer) -> None:
 def test_memory_is_sixteen_bytes_a_parameter_and_the_activations(tokenizer) -> None:
     memory = MemoryEstimate.for_adam(parameters=64 * 2**20, activations=3 * 2**29)
     assert memory.total == 2**30 + 3 * 2**29
-    inspector = PairInspector(tokenizer)
-    list(inspector.filter(encode_pairs(corpus(("a", "b")), tokenizer)))
-    assert any("about 2.5 GiB of memory: 1.0 GiB model" in line for line in inspector.report(memory).lines())
+    _, report = inspect_encoded(encode_pairs(corpus(("a", "b")), tokenizer), tokenizer, memory=memory)
+    assert any("about 2.5 GiB of memory: 1.0 GiB model" in line for line in report.lines())
 
 
 def test_the_report_is_json_and_readable(tokenizer) -> None:
-    report = inspect_pairs(corpus(("a b", "b"), ("", "b")), tokenizer, others={"valid": corpus(("a b", "b"))})
+    report = inspect_pairs(corpus(("a b", "b"), ("", "b")), tokenizer, references={"valid": corpus(("a b", "b"))})
     assert json.loads(json.dumps(report.to_dict()))["dropped"]["source empty"] == {"pairs": 1, "first": ["train:2"]}
     text = "\n".join(report.lines())
-    assert "1 pairs are kept of 2 read" in text
+    assert "Kept 1 of 2 pairs" in text
     assert "dropped 1: source empty (train:2)" in text
-    assert "warning: 100 % of valid also stands in train" in text
+    assert "warning: 100 % of the pairs of valid are also in train" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.data import DATA_FORMATS, SentencePair
+from dragoman.data import DATA_FORMATS, Encoding, SentencePair
 from dragoman.data.data_formats import align_tags, encode_words
 from dragoman.text import DECODER_ONLY_FRAMING, ENCODER_ONLY_FRAMING, learn_tokenizer
 
@@ -14,7 +14,9 @@ def pair(source: str, target: str | None = None) -> SentencePair:
 
 
 def test_a_long_line_is_cut_into_rows_of_its_own() -> None:
-    [rows] = DATA_FORMATS["text"].encode([pair("a b c d e f g"), pair("h")], WORDS, WORDS, 3, ENCODER_ONLY_FRAMING)
+    [rows] = DATA_FORMATS["text"].encode(
+        [pair("a b c d e f g"), pair("h")], Encoding(WORDS, WORDS, 3, ENCODER_ONLY_FRAMING)
+    )
     assert [row.pair.source for row in rows] == ["a b c", "d e f", "g", "h"]
     assert [WORDS.decode(row.source) for row in rows] == ["a b c", "d e f", "g", "h"]
     assert all(row.target is None for row in rows)
@@ -25,14 +27,16 @@ def test_a_tag_stands_at_the_first_piece_of_its_word() -> None:
     assert [len(word) for word in encode_words([["low", "lower"]], pieces)[0]] == [3, 5]
     assert align_tags([[8, 9, 10], [11]], [20, 21], pad=0) == ([8, 9, 10, 11], [20, 0, 0, 21])
     tags = learn_tokenizer(["B-X O"], "label", 100)
-    [[example]] = DATA_FORMATS["tags"].encode([pair("low  lower", "B-X O")], pieces, tags, 99, ENCODER_ONLY_FRAMING)
+    [[example]] = DATA_FORMATS["tags"].encode(
+        [pair("low  lower", "B-X O")], Encoding(pieces, tags, 99, ENCODER_ONLY_FRAMING)
+    )
     assert example.target is not None
     assert tags.decode([tag for tag in example.target if tag]) == "B-X O"
     assert len(example.source) == len(example.target) == 8
 
 
 def test_a_dialogue_is_one_sequence_with_answers_to_the_replies() -> None:
-    [[example]] = DATA_FORMATS["turns"].encode([pair("a b\tc\td")], WORDS, WORDS, 99, DECODER_ONLY_FRAMING)
+    [[example]] = DATA_FORMATS["turns"].encode([pair("a b\tc\td")], Encoding(WORDS, WORDS, 99, DECODER_ONLY_FRAMING))
     a, b, c, d = WORDS.encode("a b c d")
     start, end, separator = 2, 3, 5
     assert example.source == [start, a, b, separator, c, end, d]

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from pair_encoding import inspect_encoded
 from typer.testing import CliRunner
 
 import dragoman
@@ -18,6 +19,7 @@ from dragoman.data import (
     Batches,
     Corpus,
     EncodedPair,
+    Encoding,
     FeatureFile,
     SentencePair,
     TokenStore,
@@ -26,7 +28,6 @@ from dragoman.data import (
     write_store,
 )
 from dragoman.data.feature_files import check_features, read_feature_pairs
-from dragoman.data.inspection import FeatureInspector
 from dragoman.errors import UserError
 from dragoman.text import learn_tokenizer
 from dragoman.text.framing import ENCODER_DECODER_FRAMING
@@ -87,20 +88,23 @@ def test_pairs_know_where_they_stand_and_are_told_apart_by_what_they_hold(tmp_pa
         ("x", 3, corpus.name),
     ]
     assert pairs[0].source == pairs[2].source != pairs[1].source
-    assert detect_data_format(corpus) == "signals"
+    assert detect_data_format(corpus) is DATA_FORMATS["features"]
     split = choose_holdout(pairs)
     assert (pairs[0] in split) == (pairs[2] in split) != (pairs[1] in split)
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "sum": ({"values": np.ones((5, 3)), "lengths": [2, 2]}, "lengths add up to 4 vectors, but there are 5"),
-    "no lengths": ({"values": np.ones((5, 3))}, "holds values but no lengths: an array of examples"),
-    "negative": ({"values": np.ones((5, 3)), "lengths": [6, -1]}, "'lengths' must be whole numbers of at least 0"),
-    "halves": ({"values": np.ones((5, 3)), "lengths": [2.5, 2.5]}, "'lengths' must be whole numbers"),
+    "no lengths": ({"values": np.ones((5, 3))}, "has no array 'lengths', only"),
+    "negative": ({"values": np.ones((5, 3)), "lengths": [6, -1]}, "'lengths' must be integers of at least 0"),
+    "halves": ({"values": np.ones((5, 3)), "lengths": [2.5, 2.5]}, "'lengths' must be integers"),
     "flat": ({"values": np.ones(5), "lengths": [5]}, "'values' must be numbers of shape vectors × features, but is 5"),
     "letters": ({"values": np.array([["a"]]), "lengths": [1]}, "'values' must be numbers"),
     "nothing": ({"values": np.ones((0, 3)), "lengths": np.ones(0, int)}, "is empty"),
-    "objects": ({"values": np.array([{}], object), "lengths": [1]}, "holds objects of Python, which are never loaded"),
+    "objects": (
+        {"values": np.array([{}], object), "lengths": [1]},
+        "contains pickled Python objects",
+    ),
 }
 
 
@@ -114,21 +118,21 @@ def test_arrays_that_do_not_fit_are_refused(case: str, tmp_path: Path) -> None:
 
 def test_packed_objects_are_refused(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", values=np.array([{}], object), lengths=[1])
-    with pytest.raises(UserError, match="cannot be read as arrays of numpy"):
+    with pytest.raises(UserError, match="cannot be read as numpy arrays"):
         FeatureFile(tmp_path / "a.npz")
 
 
 def test_files_that_are_none_of_numpys_are_refused(tmp_path: Path) -> None:
     text(tmp_path / "a.npz", "a sentence")
-    with pytest.raises(UserError, match="cannot be read as arrays of numpy"):
+    with pytest.raises(UserError, match="cannot be read as numpy arrays"):
         FeatureFile(tmp_path / "a.npz")
     whole = save(tmp_path / "b.npz", rows(50, 50)).read_bytes()
     for cut in (10, 200, len(whole) - 30):
         (tmp_path / "b.npz").write_bytes(whole[:cut])
-        with pytest.raises(UserError, match="cannot be read as arrays of numpy"):
+        with pytest.raises(UserError, match="cannot be read as numpy arrays"):
             FeatureFile(tmp_path / "b.npz")
     np.save(tmp_path / "c.npy", np.ones((2, 3)))
-    with pytest.raises(UserError, match="holds an array of 2 × 3 of float64: an array of examples × length × features"):
+    with pytest.raises(UserError, match="contains an array of 2 × 3 of float64: expected an array of examples × length"):
         FeatureFile(tmp_path / "c.npy")
     with pytest.raises(UserError, match="does not exist"):
         FeatureFile(tmp_path / "d.npy")
@@ -139,7 +143,7 @@ def test_values_that_are_no_numbers_are_found(tmp_path: Path, value: float) -> N
     examples = rows(2, 3)
     examples[1][1, 2] = value
     path = save(tmp_path / "a.npz", examples)
-    with pytest.raises(UserError, match=r"a\.npz, example 2 holds values that are no numbers"):
+    with pytest.raises(UserError, match=r"a\.npz, example 2 contains NaN or infinite values"):
         list(FeatureFile(path))
 
 
@@ -148,7 +152,7 @@ def test_an_example_needs_a_line(tmp_path: Path, lines: int) -> None:
     corpus = Corpus(save(tmp_path / "a.npz", rows(2, 3)), text(tmp_path / "a.txt", *["x"] * lines))
     with pytest.raises(UserError, match=rf"a\.npz has 2 examples but .*a\.txt has {lines} lines"):
         list(read_feature_pairs([corpus]))
-    with pytest.raises(UserError, match="name the text that goes with it as target"):
+    with pytest.raises(UserError, match="name the target file, too"):
         list(read_feature_pairs([Corpus(corpus.source)]))
 
 
@@ -156,7 +160,7 @@ def test_one_source_alone() -> None:
     assert check_features([[1, 2], [3, 4]], 2).tolist() == [[1, 2], [3, 4]]
     with pytest.raises(UserError, match="must be numbers of shape length × 3, but has shape 2 × 2"):
         check_features([[1, 2], [3, 4]], 3)
-    with pytest.raises(UserError, match="reads vectors of 3 numbers, not text"):
+    with pytest.raises(UserError, match="reads vectors of 3 features, not text"):
         check_features("a sentence", 3)
 
 
@@ -190,7 +194,7 @@ def test_a_batch_pads_vectors_with_zeros(tmp_path: Path) -> None:
         assert batch.source_lengths[row] == length
         assert np.array_equal(batch.source[row, :length].numpy(), examples[index])
         assert not batch.source[row, length:].any()
-        assert batch.target[row, : index + 2].tolist() == [ENCODER_DECODER_FRAMING.start, *[7] * (index + 1)]
+        assert batch.target[row, : index + 2].tolist() == [ENCODER_DECODER_FRAMING.bos, *[7] * (index + 1)]
         assert batch.labels[row, : index + 2].tolist() == [*[7] * (index + 1), ENCODER_DECODER_FRAMING.eos]
     assert batch.padding_ratio == pytest.approx(1 - (12 + 2 + 3 + 4 + 5) / (4 * 5 + 4 * 5))
 
@@ -200,13 +204,10 @@ def test_the_preflight_counts_vectors(tmp_path: Path) -> None:
     lines = ["one two", "three", "four", "five five"]
     corpus = Corpus(save(tmp_path / "a.npz", examples), text(tmp_path / "a.txt", *lines))
     tokenizer = learn_tokenizer(lines, "word", 100)
-    reading = DATA_FORMATS["signals"]
-    inspector = reading.inspector(tokenizer, tokenizer)
-    assert isinstance(inspector, FeatureInspector)
-    encoded = reading.encode(reading.read([corpus]), tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING)
-    kept = [example for chunk in inspector.filter(encoded) for example in chunk]
-    assert [len(example.source) for example in kept] == [40, 30, 2]
-    report = inspector.report()
+    features = DATA_FORMATS["features"]
+    chunks = features.encode(features.read([corpus]), Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING))
+    kept, report = inspect_encoded(chunks, tokenizer, data_format="features")
+    assert [len(encoded.source) for encoded in kept] == [40, 30, 2]
     assert (report.read, report.pairs, list(report.dropped)) == (4, 3, ["source empty"])
     assert report.source.words is None
     assert (report.source.tokens.total, report.source.tokens.max) == (72, 40)
@@ -317,9 +318,9 @@ def test_what_does_not_belong_together_is_refused(trained: Path, tmp_path: Path)
     sentences = text(tmp_path / "a.txt", "a b", "c d", "e f")
     arrays = save(tmp_path / "a.npz", rows(2, 3, 1, features=4))
     wrong = {
-        ("translate", trained / "run", sentences): "reads vectors of 3 numbers, not text",
+        ("translate", trained / "run", sentences): "reads vectors of 3 features, not text",
         ("translate", trained / "run", arrays): "must be numbers of shape length × 3, but has shape 2 × 4",
-        ("show", trained / "run", "red"): "reads vectors of 3 numbers, not text",
+        ("show", trained / "run", "red"): "reads vectors of 3 features, not text",
         ("train", tmp_path / "b", "--source", arrays, "--target", sentences): "transformer reads text, but",
         ("train", tmp_path / "b", "--source", sentences, "--target", sentences, "--system", "vision"): (
             "vision reads vectors, but"

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pair_encoding import encode_pairs
 
-from dragoman.data import EncodedPair, SentencePair, TokenStore, encode_pairs, examples, fingerprint, write_store
-from dragoman.data import store_columns as sides
+from dragoman.data import EncodedPair, SentencePair, TokenStore, data_formats, store_columns, write_store
 from dragoman.errors import UserError
 
 PAIRS = [SentencePair("abc", "de", "c", 1), SentencePair("f", "ghij", "c", 2), SentencePair("ü", "k", "c", 3)]
@@ -25,7 +25,7 @@ def rows(opened: TokenStore) -> list[tuple[list[int], list[int]]]:
 
 
 def test_pairs_come_back_as_their_ids(tokenizer, tmp_path: Path) -> None:
-    written = write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size, fingerprint="f")
+    written = write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
     opened = TokenStore(tmp_path / "store")
     assert (
         rows(opened)
@@ -34,14 +34,14 @@ def test_pairs_come_back_as_their_ids(tokenizer, tmp_path: Path) -> None:
     )
     assert opened.source_lengths.tolist() == [3, 1, 2]
     assert opened.target_lengths.tolist() == [2, 4, 1]
-    assert (len(opened), opened.max_length, opened.fingerprint, opened.monolingual) == (3, 4, "f", False)
+    assert (len(opened), opened.max_length, opened.monolingual) == (3, 4, False)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
 @pytest.mark.parametrize("limit", ["MAX_CHUNK_PAIRS", "MAX_CHUNK_CHARACTERS"])
 def test_chunks_do_not_change_the_store(tokenizer, tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = write_store(tmp_path / "whole", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
-    monkeypatch.setattr(examples, limit, 1)
+    monkeypatch.setattr(data_formats, limit, 1)
     chunks = list(encode_pairs(PAIRS, tokenizer))
     assert len(chunks) == 3
     assert rows(write_store(tmp_path / "chunked", chunks, tokenizer.vocab_size)) == rows(whole)
@@ -73,10 +73,10 @@ def test_monolingual_text_is_stored_once_and_served_on_both_sides(store_of: Call
 
 
 def test_large_sides_give_pages_back_and_read_the_same(store_of, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sides, "MAX_RESIDENT_BYTES", 0)
+    monkeypatch.setattr(store_columns, "MAX_RESIDENT_BYTES", 0)
     opened = store_of([[n % 250] * 3 for n in range(5000)], [[1]] * 5000)
     everything = np.arange(5000)
-    first, second = opened.sides[0].rows(everything), opened.sides[0].rows(everything)
+    first, second = opened.columns[0].rows(everything), opened.columns[0].rows(everything)
     assert first.tolist() == second.tolist() == [n % 250 for n in range(5000) for _ in range(3)]
 
 
@@ -96,7 +96,6 @@ def test_a_truncated_store_is_refused(store_of: Callable[..., TokenStore], name:
         lambda about: about | {"sides": {}},
         lambda about: about | {"sides": {"source": {"dtype": "nonsense", "tokens": 3}}},
         lambda about: about | {"sides": {"source": {}}},
-        lambda about: {key: value for key, value in about.items() if key != "fingerprint"},
         lambda about: [about],
     ],
 )
@@ -111,13 +110,13 @@ def test_missing_parts_and_other_versions_are_refused(store_of: Callable[..., To
     folder = store_of([[5]], [[6]]).folder
     about = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps(about | {"version": 99}))
-    with pytest.raises(UserError, match="version 99, but this program reads versions 1 and 2"):
+    with pytest.raises(UserError, match="version 99, but only versions 1 and 2 are supported"):
         TokenStore(folder)
     (folder / "store.json").write_text(json.dumps(about))
     (folder / "target.lengths").unlink()
     with pytest.raises(UserError, match="damaged"):
         TokenStore(folder)
-    with pytest.raises(UserError, match="holds no token store"):
+    with pytest.raises(UserError, match="has no token store"):
         TokenStore(tmp_path / "nowhere")
 
 
@@ -159,7 +158,7 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer) -> None:
 def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path, tokenizer) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
-    with pytest.raises(UserError, match="exists and is no token store"):
+    with pytest.raises(UserError, match="exists and is not a token store"):
         write_store(tmp_path / "thesis", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
     assert (tmp_path / "thesis" / "thesis.tex").read_text() == "years of work"
 
@@ -167,22 +166,3 @@ def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path, tokenizer) -
 def test_no_pairs_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no sentence pair"):
         write_store(tmp_path / "store", [[]], 10)
-
-
-def test_the_fingerprint_follows_content_and_settings(tmp_path: Path) -> None:
-    first, second = tmp_path / "a", tmp_path / "b"
-    first.write_text("one")
-    second.write_text("one")
-    assert fingerprint([first], "x") == fingerprint([second], "x")
-    second.write_text("two")
-    different = [
-        fingerprint([first], "x"),
-        fingerprint([second], "x"),
-        fingerprint([first], "y"),
-        fingerprint([first, second], "x"),
-        fingerprint([second, first], "x"),
-        fingerprint([first], "x", ""),
-    ]
-    assert len(set(different)) == len(different)
-    with pytest.raises(UserError, match="does not exist"):
-        fingerprint([tmp_path / "c"])

@@ -148,33 +148,36 @@ WIDE = b"0." + b"0" * 2**20
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is empty: word vectors are expected"),
-        (b"\n\n", "begins with an empty line: word vectors are expected"),
+        (b"", "is empty: expected word vectors"),
+        (b"\n\n", "starts with an empty line: expected word vectors"),
         (gzip.compress(b"", mtime=0), "is empty"),
-        (b"a 1 2 3\nb 4 5\nc 6 7 8\n", "line 2 holds 2 values, but the vectors are 3 wide"),
-        (b"a 1 2 3\nb\n", "line 2 holds 0 values, but the vectors are 3 wide"),
-        (b"a 1 2 3\nb 4\n", "line 2 holds 1 value, but the vectors are 3 wide"),
-        (b"a 1 2 3\nb 4 5 6 7\n", "line 2 holds 4 values, but the vectors are 3 wide"),
-        (b"2 3\na 1 2 3\nb 4 5 6 7 8\n", "line 3 holds 5 values, but the vectors are 3 wide"),
-        (b"2 3\na 1 2\nb 4 5\n", "line 2 holds 2 values, but the vectors are 3 wide"),
-        (b"a 1 2 3\nb 4 x 6\n", "line 2: value 2 is 'x', which is no number in the range of float32"),
-        (b"a 1 x 3\nb 4 5 6\n", "line 1: value 2 is 'x', which is no number"),
-        (b"a 1 2\nb nan 6\n", "line 2: value 1 is 'nan', which is no number"),
-        (b"a 1 2\nb 4 1e39\n", "line 2: value 2 is '1e39', which is no number in the range of float32"),
-        (b"1 1\na " + struct.pack("<f", np.inf), "vector 1: value 1 is 'inf', which is no number"),
-        (b"3 2\na 1 2\nb 3 4\n", "holds fewer vectors (2) than line 1 promises (3): it is truncated"),
-        (b"3 2\n", "holds fewer vectors (0) than line 1 promises (3): it is truncated"),
-        (b"1 2\na 1 2\nb 3 4\n", "holds more vectors than line 1 promises (1)"),
-        (binary(WORDS, count=4), "ends before vector 4 of the 4 that line 1 promises is complete: it is truncated"),
-        (binary(WORDS, b"\n", count=2), "holds more vectors than line 1 promises (2)"),
-        (binary(WORDS)[:-1], "ends before vector 3 of the 3 that line 1 promises is complete: it is truncated"),
-        (binary(WORDS)[:-14], "ends before vector 3 of the 3 that line 1"),
-        (binary(WORDS)[:20], "ends before vector 1 of the 3 that line 1"),
-        (b"3 0\na\n", "line 1 promises vectors 0 wide: from 1 to 262,144 are read"),
-        (b"3 999999999\na\n", "line 1 promises vectors 999,999,999 wide"),
-        (b"Once upon a time\n", "line 1 is neither a word and its values with spaces between them nor a number of"),
-        (b"word\n", "a file in the format of word2vec, GloVe or fastText's .vec is expected"),
-        (b"a\t1\t2\n", "line 1 is neither a word and its values with spaces between them"),
+        (b"a 1 2 3\nb 4 5\nc 6 7 8\n", "line 2: expected 3 values, found 2"),
+        (b"a 1 2 3\nb\n", "line 2: expected 3 values, found 0"),
+        (b"a 1 2 3\nb 4\n", "line 2: expected 3 values, found 1"),
+        (b"a 1 2 3\nb 4 5 6 7\n", "line 2: expected 3 values, found 4"),
+        (b"2 3\na 1 2 3\nb 4 5 6 7 8\n", "line 3: expected 3 values, found 5"),
+        (b"2 3\na 1 2\nb 4 5\n", "line 2: expected 3 values, found 2"),
+        (b"a 1 2 3\nb 4 x 6\n", "line 2: value 2 is 'x', expected a finite float32 number"),
+        (b"a 1 x 3\nb 4 5 6\n", "line 1: value 2 is 'x', expected a finite float32 number"),
+        (b"a 1 2\nb nan 6\n", "line 2: value 1 is 'nan', expected a finite float32 number"),
+        (b"a 1 2\nb 4 1e39\n", "line 2: value 2 is '1e39', expected a finite float32 number"),
+        (b"1 1\na " + struct.pack("<f", np.inf), "vector 1: value 1 is 'inf', expected a finite float32 number"),
+        (b"3 2\na 1 2\nb 3 4\n", "has 2 vectors, but line 1 declares 3: the file is truncated"),
+        (b"3 2\n", "has 0 vectors, but line 1 declares 3: the file is truncated"),
+        (b"1 2\na 1 2\nb 3 4\n", "has more vectors than line 1 declares (1)"),
+        (binary(WORDS, count=4), "ends within vector 4 of the 4 that line 1 declares: the file is truncated"),
+        (binary(WORDS, b"\n", count=2), "has more vectors than line 1 declares (2)"),
+        (binary(WORDS)[:-1], "ends within vector 3 of the 3 that line 1 declares: the file is truncated"),
+        (binary(WORDS)[:-14], "ends within vector 3 of the 3 that line 1"),
+        (binary(WORDS)[:20], "ends within vector 1 of the 3 that line 1"),
+        (b"3 0\na\n", "line 1 declares vectors of size 0: expected 1 to 262,144"),
+        (b"3 999999999\na\n", "line 1 declares vectors of size 999,999,999"),
+        (
+            b"Once upon a time\n",
+            "line 1 is neither a word with its values, separated by spaces, nor the number",
+        ),
+        (b"word\n", "expected a file in word2vec, GloVe or fastText (.vec) format"),
+        (b"a\t1\t2\n", "line 1 is neither a word with its values"),
         (b"PK\x03\x04\x14\x00 \x00\xff\n", "line 1 is neither a word"),
         (b"a " + WIDE, "line 1 is longer than 1 MiB"),
         (b"a 1\nb " + WIDE, "line 2 is longer than 1 MiB"),
@@ -197,16 +200,16 @@ def test_a_file_that_is_not_there_and_words_that_are_not_in_it_are_told(
 ) -> None:
     with pytest.raises(UserError, match="does not exist"):
         read_word_vectors(tmp_path / "nowhere", everything)
-    with pytest.raises(UserError, match="holds no vector for any of the words that were looked for"):
+    with pytest.raises(UserError, match="has no vector for any word of the vocabulary"):
         read_word_vectors(file(GLOVE), {"zebra"})
 
 
 @pytest.mark.parametrize("content", [GLOVE, b"3 3\n" + GLOVE, binary(WORDS)], ids=["GloVe", "text", "binary"])
 def test_another_width_than_the_model_has_is_refused(file: Callable[[bytes], Path], content: bytes) -> None:
-    said = "vectors holds vectors 3 wide, but the model's embeddings are 128 wide: make the model 3 wide or choose"
+    said = "has vectors of size 3, but the embeddings of the model have size 128"
     with pytest.raises(UserError, match=said):
-        read_word_vectors(file(content), everything, expect_width=128)
-    assert len(read_word_vectors(file(content), everything, expect_width=3).rows) == 3
+        read_word_vectors(file(content), everything, expect_size=128)
+    assert len(read_word_vectors(file(content), everything, expect_size=3).rows) == 3
 
 
 @pytest.mark.parametrize("form", ["text", "binary"])
@@ -266,12 +269,12 @@ def test_of_subwords_those_with_a_marker_and_punctuation_are_looked_up(
 
 @pytest.mark.parametrize("kind", ["character", "byte"])
 def test_characters_have_no_word_vectors(file: Callable[[bytes], Path], kind: str) -> None:
-    with pytest.raises(UserError, match=f"no piece of a tokenizer of kind '{kind}' stands for a word"):
+    with pytest.raises(UserError, match=f"no token of a tokenizer of type '{kind}' is a word"):
         match_word_vectors(learn_tokenizer(TEXT, kind), file(TABLE), 2)
 
 
 def test_matching_refuses_another_width_and_another_language(file: Callable[[bytes], Path]) -> None:
-    with pytest.raises(UserError, match="2 wide, but the model's embeddings are 3 wide"):
+    with pytest.raises(UserError, match="has vectors of size 2, but the embeddings of the model have size 3"):
         match_word_vectors(learn_tokenizer(TEXT, "word"), file(TABLE), 3)
-    with pytest.raises(UserError, match="holds no vector for any"):
+    with pytest.raises(UserError, match="has no vector for any"):
         match_word_vectors(learn_tokenizer(TEXT, "word"), file(b"maison 1 2\n"), 2)

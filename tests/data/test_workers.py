@@ -58,7 +58,7 @@ def test_only_a_few_items_are_taken_ahead() -> None:
 def test_a_mistake_is_told_as_in_one_process_and_a_lost_process_in_a_sentence() -> None:
     with pytest.raises(UserError, match="7 cannot be"):
         list(parallel_map(Halve(refuse=7), range(1, 20), 2))
-    with pytest.raises(UserError, match="one of 2 worker processes has ended before its work was done"):
+    with pytest.raises(UserError, match="one of 2 worker processes has ended unexpectedly"):
         list(parallel_map(Halve(), [1, -1, 2, 3], 2))
 
 

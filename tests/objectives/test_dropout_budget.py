@@ -7,11 +7,11 @@ import itertools
 import pytest
 import torch
 
-from dragoman.data import Batches, SentencePair, TokenStore, encode_pairs, phrasebook, write_store
+from dragoman.data import DATA_FORMATS, Batches, Encoding, SentencePair, TokenStore, phrasebook, write_store
 from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.run import DEFAULT_FRAMINGS
 from dragoman.systems import SYSTEMS, VocabularySizes
-from dragoman.text import Tokenizer, learn_tokenizer
+from dragoman.text import ENCODER_DECODER_FRAMING, Tokenizer, learn_tokenizer
 
 TOKENS = 256
 
@@ -29,7 +29,8 @@ def tokenizer(pairs: list[SentencePair]) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def store(pairs: list[SentencePair], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    return write_store(tmp_path_factory.mktemp("data") / "store", encode_pairs(pairs, tokenizer), tokenizer.vocab_size)
+    chunks = DATA_FORMATS["pairs"].encode(pairs, Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING))
+    return write_store(tmp_path_factory.mktemp("data") / "store", chunks, tokenizer.vocab_size)
 
 
 def objective_of(system: str, name: str, tokenizer: Tokenizer, dropout: float) -> Objective:

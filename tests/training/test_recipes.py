@@ -115,7 +115,7 @@ PLAIN = {
     "vision": (0.4, 0.1, 0.1),
 }
 
-HOLDS = {"bert": "text", "roberta": "text", "electra": "text", "vision": "signals", "speech": "signals"}
+HOLDS = {"bert": "text", "roberta": "text", "electra": "text", "vision": "features", "speech": "features"}
 
 
 @pytest.fixture(scope="module")

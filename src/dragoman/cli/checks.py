@@ -46,7 +46,7 @@ def check_run(folder: str | Path, checkpoint: str | None = None, device: str | N
 def check_training(folder: Path, config: Config) -> None:
     """Reject names and files of a training that cannot be, and a folder that is taken."""
     from dragoman.cli.inputs import check_file
-    from dragoman.data.corpus import Corpus, file_format
+    from dragoman.data.corpus import Corpus
 
     data, start = config.data, config.training.start_from
     if is_run(folder):
@@ -66,7 +66,7 @@ def check_training(folder: Path, config: Config) -> None:
         for path in (*sources, *targets):
             check_file(Path(path))
         for source, target in zip(sources, targets or [None] * len(sources)):
-            file_format(Corpus(Path(source), Path(target) if target else None, data.format))
+            _ = Corpus(Path(source), Path(target) if target else None, data.format).file_format
     for name in (config.text.source_word_vectors, config.text.target_word_vectors):
         if name is not None:
             check_file(Path(name))

@@ -52,7 +52,7 @@ def diagnose(
             check_file(path)
 
     from dragoman import load
-    from dragoman.data.corpus import detect_data_format
+    from dragoman.data.data_formats import has_references
     from dragoman.evaluation import parse_pharaoh
     from dragoman.lens import diagnosis as looking
     from dragoman.lens.diagnosis.diagnosis_report import diagnosis_lines, diagnosis_page
@@ -62,7 +62,7 @@ def diagnose(
     references: list[str] | None
     if source is None:
         sources, references = looking.validation_pairs(loaded, sentences)
-    elif target is None and detect_data_format(columns.corpus(source)) == "text":
+    elif target is None and not has_references(columns.corpus(source)):
         sources, references = list(islice(Input(source, columns).texts(), sentences)), None
     else:
         sources, references = (side[:sentences] for side in read_pairs(source, target, columns))

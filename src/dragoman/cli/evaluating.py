@@ -69,9 +69,9 @@ class TestSet:
 
 
 def _holds_targets(source: Path, columns: FileLayout) -> bool:
-    from dragoman.data.corpus import detect_data_format
+    from dragoman.data.data_formats import has_references
 
-    return detect_data_format(columns.corpus(source)) in ("pairs", "turns")
+    return has_references(columns.corpus(source))
 
 
 class Evaluation:

@@ -59,9 +59,7 @@ class Input:
 
     def check(self) -> None:
         """Reject a file that cannot be opened or read, before anything heavy is imported."""
-        from dragoman.data.corpus import file_format
-
-        file_format(self.columns.corpus(self.file or STANDARD_INPUT))
+        _ = self.columns.corpus(self.file or STANDARD_INPUT).file_format
         if self.file is not None:
             check_file(self.file)
 
@@ -72,13 +70,14 @@ class Input:
         if self.file is None:
             yield from read_sources(self.columns.corpus(STANDARD_INPUT), standard_input())
             return
-        from dragoman.data.corpus import FEATURE_SUFFIXES, read_lines
         from dragoman.data.feature_files import FeatureFile
+        from dragoman.data.text_files import read_lines
 
-        if self.file.suffix.lower() in FEATURE_SUFFIXES and not self.columns.format:
+        corpus = self.columns.corpus(self.file)
+        if corpus.has_features:
             yield from FeatureFile(self.file)
         else:
-            yield from read_sources(self.columns.corpus(self.file), read_lines(self.file, self.may_be_empty))
+            yield from read_sources(corpus, read_lines(self.file, self.may_be_empty))
 
     def texts(self) -> Iterator[str]:
         """The same for systems that read only text."""
@@ -106,7 +105,7 @@ class Input:
 
 def check_file(path: Path) -> None:
     """Reject a file that cannot be opened."""
-    from dragoman.data.corpus import open_file
+    from dragoman.data.text_files import open_file
 
     if not path.is_fifo():  # which can be opened only once
         with open_file(path):
@@ -115,17 +114,13 @@ def check_file(path: Path) -> None:
 
 def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
     """The sources in numbered lines of a corpus; that of a dialogue is what was said before its last reply."""
-    from dragoman.data.corpus import file_format, parse_turns, split_fields
-
-    format = file_format(corpus)
+    file_format = corpus.file_format
     for line, text in lines:
-        turns = parse_turns(text, corpus.source, line) if format == "jsonl" and corpus.source_key is None else None
-        if format == "text":
-            yield text
-        elif turns is not None:
-            yield _split_dialogue([" ".join(turn.split("\t")) for turn in turns])[0]
+        turns = file_format.record_turns(text, corpus, line)
+        if turns is not None:
+            yield _split_dialogue(turns)[0]
         else:
-            yield from (pair.source for pair in split_fields(corpus, [(line, text)], columns=1))
+            yield from (source for _, source in file_format.parse_sources(corpus, [(line, text)]))
 
 
 def read_pairs(
@@ -135,16 +130,15 @@ def read_pairs(
 
     Of a dialogue the target is the last reply. `option` is what names the file of the targets.
     """
-    from dragoman.data.corpus import detect_data_format
-    from dragoman.data.data_formats import DATA_FORMATS
+    from dragoman.data.data_formats import detect_data_format, has_references
 
     corpus = columns.corpus(source, target)
-    kind = detect_data_format(corpus)
-    if kind == "text" or (kind == "signals" and target is None):
+    if not has_references(corpus):
         name = "their key with --target-key" if columns.source_key else f"their translations with {option}"
         raise UserError(f"{source} holds sources alone: name {name}, or give TSV or JSON lines with both")
-    pairs = DATA_FORMATS[kind].read([corpus])
-    if kind == "turns":
+    data_format = detect_data_format(corpus)
+    pairs = data_format.read([corpus])
+    if data_format.is_dialogue:
         dialogues = [_split_dialogue(pair.source.split("\t")) for pair in pairs]
         return [before for before, _ in dialogues], [reply for _, reply in dialogues]
     sources: list[Any] = []
@@ -157,12 +151,12 @@ def read_pairs(
 
 def read_lines(path: Path, columns: FileLayout) -> list[str]:
     """The lines of a file that holds one text a line and nothing else."""
-    from dragoman.data.corpus import file_format, read_lines
+    from dragoman.data.text_files import read_lines
 
     plain = FileLayout("text" if columns.format == "text" else "")
-    if (format := file_format(plain.corpus(path))) != "text":
+    if (file_format := plain.corpus(path).file_format).has_both_sides:
         raise UserError(
-            f"{path} is named as {format}, but one text a line is expected here: convert it, or say --format text"
+            f"{path} is named as {file_format.name}, but expected one text per line: convert it, or use --format text"
         )
     return [text for _, text in read_lines(path)]
 

@@ -346,7 +346,7 @@ def _phrases(line: str) -> list[str]:
 
 def _lines_of(file: Path) -> Iterator[str]:
     """The lines of a file, and after them as many empty ones as are asked for."""
-    from dragoman.data.corpus import read_lines
+    from dragoman.data.text_files import read_lines
 
     return chain((text for _, text in read_lines(file, allow_empty=True)), repeat(""))
 

@@ -1,59 +1,55 @@
-"""The two passes over the training corpora: one counts and chooses what to hold out, the other writes the stores."""
+"""The two passes over the training corpora: the survey, which chooses the held-out pairs, and the encoding."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.corpus import Corpus, SentencePair
-from dragoman.data.data_formats import MAX_CHUNK_FEATURE_PAIRS, DataFormat
-from dragoman.data.examples import EncodedPair, chunk_pairs
+from dragoman.data.data_formats import DataFormat, Encoding
 from dragoman.data.holdout import HoldoutSampler, HoldoutSplit, source_hashes
-from dragoman.data.inspection import InspectionCounts, PairLimits
+from dragoman.data.inspection import InspectionCounts, inspect_chunk
 from dragoman.data.shard_writer import EncodedColumns, encode_columns
 from dragoman.processes import available_cpus, parallel_map
-from dragoman.text.framing import Framing
 from dragoman.text.untranslatable import CopyEvidence
 
-if TYPE_CHECKING:
-    from dragoman.text.tokenizer import Tokenizer
-
-LOG_INTERVAL_SECONDS = 10.0  # seconds
-COPY_SAMPLE_PAIRS = 200  # pairs of a chunk whose numbers and punctuation marks are looked up in the target
-MIN_PARALLEL_BYTES = 2**25  # bytes of text for which no other processes are started: they take a second or two to begin
+LOG_INTERVAL_SECONDS = 10.0
+COPY_SAMPLE_PAIRS = 200  # per chunk: their numbers and punctuation marks are compared between source and target
+MIN_PARALLEL_BYTES = 2**25  # of text: starting worker processes takes a second or two
 
 Log = Callable[[str], None]
 
 
 class PairChunk(NamedTuple):
-    """Some pairs of one corpus, as plain tuples, which are sent to another process several times faster."""
+    """Some pairs of one corpus, as plain tuples, which are pickled several times faster."""
 
     corpus: int
     pairs: list[tuple[object, ...]]
 
 
-def choose_num_workers(asked: int | None, corpora: Sequence[Corpus], reading: DataFormat) -> int:
-    """How many processes to use: as asked, or one a core; but one for little text and for vectors, which are copied."""
-    if reading.source_is_features:
+def choose_num_workers(requested: int | None, corpora: Sequence[Corpus], data_format: DataFormat) -> int:
+    """Return the number of worker processes: by default one per CPU, but one for small corpora and for features."""
+    if data_format.source_is_features:  # copying features between processes takes longer than processing them
         return 1
-    if asked is not None:
-        return asked
+    if requested is not None:
+        return requested
     size = sum(file.stat().st_size for corpus in corpora for file in corpus.files if file.exists())
     return available_cpus() if size > MIN_PARALLEL_BYTES else 1
 
 
-def read_chunks(reading: DataFormat, corpora: Iterable[Corpus]) -> Iterator[PairChunk]:
-    """The pairs of all corpora, some at a time; where a chunk ends follows from the text alone."""
-    for number, corpus in enumerate(corpora):
-        for some in chunk_pairs(
-            reading.read([corpus]), MAX_CHUNK_FEATURE_PAIRS if reading.source_is_features else None
-        ):
-            yield PairChunk(number, [tuple(pair) for pair in some])
+def read_chunks(data_format: DataFormat, corpora: Iterable[Corpus]) -> Iterator[PairChunk]:
+    """Read all corpora in chunks, whose boundaries depend only on the text."""
+    for index, corpus in enumerate(corpora):
+        for chunk in data_format.chunks(data_format.read([corpus])):
+            yield PairChunk(index, [tuple(pair) for pair in chunk])
+
+
+# First pass: survey
 
 
 class ChunkSurvey(NamedTuple):
@@ -63,101 +59,98 @@ class ChunkSurvey(NamedTuple):
     copying: CopyEvidence
 
 
-@dataclass(frozen=True)
-class SurveyChunk:
-    """Counts pairs and words, hashes the sources for what is to be held out, and sees what is copied into targets."""
+@dataclass
+class CorpusSurvey:
+    """The size of the corpora, the candidates for the holdout, and evidence of copying into the target."""
 
-    def __call__(self, chunk: PairChunk) -> ChunkSurvey:
-        pairs = list(map(SentencePair._make, chunk.pairs))
-        words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)
-        return ChunkSurvey(len(pairs), words, source_hashes(pairs), _copying(pairs))
-
-
-def _copying(pairs: Sequence[SentencePair]) -> CopyEvidence:
-    found = CopyEvidence()
-    for number, pair in enumerate(pairs):
-        if pair.target is not None and pair.features is None:
-            look = CopyEvidence.from_pair if number < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
-            found += look(pair.source, pair.target)
-    return found
-
-
-class CorpusSurvey(NamedTuple):
-    pairs: int
-    words: int
     holdout: HoldoutSampler
-    copying: CopyEvidence
+    pairs: int = 0
+    words: int = 0
+    copying: CopyEvidence = field(default_factory=CopyEvidence)
 
 
 def survey_corpora(
-    reading: DataFormat, corpora: Sequence[Corpus], size: int | None, workers: int, say: Log
+    data_format: DataFormat, corpora: Sequence[Corpus], holdout_size: int | None, workers: int, log: Log
 ) -> CorpusSurvey:
-    """The first pass: how much there is, which pairs could be held out, and what is copied into the targets."""
-    holdout, pairs, words, copying = HoldoutSampler(size), 0, 0, CopyEvidence()
-    tell = ProgressLogger("read", say)
-    for counted in parallel_map(SurveyChunk(), read_chunks(reading, corpora), workers):
-        pairs, words, copying = pairs + counted.pairs, words + counted.words, copying + counted.copying
-        holdout.add(counted.hashes)
-        tell(pairs)
-    return CorpusSurvey(pairs, words, holdout, copying)
+    """Read all corpora and count their pairs and words."""
+    survey = CorpusSurvey(HoldoutSampler(holdout_size))
+    progress = ProgressLogger("read", log)
+    for chunk in parallel_map(_survey_chunk, read_chunks(data_format, corpora), workers):
+        survey.pairs += chunk.pairs
+        survey.words += chunk.words
+        survey.copying += chunk.copying
+        survey.holdout.add(chunk.hashes)
+        progress(survey.pairs)
+    return survey
 
 
-InspectedColumns = tuple[
-    InspectionCounts, EncodedColumns | None
-]  # of a chunk: what was seen, and what is kept, where anything is
+def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
+    pairs = list(map(SentencePair._make, chunk.pairs))
+    words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)
+    copying = CopyEvidence()
+    for index, pair in enumerate(pairs):
+        if pair.target is not None and pair.features is None:
+            collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
+            copying += collect(pair.source, pair.target)
+    return ChunkSurvey(len(pairs), words, source_hashes(pairs), copying)
+
+
+# Second pass: encoding
+
+
+class InspectedColumns(NamedTuple):
+    """The counts of some pairs, and the columns of those that were kept; None if all were dropped."""
+
+    counts: InspectionCounts
+    columns: EncodedColumns | None
 
 
 class EncodedChunk(NamedTuple):
-    """Some pairs of a corpus as they are written, and what was seen of them: those to train on, and those held out."""
+    """The encoded training pairs and held-out pairs of a chunk."""
 
     corpus: int
-    pairs: int
+    pairs: int  # number of pairs that were read
     train: list[InspectedColumns]
-    held: list[InspectedColumns]
+    held_out: list[InspectedColumns]
 
 
 @dataclass(frozen=True)
 class ChunkEncoder:
-    """Makes token ids of pairs, drops what cannot be used, and parts train from what is held out.
+    """Encodes pairs, drops unusable ones, and separates training pairs from held-out pairs."""
 
-    `tags` are the tokens that stand before the sources of each corpus.
-    """
-
-    reading: DataFormat
-    tokenizers: tuple[Tokenizer, Tokenizer]
-    framing: Framing
-    max_length: int
-    split: HoldoutSplit | None = None
-    tags: Sequence[Sequence[int]] = ()
+    data_format: DataFormat
+    encoding: Encoding
+    holdout: HoldoutSplit | None = None
+    tags: Sequence[Sequence[int]] = ()  # per corpus: ids that are prepended to its sources
 
     def __call__(self, chunk: PairChunk) -> EncodedChunk:
-        pairs = list(map(SentencePair._make, chunk.pairs))
-        held = [pair in self.split for pair in pairs] if self.split else [False] * len(pairs)
-        train, valid = ([pair for pair, out in zip(pairs, held) if out is which] for which in (False, True))
+        train: list[SentencePair] = []
+        held_out: list[SentencePair] = []
+        for pair in map(SentencePair._make, chunk.pairs):
+            (held_out if self.holdout and pair in self.holdout else train).append(pair)
         tag = self.tags[chunk.corpus] if self.tags else ()
-        return EncodedChunk(chunk.corpus, len(pairs), list(self._encode(train, tag)), list(self._encode(valid, tag)))
+        return EncodedChunk(chunk.corpus, len(chunk.pairs), self._encode(train, tag), self._encode(held_out, tag))
 
-    def _encode(self, pairs: list[SentencePair], tag: Sequence[int]) -> Iterator[InspectedColumns]:
-        inspector = self.reading.inspector(*self.tokenizers, PairLimits(self.max_length))
-        sizes = (self.tokenizers[0].vocab_size, self.tokenizers[1].vocab_size)
-        for chunk in self.reading.encode(pairs, *self.tokenizers, self.max_length, self.framing):
-            kept, seen = inspector.inspect_chunk(chunk, tag)
-            yield seen, encode_columns(_tagged(kept, tag), sizes) if kept else None
-
-
-def _tagged(examples: list[EncodedPair], tag: Sequence[int]) -> list[EncodedPair]:
-    return [example._replace(source=[*tag, *example.source]) for example in examples] if tag else examples
+    def _encode(self, pairs: list[SentencePair], tag: Sequence[int]) -> list[InspectedColumns]:
+        vocab_sizes = self.encoding.source_tokenizer.vocab_size, self.encoding.target_tokenizer.vocab_size
+        inspected = []
+        for chunk in self.data_format.encode(pairs, self.encoding):
+            kept, counts = inspect_chunk(chunk, self.data_format, self.encoding, tag)
+            if tag:
+                kept = [encoded._replace(source=[*tag, *encoded.source]) for encoded in kept]
+            inspected.append(InspectedColumns(counts, encode_columns(kept, vocab_sizes) if kept else None))
+        return inspected
 
 
 class ProgressLogger:
-    """Says now and then how far one is, how fast, and how long it will still take."""
+    """Logs the number of processed pairs, the speed and the remaining time at regular intervals."""
 
-    def __init__(self, done: str, say: Log, total: int | None = None) -> None:
-        self.done, self.say, self.total = done, say, total
-        self.began = self.last = time.monotonic()
+    def __init__(self, done: str, log: Log, total: int | None = None) -> None:
+        self.done, self.log, self.total = done, log, total
+        self.start = self.last = time.monotonic()
 
-    def __call__(self, number: int) -> None:
+    def __call__(self, count: int) -> None:
         if (now := time.monotonic()) - self.last >= LOG_INTERVAL_SECONDS:
-            self.last, speed = now, number / (now - self.began)
-            left = f", {max(0, self.total - number) / speed:,.0f} s left" if self.total else ""
-            self.say(f"  {number:,} pairs {self.done}, {speed:,.0f} a second{left}")
+            self.last, speed = now, count / (now - self.start)
+            remaining = f", {max(0, self.total - count) / speed:,.0f} s left" if self.total else ""
+            self.log(f"  {count:,} pairs {self.done}, {speed:,.0f} per second{remaining}")

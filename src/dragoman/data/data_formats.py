@@ -1,53 +1,94 @@
-"""Readings: what a corpus is read as, and how it becomes token ids: pairs, text alone, tags, dialogues, signals."""
+"""Data formats: how a corpus is read and encoded as token ids: pairs, text, documents, tags, dialogues, features."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from copy import copy
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from dragoman.data.corpus import Corpus, SentencePair, read_dialogues, read_monolingual, read_pairs
-from dragoman.data.examples import (
-    ENDS_MID_LINE,
-    FOLLOWS_PREVIOUS_ROW,
-    STARTS_MID_LINE,
-    EncodedPair,
-    chunk_pairs,
-    encode_pairs,
-)
 from dragoman.data.feature_files import read_feature_pairs
-from dragoman.data.inspection import FeatureInspector, PairInspector
 from dragoman.errors import UserError
 from dragoman.text.framing import Framing
 from dragoman.text.whitespace import normalize_whitespace
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from dragoman.text.tokenizer import Tokenizer
 
-HOLDOUT_UNIT_LINES = 32  # lines of a document that are held out together at most
+MAX_CHUNK_PAIRS = 10_000
+MAX_CHUNK_CHARACTERS = 2**22  # bounds chunks of long documents
+HOLDOUT_UNIT_LINES = 32  # of a document, which are held out together
 
-MAX_CHUNK_FEATURE_PAIRS = 100  # examples of vectors that are dealt with at a time: they take more room than sentences
+# Flags of a row of monolingual text; they are stored.
+FOLLOWS_PREVIOUS_ROW, STARTS_MID_LINE, ENDS_MID_LINE = 1, 2, 4
+
+
+class EncodedPair(NamedTuple):
+    """A pair and its token ids, without BOS and EOS."""
+
+    pair: SentencePair
+    source: list[int] | NDArray[Any]  # ids, or features S F
+    target: list[int] | None  # None in monolingual data
+    flags: int | None = None  # of a row of monolingual text
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """How pairs are encoded; `max_length` is the maximum number of tokens per side, without BOS and EOS."""
+
+    source_tokenizer: Tokenizer
+    target_tokenizer: Tokenizer
+    max_length: int
+    framing: Framing
 
 
 class DataFormat:
-    """Sentence pairs, with their white space normalised if that is asked for."""
+    """Sentence pairs; the base class of the other formats."""
 
-    item_name = "pairs"
-    text_columns = 2  # how many of them have text
-    target_is_tags = False  # is the target a label for every word?
-    source_is_features = False  # is the source vectors instead of text?
-    normalizes_whitespace = False  # is white space normalised?
-    inspector: ClassVar[type[PairInspector]] = PairInspector
+    name: ClassVar[str] = "pairs"
+    item_name: ClassVar[str] = "pairs"  # for messages
+    has_target: ClassVar[bool] = True
+    is_dialogue: ClassVar[bool] = False
+    target_is_tags: ClassVar[bool] = False  # one tag per word of the source
+    source_is_features: ClassVar[bool] = False  # feature vectors in place of source text
+    max_chunk_pairs: ClassVar[int | None] = None
+    normalizes_whitespace = False
 
-    def with_whitespace_normalization(self, whitespace: bool) -> DataFormat:
-        """The same reading with or without normalisation of white space."""
-        reading = copy(self)
-        reading.normalizes_whitespace = whitespace
-        return reading
+    @property
+    def is_translation(self) -> bool:
+        """Whether the source and the target are text in (usually) different languages."""
+        return self.has_target and not self.target_is_tags and not self.source_is_features
+
+    def with_whitespace_normalization(self, enabled: bool) -> DataFormat:
+        changed = copy(self)
+        changed.normalizes_whitespace = enabled
+        return changed
 
     def read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
+        """Read all corpora, with whitespace normalized if the format says so."""
         pairs = self._read(corpora)
         return map(self._normalize, pairs) if self.normalizes_whitespace else pairs
+
+    def encode(self, pairs: Iterable[SentencePair], encoding: Encoding) -> Iterator[list[EncodedPair]]:
+        """Encode a stream of pairs chunk by chunk; monolingual lines longer than `max_length` tokens are split."""
+        return (self._encode_chunk(chunk, encoding) for chunk in self.chunks(pairs))
+
+    def chunks(self, pairs: Iterable[SentencePair]) -> Iterator[list[SentencePair]]:
+        """Split a stream of pairs into chunks with a bounded amount of text."""
+        max_pairs = self.max_chunk_pairs or MAX_CHUNK_PAIRS
+        chunk: list[SentencePair] = []
+        characters = 0
+        for pair in pairs:
+            chunk.append(pair)
+            characters += len(pair.source) + len(pair.target or "")
+            if len(chunk) == max_pairs or characters >= MAX_CHUNK_CHARACTERS:
+                yield chunk
+                chunk, characters = [], 0
+        if chunk:
+            yield chunk
 
     def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
         return read_pairs(corpora)
@@ -56,44 +97,32 @@ class DataFormat:
         target = None if pair.target is None else normalize_whitespace(pair.target)
         return pair._replace(source=normalize_whitespace(pair.source), target=target)
 
-    def encode(
-        self, pairs: Iterable[SentencePair], source: Tokenizer, target: Tokenizer, max_length: int, framing: Framing
-    ) -> Iterator[list[EncodedPair]]:
-        return encode_pairs(pairs, source, target)
+    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        sources = encoding.source_tokenizer.encode_batch([pair.source for pair in chunk])
+        targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in chunk])
+        return list(map(EncodedPair, chunk, sources, targets))
 
 
 class MonolingualFormat(DataFormat):
-    """One side alone, without empty lines; a line of more than `longest` tokens is cut into several rows."""
+    """Lines of text without targets; empty lines are skipped, long lines become several rows."""
 
-    item_name = "lines"
-    text_columns = 1
+    name, item_name, has_target = "text", "lines", False
 
     def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
         return (pair for pair in read_monolingual(corpora) if pair.source.strip())
 
-    def encode(
-        self, pairs: Iterable[SentencePair], source: Tokenizer, target: Tokenizer, max_length: int, framing: Framing
-    ) -> Iterator[list[EncodedPair]]:
-        for examples in encode_pairs(pairs, source):
-            yield [row for one in examples for row in self._cut(one.pair, list(one.source), source, max_length)]
-
-    def _cut(self, pair: SentencePair, ids: list[int], tokenizer: Tokenizer, max_length: int) -> Iterator[EncodedPair]:
-        follows = FOLLOWS_PREVIOUS_ROW if pair.follows_previous else 0
-        if len(ids) <= max_length:
-            yield EncodedPair(pair, ids, None, follows)
-            return
-        for start in range(0, len(ids), max_length):
-            some = ids[start : start + max_length]
-            flags = FOLLOWS_PREVIOUS_ROW | STARTS_MID_LINE if start else follows
-            flags |= ENDS_MID_LINE if start + max_length < len(ids) else 0
-            yield EncodedPair(pair._replace(source=tokenizer.decode(some)), some, None, flags)
+    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        sources = encoding.source_tokenizer.encode_batch([pair.source for pair in chunk])
+        return [row for pair, ids in zip(chunk, sources) for row in _split_line(pair, ids, encoding)]
 
 
 class DocumentFormat(MonolingualFormat):
-    """Lines that know their neighbours: an empty line ends a document, and so does a file (Devlin et al. 2019).
+    """Text with document boundaries: empty lines and ends of files (Devlin et al. 2019).
 
-    A long document is divided into units, which are held out as a whole, so that neighbours stay together.
+    A long document is divided into units, which are held out as a whole, so that neighboring lines stay together.
     """
+
+    name = "documents"
 
     def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
         for corpus in corpora:
@@ -109,51 +138,33 @@ class DocumentFormat(MonolingualFormat):
 
 
 class TaggingFormat(DataFormat):
-    """Words and tags, both parted by spaces, one tag a word; the tag stands at the word's first piece."""
+    """Words and tags, separated by spaces, one tag per word; the label of a word is at its first token."""
 
-    item_name = "sentences"
-    target_is_tags = True
+    name, item_name, target_is_tags = "tags", "sentences", True
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
-        return pair  # is split at white space anyway, and words must stay as many as tags
+        return pair  # encoding splits at whitespace, and the number of words must not change
 
-    def encode(
-        self, pairs: Iterable[SentencePair], source: Tokenizer, target: Tokenizer, max_length: int, framing: Framing
-    ) -> Iterator[list[EncodedPair]]:
-        for chunk in chunk_pairs(pairs):
-            words = [pair.source.split() for pair in chunk]
-            tags = target.encode_batch([" ".join((pair.target or "").split()) for pair in chunk])
-            for pair, some, of in zip(chunk, words, tags):
-                if len(some) != len(of):
-                    raise UserError(
-                        f"{pair.corpus}, line {pair.line:,} has {len(some)} words but {len(of)} tags: one tag a word, "
-                        "parted by spaces, is expected"
-                    )
-            yield [
-                EncodedPair(pair, *align_tags(ids, of, framing.pad))
-                for pair, ids, of in zip(chunk, encode_words(words, source), tags)
-            ]
-
-
-def encode_words(sentences: list[list[str]], tokenizer: Tokenizer) -> list[list[list[int]]]:
-    """The pieces of each word of each sentence, as they are in the sentence."""
-    flat = tokenizer.encode_batch([word for words in sentences for word in words])
-    pieces = iter(flat)
-    return [[next(pieces) for _ in words] for words in sentences]
-
-
-def align_tags(words: list[list[int]], tags: list[int], pad: int) -> tuple[list[int], list[int]]:
-    """The pieces of some words, and their tags: each at the first piece, `pad` at the others."""
-    ids = [piece for pieces in words for piece in pieces]
-    answers = [tag if n == 0 else pad for pieces, tag in zip(words, tags) for n in range(len(pieces))]
-    return ids, answers
+    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        sentences = [pair.source.split() for pair in chunk]
+        tags = encoding.target_tokenizer.encode_batch([" ".join((pair.target or "").split()) for pair in chunk])
+        for pair, words, word_tags in zip(chunk, sentences, tags):
+            if len(words) != len(word_tags):
+                raise UserError(
+                    f"{pair.corpus}, line {pair.line:,} has {len(words)} words but {len(word_tags)} tags: expected one "
+                    "tag per word, separated by spaces"
+                )
+        encoded = encode_words(sentences, encoding.source_tokenizer)
+        return [
+            EncodedPair(pair, *align_tags(words, word_tags, encoding.framing.pad))
+            for pair, words, word_tags in zip(chunk, encoded, tags)
+        ]
 
 
 class DialogueFormat(DataFormat):
-    """Dialogues as one sequence each: START u₁ SEPARATOR r₁ END u₂ SEPARATOR r₂ END …, with answers to the replies."""
+    """Dialogues as one sequence each, with labels for the replies: BOS u₁ SEP r₁ EOS u₂ SEP r₂ EOS …"""
 
-    item_name = "dialogues"
-    text_columns = 1
+    name, item_name, has_target, is_dialogue = "turns", "dialogues", False, True
 
     def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
         return read_dialogues(corpora)
@@ -161,30 +172,16 @@ class DialogueFormat(DataFormat):
     def _normalize(self, pair: SentencePair) -> SentencePair:
         return pair._replace(source="\t".join(map(normalize_whitespace, pair.source.split("\t"))))
 
-    def encode(
-        self, pairs: Iterable[SentencePair], source: Tokenizer, target: Tokenizer, max_length: int, framing: Framing
-    ) -> Iterator[list[EncodedPair]]:
-        for chunk in chunk_pairs(pairs):
-            turns = encode_words([pair.source.split("\t") for pair in chunk], source)
-            yield [EncodedPair(pair, *encode_dialogue(some, framing)) for pair, some in zip(chunk, turns)]
-
-
-def encode_dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int], list[int]]:
-    """The ids of a dialogue, and for each the next one where that is part of a reply, PAD elsewhere."""
-    ids, counts = [*framing.source_prefix], [False] * len(framing.source_prefix)
-    for number, turn in enumerate(turns):
-        reply = number % 2 == 1
-        ids += [*turn, framing.eos if reply else framing.bos]
-        counts += [reply] * (len(turn) + 1)
-    return ids[:-1], [token if count else framing.pad for token, count in zip(ids[1:], counts[1:])]
+    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        dialogues = encode_words([pair.source.split("\t") for pair in chunk], encoding.source_tokenizer)
+        return [EncodedPair(pair, *encode_dialogue(turns, encoding.framing)) for pair, turns in zip(chunk, dialogues)]
 
 
 class FeatureFormat(DataFormat):
-    """Vectors instead of a source's text, and the words that go with them."""
+    """Feature vectors in place of source text, and target text."""
 
-    item_name = "examples"
-    source_is_features = True
-    inspector = FeatureInspector
+    name, item_name, source_is_features = "features", "examples", True
+    max_chunk_pairs = 100  # features take more memory than text
 
     def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
         return read_feature_pairs(corpora)
@@ -192,19 +189,69 @@ class FeatureFormat(DataFormat):
     def _normalize(self, pair: SentencePair) -> SentencePair:
         return pair._replace(target=normalize_whitespace(pair.target or ""))
 
-    def encode(
-        self, pairs: Iterable[SentencePair], source: Tokenizer, target: Tokenizer, max_length: int, framing: Framing
-    ) -> Iterator[list[EncodedPair]]:
-        for chunk in chunk_pairs(pairs, MAX_CHUNK_FEATURE_PAIRS):
-            ids = target.encode_batch([pair.target or "" for pair in chunk])
-            yield [EncodedPair(pair, pair.features, of) for pair, of in zip(chunk, ids) if pair.features is not None]
+    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in chunk])
+        return [EncodedPair(pair, pair.features, ids) for pair, ids in zip(chunk, targets) if pair.features is not None]
 
 
 DATA_FORMATS: dict[str, DataFormat] = {
-    "pairs": DataFormat(),
-    "text": MonolingualFormat(),
-    "documents": DocumentFormat(),
-    "tags": TaggingFormat(),
-    "turns": DialogueFormat(),
-    "signals": FeatureFormat(),
+    data_format.name: data_format
+    for data_format in (
+        DataFormat(),
+        MonolingualFormat(),
+        DocumentFormat(),
+        TaggingFormat(),
+        DialogueFormat(),
+        FeatureFormat(),
+    )
 }
+
+
+def detect_data_format(corpus: Corpus) -> DataFormat:
+    """Detect the format of a corpus from its files and its first line: pairs, text, turns or features."""
+    return DATA_FORMATS["features" if corpus.has_features else corpus.file_format.data_format(corpus)]
+
+
+def has_references(corpus: Corpus) -> bool:
+    """Whether a corpus has targets or replies to compare with."""
+    data_format = detect_data_format(corpus)
+    if data_format.source_is_features:
+        return corpus.target is not None
+    return data_format.has_target or data_format.is_dialogue
+
+
+def encode_words(sentences: list[list[str]], tokenizer: Tokenizer) -> list[list[list[int]]]:
+    """Encode each word of each sentence separately."""
+    encoded = iter(tokenizer.encode_batch([word for words in sentences for word in words]))
+    return [[next(encoded) for _ in words] for words in sentences]
+
+
+def align_tags(words: list[list[int]], tags: list[int], pad: int) -> tuple[list[int], list[int]]:
+    """Return the ids of a sentence and their labels: the tag at the first token of each word, `pad` elsewhere."""
+    ids = [token for word in words for token in word]
+    labels = [tag if index == 0 else pad for word, tag in zip(words, tags) for index in range(len(word))]
+    return ids, labels
+
+
+def encode_dialogue(turns: list[list[int]], framing: Framing) -> tuple[list[int], list[int]]:
+    """Return the ids of a dialogue and their labels: the next id where it is part of a reply, `pad` elsewhere."""
+    ids, in_reply = [*framing.source_prefix], [False] * len(framing.source_prefix)
+    for number, turn in enumerate(turns):
+        is_reply = number % 2 == 1
+        ids += [*turn, framing.eos if is_reply else framing.bos]
+        in_reply += [is_reply] * (len(turn) + 1)
+    return ids[:-1], [token if reply else framing.pad for token, reply in zip(ids[1:], in_reply[1:])]
+
+
+def _split_line(pair: SentencePair, ids: list[int], encoding: Encoding) -> Iterator[EncodedPair]:
+    """Split a line into rows of at most `max_length` tokens."""
+    max_length = encoding.max_length
+    follows = FOLLOWS_PREVIOUS_ROW if pair.follows_previous else 0
+    if len(ids) <= max_length:
+        yield EncodedPair(pair, ids, None, follows)
+        return
+    for start in range(0, len(ids), max_length):
+        row = ids[start : start + max_length]
+        flags = FOLLOWS_PREVIOUS_ROW | STARTS_MID_LINE if start else follows
+        flags |= ENDS_MID_LINE if start + max_length < len(ids) else 0
+        yield EncodedPair(pair._replace(source=encoding.source_tokenizer.decode(row)), row, None, flags)

@@ -1,8 +1,8 @@
-"""Sources that are no text: sequences of vectors, such as the patches of images or the frames of recordings.
+"""Feature files: sequences of vectors in place of source text, such as image patches or audio frames.
 
-They stand in a file of numpy's: `.npy`, an array of examples × length × features, or `.npz` with `values`, the vectors
-of all examples one after the other, and `lengths`, how many of them each example has. What is stored as it is, is
-mapped and not read into memory; what is compressed is read. Nothing in such a file is ever executed.
+A file is `.npy`, an array of examples × length × features, or `.npz` with `values`, the vectors of all examples
+concatenated, and `lengths`, the number of vectors of each example. Uncompressed arrays are memory-mapped, compressed
+ones are read. Pickled objects are never loaded.
 """
 
 from __future__ import annotations
@@ -19,140 +19,137 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.corpus import Corpus, SentencePair, open_file, read_lines
+from dragoman.data.corpus import Corpus, SentencePair
+from dragoman.data.text_files import open_file, read_lines
 from dragoman.errors import UserError
 
 FeatureArray = NDArray[np.float32]
-EXPECTED = "an array of examples × length × features (.npy) or 'values' and 'lengths' (.npz) is expected"
+_EXPECTED = "expected an array of examples × length × features (.npy) or 'values' and 'lengths' (.npz)"
 
 
 def read_feature_pairs(corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-    """The examples of all corpora, one after the other, each with its line of text.
-
-    What stands for the source as text is its shape and a digest, by which examples can be told apart.
-    """
+    """Read the examples of all corpora with their lines of text; the source text is the shape and a digest."""
     for corpus in corpora:
         if corpus.target is None:
-            raise UserError(f"{corpus.source} holds sources alone: name the text that goes with it as target")
+            raise UserError(f"{corpus.source} has only sources: name the target file, too")
         source = FeatureFile(corpus.source)
-        for signal, line in zip_longest(source, read_lines(corpus.target)):
-            if signal is None or line is None:
+        for features, target in zip_longest(source, read_lines(corpus.target)):
+            if features is None or target is None:
                 lines = sum(1 for _ in read_lines(corpus.target))
                 raise UserError(
-                    f"{corpus.source} has {len(source):,} examples but {corpus.target} has {lines:,} lines: one line "
-                    "an example is expected"
+                    f"{corpus.source} has {len(source):,} examples but {corpus.target} has {lines:,} lines: expected "
+                    "one line per example"
                 )
-            digest = blake2b(np.ascontiguousarray(signal).data, digest_size=8).hexdigest()
-            yield SentencePair(
-                f"{describe_features(signal)} {digest}" if len(signal) else "", line[1], corpus.name, line[0], signal
-            )
+            line, text = target
+            digest = blake2b(np.ascontiguousarray(features).data, digest_size=8).hexdigest()
+            description = f"{describe_features(features)} {digest}" if len(features) else ""
+            yield SentencePair(description, text, corpus.name, line, features)
 
 
-def describe_features(signal: NDArray[Any]) -> str:
-    """A few words that stand for a source that cannot be printed."""
-    return f"{len(signal)}×{signal.shape[-1]}"
+def describe_features(features: NDArray[Any]) -> str:
+    """Describe features by their shape, in place of text."""
+    return f"{len(features)}×{features.shape[-1]}"
 
 
-def check_features(signal: Any, features: int, name: str = "a source") -> FeatureArray:
-    """One example as float32, S F, if it is one of such vectors."""
-    if isinstance(signal, str):
-        raise UserError(f"this run reads vectors of {features} numbers, not text: give it arrays, or an .npz file")
-    array = np.asarray(signal)
-    if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != features:
-        raise UserError(
-            f"{name} must be numbers of shape length × {features}, but has shape {' × '.join(map(str, array.shape))}"
-        )
+def check_features(features: Any, size: int, name: str = "a source") -> FeatureArray:
+    """Convert one example to float32, S F; raise a UserError unless its vectors have the given size."""
+    if isinstance(features, str):
+        raise UserError(f"this run reads vectors of {size} features, not text: pass arrays or an .npz file")
+    array = np.asarray(features)
+    if array.dtype.kind not in "fiub" or array.ndim != 2 or array.shape[1] != size:
+        shape = " × ".join(map(str, array.shape))
+        raise UserError(f"{name} must be numbers of shape length × {size}, but has shape {shape}")
     array = array.astype(np.float32)
     if not np.isfinite(array).all():
-        raise UserError(f"{name} holds values that are no numbers (NaN or infinite): clean the data first")
+        raise UserError(f"{name} contains NaN or infinite values: clean the data first")
     return array
 
 
 class FeatureFile:
-    """The examples of a file, in order; `features` is how many numbers a vector has."""
+    """The examples of a feature file; iteration yields arrays of shape S F."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.values, self.lengths = _open(path)
+        self.values, self.lengths = _open_examples(path)
         self.features: int = self.values.shape[-1]
         if not len(self.lengths) or not self.features:
-            raise UserError(f"{path} is empty: {EXPECTED}")
+            raise UserError(f"{path} is empty: {_EXPECTED}")
 
     def __len__(self) -> int:
         return len(self.lengths)
 
     def __iter__(self) -> Iterator[FeatureArray]:
-        start = 0
+        end = 0
         for number, length in enumerate(self.lengths.tolist(), 1):
-            end = start + length
+            start, end = end, end + length
             yield check_features(self.values[start:end], self.features, f"{self.path}, example {number:,}")
-            start = end
 
 
-def _open(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """N F vectors, and how many of them belong to each example."""
-    arrays = _arrays(path)
+def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Return all vectors, N F, and the number of vectors of each example."""
+    arrays = _open_arrays(path)
     if "" in arrays:
         array = arrays[""]
         if array.ndim != 3 or array.dtype.kind not in "fiub":
-            raise UserError(f"{path} holds an array of {_shape(array)}: {EXPECTED}")
+            raise UserError(f"{path} contains an array of {_describe_array(array)}: {_EXPECTED}")
         count, length, features = array.shape
         return array.reshape(count * length, features), np.full(count, length)
     if missing := [name for name in ("values", "lengths") if name not in arrays]:
-        raise UserError(f"{path} holds {', '.join(sorted(arrays)) or 'nothing'} but no {missing[0]}: {EXPECTED}")
+        raise UserError(f"{path} has no array {missing[0]!r}, only {sorted(arrays)}: {_EXPECTED}")
     values, lengths = arrays["values"], arrays["lengths"]
     if values.ndim != 2 or values.dtype.kind not in "fiub":
-        raise UserError(f"{path}: 'values' must be numbers of shape vectors × features, but is {_shape(values)}")
+        raise UserError(
+            f"{path}: 'values' must be numbers of shape vectors × features, but is {_describe_array(values)}"
+        )
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths.astype(np.int64) < 0).any():
         raise UserError(
-            f"{path}: 'lengths' must be whole numbers of at least 0, one an example, but is {_shape(lengths)}"
+            f"{path}: 'lengths' must be integers of at least 0, one per example, but is {_describe_array(lengths)}"
         )
     if (total := int(lengths.sum())) != len(values):
         raise UserError(f"{path}: the lengths add up to {total:,} vectors, but there are {len(values):,}")
     return values, lengths.astype(np.int64)
 
 
-def _shape(array: NDArray[Any]) -> str:
+def _describe_array(array: NDArray[Any]) -> str:
     return f"{' × '.join(map(str, array.shape)) or 'one value'} of {array.dtype}"
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    """The arrays of a file by name; that of a `.npy` file has none."""
+def _open_arrays(path: Path) -> dict[str, NDArray[Any]]:
+    """Open the arrays of a file by name; the array of a `.npy` file is called ""."""
     with open_file(path) as file:
         try:
             if not zipfile.is_zipfile(file):
                 file.seek(0)
-                return {"": _mapped(path, file)}
+                return {"": _map_array(path, file)}
             with zipfile.ZipFile(file) as archive:
                 members = [info for info in archive.infolist() if info.filename.endswith(".npy")]
-                return {info.filename.removesuffix(".npy"): _member(path, archive, info) for info in members}
+                return {info.filename.removesuffix(".npy"): _open_member(path, archive, info) for info in members}
         except (ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error) as error:
-            raise UserError(f"{path} cannot be read as arrays of numpy ({error}): {EXPECTED}") from None
+            raise UserError(f"{path} cannot be read as numpy arrays ({error}): {_EXPECTED}") from None
 
 
-def _member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
-    """One array of an archive, mapped where it is stored as it is."""
+def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
     if info.compress_type == zipfile.ZIP_STORED:
         with open_file(path) as file:
-            file.seek(info.header_offset + 26)  # the lengths of the name and of what else stands before the array
+            file.seek(info.header_offset + 26)  # the lengths of name and extra field, which precede the array
             file.seek(sum(struct.unpack("<HH", file.read(4))), 1)
-            return _mapped(path, file)
-    with archive.open(info) as packed:
-        return np.lib.format.read_array(packed, allow_pickle=False)
+            return _map_array(path, file)
+    with archive.open(info) as compressed:
+        return np.lib.format.read_array(compressed, allow_pickle=False)
 
 
-def _mapped(path: Path, file: BinaryIO) -> NDArray[Any]:
-    """The array that begins here, mapped into memory."""
+def _map_array(path: Path, file: BinaryIO) -> NDArray[Any]:
+    """Memory-map the array that starts at the current position."""
     headers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
     try:
         version = np.lib.format.read_magic(file)
     except ValueError:
-        raise ValueError("it does not begin like one") from None
+        raise ValueError("it has no numpy header") from None
     if version not in headers:
-        raise ValueError(f"format {version} is not known")
+        raise ValueError(f"format version {version} is not supported")
     shape, fortran, dtype = headers[version](file)
     if dtype.hasobject:
-        raise ValueError("it holds objects of Python, which are never loaded")
+        raise ValueError("it contains pickled Python objects, which are never loaded")
     if not np.prod(shape):
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", file.tell(), shape, "F" if fortran else "C")

@@ -1,8 +1,8 @@
-"""Noise: what pretraining does to the token ids of a row (without START and END) before a model must repair it.
+"""Noise functions of pretraining: they corrupt the token ids of a row, and the model learns to restore it.
 
-Each noise is a value that is called with a row and a random generator, and leaves the row itself alone. Only
-`Generator.random` is drawn from, because another version of numpy may change the streams of its other methods. How many
-tokens a rate takes from a row is rounded up or down by chance, so that the mean is right for short rows too.
+A noise function is called with a row of ids (without BOS and EOS) and a random generator, and returns new arrays. Only
+`Generator.random` is used, because numpy does not guarantee the streams of its other methods between versions. Where a
+rate selects tokens, n · rate is rounded up or down at random so that the expected number is exact for short rows, too.
 """
 
 from __future__ import annotations
@@ -27,12 +27,15 @@ Noise = Callable[[Ids, Random], Ids]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class MaskedLanguageModeling:
-    """Some tokens are asked for: most of them hidden under a mask, some replaced by a random token, some kept.
+    """Select tokens to predict, and replace most of them by a mask.
 
     Devlin et al. 2019, “BERT: pre-training of deep bidirectional transformers for language understanding”, §3.1: of the
-    15 % that are chosen 80 % become the mask, 10 % a random token, and 10 % stay. At least one token is chosen. Random
-    tokens are those from `first_word` to below `vocabulary`. With `begins`, which tells for each id whether it begins a
-    word, whole words are chosen instead of tokens; what happens to their tokens is decided one by one all the same.
+    15 % selected tokens 80 % become the mask, 10 % a random token, and 10 % stay. At least one token is selected.
+
+    Attributes:
+        first_token: random tokens are drawn from `first_token` to `vocab_size` − 1.
+        starts_word: for each id, whether it starts a word. If given, whole words are selected (whole word masking);
+            each of their tokens is still replaced independently.
     """
 
     vocab_size: int
@@ -48,44 +51,47 @@ class MaskedLanguageModeling:
         _check_rate(self.rate)
         if min(self.random_share, self.keep_share) < 0 or self.random_share + self.keep_share > 1:
             raise UserError(
-                f"the shares of chosen words that are replaced at random and kept must be from 0 to 1 and at most 1 "
-                f"together, not {self.random_share} and {self.keep_share}"
+                "the shares of selected tokens that become random tokens and that stay must be at least 0 and at most "
+                f"1 together, not {self.random_share} and {self.keep_share}"
             )
         if not 0 <= self.first_token < self.vocab_size:
             raise UserError(
-                f"the first word must be a number from 0 to below the vocabulary's size {self.vocab_size}, "
-                f"not {self.first_token}"
+                f"the first token must be from 0 to below the vocabulary size {self.vocab_size}, not {self.first_token}"
             )
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
-        """The noised ids, and the answers: the id that stood there where it is asked for, elsewhere `pad`."""
-        begins = np.ones(len(ids), bool) if self.starts_word is None else self.starts_word[ids]
-        begins[:1] = True  # a row may start inside a word
-        words = np.cumsum(begins) - 1
-        asked = np.zeros(int(begins.sum()), bool)
-        asked[_pick(len(asked), max(1, _count(len(asked), self.rate, random)), random)] = True
-        chosen = asked[words]
-        places = np.flatnonzero(chosen)
-        fates = random.random(len(places))
-        drawn = self.first_token + _below(self.vocab_size - self.first_token, len(places), random)
-        noised = ids.copy()
-        noised[places] = np.select(
-            [fates < self.keep_share, fates < self.keep_share + self.random_share], [ids[places], drawn], self.mask
+        """Return the corrupted ids and the labels: the original id where a token was selected, elsewhere `pad`."""
+        starts = np.ones(len(ids), bool) if self.starts_word is None else self.starts_word[ids]
+        starts[:1] = True  # a row may start inside a word
+        words = np.cumsum(starts) - 1
+        selected_words = np.zeros(int(starts.sum()), bool)
+        count = max(1, _sample_count(len(selected_words), self.rate, random))
+        selected_words[_sample_indices(len(selected_words), count, random)] = True
+        selected = selected_words[words]
+        positions = np.flatnonzero(selected)
+        choice = random.random(len(positions))
+        random_tokens = self.first_token + _integers(self.vocab_size - self.first_token, len(positions), random)
+        corrupted = ids.copy()
+        corrupted[positions] = np.select(
+            [choice < self.keep_share, choice < self.keep_share + self.random_share],
+            [ids[positions], random_tokens],
+            self.mask,
         )
-        return noised, np.where(chosen, ids, self.pad)
+        return corrupted, np.where(selected, ids, self.pad)
 
 
 @dataclass(frozen=True)
 class SpanCorruption:
-    """Spans of the row are cut out, and a sentinel is left for each; the target says what was behind the sentinels.
+    """Replace spans of the row by sentinels; the target lists what each sentinel replaces.
 
-        source: kept₁ s₁ kept₂ s₂ … kept      target: s₁ lost₁ s₂ lost₂ … s_final
+        source: kept₁ s₁ kept₂ s₂ … kept      target: s₁ span₁ s₂ span₂ … s_final
 
     Raffel et al. 2020, “Exploring the limits of transfer learning with a unified text-to-text transformer”, §3.1.4:
-    round(n · rate) tokens in round(that / mean_span) spans, but at least one of each. Kept and lost segments take
-    turns, each way of cutting equally likely. The authors' program begins with a kept segment and ends with a lost one,
-    which puts the only span of a sentence always at its end; here a row may begin and end with either. Of a row that
-    needs more than the sentinels (one a span and a final one) the rest is left as it is, and so is a row of one token.
+    round(n · rate) tokens in round(that / mean_span_length) spans, at least one of each. Kept segments and spans
+    alternate, and every segmentation is equally likely. T5's code starts with a kept segment and ends with a span,
+    which puts the only span of a sentence at its end; here a row may start and end with either. If a row needs more
+    than the available sentinels (one per span and a final one), the remaining spans are kept. A row of one token is
+    kept as well.
     """
 
     sentinels: tuple[int, ...]
@@ -94,39 +100,41 @@ class SpanCorruption:
 
     def __post_init__(self) -> None:
         _check_rate(self.rate)
-        _check_span(self.mean_span_length)
+        _check_span_length(self.mean_span_length)
         if len(self.sentinels) < 2:
-            raise UserError(f"corrupting spans takes at least 2 sentinels, not {len(self.sentinels)}")
+            raise UserError(f"span corruption needs at least 2 sentinels, not {len(self.sentinels)}")
 
     def __call__(self, ids: Ids, random: Random) -> tuple[Ids, Ids]:
-        """The source and the target."""
-        # Sentinels may lie past the vocabulary, and so past the ids that fit into the row's type.
+        """Return the source and the target."""
+        # Sentinels may be outside the vocabulary, and thus outside the range of the row's dtype.
         ids = ids.astype(np.promote_types(ids.dtype, np.min_scalar_type(max(self.sentinels))))
         sentinels = np.array(self.sentinels, ids.dtype)
         if len(ids) < 2:
             return ids, sentinels[:1]
-        noise = min(max(round(len(ids) * self.rate), 1), len(ids) - 1)
-        spans = min(max(round(noise / self.mean_span_length), 1), noise, len(ids) - noise)
-        lost = _segments(noise, spans, random)
-        kept = _segments(len(ids) - noise + 2, spans + 1, random) - np.array([1, *[0] * (spans - 1), 1])
+        noise_tokens = min(max(round(len(ids) * self.rate), 1), len(ids) - 1)
+        spans = min(max(round(noise_tokens / self.mean_span_length), 1), noise_tokens, len(ids) - noise_tokens)
+        span_lengths = _random_segmentation(noise_tokens, spans, random)
+        edges = np.array([1, *[0] * (spans - 1), 1])  # the first and the last kept segment may be empty
+        kept_lengths = _random_segmentation(len(ids) - noise_tokens + 2, spans + 1, random) - edges
         used = min(spans, len(sentinels) - 1)
-        hidden = np.zeros((spans, 2), bool)
-        hidden[:used, 1] = True
-        cut = np.zeros(len(ids), bool)
-        cut[: len(ids) - kept[-1]] = np.repeat(hidden.ravel(), np.stack([kept[:-1], lost], axis=1).ravel())
-        begins = (np.cumsum(kept[:-1] + lost) - lost)[:used]
-        source, stays = ids.copy(), ~cut
-        source[begins], stays[begins] = sentinels[:used], True
-        ends = np.cumsum(lost[:used])
-        return source[stays], np.insert(ids[cut], np.append(0, ends), sentinels[: used + 1])
+        is_removed = np.zeros((spans, 2), bool)
+        is_removed[:used, 1] = True
+        removed = np.zeros(len(ids), bool)
+        lengths = np.stack([kept_lengths[:-1], span_lengths], axis=1).ravel()
+        removed[: len(ids) - kept_lengths[-1]] = np.repeat(is_removed.ravel(), lengths)
+        span_starts = (np.cumsum(kept_lengths[:-1] + span_lengths) - span_lengths)[:used]
+        source, stays = ids.copy(), ~removed
+        source[span_starts], stays[span_starts] = sentinels[:used], True
+        span_ends = np.cumsum(span_lengths[:used])
+        return source[stays], np.insert(ids[removed], np.append(0, span_ends), sentinels[: used + 1])
 
 
 @dataclass(frozen=True)
 class TextInfilling:
-    """Text infilling: spans, whose lengths are Poisson distributed, become one mask each, and empty ones insert a mask.
+    """Replace spans with Poisson-distributed lengths by one mask each; a span of length 0 inserts a mask.
 
-    Lewis et al. 2020, “BART: denoising sequence-to-sequence pre-training …”, §2.2. Spans are drawn until they hold the
-    share `rate` of the row's tokens, the last one cut short; every order of spans and kept tokens is equally likely.
+    Lewis et al. 2020, “BART: denoising sequence-to-sequence pre-training …”, §2.2. Spans are drawn until they cover the
+    share `rate` of the row, the last one truncated; every order of spans and kept tokens is equally likely.
     """
 
     rate: float = 0.3
@@ -135,33 +143,33 @@ class TextInfilling:
 
     def __post_init__(self) -> None:
         _check_rate(self.rate)
-        _check_span(self.mean_span_length)
+        _check_span_length(self.mean_span_length)
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        noise = _count(len(ids), self.rate, random)
-        spans = self._spans(noise, random)
-        units = len(ids) - noise + len(spans)  # what the noised row is made of: kept tokens and masks
-        kept = np.ones(units, bool)
-        kept[_pick(units, len(spans), random)] = False
-        widths = np.ones(units, np.int64)
+        noise_tokens = _sample_count(len(ids), self.rate, random)
+        spans = self._span_lengths(noise_tokens, random)
+        length = len(ids) - noise_tokens + len(spans)  # kept tokens and masks
+        kept = np.ones(length, bool)
+        kept[_sample_indices(length, len(spans), random)] = False
+        widths = np.ones(length, np.int64)
         widths[~kept] = spans
-        begins = np.cumsum(widths) - widths
-        noised = np.full(units, self.mask, ids.dtype)
-        noised[kept] = ids[begins[kept]]
-        return noised
+        starts = np.cumsum(widths) - widths
+        corrupted = np.full(length, self.mask, ids.dtype)
+        corrupted[kept] = ids[starts[kept]]
+        return corrupted
 
-    def _spans(self, noise: int, random: Random) -> Indices:
-        """The lengths of spans that hold `noise` tokens together."""
-        drawn = _poisson(self.mean_span_length, noise, random)
-        while drawn.sum() < noise:
-            drawn = np.concatenate([drawn, _poisson(self.mean_span_length, noise, random)])
-        ends = np.minimum(np.cumsum(drawn), noise)
-        return np.diff(ends[: int(np.searchsorted(ends, noise)) + 1], prepend=0)
+    def _span_lengths(self, noise_tokens: int, random: Random) -> Indices:
+        """Draw lengths that add up to `noise_tokens`."""
+        drawn = _poisson(self.mean_span_length, noise_tokens, random)
+        while drawn.sum() < noise_tokens:
+            drawn = np.concatenate([drawn, _poisson(self.mean_span_length, noise_tokens, random)])
+        ends = np.minimum(np.cumsum(drawn), noise_tokens)
+        return np.diff(ends[: int(np.searchsorted(ends, noise_tokens)) + 1], prepend=0)
 
 
 @dataclass(frozen=True)
 class TokenMasking:
-    """Some tokens become the mask (Lewis et al. 2020, §2.2)."""
+    """Replace tokens by the mask (Lewis et al. 2020, §2.2)."""
 
     rate: float
     mask: int = MASK
@@ -170,14 +178,14 @@ class TokenMasking:
         _check_rate(self.rate)
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        noised = ids.copy()
-        noised[_pick(len(ids), _count(len(ids), self.rate, random), random)] = self.mask
-        return noised
+        corrupted = ids.copy()
+        corrupted[_sample_indices(len(ids), _sample_count(len(ids), self.rate, random), random)] = self.mask
+        return corrupted
 
 
 @dataclass(frozen=True)
 class TokenDeletion:
-    """Some tokens are left out, and nothing says where (Lewis et al. 2020, §2.2); at least one token is kept."""
+    """Delete tokens, but keep at least one (Lewis et al. 2020, §2.2)."""
 
     rate: float
 
@@ -186,35 +194,36 @@ class TokenDeletion:
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         kept = np.ones(len(ids), bool)
-        kept[_pick(len(ids), min(_count(len(ids), self.rate, random), len(ids) - 1), random)] = False
+        count = min(_sample_count(len(ids), self.rate, random), len(ids) - 1)
+        kept[_sample_indices(len(ids), count, random)] = False
         return ids[kept]
 
 
 @dataclass(frozen=True)
 class SentencePermutation:
-    """The sentences of a row in a random order (Lewis et al. 2020, §2.2); each of the ids `ends` ends a sentence."""
+    """Shuffle the sentences of a row (Lewis et al. 2020, §2.2); each of the ids `sentence_ends` ends a sentence."""
 
     sentence_ends: tuple[int, ...]
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         sentences = np.split(ids, np.flatnonzero(np.isin(ids[:-1], self.sentence_ends)) + 1)
-        return np.concatenate([sentences[number] for number in _pick(len(sentences), len(sentences), random)])
+        return np.concatenate([sentences[i] for i in _sample_indices(len(sentences), len(sentences), random)])
 
 
 @dataclass(frozen=True)
 class DocumentRotation:
-    """The row begins at a random token, and what was before it follows at the end (Lewis et al. 2020, §2.2)."""
+    """Rotate the row so that it starts with a random token (Lewis et al. 2020, §2.2)."""
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        begin = int(random.random() * len(ids))
-        return np.concatenate([ids[begin:], ids[:begin]])
+        start = int(random.random() * len(ids))
+        return np.concatenate([ids[start:], ids[:start]])
 
 
 @dataclass(frozen=True)
 class LocalShuffle:
-    """Tokens change places, but none moves by more than `distance`.
+    """Permute tokens so that none moves by more than `max_distance` positions.
 
-        order = argsort(i + u_i),  u_i uniform in [0, distance + 1)
+        order = argsort(i + u_i),  u_i uniform in [0, max_distance + 1)
 
     Lample et al. 2018, “Unsupervised machine translation using monolingual corpora only”, §2.3.
     """
@@ -223,16 +232,16 @@ class LocalShuffle:
 
     def __post_init__(self) -> None:
         if self.max_distance < 0:
-            raise UserError(f"the distance that a token may move must be at least 0, not {self.max_distance}")
+            raise UserError(f"the maximum shuffle distance must be at least 0, not {self.max_distance}")
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
-        places = np.arange(len(ids)) + (self.max_distance + 1) * random.random(len(ids))
-        return ids[np.argsort(places, kind="stable")]
+        keys = np.arange(len(ids)) + (self.max_distance + 1) * random.random(len(ids))
+        return ids[np.argsort(keys, kind="stable")]
 
 
 @dataclass(frozen=True)
 class NoiseChain:
-    """Several noises, one after the other."""
+    """Apply several noise functions in order."""
 
     steps: tuple[Noise, ...]
 
@@ -242,44 +251,44 @@ class NoiseChain:
         return ids
 
 
-def _count(items: int, rate: float, random: Random) -> int:
-    """items · rate, rounded up or down by chance so that this is its mean."""
+def _sample_count(items: int, rate: float, random: Random) -> int:
+    """Round items · rate up or down at random so that the expectation is exact."""
     return min(items, int(items * rate + random.random()))
 
 
-def _below(limit: int, count: int, random: Random) -> Indices:
-    """Whole numbers from 0 to below the limit."""
+def _integers(limit: int, count: int, random: Random) -> Indices:
+    """Draw integers from 0 to `limit` − 1."""
     return (random.random(count) * limit).astype(np.int64)
 
 
-def _pick(items: int, count: int, random: Random) -> Indices:
-    """Different numbers below `items`, as many as `count` or as there are, in random order."""
+def _sample_indices(items: int, count: int, random: Random) -> Indices:
+    """Draw min(`count`, `items`) distinct indices below `items`, in random order."""
     return np.argsort(random.random(items), kind="stable")[: max(0, count)]
 
 
-def _segments(items: int, count: int, random: Random) -> Indices:
-    """The lengths of a random segmentation into so many segments, none of them empty."""
-    cuts = np.sort(_pick(items - 1, count - 1, random)) + 1
+def _random_segmentation(items: int, count: int, random: Random) -> Indices:
+    """Return the lengths of `count` non-empty segments of `items` items; all segmentations are equally likely."""
+    cuts = np.sort(_sample_indices(items - 1, count - 1, random)) + 1
     return np.diff(cuts, prepend=0, append=items)
 
 
 def _poisson(mean: float, count: int, random: Random) -> Indices:
-    """Poisson numbers, found by inverting the distribution function."""
-    return np.searchsorted(_poisson_distribution(mean), random.random(count), side="right")
+    """Draw Poisson numbers by inverting the cumulative distribution."""
+    return np.searchsorted(_poisson_cumulative(mean), random.random(count), side="right")
 
 
 @lru_cache
-def _poisson_distribution(mean: float) -> NDArray[np.float64]:
-    numbers = np.arange(math.ceil(mean + 12 * math.sqrt(mean) + 24))  # beyond, nothing is left of double precision
-    logarithms = numbers * math.log(mean) - mean - np.cumsum(np.log(np.maximum(numbers, 1)))
-    return np.cumsum(np.exp(logarithms))
+def _poisson_cumulative(mean: float) -> NDArray[np.float64]:
+    numbers = np.arange(math.ceil(mean + 12 * math.sqrt(mean) + 24))  # the rest is below double precision
+    log_probabilities = numbers * math.log(mean) - mean - np.cumsum(np.log(np.maximum(numbers, 1)))
+    return np.cumsum(np.exp(log_probabilities))
 
 
 def _check_rate(rate: float) -> None:
     if not 0 <= rate <= 1:
-        raise UserError(f"the rate of noise must be from 0 to 1, not {rate}")
+        raise UserError(f"the noise rate must be from 0 to 1, not {rate}")
 
 
-def _check_span(mean: float) -> None:
+def _check_span_length(mean: float) -> None:
     if not 1 <= mean <= 1e6:
-        raise UserError(f"the mean length of a span of noise must be at least 1 token, not {mean}")
+        raise UserError(f"the mean span length must be at least 1 token, not {mean}")

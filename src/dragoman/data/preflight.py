@@ -1,4 +1,7 @@
-"""The look at the data before the first step: what is in it, what was dropped and why, what the model will see."""
+"""The preflight report: statistics of a corpus, dropped pairs with reasons, and samples of the segmentation.
+
+The field names are part of `preflight.json`.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +13,17 @@ import numpy as np
 
 from dragoman.data.corpus import SentencePair
 
-POOR_FIT = 1.5  # times the tokens per character of the text that a tokenizer was learned from
-MANY_TOKENS = 0.6  # per character, where that text is not known
-LONG_WORDS = 15  # characters per word, from which on a text is written without spaces
+POOR_FIT = 1.5  # warn above this multiple of the fertility on the text that the tokenizer was learned from
+MAX_FERTILITY = 0.6  # tokens per character; warn above, if the fertility on that text is not known
+MIN_UNSPACED_WORD_LENGTH = 15  # characters per whitespace-separated word in scripts without spaces
 
-MAX_SHOWN = 3  # places and samples that are kept of each kind
-WORTH_A_WARNING = 0.05
+MAX_SHOWN = 3  # locations and samples of each kind
+WARNING_SHARE = 0.05
 
 
 @dataclass(frozen=True)
 class LengthStats:
-    """A distribution of lengths; quantiles are the smallest length that covers the share."""
+    """A distribution of lengths."""
 
     total: int
     mean: float
@@ -30,26 +33,23 @@ class LengthStats:
 
     @classmethod
     def from_histogram(cls, counts: Mapping[int, int]) -> LengthStats:
-        """From a histogram: how many sentences there are of each length."""
+        """Compute statistics from the number of sentences of each length."""
         lengths = np.array(sorted(counts))
-        covered = np.cumsum([counts[length] for length in lengths])
-        sentences = int(covered[-1])
+        cumulative = np.cumsum([counts[length] for length in lengths])
+        sentences = int(cumulative[-1])
         total = sum(length * count for length, count in counts.items())
-        median, p95 = (int(lengths[np.searchsorted(covered, -(-sentences * share // 100))]) for share in (50, 95))
+        median, p95 = (int(lengths[np.searchsorted(cumulative, -(-sentences * share // 100))]) for share in (50, 95))
         return cls(total, total / sentences, median, p95, int(lengths[-1]))
 
 
 @dataclass(frozen=True)
 class ColumnReport:
-    """One side of the corpus; `unknown` is the share of its tokens that the vocabulary does not know.
-
-    Vectors, which may stand in the place of tokens, have neither words nor characters.
-    """
+    """Statistics of the source or the target; feature vectors have no words and characters."""
 
     words: LengthStats | None
     characters: LengthStats | None
     tokens: LengthStats
-    unknown: float
+    unknown: float  # share of UNK tokens
 
     @property
     def fertility(self) -> float | None:
@@ -59,7 +59,7 @@ class ColumnReport:
 
 @dataclass
 class Occurrences:
-    """How many pairs show something, and the places of the first few."""
+    """The number of pairs with some property, and the locations of the first ones."""
 
     pairs: int = 0
     first: list[str] = field(default_factory=list)
@@ -73,22 +73,26 @@ class Occurrences:
         self.pairs += later.pairs
         self.first += later.first[: MAX_SHOWN - len(self.first)]
 
+    def describe(self, name: str) -> str:
+        more = ", …" if self.pairs > len(self.first) else ""
+        return f"{self.pairs:,}: {name} ({', '.join(self.first)}{more})"
+
 
 @dataclass(frozen=True)
 class Overlap:
-    """What of another corpus (of `pairs` pairs) stands in train, and what of train stands there: pairs or sources."""
+    """The overlap between the training data and another corpus: equal pairs, and equal sources."""
 
     name: str
-    pairs: int
-    pairs_in_train: int
+    pairs: int  # of the other corpus
+    pairs_in_train: int  # pairs of the other corpus that are in the training data
     sources_in_train: int
-    train_pairs: int
+    train_pairs: int  # training pairs that are in the other corpus
     train_sources: int
 
 
 @dataclass(frozen=True)
 class SampleSegmentation:
-    """A sentence as the model will see it: its pieces, and the text that they decode to."""
+    """A sentence pair, its tokens, and the text that they decode to."""
 
     source: str
     source_pieces: list[str]
@@ -100,10 +104,10 @@ class SampleSegmentation:
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """An estimate of training memory in bytes: weights, gradients and two Adam moments in float32, and activations."""
+    """Estimated training memory in bytes."""
 
-    parameters: int
-    model: int
+    parameters: int  # number of parameters
+    model: int  # weights, gradients and two Adam moments in float32
     activations: int
     total: int
 
@@ -114,111 +118,118 @@ class MemoryEstimate:
 
 @dataclass(frozen=True)
 class Preflight:
-    """The report: plain values, of the pairs that were kept unless it says otherwise."""
+    """The preflight report; all values are about the pairs that were kept unless stated otherwise."""
 
-    read: int
+    read: int  # number of pairs before filtering
     pairs: int
     source: ColumnReport
     target: ColumnReport | None
-    ratio: float | None  # target tokens a source token
+    ratio: float | None  # target tokens per source token
     duplicates: int
-    identical: Occurrences
-    lopsided: Occurrences
-    dropped: dict[str, Occurrences]
+    identical: Occurrences  # equal source and target
+    lopsided: Occurrences  # very different lengths
+    dropped: dict[str, Occurrences]  # by reason
     overlaps: list[Overlap]
     samples: list[SampleSegmentation]
     memory: MemoryEstimate | None
-    #: tokens per character of the text that the tokenizers of source and target were learned from, if it is known
+    #: tokens per character of the text that the source and target tokenizers were learned from, if known
     fertility: tuple[float | None, float | None] = (None, None)
-    learned: bool = True  # from this text
+    learned: bool = True  # whether the tokenizers were learned from this corpus
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self) | {"warnings": self.warnings}
 
     @property
     def warnings(self) -> list[str]:
-        """What looks wrong, a sentence each."""
         return list(_warnings(self))
 
     def lines(self) -> list[str]:
-        """The report as plain text."""
-        out = [f"{self.pairs:,} pairs are kept of {self.read:,} read"]
-        out += [f"  dropped {_found(reason, found)}" for reason, found in self.dropped.items()]
-        out.append(f"  {'':18}{'total':>14} {'mean':>8} {'median':>7} {'95 %':>7} {'most':>7}")
-        for name, side in (("source", self.source), ("target", self.target)):
-            for unit in ("words", "characters", "tokens") if side else ():
-                of: LengthStats | None = getattr(side, unit)
-                if of is None:
-                    continue
-                row = f"{of.total:14,} {of.mean:8.1f} {of.median:7,} {of.p95:7,} {of.max:7,}"
-                out.append(f"  {name} {unit:11}{row}")
+        """Format the report as plain text."""
+        out = [f"Kept {self.pairs:,} of {self.read:,} pairs"]
+        out += [f"  dropped {pairs.describe(reason)}" for reason, pairs in self.dropped.items()]
+        out.append(f"  {'':18}{'total':>14} {'mean':>8} {'median':>7} {'95 %':>7} {'max':>7}")
+        for name, column in (("source", self.source), ("target", self.target)):
+            for unit in ("words", "characters", "tokens") if column else ():
+                stats: LengthStats | None = getattr(column, unit)
+                if stats is not None:
+                    row = f"{stats.total:14,} {stats.mean:8.1f} {stats.median:7,} {stats.p95:7,} {stats.max:7,}"
+                    out.append(f"  {name} {unit:11}{row}")
         if self.ratio is not None:
-            out.append(f"  {self.ratio:.2f} target tokens a source token")
-        out.append(f"  {self.duplicates:,} repeat an earlier pair")
-        remarks = {"identical source and target": self.identical, "very unequal lengths": self.lopsided}
-        out += [f"  {_found(what, found)}" for what, found in remarks.items() if found.pairs]
-        for other in self.overlaps:
+            out.append(f"  {self.ratio:.2f} target tokens per source token")
+        out.append(f"  {self.duplicates:,} duplicates of an earlier pair")
+        remarks = {"identical source and target": self.identical, "very different lengths": self.lopsided}
+        out += [f"  {pairs.describe(remark)}" for remark, pairs in remarks.items() if pairs.pairs]
+        for overlap in self.overlaps:
             out.append(
-                f"  of {other.name}'s {other.pairs:,} pairs {other.pairs_in_train:,} stand in train as they are, and "
-                f"{other.sources_in_train:,} with their source"
+                f"  {overlap.name}: {overlap.pairs_in_train:,} of {overlap.pairs:,} pairs and "
+                f"{overlap.sources_in_train:,} sources are also in train"
             )
         for sample in self.samples:
             out.append(f"  {' '.join(sample.source_pieces)}")
             out += [f"    → {' '.join(sample.target_pieces)}"] * (sample.target is not None)
         if self.memory:
-            parts = [_bytes(size) for size in (self.memory.total, self.memory.model, self.memory.activations)]
-            out.append(f"  about {parts[0]} of memory: {parts[1]} model and optimiser, {parts[2]} activations")
+            sizes = [_format_bytes(size) for size in (self.memory.total, self.memory.model, self.memory.activations)]
+            out.append(f"  about {sizes[0]} of memory: {sizes[1]} model and optimizer, {sizes[2]} activations")
         return out + [f"warning: {warning}" for warning in self.warnings]
 
 
 def _warnings(report: Preflight) -> Iterator[str]:
-    for other in report.overlaps:
-        for count, what in ((other.pairs_in_train, "stands"), (other.sources_in_train, "has its source")):
-            if count:
-                share = _percent(count / other.pairs)
-                yield f"{share} of {other.name} also {what} in train: scores will flatter the model"
-                break
+    for overlap in report.overlaps:
+        if count := overlap.pairs_in_train or overlap.sources_in_train:
+            percent = _format_percent(count / overlap.pairs)
+            unit = "pairs" if overlap.pairs_in_train else "sources"
+            yield f"{percent} of the {unit} of {overlap.name} are also in train: scores will be too optimistic"
     shares = {
-        "was dropped": 1 - report.pairs / report.read,
-        "repeats an earlier pair": report.duplicates / report.pairs,
-        "has the same text on both sides, which teaches copying": report.identical.pairs / report.pairs,
-        "differs very much in length between the sides, so it may be misaligned": report.lopsided.pairs / report.pairs,
+        "were dropped": 1 - report.pairs / report.read,
+        "are duplicates of an earlier pair": report.duplicates / report.pairs,
+        "have the same text on both sides, which teaches copying": report.identical.pairs / report.pairs,
+        "have very different lengths on both sides and may be misaligned": report.lopsided.pairs / report.pairs,
     }
-    yield from (f"{_percent(share)} of train {what}" for what, share in shares.items() if share > WORTH_A_WARNING)
-    for name, side in (("source", report.source), ("target", report.target)):
-        if side and side.unknown > 0.01:
-            yield f"{_percent(side.unknown)} of the {name} tokens are unknown: the vocabulary does not fit the text"
-    if not report.learned:
-        for name, side, usual in zip(("source", "target"), (report.source, report.target), report.fertility):
-            if side:
-                yield from _misfit(name, side, usual)
+    for problem, share in shares.items():
+        if share > WARNING_SHARE:
+            yield f"{_format_percent(share)} of the training pairs {problem}"
+    for name, column, usual in zip(("source", "target"), (report.source, report.target), report.fertility):
+        if column and column.unknown > 0.01:
+            yield f"{_format_percent(column.unknown)} of the {name} tokens are unknown: the vocabulary does not fit"
+        if column and not report.learned:
+            yield from _fertility_warnings(name, column, usual)
     if report.pairs < 1_000:
-        yield f"only {report.pairs:,} pairs: expect them to be learned by heart rather than understood"
+        yield f"only {report.pairs:,} pairs: expect the model to memorize them rather than to generalize"
 
 
-def _misfit(name: str, side: ColumnReport, usual: float | None) -> Iterator[str]:
-    """A warning if a tokenizer splits a text into much smaller pieces than the text that it was learned from."""
-    found, words = side.fertility, side.words
-    if found is None or words is None or side.characters is None:
+def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) -> Iterator[str]:
+    """Warn if a tokenizer splits this text into much smaller tokens than the text that it was learned from."""
+    fertility = column.fertility
+    if fertility is None or column.words is None or column.characters is None:
         return
-    spaced = side.characters.total < LONG_WORDS * max(1, words.total)
-    if found <= (MANY_TOKENS if usual is None else POOR_FIT * usual) or (usual is None and not spaced):
+    has_spaces = column.characters.total < MIN_UNSPACED_WORD_LENGTH * max(1, column.words.total)
+    if usual is None and has_spaces:
+        usual_limit, comparison = MAX_FERTILITY, ""
+    elif usual is not None:
+        usual_limit, comparison = POOR_FIT * usual, f" ({usual:.2f} on the text that it was learned from)"
+    else:
         return
-    beside = "" if usual is None else f" ({usual:.2f} in the text that it was learned from)"
-    yield (
-        f"the tokenizer splits the {name} into small pieces, {found:.2f} tokens per character{beside}: it was not "
-        "learned from such text. Learn it from both languages: pretrain on text of both (--source may be repeated)"
-    )
+    if fertility > usual_limit:
+        yield (
+            f"the tokenizer splits the {name} into short tokens, {fertility:.2f} per character{comparison}: it was not "
+            "learned from such text. Learn it from both languages: pretrain on text of both (--source may be repeated)"
+        )
 
 
 def training_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | None, float | None]:
-    """Tokens per character of the text that a run's tokenizers were learned from, by its preflight.json."""
+    """Return tokens per character of the text that a run's source and target tokenizers were learned from.
+
+    Args:
+        values: contents of the run's `preflight.json`.
+        joint: whether source and target share the tokenizer.
+    """
     if not values.get("learned", True):
         source, target = values["fertility"]
         return source, target
-    sides = [values["source"], values["target"] or values["source"]]
+    columns = [values["source"], values["target"] or values["source"]]
     counts = [
-        (side["tokens"]["total"], side["characters"]["total"]) if side["characters"] else (0, 0) for side in sides
+        (column["tokens"]["total"], column["characters"]["total"]) if column["characters"] else (0, 0)
+        for column in columns
     ]
     if joint:
         counts = [(counts[0][0] + counts[1][0], counts[0][1] + counts[1][1])] * 2
@@ -226,14 +237,9 @@ def training_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | 
     return source, target
 
 
-def _percent(share: float) -> str:
+def _format_percent(share: float) -> str:
     return f"{share:.0%}".replace("%", " %") if share >= 0.01 else "less than 1 %"
 
 
-def _found(what: str, found: Occurrences) -> str:
-    more = ", …" if found.pairs > len(found.first) else ""
-    return f"{found.pairs:,}: {what} ({', '.join(found.first)}{more})"
-
-
-def _bytes(size: float) -> str:
+def _format_bytes(size: float) -> str:
     return f"{size / 2**30:.1f} GiB" if size >= 2**30 else f"{size / 2**20:.0f} MiB"

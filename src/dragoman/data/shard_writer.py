@@ -1,4 +1,4 @@
-"""Writing token stores: rows in a folder, or corpora in shards of many rows with an index."""
+"""Writing token stores: rows in a folder, or corpora in shards with an index."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.examples import EncodedPair
+from dragoman.data.data_formats import EncodedPair
 from dragoman.data.token_store import (
+    INDEX_FILE,
     LENGTH_COUNTS_FILE,
     SHARDED_VERSION,
     SINGLE_FOLDER_VERSION,
@@ -22,198 +23,190 @@ from dragoman.data.token_store import (
     StoredCorpus,
     TokenStore,
     count_lengths,
-    merge_lengths,
+    merge_length_counts,
 )
 from dragoman.errors import UserError
 from dragoman.storage import atomic_folder, remove_folder
 
-MAX_SHARD_PAIRS = 2**22  # pairs of a shard at most: a billion are 239 shards
+MAX_SHARD_PAIRS = 2**22  # a billion pairs are 239 shards
 
 
 class EncodedColumn(NamedTuple):
-    """One side of some pairs: the rows' lengths, and their tokens (or vectors of `features` numbers) flat."""
+    """One column of some pairs: the lengths of its rows, and their concatenated tokens or feature vectors."""
 
     lengths: NDArray[np.int32]
     tokens: NDArray[Any]
-    features: int = 0
+    features: int = 0  # size of the feature vectors; 0 for tokens
 
     def split(self, rows: int) -> tuple[EncodedColumn, EncodedColumn]:
-        """The first rows, and the others."""
-        place = int(self.lengths[:rows].sum(dtype=np.int64)) * max(1, self.features)
-        first = EncodedColumn(self.lengths[:rows], self.tokens[:place], self.features)
-        return first, EncodedColumn(self.lengths[rows:], self.tokens[place:], self.features)
+        """Split after the first `rows` rows."""
+        end = int(self.lengths[:rows].sum(dtype=np.int64)) * max(1, self.features)
+        first = EncodedColumn(self.lengths[:rows], self.tokens[:end], self.features)
+        return first, EncodedColumn(self.lengths[rows:], self.tokens[end:], self.features)
 
 
-EncodedColumns = Mapping[str, EncodedColumn]  # source, target where there is one, and flags of rows of text
+EncodedColumns = Mapping[str, EncodedColumn]  # source; target and flags if there are any
 
 
-def encode_columns(examples: Sequence[EncodedPair], vocabularies: tuple[int, int]) -> dict[str, EncodedColumn]:
-    """Some pairs as they are written: two bytes a token while they fit, float32 for vectors."""
-    names = ("source",) if examples[0].target is None else ("source", "target")
-    made = {
-        name: _column([getattr(example, name) for example in examples], vocabulary)
-        for name, vocabulary in zip(names, vocabularies)
-    }
-    if examples[0].flags is not None:
-        made["flags"] = _column([[example.flags] for example in examples], 2**16)
-    return made
+def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -> dict[str, EncodedColumn]:
+    """Convert pairs to columns: two bytes per token if the vocabulary allows it, float32 for features."""
+    columns = {"source": _encode_column([pair.source for pair in pairs], vocab_sizes[0])}
+    if pairs[0].target is not None:
+        columns["target"] = _encode_column([pair.target for pair in pairs], vocab_sizes[1])
+    if pairs[0].flags is not None:
+        columns["flags"] = _encode_column([[pair.flags] for pair in pairs], 2**16)
+    return columns
 
 
-def _column(rows: list[Any], vocabulary: int) -> EncodedColumn:
+def _encode_column(rows: list[Any], vocab_size: int) -> EncodedColumn:
     lengths = np.fromiter(map(len, rows), np.int32, len(rows))
     if isinstance(rows[0], np.ndarray):
         return EncodedColumn(lengths, np.concatenate(rows).astype(np.float32).reshape(-1), rows[0].shape[1])
-    dtype = np.uint16 if vocabulary <= 2**16 else np.uint32
+    dtype = np.uint16 if vocab_size <= 2**16 else np.uint32
     return EncodedColumn(lengths, np.fromiter(chain.from_iterable(rows), dtype, int(lengths.sum(dtype=np.int64))))
 
 
 def write_store(
-    folder: Path,
-    chunks: Iterable[list[EncodedPair]],
-    vocabulary: int,
-    target_vocabulary: int = 0,
-    fingerprint: str = "",
+    folder: Path, chunks: Iterable[list[EncodedPair]], vocab_size: int, target_vocab_size: int = 0
 ) -> TokenStore:
-    """Writes a store without shards in one pass and opens it; until it is whole it stands under a temporary name."""
-    vocabularies = (vocabulary, target_vocabulary or vocabulary)
-    with _replaced(folder) as partial, ExitStack() as stack:
-        shard = _Shard(partial, fingerprint)
+    """Write a store without shards in one pass and open it."""
+    vocab_sizes = (vocab_size, target_vocab_size or vocab_size)
+    with _replace_store(folder) as partial, ExitStack() as stack:
+        shard = _ShardWriter(partial)
         stack.callback(shard.close)
         for chunk in filter(None, chunks):
-            shard.write(encode_columns(chunk, vocabularies))
-        _some(shard.pairs, folder)
+            shard.write(encode_columns(chunk, vocab_sizes))
+        _require_pairs(shard.pairs, folder)
         shard.finish()
     return TokenStore(folder)
 
 
 def write_shards(
     folder: Path,
-    parts: Iterable[tuple[int, EncodedColumns]],
+    chunks: Iterable[tuple[int, EncodedColumns]],
     names: Sequence[str],
     tags: Sequence[str] = (),
     draws: Callable[[Sequence[int]], Sequence[int]] = list,
-    fingerprint: str = "",
 ) -> TokenStore:
-    """Writes corpora in shards of at most SHARD pairs, in one pass, and opens the store.
+    """Write corpora in shards of at most MAX_SHARD_PAIRS pairs, in one pass, and open the store.
 
-    `parts` are some pairs of a corpus at a time, with its number, in order; `draws` says from the pairs of each corpus
-    how many an epoch draws of it. Where a shard ends follows from the pairs alone.
+    Args:
+        chunks: the index of a corpus and some of its pairs; corpora in order.
+        names: of the corpora.
+        tags: of the corpora.
+        draws: computes from the pairs of each corpus how many of them an epoch draws.
     """
-    with _replaced(folder) as partial, ExitStack() as stack:
-        shards: list[_Shard] = []
-        corpora: list[int] = []  # of each shard
-        for corpus, some in parts:
-            rest = dict(some)
+    with _replace_store(folder) as partial, ExitStack() as stack:
+        shards: list[_ShardWriter] = []
+        for corpus, columns in chunks:
+            rest = dict(columns)
             while pairs := len(rest["source"].lengths):
-                if not shards or corpora[-1] != corpus or shards[-1].pairs == MAX_SHARD_PAIRS:
+                if not shards or shards[-1].corpus != corpus or shards[-1].pairs == MAX_SHARD_PAIRS:
                     if shards:
                         shards[-1].finish()
-                    shards.append(_Shard(partial / f"{len(shards):06d}"))
+                    shards.append(_ShardWriter(partial / f"{len(shards):06d}", corpus))
                     stack.callback(shards[-1].close)
-                    corpora.append(corpus)
-                cut = {
-                    name: column.split(min(pairs, MAX_SHARD_PAIRS - shards[-1].pairs)) for name, column in rest.items()
-                }
-                shards[-1].write({name: first for name, (first, _) in cut.items()})
-                rest = {name: second for name, (_, second) in cut.items()}
-        _some(len(shards), folder)
+                free = min(pairs, MAX_SHARD_PAIRS - shards[-1].pairs)
+                parts = {name: column.split(free) for name, column in rest.items()}
+                shards[-1].write({name: first for name, (first, _) in parts.items()})
+                rest = {name: second for name, (_, second) in parts.items()}
+        _require_pairs(len(shards), folder)
         shards[-1].finish()
-        counts = [sum(s.pairs for s, c in zip(shards, corpora) if c == number) for number in range(len(names))]
-        tagged = tags or [""] * len(names)
+        counts = [sum(shard.pairs for shard in shards if shard.corpus == index) for index in range(len(names))]
+        corpora = zip(names, counts, draws(counts), tags or [""] * len(names))
+        columns_info = {name: column.info() for name, column in shards[0].columns.items()}
         index = {
             "version": SHARDED_VERSION,
-            "fingerprint": fingerprint,
+            "fingerprint": "",  # required by earlier versions
             "pairs": sum(counts),
-            "longest": max(shard.longest for shard in shards),
-            "sides": {name: _form(shards[0].sides[name].about()) for name in shards[0].sides},
-            "corpora": [asdict(StoredCorpus(*part)) for part in zip(names, counts, draws(counts), tagged)],
+            "longest": max(shard.max_length for shard in shards),
+            "sides": {
+                name: {key: value for key, value in info.items() if key != "tokens"}
+                for name, info in columns_info.items()
+            },
+            "corpora": [asdict(StoredCorpus(*corpus)) for corpus in corpora],
             "shards": [
-                {"folder": shard.folder.name, "corpus": corpus, "pairs": shard.pairs, "tokens": shard.tokens}
-                for shard, corpus in zip(shards, corpora)
+                {"folder": shard.folder.name, "corpus": shard.corpus, "pairs": shard.pairs, "tokens": shard.tokens}
+                for shard in shards
             ],
         }
-        (partial / LENGTH_COUNTS_FILE).write_bytes(
-            np.stack(merge_lengths([shard.lengths for shard in shards]), 1).astype(np.int64).tobytes()
-        )
-        (partial / "store.json").write_text(json.dumps(index, indent=1), encoding="utf-8")
+        length_counts = merge_length_counts([shard.length_counts for shard in shards])
+        (partial / LENGTH_COUNTS_FILE).write_bytes(np.stack(length_counts, 1).astype(np.int64).tobytes())
+        (partial / INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
     return TokenStore(folder)
 
 
-def _form(about: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in about.items() if name != "tokens"}
-
-
-def _some(count: int, folder: Path) -> None:
+def _require_pairs(count: int, folder: Path) -> None:
     if not count:
-        raise UserError(f"there is no sentence pair to write to {folder}: the corpus is empty")
+        raise UserError(f"there are no sentence pairs to write to {folder}: the corpus is empty")
 
 
 @contextmanager
-def _replaced(folder: Path) -> Iterator[Path]:
-    """The folder under a temporary name; when the block has ended well it takes the place of the store before it."""
-    if folder.exists() and not (folder / "store.json").exists():
-        raise UserError(f"{folder} exists and is no token store: delete it or choose another folder")
+def _replace_store(folder: Path) -> Iterator[Path]:
+    """Yield a temporary folder, which replaces an existing store when the block succeeds."""
+    if folder.exists() and not (folder / INDEX_FILE).exists():
+        raise UserError(f"{folder} exists and is not a token store: delete it or choose another folder")
     with atomic_folder(folder) as partial:
         yield partial
         remove_folder(folder)
 
 
-class _Shard:
-    """A folder of rows that is being written: of each side the tokens, the lengths, and where the rows begin."""
+class _ShardWriter:
+    """Writes the columns of a folder: tokens, lengths and offsets of the rows."""
 
-    def __init__(self, folder: Path, fingerprint: str = "") -> None:
-        self.folder, self.fingerprint, self.pairs = folder, fingerprint, 0
-        self.sides: dict[str, _SideFiles] = {}
-        self.lengths: LengthCounts  # when it is finished
+    def __init__(self, folder: Path, corpus: int = 0) -> None:
+        self.folder, self.corpus, self.pairs = folder, corpus, 0
+        self.columns: dict[str, _ColumnWriter] = {}
+        self.length_counts: LengthCounts  # set by finish()
         folder.mkdir(exist_ok=True)
 
     @property
-    def longest(self) -> int:
-        return max(side.longest for side in self.sides.values())
+    def max_length(self) -> int:
+        return max(column.max_length for column in self.columns.values())
 
     @property
     def tokens(self) -> dict[str, int]:
-        return {name: side.tokens for name, side in self.sides.items()}
+        return {name: column.tokens for name, column in self.columns.items()}
 
-    def write(self, some: EncodedColumns) -> None:
-        if not self.sides:
-            self.sides = {name: _SideFiles(self.folder, name, column) for name, column in some.items()}
-        for name, side in self.sides.items():
-            side.write(some[name])
-        self.pairs += len(some["source"].lengths)
+    def write(self, columns: EncodedColumns) -> None:
+        if not self.columns:
+            self.columns = {name: _ColumnWriter(self.folder, name, column) for name, column in columns.items()}
+        for name, column in self.columns.items():
+            column.write(columns[name])
+        self.pairs += len(columns["source"].lengths)
 
     def finish(self) -> None:
         self.close()
-        about = {
+        index = {
             "version": SINGLE_FOLDER_VERSION,
-            "fingerprint": self.fingerprint,
+            "fingerprint": "",  # required by earlier versions
             "pairs": self.pairs,
-            "longest": self.longest,
-            "sides": {name: side.about() for name, side in self.sides.items()},
+            "longest": self.max_length,
+            "sides": {name: column.info() for name, column in self.columns.items()},
         }
-        (self.folder / "store.json").write_text(json.dumps(about, indent=1), encoding="utf-8")
-        self.lengths = count_lengths(TokenStore(self.folder))
+        (self.folder / INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
+        self.length_counts = count_lengths(TokenStore(self.folder))
 
     def close(self) -> None:
-        for side in self.sides.values():
-            for file in side.files:
+        for column in self.columns.values():
+            for file in column.files:
                 file.close()
 
 
-class _SideFiles:
+class _ColumnWriter:
     def __init__(self, folder: Path, name: str, first: EncodedColumn) -> None:
         self.dtype, self.features = first.tokens.dtype, first.features
-        self.tokens = self.longest = 0
-        paths = [folder / f"{name}.{kind}" for kind in ("tokens", "lengths", "offsets")]
+        self.tokens = self.max_length = 0
+        paths = [folder / f"{name}.{suffix}" for suffix in ("tokens", "lengths", "offsets")]
         self.files: list[BinaryIO] = [path.open("wb") for path in paths]
 
-    def about(self) -> dict[str, Any]:
-        form: dict[str, Any] = {"dtype": self.dtype.name, "tokens": self.tokens}
-        return form | ({"features": self.features} if self.features else {})
+    def info(self) -> dict[str, Any]:
+        info: dict[str, Any] = {"dtype": self.dtype.name, "tokens": self.tokens}
+        return info | ({"features": self.features} if self.features else {})
 
     def write(self, column: EncodedColumn) -> None:
         ends = self.tokens + np.cumsum(column.lengths, dtype=np.int64)
         for file, array in zip(self.files, (column.tokens, column.lengths, ends - column.lengths)):
             file.write(np.ascontiguousarray(array).data)
         self.tokens = int(ends[-1])
-        self.longest = max(self.longest, int(column.lengths.max()))
+        self.max_length = max(self.max_length, int(column.lengths.max()))

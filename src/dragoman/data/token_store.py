@@ -1,10 +1,8 @@
-"""Token ids on disk, memory-mapped: a corpus larger than memory trains."""
+"""Token ids on disk, memory-mapped, so that a corpus can be larger than memory."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,32 +10,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.corpus import open_file
-from dragoman.data.examples import ENDS_MID_LINE, FOLLOWS_PREVIOUS_ROW, STARTS_MID_LINE
+from dragoman.data.data_formats import ENDS_MID_LINE, FOLLOWS_PREVIOUS_ROW, STARTS_MID_LINE
 from dragoman.data.store_columns import ColumnInfo, LengthArray, StoreColumn, damaged_store
 from dragoman.errors import UserError
 
-SINGLE_FOLDER_VERSION, SHARDED_VERSION = (
-    1,
-    2,
-)  # versions: rows in the folder itself, or in shards of it, each a folder of version 1
-ROWS_PER_SLICE = 2**18  # rows that are looked at together
-LENGTH_COUNTS_FILE = "lengths.counts"  # a file beside an index: triples of source length, target length and pairs
-
-
-def fingerprint(files: Iterable[Path], *settings: str) -> str:
-    """A digest of what a store is made from: the files' bytes, and the tokenizer and limits as strings."""
-    digest = hashlib.blake2b(digest_size=16)
-    for setting in settings:
-        digest.update(hashlib.blake2b(setting.encode()).digest())
-    for path in files:
-        with open_file(path) as file:
-            digest.update(hashlib.file_digest(file, "blake2b").digest())
-    return digest.hexdigest()
+# Versions of the file format: rows in the folder itself, or in shards, which are folders of the first version.
+SINGLE_FOLDER_VERSION, SHARDED_VERSION = 1, 2
+INDEX_FILE = "store.json"
+LENGTH_COUNTS_FILE = "lengths.counts"  # triples of source length, target length and number of pairs
+ROWS_PER_SLICE = 2**18
 
 
 class LengthCounts(NamedTuple):
-    """How many pairs have a source and a target of such lengths: `f(source, target) @ pairs` sums over all pairs."""
+    """Histogram of (source length, target length): `f(source, target) @ pairs` sums f over all pairs."""
 
     source: NDArray[np.int64]
     target: NDArray[np.int64]
@@ -46,94 +31,99 @@ class LengthCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredCorpus:
-    """One of the corpora in a store: how many pairs it has, and how many of them an epoch draws."""
+    """One of the corpora of a store; the field names are part of the file format."""
 
     name: str
     pairs: int
-    draws: int
+    draws: int  # pairs that an epoch draws
     tag: str = ""
 
 
 class TokenStore:
-    """The token ids of sentence pairs, read from disk as they are asked for.
+    """The token ids of sentence pairs, read from disk on demand.
 
-    A monolingual store holds one side and gives it as source and as target, which is what a language model (target
-    alone), an encoder (source alone) and a denoiser (both) want to see.
+    A monolingual store has one column, which serves as source and target: a language model reads the target, an
+    encoder the source, and a denoising model both.
 
-    A store is a folder of rows, or of shards of them with an index; opening it reads no rows of either.
+    A store is a folder with rows, or with shards and an index; opening it reads no rows.
+
+    Attributes:
+        columns: source and target.
+        flags: flags of rows of monolingual text; None for other data.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        about = _about(folder)
+        index = _read_index(folder)
         try:
-            self.pairs: int = about["pairs"]
-            self.fingerprint: str = about["fingerprint"]
-            self.max_length: int = about["longest"]
-            if about["version"] == SINGLE_FOLDER_VERSION:
+            self.pairs: int = index["pairs"]
+            self.max_length: int = index["longest"]
+            if index["version"] == SINGLE_FOLDER_VERSION:
                 folders, pairs = [folder], np.array([self.pairs])
-                tokens = {name: [side["tokens"]] for name, side in about["sides"].items()}
+                tokens = {name: [column["tokens"]] for name, column in index["sides"].items()}
                 self.corpora = [StoredCorpus(folder.name, self.pairs, self.pairs)]
             else:
-                folders = [folder / shard["folder"] for shard in about["shards"]]
-                pairs = np.array([shard["pairs"] for shard in about["shards"]])
-                tokens = {name: [shard["tokens"][name] for shard in about["shards"]] for name in about["sides"]}
-                self.corpora = [StoredCorpus(**part) for part in about["corpora"]]
+                folders = [folder / shard["folder"] for shard in index["shards"]]
+                pairs = np.array([shard["pairs"] for shard in index["shards"]])
+                tokens = {name: [shard["tokens"][name] for shard in index["shards"]] for name in index["sides"]}
+                self.corpora = [StoredCorpus(**corpus) for corpus in index["corpora"]]
             if pairs.sum() != self.pairs or sum(self.pairs_per_corpus) != self.pairs:
-                raise ValueError("the pairs of the shards, of the corpora and of the store differ")
-            sides = {}
-            for name, side in about["sides"].items():
-                found = ColumnInfo(name, np.dtype(side["dtype"]), tokens[name], side.get("features", 0))
-                _check_sizes(found, folders, pairs.tolist())
-                sides[name] = StoreColumn(found, folders, pairs)
-            self.columns = (sides["source"], sides.get("target", sides["source"]))
-            self.flags = sides.get("flags")
+                raise ValueError("the numbers of pairs of shards, corpora and store differ")
+            columns = {}
+            for name, column in index["sides"].items():
+                info = ColumnInfo(name, np.dtype(column["dtype"]), tokens[name], column.get("features", 0))
+                _check_file_sizes(info, folders, pairs.tolist())
+                columns[name] = StoreColumn(info, folders, pairs)
+            self.columns = (columns["source"], columns.get("target", columns["source"]))
+            self.flags = columns.get("flags")
         except (KeyError, TypeError, ValueError, AttributeError, OSError):
             raise damaged_store(folder) from None
-        self.monolingual = "target" not in sides
+        self.monolingual = "target" not in columns
 
     def __len__(self) -> int:
         return self.pairs
 
     @property
     def pairs_per_corpus(self) -> list[int]:
-        """The pairs of each corpus, in order."""
-        return [part.pairs for part in self.corpora]
+        return [corpus.pairs for corpus in self.corpora]
 
     @property
     def draws_per_corpus(self) -> list[int]:
-        """How many pairs of each corpus an epoch draws."""
-        return [part.draws for part in self.corpora]
+        """Number of pairs that an epoch draws from each corpus."""
+        return [corpus.draws for corpus in self.corpora]
 
     @property
     def tokens(self) -> int:
-        """How many there are on the longer side."""
-        return max(side.tokens for side in self.columns)
+        """Number of tokens of the longer column."""
+        return max(column.tokens for column in self.columns)
 
     def source(self, index: int) -> NDArray[Any]:
+        """Return the source ids of a pair, without BOS and EOS, or its features, S F."""
         return self.columns[0].row(index)
 
     def target(self, index: int) -> NDArray[Any]:
+        """Return the target ids of a pair, without BOS and EOS."""
         return self.columns[1].row(index)
 
     def preload(self, pairs: NDArray[np.int64]) -> None:
-        """Have some pairs at hand, such as a window of them from which batches are then made: see `StoreColumn.preload`."""
-        for side in (*self.columns[: 1 if self.monolingual else 2], *([self.flags] if self.flags else [])):
-            side.preload(pairs)
+        """Copy some pairs into memory that are about to be read."""
+        flags = () if self.flags is None else (self.flags,)
+        for column in (*self.columns[: 1 if self.monolingual else 2], *flags):
+            column.preload(pairs)
 
     def starts_line(self, index: int) -> bool:
-        """Whether a row of text begins its line; a line longer than data.max_length is cut into several rows."""
-        return not self._has(index, STARTS_MID_LINE)
+        """Whether a row of text starts its line; lines longer than `data.max_length` are split into several rows."""
+        return not self._has_flag(index, STARTS_MID_LINE)
 
     def ends_line(self, index: int) -> bool:
         """Whether a row of text ends its line."""
-        return not self._has(index, ENDS_MID_LINE)
+        return not self._has_flag(index, ENDS_MID_LINE)
 
     def follows_previous(self, index: int) -> bool:
-        """Whether a row comes right after the row before it in one document, as is assumed of old stores."""
-        return index > 0 if self.flags is None else self._has(index, FOLLOWS_PREVIOUS_ROW)
+        """Whether a row follows the previous row in the same document; assumed for old stores without flags."""
+        return index > 0 if self.flags is None else self._has_flag(index, FOLLOWS_PREVIOUS_ROW)
 
-    def _has(self, index: int, flag: int) -> bool:
+    def _has_flag(self, index: int, flag: int) -> bool:
         return self.flags is not None and bool(int(self.flags.row(index)[0]) & flag)
 
     @property
@@ -145,9 +135,9 @@ class TokenStore:
         return self.columns[1].lengths
 
     def length_counts(self) -> LengthCounts:
-        """The distribution of lengths, for sums and maxima over all pairs that need not look at them."""
+        """Return the histogram of lengths."""
         path = self.folder / LENGTH_COUNTS_FILE
-        if not path.exists():  # a store without an index
+        if not path.exists():  # a store without shards
             return count_lengths(self)
         table = np.fromfile(path, np.int64)
         if len(table) % 3 or table[2::3].sum() != self.pairs:
@@ -156,44 +146,44 @@ class TokenStore:
 
 
 def count_lengths(store: TokenStore) -> LengthCounts:
-    """How many pairs have which lengths, by looking at them all."""
-    found = LengthCounts(*np.zeros((3, 0), np.int64))
+    """Compute the histogram of lengths from all rows."""
+    counts = LengthCounts(*np.zeros((3, 0), np.int64))
     for start in range(0, len(store), ROWS_PER_SLICE):
         rows = slice(start, start + ROWS_PER_SLICE)
-        source, target = (np.asarray(side.lengths[rows], np.int64) for side in store.columns)
-        found = merge_lengths([found, LengthCounts(source, target, np.ones_like(source))])
-    return found
+        source, target = (np.asarray(column.lengths[rows], np.int64) for column in store.columns)
+        counts = merge_length_counts([counts, LengthCounts(source, target, np.ones_like(source))])
+    return counts
 
 
-def merge_lengths(some: list[LengthCounts]) -> LengthCounts:
-    source, target, count = (np.concatenate(column) for column in zip(*some))
-    lengths, which = np.unique(source << 32 | target, return_inverse=True)
+def merge_length_counts(counts: list[LengthCounts]) -> LengthCounts:
+    source, target, pairs = (np.concatenate(arrays) for arrays in zip(*counts))
+    lengths, inverse = np.unique(source << 32 | target, return_inverse=True)
     sums = np.zeros(len(lengths), np.int64)
-    np.add.at(sums, which, count)
+    np.add.at(sums, inverse, pairs)
     return LengthCounts(lengths >> 32, lengths & 0xFFFFFFFF, sums)
 
 
-def _check_sizes(about: ColumnInfo, folders: list[Path], pairs: list[int]) -> None:
-    """A file that was cut short is found before training, though nothing in it is read."""
-    for folder, rows, tokens in zip(folders, pairs, about.tokens):
-        wanted = {"tokens": tokens * max(1, about.features) * about.dtype.itemsize, "lengths": 4 * rows}
-        for kind, size in (wanted | {"offsets": 8 * rows}).items():
-            if (folder / f"{about.name}.{kind}").stat().st_size != size:
-                raise ValueError(f"{folder / about.name}.{kind} has the wrong size")
+def _check_file_sizes(info: ColumnInfo, folders: list[Path], pairs: list[int]) -> None:
+    """Detect truncated files without reading them."""
+    for folder, rows, tokens in zip(folders, pairs, info.tokens):
+        token_bytes = tokens * max(1, info.features) * info.dtype.itemsize
+        for suffix, size in {"tokens": token_bytes, "lengths": 4 * rows, "offsets": 8 * rows}.items():
+            if (folder / f"{info.name}.{suffix}").stat().st_size != size:
+                raise ValueError(f"{folder / info.name}.{suffix} has the wrong size")
 
 
-def _about(folder: Path) -> dict[str, Any]:
+def _read_index(folder: Path) -> dict[str, Any]:
     try:
-        about = json.loads((folder / "store.json").read_bytes())
+        index = json.loads((folder / INDEX_FILE).read_bytes())
     except FileNotFoundError:
-        raise UserError(f"{folder} holds no token store: train a new run from its files") from None
+        raise UserError(f"{folder} has no token store: train a new run from the same files") from None
     except (OSError, ValueError):
         raise damaged_store(folder) from None
-    if not isinstance(about, dict):
+    if not isinstance(index, dict):
         raise damaged_store(folder)
-    if about.get("version") not in (SINGLE_FOLDER_VERSION, SHARDED_VERSION):
+    if index.get("version") not in (SINGLE_FOLDER_VERSION, SHARDED_VERSION):
         raise UserError(
-            f"{folder} is a token store of version {about.get('version')}, but this program reads versions {SINGLE_FOLDER_VERSION} "
-            f"and {SHARDED_VERSION}: train a new run from the same files"
+            f"{folder} is a token store of version {index.get('version')}, but only versions {SINGLE_FOLDER_VERSION} "
+            f"and {SHARDED_VERSION} are supported: train a new run from the same files"
         )
-    return about
+    return index

@@ -1,63 +1,55 @@
-"""Pretrained word vectors: word2vec (text and binary), GloVe and fastText files, plain or gzipped.
+"""Pretrained word vectors: word2vec (text and binary), GloVe and fastText (.vec) files, plain or gzipped.
 
-The content tells the format, not the name. A text line is a word and its values with spaces between them, and GloVe has
-nothing else; the others begin with a line of two numbers, how many vectors there are and how wide. In word2vec's binary
-format there follow for each word the word itself, a space, and the values as little-endian float32; some programs write
-a newline after that.
+The format is detected from the content. Each text line is a word and its values, separated by spaces, as in GloVe. The
+other formats start with a header line, the number of vectors and their size. In word2vec's binary format each word is
+followed by a space and its values as little-endian float32; some programs write a newline after that.
 """
 
 from __future__ import annotations
 
 import codecs
-import gzip
 import io
 import re
 import unicodedata
-import zlib
 from collections.abc import Callable, Container, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.data.corpus import GZIP_MAGIC, open_file
+from dragoman.data.text_files import open_decompressed
 from dragoman.errors import UserError
 from dragoman.text.special_tokens import BYTE_TOKENS, SPECIAL_TOKENS
 from dragoman.text.tokenizer import UNMARKED_TYPES, Tokenizer
 
-MAX_RECORD_BYTES = (
-    2**20
-)  # bytes of a line or of a binary record; a file of something else must not be read into memory whole
+MAX_RECORD_BYTES = 2**20  # of a line or binary record: a file of another kind must not be read into memory
 READ_BYTES = 2**20
-DETECTION_BYTES = 2**12  # bytes that are looked at to tell binary from text
+DETECTION_BYTES = 2**12  # from the start of the file, to distinguish binary from text
 
 _HEADER = re.compile(rb"(\d{1,18})[ \t]+(\d{1,18})\s*")
 _NUMBER = re.compile(rb"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
 _CONTROL = re.compile(rb"[\x00-\x08\x0e-\x1f]")
 
-Wanted = Container[str] | Callable[[str], bool]
-
 
 @dataclass(frozen=True)
 class WordVectors:
-    """The vector of a word is `matrix[rows[word]]`; rows stand in the order of the file."""
+    """Vectors by word: the vector of `word` is `matrix[rows[word]]`."""
 
     rows: dict[str, int]
-    matrix: NDArray[np.float32]
+    matrix: NDArray[np.float32]  # words × size
 
 
 @dataclass(frozen=True)
 class TokenVectors:
-    """The vectors of a tokenizer's pieces: piece `rows[i]` has `matrix[i]`, and `of` pieces stand for a word."""
+    """Vectors by token id: token `rows[i]` has the vector `matrix[i]`."""
 
     rows: NDArray[np.int64]
     matrix: NDArray[np.float32]
-    candidates: int
+    candidates: int  # number of tokens that represent a word, with or without a vector
 
     @property
     def found(self) -> int:
@@ -68,45 +60,35 @@ class TokenVectors:
         return self.found / self.candidates
 
 
-class VectorRecord(NamedTuple):
-    """A word and its values as they stand in the file; `number` counts lines in text and vectors in a binary file."""
+def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVectors:
+    """Look up vectors of the given size for the tokens that represent a word, first as they are, then in lower case.
 
-    number: int
-    word: bytes
-    values: bytes
-
-
-def match_word_vectors(tokenizer: Tokenizer, path: Path, width: int) -> TokenVectors:
-    """The vectors of the pieces that stand for a word, looked up as they are and then in lower case.
-
-    Those are all pieces of a tokenizer of words, and elsewhere the pieces that carry the space of their word (▁house,
-    with the other marker house▁) and punctuation marks. A piece inside a word is none: “ing” the piece is not “ing”
-    the word of a vector file.
+    These are all tokens of a word tokenizer; of other tokenizers the tokens with a word marker (▁house or house▁) and
+    punctuation marks. A token inside a word does not count: the token “ing” is not the word “ing” of a vector file.
     """
-    words = _words(tokenizer)
+    words = _word_tokens(tokenizer)
     if not words:
         raise UserError(
-            f"no piece of a tokenizer of kind {tokenizer.kind!r} stands for a word, so none has a word vector: "
-            f"learn 'word', 'bpe' or 'unigram', or do without {path}"
+            f"no token of a tokenizer of type {tokenizer.kind!r} is a word, so that none has a word vector: "
+            f"use a 'word', 'bpe' or 'unigram' tokenizer, or omit {path}"
         )
-    wanted = {form for word in words.values() for form in (word, word.lower())}
-    vectors = read_word_vectors(path, wanted, width)
-    rows = {piece: vectors.rows.get(word, vectors.rows.get(word.lower(), -1)) for piece, word in words.items()}
-    known = {piece: row for piece, row in rows.items() if row >= 0}
+    vectors = read_word_vectors(path, {form for word in words.values() for form in (word, word.lower())}, size)
+    rows = {token: vectors.rows.get(word, vectors.rows.get(word.lower(), -1)) for token, word in words.items()}
+    known = {token: row for token, row in rows.items() if row >= 0}
     return TokenVectors(np.array(list(known), np.int64), vectors.matrix[list(known.values())], candidates=len(words))
 
 
-def _words(tokenizer: Tokenizer) -> dict[int, str]:
-    """The pieces that stand for a word, by number, without their markers."""
+def _word_tokens(tokenizer: Tokenizer) -> dict[int, str]:
+    """Map the ids of tokens that represent a word to the word without its marker."""
     if tokenizer.kind in UNMARKED_TYPES:
         return {}
     words = {}
     strip = str.removeprefix if tokenizer.marker == "initial" else str.removesuffix
-    for number, piece in enumerate(tokenizer.tokens(range(tokenizer.vocab_size))):
-        word = strip(piece, "▁")
-        whole = word != piece or tokenizer.kind == "word" or (len(piece) == 1 and _is_punctuation(piece))
-        if whole and word.strip() and piece not in SPECIAL_TOKENS and piece not in BYTE_TOKENS:
-            words[number] = word
+    for token_id, token in enumerate(tokenizer.tokens(range(tokenizer.vocab_size))):
+        word = strip(token, "▁")
+        is_word = word != token or tokenizer.kind == "word" or (len(token) == 1 and _is_punctuation(token))
+        if is_word and word.strip() and token not in SPECIAL_TOKENS and token not in BYTE_TOKENS:
+            words[token_id] = word
     return words
 
 
@@ -114,181 +96,177 @@ def _is_punctuation(character: str) -> bool:
     return unicodedata.category(character)[0] in "PS" and character != "_"
 
 
-def read_word_vectors(path: Path, wanted: Wanted, expect_width: int | None = None) -> WordVectors:
-    """The vectors of the wanted words, read as a stream; of a word that stands there twice the first counts.
+def read_word_vectors(
+    path: Path, wanted: Container[str] | Callable[[str], bool], expect_size: int | None = None
+) -> WordVectors:
+    """Read the vectors of the wanted words as a stream; the first vector of a repeated word counts.
 
-    Of the other lines only the number of values is checked. Words that are not UTF-8 are passed over: word2vec cuts
-    long words in the middle of a character.
+    Values of other words are not parsed. Words that are not UTF-8 are skipped, because word2vec truncates long words
+    in the middle of a character.
     """
-    keep = wanted if callable(wanted) else wanted.__contains__
+    is_wanted = wanted if callable(wanted) else wanted.__contains__
     rows: dict[str, int] = {}
     values = bytearray()
-    with _opened(path) as stream:
-        file = _File.recognise(stream, path)
-        if expect_width not in (None, file.width):
+    with open_decompressed(path) as stream:
+        file = _VectorFile.detect(stream, path)
+        if expect_size not in (None, file.size):
             raise UserError(
-                f"{path} holds vectors {file.width:,} wide, but the model's embeddings are {expect_width:,} wide: "
-                f"make the model {file.width:,} wide or choose vectors of its width"
+                f"{path} has vectors of size {file.size:,}, but the embeddings of the model have size "
+                f"{expect_size:,}: use vectors or a model of the same size"
             )
-        for number, raw, numbers in file.records():
+        for record in file.records():
             try:
-                word = raw.decode()
+                word = record.word.decode()
             except UnicodeDecodeError:
                 continue
-            if word not in rows and keep(word):
+            if word not in rows and is_wanted(word):
                 rows[word] = len(rows)
-                values += file.parse(numbers, number).tobytes()
+                values += file.parse(record).tobytes()
     if not rows:
-        raise UserError(f"{path} holds no vector for any of the words that were looked for: is it of another language?")
-    return WordVectors(rows, np.frombuffer(values, np.float32).reshape(-1, file.width))
+        raise UserError(f"{path} has no vector for any word of the vocabulary: is it for another language?")
+    return WordVectors(rows, np.frombuffer(values, np.float32).reshape(-1, file.size))
+
+
+class VectorRecord(NamedTuple):
+    """A word and its unparsed values; `location` names the line or the number of the vector, for messages."""
+
+    location: str
+    word: bytes
+    values: bytes
 
 
 @dataclass(frozen=True)
-class _File:
-    """A file of vectors, recognised and positioned at its first vector; `count` is what its header promises."""
+class _VectorFile:
+    """A file of word vectors after format detection, positioned at the first vector."""
 
     stream: io.BufferedReader
     path: Path
-    width: int
-    count: int | None
-    first: bytes  # the line that was read to recognise it, empty if it was a header
+    size: int  # values per vector
+    count: int | None  # number of vectors according to the header
+    first_line: bytes  # already read; empty if it was a header
     binary: bool
 
     @classmethod
-    def recognise(cls, stream: io.BufferedReader, path: Path) -> _File:
-        first = stream.readline(MAX_RECORD_BYTES + 1).removeprefix(codecs.BOM_UTF8)
-        _check_length(first, path, 1)
-        if not first.strip():
-            raise UserError(f"{path} {'begins with an empty line' if first else 'is empty'}: word vectors are expected")
-        if header := _HEADER.fullmatch(first):
-            count, width = map(int, header.groups())
-            if not 1 <= width <= MAX_RECORD_BYTES // 4:
+    def detect(cls, stream: io.BufferedReader, path: Path) -> _VectorFile:
+        """Detect the format from the first line."""
+        line = stream.readline(MAX_RECORD_BYTES + 1).removeprefix(codecs.BOM_UTF8)
+        _check_line_length(line, path, 1)
+        if not line.strip():
+            raise UserError(f"{path} {'starts with an empty line' if line else 'is empty'}: expected word vectors")
+        if header := _HEADER.fullmatch(line):
+            count, size = int(header[1]), int(header[2])
+            if not 1 <= size <= MAX_RECORD_BYTES // 4:
                 raise UserError(
-                    f"{path}, line 1 promises vectors {width:,} wide: from 1 to {MAX_RECORD_BYTES // 4:,} are read"
+                    f"{path}, line 1 declares vectors of size {size:,}: expected 1 to {MAX_RECORD_BYTES // 4:,}"
                 )
-            return cls(
-                stream, path, width, count, b"", _is_binary(stream.peek(DETECTION_BYTES)[:DETECTION_BYTES], width)
-            )
-        width = _trailing_numbers(first)
-        if not width:
+            return cls(stream, path, size, count, b"", _is_binary(stream.peek(DETECTION_BYTES)[:DETECTION_BYTES], size))
+        size = _count_trailing_numbers(line)
+        if not size:
             raise UserError(
-                f"{path}, line 1 is neither a word and its values with spaces between them nor a number of vectors and "
-                f"their width: a file in the format of word2vec, GloVe or fastText's .vec is expected"
+                f"{path}, line 1 is neither a word with its values, separated by spaces, nor the number and size of "
+                "the vectors: expected a file in word2vec, GloVe or fastText (.vec) format"
             )
-        rest = first.rstrip().split(b" ")[1:-width]  # of the word, if there are spaces in it
-        if any(map(_NUMBER.fullmatch, rest)):
-            raise _no_number(path, "line 1", len(rest), rest[-1].decode(errors="replace"))
-        return cls(stream, path, width, None, first, False)
+        spaced_word = line.rstrip().split(b" ")[1:-size]  # the rest of a word that contains spaces
+        if any(map(_NUMBER.fullmatch, spaced_word)):
+            raise _invalid_value(path, "line 1", len(spaced_word), spaced_word[-1].decode(errors="replace"))
+        return cls(stream, path, size, None, line, False)
 
     def records(self) -> Iterator[VectorRecord]:
         return self._binary_records() if self.binary else self._text_records()
 
-    def parse(self, values: bytes, number: int) -> NDArray[np.float32]:
+    def parse(self, record: VectorRecord) -> NDArray[np.float32]:
         if self.binary:
-            fields, row = None, np.frombuffer(values, "<f4").astype(np.float32)
+            fields, row = None, np.frombuffer(record.values, "<f4").astype(np.float32)
         else:
-            fields = values.split(b" ")
-            with np.errstate(over="ignore"):  # what is too large for float32 becomes infinite, and is refused
-                row = np.array(_floats(fields)).astype(np.float32)
-        wrong = np.flatnonzero(~np.isfinite(row))
-        if len(wrong):
-            value = fields[wrong[0]].decode(errors="replace") if fields else row[wrong[0]]
-            raise _no_number(self.path, f"{'line' if fields else 'vector'} {number:,}", wrong[0] + 1, str(value))
+            fields = record.values.split(b" ")
+            with np.errstate(over="ignore"):  # values out of range become infinite and are rejected below
+                row = np.array(_parse_floats(fields)).astype(np.float32)
+        invalid = np.flatnonzero(~np.isfinite(row))
+        if len(invalid):
+            value = fields[invalid[0]].decode(errors="replace") if fields else row[invalid[0]]
+            raise _invalid_value(self.path, record.location, invalid[0] + 1, str(value))
         return row
 
     def _text_records(self) -> Iterator[VectorRecord]:
-        path, width, seen = self.path, self.width, 0
-        lines = chain([self.first], iter(partial(self.stream.readline, MAX_RECORD_BYTES + 1), b""))
+        seen = 0
+        lines = chain([self.first_line], iter(partial(self.stream.readline, MAX_RECORD_BYTES + 1), b""))
         for number, raw in enumerate(lines, 1):
-            _check_length(raw, path, number)
+            _check_line_length(raw, self.path, number)
             line = raw.rstrip(b" \r\n")
             if not line:  # the header, or an empty line at the end
                 continue
-            extra = line.count(b" ") - width
-            # What stands before the values is the word, which may have spaces in it; but a number there is a value.
-            cut = _nth_space_from_right(line, width) if extra > 0 else line.find(b" ")
-            if extra < 0 or (extra > 0 and _NUMBER.fullmatch(line[:cut].rpartition(b" ")[2])):
-                values = max(_trailing_numbers(line), width + 1) if extra > 0 else line.count(b" ")
+            extra_spaces = line.count(b" ") - self.size
+            # Everything before the values is the word, which may contain spaces; but a number there is a value.
+            end = len(line.rsplit(b" ", self.size)[0]) if extra_spaces > 0 else line.find(b" ")
+            if extra_spaces < 0 or (extra_spaces > 0 and _NUMBER.fullmatch(line[:end].rpartition(b" ")[2])):
+                excess = max(_count_trailing_numbers(line), self.size + 1)
                 raise UserError(
-                    f"{path}, line {number:,} holds {values:,} value{'' if values == 1 else 's'}, but the vectors are "
-                    f"{width:,} wide: the file is damaged, fetch it again or mend the line"
+                    f"{self.path}, line {number:,}: expected {self.size:,} values, found "
+                    f"{excess if extra_spaces > 0 else line.count(b' '):,}: the file is damaged, download it again"
                 )
             seen += 1
             self._check_excess(seen)
-            yield VectorRecord(number, line[:cut], line[cut + 1 :])
+            yield VectorRecord(f"line {number:,}", line[:end], line[end + 1 :])
         if self.count is not None and seen < self.count:
             raise UserError(
-                f"{path} holds fewer vectors ({seen:,}) than line 1 promises ({self.count:,}): "
-                f"it is truncated, fetch it again"
+                f"{self.path} has {seen:,} vectors, but line 1 declares {self.count:,}: the file is truncated, "
+                "download it again"
             )
 
     def _binary_records(self) -> Iterator[VectorRecord]:
-        size, buffer, place = 4 * self.width, b"", 0
-        for number in range(1, cast(int, self.count) + 1):
-            while (space := buffer.find(b" ", place)) < 0 or len(buffer) <= space + size:
-                if space < 0 and len(buffer) - place > MAX_RECORD_BYTES:
+        count, size, buffer, start = self.count or 0, 4 * self.size, b"", 0
+        for number in range(1, count + 1):
+            while (space := buffer.find(b" ", start)) < 0 or len(buffer) <= space + size:
+                if space < 0 and len(buffer) - start > MAX_RECORD_BYTES:
                     raise UserError(f"{self.path}, vector {number:,} has a word longer than 1 MiB: the file is damaged")
                 more = self.stream.read(READ_BYTES)
                 if not more:
                     raise UserError(
-                        f"{self.path} ends before vector {number:,} of the {self.count:,} that line 1 promises is "
-                        f"complete: it is truncated, fetch it again"
+                        f"{self.path} ends within vector {number:,} of the {count:,} that line 1 declares: the file is "
+                        "truncated, download it again"
                     )
-                buffer, place = buffer[place:] + more, 0
-            yield VectorRecord(number, buffer[place:space].lstrip(b"\n"), buffer[space + 1 : space + 1 + size])
-            place = space + 1 + size
-        if (buffer[place:] + self.stream.read(2)).strip(b"\n"):
-            self._check_excess(cast(int, self.count) + 1)
+                buffer, start = buffer[start:] + more, 0
+            values = buffer[space + 1 : space + 1 + size]
+            yield VectorRecord(f"vector {number:,}", buffer[start:space].lstrip(b"\n"), values)
+            start = space + 1 + size
+        if (buffer[start:] + self.stream.read(2)).strip(b"\n"):
+            self._check_excess(count + 1)
 
     def _check_excess(self, seen: int) -> None:
         if self.count is not None and seen > self.count:
             raise UserError(
-                f"{self.path} holds more vectors than line 1 promises ({self.count:,}): "
-                f"correct line 1 or fetch the file again"
+                f"{self.path} has more vectors than line 1 declares ({self.count:,}): correct line 1 or download the "
+                "file again"
             )
 
 
-def _no_number(path: Path, where: str, place: int, value: str) -> UserError:
+def _invalid_value(path: Path, location: str, position: int, value: str) -> UserError:
     return UserError(
-        f"{path}, {where}: value {place:,} is {value[:40]!r}, which is no number in the range of float32: "
-        f"the file is damaged, fetch it again"
+        f"{path}, {location}: value {position:,} is {value[:40]!r}, expected a finite float32 number: the file is "
+        "damaged, download it again"
     )
 
 
-def _check_length(line: bytes, path: Path, number: int) -> None:
+def _check_line_length(line: bytes, path: Path, number: int) -> None:
     if len(line) > MAX_RECORD_BYTES:
-        raise UserError(f"{path}, line {number:,} is longer than 1 MiB: a word and its values are expected")
+        raise UserError(f"{path}, line {number:,} is longer than 1 MiB: expected a word and its values")
 
 
-def _is_binary(sample: bytes, width: int) -> bool:
-    """Whether what follows the first word cannot be text."""
-    values = sample.partition(b" ")[2].partition(b"\n")[0][: 4 * width]
+def _is_binary(sample: bytes, size: int) -> bool:
+    """Whether the values after the first word cannot be text."""
+    values = sample.partition(b" ")[2].partition(b"\n")[0][: 4 * size]
     return not values.isascii() or _CONTROL.search(sample) is not None
 
 
-def _trailing_numbers(line: bytes) -> int:
-    """How many values a line ends with; its first field is the word even if it is a number."""
+def _count_trailing_numbers(line: bytes) -> int:
+    """Count the numbers at the end of a line; the first field is the word even if it is a number."""
     fields = line.rstrip().split(b" ")[1:]
-    return next((place for place, field in enumerate(reversed(fields)) if not _NUMBER.fullmatch(field)), len(fields))
+    return next((count for count, field in enumerate(reversed(fields)) if not _NUMBER.fullmatch(field)), len(fields))
 
 
-def _nth_space_from_right(line: bytes, count: int) -> int:
-    return len(line.rsplit(b" ", count)[0])
-
-
-def _floats(fields: list[bytes]) -> list[float]:
-    """The values, nan for what is no number."""
+def _parse_floats(fields: list[bytes]) -> list[float]:
+    """Parse numbers; invalid ones become NaN."""
     try:
         return list(map(float, fields))
     except ValueError:
         return [float(field) if _NUMBER.fullmatch(field) else np.nan for field in fields]
-
-
-@contextmanager
-def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    with open_file(path) as file:
-        try:
-            zipped = file.peek(2)[:2] == GZIP_MAGIC
-            yield io.BufferedReader(cast(io.RawIOBase, gzip.GzipFile(fileobj=file)), 2**18) if zipped else file
-        except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-            raise UserError(f"{path} is broken gzip ({error}): fetch or compress it again") from None

@@ -16,7 +16,7 @@ from pathlib import Path
 from tokenizers import Regex, pre_tokenizers
 from torch import Tensor
 
-from dragoman.data.corpus import read_lines
+from dragoman.data.text_files import read_lines
 from dragoman.errors import UserError
 from dragoman.search.forced_decoding import TokenWordMap, word_alignment
 from dragoman.text import (

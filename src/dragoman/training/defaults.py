@@ -24,7 +24,7 @@ from dragoman.training.validation import MAX_DECODED_SENTENCES
 
 #: what each kind of model learns from such data, unless its system says otherwise
 DEFAULTS: dict[type[Spec], dict[str, str]] = {
-    EncoderDecoder: {"pairs": "translation", "text": "denoising", "signals": "translation"},
+    EncoderDecoder: {"pairs": "translation", "text": "denoising", "features": "translation"},
     DecoderOnly: {"pairs": "translation", "text": "language", "turns": "dialogue"},
     EncoderOnly: {"pairs": "tagging", "text": "masked"},
     ReplacedTokens: {"text": "replaced", "pairs": "tagging"},
@@ -72,8 +72,7 @@ def choose_copying(config: Config, reading: DataFormat, evidence: CopyEvidence) 
     """Whether lines without letters are copied in translation, unless it was said: see `CopyEvidence`."""
     if config.search.copy_untranslatable is not None:
         return config, []
-    translates = reading.text_columns == 2 and not (reading.target_is_tags or reading.source_is_features)
-    copies = translates and objective_class(config.objective.name or "").generates and evidence.copies
+    copies = reading.is_translation and objective_class(config.objective.name or "").generates and evidence.copies
     why = "lines of numbers, punctuation or addresses; the training targets keep them too"
     choices = [Choice("search.copy_untranslatable", True, why)] if copies else []
     return replace(config, search=replace(config.search, copy_untranslatable=copies)), choices

@@ -78,20 +78,20 @@ def prepare_run(folder: Path, config: Config, say: Log) -> PreparedRun:
     train, valid = training_corpora(config.data)
     check_mixture(config.data, train, valid)
     holds = data.detect_data_format(train[0])
-    if holds == "text" and not told:
+    if not holds.has_target and not holds.is_dialogue and not told:
         raise UserError(
             f"{train[0].source} is one side of a parallel corpus: name the target file too, or say with --system or "
             "--objective what to learn from it alone"
         )
-    if holds == "signals":
+    if holds.source_is_features:
         config = resolve_signals(config, train[0]) if kept is None else config
     tried = kept or check_system(config)
     for corpus in (*train, *valid):
         check_source_kind(config.system.name or "", tried, corpus)
-    config = choose_objective(config, tried, holds)
+    config = choose_objective(config, tried, holds.name)
     config = resolve_whitespace(config, origin)
-    reading = data.DATA_FORMATS["signals" if holds == "signals" else _reads(config)]
-    reading = reading.with_whitespace_normalization(whitespace=bool(config.text.normalize_whitespace))
+    reading = holds if holds.source_is_features else data.DATA_FORMATS[_reads(config)]
+    reading = reading.with_whitespace_normalization(bool(config.text.normalize_whitespace))
     check_tags(config.data.corpus_tags, reading, origin)
     with atomic_folder(folder) as partial:
         say("reading the corpus")
@@ -152,8 +152,8 @@ def prepare_run(folder: Path, config: Config, say: Log) -> PreparedRun:
             config.objective.name or "", material, config.objective.settings
         )  # refuses what cannot be
         lengths = store.length_counts()
-        translates = holds == "signals" or _reads(config) == "pairs"
-        config, limits = choose_length_limit(config, lengths if translates else None, framing)
+        writes_translations = reading.is_translation or reading.source_is_features
+        config, limits = choose_length_limit(config, lengths if writes_translations else None, framing)
         check_position_limit(meta_model(spec), int(learned.row_length(lengths.source, lengths.target).max()))
         if dropout and learned.segmenters == (None, None):
             say(f"text.bpe_dropout has no effect: the objective {config.objective.name} does not resegment its text")

@@ -67,7 +67,7 @@ def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) 
 
 def check_tags(tags: Sequence[str], reading: DataFormat, origin: ParentRun | None) -> None:
     """Refuse tags where no text is translated, and those that the tokenizer of the run to start from does not have."""
-    if any(tags) and (reading.text_columns == 1 or reading.target_is_tags or reading.source_is_features):
+    if any(tags) and not reading.is_translation:
         raise UserError(
             f"data.corpus_tags mark the texts that are translated, but the data is read as {reading.item_name}"
         )
@@ -119,7 +119,7 @@ def resolve_whitespace(config: Config, origin: ParentRun | None) -> Config:
 
 def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
     """Refuse text for a system that reads vectors, vectors for one that reads text, and vectors of another width."""
-    features, signals = meta_model(spec).source_features, data.detect_data_format(corpus) == "signals"
+    features, signals = meta_model(spec).source_features, corpus.has_features
     if signals and features is None:
         raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
     if features is not None and not signals:

@@ -107,7 +107,7 @@ def _opened(path: Path, reading: DataFormat) -> tuple[Tokenizer, Tokenizer]:
         source = target
     if reading.target_is_tags:
         target = source
-    if reading.text_columns == 1 and source is not target:
+    if not reading.has_target and source is not target:
         raise UserError(f"{path} has a tokenizer for each side, but a text alone needs one: name a file instead")
     if target.kind == LABEL_TYPE:
         raise UserError(f"{path} tags words: its target has no tokenizer of text; name another run")
@@ -156,12 +156,7 @@ def _learn(
             texts((sides[0], sides[1])), config.text.tokenizer, config.text.vocab_size or 8000, config.text.space_marker
         )
 
-    if (
-        config.text.shared_vocabulary
-        or reading.text_columns == 1
-        or reading.target_is_tags
-        or reading.source_is_features
-    ):
+    if config.text.shared_vocabulary or not reading.is_translation:
         joint = one(not reading.source_is_features, not reading.target_is_tags)
         return joint, joint
     return one(True, False), one(False, True)

@@ -9,10 +9,10 @@ from pathlib import Path
 from dragoman.config import DataConfig
 from dragoman.data import (
     Corpus,
+    CorpusInspection,
     DataFormat,
+    Encoding,
     HoldoutSplit,
-    PairInspector,
-    PairLimits,
     TokenStore,
     draws_per_corpus,
     write_shards,
@@ -41,15 +41,15 @@ class StoreWriter:
         workers: int,
         say: Log,
     ) -> None:
-        self.folder, self.config, self.reading, self.tokenizers = folder, config, reading, tokenizers
-        self.framing, self.workers, self.say = framing, workers, say
+        self.folder, self.config, self.reading, self.workers, self.say = folder, config, reading, workers, say
         self.held: list[tuple[int, EncodedColumns]] = []
         self.names: list[str] = []
-        self.watch = reading.inspector(*tokenizers, PairLimits(config.max_length), purpose="validate on")
+        self.encoding = Encoding(*tokenizers, config.max_length, framing)
+        self.watch = CorpusInspection(purpose="validate on")
 
     def write_train(
         self, train: list[Corpus], split: HoldoutSplit | None, total: int, valid: list[Corpus]
-    ) -> tuple[TokenStore, PairInspector]:
+    ) -> tuple[TokenStore, CorpusInspection]:
         """The store to train on; what is held out of it is kept for the other. `total` pairs are to be read."""
         self.names = [corpus.name for corpus in train]
         others = {} if split else {"valid": self.reading.read(valid)}
@@ -57,9 +57,7 @@ class StoreWriter:
             tests = make_corpora(self.config, self.config.test_source, self.config.test_target)
             others["test"] = self.reading.read(tests)
         self.folder.mkdir(exist_ok=True)
-        inspector = self.reading.inspector(
-            *self.tokenizers, PairLimits(self.config.max_length), others, folder=self.folder
-        )
+        inspector = CorpusInspection(others, folder=self.folder)
         draws = partial(
             draws_per_corpus, weights=self.config.sampling_weights, temperature=self.config.sampling_temperature
         )
@@ -71,10 +69,10 @@ class StoreWriter:
                 read += encoded.pairs
                 tell(read)
                 for seen, columns in encoded.train:
-                    inspector.merge(seen)
+                    inspector.add(seen)
                     if columns is not None:
                         yield encoded.corpus, columns
-                self._hold(encoded.corpus, encoded.held)
+                self._hold(encoded.corpus, encoded.held_out)
             inspector.require_pairs()
 
         return write_shards(self.folder / "train", parts(), self.names, self.config.corpus_tags, draws), inspector
@@ -96,12 +94,12 @@ class StoreWriter:
     def _encoded(
         self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], workers: int
     ) -> Iterator[EncodedChunk]:
-        symbols = [(self.tokenizers[0].tags[tag],) if tag else () for tag in tags]
-        encode = ChunkEncoder(self.reading, self.tokenizers, self.framing, self.config.max_length, split, symbols)
+        symbols = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
+        encode = ChunkEncoder(self.reading, self.encoding, split, symbols)
         return parallel_map(encode, read_chunks(self.reading, corpora), workers)
 
     def _hold(self, corpus: int, parts: list[InspectedColumns]) -> None:
         for seen, columns in parts:
-            self.watch.merge(seen)
+            self.watch.add(seen)
             if columns is not None:
                 self.held.append((corpus, columns))

@@ -1,4 +1,4 @@
-"""The synchronous grammar: clauses and sentences that say themselves in English and in German at once.
+"""A synchronous grammar: clauses and sentences that are realized in English and German at once.
 
 The German clause is laid out in its topological fields (Drach 1937):
 
@@ -16,14 +16,14 @@ from dragoman.data.phrasebook import lexicon
 from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Modal, Verb
 from dragoman.data.phrasebook.phrases import THIRD_SINGULAR, Adverbial, Bitext, Nominal, Prepositional, Word
 
-MARKS = {",", ".", "?"}
+_PUNCTUATION = {",", ".", "?"}
 
 
 @dataclass(frozen=True)
 class AlignedPair:
     """A sentence, its translation, and the gold alignment as sorted (source word, target word) indices.
 
-    Words are whitespace tokens. A punctuation mark belongs to the word that it is attached to, and has no links.
+    Words are whitespace tokens. A punctuation mark belongs to the word that it is attached to, and is not aligned.
     """
 
     source: str
@@ -33,7 +33,7 @@ class AlignedPair:
 
 @dataclass(eq=False, slots=True)
 class Subordinate:
-    """A clause under a conjunction, or an embedded question when there is none ("knows where she works")."""
+    """A clause after a conjunction, or an embedded question without one ("knows where she works")."""
 
     conjunction: str
     clause: Clause
@@ -48,18 +48,18 @@ class Subordinate:
 
 
 class VerbGroup(NamedTuple):
-    """The parts of a verb group: English around its subject, German at the two ends of its clause."""
+    """The verb forms of a clause: English forms around the subject, German forms at both ends of the clause."""
 
-    helper: list[Word]  # the English word that changes places with the subject in a question
-    negation: Word | None
-    tail: list[Word]
+    helper: list[Word]  # the English auxiliary, which a question puts before the subject
+    negation: Word | None  # the English "not" or "cannot"
+    english_rest: list[Word]  # negation, adverb of frequency, main verb
     finite: Word
-    rest: list[Word]
+    german_rest: list[Word]
 
 
 @dataclass(eq=False, slots=True)
 class Clause:
-    """A subject, a verb, and what goes with them; how it is laid out depends on where it stands."""
+    """A subject, a verb, their complements and adjuncts."""
 
     subject: Nominal
     verb: Verb
@@ -76,9 +76,9 @@ class Clause:
     after: Subordinate | None = None
 
     def realize(self, order: str) -> Bitext:
-        """The clause as a "statement", a "question" or a "subordinate" clause."""
+        """Lay the clause out as a "statement", a "question" or a "subordinate" clause."""
         inverted = order == "question" and not self.subject.opens_clause
-        frequency = self._adverb(self.frequency)
+        frequency, manner, time = (_realize_adverb(adverb) for adverb in (self.frequency, self.manner, self.time))
         verbs = self._verbs(inverted, order == "subordinate", frequency.english)
         subject = self._subject()
         front = self.front.realize() if self.front else Bitext([], [])
@@ -86,38 +86,37 @@ class Clause:
             comma = Word(",")
             front = Bitext([*front.english, comma], [*front.german, Word(",", comma)])
 
-        # "kein" swallows the negation of the one object that can take it; otherwise "nicht" stands with the adverbs.
+        # "kein" absorbs the negation of the one object that can take it; otherwise "nicht" is placed with the adverbs.
         english_objects: list[Word] = []
         known: list[Word] = []
         new: list[Word] = []
         after: list[Word] = []
         negation = verbs.negation
         for (case, _), nominal in zip(self.verb.objects, self.objects, strict=True):
-            swallows = negation if nominal.takes_kein else None
-            english, german = nominal.realize(case, swallows)
-            negation = None if swallows else negation
+            absorbed = negation if nominal.takes_kein else None
+            english, german = nominal.realize(case, absorbed)
+            negation = None if absorbed else negation
             if nominal.opens_clause:
                 front = Bitext(english, german)
                 continue
             field = known if nominal.definite and not new else new
             field += german
             english_objects += english
-            if nominal.clause:
-                relative = nominal.clause.realize("subordinate")
+            if nominal.relative_clause:
+                relative = nominal.relative_clause.realize("subordinate")
                 english_objects += relative.english
-                after += enclosed(relative.german)
+                after += _enclose(relative.german)
 
-        manner, time = self._adverb(self.manner), self._adverb(self.time)
         phrases = [phrase.realize() for phrase in self.phrases]
         predicate = [Word(word.english) for word in self.predicate]
         last = self.after.realize() if self.after else Bitext([], [])
-        after += enclosed(last.german)
+        after += _enclose(last.german)
 
         core = verbs.helper + subject.english if inverted else subject.english + verbs.helper
         english = [
             *front.english,
             *core,
-            *verbs.tail,
+            *verbs.english_rest,
             *english_objects,
             *predicate,
             *manner.english,
@@ -136,24 +135,20 @@ class Clause:
             *(Word(word.german, english) for word, english in zip(self.predicate, predicate, strict=True)),
         ]
         if order == "subordinate":
-            german = [*front.german, *subject.german, *middle, *verbs.rest, verbs.finite, *after]
+            german = [*front.german, *subject.german, *middle, *verbs.german_rest, verbs.finite, *after]
         elif front.german or inverted:
-            german = [*front.german, verbs.finite, *subject.german, *middle, *verbs.rest, *after]
+            german = [*front.german, verbs.finite, *subject.german, *middle, *verbs.german_rest, *after]
         else:
-            german = [*subject.german, verbs.finite, *middle, *verbs.rest, *after]
+            german = [*subject.german, verbs.finite, *middle, *verbs.german_rest, *after]
         return Bitext(english, german)
 
     def _subject(self) -> Bitext:
-        """The subject with its relative clause, which German sets between commas where it stands."""
+        """Realize the subject with its relative clause, which German encloses in commas."""
         subject = self.subject.realize("nom")
-        if not self.subject.clause:
+        if not self.subject.relative_clause:
             return subject
-        relative = self.subject.clause.realize("subordinate")
-        return Bitext(subject.english + relative.english, subject.german + enclosed(relative.german))
-
-    @staticmethod
-    def _adverb(adverb: Adverb | None) -> Bitext:
-        return Adverbial(adverb).realize() if adverb else Bitext([], [])
+        relative = self.subject.relative_clause.realize("subordinate")
+        return Bitext(subject.english + relative.english, subject.german + _enclose(relative.german))
 
     def _verbs(self, inverted: bool, verb_last: bool, frequency: list[Word]) -> VerbGroup:
         verb, modal, person = self.verb, self.modal, self.subject.agreement
@@ -162,9 +157,9 @@ class Clause:
         main = Word(verb.third if third else verb.base)
         particle = [Word(verb.particle)] if verb.particle else []
         helper: list[Word] = []
-        chain = [main, *particle]  # the English words behind helper, negation and adverb of frequency
+        chain = [main, *particle]  # the English words after helper, negation and adverb of frequency
 
-        if modal and not modal.full:
+        if modal and not modal.is_full_verb:
             main.text = verb.base
             helper = [Word(modal.base)]
             if negation and modal.base == "can" and not inverted:
@@ -187,7 +182,7 @@ class Clause:
                 full.text = modal.base if modal else verb.base
 
         if modal:
-            finite = Word(modal.finite[person], *helper, *(chain[:1] if modal.full else []))
+            finite = Word(modal.finite[person], *helper, *(chain[:1] if modal.is_full_verb else []))
             rest = [Word(verb.infinitive, main, *particle)]
         elif self.perfect:
             finite = Word(lexicon.AUXILIARIES[verb.auxiliary][person], *helper)
@@ -199,13 +194,13 @@ class Clause:
         else:
             finite = Word(verb.finite[person], *helper, main, *([] if verb.prefix else particle))
             rest = [Word(verb.prefix, *(particle or [main]))] if verb.prefix else []
-        apart = [negation] if negation and negation not in helper else []
-        return VerbGroup(helper, negation, [*apart, *frequency, *chain], finite, rest)
+        separate_negation = [negation] if negation and negation not in helper else []
+        return VerbGroup(helper, negation, [*separate_negation, *frequency, *chain], finite, rest)
 
 
 @dataclass(eq=False, slots=True)
 class Sentence:
-    """One clause, or two joined by a conjunction."""
+    """One clause, or two main clauses joined by a conjunction."""
 
     clause: Clause
     question: bool = False
@@ -213,48 +208,47 @@ class Sentence:
     second: Clause | None = None
 
     def pair(self) -> AlignedPair:
-        """The sentence as text in both languages with its alignment."""
+        """Write the sentence in both languages with its word alignment."""
         english, german = self.clause.realize("question" if self.question else "statement")
         if self.second:
-            comma, joint = Word(","), Word(self.conjunction)
+            comma, conjunction = Word(","), Word(self.conjunction)
             second = self.second.realize("statement")
-            english = [*english, comma, joint, *second.english]
+            english = [*english, comma, conjunction, *second.english]
             # German has no comma between main clauses joined by "und".
-            pause = [] if self.conjunction == "and" else [Word(",", comma)]
-            german = [*german, *pause, Word(lexicon.CONJUNCTIONS[self.conjunction], joint), *second.german]
+            german_comma = [] if self.conjunction == "and" else [Word(",", comma)]
+            german_conjunction = Word(lexicon.CONJUNCTIONS[self.conjunction], conjunction)
+            german = [*german, *german_comma, german_conjunction, *second.german]
         mark = Word("?" if self.question else ".")
         english.append(mark)
-        german = single_commas([*german, Word(mark.text, mark)])
-        alignment = aligned(english, german)
-        return AlignedPair(written(english), written(german), tuple(alignment))
+        german = _merge_commas([*german, Word(mark.text, mark)])
+        return AlignedPair(_to_text(english), _to_text(german), _alignment(english, german))
 
 
-def enclosed(german: list[Word]) -> list[Word]:
+def _realize_adverb(adverb: Adverb | None) -> Bitext:
+    return Adverbial(adverb).realize() if adverb else Bitext([], [])
+
+
+def _enclose(german: list[Word]) -> list[Word]:
     return [Word(","), *german, Word(",")] if german else []
 
 
-def single_commas(german: Iterable[Word]) -> list[Word]:
-    """The words with every run of commas made one, and none before the final mark."""
+def _merge_commas(german: Iterable[Word]) -> list[Word]:
+    """Replace every run of commas by one, and drop a comma before the final mark."""
     words: list[Word] = []
     for word in german:
-        if words and words[-1].text == "," and word.text in ",.?":
+        if words and words[-1].text == "," and word.text in _PUNCTUATION:
             words.pop()
         words.append(word)
     return words
 
 
-def aligned(english: list[Word], german: list[Word]) -> list[tuple[int, int]]:
-    """The links between the words of both languages, punctuation marks aside."""
-    english, german = ([word for word in words if word.text not in MARKS] for words in (english, german))
-    place = {id(word): index for index, word in enumerate(english)}
-    return sorted(
-        (place[id(origin)], index)
-        for index, word in enumerate(german)
-        for origin in word.origins
-        if id(origin) in place
-    )
+def _alignment(english: list[Word], german: list[Word]) -> tuple[tuple[int, int], ...]:
+    english, german = ([word for word in words if word.text not in _PUNCTUATION] for words in (english, german))
+    position = {id(word): index for index, word in enumerate(english)}
+    links = ((id(origin), index) for index, word in enumerate(german) for origin in word.origins)
+    return tuple(sorted((position[origin], index) for origin, index in links if origin in position))
 
 
-def written(words: list[Word]) -> str:
+def _to_text(words: list[Word]) -> str:
     text = " ".join([word.text for word in words]).replace(" ,", ",")
     return text[0].upper() + text[1:-2] + text[-1]

@@ -1,4 +1,4 @@
-"""Draws words and phrases that go together: by what verbs ask for, so that nobody drinks a house."""
+"""Sampling of words and phrases that go together: verbs select their arguments, so that nobody drinks a house."""
 
 from __future__ import annotations
 
@@ -8,32 +8,49 @@ from typing import TypeVar
 
 from dragoman.data.phrasebook import lexicon
 from dragoman.data.phrasebook.lexicon import MODALS, NOUNS, Adjective, Adverb, Modal, Noun, Verb
-from dragoman.data.phrasebook.phrases import Adverbial, Coordination, Name, Nominal, NounPhrase, Prepositional, Pronoun
+from dragoman.data.phrasebook.phrases import (
+    Adverbial,
+    Coordination,
+    Name,
+    Nominal,
+    NounPhrase,
+    Prepositional,
+    Pronoun,
+)
 
 T = TypeVar("T")
 
-# Lists to draw from evenly; what stands in one more than once is drawn more often.
-_POSSESSIVES = tuple(lexicon.POSSESSIVES)
-_NUMBERS = tuple(lexicon.NUMBERS)
-_POINTING = ("the",) * 8 + ("this",) * 3
-_KNOWN = _POINTING + _POSSESSIVES
+# Samples are uniform: repeated options are more likely.
+_POSSESSIVES, _NUMBERS = tuple(lexicon.POSSESSIVES), tuple(lexicon.NUMBERS)
+_DEMONSTRATIVES = ("the",) * 8 + ("this",) * 3
 POSSESSED_DETERMINERS = ("the",) * 6 + _POSSESSIVES * 2
 _PRONOUNS = ("I", "I", "I", "you", "you", "you", "he", "she", "we", "they")
-_OTHER_PRONOUNS = {  # an object of the subject's own person would be reflexive
+_OBJECT_PRONOUNS = {  # by the subject: an object of the same person would be reflexive
     "I": ("you", "he", "she", "they"),
     "we": ("you", "he", "she", "they"),
     "you": ("I", "he", "she", "we", "they"),
 }
 _KINDS = {kind for noun in NOUNS.values() for kind in noun.kinds}
-_NOUNS_OF = {kind: tuple(noun for noun in NOUNS.values() if kind in noun.kinds) for kind in _KINDS}
+_NOUNS_BY_KIND = {kind: tuple(noun for noun in NOUNS.values() if kind in noun.kinds) for kind in _KINDS}
+
+
+def known_determiners(noun: Noun) -> tuple[str, ...]:
+    """Determiners for a referent that the hearer knows: "my man" would mean a husband, and nobody owns a forest."""
+    if "kin" in noun.kinds:
+        return POSSESSED_DETERMINERS
+    return _DEMONSTRATIVES if "unowned" in noun.kinds else _DEMONSTRATIVES + _POSSESSIVES
+
+
+def is_countable(noun: Noun) -> bool:
+    return bool(noun.plural) and "single" not in noun.kinds
 
 
 class PhraseSampler:
-    """Draws words and phrases, reproducibly: the seed is the only source of chance."""
+    """Samples words and phrases reproducibly: the seed is the only source of randomness."""
 
     def __init__(self, seed: int) -> None:
         self.random = Random(seed).random
-        self.said: set[object] = set()  # nouns, names and pronouns of this sentence: it uses none twice
+        self.used: set[object] = set()  # nouns, names, pronouns and verbs of this sentence, to avoid repetition
 
     def pick(self, options: Sequence[T]) -> T:
         return options[int(self.random() * len(options))]
@@ -41,13 +58,13 @@ class PhraseSampler:
     def chance(self, probability: float) -> bool:
         return self.random() < probability
 
-    def fresh(self, options: Sequence[T]) -> T:
-        """One of the options that the sentence has not used yet, as far as a few tries find one."""
+    def pick_unused(self, options: Sequence[T]) -> T:
+        """Pick an option that is not yet used in the sentence; give up after 8 tries."""
         for _ in range(8):
             option = self.pick(options)
-            if option not in self.said:
+            if option not in self.used:
                 break
-        self.said.add(option)
+        self.used.add(option)
         return option
 
     # Nominals
@@ -56,47 +73,53 @@ class PhraseSampler:
         self,
         kinds: Sequence[str],
         *,
-        calm: bool = False,
+        known: bool = False,
         plain: bool = False,
-        beside: Nominal | None = None,
+        subject: Nominal | None = None,
     ) -> Nominal:
-        """A subject, or an object `beside` a subject; `plain` ones are without an adjective."""
-        draw = self.random()
-        if "person" in kinds and draw < (0.16 if beside else 0.4):
-            others = _OTHER_PRONOUNS.get(beside.name) if isinstance(beside, Pronoun) else None
-            return Pronoun(self.fresh(others or _PRONOUNS))
-        if "person" in kinds and draw < (0.34 if beside else 0.54):
-            return Name(self.fresh(lexicon.NAMES))
-        if "person" in kinds and not beside and draw < 0.6:
-            return Coordination(*(self.name_or_noun() for _ in range(2)))
-        return self.noun_phrase(self.pick(kinds), calm=calm, plain=plain, subject=not beside)
+        """Sample a subject, or an object for the given `subject`.
 
-    def name_or_noun(self) -> Nominal:
-        return (
-            Name(self.fresh(lexicon.NAMES)) if self.chance(0.5) else self.noun_phrase("person", calm=True, single=True)
-        )
+        Args:
+            kinds: kinds of nouns that the verb selects.
+            known: use only determiners for a referent that the hearer knows.
+            plain: use no adjective.
+        """
+        draw = self.random()
+        if "person" in kinds and draw < (0.16 if subject else 0.4):
+            pronouns = _OBJECT_PRONOUNS.get(subject.name) if isinstance(subject, Pronoun) else None
+            return Pronoun(self.pick_unused(pronouns or _PRONOUNS))
+        if "person" in kinds and draw < (0.34 if subject else 0.54):
+            return Name(self.pick_unused(lexicon.NAMES))
+        if "person" in kinds and not subject and draw < 0.6:
+            return Coordination(self.name_or_person(), self.name_or_person())
+        return self.noun_phrase(self.pick(kinds), known=known, plain=plain, is_subject=not subject)
+
+    def name_or_person(self) -> Nominal:
+        if self.chance(0.5):
+            return Name(self.pick_unused(lexicon.NAMES))
+        return self.noun_phrase("person", known=True, singular=True)
 
     def noun_phrase(
         self,
         kind: str,
         *,
-        calm: bool = False,
+        known: bool = False,
         negated: bool = False,
         plain: bool = False,
-        single: bool = False,
-        subject: bool = False,
+        singular: bool = False,
+        is_subject: bool = False,
     ) -> NounPhrase:
-        """A noun of a kind with a determiner; a `calm` one is known to the hearer, a `negated` one may take "kein"."""
-        noun = self.fresh(_NOUNS_OF[kind])
-        plural = not single and self.chance(0.3) and self.countable(noun)
+        """Sample a noun of a kind with a determiner; a `negated` one may be indefinite and take "kein"."""
+        noun = self.pick_unused(_NOUNS_BY_KIND[kind])
+        plural = not singular and self.chance(0.3) and is_countable(noun)
         determiners = known_determiners(noun)
-        unnamed: tuple[str, ...] = ("a",)
-        if plural or not noun.plural:
-            unnamed = () if "person" in noun.kinds or subject else ("",)  # "weil wir Mädchen sehen" would be ambiguous
+        indefinite: tuple[str, ...] = ("a",)
+        if plural or not noun.plural:  # bare people or subjects are ambiguous in "weil wir Mädchen sehen"
+            indefinite = () if "person" in noun.kinds or is_subject else ("",)
         if negated:
-            determiners += unnamed * 9
-        elif not calm and "kin" not in noun.kinds:
-            determiners += unnamed * (12 if plural else 7)
+            determiners += indefinite * 9
+        elif not known and "kin" not in noun.kinds:
+            determiners += indefinite * (12 if plural else 7)
             if plural:
                 determiners += _NUMBERS
             elif noun.plural:
@@ -104,99 +127,89 @@ class PhraseSampler:
         adjective = None if plain else self.adjective(noun)
         return NounPhrase(noun, self.pick(determiners), adjective, plural)
 
-    def countable(self, noun: Noun) -> bool:
-        return bool(noun.plural) and "single" not in noun.kinds
-
     def adjective(self, noun: Noun) -> Adjective | None:
         return self.pick(noun.adjectives) if self.chance(0.3) else None
 
-    def objects(self, verb: Verb, subject: Nominal, calm: bool, negated: bool) -> tuple[Nominal, ...]:
+    def objects(self, verb: Verb, subject: Nominal, known: bool, negated: bool) -> tuple[Nominal, ...]:
         nominals: list[Nominal] = []
         for case, kinds in verb.objects:
             recipient = len(verb.objects) == 2 and case == "dat"
             if "person" in kinds and (recipient or self.chance(0.6)):
-                nominals.append(self.nominal(("person",), calm=calm or recipient, beside=subject))
-            elif not calm and self.chance(0.08):
+                nominals.append(self.nominal(("person",), known=known or recipient, subject=subject))
+            elif not known and self.chance(0.08):
                 kind = self.pick(kinds)
-                one, other = (self.noun_phrase(kind, calm=True, single=True) for _ in range(2))
-                nominals.append(one if one.noun is other.noun else Coordination(one, other))
+                first, second = (self.noun_phrase(kind, known=True, singular=True) for _ in range(2))
+                nominals.append(first if first.noun is second.noun else Coordination(first, second))
             else:
-                kind = self.pick(kinds)
-                nominals.append(self.noun_phrase(kind, calm=calm, negated=negated))
+                nominals.append(self.noun_phrase(self.pick(kinds), known=known, negated=negated))
         return tuple(nominals)
 
     # Adverbials
 
     def opening(
-        self, verb: Verb, times: Sequence[str], timeless: bool, negated: bool
+        self, verb: Verb, times: Sequence[str], no_time: bool, negated: bool
     ) -> tuple[Adverbial | Prepositional, bool, bool]:
-        """An adverbial for the front, and whether the clause then has no place for one of time and one of place."""
+        """Sample an adverbial for the front; return it and whether the clause excludes further time and place."""
         draw = self.random()
         if draw < 0.3 and "place" in verb.adjuncts and not negated:
-            return self.place(outdoors="animal" in verb.subject), timeless, True
+            return self.place(outdoors="animal" in verb.subject), no_time, True
         if draw < 0.4 and "here" in verb.adjuncts and not negated:
-            return Adverbial(lexicon.PLACES[self.pick(("here", "there"))]), timeless, True
-        if draw < 0.75 and not timeless:
+            return self.here_or_there(), no_time, True
+        if draw < 0.75 and not no_time:
             return Adverbial(lexicon.TIMES[self.pick(times)]), True, False
-        return Adverbial(lexicon.PERHAPS), timeless, False
+        return Adverbial(lexicon.PERHAPS), no_time, False
 
     def frequency(self, tense: str, modal: Modal | None) -> Adverb:
         if tense == "modal":
-            name = self.pick(("always", "often") if modal is MODALS["must"] else ("always", "often", "never"))
+            names = ["always", "often"] + ["never"] * (modal is not MODALS["must"])
         else:
-            name = self.pick(("often", "always", "sometimes", "never", "already" if tense == "perfect" else "often"))
-        return lexicon.FREQUENCIES[name]
+            names = ["often", "always", "sometimes", "never", "already" if tense == "perfect" else "often"]
+        return lexicon.FREQUENCIES[self.pick(names)]
 
     def manner(self, adjuncts: Sequence[str], phrases: Sequence[Adverbial | Prepositional]) -> Adverb | None:
         names = [name for name in adjuncts if name in lexicon.MANNERS and not (name == "alone" and phrases)]
-        here = any(isinstance(phrase, Adverbial) for phrase in phrases)
-        return lexicon.MANNERS[self.pick(names)] if names and not here and self.chance(0.2) else None
+        has_adverb = any(isinstance(phrase, Adverbial) for phrase in phrases)
+        return lexicon.MANNERS[self.pick(names)] if names and not has_adverb and self.chance(0.2) else None
 
     def phrases(self, verb: Verb, subject: Nominal) -> tuple[Adverbial | Prepositional, ...]:
-        """At most one phrase of company or benefit, then one of direction or place."""
+        """Sample at most one phrase of company or benefit, then one of direction or place."""
         adjuncts = verb.adjuncts
-        chosen: list[Adverbial | Prepositional] = []
+        phrases: list[Adverbial | Prepositional] = []
         if "company" in adjuncts and self.chance(0.2):
-            chosen.append(Prepositional(self.pick(("with", "with", "without")), self.other_person(subject)))
+            phrases.append(Prepositional(self.pick(("with", "with", "without")), self.other_person(subject)))
         elif "beneficiary" in adjuncts and self.chance(0.35):
-            chosen.append(Prepositional("for", self.other_person(subject)))
+            phrases.append(Prepositional("for", self.other_person(subject)))
         outdoors = "animal" in verb.subject
         if "origin" in adjuncts and self.chance(0.4):
-            chosen.append(Prepositional("from", self.location(outdoors)))
+            phrases.append(Prepositional("from", self.location(outdoors)))
         elif "goal" in adjuncts and (not verb.objects or self.chance(0.3)):
             into = outdoors or self.chance(0.55)
-            goal = Prepositional("into", self.location(outdoors)) if into else Prepositional("to", self.building())
-            chosen.append(goal)
+            goal = ("into", self.location(outdoors)) if into else ("to", self.place_noun("building"))
+            phrases.append(Prepositional(*goal))
         elif "place" in adjuncts and self.chance(0.25):
-            chosen.append(self.place(outdoors))
-        elif "here" in adjuncts and not (chosen or verb.objects) and self.chance(0.12):
-            chosen.append(Adverbial(lexicon.PLACES[self.pick(("here", "there"))]))
-        return tuple(chosen)
+            phrases.append(self.place(outdoors))
+        elif "here" in adjuncts and not (phrases or verb.objects) and self.chance(0.12):
+            phrases.append(self.here_or_there())
+        return tuple(phrases)
+
+    def here_or_there(self) -> Adverbial:
+        return Adverbial(lexicon.PLACES[self.pick(("here", "there"))])
 
     def other_person(self, subject: Nominal) -> Nominal:
-        return self.nominal(("person",), calm=True, beside=subject)
-
-    def building(self) -> NounPhrase:
-        return self.somewhere("building")
+        return self.nominal(("person",), known=True, subject=subject)
 
     def location(self, outdoors: bool) -> NounPhrase:
-        return self.somewhere("outdoors" if outdoors else self.pick(("area", "area", "building")))
+        return self.place_noun("outdoors" if outdoors else self.pick(("area", "area", "building")))
 
-    def somewhere(self, kind: str) -> NounPhrase:
-        noun = self.fresh(_NOUNS_OF[kind])
-        return NounPhrase(
-            noun, self.pick(("the", "the", "the", "a", self.pick(known_determiners(noun)))), self.adjective(noun)
-        )
+    def place_noun(self, kind: str) -> NounPhrase:
+        noun = self.pick_unused(_NOUNS_BY_KIND[kind])
+        determiner = self.pick(("the", "the", "the", "a", self.pick(known_determiners(noun))))
+        return NounPhrase(noun, determiner, self.adjective(noun))
 
     def place(self, outdoors: bool) -> Prepositional:
         draw = self.random()
         if draw < 0.7:
             return Prepositional("in", self.location(outdoors))
         if draw < 0.85:
-            return Prepositional("behind", self.building())
-        return Prepositional("under", self.somewhere("plant"))
-
-
-def known_determiners(noun: Noun) -> tuple[str, ...]:
-    """The determiners of a noun that is known to the hearer: "my man" would be a husband, and no forest is mine."""
-    return POSSESSED_DETERMINERS if "kin" in noun.kinds else _POINTING if "unowned" in noun.kinds else _KNOWN
+            return Prepositional("behind", self.place_noun("building"))
+        return Prepositional("under", self.place_noun("plant"))

@@ -1,6 +1,6 @@
-"""Phrases that say themselves in English and in German at once.
+"""Phrases that are realized in English and German at once.
 
-Each German word keeps the English words it translates, so that the word alignment is a by-product and never a guess.
+Each German word keeps the English words that it translates, so that the gold word alignment follows from generation.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Noun
 if TYPE_CHECKING:
     from dragoman.data.phrasebook.grammar import Clause
 
-THIRD_SINGULAR, PLURAL = 2, 3  # places in Verb.finite
-_KNOWN = frozenset(["the", "this", *lexicon.POSSESSIVES])
+THIRD_SINGULAR, PLURAL = 2, 3  # indices into Verb.finite
+_DEFINITE = frozenset(["the", "this", *lexicon.POSSESSIVES])
 
 
 class Word:
-    """A word of a sentence; a German one keeps the English words it comes from."""
+    """A word of a sentence; a German word keeps its English `origins`."""
 
     __slots__ = ("origins", "text")
 
@@ -29,42 +29,42 @@ class Word:
 
 
 class Bitext(NamedTuple):
-    """The same thing in both languages."""
+    """The words of a phrase in both languages."""
 
     english: list[Word]
     german: list[Word]
 
 
-# Nominals: what can be a subject, an object, or stand after a preposition
+# Nominals: subjects, objects and complements of prepositions
 
 
 @dataclass(eq=False, slots=True)
 class Nominal:
-    """The common face of noun phrases, names and pronouns."""
+    """Base class of noun phrases, names and pronouns."""
 
-    opens_clause: ClassVar[bool] = False  # relative and question pronouns open their clause
+    opens_clause: ClassVar[bool] = False  # relative and question pronouns come first in their clause
 
     @property
     def agreement(self) -> int:
-        """Which finite form of the verb it takes as a subject."""
+        """Index into Verb.finite of the form that agrees with this subject."""
         return THIRD_SINGULAR
 
     @property
     def definite(self) -> bool:
-        """Whether it is known to the hearer: German puts known objects before adverbs of time, new ones after them."""
+        """Whether the hearer knows the referent: German puts known objects before adverbs of time, new ones after."""
         return True
 
     @property
     def takes_kein(self) -> bool:
-        """Whether German negates it with "kein" in place of "nicht"."""
+        """Whether German negates it with "kein" instead of "nicht"."""
         return False
 
     @property
-    def clause(self) -> Clause | None:
-        """The relative clause that belongs to it."""
+    def relative_clause(self) -> Clause | None:
         return None
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        """Inflect for a German case; `negation` is the English "not" that "kein" absorbs."""
         raise NotImplementedError
 
 
@@ -84,14 +84,14 @@ class NounPhrase(Nominal):
 
     @property
     def definite(self) -> bool:
-        return self.determiner in _KNOWN
+        return self.determiner in _DEFINITE
 
     @property
     def takes_kein(self) -> bool:
         return self.determiner in ("", "a")
 
     @property
-    def clause(self) -> Clause | None:
+    def relative_clause(self) -> Clause | None:
         return self.relative
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
@@ -100,7 +100,7 @@ class NounPhrase(Nominal):
         determiner = []
         if self.determiner:
             following = (adjective + noun)[0].text
-            determiner.append(Word(english_determiner(self.determiner, self.plural, following)))
+            determiner.append(Word(_english_determiner(self.determiner, self.plural, following)))
         german_determiner, ending = GERMAN_DETERMINERS[
             "no" if negation else self.determiner, case, "p" if self.plural else self.noun.gender
         ]
@@ -118,7 +118,7 @@ class Name(Nominal):
     name: str
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        return one_word(Word(self.name), self.name)
+        return _one_word(self.name, self.name)
 
 
 @dataclass(eq=False, slots=True)
@@ -134,7 +134,7 @@ class Pronoun(Nominal):
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
         subject, other, nominative, accusative, dative, _ = lexicon.PRONOUNS[self.name]
         german = {"nom": nominative, "acc": accusative, "dat": dative}[case]
-        return one_word(Word(subject if case == "nom" else other), german)
+        return _one_word(subject if case == "nom" else other, german)
 
 
 @dataclass(eq=False, slots=True)
@@ -151,22 +151,22 @@ class RelativePronoun(Nominal):
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
         who = "who" if case == "nom" else "whom"
-        english = Word(who if "person" in self.noun.kinds else "that")
         german = GERMAN_DETERMINERS["the", case, "p" if self.plural else self.noun.gender][0]
-        return one_word(english, "denen" if self.plural and case == "dat" else german)
+        english = who if "person" in self.noun.kinds else "that"
+        return _one_word(english, "denen" if self.plural and case == "dat" else german)
 
 
 @dataclass(eq=False, slots=True)
 class QuestionPronoun(Nominal):
-    """The person or the thing a question is about: who, whom, what."""
+    """who, whom or what."""
 
     thing: bool = False
     opens_clause: ClassVar[bool] = True
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
         if self.thing:
-            return one_word(Word("what"), "was")
-        return one_word(Word("who" if case == "nom" else "whom"), {"nom": "wer", "acc": "wen", "dat": "wem"}[case])
+            return _one_word("what", "was")
+        return _one_word("who" if case == "nom" else "whom", {"nom": "wer", "acc": "wen", "dat": "wem"}[case])
 
 
 @dataclass(eq=False, slots=True)
@@ -185,30 +185,30 @@ class Coordination(Nominal):
         return self.first.definite and self.second.definite
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        first, second = self.first.realize(case), self.second.realize(case)
-        joint = Word("and")
-        return Bitext([*first.english, joint, *second.english], [*first.german, Word("und", joint), *second.german])
+        first, second, conjunction = self.first.realize(case), self.second.realize(case), _one_word("and", "und")
+        return Bitext(
+            first.english + conjunction.english + second.english, first.german + conjunction.german + second.german
+        )
 
 
-# Adverbials: what can stand in front of a statement
+# Adverbials: phrases that can open a statement
 
 
 @dataclass(eq=False, slots=True)
 class Adverbial:
-    """An adverb, or a phrase that behaves like one."""
+    """An adverb, or a phrase that behaves like one ("every day")."""
 
     adverb: Adverb
 
     def realize(self) -> Bitext:
         english = [Word(text) for text in self.adverb.english.split()]
-        return Bitext(
-            english, [Word(text, word) for text, word in zip(self.adverb.german.split(), english, strict=True)]
-        )
+        german = zip(self.adverb.german.split(), english, strict=True)
+        return Bitext(english, [Word(text, word) for text, word in german])
 
 
 @dataclass(eq=False, slots=True)
 class Prepositional:
-    """A preposition and what it governs; German contracts some prepositions with the article: in dem → im."""
+    """A preposition and its complement; German contracts some prepositions with the article: in dem → im."""
 
     preposition: str
     nominal: Nominal
@@ -223,43 +223,34 @@ class Prepositional:
         return Bitext([english, *phrase.english], start + others)
 
 
-# Inflection and small helpers
+def _one_word(english: str, german: str) -> Bitext:
+    word = Word(english)
+    return Bitext([word], [Word(german, word)])
 
 
-def one_word(english: Word, german: str) -> Bitext:
-    return Bitext([english], [Word(german, english)])
-
-
-def english_determiner(determiner: str, plural: bool, following: str) -> str:
+def _english_determiner(determiner: str, plural: bool, following: str) -> str:
     if determiner == "this" and plural:
         return "these"
     return "an" if determiner == "a" and following[0] in "aeiou" else determiner
 
 
 def _german_determiners() -> dict[tuple[str, str, str], tuple[str, str]]:
-    """(English determiner, case, gender or plural) → German determiner and the ending of an adjective after it."""
-    #             m f n plural
-    definite = {"nom": "der die das die", "acc": "den die das die", "dat": "dem der dem den"}
-    strong = {"nom": "er e es e", "acc": "en e es e", "dat": "em er em en"}
-    ein = {"nom": "- e - e", "acc": "en e - e", "dat": "em er em en"}
-    weak = {"nom": "e e e en", "acc": "en e e en", "dat": "en en en en"}
-    mixed = {"nom": "er e es en", "acc": "en e es en", "dat": "en en en en"}
-    stems = {"a": "ein", "no": "kein", **lexicon.POSSESSIVES}
+    """Map (English determiner, case, gender or plural) to the German determiner and the ending of an adjective."""
+    # endings for m, f, n and plural in the nominative, accusative and dative
+    definite = "der die das die", "den die das die", "dem der dem den"
+    strong = "er e es e", "en e es e", "em er em en"
+    ein = "- e - e", "en e - e", "em er em en"
+    weak = "e e e en", "en e e en", "en en en en"
+    mixed = "er e es en", "en e es en", "en en en en"
+    paradigms = {"the": ("", definite, weak), "this": ("dies", strong, weak), "every": ("jed", strong, weak)}
+    paradigms |= {name: (stem, ein, mixed) for name, stem in {"a": "ein", "no": "kein", **lexicon.POSSESSIVES}.items()}
+    no_ending = ("- - - -",) * 3
+    paradigms |= {name: (stem, no_ending, strong) for name, stem in {"": "", **lexicon.NUMBERS}.items()}
     table = {}
-    for case in ("nom", "acc", "dat"):
-        for column, gender in enumerate("mfnp"):
-
-            def ending(paradigm: dict[str, str], case: str = case, column: int = column) -> str:
-                return paradigm[case].split()[column].strip("-")
-
-            table["the", case, gender] = ending(definite), ending(weak)
-            table["this", case, gender] = "dies" + ending(strong), ending(weak)
-            table["every", case, gender] = "jed" + ending(strong), ending(weak)
-            table["", case, gender] = "", ending(strong)
-            for english, stem in stems.items():
-                table[english, case, gender] = stem + ending(ein), ending(mixed)
-            for english, number in lexicon.NUMBERS.items():
-                table[english, case, gender] = number, ending(strong)
+    for name, (stem, endings, adjective_endings) in paradigms.items():
+        for case, own, adjective in zip(("nom", "acc", "dat"), endings, adjective_endings):
+            for gender, ending, adjective_ending in zip("mfnp", own.split(), adjective.split()):
+                table[name, case, gender] = stem + ending.strip("-"), adjective_ending
     return table
 
 
