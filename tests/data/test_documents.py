@@ -11,7 +11,6 @@ from dragoman.data import DATA_FORMATS, Corpus, Encoding, TokenStore, choose_hol
 from dragoman.data.data_formats import HOLDOUT_UNIT_LINES
 from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.objectives.masked_language_modeling import truncate_pair
-from dragoman.run import DEFAULT_FRAMINGS
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
 
@@ -41,11 +40,11 @@ def store_of(corpora: list[Corpus], tokenizer: Tokenizer, folder: Path, reading:
 def material(system: str, tokenizer: Tokenizer) -> TaskContext:
     vocabulary = VocabularySizes(tokenizer.vocab_size, tokenizer.vocab_size, True)
     model = SYSTEMS[system].spec(vocabulary, "tiny", model_dim=16, layers=1, heads=2).build()
-    return TaskContext(model, tokenizer, tokenizer, DEFAULT_FRAMINGS[type(model.spec)])
+    return TaskContext(model, tokenizer, tokenizer, model.spec.default_framing)
 
 
 FRAMINGS_OF = {
-    name: DEFAULT_FRAMINGS[type(SYSTEMS[name].spec(VocabularySizes(100, 100, True), "tiny"))]
+    name: SYSTEMS[name].spec(VocabularySizes(100, 100, True), "tiny").default_framing
     for name in ("bert", "gpt", "bart")
 }
 

@@ -19,7 +19,6 @@ from dragoman.models import EncoderDecoderModel, Model
 from dragoman.objectives import OBJECTIVES, Loss, Objective, TaskContext, build_objective
 from dragoman.objectives import replaced_token_detection as replaced_tokens
 from dragoman.parts.mixer import Layout
-from dragoman.run import DEFAULT_FRAMINGS
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.training.train_step import LossModule
@@ -51,7 +50,7 @@ def model_of(variant: str, objective: str = "", **more: object) -> Model:
 
 def objective_of(name: str, model: Model) -> Objective:
     return build_objective(
-        name, TaskContext(model, tokenizer(), tokenizer(), DEFAULT_FRAMINGS[type(model.spec)], 0.1), {}
+        name, TaskContext(model, tokenizer(), tokenizer(), model.spec.default_framing, 0.1), {}
     )
 
 
@@ -257,7 +256,7 @@ def test_rows_that_fill_up_a_shape_teach_nothing(
     variant: str, name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     model = model_of(variant, name)
-    given = TaskContext(model, tokenizer(), tokenizer(), DEFAULT_FRAMINGS[type(model.spec)], 0.1)
+    given = TaskContext(model, tokenizer(), tokenizer(), model.spec.default_framing, 0.1)
     objective = build_objective(name, given, settings)
     data = store(tmp_path, objective)
     pairs = np.arange(3, 21)

@@ -9,7 +9,6 @@ import torch
 
 from dragoman.data import DATA_FORMATS, Batches, Encoding, SentencePair, TokenStore, phrasebook, write_store
 from dragoman.objectives import Objective, TaskContext, build_objective
-from dragoman.run import DEFAULT_FRAMINGS
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import ENCODER_DECODER_FRAMING, Tokenizer, learn_tokenizer
 
@@ -37,7 +36,7 @@ def objective_of(system: str, name: str, tokenizer: Tokenizer, dropout: float) -
     vocabulary = VocabularySizes(tokenizer.vocab_size, tokenizer.vocab_size, True)
     model = SYSTEMS[system].spec(vocabulary, "tiny", model_dim=16, layers=1, heads=2).build()
     return build_objective(
-        name, TaskContext(model, tokenizer, tokenizer, DEFAULT_FRAMINGS[type(model.spec)], bpe_dropout=dropout), {}
+        name, TaskContext(model, tokenizer, tokenizer, model.spec.default_framing, bpe_dropout=dropout), {}
     )
 
 

@@ -18,7 +18,6 @@ from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel, Model
 from dragoman.objectives import Objective, TaskContext, build_objective, check_objective
 from dragoman.parts.mixer import Layout
-from dragoman.run import DEFAULT_FRAMINGS
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
 
@@ -51,7 +50,7 @@ def small(name: str, vocabulary: int, **settings: Any) -> Model:
 
 
 def material(model: Model, tokenizer: Tokenizer) -> TaskContext:
-    return TaskContext(model, tokenizer, tokenizer, DEFAULT_FRAMINGS[type(model.spec)])
+    return TaskContext(model, tokenizer, tokenizer, model.spec.default_framing)
 
 
 def batches(objective: Objective, store: TokenStore, tokens: int = 400) -> Batches:

@@ -12,7 +12,6 @@ from dragoman.data import EncodedPair, SentencePair, TokenStore, write_store
 from dragoman.models import meta_model
 from dragoman.objectives import TaskContext, build_objective
 from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
-from dragoman.run import DEFAULT_FRAMINGS
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import learn_tokenizer
 
@@ -30,7 +29,7 @@ def store(tmp_path: Path) -> TokenStore:
 
 def shown(system: str, name: str, store: TokenStore, **settings: Any) -> list[PretrainingExample]:
     spec = SYSTEMS[system].spec(VOCABULARY, "tiny")
-    material = TaskContext(meta_model(spec), TOKENIZER, TOKENIZER, DEFAULT_FRAMINGS[type(spec)])
+    material = TaskContext(meta_model(spec), TOKENIZER, TOKENIZER, spec.default_framing)
     return pretraining_examples(build_objective(name, material, settings), store, seed=1)
 
 

@@ -21,7 +21,7 @@ from dragoman.models import Model
 from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
-from dragoman.run import CONFIG_FILE, DEFAULT_FRAMINGS, read_framing, read_spec, read_tokenizers
+from dragoman.run import CONFIG_FILE, read_framing, read_spec, read_tokenizers
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import learn_tokenizer
 from dragoman.training import batch_size_finder as budget
@@ -47,7 +47,7 @@ def model_of(system: str, dropout: float = 0.0, recomputed: bool = False, **more
 
 
 def objective_of(name: str, model: Model, **settings: object) -> Objective:
-    return build_objective(name, TaskContext(model, WORDS, WORDS, DEFAULT_FRAMINGS[type(model.spec)], 0.1), settings)
+    return build_objective(name, TaskContext(model, WORDS, WORDS, model.spec.default_framing, 0.1), settings)
 
 
 def data_for(folder: Path, objective: Objective, pairs: int = 40) -> TokenStore:

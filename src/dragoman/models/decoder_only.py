@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import NDArray
@@ -17,11 +17,14 @@ from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Context, Layout, State, assign_paths, map_state
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
+from dragoman.text.framing import DECODER_ONLY_FRAMING, Framing
 
 
 @dataclass(frozen=True)
 class DecoderOnly(Spec):
     """One stack that reads what there is and writes what comes next: language models, and source and target as one."""
+
+    default_framing: ClassVar[Framing] = DECODER_ONLY_FRAMING
 
     dim: int
     vocab_size: int

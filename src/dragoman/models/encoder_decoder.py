@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,11 +18,14 @@ from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State, assign_paths
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
+from dragoman.text.framing import ENCODER_DECODER_FRAMING, Framing
 
 
 @dataclass(frozen=True)
 class EncoderDecoder(Spec):
     """Embeddings, an encoder that reads the source, a decoder that writes the target, an output layer."""
+
+    default_framing: ClassVar[Framing] = ENCODER_DECODER_FRAMING
 
     dim: int
     source_vocab_size: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Context, Layout, assign_paths
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
+from dragoman.text.framing import ENCODER_ONLY_FRAMING, Framing
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class EncoderOnly(Spec):
     `types` of segments have a vector each (Devlin et al. 2019, §3.1). `pooled` labels of the whole sequence are read
     off its first token: tanh(W h_1), then W.
     """
+
+    default_framing: ClassVar[Framing] = ENCODER_ONLY_FRAMING
 
     dim: int
     vocab_size: int
@@ -69,6 +72,14 @@ class EncoderOnlyModel(Model):
     def usage(self) -> Usage | None:
         """Tokens are predicted under masks, labels for words; a model without an output layer has no command."""
         return FILL if self.spec.num_labels is None else TAG if self.spec.num_labels else None
+
+    @property
+    def num_labels(self) -> int:
+        return self.spec.num_labels or 0
+
+    @property
+    def mask_predictor(self) -> EncoderOnlyModel | None:
+        return self if self.spec.num_labels is None else None
 
     @property
     def max_source_length(self) -> int | None:

@@ -48,6 +48,16 @@ class Model(nn.Module):
         """The command that uses a model of this kind, where nothing is known of how it was trained."""
         return None
 
+    @property
+    def num_labels(self) -> int:
+        """Number of labels of a tagger; 0 for models that predict tokens."""
+        return 0
+
+    @property
+    def mask_predictor(self) -> Model | None:
+        """The encoder that predicts masked tokens; None for models that are not trained for it."""
+        return None
+
     def forward_features(
         self,
         source: Tensor,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from numpy.typing import NDArray
 from torch import Tensor
@@ -14,11 +14,14 @@ from dragoman.models.model import Model
 from dragoman.models.usage import FILL, Usage
 from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.spec import Spec
+from dragoman.text.framing import ENCODER_ONLY_FRAMING, Framing
 
 
 @dataclass(frozen=True)
 class ReplacedTokens(Spec):
     """Two encoders over the same embeddings; the discriminator, one label a token, is the model that is kept."""
+
+    default_framing: ClassVar[Framing] = ENCODER_ONLY_FRAMING
 
     generator: EncoderOnly
     discriminator: EncoderOnly
@@ -65,6 +68,10 @@ class ReplacedTokensModel(Model):
     def usage(self) -> Usage:
         """The generator fills masks; the discriminator is a start for taggers."""
         return FILL
+
+    @property
+    def mask_predictor(self) -> EncoderOnlyModel:
+        return self.generator
 
     @property
     def max_source_length(self) -> int | None:

@@ -7,7 +7,6 @@ from dragoman.run.run import Run, load
 from dragoman.run.run_folder import (
     CHECKPOINT_DIR,
     CONFIG_FILE,
-    DEFAULT_FRAMINGS,
     INITIAL_CHECKPOINT,
     METRICS_FILE,
     MODEL_FILE,
@@ -27,7 +26,6 @@ from dragoman.run.token_stream import StreamedTokens
 __all__ = [
     "CHECKPOINT_DIR",
     "CONFIG_FILE",
-    "DEFAULT_FRAMINGS",
     "INITIAL_CHECKPOINT",
     "METRICS_FILE",
     "MODEL_FILE",

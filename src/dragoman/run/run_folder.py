@@ -12,10 +12,10 @@ import torch
 
 from dragoman import legacy
 from dragoman.errors import UserError
-from dragoman.models import DecoderOnly, EncoderDecoder, EncoderOnly, ModelSpec, ReplacedTokens, model_from_dict
+from dragoman.models import ModelSpec, model_from_dict
 from dragoman.models import model_to_dict as to_dict
 from dragoman.parts.spec import Spec
-from dragoman.text import DECODER_ONLY_FRAMING, ENCODER_DECODER_FRAMING, ENCODER_ONLY_FRAMING, Framing, Tokenizer
+from dragoman.text import Framing, Tokenizer
 
 CONFIG_FILE, MODEL_FILE, METRICS_FILE, CHECKPOINT_DIR, INITIAL_CHECKPOINT = (
     "config.yaml",
@@ -25,14 +25,6 @@ CONFIG_FILE, MODEL_FILE, METRICS_FILE, CHECKPOINT_DIR, INITIAL_CHECKPOINT = (
     "initial",
 )
 RUN_FORMAT_VERSION = 1
-
-#: the symbols around what a model reads and writes, unless its checkpoint brings its own
-DEFAULT_FRAMINGS: dict[type[Spec], Framing] = {
-    EncoderDecoder: ENCODER_DECODER_FRAMING,
-    DecoderOnly: DECODER_ONLY_FRAMING,
-    EncoderOnly: ENCODER_ONLY_FRAMING,
-    ReplacedTokens: ENCODER_ONLY_FRAMING,
-}
 
 
 def is_run_folder(folder: Path) -> bool:
@@ -52,7 +44,7 @@ def read_spec(folder: Path, parts: Sequence[type[Spec]] = ()) -> ModelSpec:
 def read_framing(folder: Path) -> Framing:
     document = _document(folder)
     if "framing" not in document:
-        return DEFAULT_FRAMINGS[type(read_spec(folder))]
+        return read_spec(folder).default_framing
     try:
         framing_values = legacy.translate_framing(document["framing"]).items()
         values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in framing_values}

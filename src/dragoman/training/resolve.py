@@ -14,7 +14,7 @@ from dragoman.models import DecoderOnly, EncoderOnly, Model, ModelSpec, count_pa
 from dragoman.models.model import position_limit
 from dragoman.parts.spec import find_specs
 from dragoman.parts.stack import Stack
-from dragoman.run import DEFAULT_FRAMINGS, is_run_folder
+from dragoman.run import is_run_folder
 from dragoman.systems import VocabularySizes, get_system
 from dragoman.text import Framing, Tokenizer
 from dragoman.training.warm_start import ParentRun, with_label_outputs
@@ -177,7 +177,7 @@ def with_tagging_head(spec: ModelSpec, reading: DataFormat, vocabulary: Vocabula
 
 def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
     """The symbols around a text; tags and tokens past the tokenizer's own (sentinels) are never written by a search."""
-    framing, model = DEFAULT_FRAMINGS[type(spec)], meta_model(spec)
+    framing, model = spec.default_framing, meta_model(spec)
     if model.source_features is not None:  # nothing stands around vectors
         framing = replace(framing, source_prefix=(), source_suffix=())
     banned = (*framing.suppressed, *target.tags.values(), *range(target.vocab_size, model.vocab_size))

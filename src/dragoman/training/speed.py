@@ -25,7 +25,6 @@ from dragoman.objectives import TaskContext, build_objective
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.spec import find_specs
-from dragoman.run import DEFAULT_FRAMINGS
 from dragoman.run.device_info import device_name, synchronize
 from dragoman.systems import VocabularySizes, get_system
 from dragoman.text import BOS, EOS, PAD, SPECIAL_TOKENS, learn_tokenizer
@@ -144,7 +143,7 @@ def our_steps(spec: ModelSpec, store: TokenStore, tokens: int, device: torch.dev
     gpu = device.type == "cuda"
     torch.manual_seed(1)
     model = spec.build().to(device).train()
-    nothing, framing = learn_tokenizer((), "byte"), DEFAULT_FRAMINGS[type(spec)]
+    nothing, framing = learn_tokenizer((), "byte"), spec.default_framing
     objective = build_objective("translation", TaskContext(model, nothing, nothing, framing, LABEL_SMOOTHING), {})
     packed = gpu and objective.supports_packing
     if packed:
