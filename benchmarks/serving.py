@@ -158,7 +158,7 @@ def main() -> None:
     times = many.rate / single.rate
     print(f"{'':24} {times:.1f} times one client's; memory {before} MiB before, {server.memory} MiB after")
     assert server.end() == 0
-    server = Server(options.run, "--queue", "32", *options.option)
+    server = Server(options.run, "--max-queue", "32", *options.option)
     over = asyncio.run(load(server.port, pair, texts, alone, 4 * options.clients, min(options.seconds, 15), 0))
     print(over.line(f"{4 * options.clients} clients, queue 32"))
     assert server.end() == 0

@@ -224,7 +224,7 @@ def check_tree(variant: str, way: str) -> None:
     assert written == [*plain[0].tokens, *([SYMBOLS.eos] if plain[0].finished else [])]
     assert best.score == pytest.approx(plain[0].score, abs=1e-9)
     assert best.normalized_score == pytest.approx(plain[0].normalized_score, abs=1e-9) or way == "samples"
-    assert {node.status for node in nodes[1:] if node.rank} <= {"finished", "cut"}
+    assert {node.status for node in nodes[1:] if node.rank} <= {"finished", "truncated"}
     assert [node.index for node in nodes] == list(range(len(nodes)))
     if way not in ("samples", "diverse"):  # whose rows know nothing of each other
         assert len({(node.parent, node.token_id) for node in nodes}) == len(nodes)

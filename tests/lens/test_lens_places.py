@@ -39,7 +39,7 @@ def test_sinusoids_and_their_products_follow_the_formula() -> None:
 
 def test_the_kernel_of_rotary_positions_is_a_mean_of_cosines() -> None:
     (one,) = shown(Rotary(), 4)
-    assert one.mechanism == "turned"
+    assert one.mechanism == "rotary"
     for d in range(5):
         expected = (math.cos(d) + math.cos(d / 100)) / 2
         assert float(one.similarity[0, d]) == pytest.approx(expected, abs=1e-5)  # type: ignore[index]

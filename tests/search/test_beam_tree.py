@@ -70,7 +70,7 @@ def test_what_is_kept_pruned_and_finished(tree: tuple[TableModel, BeamTree]) -> 
     }
     assert told(grown, "finished") == {"a c </s>": (-1.6, -1.6 / 3), "b c e </s>": (-1.9, -1.9 / 4)}
     assert told(grown, "pruned").items() >= {"b d": (-1.9, -0.95), "a d": (-4.0, -2.0)}.items()
-    assert told(grown, "cut") == {}
+    assert told(grown, "truncated") == {}
 
 
 def test_the_best_leaf_is_by_the_normalised_score(tree: tuple[TableModel, BeamTree]) -> None:

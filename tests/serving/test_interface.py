@@ -112,14 +112,14 @@ def test_runs_say_how_they_translate(client: TestClient, run: Run) -> None:
 
 
 def test_scores_alignments_and_n_best(client: TestClient, run: Run) -> None:
-    asked = {"text": ["Anna reads. The man sleeps."], "best": 2, "alignment": True, "token_scores": True}
+    asked = {"text": ["Anna reads. The man sleeps."], "n_best": 2, "alignment": True, "token_scores": True}
     (answer,) = client.post("/v1/translate", json=asked).json()["translations"]
     found = run.translate(
         ["Anna reads.", "The man sleeps."], search=Beam(5, n_best=2, length_limit=run.length_limit), token_scores=True
     )
     assert answer["text"] == " ".join(one.text for one in found)
     for sentence, one in zip(answer["sentences"], found, strict=True):
-        first, second = sentence["best"]
+        first, second = sentence["hypotheses"]
         assert (first["text"], first["tokens"]) == (one.text, one.tokens)
         assert first["score"] == pytest.approx(one.score, abs=1e-4)
         assert [tuple(link) for link in first["alignment"]] == one.alignment
@@ -136,7 +136,7 @@ def test_a_search_can_be_described(client: TestClient, run: Run) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"text": "a", "search": {"kind": "Exact"}}, "'Beam', 'Sample' or 'MinimumRisk', not 'Exact'"),
+        ({"text": "a", "search": {"kind": "Exact"}}, "'Beam', 'Sample' or 'MinimumBayesRisk', not 'Exact'"),
         (
             {"text": "a", "search": {"kind": "Rerank", "candidates": {"kind": "Beam"}, "channel": "/etc"}},
             "not 'Rerank'",
@@ -148,10 +148,10 @@ def test_a_search_can_be_described(client: TestClient, run: Run) -> None:
         ({"text": "a", "search": {"kind": "Sample", "temperature": 1e39}}, "temperature must be a number from"),
         ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top-p must be a number from"),
         ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical-p must be a number from"),
-        ({"text": "a", "search": {"kind": "Beam", "size": 2, "best": 3}}, "cannot give the 3 best"),
+        ({"text": "a", "search": {"kind": "Beam", "size": 2, "n_best": 3}}, "cannot give the 3 best"),
         ({"text": "a", "search": {"kind": "Sample", "length": {"kind": "Length", "most": 10**6}}}, "tokens here"),
-        ({"text": "a", "search": {"kind": "Beam"}, "best": 2}, "both say how to search"),
-        ({"text": "a", "best": 0}, "'best'"),
+        ({"text": "a", "search": {"kind": "Beam"}, "n_best": 2}, "both say how to search"),
+        ({"text": "a", "n_best": 0}, "'n_best'"),
         ({"text": "a", "run": "rum"}, "did you mean 'run'"),
         ({"text": "a", "target": "de"}, "which run"),
         ({"text": "a", "colour": 1}, "no field 'colour'"),
@@ -174,11 +174,11 @@ def events(client: TestClient, **asked: object) -> list[tuple[str, dict[str, obj
 def test_words_come_as_they_are_written(client: TestClient, run: Run) -> None:
     found = events(client, text=TEXT, search={"kind": "Beam", "size": 1})
     whole = client.post("/v1/translate", json={"text": TEXT, "search": {"kind": "Beam", "size": 1}}).json()
-    text = "".join(str(said["text"]) for name, said in found if name == "piece")
+    text = "".join(str(said["text"]) for name, said in found if name == "tokens")
     assert text == whole["translations"][0]["text"] == found[-1][1]["text"]
-    assert [name for name, _ in found if name != "piece"] == ["sentence"] * 3 + ["done"]
-    streamed = [said["best"][0] for name, said in found if name == "sentence"]
-    together = [one["best"][0] for one in whole["translations"][0]["sentences"]]
+    assert [name for name, _ in found if name != "tokens"] == ["sentence"] * 3 + ["done"]
+    streamed = [said["hypotheses"][0] for name, said in found if name == "sentence"]
+    together = [one["hypotheses"][0] for one in whole["translations"][0]["sentences"]]
     for alone, batched in zip(streamed, together, strict=True):  # scores are rounded as the batch has it
         assert alone == batched | {"score": pytest.approx(batched["score"], rel=1e-5)}
     assert client.get("/metrics").text.count("dragoman_streams 0") == 1

@@ -380,7 +380,7 @@ def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, Langua
     page.keyboard.press("End")
     sync_api.expect(told).to_have_text(f"step {steps} of {steps}")
     fates = set(page.locator(".hypotheses tr[class]").evaluate_all("all => all.map((one) => one.classList[0])"))
-    assert fates <= {"kept", "pruned", "finished", "cut"}
+    assert fates <= {"kept", "pruned", "finished", "truncated"}
     tree = runs[0][0].lens(SENTENCE, search=runs[0][0].beam_config(3)).beam
     assert tree is not None
     assert page.locator(".node").count() == len(tree.nodes) - 1

@@ -44,16 +44,20 @@ def test_nothing_else_is_given(client: TestClient, name: str) -> None:
 def test_a_sentence_is_looked_into(client: TestClient, run: Run) -> None:
     answer = client.post("/v1/lens", json={"text": SENTENCE, "alternatives": 3})
     assert answer.status_code == 200
-    assert answer.json() == {"run": "run", "forced": 0, "seen": run.lens(SENTENCE, alternatives=3).to_dict()}
-    rows = answer.json()["seen"]["attention"][0]["weights"][0]
+    assert answer.json() == {
+        "run": "run",
+        "forced_tokens": 0,
+        "inspection": run.lens(SENTENCE, alternatives=3).to_dict(),
+    }
+    rows = answer.json()["inspection"]["attention"][0]["weights"][0]
     assert all(math.isclose(sum(row), 1, abs_tol=1e-4) for row in rows)
 
 
 def test_a_given_translation_and_a_search(client: TestClient, run: Run) -> None:
-    given = client.post("/v1/lens", json={"text": SENTENCE, "translation": "Anna liest."}).json()["seen"]
+    given = client.post("/v1/lens", json={"text": SENTENCE, "translation": "Anna liest."}).json()["inspection"]
     assert given == run.lens(SENTENCE, "Anna liest.").to_dict()
-    seen = client.post("/v1/lens", json={"text": SENTENCE, "search": {"kind": "Beam", "size": 2}}).json()["seen"]
-    assert max(node["row"] for node in seen["beam"]["nodes"]) == 1
+    seen = client.post("/v1/lens", json={"text": SENTENCE, "search": {"kind": "Beam", "size": 2}}).json()["inspection"]
+    assert max(node["beam_index"] for node in seen["beam"]["nodes"]) == 1
 
 
 def test_a_translation_goes_on_from_tokens(client: TestClient, run: Run) -> None:
@@ -61,18 +65,18 @@ def test_a_translation_goes_on_from_tokens(client: TestClient, run: Run) -> None
     step = run.lens(SENTENCE).steps[0]
     other = step.alternatives[-1]
     answer = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [other.token_id]}).json()
-    assert answer["forced"] == 1
-    assert answer["seen"]["steps"][0]["token"] == other.token_id
-    assert math.isclose(answer["seen"]["steps"][0]["probability"], other.probability, abs_tol=1e-5)
-    whole = [one["token"] for one in answer["seen"]["steps"]][:3]
+    assert answer["forced_tokens"] == 1
+    assert answer["inspection"]["steps"][0]["token_id"] == other.token_id
+    assert math.isclose(answer["inspection"]["steps"][0]["probability"], other.probability, abs_tol=1e-5)
+    whole = [one["token_id"] for one in answer["inspection"]["steps"]][:3]
     assert [one.token_id for one in run.lens(SENTENCE, prefix=whole).steps][:3] == whole
 
 
 def test_end_can_be_forced(client: TestClient, run: Run) -> None:
     first = run.lens(SENTENCE).steps[0].token_id
-    seen = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [first, run.framing.eos]}).json()["seen"]
-    assert [step["token"] for step in seen["steps"]] == [first, run.framing.eos]
-    assert (seen["found"], seen["finished"], seen["beam"]) == (False, True, None)
+    seen = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [first, run.framing.eos]}).json()["inspection"]
+    assert [step["token_id"] for step in seen["steps"]] == [first, run.framing.eos]
+    assert (seen["from_search"], seen["finished"], seen["beam"]) == (False, True, None)
 
 
 def test_tokens_that_cannot_be_written_are_refused(client: TestClient, run: Run) -> None:

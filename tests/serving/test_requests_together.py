@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 
@@ -24,18 +23,20 @@ class Upper:
 
     def __init__(self) -> None:
         self.batches: list[list[str]] = []
+        self.started = threading.Event()
         self.may = threading.Event()
         self.may.set()
-        self.config = SimpleNamespace(search=SimpleNamespace(tokens=100))
+        self.config = SimpleNamespace(search=SimpleNamespace(batch_tokens=100))
 
     def translate_stream(
-        self, texts: Sequence[str], settings: object, first: int, **_: object
+        self, texts: Sequence[str], settings: object, first_index: int, **_: object
     ) -> Iterator[Translation]:
         self.batches.append(list(texts))
+        self.started.set()
         assert self.may.wait(300)
         if "bad" in texts:
             raise ValueError("bad")
-        for number, text in enumerate(texts, first):
+        for number, text in enumerate(texts, first_index):
             yield Translation(f"{text.upper()}{number if isinstance(settings, Sample) else ''}", 0.0)
 
 
@@ -68,8 +69,7 @@ def busy(run: Upper, batcher: Batcher) -> TranslationJob:
     """The run is kept at work until it may go on."""
     run.may.clear()
     first = batcher.submit(job("first"))
-    while not run.batches:
-        time.sleep(0.001)
+    assert run.started.wait(300)
     return first
 
 
@@ -95,7 +95,7 @@ def test_a_run_with_nothing_to_do_waits_for_others_to_join(run: Upper, batcher: 
 
 def test_it_does_not_wait_when_the_batch_is_full(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(tokens=2)
-    object.__setattr__(one.batching, "delay", 1e6)  # seconds, for which nobody would wait
+    object.__setattr__(one.batching, "delay_seconds", 1e6)  # seconds, for which nobody would wait
     assert texts(one.submit(job("a", "b"))) == ["A", "B"]
 
 

@@ -143,7 +143,7 @@ def test_told_to_end_it_finishes_what_it_has_accepted(folder: Path) -> None:
         str(folder),
         "--port",
         "0",
-        "--delay",
+        "--batch-delay-ms",
         "1500",
         "--device",
         "cpu",
@@ -180,6 +180,6 @@ def test_what_cannot_be_served_is_said(
         assert "nothing can listen" in said(folder, "--port", taken.getsockname()[1])
     assert "does not exist" in said(tmp_path / "none")
     assert "such as" in said(f"{folder}=english")
-    assert "'queue' must be above 0" in said(folder, "--queue", 0)
+    assert "'max_queue' must be above 0" in said(folder, "--max-queue", 0)
     (tmp_path / "keys").write_text("# none yet\n")
     assert "holds no key" in said(folder, "--keys", tmp_path / "keys")

@@ -89,8 +89,8 @@ def system_names() -> tuple[str, ...]:
     for path in sorted((Path(dragoman.__file__).parent / "systems").glob("[!_]*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if (
-                isinstance(node, ast.AnnAssign)
-                and ast.unparse(node.target) == "SYSTEMS"
+                isinstance(node, ast.Assign)
+                and ast.unparse(node.targets[0]).endswith("_SYSTEMS")
                 and isinstance(node.value, ast.Dict)
             ):
                 names += [

@@ -19,14 +19,16 @@ def serve(
     port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 5000,
     host: Annotated[str, typer.Option(help="0.0.0.0: other machines may ask too.")] = "127.0.0.1",
     keys: Annotated[Path | None, typer.Option(help="A file of API keys, one a line; only these are answered.")] = None,
-    characters: Annotated[int, typer.Option(help="The most characters of a request.")] = 10_000,
-    texts: Annotated[int, typer.Option(help="The most texts of a request.")] = 100,
-    body: Annotated[int, typer.Option(help="The most bytes of a request.")] = 1_000_000,
-    queue: Annotated[int, typer.Option(help="The most requests that wait for a run.")] = 256,
+    max_characters: Annotated[int, typer.Option(help="The most characters of a request.")] = 10_000,
+    max_texts: Annotated[int, typer.Option(help="The most texts of a request.")] = 100,
+    max_body_bytes: Annotated[int, typer.Option(help="The most bytes of a request.")] = 1_000_000,
+    max_queue: Annotated[int, typer.Option(help="The most requests that wait for a run.")] = 256,
     rate: Annotated[int, typer.Option(help="The most requests a minute of a client; 0: any number.")] = 600,
-    seconds: Annotated[float, typer.Option(help="The longest that a request may take.")] = 60.0,
-    delay: Annotated[float, typer.Option(help="How many milliseconds a request waits for others to join it.")] = 5.0,
-    batch: Annotated[
+    timeout: Annotated[float, typer.Option(help="The longest that a request may take.")] = 60.0,
+    batch_delay_ms: Annotated[
+        float, typer.Option(help="How many milliseconds a request waits for others to join it.")
+    ] = 5.0,
+    max_batch_tokens: Annotated[
         int | None, typer.Option(help="Source tokens of a batch, if not the run's search.batch_tokens.")
     ] = None,
     checkpoint: Checkpoint = "best",
@@ -56,14 +58,17 @@ def serve(
     from dragoman.serving import serve as serve_them
 
     limits = ServiceLimits(
-        max_characters=characters,
-        max_texts=texts,
-        max_body_bytes=body,
-        max_queue=queue,
+        max_characters=max_characters,
+        max_texts=max_texts,
+        max_body_bytes=max_body_bytes,
+        max_queue=max_queue,
         requests_per_minute=rate,
-        timeout=seconds,
+        timeout=timeout,
     )
-    batching, known = BatchingSettings(batch, delay / 1000), ApiKeys() if keys is None else ApiKeys.read(keys)
+    batching, known = (
+        BatchingSettings(max_batch_tokens, batch_delay_ms / 1000),
+        ApiKeys() if keys is None else ApiKeys.read(keys),
+    )
     meant = [parse_run_argument(run) for run in runs]
     bound = bind_socket(host, port)
     opened = []

@@ -15,7 +15,7 @@ FATES = {
     "kept": ("box", "kept: it goes on"),
     "finished": ("done", "finished: it wrote the end"),
     "pruned": ("lost", "pruned"),
-    "cut": ("cold", "cut off by the length limit"),
+    "truncated": ("cold", "cut off by the length limit"),
 }
 
 

@@ -54,11 +54,8 @@ class RecordingStrategy(Strategy):
 
     def __init__(self, strategy: Strategy, end: int, settings: TokenSearch) -> None:
         self.strategy, self.end, self.settings = strategy, end, settings
-        self.rows_per_source, self.watches, self.moves = (
-            strategy.rows_per_source,
-            strategy.needs_attention,
-            strategy.reorders_rows,
-        )
+        self.rows_per_source = strategy.rows_per_source
+        self.needs_attention, self.reorders_rows = strategy.needs_attention, strategy.reorders_rows
         self.nodes = [BeamNode(0, None, 0, 0, "", -1, 0.0, 0.0, 0.0, "kept")]
         self.at = [0] * strategy.rows_per_source  # the node at which each row stands
 
@@ -84,7 +81,7 @@ class RecordingStrategy(Strategy):
         """One step of a source: scores and ended K, log p K V, what was chosen K."""
         step = int(slots["step"][0]) + 1
         at_limit = step >= int(slots["limit"][0])
-        going: NodeStatus = "cut" if at_limit else "pruned" if bool(slots["over"][0]) else "kept"
+        going: NodeStatus = "truncated" if at_limit else "pruned" if bool(slots["over"][0]) else "kept"
         before, total = list(self.at), scores[:, None] + log_p  # K V
         taken: set[tuple[int, int]] = set()
 
@@ -123,7 +120,7 @@ class RecordingStrategy(Strategy):
 
 def assign_ranks(nodes: list[BeamNode], hypotheses: list[Hypothesis]) -> list[BeamNode]:
     """The nodes, with their places among what was given back."""
-    ends = {_tokens(nodes, node): node.index for node in nodes if node.status in ("finished", "cut")}
+    ends = {_tokens(nodes, node): node.index for node in nodes if node.status in ("finished", "truncated")}
     found = list(nodes)
     for rank, one in reversed(list(enumerate(hypotheses, 1))):  # samples may be alike: the best rank is the last word
         number = ends.get((*one.tokens, one.finished))

@@ -18,7 +18,7 @@ from dragoman.run import Alignment
 DIGITS = 6  # of numbers in JSON, after the point
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
-NodeStatus = Literal["kept", "pruned", "finished", "cut"]
+NodeStatus = Literal["kept", "pruned", "finished", "truncated"]
 
 
 @dataclass(frozen=True)

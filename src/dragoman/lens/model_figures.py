@@ -30,7 +30,7 @@ def positions_figure(one: PositionEncoding) -> str:
     """The vectors of places and how alike they are, or what each head adds to its scores."""
     maps: list[tuple[str, Tensor]] = []
     if one.encoding is not None and one.similarity is not None:
-        of = "distance" if one.mechanism == "distances" else "place"
+        of = "distance" if one.mechanism == "relative_keys" else "place"
         maps = [(f"a row for each {of}, a column for each dimension", one.encoding)]
         maps += [(f"how alike they are: the cosine of {of} and {of}", one.similarity)]
     elif one.bias is not None:

@@ -14,12 +14,12 @@ from dragoman.parts.mixer import Layout
 from dragoman.parts.positions import Position
 from dragoman.parts.relative_positions import ShawKeys
 
-PositionMechanism = Literal["added", "turned", "distances", "bias"]
+PositionMechanism = Literal["additive", "rotary", "relative_keys", "bias"]
 
 MECHANISM_LABELS: dict[PositionMechanism, str] = {
-    "added": "added to the embeddings",
-    "turned": "queries and keys are turned by it",
-    "distances": "a vector for each distance, added to keys",
+    "additive": "added to the embeddings",
+    "rotary": "queries and keys are turned by it",
+    "relative_keys": "a vector for each distance, added to keys",
     "bias": "added to the scores of attention",
 }
 
@@ -68,16 +68,16 @@ def _places(part: Position, path: str, count: int) -> PositionEncoding | None:
     if isinstance(part, ShawKeys):
         around = tuple(range(-part.clip, part.clip + 1))
         return _compared(
-            PositionEncoding("Shaw", (path,), "distances", around, part.keys.weight.detach().float().cpu())
+            PositionEncoding("Shaw", (path,), "relative_keys", around, part.keys.weight.detach().float().cpu())
         )
     if kind.embed is not Position.embed:
         zeros = torch.zeros(1, len(labels), _width(part), device=device)
         added = part.embed(zeros, Layout(places))[0].float().cpu()
-        return _compared(PositionEncoding(name, (path,), "added", labels, added))
+        return _compared(PositionEncoding(name, (path,), "additive", labels, added))
     if kind.rotate is not Position.rotate:
         ones = torch.ones(1, 1, len(labels), _width(part), device=device)
         turned = part.rotate(ones, places)[0, 0].float().cpu()
-        return _compared(PositionEncoding(name, (path,), "turned", labels, turned))
+        return _compared(PositionEncoding(name, (path,), "rotary", labels, turned))
     if kind.score_bias is not Position.score_bias:
         heads = getattr(part, "heads", 1)
         bias = part.score_bias(torch.zeros(1, heads, len(labels), 1, device=device), places, places)

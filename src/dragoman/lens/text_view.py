@@ -13,7 +13,7 @@ from dragoman.lens.text_heatmap import LEGEND, heatmap_lines, one_line, shorten_
 
 WIDTH = 100
 BAR = 24  # cells of the longest bar
-MARKS = {"kept": "", "finished": "finished", "pruned": "pruned", "cut": "cut off"}
+MARKS = {"kept": "", "finished": "finished", "pruned": "pruned", "truncated": "cut off"}
 
 
 def entropy_lines(found: Sequence[AttentionMap]) -> list[str]:

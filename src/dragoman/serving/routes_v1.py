@@ -34,7 +34,7 @@ Event = tuple[str, dict[str, Any]]  # its name and what it says
 EVENT = {
     "type": "object",
     "properties": {
-        "event": {"type": "string", "enum": ["piece", "sentence", "done", "error"]},
+        "event": {"type": "string", "enum": ["tokens", "sentence", "done", "error"]},
         "data": {"type": "string", "description": "A JSON object."},
     },
     "required": ["event", "data"],
@@ -81,7 +81,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
     async def stream(request: Request) -> StreamingResponse:
         """A translation as it is written, as server-sent events.
 
-        `piece`: text that is added, and what will likely follow it; `sentence`: all about one that is complete; `done`:
+        `tokens`: text that is added, and what will likely follow it; `sentence`: all about one that is complete; `done`:
         the whole text; `error`: what went wrong.
         """
         asked = await parse_request(request, StreamRequest)
@@ -209,4 +209,4 @@ class _Writing:
 
     def _piece(self, number: int, text: str, likely: str = "") -> None:
         if text or likely:
-            self._say(("piece", {"sentence": number, "text": text, "likely": likely}))
+            self._say(("tokens", {"sentence": number, "text": text, "tentative_text": likely}))

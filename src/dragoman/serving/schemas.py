@@ -142,7 +142,7 @@ class HypothesisInfo(BaseModel):
     token_scores: list[float | None] | None = None
     alignment: list[tuple[int, int]] | None = Field(None, description="Links of source word and target word.")
     finished: bool = Field(description="False: cut off at the length limit.")
-    whole: bool = Field(description="False: only the beginning of the source was read.")
+    truncated_source: bool = Field(description="Only the beginning of the source was read: it is too long.")
 
     @classmethod
     def from_translation(cls, one: Translation) -> HypothesisInfo:
@@ -154,7 +154,7 @@ class HypothesisInfo(BaseModel):
             token_scores=scores,
             alignment=one.alignment,
             finished=one.finished,
-            whole=one.whole,
+            truncated_source=not one.whole,
         )
 
 

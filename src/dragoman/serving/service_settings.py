@@ -29,11 +29,21 @@ class ServiceLimits:
     max_connections: int = 1000
 
     def __post_init__(self) -> None:
-        for name, least in (("rate", 0), ("alternatives", 0)):
+        for name, least in (("requests_per_minute", 0), ("max_alternatives", 0)):
             if getattr(self, name) < least:
                 raise UserError(f"the limit '{name}' must be at least {least}, but is {getattr(self, name)}")
-        above = ["characters", "texts", "body", "patience", "seconds", "queue", "rows", "streams", "connections"]
-        for name in (*above, "looks", "pieces", "weights"):
+        above = [
+            "max_characters",
+            "max_texts",
+            "max_body_bytes",
+            "receive_timeout",
+            "timeout",
+            "max_queue",
+            "max_hypotheses",
+            "max_streams",
+            "max_connections",
+        ]
+        for name in (*above, "max_inspections", "max_inspected_tokens", "max_attention_weights"):
             if not getattr(self, name) > 0:
                 raise UserError(f"the limit '{name}' must be above 0, but is {getattr(self, name)}")
 

@@ -22,10 +22,10 @@ function one(side, named) {
     name: layer.name,
     cells: layer.steps.map((step) => {
       const [best] = step.alternatives;
-      return { text: plain(best.piece), share: best.probability, below: chance(best.probability), chosen: best.token === step.token, told: step.alternatives.slice(0, 4).map((other) => `${other.piece} ${chance(other.probability)}`).join(", ") };
+      return { text: plain(best.token), share: best.probability, below: chance(best.probability), chosen: best.token_id === step.token_id, told: step.alternatives.slice(0, 4).map((other) => `${other.token} ${chance(other.probability)}`).join(", ") };
     }),
   }));
-  const columns = seen.steps.map((step) => plain(step.piece));
+  const columns = seen.steps.map((step) => plain(step.token));
   const svg = grid("What each layer would say", columns, rows, `${rows.length} rows, from what goes in to the last layer`);
   box.append(framed("What each layer would say", "The output layer reads what comes out of each layer as if the stack ended there; the last row is the model itself. Marked: the piece that was written in the end.", svg, `layers-${side.run.name}`, () => seen.layers,
     [table(["", ...columns], () => rows.map((row) => [row.name, ...row.cells.map((cell) => `${cell.text} ${cell.below}`)]))]));

@@ -153,12 +153,12 @@ async function translateOne(side, signal) {
   busy("writing …");
   paint();
   await listen("/v1/stream", { run: side.run.name, text: state.text, search: search(side.run) }, signal, (name, told) => {
-    if (name === "piece") {
+    if (name === "tokens") {
       const sentence = row(told.sentence);
-      if (!sentence.complete) Object.assign(sentence, { text: sentence.text + told.text, likely: told.likely });
+      if (!sentence.complete) Object.assign(sentence, { text: sentence.text + told.text, likely: told.tentative_text });
     } else if (name === "sentence") {
-      const best = told.best[0];
-      Object.assign(row(told.sentence), { source: told.source, text: best.text, likely: "", complete: true, score: best.score, pieces: best.tokens.length, whole: best.whole, finished: best.finished });
+      const best = told.hypotheses[0];
+      Object.assign(row(told.sentence), { source: told.source, text: best.text, likely: "", complete: true, score: best.score, pieces: best.tokens.length, truncatedSource: best.truncated_source, finished: best.finished });
       if (told.sentence === state.sentence) look(side, signal);
     } else if (name === "done") {
       side.complete = true;
@@ -209,7 +209,7 @@ async function look(side, signal = writing.signal) {
     looks.set(key, answer);
     if (looks.size > KEPT) looks.delete(looks.keys().next().value);
     if (side.asked !== key || signal.aborted) return;
-    Object.assign(side, { seen: answer.seen, forced: answer.forced, busy: false });
+    Object.assign(side, { seen: answer.inspection, forced: answer.forced_tokens, busy: false });
     if (prefix) adopt(sentence, answer);
   } catch (error) {
     if (signal.aborted || side.asked !== key) {
@@ -224,8 +224,8 @@ async function look(side, signal = writing.signal) {
 }
 
 /** A sentence whose beginning was forced is shown as it then became. */
-function adopt(sentence, { seen, forced }) {
-  const begun = joined(seen.steps.slice(0, forced).map((step) => step.piece));
+function adopt(sentence, { inspection: seen, forced_tokens: forced }) {
+  const begun = joined(seen.steps.slice(0, forced).map((step) => step.token));
   sentence.own ??= { text: sentence.text, score: sentence.score, pieces: sentence.pieces };
   Object.assign(sentence, { text: seen.target.text, score: seen.score, pieces: seen.steps.length, forced: true, begun: seen.target.text.startsWith(begun) ? begun : "" });
 }
@@ -310,7 +310,7 @@ function showOwn() {
   byId("yours").hidden = !sides.some((side) => side.sentences[state.sentence]?.complete);
   const opinions = sides.map((side) => {
     const [sentence, { seen }] = [side.sentences[state.sentence], side];
-    if (!state.own.trim() || !seen || seen.found || !sentence) return "";
+    if (!state.own.trim() || !seen || seen.from_search || !sentence) return "";
     const found = sentence.own ?? sentence; // what the run had written before it was told how to begin
     const near = Math.abs(seen.score - found.score) < 1e-3 * Math.max(1, Math.abs(found.score));
     const better = seen.target.text === found.text ? "the run's own" : near ? "as likely as the run's own" : seen.score > found.score ? "likelier than the run's own" : "less likely than the run's own";

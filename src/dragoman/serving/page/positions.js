@@ -6,8 +6,8 @@ import { cells, framed, picture, round } from "./svg.js";
 export const ofSentence = false;
 
 const WAYS = {
-  added: "added to the embeddings", turned: "queries and keys are turned by it",
-  distances: "a vector for each distance, added to keys", bias: "added to the scores of attention",
+  additive: "added to the embeddings", rotary: "queries and keys are turned by it",
+  relative_keys: "a vector for each distance, added to keys", bias: "added to the scores of attention",
 };
 const SIDE = 320;
 const MOST = 128; // columns of a map that are drawn
@@ -31,15 +31,15 @@ export async function show(place, { sides, get }) {
 }
 
 function positions(one, run) {
-  const of = one.way === "distances" ? "distance" : "place";
+  const of = one.mechanism === "relative_keys" ? "distance" : "place";
   const maps = one.bias
     ? one.bias.slice(0, HEADS).map((bias, n) => [`head ${n + 1}: query by key`, bias])
     : [[`a row for each ${of}, a column for each dimension`, one.encoding], [`how alike they are: cosine of ${of} and ${of}`, one.similarity]];
   const across = Math.min(2, maps.length);
-  const svg = picture(across * (SIDE + 28) - 20, Math.ceil(maps.length / across) * (SIDE + 54), `${one.name} positions`, `${WAYS[one.way]}, ${one.labels.length} of them`);
+  const svg = picture(across * (SIDE + 28) - 20, Math.ceil(maps.length / across) * (SIDE + 54), `${one.name} positions`, `${WAYS[one.mechanism]}, ${one.labels.length} of them`);
   maps.forEach(([label, values], n) => svg.append(map(label, values, one.labels, 2 + (n % across) * (SIDE + 28), 26 + Math.floor(n / across) * (SIDE + 54))));
   const where = one.paths.length === 1 ? one.paths[0] : `${one.paths[0]} and ${one.paths.length - 1} alike`;
-  return framed(`${one.name} positions`, `${WAYS[one.way]}; ${where}. Blue above zero, orange below; the strongest colour is the largest value of its map.`, svg, `positions-${run}-${one.name}`, () => one);
+  return framed(`${one.name} positions`, `${WAYS[one.mechanism]}; ${where}. Blue above zero, orange below; the strongest colour is the largest value of its map.`, svg, `positions-${run}-${one.name}`, () => one);
 }
 
 function map(label, values, labels, x, y) {

@@ -28,7 +28,7 @@ function one(side, { state, sides, force }) {
   }
   const take = (at, token) => {
     afterwards = { number: side.number, at };
-    force(side, [...seen.steps.slice(0, at).map((step) => step.token), token]);
+    force(side, [...seen.steps.slice(0, at).map((step) => step.token_id), token]);
   };
   const line = make("div", { class: "chips", lang: side.run.target, dir: direction(side.run.target), role: "group", "aria-label": "Pieces of the translation" });
   seen.steps.forEach((step, at) => line.append(chip(step, at, at < side.forced, () => choices(line, side, at, take))));
@@ -42,13 +42,13 @@ function one(side, { state, sides, force }) {
   const svg = alternatives(seen);
   svg.addEventListener("click", (event) => {
     const [rank, at] = (event.target.closest("[data-place]")?.dataset.place ?? "").split(",").map(Number);
-    if (at >= 0) take(at, seen.steps[at].alternatives[rank].token);
+    if (at >= 0) take(at, seen.steps[at].alternatives[rank].token_id);
   });
   box.append(
     make("p", { class: "quiet" }, "Choose a piece to see what else was likely; choose another one, and the rest is translated again from there."),
     line, about,
     framed("The likeliest pieces at every place", "What was chosen is marked. Probabilities are those before any rule of a search.", svg, `alternatives-${side.run.name}`, () => seen.steps,
-      [table(["place", "piece", "probability", "rank", "entropy in bits", "alternatives"], () => seen.steps.map((step, n) => [n + 1, step.piece, chance(step.probability), step.rank, figure(step.entropy), step.alternatives.map((other) => `${other.piece} ${chance(other.probability)}`).join(", ")]))]));
+      [table(["place", "piece", "probability", "rank", "entropy in bits", "alternatives"], () => seen.steps.map((step, n) => [n + 1, step.token, chance(step.probability), step.rank, figure(step.entropy), step.alternatives.map((other) => `${other.token} ${chance(other.probability)}`).join(", ")]))]));
   return box;
 }
 
@@ -60,10 +60,10 @@ const own = (side, force) => make("button", { type: "button", click: () => {
 
 /** A piece with a bar as wide as it was likely; what was unlikely stands out. */
 function chip(step, at, forced, click) {
-  const text = make("span", { class: "piece", dir: step.piece.startsWith("<") ? "ltr" : null }, plain(step.piece));
+  const text = make("span", { class: "piece", dir: step.token.startsWith("<") ? "ltr" : null }, plain(step.token));
   const button = make("button", {
-    type: "button", class: `chip${begins(step.piece) ? " begins" : ""}${forced ? " forced" : ""}`, "data-at": at, "aria-haspopup": "dialog",
-    "aria-label": `${plain(step.piece)}, ${chance(step.probability)}${forced ? ", forced" : ""}`, click,
+    type: "button", class: `chip${begins(step.token) ? " begins" : ""}${forced ? " forced" : ""}`, "data-at": at, "aria-haspopup": "dialog",
+    "aria-label": `${plain(step.token)}, ${chance(step.probability)}${forced ? ", forced" : ""}`, click,
   }, text, make("span", { class: "bar" }), make("span", { class: "figures" }, chance(step.probability)));
   button.style.setProperty("--share", step.probability);
   return button;
@@ -74,9 +74,9 @@ function choices(line, side, at, take) {
   document.querySelector(".choices")?.remove();
   const step = side.seen.steps[at];
   const owner = line.children[at];
-  const known = step.alternatives.some((other) => other.token === step.token);
-  const listed = known ? step.alternatives : [...step.alternatives, { piece: step.piece, token: step.token, probability: step.probability }];
-  const box = make("div", { class: "choices", role: "dialog", "aria-label": `What else was likely instead of ${plain(step.piece)}` });
+  const known = step.alternatives.some((other) => other.token_id === step.token_id);
+  const listed = known ? step.alternatives : [...step.alternatives, { token: step.token, token_id: step.token_id, probability: step.probability }];
+  const box = make("div", { class: "choices", role: "dialog", "aria-label": `What else was likely instead of ${plain(step.token)}` });
   const close = (focus) => {
     box.remove();
     document.removeEventListener("pointerdown", outside);
@@ -84,9 +84,9 @@ function choices(line, side, at, take) {
   };
   const outside = (event) => box.contains(event.target) || owner.contains(event.target) || close(false);
   box.append(...listed.map((other) => {
-    const own = other.token === step.token;
-    const button = make("button", { type: "button", class: "option", "aria-pressed": String(own), click: () => { close(true); if (!own) take(at, other.token); } },
-      make("span", { class: "piece", lang: side.run.target, dir: "auto" }, plain(other.piece)), make("span", { class: "bar" }), make("span", { class: "figures" }, chance(other.probability)));
+    const own = other.token_id === step.token_id;
+    const button = make("button", { type: "button", class: "option", "aria-pressed": String(own), click: () => { close(true); if (!own) take(at, other.token_id); } },
+      make("span", { class: "piece", lang: side.run.target, dir: "auto" }, plain(other.token)), make("span", { class: "bar" }), make("span", { class: "figures" }, chance(other.probability)));
     button.style.setProperty("--share", other.probability);
     return button;
   }));
@@ -110,8 +110,8 @@ function alternatives({ steps }) {
     name: String(rank + 1),
     cells: steps.map((step) => {
       const other = step.alternatives[rank];
-      return { text: plain(other.piece), share: other.probability, below: chance(other.probability), chosen: other.token === step.token, told: `${other.piece}: ${chance(other.probability)}` };
+      return { text: plain(other.token), share: other.probability, below: chance(other.probability), chosen: other.token_id === step.token_id, told: `${other.token}: ${chance(other.probability)}` };
     }),
   }));
-  return grid("The likeliest pieces at every place", steps.map((_, n) => n + 1), rows, steps.map((step) => `${plain(step.piece)} ${chance(step.probability)}`).join(", "));
+  return grid("The likeliest pieces at every place", steps.map((_, n) => n + 1), rows, steps.map((step) => `${plain(step.token)} ${chance(step.probability)}`).join(", "));
 }

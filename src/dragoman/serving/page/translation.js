@@ -47,6 +47,6 @@ function summary(sentence, many) {
   const parts = [`log p ${figure(sentence.score)}`, `${percent(Math.exp(sentence.score / sentence.pieces))} a piece`];
   if (sentence.forced) parts.push("its beginning is forced");
   if (sentence.finished === false) parts.push("cut off at the length limit");
-  if (sentence.whole === false) parts.push("only the beginning of the source was read");
+  if (sentence.truncatedSource) parts.push("only the beginning of the source was read");
   return (many ? "chosen sentence: " : "") + parts.join(" · ");
 }

@@ -10,7 +10,7 @@ const TALL = 36;
 const DOWN = 44;
 const BETWEEN = 34;
 const TOP = 30;
-const FATES = { kept: "kept: it goes on", finished: "finished: it wrote the end", pruned: "pruned: others were better", cut: "cut off by the length limit" };
+const FATES = { kept: "kept: it goes on", finished: "finished: it wrote the end", pruned: "pruned: others were better", truncated: "cut off by the length limit" };
 const TICK = 900; // milliseconds of a step that is played
 
 let playing = null;
@@ -72,7 +72,7 @@ const brief = (score) => score.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-
 /** The end of a text, where hypotheses differ. */
 const tail = (text, most = 60) => (text.length <= most ? text : `… ${text.slice(text.indexOf(" ", text.length - most) + 1 || -most)}`);
 
-const reason = ({ seen }) => (!seen ? "Looking …" : seen.found ? "This search does not go step by step, so there is no tree of it." : "The whole translation was given, so that there was nothing to search for.");
+const reason = ({ seen }) => (!seen ? "Looking …" : seen.from_search ? "This search does not go step by step, so there is no tree of it." : "The whole translation was given, so that there was nothing to search for.");
 
 const legend = () => make("ul", { class: "legend" }, Object.entries(FATES).map(([fate, text]) => make("li", { class: fate }, text)));
 
@@ -82,7 +82,7 @@ class Tree {
     this.nodes = nodes;
     this.all = nodes.slice(1);
     this.best = new Set();
-    for (let node = this.all.find((one) => one.rank === 1); node && node.number; node = nodes[node.parent]) this.best.add(node.number);
+    for (let node = this.all.find((one) => one.rank === 1); node && node.index; node = nodes[node.parent]) this.best.add(node.index);
     this.now = 0;
     this.chosen = null;
     this.svg = this.drawn(side);
@@ -100,13 +100,13 @@ class Tree {
     for (const node of this.all) this.columns.set(node.step, [...(this.columns.get(node.step) ?? []), node]);
     this.place = new Map([[0, [4, TOP]]]);
     for (const [step, some] of this.columns) {
-      some.sort((a, b) => b.score - a.score).forEach((node, n) => this.place.set(node.number, [this.across(step), TOP + DOWN * n]));
+      some.sort((a, b) => b.score - a.score).forEach((node, n) => this.place.set(node.index, [this.across(step), TOP + DOWN * n]));
     }
     const tallest = Math.max(...[...this.columns.values()].map((some) => some.length));
-    const words = joined([...this.best].reverse().map((number) => this.nodes[number].piece));
+    const words = joined([...this.best].reverse().map((number) => this.nodes[number].token));
     const svg = picture(this.across(this.columns.size + 1), TOP + DOWN * tallest + 4, "The beam, step by step", `${this.all.length} hypotheses in ${this.columns.size} steps; the best: ${words}`);
     this.steps = [...this.columns.keys()].map((step) => draw("text", { x: this.across(step), y: 18, class: "faint", "data-step": step }, String(step)));
-    const order = [...this.all].sort((a, b) => this.best.has(a.number) - this.best.has(b.number));
+    const order = [...this.all].sort((a, b) => this.best.has(a.index) - this.best.has(b.index));
     this.edges = order.map((node) => this.edge(node));
     this.boxes = this.all.map((node) => this.box(node));
     svg.append(...this.steps, draw("g", {}, this.edges), draw("circle", { cx: 14, cy: TOP + TALL / 2, r: 5, class: "root" }), draw("g", {}, this.boxes));
@@ -119,40 +119,40 @@ class Tree {
   }
 
   label(node) {
-    return (node.rank ? `${node.rank}. ` : "") + plain(node.piece);
+    return (node.rank ? `${node.rank}. ` : "") + plain(node.token);
   }
 
   edge(node) {
     const [x, y] = this.place.get(node.parent);
-    const [to, down] = this.place.get(node.number);
+    const [to, down] = this.place.get(node.index);
     const from = node.parent ? x + this.wide : 20;
     const [middle, top, bottom] = [(from + to) / 2, y + TALL / 2, down + TALL / 2];
-    return draw("path", { d: `M${round(from)} ${top}C${round(middle)} ${top} ${round(middle)} ${bottom} ${round(to)} ${bottom}`, class: this.best.has(node.number) ? "edge way" : "edge", "data-step": node.step, "data-edge": node.number });
+    return draw("path", { d: `M${round(from)} ${top}C${round(middle)} ${top} ${round(middle)} ${bottom} ${round(to)} ${bottom}`, class: this.best.has(node.index) ? "edge way" : "edge", "data-step": node.step, "data-edge": node.index });
   }
 
   box(node) {
-    const [x, y] = this.place.get(node.number);
+    const [x, y] = this.place.get(node.index);
     const size = { x: round(x), y, width: round(this.wide), height: TALL, rx: 6 };
-    const own = this.best.has(node.number);
-    return draw("g", { class: `node ${node.fate}${own ? " best" : ""}`, "data-step": node.step, "data-node": node.number },
+    const own = this.best.has(node.index);
+    return draw("g", { class: `node ${node.status}${own ? " best" : ""}`, "data-step": node.step, "data-node": node.index },
       draw("title", {}, this.say(node)),
       draw("rect", { ...size, class: "ground" }), draw("rect", { ...size, class: "shape" }),
       draw("text", { x: round(x + 9), y: y + 15, class: own ? "bold" : null }, short(this.label(node), 14)),
-      draw("text", { x: round(x + 9), y: y + 29, class: "number" }, `${brief(node.score)} → ${brief(node.normalised)}`));
+      draw("text", { x: round(x + 9), y: y + 29, class: "number" }, `${brief(node.score)} → ${brief(node.normalized_score)}`));
   }
 
   path(node) {
     const found = [];
-    for (let one = node; one.number; one = this.nodes[one.parent]) found.unshift(one);
+    for (let one = node; one.index; one = this.nodes[one.parent]) found.unshift(one);
     return found;
   }
 
   text(node) {
-    return this.path(node).map((one) => one.piece).join("").replace(/▁/g, " ").trim();
+    return this.path(node).map((one) => one.token).join("").replace(/▁/g, " ").trim();
   }
 
   say(node) {
-    return `${this.text(node)}: ${FATES[node.fate]}; log p ${figure(node.score)}, normalised ${figure(node.normalised)}, p of this piece ${chance(Math.exp(node.log_probability))}`;
+    return `${this.text(node)}: ${FATES[node.status]}; log p ${figure(node.score)}, normalised ${figure(node.normalized_score)}, p of this piece ${chance(Math.exp(node.log_probability))}`;
   }
 
   /** All up to a step; what comes later is not known yet. */
@@ -164,7 +164,7 @@ class Tree {
       one.classList.toggle("now", own === step);
     }
     const some = this.columns.get(this.now);
-    this.choose(some.find((node) => this.best.has(node.number)) ?? some[0]);
+    this.choose(some.find((node) => this.best.has(node.index)) ?? some[0]);
     const wide = this.scroll.clientWidth;
     const scale = this.svg.getBoundingClientRect().width / this.svg.viewBox.baseVal.width || 1;
     if (scroll && wide) this.scroll.scrollLeft = (this.across(this.now) + this.wide + 20) * scale - wide;
@@ -172,9 +172,9 @@ class Tree {
 
   choose(node) {
     this.chosen = node;
-    const way = new Set(this.path(node).map((one) => String(one.number)));
+    const way = new Set(this.path(node).map((one) => String(one.index)));
     for (const edge of this.edges) edge.classList.toggle("aimed", way.has(edge.dataset.edge));
-    for (const box of this.boxes) box.classList.toggle("aimed", box.dataset.node === String(node.number));
+    for (const box of this.boxes) box.classList.toggle("aimed", box.dataset.node === String(node.index));
     this.tell();
   }
 
@@ -182,15 +182,15 @@ class Tree {
   tell() {
     const { step } = this.chosen;
     const some = this.columns.get(step);
-    const row = (node) => make("tr", { class: `${node.fate}${node === this.chosen ? " aimed" : ""}`, click: () => this.choose(node) },
-      make("td", { class: "mark" }, make("span", { class: "dot" }), make("span", { class: "unseen" }, node.fate)),
+    const row = (node) => make("tr", { class: `${node.status}${node === this.chosen ? " aimed" : ""}`, click: () => this.choose(node) },
+      make("td", { class: "mark" }, make("span", { class: "dot" }), make("span", { class: "unseen" }, node.status)),
       make("th", { scope: "row", dir: "auto" }, tail(this.text(node))),
-      make("td", {}, brief(node.score)), make("td", {}, brief(node.normalised)));
+      make("td", {}, brief(node.score)), make("td", {}, brief(node.normalized_score)));
     const head = make("tr", {}, make("th", { scope: "col" }, make("span", { class: "unseen" }, "fate")), make("th", { scope: "col" }, `step ${step}`), make("th", { scope: "col" }, "log p"), make("th", { scope: "col" }, "normalised"));
     const rank = this.chosen.rank ? `, number ${this.chosen.rank} of what was given back` : "";
     this.panel.replaceChildren(
       make("p", {}, make("b", { dir: "auto" }, this.text(this.chosen)), make("br"), make("span", { class: "quiet figures" },
-        `${FATES[this.chosen.fate]}${rank}; log p ${figure(this.chosen.score)}, after normalisation ${figure(this.chosen.normalised)}; p of its last piece ${chance(Math.exp(this.chosen.log_probability))}`)),
+        `${FATES[this.chosen.status]}${rank}; log p ${figure(this.chosen.score)}, after normalisation ${figure(this.chosen.normalized_score)}; p of its last piece ${chance(Math.exp(this.chosen.log_probability))}`)),
       make("div", { class: "scroll" }, make("table", { class: "figures" }, make("thead", {}, head), make("tbody", {}, some.map(row)))));
   }
 

@@ -36,11 +36,11 @@ function units(pieces, words, wordOfPiece, unit) {
 /** The rows and columns of an attention; pieces where it is not plain which words they belong to. */
 export function axes(seen, looks, unit) {
   const { source, target } = seen;
-  const given = target && { words: target.words, wordOfPiece: [-1, ...target.word_of_piece.slice(0, -1)] };
+  const given = target && { words: target.words, wordOfPiece: [-1, ...target.word_ids.slice(0, -1)] };
   const sides = {
-    cross: [target && { words: target.words, wordOfPiece: target.word_of_piece }, source && { words: source.words, wordOfPiece: source.word_of_piece }],
-    encoder: [source && { words: source.words, wordOfPiece: source.word_of_piece }, source && { words: source.words, wordOfPiece: source.word_of_piece }],
-    decoder: [target && { words: target.words, wordOfPiece: target.word_of_piece }, given],
+    cross: [target && { words: target.words, wordOfPiece: target.word_ids }, source && { words: source.words, wordOfPiece: source.word_ids }],
+    encoder: [source && { words: source.words, wordOfPiece: source.word_ids }, source && { words: source.words, wordOfPiece: source.word_ids }],
+    decoder: [target && { words: target.words, wordOfPiece: target.word_ids }, given],
   }[looks.kind];
   return [looks.queries, looks.keys].map((pieces, n) => {
     const side = sides[n];
