@@ -5,8 +5,8 @@
 Trains every system that can learn from sentence pairs, `--parallel` at a time with `--threads` threads each, and
 evaluates it on the 500 held-out test sentences. A training is `dragoman train` (or `dragoman quickstart` with
 `--quickstart`) in a process of its own with `--device cpu`; it ends after `--minutes`, and is killed two minutes later.
-`NAME@SETTING=VALUE@…` in `--systems` trains a variant: `luong@system.settings.encoder_direction=both`. Settings after `--` are
-passed on to every training.
+`NAME@SETTING=VALUE@…` in `--systems` trains a variant: `luong@system.settings.encoder_direction=both`. Settings after
+`--` are passed on to every training.
 
 FOLDER receives one JSON file for each system, the logs, and `results.json` with all of them.
 """

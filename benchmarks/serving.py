@@ -22,7 +22,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import dragoman
-from dragoman.run.translation_speed import validation_texts
+from translation_speed import validation_texts
 
 
 @dataclass

@@ -148,32 +148,6 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
     assert "did you mean 'bleu'" in sentence(dragoman(*tune[:-1], "blue"))
 
 
-def test_speeds_of_a_run(dragoman: Dragoman, runs: Path) -> None:
-    quick = ["--device", "cpu", "--seconds", 0]
-    answer = dragoman("bench", "translate", runs / "there", "--batches", "1,2", "--beams", "1,2", *quick, "--json")
-    assert answer.code == 0, answer.err
-    speeds = json.loads(answer.out)["speeds"]
-    assert [(one["beam"], one["batch"]) for one in speeds] == [(1, 1), (1, 2), (2, 1), (2, 2)]
-    for one in speeds:
-        assert one["tokens_per_second"] >= one["sentences_per_second"] > 0
-        assert one["first_token"] > 0
-        assert sum(one["shares"].values()) == pytest.approx(1)
-        assert all(0 < share < 1 for share in one["shares"].values())
-        assert one["peak_memory"] > 2**20
-    table = dragoman("bench", "translate", runs / "there", runs / "some.en", "--batches", 4, *quick)
-    for word in ("tokens/s", "first token", "encoder", "decoder", "vocabulary", "search", "GiB"):
-        assert word in table.out
-    assert "measuring batches of 4 with a beam of 3" in table.err
-
-
-def test_speeds_that_cannot_be_measured(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
-    (tmp_path / "nothing").write_text("\n\n", encoding="utf-8")
-    measure = ["bench", "translate", runs / "there", "--device", "cpu"]
-    assert "whole numbers of at least 1" in sentence(dragoman(*measure, "--batches", "1,x"))
-    assert "whole numbers of at least 1" in sentence(dragoman(*measure, "--beams", "0"))
-    assert "there is nothing to translate" in sentence(dragoman(*measure, tmp_path / "nothing"))
-
-
 @pytest.mark.parametrize(
     ("more", "expected"),
     [

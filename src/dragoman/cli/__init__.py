@@ -12,7 +12,6 @@ import typer
 
 from dragoman import __version__
 from dragoman.cli import (
-    bench,
     compare,
     diagnose,
     evaluate,
@@ -80,7 +79,6 @@ for command in (
     app.command()(with_common_options(command))
 app.command("import")(with_common_options(import_.import_))
 app.add_typer(show.app, name="show")
-app.add_typer(bench.app, name="bench")
 
 
 def main() -> None:
