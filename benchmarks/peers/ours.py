@@ -60,8 +60,8 @@ def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens
         TokenStore(store),
         tokens,
         seed=1,
-        row_length=objective.row_length,
-        packed_lengths=objective.packed_lengths if packed else None,
+        rows=objective.row_format,
+        packed=packed,
         pad_to_multiples=(32, 4) if gpu else (1, 1),
     )
     stream = prefetch(iterate_steps(batches, DataPosition(), 1, pinned=gpu), depth=4)

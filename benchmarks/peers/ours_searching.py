@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from dragoman import checkpoint
-from dragoman.data.padding import pad_rows
+from dragoman.data.batch_arrays import pad_rows
 from dragoman.interop.huggingface import read_checkpoint
 from dragoman.memory import keep_freed_memory
 from dragoman.parts.bfloat16 import to_bfloat16

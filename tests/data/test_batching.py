@@ -13,7 +13,16 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from dragoman.data import IGNORE_INDEX, Batches, BatchRow, DataPosition, TokenStore, batch_by_length, prefetch
+from dragoman.data import (
+    IGNORE_INDEX,
+    Batches,
+    BatchRow,
+    DataPosition,
+    RowFormat,
+    TokenStore,
+    batch_by_length,
+    prefetch,
+)
 from dragoman.data.epoch_order import EpochOrder
 from dragoman.errors import UserError
 from dragoman.text import Framing
@@ -58,7 +67,7 @@ def test_the_framing_is_the_tokenizers(store_of: StoreOf) -> None:
         store_of([[5], [6, 7]], [[8], [9]]),
         100,
         0,
-        framing=Framing(99, 98, 97, source_prefix=(96,), source_suffix=(97, 95)),
+        rows=RowFormat(Framing(99, 98, 97, source_prefix=(96,), source_suffix=(97, 95))),
     )
     batch = batches.build_batch(np.array([0, 1]), epoch=0)
     assert batch.source.tolist() == [[96, 5, 97, 95, 99], [96, 6, 7, 97, 95]]
@@ -154,7 +163,7 @@ def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> 
         return BatchRow(ids[random.random(len(ids)) < 0.5], ids, sentence_label=index)
 
     store = store_of([range(10, 60), range(60, 99)], [range(10, 60), range(60, 99)])
-    batches = Batches(store, 200, seed=0, build_row=drop)
+    batches = Batches(store, 200, seed=0, rows=RowFormat(make_row=drop))
     one, again, later = (batches.build_batch(np.array([0, 1]), epoch) for epoch in (0, 0, 1))
     assert torch.equal(one.source, again.source)
     assert one.source.tolist() != later.source.tolist()
@@ -165,7 +174,7 @@ def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> 
     assert one.source_lengths.tolist() == [(row != 0).sum() for row in one.source]
     assert one.sentence_labels is not None
     assert one.sentence_labels.tolist() == [0, 1]
-    copies = Batches(store, 200, seed=0, build_row=drop, distinct_epochs=3)
+    copies = Batches(store, 200, seed=0, rows=RowFormat(make_row=drop, repeat_after_epochs=3))
     assert torch.equal(copies.build_batch(np.array([0]), 3).source, copies.build_batch(np.array([0]), 0).source)
     assert copies.build_batch(np.array([0]), 2).source.tolist() != copies.build_batch(np.array([0]), 0).source.tolist()
 
@@ -175,9 +184,8 @@ def test_answers_that_are_aligned_are_counted_where_they_are_asked(store_of: Sto
         ids = store.source(index)
         return BatchRow(ids, np.where(ids % 2, ids, 0), token_type_ids=ids % 3)
 
-    batch = Batches(store_of([[5, 6, 7], [9]]), 200, 0, build_row=answers, aligned=True).build_batch(
-        np.array([0, 1]), 0
-    )
+    rows = RowFormat(make_row=answers, labels_source=True)
+    batch = Batches(store_of([[5, 6, 7], [9]]), 200, 0, rows=rows).build_batch(np.array([0, 1]), 0)
     assert batch.target.shape == (2, 0)
     assert batch.label_positions is not None
     assert batch.label_positions.tolist() == [0, 2, 3]  # places in the two rows of three
@@ -189,7 +197,7 @@ def test_answers_that_are_aligned_are_counted_where_they_are_asked(store_of: Sto
 
 
 def test_a_pair_beyond_the_budget_is_told_at_once(store_of: StoreOf) -> None:
-    with pytest.raises(UserError, match="has 12 tokens with start and end, but a batch may hold 11 tokens: raise"):
+    with pytest.raises(UserError, match="has 12 tokens with BOS and EOS, but a batch has at most 11: raise"):
         Batches(of_lengths(store_of, [(3, 11)]), max_tokens=11, seed=0)
     with pytest.raises(UserError, match="must be at least 1"):
         Batches(of_lengths(store_of, [(3, 3)]), max_tokens=11, seed=0, window=0)
@@ -198,7 +206,7 @@ def test_a_pair_beyond_the_budget_is_told_at_once(store_of: StoreOf) -> None:
 @pytest.mark.parametrize("position", [DataPosition(0, 1, 0), DataPosition(0, 0, 5)])
 def test_a_position_of_other_data_is_refused(store_of: StoreOf, position: DataPosition) -> None:
     batches = Batches(of_lengths(store_of, [(1, 1)] * 6), max_tokens=6, seed=0)
-    with pytest.raises(UserError, match="the data has no Position"):
+    with pytest.raises(UserError, match="the data has no DataPosition"):
         next(batches.iterate_from(position))
 
 

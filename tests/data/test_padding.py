@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from dragoman.data.padding import pad_rows
+from dragoman.data.batch_arrays import pad_rows
 
 
 def test_ids_stand_before_their_padding() -> None:

@@ -49,9 +49,7 @@ def model_of(variant: str, objective: str = "", **more: object) -> Model:
 
 
 def objective_of(name: str, model: Model) -> Objective:
-    return build_objective(
-        name, TaskContext(model, tokenizer(), tokenizer(), model.spec.default_framing, 0.1), {}
-    )
+    return build_objective(name, TaskContext(model, tokenizer(), tokenizer(), model.spec.default_framing, 0.1), {})
 
 
 def cases() -> list[tuple[str, str]]:
@@ -124,10 +122,7 @@ def batches(data: TokenStore, objective: Objective, **settings: Any) -> Batches:
         data,
         500,
         seed=0,
-        framing=objective.task.framing,
-        build_row=objective.make_row,
-        aligned=objective.aligned,
-        row_length=objective.row_length,
+        rows=objective.row_format.for_validation(),
         **settings,
     )
 
@@ -171,7 +166,7 @@ def test_packed_and_padded_rows_teach_the_same(variant: str, name: str, tmp_path
     objective = objective_of(name, model)
     data = store(tmp_path, objective)
     pairs = np.arange(3, 21)
-    packed = batches(data, objective, sizes=objective.packed_lengths).build_batch(pairs, 0)
+    packed = batches(data, objective, packed=True).build_batch(pairs, 0)
     padded = batches(data, objective).build_batch(pairs, 0)
     assert packed.max_lengths is not None
     assert len(packed.source) == len(packed.target) == 1
@@ -221,7 +216,7 @@ def test_a_learner_compiles_once(variant: str, name: str, tmp_path: Path) -> Non
     torch._dynamo.reset()
     learner = LossModule(model, objective)
     compiled = torch.compile(learner, fullgraph=True, dynamic=False, backend=count)
-    data = batches(store(tmp_path, objective), objective, sizes=objective.packed_lengths)
+    data = batches(store(tmp_path, objective), objective, packed=True)
     for step, number in enumerate((0, 7, 15), 1):
         batch = exact(data.build_batch(np.arange(number, number + 8 + step), 0))
         torch.manual_seed(step)
@@ -261,7 +256,7 @@ def test_rows_that_fill_up_a_shape_teach_nothing(
     data = store(tmp_path, objective)
     pairs = np.arange(3, 21)
     plain = batches(data, objective).build_batch(pairs, 0)
-    filled = batches(data, objective, multiples=(16, 8)).build_batch(pairs, 0)
+    filled = batches(data, objective, pad_to_multiples=(16, 8)).build_batch(pairs, 0)
     assert len(filled.source) == 32
     assert_same(learned(model, objective, filled), learned(model, objective, plain))
 

@@ -45,12 +45,8 @@ def batches_of(objective: Objective, store: TokenStore, packed: bool) -> Batches
         store,
         TOKENS,
         seed=1,
-        framing=objective.task.framing,
-        build_row=objective.make_row,
-        aligned=objective.aligned,
-        row_length=objective.row_length,
-        packed_lengths=objective.packed_lengths if packed else None,
-        subword_samplers=objective.segmenters,
+        rows=objective.row_format,
+        packed=packed,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -58,11 +59,7 @@ def batches(objective: Objective, store: TokenStore, tokens: int = 400) -> Batch
         store,
         tokens,
         seed=0,
-        framing=objective.task.framing,
-        build_row=objective.make_row,
-        aligned=objective.aligned,
-        row_length=objective.row_length,
-        distinct_epochs=objective.repeat_after_epochs,
+        rows=replace(objective.row_format, doubled=False, segmenters=(None, None)),
     )
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dragoman.config import TrainingConfig, from_yaml, override_settings
 from dragoman.data import Batch, Batches, EncodedPair, SentencePair, TokenStore, write_store
-from dragoman.data.halving import halve_batch
+from dragoman.data.batch_arrays import halve_batch
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.objectives import Objective, TaskContext, build_objective
@@ -72,12 +72,8 @@ def batches_of(store: TokenStore, objective: Objective, packed: bool = False, **
         store,
         600,
         seed=0,
-        framing=objective.task.framing,
-        build_row=objective.make_row,
-        aligned=objective.aligned,
-        row_length=objective.row_length,
-        packed_lengths=objective.packed_lengths if packed else None,
-        doubled=objective.doubled,
+        rows=objective.row_format,
+        packed=packed,
         **more,
     )
 
@@ -127,7 +123,7 @@ def test_two_halves_teach_what_the_whole_teaches(
     objective = objective_of(name, model, **learns)
     if layout == "packed" and not objective.supports_packing:
         pytest.skip("cannot be packed")
-    more = {"multiples": (8, 4)} if layout == "filled" else {}
+    more = {"pad_to_multiples": (8, 4)} if layout == "filled" else {}
     whole = batches_of(data_for(tmp_path, objective), objective, layout == "packed", **more).build_batch(
         np.arange(3, 22), 0
     )
@@ -154,7 +150,7 @@ def test_halves_of_a_packed_batch_are_narrower_and_alike(tmp_path: Path) -> None
 
 def test_a_single_pair_has_no_halves(tmp_path: Path) -> None:
     objective = objective_of("translation", model_of("transformer"))
-    with pytest.raises(ValueError, match="single pair"):
+    with pytest.raises(ValueError, match="one pair cannot be halved"):
         halve_batch(batches_of(data_for(tmp_path, objective), objective).build_batch(np.array([3]), 0))
 
 

@@ -287,7 +287,7 @@ def test_a_compiled_step_takes_as_many_shapes_as_come(store: TokenStore, monkeyp
     with torch._dynamo.config.patch(recompile_limit=2):  # a smaller one, since each takes its time
         stepper = stepper_of(model, objective, compiles=True)
         for number in range(1, 5):
-            batches = Batches(store, 200 * number, seed=0, packed_lengths=objective.packed_lengths)
+            batches = Batches(store, 200 * number, seed=0, rows=objective.row_format, packed=True)
             step(stepper, number, batches.build_batch(np.arange(number, number + 4), 0))
     assert int(stepper.skipped_steps) == 0
     assert stepper.loss_sums[0] > 0

@@ -1,7 +1,7 @@
 """From text files to batches: corpora, preflight, token store, batches. Torch is imported when a batch is built."""
 
 from dragoman.data.batch import IGNORE_INDEX, Batch, BatchRow, RowBuilder, SubwordSamplers
-from dragoman.data.batching import Batches, DataPosition, batch_by_length
+from dragoman.data.batching import Batches, DataPosition, RowFormat, batch_by_length, longer_side
 from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.data_formats import DATA_FORMATS, DataFormat, EncodedPair, Encoding, detect_data_format
 from dragoman.data.epoch_order import EpochOrder, draws_per_corpus
@@ -31,6 +31,7 @@ __all__ = [
     "MemoryEstimate",
     "Preflight",
     "RowBuilder",
+    "RowFormat",
     "SentencePair",
     "SubwordSamplers",
     "TokenStore",
@@ -38,6 +39,7 @@ __all__ = [
     "choose_holdout",
     "detect_data_format",
     "draws_per_corpus",
+    "longer_side",
     "prefetch",
     "write_shards",
     "write_store",

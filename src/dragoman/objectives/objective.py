@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.data import IGNORE_INDEX, Batch, BatchRow, RowBuilder, SubwordSamplers
+from dragoman.data import IGNORE_INDEX, Batch, BatchRow, RowBuilder, RowFormat, SubwordSamplers
 from dragoman.errors import UserError
 from dragoman.models import Model, Usage
 from dragoman.models.usage import TRANSLATE
@@ -105,6 +105,20 @@ class Objective:
             return self.row_length(source, target), 0 * target
         framing = self.task.framing
         return source + len(framing.source_prefix) + len(framing.source_suffix), target + 1
+
+    @property
+    def row_format(self) -> RowFormat:
+        """How rows of a batch are built from the pairs of a store."""
+        return RowFormat(
+            self.task.framing,
+            self.make_row,
+            self.aligned,
+            self.row_length,
+            self.packed_lengths,
+            self.repeat_after_epochs,
+            self.doubled,
+            self.segmenters,
+        )
 
     @classmethod
     def supports_command(cls, command: str) -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from dragoman import checkpoint, config
 from dragoman.config import Config
-from dragoman.data.padding import pad_rows
+from dragoman.data.batch_arrays import pad_rows
 from dragoman.errors import UserError
 from dragoman.models import Model, ModelSpec, Usage
 from dragoman.objectives import Objective, objective_class

@@ -128,10 +128,9 @@ def widest_batch(batches: Batches) -> Batch:
     if batches.packed_shape is not None:
         return batches.build_batch(batches.plan_window(0, 0)[0], 0)
     some = slice(0, min(LOOKED_AT, len(batches.store)))
-    widths = batches.row_length(*(np.asarray(side.lengths[some], np.int64) for side in batches.store.columns))
+    widths = batches.rows.row_length(*(np.asarray(side.lengths[some], np.int64) for side in batches.store.columns))
     longest = int(widths.argmax())
-    room = batches.max_tokens // (2 if batches.doubled else 1)
-    return batches.build_batch(np.full(max(1, room // int(widths[longest])), longest), 0)
+    return batches.build_batch(np.full(max(1, batches.budget // int(widths[longest])), longest), 0)
 
 
 def estimate_batch_size(config: Config, spec: ModelSpec, least: int, most: int) -> tuple[int, str]:

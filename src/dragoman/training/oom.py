@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from dragoman.data import Batch
-from dragoman.data.halving import halve_batch
+from dragoman.data.batch_arrays import halve_batch
 from dragoman.errors import UserError
 
 #: what libraries say that do not raise torch's own error, and the CPU's allocator

@@ -19,7 +19,7 @@ import torch
 from dragoman import checkpoint
 from dragoman import config as configuration
 from dragoman.config import Config
-from dragoman.data import Batches, DataPosition, TokenStore, prefetch
+from dragoman.data import Batches, DataPosition, TokenStore, longer_side, prefetch
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 from dragoman.objectives import TaskContext, build_objective
@@ -111,20 +111,14 @@ class Trainer:
         validated = build_objective(
             self.config.objective.name or "translation", measured, self.config.objective.settings
         )
-        packed = self._packs()
+        packed, rows = self._packs(), self.objective.row_format
         self.batches = Batches(
             TokenStore(folder / "data" / "train"),
             training.batch_tokens or 4096,
             training.seed,
-            framing=framing,
-            build_row=self.objective.make_row,
-            aligned=self.objective.aligned,
-            row_length=self.objective.row_length if training.batch_by == "row" else None,
-            distinct_epochs=self.objective.repeat_after_epochs,
-            packed_lengths=self.objective.packed_lengths if packed else None,
+            rows=rows if training.batch_by == "row" else replace(rows, row_length=longer_side),
+            packed=packed,
             pad_to_multiples=(32, 4) if self.device.type == "cuda" else (1, 1),
-            doubled=self.objective.doubled,
-            subword_samplers=self.objective.segmenters,
         )
         valid = TokenStore(folder / "data" / "valid")
         self.validator = Validator(

@@ -79,10 +79,7 @@ class Validator:
             max(tokens, widest),
             seed=0,
             shuffle=False,
-            framing=run.framing,
-            build_row=objective.make_row,
-            aligned=objective.aligned,
-            row_length=objective.row_length,
+            rows=objective.row_format.for_validation(),
         )
         corrupted = (examples.corrupt_row(objective, store, n, seed=0) for n in range(min(REPAIRED, len(store))))
         self.corrupted = [row for row in corrupted if row is not None]

@@ -1,0 +1,338 @@
+"""Construction of batches from rows of different lengths: framing, padding, packing and halving."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dragoman.data.batch import IGNORE_INDEX, Batch, BatchRow
+from dragoman.data.store_columns import StoreColumn
+from dragoman.text.framing import Framing
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Indices = NDArray[np.int64]
+Ids = NDArray[Any]
+
+PACKED_ROW_MULTIPLE = 128  # tokens: the tile size of attention kernels
+
+
+@dataclass(frozen=True)
+class PackedShape:
+    """The shape of packed batches; tuples are for source and target."""
+
+    row_lengths: tuple[int, int]
+    max_sequences: int
+    max_lengths: tuple[int, int]  # of a sequence
+
+    def halved(self) -> PackedShape:
+        """Return a shape for either half of a batch: half the row and the sequence that is cut there."""
+        source, target = (
+            min(row, round_up(row // 2 + longest)) for row, longest in zip(self.row_lengths, self.max_lengths)
+        )
+        return replace(self, row_lengths=(source, target))
+
+
+def round_up(number: float, multiple: int = PACKED_ROW_MULTIPLE) -> int:
+    return int(-(-number // multiple) * multiple)
+
+
+@dataclass(frozen=True)
+class RaggedArray:
+    """Rows of different lengths, concatenated; rows of ids, or of vectors with F features."""
+
+    values: Ids  # N, or N F
+    lengths: Indices
+
+    @staticmethod
+    def from_rows(rows: Iterable[Ids]) -> RaggedArray:
+        arrays = list(rows)
+        return RaggedArray(np.concatenate(arrays), np.array([len(row) for row in arrays], np.int64))
+
+    @staticmethod
+    def read(column: StoreColumn, indices: Indices) -> RaggedArray:
+        """Read rows of a store."""
+        if column.features:
+            return RaggedArray.from_rows(column.row(index) for index in indices.tolist())
+        return RaggedArray(column.rows(indices), column.lengths[indices].astype(np.int64))
+
+    def __getitem__(self, rows: slice) -> RaggedArray:
+        ends = np.concatenate(([0], np.cumsum(self.lengths)))
+        first, last, _ = rows.indices(len(self.lengths))
+        return RaggedArray(self.values[ends[first] : ends[last]], self.lengths[rows])
+
+    def with_special_tokens(self, prefix: Sequence[int], suffix: Sequence[int]) -> RaggedArray:
+        """Add special tokens around every row, without a loop over rows."""
+        framed_lengths = self.lengths + len(prefix) + len(suffix)
+        starts = _starts(framed_lengths)
+        values = np.empty(int(framed_lengths.sum()), np.int64)
+        shifts = starts + len(prefix) - _starts(self.lengths)
+        values[np.arange(len(self.values)) + np.repeat(shifts, self.lengths)] = self.values
+        for position, token in enumerate(prefix):
+            values[starts + position] = token
+        for position, token in enumerate(suffix):
+            values[starts + len(prefix) + self.lengths + position] = token
+        return RaggedArray(values, framed_lengths)
+
+    def where(self, condition: NDArray[np.bool_], other: RaggedArray) -> RaggedArray:
+        """Select these rows where the condition is true, and the other ones elsewhere."""
+        if condition.all():
+            return self
+        starts = np.where(condition, _starts(self.lengths), len(self.values) + _starts(other.lengths))
+        lengths = np.where(condition, self.lengths, other.lengths)
+        positions = np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
+        return RaggedArray(np.concatenate((self.values, other.values))[positions], lengths)
+
+    def padded(self, pad: int, multiples: tuple[int, int] = (1, 1)) -> Ids:
+        """Return B S ids or B S F vectors; B and S are rounded up to multiples."""
+        rows = round_up(len(self.lengths), multiples[0])
+        longest = round_up(int(self.lengths.max()), multiples[1])
+        padded = self._filled((rows, longest), pad)
+        padded[: len(self.lengths)][np.arange(longest) < self.lengths[:, None]] = self.values
+        return padded
+
+    def packed(self, pad: int, row_length: int) -> Ids:
+        """Return 1 S ids or 1 S F vectors."""
+        packed = self._filled((1, row_length), pad)
+        packed[0, : len(self.values)] = self.values
+        return packed
+
+    def packed_lengths(self, row_length: int, max_sequences: int, max_length: int) -> Indices:
+        """Return the lengths of up to `max_sequences` rows, then those of the padding, cut into `max_length`."""
+        lengths = np.zeros(max_sequences + -(-row_length // max_length), np.int64)
+        lengths[: len(self.lengths)] = self.lengths
+        rest = row_length - len(self.values)
+        pieces = np.minimum(max_length, rest - max_length * np.arange(-(-rest // max_length)))
+        lengths[max_sequences : max_sequences + len(pieces)] = pieces
+        return lengths
+
+    def _filled(self, shape: tuple[int, int], pad: int) -> Ids:
+        """Return an array of padding: `pad` for ids, zeros for vectors."""
+        if self.values.ndim > 1:
+            return np.zeros((*shape, *self.values.shape[1:]), np.float32)
+        return np.full(shape, pad, np.int64)
+
+
+@dataclass(frozen=True)
+class BatchArrays:
+    """The contents of a batch before padding or packing."""
+
+    source: RaggedArray
+    target: RaggedArray
+    labels: RaggedArray  # of the target tokens, or of the source tokens if `labels_source`
+    labels_source: bool = False
+    token_type_ids: RaggedArray | None = None
+    sentence_labels: Indices | None = None
+
+    @staticmethod
+    def from_pairs(source: RaggedArray, target: RaggedArray, framing: Framing) -> BatchArrays:
+        """Add special tokens to pairs; features have none."""
+        if source.values.ndim == 1:
+            source = source.with_special_tokens(framing.source_prefix, framing.source_suffix)
+        inputs, labels = target.with_special_tokens((framing.bos,), ()), target.with_special_tokens((), (framing.eos,))
+        return BatchArrays(source, inputs, labels)
+
+    @staticmethod
+    def from_rows(rows: Sequence[BatchRow], labels_source: bool, pad: int) -> BatchArrays:
+        source = RaggedArray.from_rows(row.source for row in rows)
+        types = [row.token_type_ids for row in rows if row.token_type_ids is not None]
+        token_type_ids = RaggedArray.from_rows(types) if types else None
+        sentence_labels = np.array([row.sentence_label for row in rows])
+        if not labels_source:
+            target, labels = (RaggedArray.from_rows(row.target[part] for row in rows) for part in (_INPUT, _SHIFTED))
+            return BatchArrays(source, target, labels, False, token_type_ids, sentence_labels)
+        ids = np.concatenate([row.target for row in rows]).astype(np.int64)  # the dtype of a store may be unsigned
+        labels = RaggedArray(np.where(ids == pad, IGNORE_INDEX, ids), source.lengths)
+        no_target = RaggedArray(np.empty(0, np.int64), 0 * source.lengths)
+        return BatchArrays(source, no_target, labels, True, token_type_ids, sentence_labels)
+
+    def to_padded_batch(self, indices: Indices, pad: int, multiples: tuple[int, int] = (1, 1)) -> Batch:
+        """Pad rows; rows that only fill up a multiple have one token and no labels."""
+        source, target = self.source.padded(pad, multiples), self.target.padded(pad, multiples)
+        labels, label_positions = self.labels.padded(IGNORE_INDEX, multiples), None
+        if self.labels_source:
+            label_positions = np.flatnonzero(labels != IGNORE_INDEX)
+            labels = labels.reshape(-1)[label_positions]
+        filling = np.ones(len(source) - len(indices), np.int64)
+        source_lengths, target_lengths = (
+            np.concatenate((column.lengths, filling * min(1, ids.shape[1])))
+            for column, ids in ((self.source, source), (self.target, target))
+        )
+        return self._to_batch(
+            indices,
+            arrays=(source, source_lengths, target, target_lengths, labels),
+            label_positions=label_positions,
+            token_type_ids=None if self.token_type_ids is None else self.token_type_ids.padded(0, multiples),
+            sentence_labels=(
+                None if self.sentence_labels is None else np.concatenate((self.sentence_labels, filling * IGNORE_INDEX))
+            ),
+        )
+
+    def to_packed_batch(self, indices: Indices, pad: int, shape: PackedShape) -> Batch:
+        """Pack all rows into one; its length is increased if they do not fit."""
+        columns = (self.source, self.target)
+        source_row, target_row = (
+            _grow_to_fit(length, len(column.values)) for length, column in zip(shape.row_lengths, columns)
+        )
+        max_source, max_target = (
+            _grow_to_fit(length, int(column.lengths.max()) - 1) for length, column in zip(shape.max_lengths, columns)
+        )
+        labels, label_positions = (
+            self.labels.packed(IGNORE_INDEX, source_row if self.labels_source else target_row),
+            None,
+        )
+        if self.labels_source:  # pad the label positions, too, so that few shapes occur
+            labeled = np.flatnonzero(labels[0] != IGNORE_INDEX)
+            label_positions = np.zeros(_grow_to_fit(max(64, source_row // 16), len(labeled), step=1.0), np.int64)
+            label_positions[: len(labeled)] = labeled
+            is_label = np.arange(len(label_positions)) < len(labeled)
+            labels = np.where(is_label, labels[0, label_positions], IGNORE_INDEX)
+        lengths = [
+            self.source.packed_lengths(source_row, shape.max_sequences, max_source),
+            self.target.packed_lengths(target_row, shape.max_sequences, max_target),
+        ]
+        sequences = max(map(len, lengths))
+        source_lengths, target_lengths = (np.pad(column, (0, sequences - len(column))) for column in lengths)
+        source, target = self.source.packed(pad, source_row), self.target.packed(pad, target_row)
+        return self._to_batch(
+            indices,
+            arrays=(source, source_lengths, target, target_lengths, labels),
+            label_positions=label_positions,
+            token_type_ids=None if self.token_type_ids is None else self.token_type_ids.packed(0, source_row),
+            max_lengths=(max_source, max_target),
+        )
+
+    def _to_batch(
+        self,
+        indices: Indices,
+        arrays: tuple[Ids, Ids, Ids, Ids, Ids],
+        label_positions: Ids | None,
+        token_type_ids: Ids | None,
+        sentence_labels: Ids | None = None,
+        max_lengths: tuple[int, int] | None = None,
+    ) -> Batch:
+        from torch import from_numpy
+
+        def to_tensor(array: Ids | None) -> Tensor | None:
+            return None if array is None else from_numpy(array)
+
+        source, source_lengths, target, target_lengths, labels = map(from_numpy, arrays)
+        return Batch(
+            source,
+            source_lengths,
+            target,
+            target_lengths,
+            labels,
+            indices,
+            source_tokens=len(self.source.values),
+            target_tokens=int((self.labels.values != IGNORE_INDEX).sum()),
+            label_positions=to_tensor(label_positions),
+            token_type_ids=to_tensor(token_type_ids),
+            sentence_labels=to_tensor(sentence_labels),
+            max_lengths=max_lengths,
+        )
+
+
+_INPUT, _SHIFTED = slice(None, -1), slice(1, None)  # of a target BOS y EOS: what is fed, and its labels
+
+
+def _starts(lengths: Indices) -> Indices:
+    return np.cumsum(lengths) - lengths
+
+
+def _grow_to_fit(length: int, tokens: int, step: float = 1 / 8) -> int:
+    """Increase a row length in steps of an eighth until it exceeds `tokens`, so that few shapes occur."""
+    increment = max(1, int(length * step))
+    return length + increment * max(0, -(-(tokens + 1 - length) // increment)) if length else 0
+
+
+def pad_rows(rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
+    """Pad rows of ids or feature vectors; return B T ids or B S F vectors, and B lengths."""
+    from torch import from_numpy
+
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
+    features = isinstance(rows[0], np.ndarray)
+    values = np.concatenate(rows) if features else np.fromiter(chain.from_iterable(rows), np.int64, lengths.sum())
+    return from_numpy(RaggedArray(values, lengths).padded(pad)), from_numpy(lengths)
+
+
+def halve_batch(batch: Batch) -> tuple[Batch, Batch]:
+    """Split a batch into two, which together have the same loss, so that each takes about half of the memory.
+
+    Rows of a padded batch keep their length; a packed row becomes two of about half its length.
+    """
+    if len(batch) < 2:
+        raise ValueError("a batch of one pair cannot be halved")
+    return _halve_packed(batch) if batch.is_packed else _halve_padded(batch)
+
+
+def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
+    """Split by rows; rows without a pair go to the second half."""
+    import torch
+
+    pairs, rows = len(batch) // 2, len(batch.source) // batch.copies
+    halves = []
+    for first, last in ((0, pairs), (pairs, rows)):
+        selected = torch.cat([torch.arange(first, last) + copy * rows for copy in range(batch.copies)])
+        tensors: dict[str, Any] = {
+            name: tensor[selected]
+            for name, tensor in batch.tensors().items()
+            if batch.label_positions is None or name not in ("label_positions", "labels")
+        }
+        if batch.label_positions is not None:
+            start, end = first * batch.source.shape[1], last * batch.source.shape[1]
+            inside = (batch.label_positions >= start) & (batch.label_positions < end)
+            tensors["label_positions"], tensors["labels"] = batch.label_positions[inside] - start, batch.labels[inside]
+        indices = batch.indices[first:last]
+        source_tokens = batch.copies * int(tensors["source_lengths"][: len(indices)].sum())
+        target_tokens = int((tensors["labels"] != IGNORE_INDEX).sum())
+        halves.append(
+            replace(batch, **tensors, indices=indices, source_tokens=source_tokens, target_tokens=target_tokens)
+        )
+    return halves[0], halves[1]
+
+
+def _halve_packed(batch: Batch) -> tuple[Batch, Batch]:
+    """Split by sequences, where half of all tokens is reached."""
+    arrays, shape = _unpack(batch)
+    cumulative = np.cumsum(arrays.source.lengths + arrays.target.lengths)
+    middle = min(max(1, int(np.searchsorted(cumulative, cumulative[-1] / 2))), len(batch) - 1)
+    text = batch.source if batch.source.shape[1] and batch.source.dim() == 2 else batch.target
+    pad = int(text[0, -1])  # a packed row is never full
+    halves = []
+    for part in (slice(0, middle), slice(middle, None)):
+        types = None if arrays.token_type_ids is None else arrays.token_type_ids[part]
+        half = BatchArrays(
+            arrays.source[part], arrays.target[part], arrays.labels[part], arrays.labels_source, types
+        ).to_packed_batch(batch.indices[part], pad, shape.halved())
+        halves.append(half.duplicate_rows() if batch.doubled else half)
+    return halves[0], halves[1]
+
+
+def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
+    """Return the rows of a packed batch, each pair once, and the shape of the batch before doubling."""
+    assert batch.max_lengths is not None
+    pairs, copies = len(batch), batch.copies
+    shape = PackedShape(
+        (batch.source.shape[1] // copies, batch.target.shape[1] // copies),
+        len(batch.source_lengths) // copies,
+        batch.max_lengths,
+    )
+
+    def unpack(row: Tensor, lengths: Tensor) -> RaggedArray:
+        return RaggedArray(row[0, : int(lengths[:pairs].sum())].numpy(), lengths[:pairs].numpy())
+
+    source, target = unpack(batch.source, batch.source_lengths), unpack(batch.target, batch.target_lengths)
+    types = None if batch.token_type_ids is None else unpack(batch.token_type_ids, batch.source_lengths)
+    if batch.label_positions is None:
+        return BatchArrays(source, target, unpack(batch.labels, batch.target_lengths), False, types), shape
+    labels, positions = batch.labels.numpy(), batch.label_positions.numpy()
+    dense: Ids = np.full(len(source.values), IGNORE_INDEX, np.int64)
+    dense[positions[labels != IGNORE_INDEX]] = labels[labels != IGNORE_INDEX]
+    return BatchArrays(source, target, RaggedArray(dense, source.lengths), True, types), shape
