@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from dragoman.lens.beam_recorder import RecordingStrategy, assign_ranks
 from dragoman.lens.forward_pass import record_forward
-from dragoman.lens.gradients import evenly_spaced
+from dragoman.lens.axes import evenly_spaced
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.sentence_inspector import token_predictions
 from dragoman.models import Model
@@ -281,5 +281,5 @@ def test_every_position_part_can_be_shown(variant: str) -> None:
 
 
 def test_spread_takes_the_first_and_the_last() -> None:
-    assert evenly_spaced(3, 5) == [0, 1, 2]
-    assert evenly_spaced(10, 4) == [0, 3, 6, 9]
+    assert evenly_spaced(range(3), 5) == [0, 1, 2]
+    assert evenly_spaced(range(10), 4) == [0, 3, 6, 9]

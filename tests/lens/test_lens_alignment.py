@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dragoman.lens.text_heatmap import alignment_lines, attention_heatmap_lines
+from dragoman.lens.text_view import alignment_lines, attention_heatmap_lines
 from dragoman.lens.word_attention import merge_to_words, word_attention, word_labels
 from dragoman.run import Run, SentenceAttention
 

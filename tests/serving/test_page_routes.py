@@ -90,7 +90,7 @@ def test_tokens_that_cannot_be_written_are_refused(client: TestClient, run: Run)
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"text": ""}, "nothing to look into"),
+        ({"text": ""}, "nothing to inspect"),
         ({"text": "the man " * 100}, "of at most 128 pieces can be looked into"),
         ({"text": SENTENCE, "translation": "der Mann " * 100}, "of at most 128 pieces can be looked into"),
         ({"text": SENTENCE, "run": "none"}, "none"),

@@ -133,8 +133,8 @@ def beam(
 
     from dragoman import load
     from dragoman.lens import inspect_sentence
-    from dragoman.lens.beam_figure import beam_tree_figure
     from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.sentence_figures import beam_tree_figure
     from dragoman.lens.text_view import beam_tree_lines
 
     loaded = load(run, checkpoint, device)

@@ -39,7 +39,7 @@ def quickstart(
     from dragoman import evaluation
     from dragoman.cli.train import continue_run, start_run
     from dragoman.data import phrasebook
-    from dragoman.lens.text_heatmap import alignment_lines
+    from dragoman.lens.text_view import alignment_lines
     from dragoman.run import CONFIG_FILE, is_run_folder, load
     from dragoman.systems import get_system as known_system
 

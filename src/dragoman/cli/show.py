@@ -112,7 +112,7 @@ def _show_sentence(
     run: Run, sentence: str, target: str | None, files: tuple[Path | None, Path | None, bool], as_json: bool
 ) -> None:
     from dragoman.lens.charts import attention_heatmap
-    from dragoman.lens.text_heatmap import alignment_lines, attention_heatmap_lines
+    from dragoman.lens.text_view import alignment_lines, attention_heatmap_lines
 
     best = run.translate([sentence], search=beam_config(run, None, None, best=3))[0]
     text = best.text if target is None else target

@@ -1,4 +1,4 @@
-"""The lens: what a model thinks, as data, as text and as pictures."""
+"""The lens: inspections of a model's attention, predictions and searches, as data, as text and as figures."""
 
 from __future__ import annotations
 

@@ -1,19 +1,21 @@
-"""Numbers for people: round ticks, short figures, no more points than can be told apart."""
+"""Axis ticks, number formatting and downsampling for charts."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import TypeVar
 
 Points = Sequence[tuple[float, float]]
+Item = TypeVar("Item")
 
-MAX_POINTS = 400  # of a curve: there are not many more pixels
+MAX_POINTS = 400  # points of a curve: about one for each pixel
 
 
 def linear_ticks(low: float, high: float, max_steps: int = 5) -> list[float]:
-    """Round numbers around a range, at most so many steps of 1, 2 or 5 times a power of ten apart.
+    """Return ticks that cover a range in at most `max_steps` steps of 1, 2 or 5 times a power of ten.
 
-    Zero is among them if it is near, or if the range is a single number.
+    The ticks include zero if it is near, or if the range is a single number.
     """
     if math.isclose(low, high, rel_tol=1e-6) or 0 < low < high / 2:
         low, high = min(0.0, low), max(0.0, high)
@@ -28,21 +30,19 @@ def linear_ticks(low: float, high: float, max_steps: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float) -> list[float]:
-    """Numbers around a range of positive ones: powers of ten, and 2 and 5 times them where those are few."""
-    first, last = (
-        math.floor(math.log10(low) - 1e-9),
-        math.ceil(math.log10(high) + 1e-9),
-    )  # rounding must not lose an end
+    """Return ticks that cover a range of positive numbers: powers of ten, with 2 and 5 times them in short ranges."""
+    # the margins keep rounding from losing an end of the range
+    first, last = math.floor(math.log10(low) - 1e-9), math.ceil(math.log10(high) + 1e-9)
     factors = (1, 2, 5) if last - first <= 3 else (1,)
     every = max(1, (last - first) // 5)
-    found = [factor * 10.0**power for power in range(first, last + every + 1, every) for factor in factors]
-    begin = max(i for i, tick in enumerate(found) if tick <= low)
-    end = min(i for i, tick in enumerate(found) if tick >= high and i > begin)
-    return found[begin : end + 1]
+    ticks = [factor * 10.0**power for power in range(first, last + every + 1, every) for factor in factors]
+    begin = max(i for i, tick in enumerate(ticks) if tick <= low)
+    end = min(i for i, tick in enumerate(ticks) if tick >= high and i > begin)
+    return ticks[begin : end + 1]
 
 
 def tick_label(value: float) -> str:
-    """A tick in few letters: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁶."""
+    """Format a tick: 0.25, 20,000, 150k, 2.5M, 3·10⁻⁶."""
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if abs(value) >= max(size, 1e5):
             return f"{value / size:g}{letter}"
@@ -50,23 +50,30 @@ def tick_label(value: float) -> str:
 
 
 def format_number(value: float) -> str:
-    """A number to four figures: 12,345, 27.31, 0.000125, 3.2·10⁻⁶."""
+    """Format a number with four significant digits: 12,345, 27.31, 0.000125, 3.2·10⁻⁶."""
     if not math.isfinite(value):
         return "–"
     if value == int(value):
         return f"{int(value):,}"
     if abs(value) < 1e-5:
         mantissa, exponent = f"{value:.3e}".split("e")
-        raised = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
-        return f"{float(mantissa):g}·10{raised}"
+        superscript = str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
+        return f"{float(mantissa):g}·10{superscript}"
     digits = 3 - math.floor(math.log10(abs(value)))
     return f"{value:,.{digits}f}".rstrip("0").rstrip(".") if digits > 0 else f"{value:,.0f}"
 
 
 def downsample(points: Points, max_points: int = MAX_POINTS) -> Points:
-    """No more points than so many: the means of neighbours where there are more."""
-    group = -(-len(points) // max_points)
-    if group <= 1:
+    """Replace groups of neighboring points by their means, so that at most `max_points` remain."""
+    size = -(-len(points) // max_points)
+    if size <= 1:
         return points
-    groups = [points[i : i + group] for i in range(0, len(points), group)]
-    return [(sum(x for x, _ in some) / len(some), sum(y for _, y in some) / len(some)) for some in groups]
+    groups = [points[i : i + size] for i in range(0, len(points), size)]
+    return [(sum(x for x, _ in group) / len(group), sum(y for _, y in group) / len(group)) for group in groups]
+
+
+def evenly_spaced(items: Sequence[Item], max_count: int) -> list[Item]:
+    """Return at most `max_count` evenly spaced items, including the first and the last."""
+    if len(items) <= max_count:
+        return list(items)
+    return [items[round(n * (len(items) - 1) / (max_count - 1))] for n in range(max_count)]

@@ -1,4 +1,4 @@
-"""One teacher-forced pass with everything written down: logits, attention weights, and what stands between layers."""
+"""A teacher-forced forward pass that records attention weights and the states between layers."""
 
 from __future__ import annotations
 
@@ -18,35 +18,35 @@ from dragoman.parts.stack import StackMixer
 
 @dataclass(frozen=True)
 class RecordedForward:
-    """What came of one sentence: logits T V, weights H T S by the path of their part, readings T V by their layer."""
+    """Results of a recorded pass over one sentence pair."""
 
-    logits: Tensor
-    attention_weights: dict[str, Tensor]
-    layer_logits: dict[str, Tensor]
+    logits: Tensor  # T V
+    attention_weights: dict[str, Tensor]  # path of the attention module → H T S
+    layer_logits: dict[str, Tensor]  # name of the layer → T V, the output layer applied to its states
 
 
 @torch.inference_mode()
 def record_forward(
     model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
 ) -> RecordedForward:
-    """A source and a target, 1 S and 1 T, each without padding; a model that writes nothing is given no target (1 0).
+    """Run the model on one sentence pair, with recorder and hooks that exist for this pass only.
 
-    Recorder and hooks are there for this pass alone: a model that nobody looks into has neither.
+    Shape: source (1, S) and target (1, T), without padding; target (1, 0) for encoders, whose outputs have length S.
     """
     recorder: dict[str, list[Tensor]] = {}
     layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
     with record_layers(output_stack(model)) as layers:
-        x, _ = model.forward_features(source, layouts[0], target, layouts[1], recorder)
-    first = source.shape[1] if model.is_decoder_only else 0  # where the target begins, in a sequence of both
+        states, _ = model.forward_features(source, layouts[0], target, layouts[1], recorder)
+    first = source.shape[1] if model.is_decoder_only else 0  # first target position in the joint sequence
     return RecordedForward(
-        at_least_float32(model.output(x)[0]),
+        at_least_float32(model.output(states)[0]),
         {path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()},
-        {name: at_least_float32(model.output(y[:, first:])[0]) for name, y in layers.items()},
+        {name: at_least_float32(model.output(states[:, first:])[0]) for name, states in layers.items()},
     )
 
 
 def output_stack(model: Model) -> StackMixer:
-    """The stack under the output layer: a decoder, or an encoder that stands alone."""
+    """Return the stack below the output layer: the decoder, or the encoder of an encoder-only model."""
     owner: Any = model
     for name in ("discriminator", "decoder" if model.can_generate else "encoder"):
         owner = getattr(owner, name, owner)
@@ -56,29 +56,28 @@ def output_stack(model: Model) -> StackMixer:
 
 @contextmanager
 def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
-    """What enters a stack and what comes out of each of its layers, B T D, as the output layer would read it.
+    """Record the input of a stack and the output of each layer, (B, T, D), after the final norm of the stack.
 
-    The stack's last norm is done to all of them. A stack of one block is taken apart into the parts of that block.
+    The sublayers of a stack with a single block are recorded one by one.
     """
-    found: dict[str, Tensor] = {}
+    recorded: dict[str, Tensor] = {}
     parts: list[nn.Module] = [part for _, part in stack.parts()]
-    size = len(parts) // len(stack.layers) if len(stack.layers) > 1 else 1
+    parts_per_layer = len(parts) // len(stack.layers) if len(stack.layers) > 1 else 1
 
-    def keep(name: str, x: Tensor, ctx: Context) -> None:
-        found[name] = stack.norm(x, ctx.layout)
+    def record(name: str, x: Tensor, context: Context) -> None:
+        recorded[name] = stack.norm(x, context.layout)
 
-    def entering(part: nn.Module, inputs: tuple[Any, ...]) -> None:
-        keep("input", inputs[0], inputs[1])
+    def record_input(part: nn.Module, inputs: tuple[Any, ...]) -> None:
+        record("input", inputs[0], inputs[1])
 
-    def leaving(name: str) -> Any:
-        return lambda part, inputs, outputs: keep(name, outputs[0], inputs[1])
+    def record_output(name: str) -> Any:
+        return lambda part, inputs, outputs: record(name, outputs[0], inputs[1])
 
-    hooks = [parts[0].register_forward_pre_hook(entering)]
-    hooks += [
-        part.register_forward_hook(leaving(f"layer {number}")) for number, part in enumerate(parts[size - 1 :: size], 1)
-    ]
+    hooks = [parts[0].register_forward_pre_hook(record_input)]
+    for number, part in enumerate(parts[parts_per_layer - 1 :: parts_per_layer], 1):
+        hooks.append(part.register_forward_hook(record_output(f"layer {number}")))
     try:
-        yield found
+        yield recorded
     finally:
         for hook in hooks:
             hook.remove()

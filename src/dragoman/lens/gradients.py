@@ -1,15 +1,15 @@
-"""How far a gradient reaches: what a word that stands so and so far away could still change.
+"""The norm of gradients by distance: how strongly a token can influence states and predictions far away.
 
-    encoder   ‖∂ g·h_i / ∂x_j‖ by |i − j|: the state at i in a direction g that is drawn once, the embedding at j
-    source    ‖∂ log p(y_t) / ∂x_j‖ by the tokens from x_j to y_t, source and target read as one sequence: S − j + t
+    encoder   ‖∂ g·h_i / ∂x_j‖ by |i − j|: the state at i in a fixed random direction g, the embedding at j
+    source    ‖∂ log p(y_t) / ∂x_j‖ by S − j + t, the distance if source and target are read as one sequence
     target    ‖∂ log p(y_t) / ∂y_j‖ by t − j
 
-The latter two are shares of the sum over all words that y_t depends on, since a word that the model is sure of has
-small gradients altogether.
+The latter two are divided by their sum over all tokens that y_t depends on, because confident predictions have small
+gradients everywhere.
 
-In a recurrent network each is a product of as many matrices as there are steps between, which vanishes or explodes
-(Bengio et al. 1994); attention has a way of constant length. An encoder that reads its source backwards is nearest to
-the first words of it, whatever is counted here.
+In a recurrent network each gradient is a product of one matrix per step in between, which vanishes or explodes
+(Bengio et al. 1994); the path through attention has constant length. Distances do not account for encoders that read
+the source backwards, which are closest to its first tokens.
 """
 
 from __future__ import annotations
@@ -17,34 +17,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
+from dragoman.lens.axes import evenly_spaced
 from dragoman.parts.mixer import Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.run import Run
 
-Reach = Literal["encoder", "source", "target"]
-
-LEAST = 3  # pairs that a mean is taken over
+MIN_PAIRS = 3  # pairs of positions that a mean needs
 
 
 @dataclass(frozen=True)
 class GradientPoint:
-    """The mean size of a gradient over all pairs at one distance, and how that compares with the nearest."""
+    """The mean gradient norm over all pairs of positions at one distance."""
 
     distance: int
     norm: float
-    relative: float
+    relative: float  # to the norm at the smallest distance
     pairs: int
 
 
 @dataclass(frozen=True)
 class GradientReach:
-    """Curves by what was derived; a model has those that it has parts for."""
+    """Gradient norms of a system: `encoder`, `source` and `target` curves, as far as the model has these parts."""
 
     system: str
     sentences: int
@@ -52,108 +51,94 @@ class GradientReach:
 
 
 class NormsByDistance:
-    """Sizes by distance."""
+    """Collects gradient norms by distance."""
 
     def __init__(self) -> None:
-        self.sizes: dict[int, list[float]] = {}
+        self.norms: dict[int, list[float]] = {}
 
-    def add(self, distances: Tensor, sizes: Tensor, real: Tensor) -> None:
-        """All B S; what is not real and what no way leads from is left out."""
-        counted = real & (sizes > 0)
-        for distance, size in zip(distances.expand_as(sizes)[counted].tolist(), sizes[counted].tolist()):
-            self.sizes.setdefault(distance, []).append(size)
+    def add(self, distances: Tensor, norms: Tensor, mask: Tensor) -> None:
+        """Add norms where `mask` is set; zero norms (no path) are skipped. Shape: all (B, S), distances broadcast."""
+        counted = mask & (norms > 0)
+        for distance, norm in zip(distances.expand_as(norms)[counted].tolist(), norms[counted].tolist()):
+            self.norms.setdefault(distance, []).append(norm)
 
     def curve(self) -> tuple[GradientPoint, ...]:
-        means = {d: sum(some) / len(some) for d, some in sorted(self.sizes.items()) if len(some) >= LEAST}
-        first = next(iter(means.values()), 1.0)
-        return tuple(GradientPoint(d, size, size / first, len(self.sizes[d])) for d, size in means.items())
+        means = {d: sum(norms) / len(norms) for d, norms in sorted(self.norms.items()) if len(norms) >= MIN_PAIRS}
+        nearest = next(iter(means.values()), 1.0)
+        return tuple(GradientPoint(d, mean, mean / nearest, len(self.norms[d])) for d, mean in means.items())
 
 
 def measure_gradient_reach(
     run: Run, sources: Sequence[str], targets: Sequence[str], max_positions: int = 24
 ) -> GradientReach:
-    """Over some sentences and their translations; of each up to `most` places are derived, evenly spread."""
+    """Measure gradient norms over sentence pairs, for at most `max_positions` evenly spaced positions of each."""
     if len(sources) != len(targets) or not targets:
         raise UserError(f"{len(sources):,} sources came with {len(targets):,} targets: give at least one pair")
     model, framing = run.model, run.framing
     if not model.can_generate:
-        raise UserError(f"{run.folder} holds an encoder alone: gradients are those of what a decoder writes")
+        raise UserError(f"{run.folder} is an encoder-only model: gradients are measured for models with a decoder")
     if model.source_features is not None:
-        raise UserError(f"{run.folder} reads vectors: gradients are shown for words")
+        raise UserError(f"{run.folder} reads feature vectors: gradients are measured for tokens")
     source, source_lengths = run.pad_batch(run.encode_sources(sources), framing.pad)
-    written = [[*ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
-    target, lengths = run.pad_batch([[framing.bos, *ids[:-1]] for ids in written], framing.pad)
-    answers, _ = run.pad_batch(written, framing.pad)
+    labels = [[*ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
+    target, lengths = run.pad_batch([[framing.bos, *ids[:-1]] for ids in labels], framing.pad)
+    label_ids, _ = run.pad_batch(labels, framing.pad)
     layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], lengths)
-    found: dict[str, NormsByDistance] = {
-        "encoder": NormsByDistance(),
-        "source": NormsByDistance(),
-        "target": NormsByDistance(),
-    }
+    # first target position in the concatenated gradients: joint sequences have no padding in between
+    target_start = source_lengths[:, None] if model.is_decoder_only else source.shape[1]
+    norms = {"encoder": NormsByDistance(), "source": NormsByDistance(), "target": NormsByDistance()}
     with torch.enable_grad(), embedding_leaves(run) as (embedded, states):
         x, _ = model.forward_features(source, layouts[0], target, layouts[1])
-        log_p = at_least_float32(model.output(x)).log_softmax(-1).gather(2, answers[..., None])[..., 0]  # B T
-        for t in evenly_spaced(target.shape[1], max_positions):
-            here = lengths > t
-            derived = torch.autograd.grad(log_p[here, t].sum(), embedded, retain_graph=True)
-            sizes = [at_least_float32(one).norm(dim=-1) for one in derived]  # B S and B T, or B S+T
-            whole = torch.cat(sizes, 1).sum(1, keepdim=True).clamp(min=1e-30)  # B 1
-            sizes = [one / whole for one in sizes]
-            if model.is_decoder_only:
-                places = torch.arange(sizes[0].shape[1], device=source.device)
-                distances = source_lengths[:, None] + t + 1 - places
-                before, within = places < source_lengths[:, None], distances > 0
-                found["source"].add(distances, sizes[0], here[:, None] & before)
-                found["target"].add(distances, sizes[0], here[:, None] & ~before & within)
-                continue
-            places = torch.arange(source.shape[1], device=source.device)
-            real = here[:, None] & (places < source_lengths[:, None])
-            found["source"].add(source_lengths[:, None] - places + t, sizes[0], real)
-            places = torch.arange(target.shape[1], device=source.device)
-            found["target"].add(t + 1 - places, sizes[1], here[:, None] & (places <= t))
+        log_p = at_least_float32(model.output(x)).log_softmax(-1).gather(2, label_ids[..., None])[..., 0]  # B T
+        for t in evenly_spaced(range(target.shape[1]), max_positions):
+            present = lengths > t  # B
+            gradients = torch.autograd.grad(log_p[present, t].sum(), embedded, retain_graph=True)
+            sizes = torch.cat([at_least_float32(gradient).norm(dim=-1) for gradient in gradients], 1)  # B S+T
+            sizes = sizes / sizes.sum(1, keepdim=True).clamp(min=1e-30)
+            positions = torch.arange(sizes.shape[1], device=source.device)
+            in_source = present[:, None] & (positions < source_lengths[:, None])
+            in_target = present[:, None] & (positions >= target_start) & (positions <= target_start + t)
+            last = source_lengths[:, None] + int(model.is_decoder_only)  # BOS counts in a joint sequence
+            norms["source"].add(last + t - positions, sizes, in_source)
+            norms["target"].add(target_start + t + 1 - positions, sizes, in_target)
         for state in states:
-            _within_encoder(found["encoder"], state, embedded[0], source_lengths, max_positions)
-    curves = {name: curve for name, sums in found.items() if (curve := sums.curve())}
+            _measure_encoder(norms["encoder"], state, embedded[0], source_lengths, max_positions)
+    curves = {name: curve for name, collected in norms.items() if (curve := collected.curve())}
     return GradientReach(run.config.system.name or "", len(sources), curves)
 
 
-def _within_encoder(sums: NormsByDistance, states: Tensor, embedded: Tensor, lengths: Tensor, most: int) -> None:
+def _measure_encoder(
+    norms: NormsByDistance, states: Tensor, embedded: Tensor, lengths: Tensor, max_positions: int
+) -> None:
     direction = torch.randn(states.shape[-1], generator=torch.Generator().manual_seed(0)).to(states)
     direction = direction / direction.norm()
-    places = torch.arange(states.shape[1], device=states.device)
-    for i in evenly_spaced(states.shape[1], most):
-        here = lengths > i
-        derived = torch.autograd.grad((states[here, i] @ direction).sum(), embedded, retain_graph=True)[0]
-        real = here[:, None] & (places < lengths[:, None])
-        sums.add((places - i).abs(), at_least_float32(derived).norm(dim=-1), real)
-
-
-def evenly_spaced(count: int, max_count: int) -> list[int]:
-    """Up to so many of the first numbers, evenly spread, first and last among them."""
-    if count <= max_count:
-        return list(range(count))
-    return sorted({round(n * (count - 1) / (max_count - 1)) for n in range(max_count)})
+    positions = torch.arange(states.shape[1], device=states.device)
+    for i in evenly_spaced(range(states.shape[1]), max_positions):
+        present = lengths > i
+        gradient = torch.autograd.grad((states[present, i] @ direction).sum(), embedded, retain_graph=True)[0]
+        mask = present[:, None] & (positions < lengths[:, None])
+        norms.add((positions - i).abs(), at_least_float32(gradient).norm(dim=-1), mask)
 
 
 @contextmanager
 def embedding_leaves(run: Run) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
-    """While it lasts: what comes out of the embeddings, as the leaves of every graph, and what the encoder makes."""
+    """Make the outputs of the embedding tables leaves of the graph, and record them and the encoder states."""
     embedded: list[Tensor] = []
     states: list[Tensor] = []
 
-    def cut_off(part: nn.Module, inputs: Any, output: Tensor) -> Tensor:
+    def detach_output(part: nn.Module, inputs: Any, output: Tensor) -> Tensor:
         leaf = output.detach().requires_grad_()
         embedded.append(leaf)
         return leaf
 
-    def keep(part: nn.Module, inputs: Any, outputs: Any) -> None:
+    def record_states(part: nn.Module, inputs: Any, outputs: Any) -> None:
         states.append(outputs[0])
 
-    named = dict(run.model.named_children())
-    tables = {id(table): table for name in ("source_embedding", "target_embedding") if (table := named.get(name))}
-    hooks = [table.register_forward_hook(cut_off) for table in tables.values()]
-    if "encoder" in named:
-        hooks.append(named["encoder"].register_forward_hook(keep))
+    children = dict(run.model.named_children())
+    tables = {id(table): table for name in ("source_embedding", "target_embedding") if (table := children.get(name))}
+    hooks = [table.register_forward_hook(detach_output) for table in tables.values()]
+    if "encoder" in children:
+        hooks.append(children["encoder"].register_forward_hook(record_states))
     try:
         yield embedded, states
     finally:

@@ -1,7 +1,7 @@
-"""What the lens sees of a sentence, as plain data: attention, probabilities, layers, the beam as a tree.
+"""The result of an inspection: attention maps, token probabilities, predictions by layer and the beam as a tree.
 
-Everything is a frozen dataclass of words, numbers and tensors; `to_json` turns any of it into what JSON can hold. The
-names of the fields are those of the documents, which docs/seeing.md describes.
+All types are frozen dataclasses of strings, numbers and tensors. `to_jsonable` converts them; the field names are the
+keys of the JSON documents that docs/seeing.md describes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from dragoman.run import Alignment
 
-DIGITS = 6  # of numbers in JSON, after the point
+JSON_DECIMALS = 6  # decimal places of numbers in JSON
 
 AttentionKind = Literal["encoder", "decoder", "cross"]
 NodeStatus = Literal["kept", "pruned", "finished", "truncated"]
@@ -23,32 +23,34 @@ NodeStatus = Literal["kept", "pruned", "finished", "truncated"]
 
 @dataclass(frozen=True)
 class TokenizedText:
-    """A text as the model has it: its pieces, and the words that they belong to, −1 for pieces of none."""
+    """A text, its tokens with special tokens, and its words."""
 
     text: str
     tokens: tuple[str, ...]
     words: tuple[str, ...]
-    word_ids: tuple[int, ...]  # a place in `words`
+    word_ids: tuple[int, ...]  # for each token its index in `words`, −1 for tokens of no word
 
 
 @dataclass(frozen=True)
 class AttentionMap:
-    """The weights of one attention, H T S: how much each query looked at each key; every row sums to 1.
+    """The attention weights of one attention layer; each row sums to 1.
 
-    A row of a decoder is named by the piece that was chosen there, its keys are the pieces that it had been given.
+    A decoder row is labeled with the token that was predicted there, its keys with the tokens that were fed.
     """
 
-    path: str  # of the part in the model
+    path: str  # of the module in the model
     kind: AttentionKind
-    layer: int  # among those of its kind, from 1 at the bottom
-    queries: tuple[str, ...]
-    keys: tuple[str, ...]
-    weights: Tensor
-    entropy: tuple[float, ...]  # of each head in bits, mean over rows: 0 for looks at one key alone
+    layer: int  # among the layers of this kind, 1 for the lowest
+    queries: tuple[str, ...]  # row labels
+    keys: tuple[str, ...]  # column labels
+    weights: Tensor  # H T S
+    entropy: tuple[float, ...]  # H: entropy of each head in bits, averaged over rows
 
 
 @dataclass(frozen=True)
 class TokenAlternative:
+    """A token that the model could have predicted instead."""
+
     token: str
     token_id: int
     probability: float
@@ -56,20 +58,20 @@ class TokenAlternative:
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """What was chosen at one place, how likely it was, and what else was likely, likeliest first."""
+    """The probability of the token at one position, and the most probable tokens there."""
 
     token: str
     token_id: int
     probability: float
     log_probability: float
-    rank: int  # 1: nothing was likelier
-    entropy: float  # of the whole distribution, in bits
-    alternatives: tuple[TokenAlternative, ...]
+    rank: int  # 1: no token was more probable
+    entropy: float  # of the distribution over the vocabulary, in bits
+    alternatives: tuple[TokenAlternative, ...]  # most probable first, the token itself included
 
 
 @dataclass(frozen=True)
 class LayerPrediction:
-    """What the output layer would say if the stack ended here: of every piece that was chosen in the end."""
+    """Predictions of the output layer applied to the states after one layer (the logit lens)."""
 
     name: str
     steps: tuple[TokenPrediction, ...]
@@ -77,89 +79,88 @@ class LayerPrediction:
 
 @dataclass(frozen=True)
 class BeamNode:
-    """A hypothesis of the beam: its parent's words and one more.
+    """A hypothesis of the search: the tokens of its parent and one more.
 
-    Scores are log p of all its words; normalised ones are what complete hypotheses are chosen by. `kept` ones went on,
-    `pruned` ones were among the best continuations and did not, because others were better or the search was over,
-    `finished` ones wrote END, and what the length limit ended is `cut`. `rank` counts those that were given back, from
-    1 for the best.
+    Status: `kept` hypotheses were continued, `pruned` ones were among the best continuations but were not selected,
+    `finished` ones end in EOS, and `truncated` ones reached the length limit.
     """
 
-    index: int
-    parent: int | None  # None: the beginning, which has no words
-    step: int  # how many words it has
-    beam_index: int  # of the beam, in which it went on; that of its parent where it did not
-    token: str
+    index: int  # in `BeamTree.nodes`
+    parent: int | None  # index of the parent; None for the root, which has no tokens
+    step: int  # number of tokens
+    beam_index: int  # slot of the beam in which it was continued; that of its parent if it was not
+    token: str  # the last token
     token_id: int
-    log_probability: float  # of its last word
-    score: float
-    normalized_score: float
+    log_probability: float  # of the last token
+    score: float  # log p of all tokens
+    normalized_score: float  # score after length normalization, which ranks finished hypotheses
     status: NodeStatus
-    rank: int | None = None
+    rank: int | None = None  # among the hypotheses that the search returned, 1 for the best
 
 
 @dataclass(frozen=True)
 class BeamTree:
-    """Every hypothesis that a search has looked at, parents before children; number n stands at place n."""
+    """Every hypothesis that a search considered, parents before children."""
 
-    search: str
+    search: str  # name of the search
     nodes: tuple[BeamNode, ...]
 
     def path(self, node: BeamNode) -> list[BeamNode]:
-        """From the first word to this one."""
-        found = [node]
-        while (parent := found[-1].parent) is not None:
-            found.append(self.nodes[parent])
-        return found[-2::-1]
+        """Return the nodes from the first token to `node`, without the root."""
+        path = [node]
+        while (parent := path[-1].parent) is not None:
+            path.append(self.nodes[parent])
+        return path[-2::-1]
 
     @property
     def best(self) -> BeamNode:
+        """The last node of the best hypothesis."""
         return next(node for node in self.nodes if node.rank == 1)
 
     def children(self) -> dict[int, list[BeamNode]]:
-        """Of every node that has some, best first."""
-        found: dict[int, list[BeamNode]] = {}
-        for node in self.nodes:
-            if node.parent is not None:
-                found.setdefault(node.parent, []).append(node)
-        return {parent: sorted(some, key=lambda node: -node.score) for parent, some in found.items()}
+        """Map the index of every inner node to its children, best first."""
+        children: dict[int, list[BeamNode]] = {}
+        for node in sorted(self.nodes[1:], key=lambda node: -node.score):
+            children.setdefault(node.parent or 0, []).append(node)
+        return children
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """One sentence and its translation, and all that the model did with them."""
+    """One sentence, its translation, and what the model computed for them."""
 
     system: str
     checkpoint: str
-    source: TokenizedText | None = None  # None: a text alone was read
-    target: TokenizedText | None = None  # None: an encoder alone labels its source
-    from_search: bool = False  # the translation is the run's own, not one that was given
-    finished: bool = True  # False: cut off at the length limit
-    score: float = 0.0  # log p of what was written or read
-    alignment: Alignment | None = None  # (source word, target word); None where nothing looks at the source
-    cross_attention: Tensor | None = None  # T S: the looks at the source, mean over heads and layers
+    source: TokenizedText | None = None  # None: a language model read the text as its target
+    target: TokenizedText | None = None  # None: an encoder labels its source
+    from_search: bool = False  # the translation was searched for, not given
+    finished: bool = True  # False: truncated at the length limit
+    score: float = 0.0  # log p of the target
+    alignment: Alignment | None = None  # (source word, target word); None without cross-attention
+    cross_attention: Tensor | None = None  # T S: mean over heads and layers; None without cross-attention
     attention: tuple[AttentionMap, ...] = ()
-    steps: tuple[TokenPrediction, ...] = ()
-    layers: tuple[LayerPrediction, ...] = ()  # from what goes in to what the output layer reads
-    beam: BeamTree | None = None  # None where nothing was searched for step by step
+    steps: tuple[TokenPrediction, ...] = ()  # one for each target token
+    layers: tuple[LayerPrediction, ...] = ()  # from the input of the stack to its output
+    beam: BeamTree | None = None  # None if the search does not decode step by step
 
     def to_dict(self) -> dict[str, Any]:
+        """Convert to the JSON document of docs/seeing.md."""
         return to_jsonable(self)
 
     def attention_of_kind(self, kind: AttentionKind) -> list[AttentionMap]:
-        return [looks for looks in self.attention if looks.kind == kind]
+        return [attention for attention in self.attention if attention.kind == kind]
 
 
 def to_jsonable(value: Any) -> Any:
-    """Dataclasses as objects, tensors as nested lists, numbers that JSON does not know as null."""
+    """Convert dataclasses to dicts, tensors to nested lists and non-finite numbers to None; round floats."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_jsonable(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Tensor):
-        return to_jsonable(torch.round(value.double(), decimals=DIGITS).tolist())
+        return to_jsonable(torch.round(value.double(), decimals=JSON_DECIMALS).tolist())
     if isinstance(value, dict):
         return {str(name): to_jsonable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_jsonable(item) for item in value]
     if isinstance(value, float):
-        return round(value, DIGITS) if math.isfinite(value) else None
+        return round(value, JSON_DECIMALS) if math.isfinite(value) else None
     return value

@@ -1,9 +1,8 @@
-"""Pictures of a model that are of no sentence: how it tells places apart, and how far its gradients reach."""
+"""Figures of a model that do not depend on a sentence: position encodings and the reach of gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import groupby
 
 from torch import Tensor
 
@@ -12,86 +11,68 @@ from dragoman.lens.charts import line_chart
 from dragoman.lens.gradients import GradientReach
 from dragoman.lens.markup import Markup, join, tag
 from dragoman.lens.position_encodings import MECHANISM_LABELS, PositionEncoding
-from dragoman.lens.svg import heading, px, svg
+from dragoman.lens.svg import heading, matrix, px, svg
 
-SIDE = 320  # pixels of a map
-HEADS = 8  # maps of heads that are shown
-MOST = 96  # rows and columns of a map that are drawn
-SHADES = 25  # of a colour, so that like neighbours are one square
-#: what is derived of what, by its distance
-REACHES = {
-    "encoder": "Gradient of an encoder's state by the words",
-    "source": "Gradient of target words by source words",
-    "target": "Gradient of target words by earlier ones",
+MAP_SIZE = 320  # pixels
+MAPS_PER_ROW = 4
+MAX_HEADS = 8
+MAX_MAP_CELLS = 96  # rows and columns of a map that are drawn
+REACH_TITLES = {
+    "encoder": "Gradient of encoder states by source tokens",
+    "source": "Gradient of target tokens by source tokens",
+    "target": "Gradient of target tokens by earlier target tokens",
 }
 
 
-def positions_figure(one: PositionEncoding) -> str:
-    """The vectors of places and how alike they are, or what each head adds to its scores."""
+def positions_figure(positions: PositionEncoding) -> str:
+    """Draw the vectors of positions and their similarity, or the bias of each head."""
     maps: list[tuple[str, Tensor]] = []
-    if one.encoding is not None and one.similarity is not None:
-        of = "distance" if one.mechanism == "relative_keys" else "place"
-        maps = [(f"a row for each {of}, a column for each dimension", one.encoding)]
-        maps += [(f"how alike they are: the cosine of {of} and {of}", one.similarity)]
-    elif one.bias is not None:
-        maps = [(f"head {n}: query by key", bias) for n, bias in enumerate(one.bias[:HEADS], 1)]
-    title = f"Positions: {one.name}"
-    parts: list[str] = [heading(title, f"{MECHANISM_LABELS[one.mechanism]}; {_where(one.paths)}")]
+    if positions.encoding is not None and positions.similarity is not None:
+        unit = "distance" if positions.mechanism == "relative_keys" else "position"
+        maps = [(f"rows: {unit}s, columns: dimensions", positions.encoding)]
+        maps += [(f"cosine similarity of {unit}s", positions.similarity)]
+    elif positions.bias is not None:
+        maps = [(f"head {n}: query by key", bias) for n, bias in enumerate(positions.bias[:MAX_HEADS], 1)]
+    title, mechanism = f"Positions: {positions.name}", MECHANISM_LABELS[positions.mechanism]
+    parts: list[str] = [heading(title, f"{mechanism}; {modules_label(positions.paths)}")]
     for n, (label, values) in enumerate(maps):
-        x, y = 4 + (n % 4) * (SIDE + 28), 78 + n // 4 * (SIDE + 60)
-        parts.append(_map(x, y, label, values, one.labels))
-    rows, across = -(-len(maps) // 4), min(4, len(maps))
-    height = 78 + rows * (SIDE + 60)
-    parts.append(
-        tag(
-            "text",
-            "blue above zero, orange below; the strongest colour is the largest value of its map",
-            x=4,
-            y=height - 8,
-            class_="faint",
-        )
-    )
-    told = f"{one.name} positions, {MECHANISM_LABELS[one.mechanism]}, {len(one.labels)} of them"
-    return svg(max(680, across * (SIDE + 28)), height, title, told, parts)
+        x, y = 4 + (n % MAPS_PER_ROW) * (MAP_SIZE + 28), 78 + n // MAPS_PER_ROW * (MAP_SIZE + 60)
+        parts.append(_map(x, y, label, values, positions.labels))
+    height = 78 + -(-len(maps) // MAPS_PER_ROW) * (MAP_SIZE + 60)
+    note = "blue: positive, orange: negative; the strongest color is the largest absolute value of the map"
+    parts.append(tag("text", note, x=4, y=height - 8, class_="note"))
+    width = max(680, min(MAPS_PER_ROW, len(maps)) * (MAP_SIZE + 28))
+    return svg(width, height, title, f"{positions.name}, {mechanism}, {len(positions.labels)} positions", parts)
 
 
-def _where(paths: Sequence[str]) -> str:
-    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} alike"
+def modules_label(paths: Sequence[str]) -> str:
+    return paths[0] if len(paths) == 1 else f"{paths[0]} and {len(paths) - 1} with equal values"
 
 
 def _map(x: float, y: float, label: str, values: Tensor, labels: Sequence[int]) -> Markup:
-    """A matrix as squares, blue above zero and orange below; every so many of rows and columns where it is large."""
-    step = [max(1, -(-size // MOST)) for size in values.shape]
+    """Draw a matrix; large ones are subsampled."""
+    step = [max(1, -(-size // MAX_MAP_CELLS)) for size in values.shape]
     shown = values[:: step[0], :: step[1]]
-    most = float(shown.abs().max()) or 1.0
-    wide, tall = SIDE / shown.shape[1], SIDE / shown.shape[0]
-    squares = []
-    for i, row in enumerate((shown / most).tolist()):
-        j = 0
-        for strength, some in groupby(round(value * SHADES) for value in row):
-            count = len(list(some))
-            place = {"x": px(x + wide * j), "y": px(y + tall * i), "width": px(wide * count), "height": f"{tall:.2f}"}
-            kind, opacity = "heat" if strength > 0 else "cold", f"{abs(strength) / SHADES:.2f}"
-            squares += [tag("rect", class_=kind, fill_opacity=opacity, **place)] if strength else []
-            j += count
-    frame = tag("rect", class_="frame", x=px(x), y=px(y), width=SIDE, height=SIDE)
-    ends = tag("text", f"from {labels[0]} at the top to {labels[-1]}", x=px(x), y=px(y + SIDE + 15), class_="figure")
-    return join(tag("text", label, x=px(x), y=px(y - 6), class_="faint"), *squares, frame, ends)
+    relative = (shown / (float(shown.abs().max()) or 1.0)).tolist()
+    size = MAP_SIZE / shown.shape[1], MAP_SIZE / shown.shape[0]
+    ends = f"from {labels[0]} at the top to {labels[-1]}"
+    return join(
+        tag("text", label, x=px(x), y=px(y - 6), class_="note"),
+        matrix(x, y, relative, size),
+        tag("text", ends, x=px(x), y=px(y + MAP_SIZE + 15), class_="number"),
+    )
 
 
 def gradients_figure(measured: Sequence[GradientReach], of: str) -> str:
-    """Systems side by side: how large a gradient still is at a distance, where the nearest counts as 1."""
+    """Draw gradient norms by distance, relative to the nearest token, for one or several systems."""
+    names = [reach.system for reach in measured]
     series = {
-        _named(measured, n): [(point.distance, point.relative) for point in one.curves[of]]
-        for n, one in enumerate(measured)
-        if of in one.curves
+        f"{name} {names[:n].count(name) + 1}" if name in names[:n] else name: [
+            (point.distance, point.relative) for point in measured[n].curves[of]
+        ]
+        for n, name in enumerate(names)
+        if of in measured[n].curves
     }
     if not series:
-        raise UserError(f"there is no gradient to draw of the {of}: {measured[0].system} has no such part")
-    return line_chart(series, REACHES[of], "distance in pieces", "the nearest is 1", log=True)
-
-
-def _named(measured: Sequence[GradientReach], n: int) -> str:
-    """A system's name, numbered where it stands there twice."""
-    name, before = measured[n].system, sum(one.system == measured[n].system for one in measured[:n])
-    return f"{name} {before + 1}" if before else name
+        raise UserError(f"there is no gradient of the {of} to draw: {names[0]} has no such part")
+    return line_chart(series, REACH_TITLES[of], "distance in tokens", "relative to the nearest token", log=True)

@@ -1,4 +1,4 @@
-"""Our pictures as PNG: the few shapes that they are made of, painted by matplotlib."""
+"""Conversion of the figures from SVG to PNG: matplotlib draws the few SVG elements that they consist of."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from dragoman.errors import UserError
 from dragoman.lens.svg import CLASS_COLORS, PALETTE
 
 NAMESPACE = "{http://www.w3.org/2000/svg}"
-DENSITY = 2  # pixels of a PNG for each of the picture
-#: fonts that are asked, one after the other, for letters that those before do not have
+SCALE = 2  # PNG pixels per SVG pixel
+#: fonts in order of preference; later ones supply missing characters
 FONTS = [
     "DejaVu Sans",
     "Noto Sans",
@@ -30,25 +30,25 @@ FONTS = [
     "FreeSans",
     "Arial Unicode MS",
 ]
-SIZES = {"title": 15.0, "faint": 12.0, "figure": 11.0, "tiny": 9.0}
-STROKES = {"grid": 0.16, "axis": 0.55, "frame": 0.2, "box": 0.6, "lost": 0.35, "edge": 0.25}  # in ink, how strong
-WIDTHS = {"way": 3.0, "curve": 2.0}
+FONT_SIZES = {"title": 15.0, "note": 12.0, "number": 11.0}  # by CSS class, in pixels
+STROKE_OPACITY = {"grid": 0.16, "axis": 0.55, "frame": 0.2, "box": 0.6, "pruned": 0.35, "edge": 0.25}
+STROKE_WIDTHS = {"best": 3.0, "curve": 2.0}
 
 
-def svg_to_png(picture: str, dark: bool = False) -> bytes:
-    """A picture of the lens as PNG, on light paper or on dark."""
+def svg_to_png(figure_svg: str, dark: bool = False) -> bytes:
+    """Convert a figure of the lens to PNG, with light or dark colors."""
     try:
         from matplotlib import font_manager
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
     except ImportError:
         raise UserError(
-            "PNG needs matplotlib: run pip install '.[plots]' in the source tree, or write an SVG"
+            "PNG figures need matplotlib: run pip install '.[plots]' in the source tree, or write an SVG"
         ) from None
-    root = ElementTree.fromstring(picture)
+    root = ElementTree.fromstring(figure_svg)
     width, height = float(root.get("width", "1")), float(root.get("height", "1"))
     scheme = int(dark)
-    figure = Figure((width / 100, height / 100), dpi=100 * DENSITY, facecolor=PALETTE["paper"][scheme])
+    figure = Figure((width / 100, height / 100), dpi=100 * SCALE, facecolor=PALETTE["paper"][scheme])
     axes = figure.add_axes((0, 0, 1, 1))
     axes.set(xlim=(0, width), ylim=(height, 0))
     axes.axis("off")
@@ -56,13 +56,13 @@ def svg_to_png(picture: str, dark: bool = False) -> bytes:
     painter = SvgPainter(axes, scheme, [name for name in FONTS if name in installed] or ["sans-serif"])
     for element in root:
         painter.paint(element)
-    written = BytesIO()
-    FigureCanvasAgg(figure).print_png(written)
-    return written.getvalue()
+    buffer = BytesIO()
+    FigureCanvasAgg(figure).print_png(buffer)
+    return buffer.getvalue()
 
 
 class SvgPainter:
-    """Paints elements one after the other, as a browser would."""
+    """Draws SVG elements onto matplotlib axes, in document order."""
 
     def __init__(self, axes: Any, scheme: int, fonts: list[str]) -> None:
         self.axes, self.scheme, self.fonts = axes, scheme, fonts
@@ -76,28 +76,28 @@ class SvgPainter:
             self.order += 1
             paint[kind](element, (element.get("class") or "").split())
 
-    def _colour(self, classes: list[str], what: str, default: str | None) -> str | None:
-        for kind, property_, colour in CLASS_COLORS:
-            if property_ == what and kind in classes:
-                return PALETTE[colour][self.scheme]
+    def _color(self, classes: list[str], wanted: str, default: str | None) -> str | None:
+        for name, css_property, color in CLASS_COLORS:
+            if css_property == wanted and name in classes:
+                return PALETTE[color][self.scheme]
         return default
 
     def _stroke(self, element: ElementTree.Element, classes: list[str]) -> dict[str, Any]:
         ink = PALETTE["ink"][self.scheme]
-        alpha = next((alpha for kind, alpha in STROKES.items() if kind in classes), 1.0)
-        dashes = "3 3" if "lost" in classes else element.get("stroke-dasharray")
+        alpha = next((alpha for name, alpha in STROKE_OPACITY.items() if name in classes), 1.0)
+        dashes = "3 3" if "pruned" in classes else element.get("stroke-dasharray")
         style: Any = "-" if dashes is None else (0, [float(size) for size in dashes.split()])
-        width = next((width for kind, width in WIDTHS.items() if kind in classes), 1.0)
-        colour = self._colour(classes, "stroke", ink)
-        return {"color": colour, "alpha": alpha, "linewidth": width * 0.72, "linestyle": style, "zorder": self.order}
+        width = next((width for name, width in STROKE_WIDTHS.items() if name in classes), 1.0)
+        color = self._color(classes, "stroke", ink)
+        return {"color": color, "alpha": alpha, "linewidth": width * 0.72, "linestyle": style, "zorder": self.order}
 
     def _rect(self, element: ElementTree.Element, classes: list[str]) -> None:
         from matplotlib.patches import FancyBboxPatch, Rectangle
 
         x, y, width, height = (float(element.get(name, "0")) for name in ("x", "y", "width", "height"))
-        outlined = any(kind in classes for kind in (*STROKES, "way"))
+        outlined = any(name in classes for name in (*STROKE_OPACITY, "best"))
         stroke = self._stroke(element, classes)
-        fill = None if outlined else self._colour(classes, "fill", PALETTE["ink"][self.scheme])
+        fill = None if outlined else self._color(classes, "fill", PALETTE["ink"][self.scheme])
         settings: dict[str, Any] = {"zorder": self.order, "linestyle": stroke["linestyle"]}
         settings |= {"facecolor": fill or "none", "linewidth": stroke["linewidth"] if outlined else 0}
         settings |= {"edgecolor": stroke["color"] if outlined else "none"}
@@ -113,25 +113,27 @@ class SvgPainter:
     def _text(self, element: ElementTree.Element, classes: list[str]) -> None:
         text = "".join([element.text or "", *(child.tail or "" for child in element)])
         x, y = float(element.get("x", "0")), float(element.get("y", "0"))
-        turn = 0.0
+        rotation = 0.0
         if match := re.fullmatch(
             r"translate\(([-.\d]+) ([-.\d]+)\)(?: rotate\(([-.\d]+)\))?", element.get("transform", "")
         ):
-            x, y, turn = float(match[1]), float(match[2]), -float(match[3] or 0)
-        size = float(element.get("font-size") or next((SIZES[kind] for kind in classes if kind in SIZES), 13.0))
+            x, y, rotation = float(match[1]), float(match[2]), -float(match[3] or 0)
+        size = float(
+            element.get("font-size") or next((FONT_SIZES[name] for name in classes if name in FONT_SIZES), 13.0)
+        )
         anchor = {"end": "right", "middle": "center"}.get(element.get("text-anchor", ""), "left")
         self.axes.text(
             x,
             y,
-            text.replace("$", r"\$"),  # a price is no formula
+            text.replace("$", r"\$"),  # no mathematical formula
             fontsize=size * 0.72,
             fontfamily=self.fonts,
             fontweight="bold" if {"title", "bold"} & set(classes) else "normal",
-            color=self._colour(classes, "fill", PALETTE["ink"][self.scheme]),
-            alpha=0.85 if "faint" in classes else 1.0,
+            color=self._color(classes, "fill", PALETTE["ink"][self.scheme]),
+            alpha=0.85 if "note" in classes else 1.0,
             ha=anchor,
             va="baseline",
-            rotation=turn,
+            rotation=rotation,
             rotation_mode="anchor",
             zorder=self.order,
         )
@@ -149,5 +151,5 @@ class SvgPainter:
         from matplotlib.patches import Circle
 
         x, y, r = (float(element.get(name, "0")) for name in ("cx", "cy", "r"))
-        colour = self._colour(classes, "fill", PALETTE["ink"][self.scheme])
-        self.axes.add_patch(Circle((x, y), r, facecolor=colour, linewidth=0, zorder=self.order))
+        color = self._color(classes, "fill", PALETTE["ink"][self.scheme])
+        self.axes.add_patch(Circle((x, y), r, facecolor=color, linewidth=0, zorder=self.order))

@@ -1,167 +1,247 @@
-"""What the lens sees, as text for the terminal."""
+"""Alignments, inspections, position encodings and gradients as text for the terminal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.cells import cell_len, set_cell_size
+from torch import Tensor
 
+from dragoman.evaluation import Link
 from dragoman.lens.gradients import GradientReach
 from dragoman.lens.inspection_types import AttentionMap, BeamNode, BeamTree, Inspection
+from dragoman.lens.model_figures import modules_label
 from dragoman.lens.position_encodings import MECHANISM_LABELS, PositionEncoding
-from dragoman.lens.text_heatmap import LEGEND, heatmap_lines, one_line, shorten_cell, wrap_columns
+from dragoman.lens.svg import one_line, shorten
+from dragoman.run import SentenceAttention
+from dragoman.text import alignment_words
 
-WIDTH = 100
-BAR = 24  # cells of the longest bar
-MARKS = {"kept": "", "finished": "finished", "pruned": "pruned", "truncated": "cut off"}
+LINE_WIDTH = 100  # terminal cells
+MAX_WORD_CELLS = 20
+MAX_BAR_CELLS = 24
+SHADES = ((0.75, "█"), (0.5, "▓"), (0.25, "▒"), (0.05, "░"), (0.0, "·"))  # minimum weight and character
+LEGEND = "attention weight:  · below 5 %  ░ from 5 %  ▒ from 25 %  ▓ from 50 %  █ from 75 %"
+SIMILARITY_DISTANCES = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32)
+BIAS_DISTANCES = (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8)
 
 
-def entropy_lines(found: Sequence[AttentionMap]) -> list[str]:
-    """How widely each head looks: a row for each layer, a column for each head."""
-    heads = max(len(looks.entropy) for looks in found)
-    lines = [
-        "bits a head spreads its look over (0: one piece alone)",
-        " " * 18 + "".join(f"{n:>7}" for n in range(1, heads + 1)),
-    ]
-    for looks in found:
-        lines.append(f"{looks.kind + ' ' + str(looks.layer):18}" + "".join(f"{bits:7.2f}" for bits in looks.entropy))
+# ---- alignments and attention of a sentence pair
+
+
+def alignment_lines(source: str, target: str, links: Iterable[Link], width: int = LINE_WIDTH) -> list[str]:
+    """Return the source, and each target word above its aligned source words and their positions in the source.
+
+    source     I have seen the dog.
+    target     Ich  habe  den  Hund  gesehen.
+    from       I    have  the  dog.  seen
+    word       1    2     4    5     3
+    """
+    source_words, target_words = alignment_words(source), alignment_words(target)
+    aligned: list[list[int]] = [[] for _ in target_words]
+    for i, j in sorted(set(links)):
+        if i < len(source_words) and j < len(target_words):
+            aligned[j].append(i)
+    lines = [f"source     {one_line(source)}"]
+    if not any(aligned):
+        return [*lines, f"target     {one_line(target)}"]
+    names = [" ".join(source_words[i] for i in indices) or "–" for indices in aligned]
+    positions = [" ".join(str(i + 1) for i in indices) or "–" for indices in aligned]
+    for number, block in enumerate(wrap_columns([target_words, names, positions], width - 11)):
+        lines += [""] * (number > 0)
+        lines += [f"{heading:11}{line}" for heading, line in zip(("target", "from", "word"), block)]
     return lines
 
 
-def attention_lines(found: Sequence[AttentionMap], width: int = WIDTH) -> list[str]:
-    """Each attention as blocks, the mean of its heads: a row for each query, a column for each key."""
+def attention_heatmap_lines(attention: SentenceAttention, width: int = LINE_WIDTH) -> list[str]:
+    """Return the cross-attention as shaded blocks: a row for each target token, a column for each source token."""
+    if attention.cross is None:
+        return ["this system has no attention"]
+    return [*heatmap_lines(attention.cross, attention.target, attention.source, width), LEGEND]
+
+
+def heatmap_lines(weights: Tensor, rows: Sequence[str], columns: Sequence[str], width: int = LINE_WIDTH) -> list[str]:
+    """Return weights (T, S) as shaded blocks, wrapped at the width of the terminal."""
+    cells = [
+        [name, *(_shade(weight) * max(2, cell_len(shorten(name, MAX_WORD_CELLS))) for weight in column)]
+        for name, column in zip(columns, weights.T.tolist())
+    ]
+    return [*_labeled_columns(["", *rows], [list(row) for row in zip(*cells)], width), ""]
+
+
+def wrap_columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]:
+    """Align rows of cells in columns, and yield the lines of each block of columns that fits `width`."""
+    cells = [[shorten(cell, MAX_WORD_CELLS) for cell in row] for row in rows]
+    widths = [max(map(cell_len, column)) + 2 for column in zip(*cells)]
+    begin = 0
+    while begin < len(widths):
+        end, used = begin + 1, widths[begin]
+        while end < len(widths) and used + widths[end] - 2 <= width:
+            used += widths[end]
+            end += 1
+        yield ["".join(map(set_cell_size, row[begin:end], widths[begin:end])).rstrip() for row in cells]
+        begin = end
+
+
+def _labeled_columns(labels: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
+    """Return rows of cells with their labels, in blocks separated by empty lines."""
+    labels = [shorten(label, MAX_WORD_CELLS) for label in labels]
+    margin = max(map(cell_len, labels), default=0) + 2
     lines: list[str] = []
-    for looks in found:
-        heads = f", mean of {len(looks.weights)} heads" if len(looks.weights) > 1 else ""
-        lines += [f"{looks.kind} {looks.layer}{heads}"]
-        lines += heatmap_lines(looks.weights.mean(0), looks.queries, looks.keys, width)
+    for block in wrap_columns(rows, width - margin):
+        lines += [""] * bool(lines)
+        lines += [(set_cell_size(label, margin) + line).rstrip() for label, line in zip(labels, block)]
+    return lines
+
+
+def _shade(weight: float) -> str:
+    return next((shade for minimum, shade in SHADES if weight >= minimum), SHADES[-1][1])
+
+
+# ---- inspections
+
+
+def entropy_lines(selected: Sequence[AttentionMap]) -> list[str]:
+    """Return the entropy of attention: a row for each layer, a column for each head."""
+    heads = max(len(attention.entropy) for attention in selected)
+    lines = [
+        "entropy of each head in bits (0: one token has all attention)",
+        " " * 18 + "".join(f"{n:>7}" for n in range(1, heads + 1)),
+    ]
+    for attention in selected:
+        name = f"{attention.kind} {attention.layer}"
+        lines.append(f"{name:18}" + "".join(f"{bits:7.2f}" for bits in attention.entropy))
+    return lines
+
+
+def attention_lines(selected: Sequence[AttentionMap], width: int = LINE_WIDTH) -> list[str]:
+    """Return each attention map, averaged over heads, as shaded blocks."""
+    lines: list[str] = []
+    for attention in selected:
+        heads = f", mean of {len(attention.weights)} heads" if len(attention.weights) > 1 else ""
+        lines += [f"{attention.kind} {attention.layer}{heads}"]
+        lines += heatmap_lines(attention.weights.mean(0), attention.queries, attention.keys, width)
     return [*lines, LEGEND]
 
 
-def alternative_lines(seen: Inspection) -> list[str]:
-    """A line for each piece: how likely it was, its rank where it was not the likeliest, and what else was likely."""
-    wide = max([cell_len(shorten_cell(step.token)) for step in seen.steps], default=0) + 2
+def alternative_lines(inspection: Inspection) -> list[str]:
+    """Return a line for each token: its probability, the most probable alternatives, and its rank if not first."""
+    width = max([cell_len(_word(step.token)) for step in inspection.steps], default=0) + 2
     lines = []
-    for step in seen.steps:
-        others = [
-            f"{shorten_cell(one.token)} {_percent(one.probability)}"
-            for one in step.alternatives
-            if one.token_id != step.token_id
-        ]
-        rank = f"  rank {step.rank}" if step.rank > 1 else ""
-        bar = set_cell_size("█" * round(BAR / 2 * step.probability), BAR // 2)
-        lines.append(
-            f"{set_cell_size(shorten_cell(step.token), wide)}{_percent(step.probability):>6}  {bar}  "
-            f"{', '.join(others)}{rank}".rstrip()
+    for step in inspection.steps:
+        others = ", ".join(
+            f"{_word(other.token)} {_percent(other.probability)}"
+            for other in step.alternatives
+            if other.token_id != step.token_id
         )
-    return [*lines, "", f"log p {seen.score:.3f}" + ("" if seen.finished else ", cut off at the length limit")]
+        rank = f"  rank {step.rank}" if step.rank > 1 else ""
+        bar = set_cell_size("█" * round(MAX_BAR_CELLS / 2 * step.probability), MAX_BAR_CELLS // 2)
+        probability = f"{_percent(step.probability):>6}"
+        lines.append(f"{set_cell_size(_word(step.token), width)}{probability}  {bar}  {others}{rank}".rstrip())
+    limit = "" if inspection.finished else ", truncated at the length limit"
+    return [*lines, "", f"log p {inspection.score:.3f}{limit}"]
 
 
-def layer_lines(seen: Inspection, width: int = WIDTH) -> list[str]:
-    """A column for each layer: the likeliest piece if the stack ended there, and how likely; ✓ where it was written."""
-    rows = [["written", *(layer.name for layer in seen.layers)]]
-    for t, step in enumerate(seen.steps):
-        row = [step.token]
-        for layer in seen.layers:
-            best = layer.steps[t].alternatives[0]
-            row.append(
-                f"{shorten_cell(best.token, 14)} {_percent(best.probability)}{' ✓' if best.token_id == step.token_id else ''}"
-            )
-        rows.append(row)
-    names = rows[0][0], *(row[0] for row in rows[1:])
-    margin = max(cell_len(shorten_cell(name)) for name in names) + 2
-    lines: list[str] = []
-    for block in wrap_columns([row[1:] for row in rows], width - margin):
-        lines += [(set_cell_size(shorten_cell(name), margin) + line).rstrip() for name, line in zip(names, block)]
-        lines.append("")
-    return lines[:-1]
+def layer_lines(inspection: Inspection, width: int = LINE_WIDTH) -> list[str]:
+    """Return the most probable token after each layer with its probability; ✓ if it is the token of the target."""
+    rows = [[layer.name for layer in inspection.layers]]
+    for t, step in enumerate(inspection.steps):
+        best = [layer.steps[t].alternatives[0] for layer in inspection.layers]
+        rows.append(
+            [
+                f"{shorten(token.token, 14)} {_percent(token.probability)}{' ✓' * (token.token_id == step.token_id)}"
+                for token in best
+            ]
+        )
+    return _labeled_columns(["target", *(step.token for step in inspection.steps)], rows, width)
 
 
 def beam_tree_lines(tree: BeamTree, pruned: bool = False) -> list[str]:
-    """The beam as a tree that grows to the right and down; what never forks is written on one line.
+    """Return the beam as a tree; tokens up to the next branch share a line.
 
-    log p before and after length normalisation stand behind every hypothesis that ended; the best has a star.
+    Leaves show log p before and after length normalization, and a star marks the best. `pruned` includes hypotheses
+    that were pruned immediately.
     """
     children = tree.children()
 
-    def going(node: BeamNode) -> list[BeamNode]:
-        return [one for one in children.get(node.index, []) if pruned or one.status != "pruned"]
+    def visible_children(node: BeamNode) -> list[BeamNode]:
+        return [child for child in children.get(node.index, []) if pruned or child.status != "pruned"]
 
-    def lines(node: BeamNode, before: str, branch: str) -> Iterator[str]:
-        words = [node.token] if node.parent is not None else []
-        while len(following := going(node)) == 1:
-            node = following[0]
-            words.append(node.token)
-        text = one_line(" ".join(words))
-        score = "" if following else f"   {node.score:.3f} → {node.normalized_score:.3f}  {_mark(node)}"
-        yield f"{before}{branch}{text}{score}".rstrip()
-        inner = before + {"├ ": "│ ", "└ ": "  ", "": ""}[branch]
-        for n, one in enumerate(following):
-            yield from lines(one, inner, "└ " if n == len(following) - 1 else "├ ")
+    def branches(node: BeamNode, indent: str) -> Iterator[str]:
+        following = visible_children(node)
+        for n, child in enumerate(following):
+            is_last = n == len(following) - 1
+            tokens = [child.token]
+            while len(next_nodes := visible_children(child)) == 1:
+                child = next_nodes[0]
+                tokens.append(child.token)
+            score = "" if next_nodes else f"   {child.score:.3f} → {child.normalized_score:.3f}  {_outcome(child)}"
+            yield f"{indent}{'└ ' if is_last else '├ '}{one_line(' '.join(tokens))}{score}".rstrip()
+            yield from branches(child, indent + ("  " if is_last else "│ "))
 
-    root = tree.nodes[0]
-    first = going(root)
-    found = [line for n, one in enumerate(first) for line in lines(one, "", "└ " if n == len(first) - 1 else "├ ")]
-    dropped = sum(node.status == "pruned" for node in tree.nodes)
-    note = f"{len(tree.nodes) - 1} hypotheses, {dropped} of them pruned at once" + (
-        "" if pruned else " and not shown (--pruned)"
-    )
-    return [*found, "", "log p of all words → after length normalisation; ★ is the translation", note]
-
-
-def _mark(node: BeamNode) -> str:
-    best = "★ " if node.rank == 1 else f"{node.rank}. " if node.rank else ""
-    return best + (MARKS[node.status] or "given up")
+    num_pruned = sum(node.status == "pruned" for node in tree.nodes)
+    hidden = "" if pruned else " and not shown (--pruned)"
+    return [
+        *branches(tree.nodes[0], ""),
+        "",
+        "log p of the hypothesis → after length normalization; ★ is the translation",
+        f"{len(tree.nodes) - 1} hypotheses, {num_pruned} of them pruned at once{hidden}",
+    ]
 
 
-def position_lines(found: Sequence[PositionEncoding]) -> list[str]:
-    """What each position part does, and how alike places are at some distances."""
-    if not found:
-        return ["no part of this system is told places: it knows order by recurrence or convolution"]
+def _outcome(node: BeamNode) -> str:
+    rank = "★ " if node.rank == 1 else f"{node.rank}. " if node.rank else ""
+    return rank + ("given up" if node.status == "kept" else node.status)
+
+
+# ---- models
+
+
+def position_lines(encodings: Sequence[PositionEncoding]) -> list[str]:
+    """Return the mechanism of each position encoding, with similarities or biases by distance."""
+    if not encodings:
+        return ["this system has no position encodings: recurrence or convolution encode the order"]
     lines = []
-    for one in found:
-        more = f" and {len(one.paths) - 1} alike" if len(one.paths) > 1 else ""
-        lines += [f"{one.name}: {MECHANISM_LABELS[one.mechanism]}  ({one.paths[0]}{more})"]
-        middle = len(one.labels) // 2
-        if one.similarity is not None:
-            row = one.similarity[middle].tolist()
-            lines += [
-                "  how alike, by distance",
-                *_bars({str(d): row[middle + d] for d in _distances(middle, len(row))}),
-            ]
-        elif one.bias is not None:
-            for head, bias in enumerate(one.bias, 1):
+    for positions in encodings:
+        modules = modules_label(positions.paths)
+        lines.append(f"{positions.name}: {MECHANISM_LABELS[positions.mechanism]}  ({modules})")
+        middle, last = len(positions.labels) // 2, len(positions.labels)
+        if positions.similarity is not None:
+            row = positions.similarity[middle].tolist()
+            shown = {str(d): row[middle + d] for d in SIMILARITY_DISTANCES if middle + d < last}
+            lines += ["  cosine similarity by distance", *_bars(shown)]
+        elif positions.bias is not None:
+            for head, bias in enumerate(positions.bias, 1):
                 row = bias[middle].tolist()
-                shown = ", ".join(
-                    f"{d:+d}: {row[middle + d]:.2f}"
-                    for d in (-16, -8, -4, -2, -1, 0, 1, 2, 4, 8)
-                    if 0 <= middle + d < len(row)
-                )
-                lines.append(f"  head {head}  {shown}")
+                values = [f"{d:+d}: {row[middle + d]:.2f}" for d in BIAS_DISTANCES if 0 <= middle + d < last]
+                lines.append(f"  head {head}  {', '.join(values)}")
         lines.append("")
     return lines[:-1]
 
 
-def _distances(middle: int, count: int) -> list[int]:
-    return [d for d in (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if middle + d < count]
-
-
-def gradient_lines(measured: GradientReach) -> list[str]:
-    """How large a gradient still is at some distances, where the nearest counts as 1."""
+def gradient_lines(reach: GradientReach) -> list[str]:
+    """Return gradient norms at some distances, relative to the nearest token."""
     lines = []
-    for name, curve in measured.curves.items():
-        some = [point for n, point in enumerate(curve) if n < 8 or n % 4 == 0 or n == len(curve) - 1]
-        lines += [f"{name}: by distance in pieces", *_bars({str(point.distance): point.relative for point in some}), ""]
+    for name, curve in reach.curves.items():
+        points = [point for n, point in enumerate(curve) if n < 8 or n % 4 == 0 or n == len(curve) - 1]
+        lines += [
+            f"{name}: by distance in tokens",
+            *_bars({str(point.distance): point.relative for point in points}),
+            "",
+        ]
     return lines[:-1]
 
 
 def _bars(values: dict[str, float]) -> list[str]:
-    most = max((abs(value) for value in values.values()), default=1.0) or 1.0
+    largest = max((abs(value) for value in values.values()), default=1.0) or 1.0
     return [
-        f"  {name:>4}  {value:8.4f}  {'█' * round(BAR * max(0.0, value) / most)}".rstrip()
+        f"  {name:>4}  {value:8.4f}  {'█' * round(MAX_BAR_CELLS * max(0.0, value) / largest)}".rstrip()
         for name, value in values.items()
     ]
 
 
-def _percent(share: float) -> str:
-    return f"{100 * share:.1f}%"
+def _word(token: str) -> str:
+    return shorten(token, MAX_WORD_CELLS)
+
+
+def _percent(probability: float) -> str:
+    return f"{100 * probability:.1f}%"

@@ -1,4 +1,4 @@
-"""Attention from word to word: what the lens shows, where the model looks from piece to piece."""
+"""Attention between words, merged from attention between tokens."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ END_LABEL = "(end)"
 
 
 def word_attention(run: Run, source: str, target: str | None = None) -> SentenceAttention:
-    """The attention of a sentence pair with words in the place of pieces; without a target, of the run's translation.
+    """Return the cross-attention of a sentence pair between words, averaged over heads and layers.
 
-    The last column is what was looked at outside of words, mostly the end of the sentence. Heads and layers are not
-    kept.
+    The last column is the attention to tokens of no word, mostly EOS. Without `target`, the run translates `source`.
     """
     if target is None:
         target = run.translate([source], alignment=False)[0].text
@@ -38,24 +37,24 @@ def word_attention(run: Run, source: str, target: str | None = None) -> Sentence
 
 
 def merge_to_words(weights: Tensor, source_words: Sequence[int], target_words: Sequence[int]) -> Tensor:
-    """T S weights over pieces → over words: the sum over a source word's pieces, the mean over a target word's.
+    """Merge weights over tokens, (T, S), to words: sum over source tokens of a word, mean over target tokens of a word.
 
-    The words of pieces are as in `word_alignment`. Rows are the words that have pieces, columns too, with one more for
-    the source pieces of no word, so that rows still sum to 1.
+    `source_words` and `target_words` are the word of each token, −1 for none. The last column of the result collects
+    the source tokens of no word, so that rows still sum to 1.
     """
-    columns = [*sorted({word for word in source_words if word >= 0}), -1]
-    rows = sorted({word for word in target_words if word >= 0})
-    to_column = torch.tensor([[float(of == word) for word in columns] for of in source_words])
-    to_row = torch.tensor([[float(of == word) for of in target_words] for word in rows])
+    columns = [*sorted(set(source_words) - {-1}), -1]
+    rows = sorted(set(target_words) - {-1})
     if not rows:
         return torch.zeros(0, len(columns))
+    to_column = torch.tensor([[float(token_word == word) for word in columns] for token_word in source_words])
+    to_row = torch.tensor([[float(token_word == word) for token_word in target_words] for word in rows])
     mean = to_row / to_row.sum(1, keepdim=True)
     return mean @ weights[: len(target_words), : len(source_words)].float().cpu() @ to_column
 
 
-def word_labels(text: str, word_of_piece: Sequence[int]) -> list[str]:
-    """The words that have pieces, each with the ones after it that have none."""
+def word_labels(text: str, word_ids: Sequence[int]) -> list[str]:
+    """Return the words of `text` that have tokens, each extended by the words after it that have none."""
     spans = alignment_spans(text)
-    known = sorted({word for word in word_of_piece if word >= 0})
-    lasts = [following - 1 for following in known[1:]] + [len(spans) - 1]
-    return [text[spans[word][0] : spans[last][1]] for word, last in zip(known, lasts)]
+    first_words = sorted(set(word_ids) - {-1})
+    last_words = [following - 1 for following in first_words[1:]] + [len(spans) - 1]
+    return [text[spans[first][0] : spans[last][1]] for first, last in zip(first_words, last_words)]

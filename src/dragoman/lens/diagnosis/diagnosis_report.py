@@ -6,7 +6,7 @@ from dragoman.lens.charts import bar_chart
 from dragoman.lens.diagnosis.diagnosis_types import Diagnosis, DiagnosisExample, Finding, LengthQuality
 from dragoman.lens.html_page import definition_list, document, figure, paragraph, section, table, text
 from dragoman.lens.markup import Markup, join, tag
-from dragoman.lens.text_heatmap import one_line
+from dragoman.lens.svg import one_line
 
 
 def diagnosis_lines(diagnosis: Diagnosis) -> list[str]:
