@@ -163,7 +163,7 @@ def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> 
         return BatchRow(ids[random.random(len(ids)) < 0.5], ids, sentence_label=index)
 
     store = store_of([range(10, 60), range(60, 99)], [range(10, 60), range(60, 99)])
-    batches = Batches(store, 200, seed=0, rows=RowFormat(make_row=drop))
+    batches = Batches(store, 200, seed=0, rows=RowFormat(build_row=drop))
     one, again, later = (batches.build_batch(np.array([0, 1]), epoch) for epoch in (0, 0, 1))
     assert torch.equal(one.source, again.source)
     assert one.source.tolist() != later.source.tolist()
@@ -174,7 +174,7 @@ def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> 
     assert one.source_lengths.tolist() == [(row != 0).sum() for row in one.source]
     assert one.sentence_labels is not None
     assert one.sentence_labels.tolist() == [0, 1]
-    copies = Batches(store, 200, seed=0, rows=RowFormat(make_row=drop, repeat_after_epochs=3))
+    copies = Batches(store, 200, seed=0, rows=RowFormat(build_row=drop, distinct_epochs=3))
     assert torch.equal(copies.build_batch(np.array([0]), 3).source, copies.build_batch(np.array([0]), 0).source)
     assert copies.build_batch(np.array([0]), 2).source.tolist() != copies.build_batch(np.array([0]), 0).source.tolist()
 
@@ -184,7 +184,7 @@ def test_answers_that_are_aligned_are_counted_where_they_are_asked(store_of: Sto
         ids = store.source(index)
         return BatchRow(ids, np.where(ids % 2, ids, 0), token_type_ids=ids % 3)
 
-    rows = RowFormat(make_row=answers, labels_source=True)
+    rows = RowFormat(build_row=answers, labels_source=True)
     batch = Batches(store_of([[5, 6, 7], [9]]), 200, 0, rows=rows).build_batch(np.array([0, 1]), 0)
     assert batch.target.shape == (2, 0)
     assert batch.label_positions is not None

@@ -162,7 +162,7 @@ def longer(by: int) -> Callable[[TokenStore, int, np.random.Generator], BatchRow
 
 def test_rows_that_turn_out_longer_get_the_next_larger_shape(store_of: StoreOf) -> None:
     store = many(store_of)
-    batches = packing(store, 1024, rows=RowFormat(make_row=longer(2)))
+    batches = packing(store, 1024, rows=RowFormat(build_row=longer(2)))
     narrow = packing(store, 1024).packed_shape
     assert narrow is not None
     widths: dict[int, set[int]] = {}
@@ -181,7 +181,7 @@ def test_rows_that_turn_out_longer_get_the_next_larger_shape(store_of: StoreOf) 
 
 
 def test_a_sequence_longer_than_any_in_the_store_keeps_its_places(store_of: StoreOf) -> None:
-    batch = next(packing(many(store_of, 300), 512, rows=RowFormat(make_row=longer(9))).iterate_epoch(0))
+    batch = next(packing(many(store_of, 300), 512, rows=RowFormat(build_row=longer(9))).iterate_epoch(0))
     assert batch.max_lengths is not None
     for row, lengths, longest in (
         (batch.source, batch.source_lengths, batch.max_lengths[0]),
@@ -201,7 +201,7 @@ def odd_ones(store: TokenStore, index: int, random: np.random.Generator) -> Batc
 def test_answers_to_a_packed_source_point_to_their_places(store_of: StoreOf) -> None:
     random = np.random.default_rng(0)
     store = store_of([random.integers(4, 200, random.integers(1, 30)).tolist() for _ in range(400)])
-    rows = RowFormat(make_row=odd_ones, labels_source=True, packed_lengths=source_alone)
+    rows = RowFormat(build_row=odd_ones, labels_source=True, packed_lengths=source_alone)
     batches = packing(store, 700, rows=rows)
     shapes = set()
     for batch in batches.iterate_epoch(0):
@@ -254,7 +254,7 @@ def test_rows_without_a_pair_ask_nothing_and_have_no_label(store_of: StoreOf) ->
         return odd_ones(store, index, random)._replace(sentence_label=index)
 
     store = store_of([[5, 6, 7], [9]])
-    rows = RowFormat(make_row=labelled, labels_source=True)
+    rows = RowFormat(build_row=labelled, labels_source=True)
     plain = Batches(store, 200, 0, rows=rows).build_batch(np.array([0, 1]), 0)
     batch = Batches(store, 200, 0, rows=rows, pad_to_multiples=(4, 8)).build_batch(np.array([0, 1]), 0)
     assert batch.source.shape == (4, 8)
@@ -278,7 +278,7 @@ def halved(flat: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> tuple[np.
 def test_pairs_are_put_into_other_tokens_every_epoch_and_fit(store_of, packed: bool) -> None:
     store = many(store_of, 600)
     longest = max(int(store.source_lengths[i]) for i in range(600))
-    settings: dict = {"rows": RowFormat(segmenters=(halved, None)), "packed": packed}
+    settings: dict = {"rows": RowFormat(subword_samplers=(halved, None)), "packed": packed}
     batches, again = packing(store, 256, **settings), packing(store, 256, **settings)
     if packed:
         # lengths from 1 to 11 are alike frequent, and those up to 5 are doubled every other time: 1 + ½ · 15 / 66

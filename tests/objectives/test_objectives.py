@@ -59,7 +59,7 @@ def batches(objective: Objective, store: TokenStore, tokens: int = 400) -> Batch
         store,
         tokens,
         seed=0,
-        rows=replace(objective.row_format, doubled=False, segmenters=(None, None)),
+        rows=replace(objective.row_format, doubled=False, subword_samplers=(None, None)),
     )
 
 

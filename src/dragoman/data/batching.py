@@ -46,27 +46,27 @@ class RowFormat:
 
     Attributes:
         framing: special tokens around pairs.
-        make_row: builds a row, anew in every epoch; None for pairs with their framing.
+        build_row: builds a row, anew in every epoch; None for pairs with their framing.
         labels_source: whether the labels are for tokens of the source instead of a target.
         row_length: estimates the lengths of padded rows from the lengths of source and target in the store.
         packed_lengths: estimates the lengths that rows take in the two packed rows.
-        repeat_after_epochs: number of epochs after which the same rows are repeated; None: never.
+        distinct_epochs: number of epochs with different rows, after which they repeat; None: all.
         doubled: whether every pair is in its batch twice.
-        segmenters: segment source and target anew in every epoch (subword regularization).
+        subword_samplers: segment source and target anew in every epoch (subword regularization).
     """
 
     framing: Framing = ENCODER_DECODER_FRAMING
-    make_row: RowBuilder | None = None
+    build_row: RowBuilder | None = None
     labels_source: bool = False
     row_length: Callable[[Lengths, Lengths], Lengths] = longer_side
     packed_lengths: Callable[[Lengths, Lengths], tuple[Lengths, Lengths]] = both_sides
-    repeat_after_epochs: int | None = None
+    distinct_epochs: int | None = None
     doubled: bool = False
-    segmenters: SubwordSamplers = (None, None)
+    subword_samplers: SubwordSamplers = (None, None)
 
     def for_validation(self) -> RowFormat:
         """Return the format without doubling and subword regularization."""
-        return replace(self, repeat_after_epochs=None, doubled=False, segmenters=(None, None))
+        return replace(self, distinct_epochs=None, doubled=False, subword_samplers=(None, None))
 
 
 class Batches:
@@ -102,7 +102,7 @@ class Batches:
             window = max(1000, min(2**16, 100 * max_tokens * len(store) // max(1, store.tokens)))
         if window < 1:
             raise UserError(f"the window of pairs that are sorted together must be at least 1, not {window}")
-        self.epoch_rows = EpochRows(store, rows.segmenters, rows.row_length, seed)
+        self.epoch_rows = EpochRows(store, rows.subword_samplers, rows.row_length, seed)
         max_row_length = self.epoch_rows.max_row_length
         if max_row_length > max_tokens:
             raise UserError(
@@ -183,13 +183,13 @@ class Batches:
     def build_batch(self, indices: Indices, epoch: int) -> Batch:
         """Build the tensors of some pairs; noise and segmentation depend on the epoch."""
         rows = self.rows
-        if rows.make_row is None:
+        if rows.build_row is None:
             arrays = BatchArrays.from_pairs(*self.epoch_rows.read(indices, epoch), rows.framing)
         else:
-            noise_epoch = epoch if rows.repeat_after_epochs is None else epoch % rows.repeat_after_epochs
+            noise_epoch = epoch if rows.distinct_epochs is None else epoch % rows.distinct_epochs
             store = self.epoch_rows.store_with_rows(indices, epoch)
             made = [
-                rows.make_row(store, index, np.random.Generator(self._random(NOISE_STREAM, noise_epoch, index)))
+                rows.build_row(store, index, np.random.Generator(self._random(NOISE_STREAM, noise_epoch, index)))
                 for index in indices.tolist()
             ]
             arrays = BatchArrays.from_rows(made, rows.labels_source, rows.framing.pad)

@@ -29,12 +29,12 @@ class EpochRows:
     def __init__(
         self,
         store: TokenStore,
-        segmenters: SubwordSamplers,
+        subword_samplers: SubwordSamplers,
         row_length: Callable[[Lengths, Lengths], Lengths],
         seed: int,
     ) -> None:
-        self.store, self.segmenters, self.row_length, self.seed = store, segmenters, row_length, seed
-        self.resegments = segmenters != (None, None)
+        self.store, self.subword_samplers, self.row_length, self.seed = store, subword_samplers, row_length, seed
+        self.resegments = subword_samplers != (None, None)
         counts = store.length_counts()
         self.max_lengths = int(counts.source.max()), int(counts.target.max())
         self.max_pair_length = int((counts.source + counts.target).max())
@@ -80,7 +80,7 @@ class EpochRows:
         resegmented: list[RaggedArray | None] = [None, None]
         if not self.resegments:
             return resegmented, np.ones(len(pairs), bool)
-        for index, (column, segment) in enumerate(zip(self.store.columns, self.segmenters)):
+        for index, (column, segment) in enumerate(zip(self.store.columns, self.subword_samplers)):
             if segment is not None:
                 stored = RaggedArray.read(column, pairs)
                 keys = random_keys(int(random_keys(self.seed, NOISE_STREAM, [epoch])[0]), index, pairs)
