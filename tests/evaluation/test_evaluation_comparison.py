@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import MetricFunction, bleu, chrf, paired_bootstrap, score_by_length
+from dragoman.evaluation import bleu, chrf, paired_bootstrap, score_by_length
+from dragoman.evaluation.text_metrics import MetricFunction
 
 REFERENCES = [f"sentence {i} says that the {i % 7} cats sat on mat {i % 5} today" for i in range(60)]
 BETTER = [r if i % 5 else r.replace("cats", "dogs") for i, r in enumerate(REFERENCES)]
@@ -67,7 +68,7 @@ def test_the_last_band_takes_what_is_longer() -> None:
 
 
 def test_length_bands_refuse_what_they_cannot_do() -> None:
-    with pytest.raises(UserError, match="must increase, but these are 5, 5"):
+    with pytest.raises(UserError, match="must increase, but are 5, 5"):
         score_by_length(["w"], ["x"], ["x"], edges=(5, 5))
     with pytest.raises(UserError, match="2 sources but 1 hypotheses"):
         score_by_length(["w", "w"], ["x"], ["x"])

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dragoman.errors import UserError
-from dragoman.evaluation import (
+from dragoman.evaluation.error_rates import (
     edit_distance,
     exact_match,
     item_error_rate,

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import bits_per_character, likelihood_metric, perplexity, word_perplexity
+from dragoman.evaluation.likelihood import bits_per_character, likelihood_metric, perplexity, word_perplexity
 
 
 @pytest.mark.parametrize("vocabulary", [1, 2, 50, 32_000])

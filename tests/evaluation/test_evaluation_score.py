@@ -10,7 +10,8 @@ from dataclasses import asdict
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import METRICS, MetricFunction, MetricScore, evaluate
+from dragoman.evaluation import METRICS, MetricScore, evaluate
+from dragoman.evaluation.text_metrics import MetricFunction
 
 every_measure = pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS.keys())
 

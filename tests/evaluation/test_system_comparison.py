@@ -50,7 +50,7 @@ def test_seeds_that_vary_more_than_systems_allow_no_claim() -> None:
     both = compared(results)
     assert not both.differences[0].significant
     assert "variance between 2 seeds" in both.method
-    assert "±" in str(both.systems[0].quality()["BLEU"].figure)  # type: ignore[attr-defined]
+    assert "±" in str(both.systems[0].quality()["BLEU"].formatted)  # type: ignore[attr-defined]
 
 
 def test_one_seed_is_said_to_be_one() -> None:

@@ -1,4 +1,4 @@
-"""Word alignments: the alignment error rate, and the text format that gold alignments come in."""
+"""Alignment error rate of word alignments, and the Pharaoh format of gold alignments."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dragoman.errors import UserError
 from dragoman.evaluation.metric_score import MetricScore, check_equal_counts
 
 Link = tuple[int, int]
-"""Positions of a source word and a target word that translate each other, both counted from 0."""
+"""Positions of a source word and a target word that translate each other, counted from 0."""
 
 
 def alignment_error_rate(
@@ -17,12 +17,12 @@ def alignment_error_rate(
     sure: Sequence[Collection[Link]],
     possible: Sequence[Collection[Link]] | None = None,
 ) -> MetricScore:
-    """How far predicted links are from those of a human, as a fraction from 0 (all right) to 1.
+    """Alignment error rate, from 0 (no error) to 1 (Och and Ney 2003).
 
         AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|),   precision = |A ∩ P| / |A|,   recall = |A ∩ S| / |S|
 
-    with predicted links A, sure links S and possible links P ⊇ S, summed over sentences: Och and Ney (2003). Sure links
-    need not be repeated in `possible`; without it P = S, and AER = 1 − F₁.
+    with predicted links A, sure links S and possible links P ⊇ S, summed over sentences. `possible` need not repeat the
+    sure links; without it P = S, and AER = 1 − F₁.
     """
     check_equal_counts(len(predicted), "predicted alignments", len(sure), "gold alignments")
     if possible is not None:
@@ -46,15 +46,15 @@ def alignment_error_rate(
 
 
 def parse_pharaoh(line: str, where: str = "alignment") -> frozenset[Link]:
-    """All links of a line such as "0-0 1-2", the possible ones ("1?2" or "1p2") among them.
-
-    `where` names the line in the error about it: "gold.align, line 3".
-    """
+    """Return all links, sure and possible, of a line such as "0-0 1-2 1?2"; see `parse_sure_and_possible`."""
     return parse_sure_and_possible(line, where)[1]
 
 
 def parse_sure_and_possible(line: str, where: str = "alignment") -> tuple[frozenset[Link], frozenset[Link]]:
-    """The sure links ("0-0") of a gold line, and its possible ones ("1?2" or "1p2"), which include the sure."""
+    """Return the sure links ("0-0") and the possible links ("1?2" or "1p2", and all sure ones) of a line.
+
+    `where` names the line in error messages: "gold.align, line 3".
+    """
     sure, possible = set(), set()
     for item in line.split():
         match = re.fullmatch(r"([0-9]+)([-?p])([0-9]+)", item)
@@ -68,9 +68,3 @@ def parse_sure_and_possible(line: str, where: str = "alignment") -> tuple[frozen
         if match[2] == "-":
             sure.add(link)
     return frozenset(sure), frozenset(possible)
-
-
-def format_pharaoh(links: Collection[Link], possible: Collection[Link] = ()) -> str:
-    """The links in order as "0-0 1-2", and as "1?2" those that are possible only."""
-    sure = set(links)
-    return " ".join(f"{i}{'-' if (i, j) in sure else '?'}{j}" for i, j in sorted(sure.union(possible)))

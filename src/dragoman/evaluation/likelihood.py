@@ -1,4 +1,4 @@
-"""How well a model predicts text: perplexity per token and per word, and bits per character."""
+"""Metrics of log-probabilities: perplexity per token and per word, and bits per character."""
 
 from __future__ import annotations
 
@@ -8,33 +8,32 @@ from collections.abc import Sequence
 from dragoman.errors import UserError
 from dragoman.evaluation.metric_score import MetricScore
 
-#: measures computed from log-probabilities of given text, not from hypotheses
 LIKELIHOOD_METRICS = ("perplexity", "word-perplexity", "bits-per-character")
 
 
 def perplexity(total_log_probability: float, tokens: int) -> MetricScore:
-    """The number of equally likely tokens among which the model would be as unsure as it is: 1 is certainty.
+    """Perplexity: the exponential of the mean negative log-probability of a token; 1 is certainty.
 
         perplexity = exp(−(1/N) Σ ln p(yₜ | y₍<ₜ₎, x))
 
-    Logarithms are natural. Perplexities compare only over the same tokens: another tokenizer gives another N.
+    Perplexities are comparable only for the same tokenizer.
     """
     return _perplexity("perplexity", total_log_probability, tokens, "token")
 
 
 def word_perplexity(total_log_probability: float, texts: Sequence[str]) -> MetricScore:
-    """Perplexity per word, which compares across tokenizers.
+    """Perplexity per word, which is comparable across tokenizers.
 
-    Words are separated by white space. The total includes the END of every text, so END counts as a word.
+    Words are separated by white space; the EOS of every text counts as a word.
     """
     words = sum(len(text.split()) + 1 for text in texts)
     return _perplexity("word perplexity", total_log_probability, words, "word")
 
 
 def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> MetricScore:
-    """−log₂ p of the texts per character, which compares across tokenizers.
+    """−log₂ p of the texts per character, which is comparable across tokenizers.
 
-    The total includes the END of every text, so each text has one character more: its line feed.
+    The EOS of every text counts as a character: its line feed.
     """
     characters = sum(len(text) + 1 for text in texts)
     if not characters:
@@ -44,12 +43,11 @@ def bits_per_character(total_log_probability: float, texts: Sequence[str]) -> Me
 
 
 def likelihood_metric(name: str, total_log_probability: float, tokens: int, texts: Sequence[str]) -> MetricScore:
-    """A measure of LIKELIHOODS for texts whose tokens, END included, have this total log-probability."""
+    """Compute a metric of LIKELIHOOD_METRICS from the log-probability of all tokens of `texts`, EOS included."""
     if name == "perplexity":
         return perplexity(total_log_probability, tokens)
-    return {"word-perplexity": word_perplexity, "bits-per-character": bits_per_character}[name](
-        total_log_probability, texts
-    )
+    metric = {"word-perplexity": word_perplexity, "bits-per-character": bits_per_character}[name]
+    return metric(total_log_probability, texts)
 
 
 def _perplexity(name: str, total_log_probability: float, count: int, unit: str) -> MetricScore:

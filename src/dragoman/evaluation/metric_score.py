@@ -1,4 +1,4 @@
-"""What a measure gives back, and how hypotheses and references are paired."""
+"""The result of a metric, and the pairing of hypotheses with references."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ from dragoman.errors import UserError
 References = Sequence[str] | Sequence[Sequence[str]]
 """For each hypothesis its reference, or the list of its references.
 
-This is one entry per sentence; sacreBLEU's own interface has one entry per reference translator, the transpose of it.
+One entry per sentence; sacreBLEU's reference streams are the transpose, one entry per reference translator.
 """
 
 
 @dataclass(frozen=True)
 class MetricScore:
-    """One number in the unit people quote it in, with all that is needed to quote it.
+    """A score with what is needed to quote it.
 
-    `unit` is "%" for shares and rates, and empty for BLEU and chrF (0 to 100) and for plain numbers such as perplexity.
+    `unit` is "%" for rates, and empty for BLEU and chrF (0 to 100) and for plain numbers such as perplexity.
+    `signature` is sacreBLEU's; `detail` holds the counts that the score is computed from.
     """
 
     name: str
@@ -32,7 +33,7 @@ class MetricScore:
 
     @property
     def formatted(self) -> str:
-        """The value with the decimals it is quoted with: "38.10"."""
+        """The value with the usual number of decimals: "38.10"."""
         return f"{self.value:.{self.decimals}f}"
 
     def __str__(self) -> str:
@@ -42,20 +43,20 @@ class MetricScore:
 
 
 def reference_lists(hypotheses: Sequence[str], references: References) -> list[Sequence[str]]:
-    """The references of each hypothesis as a list of at least one, or a UserError if the two do not pair up."""
+    """Return the list of references of each hypothesis, after checking that their numbers agree."""
     if isinstance(hypotheses, str) or isinstance(references, str):
         raise UserError("hypotheses and references must be lists of sentences, not one string")
     check_equal_counts(len(hypotheses), "hypotheses", len(references), "references")
     lists = [[reference] if isinstance(reference, str) else reference for reference in references]
-    for number, among in enumerate(lists, 1):
-        if not among:
-            raise UserError(f"hypothesis {number:,} has no reference: every one needs at least one")
+    for number, of_hypothesis in enumerate(lists, 1):
+        if not of_hypothesis:
+            raise UserError(f"hypothesis {number:,} has no reference: every hypothesis needs at least one")
     return lists
 
 
-def check_equal_counts(count: int, what: str, other_count: int, other: str) -> None:
-    """Refuse two lists that cannot be read side by side."""
+def check_equal_counts(count: int, name: str, other_count: int, other_name: str) -> None:
+    """Raise a UserError unless two lists have the same number of entries, which is not 0."""
     if count != other_count:
-        raise UserError(f"there are {count:,} {what} but {other_count:,} {other}: there must be one for each")
+        raise UserError(f"there are {count:,} {name} but {other_count:,} {other_name}: the numbers must be equal")
     if not count:
-        raise UserError(f"there is nothing to evaluate: both {what} and {other} are empty")
+        raise UserError(f"there is nothing to evaluate: {name} and {other_name} are empty")

@@ -1,4 +1,4 @@
-"""The results of a comparison of systems: scores with their deviation, significance tests, and what they show."""
+"""Results of a comparison of systems: scores over seeds, significance tests and findings."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from itertools import combinations
 from typing import Any
 
 from dragoman.evaluation.error_rates import exact_match
-from dragoman.evaluation.paired_comparison import score_by_length
 from dragoman.evaluation.significance import (
     NUM_RESAMPLES,
     BootstrapScores,
@@ -20,18 +19,18 @@ from dragoman.evaluation.significance import (
     holm_correction,
 )
 from dragoman.evaluation.table import MeanStd
-from dragoman.evaluation.translation_metrics import bleu, chrf
+from dragoman.evaluation.text_metrics import bleu, chrf, score_by_length
 
-MIN_LONG_SENTENCE_WORDS = 13  # words of the source from which a sentence counts as long
+MIN_LONG_SENTENCE_WORDS = 13  # of the source
 LENGTH_BUCKET_EDGES = (4, 8, 12, 16, 20)  # words of the source
-SIGNIFICANCE_LEVEL = 0.05  # significance level, after Holm's correction
+SIGNIFICANCE_LEVEL = 0.05  # after Holm's correction
 MIN_LONG_SENTENCE_COUNT = 30  # fewer do not support a claim about long sentences
-MIN_RATIO_TO_SHUFFLED_BLEU = 2.0  # a system that translates scores this much higher than its shuffled outputs
+MIN_RATIO_TO_SHUFFLED_BLEU = 2.0  # of a system that has learned to translate
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """One system trained with one seed: its translations of the test set and what its training cost."""
+    """One system trained with one seed: its translations of the test set and the cost of its training."""
 
     system: str
     seed: int
@@ -40,7 +39,7 @@ class RunResult:
     parameters: int
     steps: int
     target_tokens: int  # of training
-    flops: float  # of training, counted from the specification, without padding
+    flops: float  # of training, counted from the spec, without padding
     seconds: float  # of training, measured
     perplexity: float  # of the test references
     texts: list[str] = field(repr=False)
@@ -51,12 +50,13 @@ class RunResult:
 
 
 class SystemResult:
-    """One system over all its seeds."""
+    """The runs of one system, one per seed."""
 
     def __init__(self, runs: Sequence[RunResult], sources: Sequence[str], references: Sequence[str]) -> None:
         self.runs, self.sources, self.references = list(runs), sources, references
         self.name, self.year, self.attention = runs[0].system, runs[0].year, runs[0].attention
-        self.long = [number for number, source in enumerate(sources) if len(source.split()) >= MIN_LONG_SENTENCE_WORDS]
+        #: indices of the long sentences
+        self.long = [i for i, source in enumerate(sources) if len(source.split()) >= MIN_LONG_SENTENCE_WORDS]
 
     @cached_property
     def bleu(self) -> list[float]:
@@ -75,13 +75,13 @@ class SystemResult:
         ]
 
     def long_texts(self) -> tuple[list[list[str]], list[str]]:
-        """The translations of long sentences, a list for each seed, and their references."""
+        """Return the translations of long sentences, a list for each seed, and their references."""
         return [[run.texts[i] for i in self.long] for run in self.runs], [self.references[i] for i in self.long]
 
     def quality(self) -> dict[str, object]:
-        """A row of the table: how good its translations are."""
+        """Return a row of the quality table."""
         texts, references = self.long_texts()
-        long = MeanStd.of([bleu(one, references).value for one in texts]) if self.long else None
+        long = MeanStd.of([bleu(of_seed, references).value for of_seed in texts]) if self.long else None
         return {
             "system": self.name,
             "year": str(self.year),
@@ -94,7 +94,7 @@ class SystemResult:
         }
 
     def cost(self) -> dict[str, object]:
-        """A row of the table: what its training cost, as a mean over seeds."""
+        """Return a row of the table of training costs: means over seeds."""
         return {
             "system": self.name,
             "parameters": self.runs[0].parameters,
@@ -106,11 +106,11 @@ class SystemResult:
         }
 
     def exact_by_length(self) -> list[tuple[str, float]]:
-        """Exact match by source length, as a mean over seeds."""
+        """Return exact match by source length, as a mean over seeds."""
         seeds = [
             score_by_length(self.sources, run.texts, self.references, edges=LENGTH_BUCKET_EDGES) for run in self.runs
         ]
-        return [(bands[0].words, sum(band.exact_match for band in bands) / len(bands)) for bands in zip(*seeds)]
+        return [(buckets[0].words, sum(b.exact_match for b in buckets) / len(buckets)) for buckets in zip(*seeds)]
 
     def _mean(self, value: Callable[[RunResult], float]) -> float:
         return sum(map(value, self.runs)) / len(self.runs)
@@ -118,7 +118,7 @@ class SystemResult:
 
 @dataclass(frozen=True)
 class TestedDifference:
-    """A tested difference between two systems or groups of systems; the better one is named first."""
+    """A tested difference between two systems or groups of systems."""
 
     better: str
     worse: str
@@ -149,8 +149,8 @@ class SystemComparison:
     Args:
         results: one result for each system and seed, in the order of the table.
         sources, references: the test set.
-        budget: what each system was given, in words.
-        machine_dependent: whether the budget was time, so that results depend on the machine and its load.
+        budget: the training budget of each system, as text.
+        machine_dependent: whether the budget is time, so that results depend on the machine and its load.
         samples: number of bootstrap resamples.
     """
 
@@ -163,59 +163,61 @@ class SystemComparison:
         machine_dependent: bool = False,
         samples: int = NUM_RESAMPLES,
     ) -> None:
-        names = list(dict.fromkeys(one.system for one in results))
+        names = dict.fromkeys(run.system for run in results)
         self.systems = [
-            SystemResult([one for one in results if one.system == name], sources, references) for name in names
+            SystemResult([run for run in results if run.system == name], sources, references) for name in names
         ]
         self.sentences, self.budget, self.machine_dependent = len(sources), budget, machine_dependent
-        self.samples = samples
+        self.samples, self.references = samples, references
         self.seeds = [run.seed for run in self.systems[0].runs]
-        self.references = references
 
     @cached_property
     def learned(self) -> list[SystemResult]:
         """The systems that have learned to translate with at least one seed."""
-        return [one for one in self.systems if any(one.learned)]
+        return [system for system in self.systems if any(system.learned)]
 
     @cached_property
     def differences(self) -> list[TestedDifference]:
-        """Every pair of systems that have learned, and attention against no attention on long sentences."""
-        resampled = {one.name: self._resample([run.texts for run in one.runs], self.references) for one in self.learned}
+        """Tests of all pairs of systems that have learned, and of attention on long sentences."""
+        bootstrap = {
+            system.name: self._bootstrap([run.texts for run in system.runs], self.references) for system in self.learned
+        }
         tests: list[tuple[str, str, str, float, float]] = []
         for first, second in combinations(self.learned, 2):
-            value, p = contrast_test([resampled[first.name], resampled[second.name]], [1.0, -1.0])
+            value, p = contrast_test([bootstrap[first.name], bootstrap[second.name]], [1.0, -1.0])
             tests.append((first.name, second.name, "BLEU", value, p))
-        if attention := self._attention():
+        if attention := self._attention_contrast():
             tests.append(("attention", "no attention", f"BLEU, {MIN_LONG_SENTENCE_WORDS}+ words", *attention))
         adjusted = holm_correction([test[-1] for test in tests])
         return [
-            TestedDifference(*((first, second) if value >= 0 else (second, first)), measure, abs(value), p, corrected)
-            for (first, second, measure, value, p), corrected in zip(tests, adjusted)
+            TestedDifference(*((first, second) if value >= 0 else (second, first)), metric, abs(value), p, corrected)
+            for (first, second, metric, value, p), corrected in zip(tests, adjusted)
         ]
 
-    def _attention(self) -> tuple[float, float] | None:
-        """The mean of the systems with attention minus that of the others, on long sentences."""
-        attending = [one.attention for one in self.learned]
-        if len(set(attending)) < 2 or len(self.learned[0].long) < MIN_LONG_SENTENCE_COUNT:
+    def _attention_contrast(self) -> tuple[float, float] | None:
+        """Test the mean of the systems with attention minus that of the others on long sentences."""
+        attention = [system.attention for system in self.learned]
+        if len(set(attention)) < 2 or len(self.learned[0].long) < MIN_LONG_SENTENCE_COUNT:
             return None
-        counts = {kind: attending.count(kind) for kind in (True, False)}
-        weights = [1 / counts[True] if yes else -1 / counts[False] for yes in attending]
-        return contrast_test([self._resample(*one.long_texts()) for one in self.learned], weights)
+        weights = [1 / attention.count(True) if attends else -1 / attention.count(False) for attends in attention]
+        return contrast_test([self._bootstrap(*system.long_texts()) for system in self.learned], weights)
 
-    def _resample(self, outputs: Sequence[Sequence[str]], references: Sequence[str]) -> BootstrapScores:
+    def _bootstrap(self, outputs: Sequence[Sequence[str]], references: Sequence[str]) -> BootstrapScores:
         return bootstrap_scores(outputs, references, metric="bleu", samples=self.samples)
 
     @property
     def method(self) -> str:
-        """How differences were tested, in one sentence."""
-        seeds = len(self.seeds)
+        """One sentence about the significance test."""
+        seeds, count = len(self.seeds), len(self.differences)
         test = (
             f"paired bootstrap resampling ({self.samples:,} resamples)"
             if seeds == 1
             else f"t-test with the variance between {seeds} seeds and over {self.samples:,} bootstrap resamples"
         )
-        tests = f"{len(self.differences)} comparison{'' if len(self.differences) == 1 else 's'}"
-        return f"{test}, n = {self.sentences:,} sentences, two-sided, Holm correction for {tests}, level {SIGNIFICANCE_LEVEL:g}"
+        return (
+            f"{test}, n = {self.sentences:,} sentences, two-sided, Holm correction for {count} "
+            f"comparison{'' if count == 1 else 's'}, level {SIGNIFICANCE_LEVEL:g}"
+        )
 
     @property
     def signature(self) -> str:
@@ -223,56 +225,73 @@ class SystemComparison:
         return bleu(self.references, self.references).signature
 
     def findings(self) -> list[str]:
-        """What the comparison shows, and what it does not show."""
-        found = []
+        """Sentences about what the comparison shows and does not show."""
+        findings = []
         if self.machine_dependent:
-            found.append(f"The budget is time ({self.budget}): results depend on this machine and on its load.")
-        found += _not_learned(self.systems)
+            findings.append(f"The budget is time ({self.budget}): results depend on this machine and on its load.")
+        findings += self._about_not_learned()
         if len(self.learned) > 1:
-            found.append(self._against_best())
-        if any(one.metric != "BLEU" for one in self.differences):
-            found.append(self._about_attention())
-        elif len({one.attention for one in self.systems}) == 2 and len({one.attention for one in self.learned}) == 1:
-            found.append("Attention is not compared: only systems of one kind have learned to translate.")
+            findings.append(self._about_best())
+        kinds, learned_kinds = ({system.attention for system in of} for of in (self.systems, self.learned))
+        if any(test.metric != "BLEU" for test in self.differences):
+            findings.append(self._about_attention())
+        elif len(kinds) == 2 and len(learned_kinds) == 1:
+            findings.append("Attention is not compared: only systems of one kind have learned to translate.")
         if self.differences and len(self.seeds) == 1:
-            found.append(
+            findings.append(
                 "One seed: the tests compare these trained models; another seed may change the order. To compare "
                 "systems, train several seeds (--seeds 1,2,3)."
             )
-        return found
+        return findings
 
-    def _against_best(self) -> str:
-        best = max(self.learned, key=lambda one: MeanStd.of(one.bleu).mean)
-        pairs = [one for one in self.differences if one.metric == "BLEU" and best.name in (one.better, one.worse)]
-        better = [
-            f"{one.worse} (+{one.difference:.2f}, {format_p_value(one.adjusted_p_value)})"
-            for one in pairs
-            if one.significant
-        ]
-        others = [
-            f"{one.worse if one.better == best.name else one.better} ({format_p_value(one.adjusted_p_value)})"
-            for one in pairs
-            if not one.significant
-        ]
-        told = [f"Highest BLEU: {best.name}, {MeanStd.of(best.bleu).formatted}."]
-        told += [f"Significantly better than {', '.join(better)}."] if better else []
-        told += [f"No significant difference from {', '.join(others)}."] if others else []
-        return " ".join(told)
+    def _about_not_learned(self) -> list[str]:
+        findings = []
+        failed = [system for system in self.systems if not any(system.learned)]
+        if failed:
+            scores = ", ".join(f"{system.name} (BLEU {MeanStd.of(system.bleu).formatted})" for system in failed)
+            have, their, they = ("has", "its", "It is") if len(failed) == 1 else ("have", "their", "They are")
+            findings.append(
+                f"Not learned: {scores} {have} not learned to translate: {their} outputs score hardly more than "
+                f"against the references of other sentences. {they} left out of the tests; a larger budget is needed."
+            )
+        for system in self.systems:
+            seeds = [str(run.seed) for run, learned in zip(system.runs, system.learned) if not learned]
+            if seeds and system not in failed:
+                findings.append(
+                    f"{system.name} has not learned to translate with seed {', '.join(seeds)}; a larger budget is "
+                    "needed."
+                )
+        return findings
+
+    def _about_best(self) -> str:
+        best = max(self.learned, key=lambda system: MeanStd.of(system.bleu).mean)
+        worse, similar = [], []
+        for test in self.differences:
+            if test.metric == "BLEU" and best.name in (test.better, test.worse):
+                p = format_p_value(test.adjusted_p_value)
+                if test.significant:
+                    worse.append(f"{test.worse} (+{test.difference:.2f}, {p})")
+                else:
+                    similar.append(f"{test.worse if test.better == best.name else test.better} ({p})")
+        sentences = [f"Highest BLEU: {best.name}, {MeanStd.of(best.bleu).formatted}."]
+        sentences += [f"Significantly better than {', '.join(worse)}."] if worse else []
+        sentences += [f"No significant difference from {', '.join(similar)}."] if similar else []
+        return " ".join(sentences)
 
     def _about_attention(self) -> str:
-        (one,) = (one for one in self.differences if one.metric != "BLEU")
+        (test,) = (test for test in self.differences if test.metric != "BLEU")
         where = f"on the {len(self.learned[0].long):,} sentences of {MIN_LONG_SENTENCE_WORDS} or more words"
         among = "in the mean over the systems that have learned"
-        p = format_p_value(one.adjusted_p_value)
-        if not one.significant:
+        p = format_p_value(test.adjusted_p_value)
+        if not test.significant:
             return f"Attention: no significant difference {where}, {among} ({p})."
         return (
-            f"Attention: systems with {one.better} score {one.difference:.2f} BLEU higher than those with {one.worse} "
-            f"{where}, {among} ({p})."
+            f"Attention: systems with {test.better} score {test.difference:.2f} BLEU higher than those with "
+            f"{test.worse} {where}, {among} ({p})."
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the translations, for JSON."""
+        """Return everything but the translations, as JSON values."""
         return {
             "budget": self.budget,
             "machine_dependent": self.machine_dependent,
@@ -281,47 +300,29 @@ class SystemComparison:
             "signature": self.signature,
             "method": self.method,
             "systems": [
-                {name: _plain(value) for name, value in (one.quality() | one.cost()).items()}
-                | {"learned": one.learned, "runs": [_without_texts(run) for run in one.runs]}
-                for one in self.systems
+                {name: _json_value(value) for name, value in (system.quality() | system.cost()).items()}
+                | {"learned": system.learned, "runs": [_without_texts(run) for run in system.runs]}
+                for system in self.systems
             ],
-            "differences": [asdict(one) | {"significant": one.significant} for one in self.differences],
+            "differences": [asdict(test) | {"significant": test.significant} for test in self.differences],
             "findings": self.findings(),
         }
 
 
 def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
-    """BLEU against the references of other sentences: what outputs score that do not depend on their sources."""
+    """Return BLEU against the references of other sentences: that of outputs that do not depend on their sources."""
     shifts = sorted({max(1, len(texts) * part // 4) for part in (1, 2, 3)}) if len(texts) > 1 else [0]
     scores = [bleu([*texts[shift:], *texts[:shift]], references).value for shift in shifts]
     return sum(scores) / len(scores)
 
 
-def _not_learned(systems: Sequence[SystemResult]) -> list[str]:
-    told = []
-    lost = [one for one in systems if not any(one.learned)]
-    if lost:
-        scores = ", ".join(f"{one.name} (BLEU {MeanStd.of(one.bleu).formatted})" for one in lost)
-        they, have, its = ("It is", "has", "its") if len(lost) == 1 else ("They are", "have", "their")
-        told.append(
-            f"Not learned: {scores} {have} not learned to translate: {its} outputs score hardly more than against the "
-            f"references of other sentences. {they} left out of the tests; a larger budget is needed."
-        )
-    for one in systems:
-        failed = [run.seed for run, learned in zip(one.runs, one.learned) if not learned]
-        if failed and one not in lost:
-            seeds = ", ".join(map(str, failed))
-            told.append(f"{one.name} has not learned to translate with seed {seeds}; a larger budget is needed.")
-    return told
-
-
 def _without_texts(run: RunResult) -> dict[str, Any]:
     values = asdict(run) | {"tokens_per_second": run.tokens_per_second}
     del values["texts"]
-    return {name: _plain(value) for name, value in values.items()}
+    return {name: _json_value(value) for name, value in values.items()}
 
 
-def _plain(value: object) -> object:
+def _json_value(value: object) -> object:
     if isinstance(value, MeanStd):
-        return {"mean": _plain(value.mean), "std": _plain(value.std)}
+        return {"mean": _json_value(value.mean), "std": _json_value(value.std)}
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,4 +1,4 @@
-"""Results as tables: text for terminals, Markdown, CSV and LaTeX."""
+"""Tables of results as text for terminals, Markdown, CSV and LaTeX."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LATEX_SPECIAL = {character: f"\\{character}" for character in "#$%&_{}"} | {
 
 @dataclass(frozen=True)
 class MeanStd:
-    """The mean of several measurements and their standard deviation; None where there is only one."""
+    """Mean and standard deviation of several measurements; `std` is None for a single one."""
 
     mean: float
     std: float | None = None
@@ -31,7 +31,7 @@ class MeanStd:
 
     @staticmethod
     def of(values: Sequence[float], decimals: int = 2) -> MeanStd:
-        """Mean and sample standard deviation, with n − 1 in the denominator."""
+        """Return the mean and the sample standard deviation (denominator n − 1) of `values`."""
         mean = sum(values) / len(values)
         if len(values) < 2:
             return MeanStd(mean, None, decimals)
@@ -40,28 +40,27 @@ class MeanStd:
 
     @property
     def formatted(self) -> str:
-        """As it is quoted: "38.10 ± 0.25"."""
+        """The usual form: "38.10 ± 0.25"."""
         mean = f"{self.mean:,.{self.decimals}f}"
         return mean if self.std is None else f"{mean} ± {self.std:,.{self.decimals}f}"
 
 
-TableRows = Sequence[Mapping[str, object]]
+TableRows = Sequence[Mapping[str, object]]  # values by column name
 
 
 def format_table(rows: TableRows, *, markdown: bool = False) -> str:
-    """Rows of named values as aligned columns, numbers to the right; a value that a row lacks, or None, is a dash.
+    """Format rows as aligned columns, with numbers to the right and a dash for missing values and None.
 
-    Columns come in the order in which the rows first name them. Scores are shown as they are quoted, whole numbers with
-    commas, and the largest number of a column decides how its other numbers are shown.
+    Columns appear in the order in which the rows first name them. The largest number of a column determines how its
+    numbers are formatted.
     """
-    from rich.cells import cell_len  # here, not above: a table is not worth its import time to those who draw none
+    from rich.cells import cell_len  # not at the top: it takes long to import
 
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    if not names:
+    columns = _columns(rows)
+    if not columns:
         return ""
-    columns = [[row.get(name) for row in rows] for name in names]
-    cells = [[_plain(name, markdown), *_cells(column, markdown)] for name, column in zip(names, columns)]
-    numeric = [all(isinstance(value, Real | MetricScore | MeanStd | None) for value in column) for column in columns]
+    cells = [[_one_line(name, markdown), *_format_column(values, markdown)] for name, values in columns.items()]
+    numeric = [_is_numeric(values) for values in columns.values()]
     widths = [max(3, *map(cell_len, column)) if markdown else max(map(cell_len, column)) for column in cells]
 
     def line(texts: Sequence[str]) -> str:
@@ -77,9 +76,9 @@ def format_table(rows: TableRows, *, markdown: bool = False) -> str:
 
 
 def format_csv(rows: TableRows) -> str:
-    """Rows as CSV with all digits. An estimate with a deviation takes two columns: NAME and "NAME, std"."""
+    """Format rows as CSV with all digits. A mean with a deviation takes two columns: NAME and "NAME, std"."""
     columns: dict[str, None] = {}
-    plain: list[dict[str, object]] = []
+    lines: list[dict[str, object]] = []
     for row in rows:
         cells: dict[str, object] = {}
         for name, value in row.items():
@@ -91,40 +90,47 @@ def format_csv(rows: TableRows) -> str:
                 if value.std is not None:
                     cells[f"{name}, std"] = value.std
         columns |= dict.fromkeys(cells)
-        plain.append(cells)
+        lines.append(cells)
     file = io.StringIO()
     writer = csv.DictWriter(file, list(columns), restval="", lineterminator="\n")
     writer.writeheader()
-    writer.writerows(plain)
+    writer.writerows(lines)
     return file.getvalue()
 
 
 def format_latex(rows: TableRows) -> str:
-    """Rows as a LaTeX tabular with the rules of the booktabs package."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    columns = [[row.get(name) for row in rows] for name in names]
-    cells = [[_latex(name), *map(_latex, _cells(column, False))] for name, column in zip(names, columns)]
-    numeric = [all(isinstance(value, Real | MetricScore | MeanStd | None) for value in column) for column in columns]
+    """Format rows as a LaTeX tabular with the rules of the booktabs package."""
+    columns = _columns(rows)
+    cells = [[_latex(name), *map(_latex, _format_column(values, False))] for name, values in columns.items()]
     heading, *body = (f"{' & '.join(line)} \\\\" for line in zip(*cells))
-    layout = "".join("r" if right else "l" for right in numeric)
+    alignment = "".join("r" if _is_numeric(values) else "l" for values in columns.values())
     lines = ["\\toprule", heading, "\\midrule", *body, "\\bottomrule"]
-    return "\n".join([f"\\begin{{tabular}}{{{layout}}}", *lines, "\\end{tabular}", ""])
+    return "\n".join([f"\\begin{{tabular}}{{{alignment}}}", *lines, "\\end{tabular}", ""])
+
+
+def _columns(rows: TableRows) -> dict[str, list[object]]:
+    names = dict.fromkeys(name for row in rows for name in row)
+    return {name: [row.get(name) for row in rows] for name in names}
+
+
+def _is_numeric(column: Sequence[object]) -> bool:
+    return all(isinstance(value, Real | MetricScore | MeanStd | None) for value in column)
 
 
 def _latex(text: str) -> str:
     if number := re.fullmatch(r"(-?[\d.]+)e([+-])0*(\d+)", text):
         mantissa, sign, exponent = number.groups()
         return f"${mantissa} \\times 10^{{{sign.replace('+', '')}{exponent}}}$"
-    return "".join(LATEX_SPECIAL.get(character, character) for character in _plain(text, False))
+    return "".join(LATEX_SPECIAL.get(character, character) for character in _one_line(text, False))
 
 
-def _cells(column: Sequence[object], markdown: bool) -> list[str]:
+def _format_column(column: Sequence[object], markdown: bool) -> list[str]:
     sizes = [abs(float(value)) for value in column if isinstance(value, Real) and math.isfinite(value)]
     largest = max(sizes, default=0.0)
-    scientific = largest >= 1e7 or 0 < largest < 5e-4  # operations, learning rates
+    scientific = largest >= 1e7 or 0 < largest < 5e-4  # FLOPs, learning rates
     style = ".2e" if scientific else ".4f" if 0 < largest <= 1 else ".2f"  # fractions and p-values; scores
 
-    def show(value: object) -> str:
+    def format_value(value: object) -> str:
         if value is None:
             return "-"
         if isinstance(value, bool):
@@ -133,12 +139,12 @@ def _cells(column: Sequence[object], markdown: bool) -> list[str]:
             return value.formatted
         if isinstance(value, Integral):
             return f"{int(value):,}"
-        return f"{float(value):{style}}" if isinstance(value, Real) else _plain(str(value), markdown)
+        return f"{float(value):{style}}" if isinstance(value, Real) else _one_line(str(value), markdown)
 
-    return [show(value) for value in column]
+    return [format_value(value) for value in column]
 
 
-def _plain(text: str, markdown: bool) -> str:
-    """The text on one line, with what Markdown would take for a column's end made harmless."""
+def _one_line(text: str, markdown: bool) -> str:
+    """Join the lines of a text; in Markdown, escape the column separator."""
     text = " ".join(text.splitlines())
     return text.replace("|", "\\|") if markdown else text
