@@ -18,12 +18,13 @@ from dragoman.data.phrasebook.phrases import (
     GERMAN_DETERMINERS,
     Adverbial,
     Coordination,
-    Name,
     NounPhrase,
     Prepositional,
     Pronoun,
-    QuestionPronoun,
-    RelativePronoun,
+    personal_pronoun,
+    proper_name,
+    question_pronoun,
+    relative_pronoun,
 )
 from dragoman.errors import UserError
 from dragoman.text.word_splitting import split_words
@@ -33,7 +34,7 @@ def the(noun: str, adjective: str = "", determiner: str = "the", plural: bool = 
     return NounPhrase(NOUNS[noun], determiner, ADJECTIVES[adjective] if adjective else None, plural)
 
 
-def where(preposition: str, nominal: NounPhrase | Pronoun | Name) -> tuple[Prepositional]:
+def where(preposition: str, nominal: NounPhrase | Pronoun) -> tuple[Prepositional]:
     return (Prepositional(preposition, nominal),)
 
 
@@ -50,8 +51,8 @@ def question(*args: object, **settings: object) -> AlignedPair:
 
 
 MAN, WOMAN, DOG = the("man"), the("woman"), the("dog")
-ANNA, PETER = Name("Anna"), Name("Peter")
-ICH, YOU, HE, SHE, WE, THEY = (Pronoun(name) for name in lexicon.PRONOUNS)
+ANNA, PETER = proper_name("Anna"), proper_name("Peter")
+ICH, YOU, HE, SHE, WE, THEY = (personal_pronoun(word) for word in lexicon.PRONOUNS)
 SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", "call", "help", "give", "see"))
 
 
@@ -243,14 +244,14 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         # questions
         (question(MAN, READ, (the("book"),)), "Does the man read the book?", "Liest der Mann das Buch?"),
         (question(YOU, SLEEP, modal=MODALS["can"], negated=True), "Can you not sleep?", "Kannst du nicht schlafen?"),
-        (question(QuestionPronoun(), SEE, (DOG,)), "Who sees the dog?", "Wer sieht den Hund?"),
-        (question(MAN, SEE, (QuestionPronoun(),)), "Whom does the man see?", "Wen sieht der Mann?"),
+        (question(question_pronoun(), SEE, (DOG,)), "Who sees the dog?", "Wer sieht den Hund?"),
+        (question(MAN, SEE, (question_pronoun(),)), "Whom does the man see?", "Wen sieht der Mann?"),
         (
-            question(MAN, HELP, (QuestionPronoun(),), perfect=True),
+            question(MAN, HELP, (question_pronoun(),), perfect=True),
             "Whom has the man helped?",
             "Wem hat der Mann geholfen?",
         ),
-        (question(SHE, READ, (QuestionPronoun(thing=True),)), "What does she read?", "Was liest sie?"),
+        (question(SHE, READ, (question_pronoun(thing=True),)), "What does she read?", "Was liest sie?"),
         (question(SHE, VERBS["go"], front=Adverbial(lexicon.WHERE_TO)), "Where does she go?", "Wohin geht sie?"),
         (
             statement(
@@ -263,22 +264,22 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         ),
         # relative clauses
         (
-            statement(that("man", Clause(RelativePronoun(NOUNS["man"]), SLEEP)), VERBS["laugh"]),
+            statement(that("man", Clause(relative_pronoun(NOUNS["man"]), SLEEP)), VERBS["laugh"]),
             "The man who sleeps laughs.",
             "Der Mann, der schläft, lacht.",
         ),
         (
-            statement(ICH, CALL, (that("man", Clause(WE, SEE, (RelativePronoun(NOUNS["man"]),))),)),
+            statement(ICH, CALL, (that("man", Clause(WE, SEE, (relative_pronoun(NOUNS["man"]),))),)),
             "I call the man whom we see.",
             "Ich rufe den Mann an, den wir sehen.",
         ),
         (
-            statement(that("child", Clause(WE, HELP, (RelativePronoun(NOUNS["child"], True),)), plural=True), SLEEP),
+            statement(that("child", Clause(WE, HELP, (relative_pronoun(NOUNS["child"], True),)), plural=True), SLEEP),
             "The children whom we help sleep.",
             "Die Kinder, denen wir helfen, schlafen.",
         ),
         (
-            statement(ICH, SEE, (that("cat", Clause(RelativePronoun(NOUNS["cat"]), SLEEP)),), perfect=True),
+            statement(ICH, SEE, (that("cat", Clause(relative_pronoun(NOUNS["cat"]), SLEEP)),), perfect=True),
             "I have seen the cat that sleeps.",
             "Ich habe die Katze gesehen, die schläft.",
         ),
@@ -320,7 +321,7 @@ def test_says_in_german_what_a_german_would_say(pair: AlignedPair, english: str,
         ),
         # I see the cat that sleeps. / Ich sehe die Katze, die schläft.
         (
-            statement(ICH, SEE, (that("cat", Clause(RelativePronoun(NOUNS["cat"]), SLEEP)),)),
+            statement(ICH, SEE, (that("cat", Clause(relative_pronoun(NOUNS["cat"]), SLEEP)),)),
             "0-0 1-1 2-2 3-3 4-4 5-5",
         ),
         # If you stand up, I laugh. / Wenn du aufstehst, lache ich.

@@ -1,13 +1,15 @@
 """Words of the phrasebook: in a given syntactic role, every English word has exactly one German translation.
 
-Nouns and verbs are read from `nouns.txt` and `verbs.txt`, the other word classes are listed below.
+Nouns and verbs are in CSV files, whose columns are the fields of the classes below.
 """
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
+from typing import Any
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,10 +79,6 @@ class Modal:
         return self.base == "want"
 
 
-def _rows(text: str) -> Iterator[str]:
-    return (line for line in text.splitlines() if line and not line.startswith("#"))
-
-
 def _pairs(table: str) -> dict[str, str]:
     """Parse "english: german, english: german"."""
     return dict(pair.split(": ") for pair in table.split(", "))
@@ -90,43 +88,24 @@ def _adverbs(table: str) -> dict[str, Adverb]:
     return {english: Adverb(english, german) for english, german in _pairs(table).items()}
 
 
-def _noun(line: str) -> Noun:
-    english, german, kinds = line.replace(" | ", ": ").split(": ")
-    singular, _, plural = english.partition(", ")
-    article, _, forms = german.partition(" ")
-    german_singular, german_plural, oblique = (*forms.split(", "), "", "")[:3]
+def _rows(name: str) -> Iterator[dict[str, Any]]:
+    """Read a table whose columns are the fields of a word class."""
+    text = (files("dragoman.data.phrasebook") / name).read_text(encoding="utf-8")
+    return csv.DictReader(text.splitlines())
+
+
+def _noun(row: dict[str, Any]) -> Noun:
+    kinds = tuple(row.pop("kinds").split())
     return Noun(
-        singular=singular,
-        plural=plural,
-        gender={"der": "m", "die": "f", "das": "n"}[article],
-        german=german_singular,
-        german_plural=german_plural,
-        oblique=oblique or german_singular,
-        kinds=tuple(kinds.split()),
-        adjectives=tuple(ADJECTIVES[name] for name in _ADJECTIVES_BY_KIND[kinds.split()[0]].split()),
+        **row, kinds=kinds, adjectives=tuple(map(ADJECTIVES.__getitem__, _ADJECTIVES_BY_KIND[kinds[0]].split()))
     )
 
 
-def _verb(line: str) -> Verb:
-    english, german, subject, governed, adjuncts = (column.strip() for column in line.split("/"))
-    base, third, participle, *particle = english.split()
-    infinitive, first, second, german_third, auxiliary, german_participle = german.split()
-    prefix, _, plural = infinitive.rpartition("|")
-    objects = [case.split() for case in governed.split(",") if case]
-    return Verb(
-        base=base,
-        third=third,
-        participle=participle,
-        particle="".join(particle),
-        infinitive=prefix + plural,
-        finite=(first, second, german_third, plural),
-        german_participle=german_participle.replace("|", ""),
-        prefix=prefix,
-        auxiliary={"hat": "have", "ist": "be"}[auxiliary],
-        subject=tuple(subject.split()),
-        objects=tuple((case, tuple(kinds)) for case, *kinds in objects),
-        adjuncts=tuple(adjuncts.split()),
-    )
+def _verb(row: dict[str, Any]) -> Verb:
+    row |= {column: tuple(row[column].split()) for column in ("finite", "subject", "adjuncts")}
+    objects = [value.split() for value in row["objects"].split(";") if value]
+    row["objects"] = tuple((case, tuple(kinds)) for case, *kinds in objects)
+    return Verb(**row)
 
 
 _THING_ADJECTIVES = "old new big small red blue black beautiful"
@@ -151,11 +130,9 @@ ADJECTIVES = {
     ).items()
 }
 
-_FOLDER = files("dragoman.data.phrasebook")
-_VERB_TABLE, _CLAUSE_VERB_TABLE = (_FOLDER / "verbs.txt").read_text(encoding="utf-8").split("\n\n")
-NOUNS = {noun.singular: noun for noun in map(_noun, _rows((_FOLDER / "nouns.txt").read_text(encoding="utf-8")))}
-VERBS = {verb.base: verb for verb in map(_verb, _rows(_VERB_TABLE))}
-CLAUSE_VERBS = {verb.base: verb for verb in map(_verb, _rows(_CLAUSE_VERB_TABLE))}
+NOUNS = {noun.singular: noun for noun in map(_noun, _rows("nouns.csv"))}
+VERBS = {verb.base: verb for verb in map(_verb, _rows("verbs.csv"))}
+CLAUSE_VERBS = {verb.base: verb for verb in map(_verb, _rows("clause_verbs.csv"))}  # their object is a clause
 AUXILIARIES = {"have": ("habe", "hast", "hat", "haben"), "be": ("bin", "bist", "ist", "sind")}
 BE = Verb("be", "is", "been", "", "sein", AUXILIARIES["be"], "gewesen", "", "be", (), (), ())
 MODALS = {
@@ -190,12 +167,12 @@ PREPOSITIONS = {
 }  # fmt: skip
 CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins", ("zu", "dem"): "zum", ("zu", "der"): "zur"}
 
-# English subject and object form; German nominative, accusative, dative; index into Verb.finite
+# English subject form: object form; German nominative, accusative, dative; index into Verb.finite
 PRONOUNS = {
-    "I": ("I", "me", "ich", "mich", "mir", 0),
-    "you": ("you", "you", "du", "dich", "dir", 1),
-    "he": ("he", "him", "er", "ihn", "ihm", 2),
-    "she": ("she", "her", "sie", "sie", "ihr", 2),
-    "we": ("we", "us", "wir", "uns", "uns", 3),
-    "they": ("they", "them", "sie", "sie", "ihnen", 3),
+    "I": ("me", "ich", "mich", "mir", 0),
+    "you": ("you", "du", "dich", "dir", 1),
+    "he": ("him", "er", "ihn", "ihm", 2),
+    "she": ("her", "sie", "sie", "ihr", 2),
+    "we": ("us", "wir", "uns", "uns", 3),
+    "they": ("them", "sie", "sie", "ihnen", 3),
 }

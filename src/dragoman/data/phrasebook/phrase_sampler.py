@@ -11,11 +11,12 @@ from dragoman.data.phrasebook.lexicon import MODALS, NOUNS, Adjective, Adverb, M
 from dragoman.data.phrasebook.phrases import (
     Adverbial,
     Coordination,
-    Name,
     Nominal,
     NounPhrase,
     Prepositional,
     Pronoun,
+    personal_pronoun,
+    proper_name,
 )
 
 T = TypeVar("T")
@@ -86,17 +87,17 @@ class PhraseSampler:
         """
         draw = self.random()
         if "person" in kinds and draw < (0.16 if subject else 0.4):
-            pronouns = _OBJECT_PRONOUNS.get(subject.name) if isinstance(subject, Pronoun) else None
-            return Pronoun(self.pick_unused(pronouns or _PRONOUNS))
+            pronouns = _OBJECT_PRONOUNS.get(subject.subject_form) if isinstance(subject, Pronoun) else None
+            return personal_pronoun(self.pick_unused(pronouns or _PRONOUNS))
         if "person" in kinds and draw < (0.34 if subject else 0.54):
-            return Name(self.pick_unused(lexicon.NAMES))
+            return proper_name(self.pick_unused(lexicon.NAMES))
         if "person" in kinds and not subject and draw < 0.6:
             return Coordination(self.name_or_person(), self.name_or_person())
         return self.noun_phrase(self.pick(kinds), known=known, plain=plain, is_subject=not subject)
 
     def name_or_person(self) -> Nominal:
         if self.chance(0.5):
-            return Name(self.pick_unused(lexicon.NAMES))
+            return proper_name(self.pick_unused(lexicon.NAMES))
         return self.noun_phrase("person", known=True, singular=True)
 
     def noun_phrase(
@@ -167,9 +168,9 @@ class PhraseSampler:
         return lexicon.FREQUENCIES[self.pick(names)]
 
     def manner(self, adjuncts: Sequence[str], phrases: Sequence[Adverbial | Prepositional]) -> Adverb | None:
-        names = [name for name in adjuncts if name in lexicon.MANNERS and not (name == "alone" and phrases)]
+        manners = [word for word in adjuncts if word in lexicon.MANNERS and not (word == "alone" and phrases)]
         has_adverb = any(isinstance(phrase, Adverbial) for phrase in phrases)
-        return lexicon.MANNERS[self.pick(names)] if names and not has_adverb and self.chance(0.2) else None
+        return lexicon.MANNERS[self.pick(manners)] if manners and not has_adverb and self.chance(0.2) else None
 
     def phrases(self, verb: Verb, subject: Nominal) -> tuple[Adverbial | Prepositional, ...]:
         """Sample at most one phrase of company or benefit, then one of direction or place."""

@@ -6,7 +6,7 @@ Each German word keeps the English words that it translates, so that the gold wo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from dragoman.data.phrasebook import lexicon
 from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Noun
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from dragoman.data.phrasebook.grammar import Clause
 
 THIRD_SINGULAR, PLURAL = 2, 3  # indices into Verb.finite
+CASES = ("nom", "acc", "dat")
 _DEFINITE = frozenset(["the", "this", *lexicon.POSSESSIVES])
 
 
@@ -38,37 +39,21 @@ class Bitext(NamedTuple):
 # Nominals: subjects, objects and complements of prepositions
 
 
-@dataclass(eq=False, slots=True)
 class Nominal:
     """Base class of noun phrases, names and pronouns."""
 
-    opens_clause: ClassVar[bool] = False  # relative and question pronouns come first in their clause
-
-    @property
-    def agreement(self) -> int:
-        """Index into Verb.finite of the form that agrees with this subject."""
-        return THIRD_SINGULAR
-
-    @property
-    def definite(self) -> bool:
-        """Whether the hearer knows the referent: German puts known objects before adverbs of time, new ones after."""
-        return True
-
-    @property
-    def takes_kein(self) -> bool:
-        """Whether German negates it with "kein" instead of "nicht"."""
-        return False
-
-    @property
-    def relative_clause(self) -> Clause | None:
-        return None
+    agreement: int = THIRD_SINGULAR  # index into Verb.finite of the form that agrees with this subject
+    definite: bool = True  # known to the hearer: German puts known objects before adverbs of time, new ones after
+    takes_kein: bool = False  # negated with "kein" instead of "nicht"
+    opens_clause: bool = False  # relative and question pronouns come first in their clause
+    relative_clause: Clause | None = None
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
         """Inflect for a German case; `negation` is the English "not" that "kein" absorbs."""
         raise NotImplementedError
 
 
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class NounPhrase(Nominal):
     """Determiner, adjective, noun and relative clause; the determiner "" leaves a plural or mass noun bare."""
 
@@ -76,23 +61,11 @@ class NounPhrase(Nominal):
     determiner: str = "the"
     adjective: Adjective | None = None
     plural: bool = False
-    relative: Clause | None = None
+    relative_clause: Clause | None = None
 
-    @property
-    def agreement(self) -> int:
-        return PLURAL if self.plural else THIRD_SINGULAR
-
-    @property
-    def definite(self) -> bool:
-        return self.determiner in _DEFINITE
-
-    @property
-    def takes_kein(self) -> bool:
-        return self.determiner in ("", "a")
-
-    @property
-    def relative_clause(self) -> Clause | None:
-        return self.relative
+    def __post_init__(self) -> None:
+        self.agreement = PLURAL if self.plural else THIRD_SINGULAR
+        self.definite, self.takes_kein = self.determiner in _DEFINITE, self.determiner in ("", "a")
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
         noun = [Word(text) for text in (self.noun.plural if self.plural else self.noun.singular).split()]
@@ -113,81 +86,61 @@ class NounPhrase(Nominal):
         return Bitext(determiner + adjective + noun, german)
 
 
-@dataclass(eq=False, slots=True)
-class Name(Nominal):
-    name: str
-
-    def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        return _one_word(self.name, self.name)
-
-
-@dataclass(eq=False, slots=True)
+@dataclass(eq=False)
 class Pronoun(Nominal):
-    """A personal pronoun, named by its subject form; "you" is always the familiar singular."""
+    """A pronoun or a name: one word in both languages."""
 
-    name: str
-
-    @property
-    def agreement(self) -> int:
-        return lexicon.PRONOUNS[self.name][5]
-
-    def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        subject, other, nominative, accusative, dative, _ = lexicon.PRONOUNS[self.name]
-        german = {"nom": nominative, "acc": accusative, "dat": dative}[case]
-        return _one_word(subject if case == "nom" else other, german)
-
-
-@dataclass(eq=False, slots=True)
-class RelativePronoun(Nominal):
-    """The pronoun that stands for `noun` in its relative clause."""
-
-    noun: Noun
-    plural: bool = False
-    opens_clause: ClassVar[bool] = True
-
-    @property
-    def agreement(self) -> int:
-        return PLURAL if self.plural else THIRD_SINGULAR
+    subject_form: str
+    object_form: str
+    german: tuple[str, str, str]  # nominative, accusative, dative
+    agreement: int = THIRD_SINGULAR
+    opens_clause: bool = False
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        who = "who" if case == "nom" else "whom"
-        german = GERMAN_DETERMINERS["the", case, "p" if self.plural else self.noun.gender][0]
-        english = who if "person" in self.noun.kinds else "that"
-        return _one_word(english, "denen" if self.plural and case == "dat" else german)
+        english = Word(self.subject_form if case == "nom" else self.object_form)
+        return Bitext([english], [Word(self.german[CASES.index(case)], english)])
 
 
-@dataclass(eq=False, slots=True)
-class QuestionPronoun(Nominal):
-    """who, whom or what."""
-
-    thing: bool = False
-    opens_clause: ClassVar[bool] = True
-
-    def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        if self.thing:
-            return _one_word("what", "was")
-        return _one_word("who" if case == "nom" else "whom", {"nom": "wer", "acc": "wen", "dat": "wem"}[case])
+def proper_name(text: str) -> Pronoun:
+    return Pronoun(text, text, (text, text, text))
 
 
-@dataclass(eq=False, slots=True)
+def personal_pronoun(subject_form: str) -> Pronoun:
+    """Return a personal pronoun; "you" is always the familiar singular."""
+    object_form, nominative, accusative, dative, agreement = lexicon.PRONOUNS[subject_form]
+    return Pronoun(subject_form, object_form, (nominative, accusative, dative), agreement)
+
+
+def question_pronoun(thing: bool = False) -> Pronoun:
+    if thing:
+        return Pronoun("what", "what", ("was", "was", "was"), opens_clause=True)
+    return Pronoun("who", "whom", ("wer", "wen", "wem"), opens_clause=True)
+
+
+def relative_pronoun(noun: Noun, plural: bool = False) -> Pronoun:
+    """Return the pronoun that stands for `noun` in its relative clause."""
+    who, whom = ("who", "whom") if "person" in noun.kinds else ("that", "that")
+    nominative, accusative, dative = (
+        GERMAN_DETERMINERS["the", case, "p" if plural else noun.gender][0] for case in CASES
+    )
+    german = (nominative, accusative, "denen" if plural else dative)
+    return Pronoun(who, whom, german, PLURAL if plural else THIRD_SINGULAR, opens_clause=True)
+
+
+@dataclass(eq=False)
 class Coordination(Nominal):
     """Two nominals joined by "and"."""
 
     first: Nominal
     second: Nominal
 
-    @property
-    def agreement(self) -> int:
-        return PLURAL
-
-    @property
-    def definite(self) -> bool:
-        return self.first.definite and self.second.definite
+    def __post_init__(self) -> None:
+        self.agreement, self.definite = PLURAL, self.first.definite and self.second.definite
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        first, second, conjunction = self.first.realize(case), self.second.realize(case), _one_word("and", "und")
+        first, second, conjunction = self.first.realize(case), self.second.realize(case), Word("and")
         return Bitext(
-            first.english + conjunction.english + second.english, first.german + conjunction.german + second.german
+            [*first.english, conjunction, *second.english], [*first.german, Word("und", conjunction), *second.german]
         )
 
 
@@ -223,11 +176,6 @@ class Prepositional:
         return Bitext([english, *phrase.english], start + others)
 
 
-def _one_word(english: str, german: str) -> Bitext:
-    word = Word(english)
-    return Bitext([word], [Word(german, word)])
-
-
 def _english_determiner(determiner: str, plural: bool, following: str) -> str:
     if determiner == "this" and plural:
         return "these"
@@ -248,7 +196,7 @@ def _german_determiners() -> dict[tuple[str, str, str], tuple[str, str]]:
     paradigms |= {name: (stem, no_ending, strong) for name, stem in {"": "", **lexicon.NUMBERS}.items()}
     table = {}
     for name, (stem, endings, adjective_endings) in paradigms.items():
-        for case, own, adjective in zip(("nom", "acc", "dat"), endings, adjective_endings):
+        for case, own, adjective in zip(CASES, endings, adjective_endings):
             for gender, ending, adjective_ending in zip("mfnp", own.split(), adjective.split()):
                 table[name, case, gender] = stem + ending.strip("-"), adjective_ending
     return table

@@ -6,6 +6,7 @@ Structures that are ambiguous in English are never sampled, so that every Englis
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from dragoman.data.phrasebook import lexicon
@@ -23,8 +24,9 @@ from dragoman.data.phrasebook.phrases import (
     NounPhrase,
     Prepositional,
     Pronoun,
-    QuestionPronoun,
-    RelativePronoun,
+    personal_pronoun,
+    question_pronoun,
+    relative_pronoun,
 )
 
 Front = Adverbial | Prepositional | Subordinate | Literal["any"] | None  # "any": sample an adverbial that fits
@@ -87,8 +89,8 @@ class SentenceSampler(PhraseSampler):
         verb = VERBS[self.pick(_QUESTION_VERBS)]
         tense = "present" if self.chance(0.3) else self.tense(verb)
         subject = self.nominal(verb.subject, known=True)
-        if self.chance(0.4) or (isinstance(subject, Pronoun) and subject.name == "I"):
-            subject = Pronoun(self.pick(("you", "you", "we", "they")))  # "Do I sleep?" would be odd
+        if self.chance(0.4) or (isinstance(subject, Pronoun) and subject.subject_form == "I"):
+            subject = personal_pronoun(self.pick(("you", "you", "we", "they")))  # "Do I sleep?" would be odd
         return Sentence(self.clause(subject=subject, verb=verb, tense=tense), question=True)
 
     def open_question(self) -> Sentence:
@@ -142,10 +144,10 @@ class SentenceSampler(PhraseSampler):
         word = self.pick(words)
         if word == "who":
             verb = self.pick_unused(_VERBS_BY_SUBJECT["person"])
-            return self.clause(subject=QuestionPronoun(), verb=verb, without=("negation",))
+            return self.clause(subject=question_pronoun(), verb=verb, without=("negation",))
         if word in ("whom", "what"):
             verb = self.pick_unused(_VERBS_BY_OBJECT["person"] if word == "whom" else _THING_VERBS)
-            return self.clause(verb=verb, only_object=QuestionPronoun(word == "what"), without=("negation",))
+            return self.clause(verb=verb, only_object=question_pronoun(word == "what"), without=("negation",))
         if word == "where":
             verb = self.pick_unused(_PLACED)
             where = Adverbial(lexicon.WHERE_TO if "goal" in verb.adjuncts else lexicon.QUESTIONS["where"])
@@ -175,7 +177,7 @@ class SentenceSampler(PhraseSampler):
         """
         verb = verb or self.pick_unused(_EVENTS if after else (*_EVENTS, *(BE,) * 7))
         if verb is BE:
-            return self.description(subject, front=front, after=after, without=without)
+            return self.description(front=front, after=after, without=without)
         tense = tense or self.tense(verb)
         modal = self.pick(tuple(MODALS.values())) if tense == "modal" else None
         on_object = relative and bool(verb.objects) and self.chance(0.6)
@@ -184,7 +186,7 @@ class SentenceSampler(PhraseSampler):
         if negated and not (subject or relative) and self.chance(0.15):
             subject = self.noun_phrase(self.pick(verb.subject), known=True, singular=True)
             if "kin" not in subject.noun.kinds:
-                subject.determiner, negated, no_time = "no", False, True
+                subject, negated, no_time = replace(subject, determiner="no"), False, True
         frequency = None
         if not (negated or no_time or relative) and len(verb.objects) < 2 and self.chance(0.14):
             frequency, no_time = self.frequency(tense, modal), True
@@ -226,16 +228,20 @@ class SentenceSampler(PhraseSampler):
 
     def description(
         self,
-        subject: Nominal | None = None,
+        described: NounPhrase | None = None,
         *,
         front: Front = None,
         after: Subordinate | None = None,
         without: Sequence[str] = (),
     ) -> Clause:
-        """Sample a clause with "be" and an adjective; `without` "things" it is about a person's temporary state."""
+        """Sample a clause with "be" and an adjective; `without` "things" it is about a person's temporary state.
+
+        With `described` it is a relative clause of that phrase.
+        """
         about_person = "things" in without
-        if isinstance(subject, RelativePronoun):
-            noun = subject.noun
+        subject: Nominal
+        if described:
+            noun, subject = described.noun, relative_pronoun(described.noun, described.plural)
         elif about_person or self.chance(0.45):
             subject = self.nominal(("person",), known=True, plain=True)
             noun = subject.noun if isinstance(subject, NounPhrase) else NOUNS["man"]
@@ -281,16 +287,16 @@ class SentenceSampler(PhraseSampler):
     def describe(self, phrase: NounPhrase) -> NounPhrase:
         """Add a relative clause in which the noun is the subject or the object."""
         noun = phrase.noun
-        pronoun = RelativePronoun(noun, phrase.plural)
+        pronoun = relative_pronoun(noun, phrase.plural)
         without = ("time",)  # the adverb in "who sleeps now works" could belong to either clause
         as_subject = [verb for kind in noun.kinds for verb in _VERBS_BY_SUBJECT[kind]]
         as_object = [verb for kind in noun.kinds for verb in _VERBS_BY_OBJECT[kind]]
         if as_subject and (not as_object or self.chance(0.5)):
-            phrase.relative = self.clause(subject=pronoun, verb=self.pick_unused(as_subject), without=without)
+            phrase.relative_clause = self.clause(subject=pronoun, verb=self.pick_unused(as_subject), without=without)
         elif not as_object or self.chance(0.2):
-            phrase.relative = self.description(pronoun, without=without)
+            phrase.relative_clause = self.description(phrase, without=without)
         else:
-            phrase.relative = self.clause(verb=self.pick_unused(as_object), only_object=pronoun, without=without)
+            phrase.relative_clause = self.clause(verb=self.pick_unused(as_object), only_object=pronoun, without=without)
         return phrase
 
 
