@@ -366,7 +366,7 @@ def killed_at(number, kind, *more):
     if pid:
         os.waitpid(pid, 0)
         return
-    add, record, left = streaming._Growing.add, streaming._Growing._record, number
+    add, record, left = streaming._PartialOutput.append, streaming._PartialOutput._record, number
 
     def count(growing, written, place):
         nonlocal left
@@ -384,7 +384,7 @@ def killed_at(number, kind, *more):
             os.kill(os.getpid(), signal.SIGKILL)
         record(growing, values)
 
-    streaming._Growing.add, streaming._Growing._record = count, tear
+    streaming._PartialOutput.append, streaming._PartialOutput._record = count, tear
     sys.argv = ["dragoman", "translate", run, text, "--device", "cpu", *more]
     main()
 

@@ -25,7 +25,7 @@ SIZE = 3
 def translate(sources: list[Source], first: int) -> Iterator[Translation]:
     """Says what stands where, and is not finished at every second line."""
     for number, source in enumerate(sources, first):
-        yield Translation(f"{number} {str(source).upper()}", 0.0, finished=number % 2 == 0, whole=number != 4)
+        yield Translation(f"{number} {str(source).upper()}", 0.0, finished=number % 2 == 0, truncated_source=number == 4)
 
 
 def render(translation: Translation) -> str:

@@ -429,7 +429,7 @@ def _warn(translations: Iterable[Translation]) -> Iterator[Translation]:
     unfinished = cut = unproved = 0
     for translation in translations:
         unfinished += not translation.finished
-        cut += not translation.whole
+        cut += translation.truncated_source
         unproved += translation.proven_optimal is False
         yield translation
     _say_limits(unfinished, cut, unproved)

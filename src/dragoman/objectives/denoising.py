@@ -112,7 +112,7 @@ class SpanCorruptionObjective(Objective):
 
 def sentinel_ids(tokenizer: Tokenizer, vocabulary: int) -> tuple[int, ...]:
     """The tokens that mark spans: `<extra_id_0>` … of an imported tokenizer, else the tokens past the vocabulary."""
-    named = getattr(tokenizer, "special_token_ids", {})
+    named = tokenizer.special_token_ids
     own = [named[name] for n in range(len(named)) if (name := f"<extra_id_{n}>") in named]
     return tuple(own or range(tokenizer.vocab_size, vocabulary))
 

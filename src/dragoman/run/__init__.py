@@ -1,8 +1,16 @@
-"""The run: the folder that a training leaves and everything else reads."""
+"""Runs: the folder that a training writes, opened for inference."""
 
 from __future__ import annotations
 
-from dragoman.run.results import Alignment, FillResult, ScoredText, SentenceAttention, TaggedSentence, Translation
+from dragoman.run.results import (
+    Alignment,
+    FillResult,
+    ScoredText,
+    SentenceAttention,
+    StreamedTokens,
+    TaggedSentence,
+    Translation,
+)
 from dragoman.run.run import Run, load
 from dragoman.run.run_folder import (
     CHECKPOINT_DIR,
@@ -21,7 +29,6 @@ from dragoman.run.run_folder import (
     write_tokenizers,
 )
 from dragoman.run.sources import Source
-from dragoman.run.token_stream import StreamedTokens
 
 __all__ = [
     "CHECKPOINT_DIR",

@@ -1,10 +1,10 @@
-"""Translations written to a file: killed at any moment they are gone on with, and the file is the same in the end.
+"""Translation of files: interrupted at any moment, it can be resumed, and the result is the same.
 
-What is written grows in `OUT.part`, a window of the input at a time. Its journal `OUT.part.journal` holds in its first
-line what the translations are made with, and then a line for every window that is safe on the disk: how many lines of
-the input and bytes of the output there are by then, and a digest of what was read. Going on, whatever lies behind the
-last such place is cut off, so that a window is always translated whole and in the same batches. When all is written,
-`OUT.part` becomes `OUT` and the journal is removed.
+The output grows in `OUT.part`, one window of the input at a time. The first line of its journal `OUT.part.journal`
+describes how the translations are made; then there is one line for every window that is safely on disk, with the number
+of input lines and output bytes so far and a digest of the input. Resuming truncates the output after the last such
+window, so that windows are always translated as a whole and in the same batches. At the end, `OUT.part` is renamed to
+`OUT` and the journal is removed.
 """
 
 from __future__ import annotations
@@ -31,66 +31,64 @@ from dragoman.storage import flush_to_disk, lock_file, os_errors_as_user_errors
 
 JOURNAL_VERSION = 2
 
-Translate = Callable[[list[Source], int], Iterable[Translation]]  # some sources, and the number of the first of them
+Translate = Callable[[list[Source], int], Iterable[Translation]]  # (sources, index of the first one)
 
 
 @dataclass(frozen=True)
 class FileProgress:
-    """How far a translation has come, over all the times that it was gone on with."""
+    """Progress of a file translation, over all its sessions."""
 
     lines: int = 0  # of the input
     bytes: int = 0  # of the output
     unfinished: int = 0  # translations that reached the length limit
-    truncated_sources: int = 0  # sources that were longer than the run reads
-    unproven: int = 0  # translations that exact search gave up on
-    source_digest: str = ""  # digest of the sources
+    truncated_sources: int = 0  # sources longer than the maximum source length
+    unproven: int = 0  # translations for which exact search gave up
+    source_digest: str = ""  # of the input so far
 
 
-def translation_fingerprint(run: Run, settings: SearchConfig, options: Mapping[str, object]) -> dict[str, Any]:
-    """What decides how translations read, in plain values: weights, search, and the options of the output."""
+def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str, object]) -> dict[str, Any]:
+    """Describe in plain values what determines the translations: weights, search, and the options of the output."""
     files = [run.folder / MODEL_FILE, *sorted(run.folder.glob("tokenizer*.json"))]
+    files.append(run.folder / CHECKPOINT_DIR / run.checkpoint / MANIFEST_FILE)  # holds digests of the weights
     digest = blake2b(digest_size=8)
-    for path in [
-        *files,
-        run.folder / CHECKPOINT_DIR / run.checkpoint / MANIFEST_FILE,
-    ]:  # which holds the weights' own digests
+    for path in files:
         digest.update(path.read_bytes())
     values: dict[str, Any] = {"checkpoint": run.checkpoint, "model": digest.hexdigest()}
-    values |= _flat("search", search_to_dict(settings))
+    values |= _flatten("search", search_to_dict(search))
     values |= {f"the run's {name}": value for name, value in asdict(run.config.search).items()}
     return json.loads(json.dumps(values | dict(options), default=str))
 
 
-def _flat(name: str, value: Any) -> dict[str, Any]:
-    """A description as single values, each named by where it stands; a kind by the place of what it is the kind of."""
+def _flatten(name: str, value: Any) -> dict[str, Any]:
+    """Flatten nested dictionaries: keys are joined by spaces, and `kind` takes the name of its dictionary."""
     if not isinstance(value, dict):
         return {name: value}
-    parts = (_flat(name if key == "kind" else f"{name} {key}", part) for key, part in value.items())
-    return {place: part for some in parts for place, part in some.items()}
+    parts = (_flatten(name if key == "kind" else f"{name} {key}", part) for key, part in value.items())
+    return {key: item for part in parts for key, item in part.items()}
 
 
 def window_size(run: Run) -> int:
-    """Lines that are translated together: fewer where that takes long, since a kill loses no more than a window."""
+    """Return how many lines are translated together: fewer on a CPU, because an interruption loses one window."""
     return WINDOW_LINES if run.device.type == "cuda" else WINDOW_LINES // 4
 
 
 def partial_paths(output: Path) -> tuple[Path, Path]:
-    """Where an output grows, and its journal."""
+    """Return the paths of a partial output and of its journal."""
     return output.with_name(f"{output.name}.part"), output.with_name(f"{output.name}.part.journal")
 
 
 def is_complete(output: Path) -> bool:
-    """Whether an output is there and none grows; a journal alone is what a kill after the last move left behind."""
+    """Whether an output exists and no partial one does; an interruption after the last rename may leave a journal."""
     part, journal = partial_paths(output)
     return output.is_file() and not part.exists() and (not journal.exists() or journal.stat().st_size > 0)
 
 
 def check_output(output: Path, overwrite: bool) -> None:
-    """Refuse a name under which nothing can or may be written."""
+    """Refuse an output path that cannot or must not be written."""
     if not output.parent.is_dir():
-        raise UserError(f"{output} cannot be written: there is no folder {output.parent}, make it first")
+        raise UserError(f"{output} cannot be written: the folder {output.parent} does not exist, create it first")
     if output.exists() and not output.is_file():
-        raise UserError(f"{output} is {'a folder: name a file in it' if output.is_dir() else 'no file: name one'}")
+        raise UserError(f"{output} is {'a folder: name a file in it' if output.is_dir() else 'not a file: name one'}")
     if output.suffix == ".gz":
         raise UserError(f"{output} would not be gzipped: name the output without .gz, and compress it afterwards")
     if output.exists() and not overwrite:
@@ -108,134 +106,143 @@ def write_translations(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Generator[FileProgress]:
-    """Write what `render` makes of every translation, `size` sources at a time, and say after each how far it has come.
+    """Write translations to a file and yield the progress after each window; the first value is the starting point.
 
-    The first place is that from which it goes on. `made` is what must be the same then.
+    Args:
+        render: turns a translation into the text that is written
+        fingerprint: how the translations are made, see `translation_fingerprint`; must be equal to resume
+        resume: continue a partial output
+        overwrite: replace an existing output, or a partial one that is not resumed
     """
     check_output(output, overwrite)
-    with closing(_Growing(output, fingerprint, resume, overwrite)) as growing:
-        place, rest, digest = growing.place, iter(sources), blake2b(digest_size=16)
-        if place.lines:
-            for source in islice(rest, place.lines):
-                digest.update(_bytes(source))
-            if digest.hexdigest() != place.source_digest:
+    with closing(_PartialOutput(output, fingerprint, resume, overwrite)) as partial:
+        progress, remaining, digest = partial.progress, iter(sources), blake2b(digest_size=16)
+        if progress.lines:
+            for source in islice(remaining, progress.lines):
+                digest.update(_source_bytes(source))
+            if digest.hexdigest() != progress.source_digest:
                 raise UserError(
-                    f"the first {place.lines:,} lines of the input are not those that were translated in "
-                    f"{growing.part}: go on with the same input, or begin anew with --overwrite"
+                    f"the first {progress.lines:,} lines of the input are not those that were translated in "
+                    f"{partial.part}: resume with the same input, or start again with --overwrite"
                 )
-        yield place
-        while window := list(islice(rest, window_lines)):
+        yield progress
+        while window := list(islice(remaining, window_lines)):
             for source in window:
-                digest.update(_bytes(source))
-            found = list(translate(window, place.lines))
-            written = "".join(map(render, found)).encode()
-            place = FileProgress(
-                place.lines + len(window),
-                place.bytes + len(written),
-                place.unfinished + sum(not one.finished for one in found),
-                place.truncated_sources + sum(not one.whole for one in found),
-                place.unproven + sum(one.proven_optimal is False for one in found),
+                digest.update(_source_bytes(source))
+            translations = list(translate(window, progress.lines))
+            content = "".join(map(render, translations)).encode()
+            progress = FileProgress(
+                progress.lines + len(window),
+                progress.bytes + len(content),
+                progress.unfinished + sum(not translation.finished for translation in translations),
+                progress.truncated_sources + sum(translation.truncated_source for translation in translations),
+                progress.unproven + sum(translation.proven_optimal is False for translation in translations),
                 digest.hexdigest(),
             )
-            growing.add(written, place)
-            yield place
-        check_output(output, overwrite)  # something else may have made it meanwhile
-        growing.finish()
+            partial.append(content, progress)
+            yield progress
+        check_output(output, overwrite)  # it may have been created in the meantime
+        partial.finish()
 
 
-class _Growing:
-    """The part of an output that is there, and its journal, held against other processes."""
+class _PartialOutput:
+    """A partial output and its journal, locked against other processes."""
 
-    def __init__(self, output: Path, made: Mapping[str, Any], go_on: bool, overwrite: bool) -> None:
+    def __init__(self, output: Path, fingerprint: Mapping[str, Any], resume: bool, overwrite: bool) -> None:
         self.output = output
-        self.part, self.journal = partial_paths(output)
+        self.part, self.journal_path = partial_paths(output)
         with os_errors_as_user_errors(output), ExitStack() as opened:
-            self.log = opened.enter_context(self.journal.open("a+b"))
-            self._hold()
-            if self._size() and not go_on and not overwrite:
+            self.journal = opened.enter_context(self.journal_path.open("a+b"))
+            self._lock()
+            if self._size() and not resume and not overwrite:
                 raise UserError(
-                    f"{self.part} was begun and not ended: go on with --continue, or begin anew with --overwrite"
+                    f"{self.part} is a partial output: resume it with --continue, or start again with --overwrite"
                 )
-            self.place, end = self._last_place(made) if go_on else (FileProgress(), 0)
-            self.log.truncate(end)
+            self.progress, end = self._read_journal(fingerprint) if resume else (FileProgress(), 0)
+            self.journal.truncate(end)
             self.file = opened.enter_context(self.part.open("ab"))
-            self.file.truncate(self.place.bytes)
+            self.file.truncate(self.progress.bytes)
             if not end:
-                self._record({"version": JOURNAL_VERSION, **made})
+                self._record({"version": JOURNAL_VERSION, **fingerprint})
             opened.pop_all()
 
-    def _hold(self) -> None:
+    def _lock(self) -> None:
         busy = f"{self.output} is being written by another process: wait for it, or stop it"
-        lock_file(self.log, busy)
-        if not self.journal.exists() or not os.path.samestat(os.fstat(self.log.fileno()), self.journal.stat()):
-            raise UserError(busy)  # it has ended and removed the journal since we opened it
+        lock_file(self.journal, busy)
+        path = self.journal_path
+        if not path.exists() or not os.path.samestat(os.fstat(self.journal.fileno()), path.stat()):
+            raise UserError(busy)  # the other process has finished and removed the journal since it was opened here
 
     def _size(self) -> int:
         return self.part.stat().st_size if self.part.exists() else 0
 
-    def _last_place(self, made: Mapping[str, Any]) -> tuple[FileProgress, int]:
-        """The last place up to which all is there, and where in the journal that is said; 0 where nothing is said."""
+    def _read_journal(self, fingerprint: Mapping[str, Any]) -> tuple[FileProgress, int]:
+        """Return the progress up to which the output is complete, and the end of its line in the journal."""
         size = self._size()
         if not size:
             return FileProgress(), 0
-        self.log.seek(0)
-        first = self.log.readline()
+        self.journal.seek(0)
+        first = self.journal.readline()
         try:
-            begun = json.loads(first if first.endswith(b"\n") else b"")
-            old, new = begun.pop("version"), JOURNAL_VERSION
+            header = json.loads(first if first.endswith(b"\n") else b"")
+            version = header.pop("version")
         except (ValueError, KeyError, AttributeError, TypeError):
-            raise UserError(f"{self.journal} is lost or damaged: begin anew with --overwrite") from None
-        if old != new:
-            raise UserError(f"{self.journal} has format {old!r}, but only {new} is known here: update dragoman")
-        for name in {**begun, **made}:
-            if begun.get(name) != made.get(name):
+            raise UserError(f"{self.journal_path} is missing or damaged: start again with --overwrite") from None
+        if version != JOURNAL_VERSION:
+            raise UserError(
+                f"{self.journal_path} has format version {version!r}, but this version of dragoman needs "
+                f"{JOURNAL_VERSION}: start again with --overwrite, or resume with the version that wrote it"
+            )
+        for name in {**header, **fingerprint}:
+            if header.get(name) != fingerprint.get(name):
                 raise UserError(
-                    f"{self.part} was begun with {name} {begun.get(name)!r}, but now it is {made.get(name)!r}: "
-                    "go on with the same, or begin anew with --overwrite"
+                    f"{self.part} was started with {name} {header.get(name)!r}, but now it is "
+                    f"{fingerprint.get(name)!r}: resume with the same, or start again with --overwrite"
                 )
-        place, end = FileProgress(), len(first)
-        for line in self.log:
+        progress, end = FileProgress(), len(first)
+        for line in self.journal:
             try:
-                found = FileProgress(**json.loads(line))
-            except (ValueError, TypeError):  # cut short by a kill
+                recorded = FileProgress(**json.loads(line))
+            except (ValueError, TypeError):  # an incomplete line, as after a kill
                 break
-            if found.bytes > size or line[-1:] != b"\n":
+            if recorded.bytes > size or line[-1:] != b"\n":
                 break
-            place, end = found, end + len(line)
-        return place, end
+            progress, end = recorded, end + len(line)
+        return progress, end
 
     def _record(self, values: Mapping[str, Any]) -> None:
-        self.log.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
-        self.log.flush()
+        self.journal.write(json.dumps(values, ensure_ascii=False).encode() + b"\n")
+        self.journal.flush()
 
-    def add(self, written: bytes, place: FileProgress) -> None:
+    def append(self, content: bytes, progress: FileProgress) -> None:
         with os_errors_as_user_errors(self.output):
-            self.file.write(written)
+            self.file.write(content)
             self.file.flush()
-            os.fsync(self.file.fileno())  # before the journal says that it is there
-            self._record(asdict(place))
-        self.place = place
+            os.fsync(self.file.fileno())  # the journal must not be ahead of the output
+            self._record(asdict(progress))
+        self.progress = progress
 
     def finish(self) -> None:
+        """Rename the partial output and remove the journal."""
         with os_errors_as_user_errors(self.output):
-            self.file.close()  # a file that is open cannot be renamed everywhere
+            self.file.close()  # some systems cannot rename an open file
             self.part.replace(self.output)
             flush_to_disk(self.output.parent)
-            self.log.close()
-            self.journal.unlink(missing_ok=True)
+            self.journal.close()
+            self.journal_path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of it; what holds nothing is removed, while nobody else can hold it."""
-        with suppress(OSError):  # what a full disk refused is refused again
+        """Release the lock; an empty partial output is removed while it is still locked."""
+        with suppress(OSError):  # a full disk refuses again
             self.file.close()
         with suppress(OSError):
-            if not self.place.bytes:
+            if not self.progress.bytes:
                 self.part.unlink(missing_ok=True)
-                self.journal.unlink(missing_ok=True)
+                self.journal_path.unlink(missing_ok=True)
         with suppress(OSError):
-            self.log.close()
+            self.journal.close()
 
 
-def _bytes(source: Source) -> bytes:
-    """What stands for a source in the digest of the input."""
+def _source_bytes(source: Source) -> bytes:
+    """Return the bytes of a source for the digest of the input."""
     return f"{source}\n".encode() if isinstance(source, str) else repr(source.shape).encode() + source.tobytes()

@@ -1,8 +1,8 @@
-"""The models of a run as searches use them: packed for a CPU, the same within rounding, or in bfloat16 on a GPU."""
+"""Models optimized for decoding: packed weights on a CPU, equal within rounding, or bfloat16 on a GPU."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import NamedTuple
 
 import torch
 
@@ -12,33 +12,40 @@ from dragoman.parts.bfloat16 import to_bfloat16
 from dragoman.parts.inference import PACKS, InferencePrecision, optimize_for_inference
 
 
-class InferenceWeights:
-    """Packs a model when it is first asked for, and once more whenever its weights have changed since.
+class _Optimized(NamedTuple):
+    versions: list[tuple[int, int]]  # of the weights that the model was optimized from
+    original: Model  # kept alive, because the cache is keyed by its id
+    model: Model
 
-    `weights` None: nothing is packed, as where a model is still being trained.
+
+class InferenceWeights:
+    """Optimizes a model when it is first used, and again whenever its weights have changed.
+
+    Args:
+        weights: `float32`, `int8` (CPU) or `bfloat16` (GPU); None leaves models as they are, as during training
+        device: the device of the models
     """
 
     def __init__(self, weights: InferencePrecision | None = None, device: str | torch.device = "cpu") -> None:
         if weights is not None and weights not in (*PACKS, "bfloat16"):
             raise unknown_name("kind of weights", weights, [*PACKS, "bfloat16"])
-        kind = torch.device(device).type
-        if weights == "int8" and kind != "cpu":
-            raise UserError(f"int8 weights are for a CPU, but the run is on {device}: load it on the device 'cpu'")
-        if weights == "bfloat16" and kind == "cpu":
-            raise UserError("bfloat16 weights are for a GPU, but the run is on a CPU: leave them, or take int8")
+        device_type = torch.device(device).type
+        if weights == "int8" and device_type != "cpu":
+            raise UserError(f"int8 weights need a CPU, but the run is on {device}: load it on the device 'cpu'")
+        if weights == "bfloat16" and device_type == "cpu":
+            raise UserError("bfloat16 weights need a GPU, but the run is on a CPU: use float32 or int8 weights")
         self.weights = weights
-        self._packed: dict[int, tuple[Any, Model, Model]] = {}  # what it was packed from, that model, the packed one
+        self._cache: dict[int, _Optimized] = {}
 
     def __call__(self, model: Model) -> Model:
-        first = next(model.parameters())
-        wanted = {"cpu": PACKS, "cuda": ("bfloat16",)}.get(first.device.type, ())
-        if self.weights is None or self.weights not in wanted or first.dtype != torch.float32:
+        """Return the optimized model; models that are not float32 are returned as they are."""
+        parameter = next(model.parameters())
+        supported = {"cpu": tuple(PACKS), "cuda": ("bfloat16",)}.get(parameter.device.type, ())
+        if self.weights is None or self.weights not in supported or parameter.dtype != torch.float32:
             return model
-        now = [(weight.data_ptr(), weight._version) for weight in model.parameters()]
-        if id(model) not in self._packed or self._packed[id(model)][0] != now:
-            self._packed[id(model)] = (
-                now,
-                model,
-                to_bfloat16(model) if first.is_cuda else optimize_for_inference(model, self.weights),
-            )
-        return self._packed[id(model)][2]
+        versions = [(weight.data_ptr(), weight._version) for weight in model.parameters()]
+        cached = self._cache.get(id(model))
+        if cached is None or cached.versions != versions:
+            optimized = to_bfloat16(model) if parameter.is_cuda else optimize_for_inference(model, self.weights)
+            cached = self._cache[id(model)] = _Optimized(versions, model, optimized)
+        return cached.model

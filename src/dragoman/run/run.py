@@ -1,7 +1,8 @@
-"""The run: a trained model with its tokenizers, ready to use."""
+"""The run: a trained model with its tokenizers, ready for inference."""
 
 from __future__ import annotations
 
+import multiprocessing
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
@@ -20,14 +21,17 @@ from dragoman.models import Model, ModelSpec, Usage
 from dragoman.objectives import Objective, objective_class
 from dragoman.parts.inference import InferencePrecision
 from dragoman.parts.spec import Spec
-from dragoman.run import decoding as finding
-from dragoman.run import filling
-from dragoman.run import labeling as labels
-from dragoman.run import pair_scoring as looking
-from dragoman.run import token_stream as live
-from dragoman.run import translator as translating
+from dragoman.run import decoding, filling, labeling, pair_scoring
 from dragoman.run.inference_weights import InferenceWeights
-from dragoman.run.results import Alignment, FillResult, ScoredText, SentenceAttention, TaggedSentence, Translation
+from dragoman.run.results import (
+    Alignment,
+    FillResult,
+    ScoredText,
+    SentenceAttention,
+    StreamedTokens,
+    TaggedSentence,
+    Translation,
+)
 from dragoman.run.run_folder import (
     CHECKPOINT_DIR,
     CONFIG_FILE,
@@ -39,9 +43,9 @@ from dragoman.run.run_folder import (
     select_device,
 )
 from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source, is_empty
-from dragoman.run.token_stream import StreamedTokens
+from dragoman.run.token_stream import stream_tokens
 from dragoman.run.translation_constraints import TargetPrefix
-from dragoman.run.workers import check_workers
+from dragoman.run.translator import Translator, continue_prompts
 from dragoman.search import Beam, LengthLimit, Sample, SearchConfig, SpecialTokens, Speculative, search_from_dict
 from dragoman.search.configs import OtherRun
 from dragoman.search.engine import SearchEngine
@@ -54,7 +58,25 @@ if TYPE_CHECKING:
 
 
 class Run:
-    """A trained model with its tokenizers, ready to use."""
+    """A trained model with its tokenizers, opened by `dragoman.load`.
+
+    >>> run = dragoman.load("runs/en-de")
+    >>> run.translate(["The dog sleeps."])[0].text
+    'Der Hund schläft.'
+
+    Attributes:
+        folder: the run folder
+        config: the resolved configuration
+        model, source_tokenizer, target_tokenizer, framing: what the folder holds
+        checkpoint: name of the checkpoint that was loaded
+        ensemble_members: other models whose probabilities are averaged with the model's
+        shortlist: restricts the vocabulary of searches; None: the whole vocabulary
+        num_workers: number of processes that translate
+        engine_cache: search engines that are reused, with their CUDA graphs; None: a new engine for each search
+        compile_steps: compile decoding steps with `torch.compile` (GPU)
+        special_tokens: token ids that a search needs
+        max_source_length: maximum number of source tokens, framing included; longer sources are truncated
+    """
 
     def __init__(
         self,
@@ -65,26 +87,23 @@ class Run:
         target_tokenizer: Tokenizer,
         framing: Framing,
         checkpoint_name: str,
-        packing: InferenceWeights | None = None,
+        inference_weights: InferenceWeights | None = None,
     ) -> None:
         self.folder, self.config, self.model = folder, settings, model
-        self.ensemble_members: list[Model] = []  # that write together with it
-        self.inference_weights = packing or InferenceWeights()
-        self.num_workers = 1  # copies of the process that translate at a time
-        self.engine_cache: dict[Any, SearchEngine] | None = (
-            None  # kept from one search to the next, which takes memory on a GPU
-        )
-        self.compile_steps = False  # are kernels made for the steps of its searches, on a GPU?
-        self.shortlist: Shortlist | None = None  # of the pieces that searches look at; None: at all
-        self._opened: dict[str, Run] = {}  # other runs that searches have named, by their folder
         self.source_tokenizer, self.target_tokenizer = source_tokenizer, target_tokenizer
         self.framing, self.checkpoint = framing, checkpoint_name
+        self.inference_weights = inference_weights or InferenceWeights()
+        self.ensemble_members: list[Model] = []
+        self.shortlist: Shortlist | None = None
+        self.num_workers = 1
+        self.engine_cache: dict[Any, SearchEngine] | None = None
+        self.compile_steps = False
         self.special_tokens = SpecialTokens(
             framing.bos, framing.eos, framing.suppressed, framing.forced_bos, framing.force_eos_at_limit
         )
-        #: how many tokens of a source are read, the symbols around it counted in
-        longest = settings.search.max_source_length
-        self.max_source_length = min(longest, model.max_source_length or longest)
+        max_length = settings.search.max_source_length
+        self.max_source_length = min(max_length, model.max_source_length or max_length)
+        self._opened: dict[str, Run] = {}  # runs opened by `open_run`, by folder
 
     @property
     def device(self) -> torch.device:
@@ -94,44 +113,60 @@ class Run:
     def spec(self) -> ModelSpec:
         return self.model.spec  # type: ignore[return-value]
 
-    # ---- what it was trained for
+    # ---- what the run was trained for
 
     @property
     def objective(self) -> type[Objective] | None:
-        """What it was trained with; None for an imported checkpoint, of which this is not known."""
+        """The training objective; None for an imported checkpoint, whose objective is not known."""
         return objective_class(self.config.objective.name) if self.config.objective.name else None
 
     @property
     def usage(self) -> Usage | None:
-        """The command that uses it, by how it was trained or else by the kind of its model."""
+        """The command that uses this run, by its objective or else by its model."""
         return self.model.usage if self.objective is None else self.objective.usage
 
+    @property
+    def is_language_model(self) -> bool:
+        """Whether the run scores texts without a source."""
+        return self.model.is_decoder_only and (self.objective is None or self.objective.data_format == "text")
+
+    @property
+    def is_dialogue(self) -> bool:
+        """Whether sources are dialogues, with turns separated by tabs."""
+        return self.objective is not None and self.objective.data_format == "turns"
+
     def usage_error(self, command: str) -> UserError:
-        """The error for a command that cannot use this run: names the command that can."""
+        """Return the error for a command that cannot use this run; it names the command that can."""
         trained = f"was trained with the objective {self.config.objective.name}" if self.objective else "is imported"
-        kind = type(self.model).__name__.removesuffix("Model")
         advice = f"use 'dragoman {self.usage.command} {self.folder}'" if self.usage else "start a training from it"
         return UserError(
-            f"'{command}' cannot use {self.folder}, which {trained} and holds a model of kind {kind}: {advice}"
+            f"'{command}' cannot use {self.folder}, which {trained} and holds a model of kind "
+            f"{type(self.spec).__name__}: {advice}"
         )
 
     def check_usage(self, command: str) -> None:
-        """Refuse a command that a run trained like this cannot be used with."""
+        """Raise `usage_error` if the objective does not support a command."""
         if self.objective is not None and not self.objective.supports_command(command):
             raise self.usage_error(command)
 
-    # ---- other runs beside it
+    def check_translates(self) -> None:
+        """Raise `usage_error` if the run does not translate."""
+        self.check_usage("translate")
+        if not self.model.can_generate:
+            raise self.usage_error("translate")
+
+    # ---- variants of the run, and other runs
 
     def ensemble(self, *other_runs: Run) -> Run:
-        """This run and others as an ensemble, which writes each word by the mean of their probabilities.
+        """Return an ensemble with other runs, which averages their probabilities at each token.
 
-        The systems may be different ones, the words may not. What is not about translating is this run's own.
+        The systems may differ, the vocabularies must be equal. Only translation uses the ensemble.
         """
         for other in other_runs:
-            self.check_same_vocabulary(other, "an ensemble has one vocabulary")
-        joined = copy(self)
-        joined.ensemble_members = [*self.ensemble_members, *(model for other in other_runs for model in other.models)]
-        return joined
+            self.check_same_vocabulary(other, "an ensemble needs one vocabulary")
+        ensemble = copy(self)
+        ensemble.ensemble_members = [*self.ensemble_members, *(model for other in other_runs for model in other.models)]
+        return ensemble
 
     @property
     def models(self) -> list[Model]:
@@ -139,53 +174,59 @@ class Run:
 
     @property
     def inference_models(self) -> list[Model]:
-        """The models as searches use them: see `Packing`."""
+        """The models optimized for decoding, see `InferenceWeights`."""
         return [self.inference_weights(model) for model in self.models]
 
     def with_shortlist(self, shortlist: Shortlist | None = None) -> Run:
-        """The same run, whose searches look only at likely words: unless told, at those in its folder, which
-        `dragoman shortlist` has learned."""
-        made = copy(self)
-        made.shortlist = shortlist or Shortlist.load(self.folder, self.model.vocab_size)
-        return made
+        """Return the run with searches restricted to likely target tokens.
+
+        By default the shortlist is the one in the run folder, which `dragoman shortlist` learns.
+        """
+        restricted = copy(self)
+        restricted.shortlist = shortlist or Shortlist.load(self.folder, self.model.vocab_size)
+        return restricted
 
     def with_workers(self, num_workers: int) -> Run:
-        """The same run, which many texts are translated with by so many processes that share its weights."""
-        check_workers(num_workers, self.device)
-        made = copy(self)
-        made.num_workers = num_workers
-        return made
+        """Return the run with translation by several processes on a CPU, which share its weights."""
+        if num_workers < 1:
+            raise UserError(f"the number of workers must be at least 1, not {num_workers}")
+        if num_workers > 1 and self.device.type != "cpu":
+            raise UserError(f"several workers need a CPU, but the run is on {self.device}: use one worker")
+        if num_workers > 1 and "fork" not in multiprocessing.get_all_start_methods():
+            raise UserError("several workers need an operating system that can fork processes: use one worker")
+        parallel = copy(self)
+        parallel.num_workers = num_workers
+        return parallel
 
     def open_run(self, other: str | OtherRun) -> Run:
-        """A run that a search names, on the device of this one; a folder is opened once, as `dragoman.load` does."""
-        from dragoman import load as load_any  # which knows checkpoints of other libraries too, and imports this module
+        """Open the run that a search configuration names, on this run's device; each folder is opened once."""
+        from dragoman import (
+            load as load_run_or_checkpoint,  # opens Hugging Face checkpoints too, and imports this module
+        )
 
         if isinstance(other, Run):
             return other
         folder = str(other)
         if folder not in self._opened:
-            self._opened[folder] = load_any(folder, device=str(self.device))
+            self._opened[folder] = load_run_or_checkpoint(folder, device=str(self.device))
         return self._opened[folder]
 
-    @property
-    def is_language_model(self) -> bool:
-        """Is it a language model, which says how likely a text is that is no translation?"""
-        return self.model.is_decoder_only and (self.objective is None or self.objective.data_format == "text")
-
     def check_same_vocabulary(self, other: Run, reason: str) -> None:
-        """Refuse a run that cuts text into other tokens, or that is on another device."""
-        own, its = ((run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other))
-        if own != its or self.framing != other.framing:
+        """Refuse a run with other tokenizers, framing, kind of source or device; `reason` says why that matters."""
+        these, others = ((run.source_tokenizer.to_json(), run.target_tokenizer.to_json()) for run in (self, other))
+        if these != others or self.framing != other.framing:
             raise UserError(
-                f"{other.folder} cuts text into other tokens than {self.folder}, but {reason}: "
-                "take runs that were trained on the same text, with other seeds or systems"
+                f"{other.folder} has other tokens than {self.folder}, but {reason}: use runs that were trained on the "
+                "same text, with other seeds or systems"
             )
         if self.model.source_features != other.model.source_features:
-            raise UserError(f"{other.folder} reads something else than {self.folder}: both must read one source")
+            raise UserError(f"{other.folder} reads another kind of source than {self.folder}: both must read the same")
         if self.device != other.device:
-            raise UserError(f"{other.folder} is on {other.device} and {self.folder} on {self.device}: load both on one")
+            raise UserError(
+                f"{other.folder} is on {other.device}, but {self.folder} on {self.device}: load both on one device"
+            )
 
-    # ---- translation and continuation
+    # ---- translation and generation
 
     def translate(
         self,
@@ -202,33 +243,42 @@ class Run:
         token_scores: bool = False,
         split_sentences: bool = False,
     ) -> list[Translation]:
-        """The translations of some texts, in order; an empty text stays empty.
+        """Translate texts.
 
-        A run that reads images or speech is given arrays of length × features instead.
-        `tag` names the corpus (of data.corpus_tags) from which the texts shall be taken to be: the first, unless told.
-        `prefixes` say how each translation begins ('' for any); what they cost is counted in the scores. `required` are
-        phrases that each must contain, `forbidden` ones that none may, as whole words.
-        With a dictionary, which may be empty, unknown words of a closed vocabulary are looked up in it or copied.
-        `token_scores`: with log p of every token.
-        `split_sentences`: translate the sentences of each text one by one and join them with the original white space.
+        >>> run.translate(["The dog sleeps."], beam_size=5, prefixes=["Der"])[0].text
+        'Der Hund schläft.'
+
+        Args:
+            texts: texts, or feature arrays (length × features) for a system that reads images or speech; the
+                translation of an empty text is empty
+            beam_size: beam size of the run's beam search; 1 is greedy search
+            search: a search configuration, such as `Sample(seed=1)`; by default the run's `default_search`
+            alignment: compute word alignments, if the model has attention
+            dictionary: for word-level vocabularies, replace unknown words by the translation of the source word that
+                they are aligned to, or copy it if the dictionary does not have it
+            tag: corpus tag (`data.corpus_tags`) of all texts, or one for each; by default the first tag
+            prefixes: how each translation begins, '' for any; their tokens count in the score
+            include: phrases that each translation must contain
+            exclude: phrases that no translation may contain as whole words
+            token_scores: return log p of every token
+            split_sentences: translate the sentences of a text separately, and join them with its white space
         """
-        for name, given in (("prefixes", prefixes), ("lists of required phrases", include)):
-            if given is not None and len(given) != len(texts):
-                raise UserError(f"{len(given)} {name} came with {len(texts)} texts: give one for each, '' for any")
-        return list(
-            self.translate_stream(
-                texts,
-                search or (self.default_search if beam_size is None else self.beam_config(beam_size)),
-                alignment=alignment,
-                dictionary=dictionary,
-                tag=tag,
-                prefixes=prefixes,
-                include=include,
-                exclude=exclude,
-                token_scores=token_scores,
-                split_sentences=split_sentences,
-            )
+        for name, values in (("prefixes", prefixes), ("lists of included phrases", include)):
+            if values is not None and len(values) != len(texts):
+                raise UserError(f"expected one entry of {name} for each of {len(texts)} texts, got {len(values)}")
+        stream = self.translate_stream(
+            texts,
+            search or self.search_config(beam_size),
+            alignment=alignment,
+            dictionary=dictionary,
+            tag=tag,
+            prefixes=prefixes,
+            include=include,
+            exclude=exclude,
+            token_scores=token_scores,
+            split_sentences=split_sentences,
         )
+        return list(stream)
 
     def translate_stream(
         self,
@@ -245,26 +295,25 @@ class Run:
         token_scores: bool = False,
         split_sentences: bool = False,
     ) -> Iterator[Translation]:
-        """The same for any number of texts in bounded memory: sorted by length within a window, given back in order.
+        """Translate any number of texts in bounded memory, in order; see `translate` for the other arguments.
 
-        `first` is the number of the first text, where others were translated before: samples are drawn by it.
+        >>> for translation in run.translate_stream(open("input.en"), run.default_search):
+        ...     print(translation.text)
+
+        Args:
+            first_index: index of the first text, if others were translated before; it seeds sampling
         """
-        self._check_translates()
-        stream = translating.Translator(
+        self.check_translates()
+        translator = Translator(
             self,
             search,
             alignment=alignment,
             dictionary=dictionary,
             tag=tag,
-            forbidden=exclude,
+            exclude=exclude,
             token_scores=token_scores,
         )
-        if not split_sentences:
-            yield from stream.stream(texts, first_index, prefixes, include)
-        elif prefixes is None and include is None:
-            yield from stream.stream_split(texts, first_index)
-        else:
-            raise UserError("prefixes and required phrases belong to one sentence: do not split texts into sentences")
+        return translator.stream(texts, first_index, prefixes, include, split_sentences)
 
     def stream(
         self,
@@ -278,120 +327,133 @@ class Run:
         include: Sequence[str] = (),
         exclude: Sequence[str] = (),
     ) -> Generator[StreamedTokens]:
-        """The translation of one text as it is written; the last piece holds what `translate` would have given.
+        """Translate one text and yield its tokens as soon as they are certain; see `translate` for the arguments.
 
-        Greedy search and sampling give token by token, a beam what all its hypotheses have in common by then. Whoever
-        has heard enough closes the iterator, and the search ends there.
+        Greedy search and sampling yield token by token, beam search the common prefix of its hypotheses. The last value
+        holds the complete translation. Closing the generator stops the search.
+
+        >>> for part in run.stream("The dog sleeps.", beam_size=1):
+        ...     print(part.text, end="")
         """
-        self._check_translates()
-        settings = search or (self.default_search if beam_size is None else self.beam_config(beam_size))
-        yield from live.stream(
-            self, text, settings, alignment=alignment, tag=tag, prefix=prefix, required=include, forbidden=exclude
+        self.check_translates()
+        translator = Translator(
+            self, search or self.search_config(beam_size), alignment=alignment, tag=tag, exclude=exclude
         )
-
-    def draft_acceptance(self, texts: Sequence[Source], search: Speculative) -> AcceptanceStats:
-        """How many of the words that a draft proposes for some texts this run would have written itself."""
-        self._check_translates()
-        return finding.acceptance(self, [text for text in texts if not is_empty(text)], search)
-
-    def _check_translates(self) -> None:
-        """Refuse what is not translated by this run."""
-        self.check_usage("translate")
-        if not self.model.can_generate:
-            raise self.usage_error("translate")
-
-    @property
-    def default_search(self) -> SearchConfig:
-        """How it translates unless told otherwise, as the run's configuration says."""
-        own = self.config.search.strategy
-        return search_from_dict(own, f"search.strategy of {self.folder / CONFIG_FILE}") if own else self.beam_config()
-
-    def beam_config(self, size: int | None = None) -> Beam:
-        """The run's own beam search, as wide as told."""
-        if self.config.search.strategy and isinstance(described := self.default_search, Beam):
-            return described if size is None else replace(described, size=size)
-        room = self.model.vocab_size - len(self.special_tokens.suppressed) - 1
-        own = self.config.search
-        return Beam(
-            max(1, min(own.beam_size, room)) if size is None else size,  # a toy vocabulary has no room for a wide beam
-            own.length_penalty,
-            own.early_stopping,
-            length_limit=self.length_limit,
-            length_normalization=own.length_normalization,
-            coverage_penalty=own.coverage_penalty,
-            unfinished="behind" if own.rank_unfinished == "last" else "beside",
-            no_repeat_ngram_size=own.no_repeat_ngram_size,
-        )
-
-    @property
-    def length_limit(self) -> LengthLimit:
-        """How long targets may get, as the run's configuration says."""
-        search = self.config.search
-        ratio, extra = search.length_ratio, search.length_offset
-        return LengthLimit(
-            LengthLimit.ratio if ratio is None else ratio,
-            LengthLimit.offset if extra is None else extra,
-            search.max_target_length,
-            search.min_length,
-        )
+        return stream_tokens(translator, text, prefix, include)
 
     def generate(
         self, prompts: Sequence[str], search: SearchConfig | None = None, max_new_tokens: int = 50
     ) -> list[Translation]:
-        """Each prompt, which may be empty, with what the model goes on to say; drawn by chance unless told.
+        """Continue prompts, which may be empty; by default by sampling with top-p 0.95.
 
-        A text is the prompt and its continuation, a score log p(continuation | prompt). A run trained on dialogues
-        replies instead: a prompt is a dialogue so far, its turns separated by tabs, and the text is the reply.
+        A result's text is the prompt with its continuation, the score log p(continuation | prompt). A run trained on
+        dialogues replies instead: a prompt is a dialogue with turns separated by tabs, and the text is the reply.
+
+        >>> run.generate(["Once upon a time"], max_new_tokens=20)[0].text
+        'Once upon a time there was a king …'
         """
         self.check_usage("generate")
-        settings = search or Sample(top_p=0.95, length_limit=LengthLimit(0, max_new_tokens, max_new_tokens))
+        search = search or Sample(top_p=0.95, length_limit=LengthLimit(0, max_new_tokens, max_new_tokens))
         if self.is_dialogue:
-            return self.translate(prompts, search=settings, alignment=False)
-        return translating.continue_prompts(self, prompts, settings)
+            return self.translate(prompts, search=search, alignment=False)
+        return continue_prompts(self, prompts, search)
+
+    def draft_acceptance(self, texts: Sequence[Source], search: Speculative) -> AcceptanceStats:
+        """Measure how many tokens proposed by a draft model this run accepts in the translations of texts."""
+        self.check_translates()
+        return decoding.acceptance(self, [text for text in texts if not is_empty(text)], search)
 
     @property
-    def is_dialogue(self) -> bool:
-        """Whether its sources are dialogues, to which it replies."""
-        return self.objective is not None and self.objective.data_format == "turns"
+    def default_search(self) -> SearchConfig:
+        """The search of the run's configuration: `search.strategy`, or beam search with the settings of `search`."""
+        strategy = self.config.search.strategy
+        if not strategy:
+            return self.beam_config()
+        return search_from_dict(strategy, f"search.strategy of {self.folder / CONFIG_FILE}")
 
-    # ---- tags, masks, scores and looks
+    def search_config(self, beam_size: int | None = None) -> SearchConfig:
+        """The `default_search`, or the run's beam search with another beam size."""
+        return self.default_search if beam_size is None else self.beam_config(beam_size)
+
+    def beam_config(self, size: int | None = None) -> Beam:
+        """The run's beam search, by default with the configured beam size."""
+        settings = self.config.search
+        if settings.strategy and isinstance(beam := self.default_search, Beam):
+            return beam if size is None else replace(beam, size=size)
+        max_size = self.model.vocab_size - len(self.special_tokens.suppressed) - 1  # matters for toy vocabularies
+        return Beam(
+            max(1, min(settings.beam_size, max_size)) if size is None else size,
+            settings.length_penalty,
+            settings.early_stopping,
+            length_limit=self.length_limit,
+            length_normalization=settings.length_normalization,
+            coverage_penalty=settings.coverage_penalty,
+            unfinished="behind" if settings.rank_unfinished == "last" else "beside",
+            no_repeat_ngram_size=settings.no_repeat_ngram_size,
+        )
+
+    @property
+    def length_limit(self) -> LengthLimit:
+        """The length limit of targets in the run's configuration."""
+        settings = self.config.search
+        ratio, offset = settings.length_ratio, settings.length_offset
+        return LengthLimit(
+            LengthLimit.ratio if ratio is None else ratio,
+            LengthLimit.offset if offset is None else offset,
+            settings.max_target_length,
+            settings.min_length,
+        )
+
+    # ---- tagging, infilling, scoring, inspection
 
     def tag(self, texts: Sequence[str]) -> list[TaggedSentence]:
-        """The tag of every word; words are what is parted by spaces."""
-        return labels.tag(self, texts)
+        """Tag the words of texts, which are separated by spaces.
+
+        >>> run.tag(["The dog sleeps ."])[0].tags
+        ['DET', 'NOUN', 'VERB', 'PUNCT']
+        """
+        return labeling.tag(self, texts)
 
     def fill(self, texts: Sequence[str], top_k: int = 5) -> list[FillResult]:
-        """The texts with every <mask> filled in, and the `best` likeliest choices.
+        """Fill every `<mask>` of texts, and return the `top_k` most probable choices for each.
 
-        An encoder fills a mask with one piece. An encoder–decoder pretrained by span corruption fills it with several
-        pieces; one pretrained by denoising writes the whole text anew.
+        An encoder fills a mask with one token. An encoder–decoder pretrained by span corruption fills it with several
+        tokens; one pretrained by denoising generates the whole text.
+
+        >>> run.fill(["The <mask> sleeps."])[0].text
+        'The dog sleeps.'
         """
         return filling.fill(self, texts, top_k)
 
     def score(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[ScoredText]:
-        """log p(y|x) of given translations, or log p(y) of texts where a decoder alone is given no sources."""
+        """Compute log p(y|x) of given translations; a decoder-only model without sources computes log p(y).
+
+        >>> run.score(["The dog sleeps."], ["Der Hund schläft."])[0].score
+        -0.41
+        """
         if not self.model.can_generate:
             raise self.usage_error("score")
-        return looking.score(self, sources, targets)
+        return pair_scoring.score(self, sources, targets)
 
     def within_max_length(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
-        """Whether the model has positions for each target; `score` and `align` reject those for which it has none."""
-        return looking.within_max_length(self, sources, targets)
+        """Return whether the model has enough positions for each target; `score` and `align` refuse the others."""
+        return pair_scoring.within_max_length(self, sources, targets)
 
     def score_masked(self, texts: Sequence[str]) -> list[ScoredText]:
-        """log p of every token given all others, each masked in turn: Salazar et al. (2020)."""
+        """Compute log p of every token given all others, with one mask at a time: Salazar et al. (2020)."""
         return filling.score_masked(self, texts)
 
     def align(self, sources: Sequence[Source], targets: Sequence[str]) -> list[Alignment] | None:
-        """Word alignments of given translations: (source word, target word); None for systems without attention."""
-        return looking.align(self, sources, targets)
+        """Align the words of given translations: pairs (source word, target word); None without attention.
+
+        >>> run.align(["The dog sleeps."], ["Der Hund schläft."])[0]
+        [(0, 0), (1, 1), (2, 2)]
+        """
+        return pair_scoring.align(self, sources, targets)
 
     def attention(self, source: Source, target: str | None = None) -> SentenceAttention:
-        """Everything that was looked at, for a given translation or for the one that the run finds.
-
-        Of vectors the places that the encoder makes of them are numbered from 1, and nothing is aligned.
-        """
-        return looking.attention(self, source, target)
+        """Return all attention weights for a given translation, or for the one that the run's search finds."""
+        return pair_scoring.attention(self, source, target)
 
     def lens(
         self,
@@ -402,41 +464,44 @@ class Run:
         prefix: TargetPrefix | None = None,
         alternatives: int = 5,
     ) -> Inspection:
-        """All that can be seen of a sentence, for a given translation or for the one that is found: see `lens.look`."""
-        from dragoman.lens import inspect_sentence  # which stands above a run, and is there when somebody looks
+        """Inspect a sentence: shorthand for `dragoman.lens.inspect_sentence`, which documents the arguments."""
+        from dragoman.lens import inspect_sentence  # the lens is built on runs, so it is imported only when it is used
 
         return inspect_sentence(self, source, target, search=search, prefix=prefix, alternatives=alternatives)
 
     def logits(self, source_ids: Tensor | None, target_ids: Tensor | None) -> Tensor:
-        """Logits at every target position, B T V, from padded ids, B S and B T; the pad id may stand left or right.
+        """Compute logits at every target position.
 
-        A decoder alone may be given no source; an encoder alone is given no target and answers at every source token.
+        A decoder-only model may get no source; an encoder-only model gets no target and predicts at every source token.
+
+        Shape: source_ids (B, S), target_ids (B, T), padded left or right with `framing.pad`; returns (B, T, V)
         """
-        return looking.logits(self, source_ids, target_ids)
+        return pair_scoring.logits(self, source_ids, target_ids)
 
-    # ---- what goes into the model
+    # ---- model inputs
 
     def encode_sources(self, texts: Sequence[Source], tag: Tag = None) -> list[Any]:
-        """Token ids with the symbols around them, or vectors, cut at the longest source that the run reads."""
+        """Return framed token ids, or feature arrays, truncated to `max_source_length`."""
         return [frame_source(self, ids) for ids in encode_without_framing(self, texts, tag)]
 
     def tag_of_row(self, source: NDArray[Any]) -> str:
-        """The tag that a row of the token store begins with, or ''."""
-        names = {number: name for name, number in self.source_tokenizer.tags.items()}
+        """Return the tag that a row of the token store begins with, or ''."""
+        names = {token_id: name for name, token_id in self.source_tokenizer.tags.items()}
         return names.get(int(source[0]), "") if names else ""
 
     def pad_batch(self, rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
-        """B T ids, or B S F vectors with zeros after them, and B lengths on the model's device."""
-        ids, lengths = pad_rows(rows, pad)
-        return ids.to(self.device), lengths.to(self.device)
+        """Pad rows to a batch on the model's device: ids (B, T) or features (B, S, F), and lengths (B)."""
+        batch, lengths = pad_rows(rows, pad)
+        return batch.to(self.device), lengths.to(self.device)
 
     # ---- what the folder holds
 
     def metrics(self) -> list[dict[str, Any]]:
-        """The lines of metrics.jsonl: what was measured, step by step."""
+        """Return the records of `metrics.jsonl`, in order of steps."""
         return read_metrics(self.folder)
 
     def checkpoints(self) -> list[str]:
+        """Return the names of the checkpoints."""
         return checkpoint_names(self.folder)
 
 
@@ -447,24 +512,27 @@ def load(
     custom_parts: Sequence[type[Spec]] = (),
     weights: InferencePrecision = "float32",
 ) -> Run:
-    """Open a run folder for use; `parts` are a user's own parts, if its model has any.
+    """Open a run folder for inference.
 
-    On a CPU searches multiply by packed weights, the same within rounding, or by bytes: `weights` “int8”.
+    Args:
+        checkpoint_name: `best`, `last`, `averaged` or a step
+        device: `auto`, `cpu` or `cuda`
+        custom_parts: the user's own part classes, if the model has any
+        weights: precision of the weights in decoding: `float32`, `int8` (CPU) or `bfloat16` (GPU)
     """
     folder = Path(folder)
-    packing = InferenceWeights(weights, select_device(device or "auto"))
-    spec = read_spec(folder, custom_parts)
+    torch_device = select_device(device or "auto")
+    inference_weights = InferenceWeights(weights, torch_device)
+    model = read_spec(folder, custom_parts).build()
     settings = config.from_yaml(folder / CONFIG_FILE)
     source_tokenizer, target_tokenizer = read_tokenizers(folder)
-    model = spec.build()
-    place = folder / CHECKPOINT_DIR / checkpoint_name
-    if not place.exists():
-        known = ", ".join(checkpoint_names(folder)) or "none: nothing has been trained yet"
-        raise UserError(f"{folder} has no checkpoint {checkpoint_name!r}; it has {known}")
-    checkpoint.load_weights(model, place)
-    model.eval().to(select_device(device or "auto"))
-    framing = read_framing(folder)
-    name = place.resolve().name
-    run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, packing)
+    path = folder / CHECKPOINT_DIR / checkpoint_name
+    if not path.exists():
+        available = ", ".join(checkpoint_names(folder)) or "none: nothing has been trained yet"
+        raise UserError(f"{folder} has no checkpoint {checkpoint_name!r}; available: {available}")
+    checkpoint.load_weights(model, path)
+    model.eval().to(torch_device)
+    framing, name = read_framing(folder), path.resolve().name
+    run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)
     run.engine_cache = {} if run.device.type == "cuda" else None
     return run

@@ -1,4 +1,4 @@
-"""The run folder: what a training leaves, read and written file by file."""
+"""The files of a run folder: model description, configuration, tokenizers, metrics, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,18 +12,12 @@ import torch
 
 from dragoman import legacy
 from dragoman.errors import UserError
-from dragoman.models import ModelSpec, model_from_dict
-from dragoman.models import model_to_dict as to_dict
+from dragoman.models import ModelSpec, model_from_dict, model_to_dict
 from dragoman.parts.spec import Spec
 from dragoman.text import Framing, Tokenizer
 
-CONFIG_FILE, MODEL_FILE, METRICS_FILE, CHECKPOINT_DIR, INITIAL_CHECKPOINT = (
-    "config.yaml",
-    "model.json",
-    "metrics.jsonl",
-    "checkpoints",
-    "initial",
-)
+CONFIG_FILE, MODEL_FILE, METRICS_FILE = "config.yaml", "model.json", "metrics.jsonl"
+CHECKPOINT_DIR, INITIAL_CHECKPOINT = "checkpoints", "initial"
 RUN_FORMAT_VERSION = 1
 
 
@@ -32,40 +26,35 @@ def is_run_folder(folder: Path) -> bool:
 
 
 def write_model_file(folder: Path, system: str, spec: ModelSpec, framing: Framing) -> None:
-    document = {"version": RUN_FORMAT_VERSION, "system": system, "framing": asdict(framing), "spec": to_dict(spec)}
-    (folder / MODEL_FILE).write_text(json.dumps(document, indent=1), encoding="utf-8")
+    """Write `model.json`: the model's spec, the system that it was built by, and the framing."""
+    values = {"version": RUN_FORMAT_VERSION, "system": system, "framing": asdict(framing), "spec": model_to_dict(spec)}
+    (folder / MODEL_FILE).write_text(json.dumps(values, indent=1), encoding="utf-8")
 
 
-def read_spec(folder: Path, parts: Sequence[type[Spec]] = ()) -> ModelSpec:
-    """The model's description; `parts` are a user's own parts, if it has any."""
-    return model_from_dict(_document(folder)["spec"], {part.__name__: part for part in parts})
+def read_spec(folder: Path, custom_parts: Sequence[type[Spec]] = ()) -> ModelSpec:
+    """Read the model's spec; `custom_parts` are the user's own part classes that it may contain."""
+    return model_from_dict(_read_model_file(folder)["spec"], {part.__name__: part for part in custom_parts})
 
 
 def read_framing(folder: Path) -> Framing:
-    document = _document(folder)
+    """Read the framing; run folders of early versions have that of their model's kind."""
+    document = _read_model_file(folder)
     if "framing" not in document:
         return read_spec(folder).default_framing
     try:
-        framing_values = legacy.translate_framing(document["framing"]).items()
-        values: dict[str, Any] = {name: tuple(v) if isinstance(v, list) else v for name, v in framing_values}
+        fields = legacy.translate_framing(document["framing"]).items()
+        values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields}
         framing = Framing(**values)
     except (TypeError, AttributeError):
-        raise UserError(f"{folder / MODEL_FILE} is damaged: its framing is not understood") from None
-    flat = [
-        framing.pad,
-        framing.bos,
-        framing.eos,
-        *framing.source_prefix,
-        *framing.source_suffix,
-        *framing.forced_bos,
-        *framing.suppressed,
-    ]
-    if not all(isinstance(token, int) and token >= 0 for token in flat):
-        raise UserError(f"{folder / MODEL_FILE} is damaged: its framing must hold numbers of tokens")
+        raise UserError(f"{folder / MODEL_FILE} is damaged: its framing has unknown fields") from None
+    token_ids = [framing.pad, framing.bos, framing.eos, *framing.source_prefix, *framing.source_suffix]
+    token_ids += [*framing.forced_bos, *framing.suppressed]
+    if not all(isinstance(token_id, int) and token_id >= 0 for token_id in token_ids):
+        raise UserError(f"{folder / MODEL_FILE} is damaged: its framing must consist of token ids")
     return framing
 
 
-def _document(folder: Path) -> dict[str, Any]:
+def _read_model_file(folder: Path) -> dict[str, Any]:
     if not folder.exists():
         raise UserError(f"{folder} does not exist: name a run folder, which 'dragoman train' makes")
     if not is_run_folder(folder) and (folder / "config.json").exists():
@@ -78,23 +67,25 @@ def _document(folder: Path) -> dict[str, Any]:
         document = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
         version, _ = document["version"], document["spec"]
     except (OSError, ValueError, KeyError, TypeError):
-        raise UserError(f"{folder / MODEL_FILE} is damaged: it must hold a version and a spec") from None
+        raise UserError(f"{folder / MODEL_FILE} is damaged: it must have a version and a spec") from None
     if version != RUN_FORMAT_VERSION:
         raise UserError(
-            f"{folder / MODEL_FILE} has format {version!r}, but only {RUN_FORMAT_VERSION} is known here: update dragoman"
+            f"{folder / MODEL_FILE} has format version {version!r}, but only version {RUN_FORMAT_VERSION} is "
+            "supported: update dragoman"
         )
     return document
 
 
 def read_tokenizers(folder: Path) -> tuple[Tokenizer, Tokenizer]:
-    """The source's and the target's, which are one where the file is joint."""
+    """Read the source's and the target's tokenizer; a shared one is returned twice."""
     if (folder / "tokenizer.json").exists():
-        joint = Tokenizer.load(folder / "tokenizer.json")
-        return joint, joint
+        shared = Tokenizer.load(folder / "tokenizer.json")
+        return shared, shared
     return Tokenizer.load(folder / "tokenizer.source.json"), Tokenizer.load(folder / "tokenizer.target.json")
 
 
 def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None:
+    """Write the tokenizers of source and target, into one file if they are the same object."""
     if source is target:
         source.save(folder / "tokenizer.json")
     else:
@@ -103,7 +94,7 @@ def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None
 
 
 def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """The lines of metrics.jsonl; a last one that a full disk or a kill has cut short is left out."""
+    """Read the records of `metrics.jsonl`; an incomplete last line, as after a kill, is ignored."""
     path = folder / METRICS_FILE
     records = []
     for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
@@ -115,13 +106,15 @@ def read_metrics(folder: Path) -> list[dict[str, Any]]:
 
 
 def checkpoint_names(folder: Path) -> list[str]:
-    """The checkpoints by name, steps first, then best, last and averaged where they are."""
-    place = folder / CHECKPOINT_DIR
-    return sorted(p.name for p in place.iterdir() if not p.name.startswith(".")) if place.is_dir() else []
+    """List the checkpoints: step numbers first, then `averaged`, `best` and `last`."""
+    checkpoints = folder / CHECKPOINT_DIR
+    if not checkpoints.is_dir():
+        return []
+    return sorted(path.name for path in checkpoints.iterdir() if not path.name.startswith("."))
 
 
 def select_device(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """Return the device of a name; `auto` is the GPU if there is one, else the CPU."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -129,5 +122,5 @@ def select_device(name: str) -> torch.device:
     except RuntimeError:
         raise UserError(f"unknown device {name!r}: use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise UserError("device cuda was asked for, but no GPU can be used here: use --device cpu")
+        raise UserError("device cuda was requested, but no GPU is available: use --device cpu")
     return device

@@ -1,4 +1,4 @@
-"""What a run reads: texts as token ids with the symbols around them, or vectors, cut at the longest source."""
+"""Sources of a run: texts as framed token ids, or feature arrays, truncated at the maximum source length."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 from dragoman.data.data_formats import encode_dialogue
 from dragoman.data.feature_files import check_features
 from dragoman.errors import UserError, unknown_name
-from dragoman.run.labeling import add_framing
 from dragoman.text.sentences import SplitText, split_sentences
 from dragoman.text.untranslatable import is_untranslatable
 from dragoman.text.whitespace import normalize_whitespace
@@ -18,8 +17,8 @@ from dragoman.text.whitespace import normalize_whitespace
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-Source = str | NDArray[Any]  # a text, or vectors in its place, S F
-Tag = str | Sequence[str] | None  # for all texts, or one for each; None: as the run would
+Source = str | NDArray[Any]  # a text, or a feature array (length × features) of an image or of speech
+Tag = str | Sequence[str] | None  # one tag for all texts, or one for each; None: the run's default
 
 
 def is_empty(source: Source) -> bool:
@@ -27,35 +26,35 @@ def is_empty(source: Source) -> bool:
 
 
 def normalize_source(run: Run, source: Source) -> Source:
-    """A source as the run was trained to read it: with normalised white space, unless the run does without."""
-    if not run.config.text.normalize_whitespace or not isinstance(source, str):
+    """Normalize the white space of a source as in the run's training; dialogues keep the tabs between turns."""
+    if not isinstance(source, str):
         return source
-    if run.config.objective.name == "dialogue":  # tabs separate the turns
-        return "\t".join(map(normalize_whitespace, source.split("\t")))
-    return normalize_whitespace(source)
+    if run.is_dialogue:
+        return "\t".join(normalize_text(run, turn) for turn in source.split("\t"))
+    return normalize_text(run, source)
 
 
 def normalize_text(run: Run, text: str) -> str:
-    """A target or a text alone, with normalised white space unless the run does without."""
+    """Normalize the white space of a text if `text.normalize_whitespace` is set."""
     return normalize_whitespace(text) if run.config.text.normalize_whitespace else text
 
 
 def is_copied(run: Run, source: Source) -> bool:
-    """Whether a source is copied rather than translated: it has no letters, and the run copies such lines."""
+    """Whether a source is copied instead of translated: it has no letters, and `search.copy_untranslatable` is set."""
     return bool(run.config.search.copy_untranslatable) and isinstance(source, str) and is_untranslatable(source)
 
 
 def split_into_sentences(run: Run, text: str) -> SplitText:
-    """The sentences of a text, none longer than the run reads, nor than the sentences that it was trained on."""
+    """Split a text into sentences no longer than those of the run's training."""
 
-    def tokens(sentence: str) -> int:
+    def count_tokens(sentence: str) -> int:
         return len(run.source_tokenizer.encode(normalize_text(run, sentence)))
 
-    return split_sentences(text, tokens, min(max_source_tokens(run), run.config.data.max_length))
+    return split_sentences(text, count_tokens, min(max_source_tokens(run), run.config.data.max_length))
 
 
 def tag_ids(run: Run, count: int, tag: Tag) -> list[list[int]]:
-    """What stands before each of some texts: the symbol of a tag, or nothing for ''."""
+    """Return the ids that go before each of `count` texts: the token of its tag, or nothing for the tag ''."""
     if tag is None:
         tag = next(iter(run.config.data.corpus_tags), "")
     names, known = [tag] * count if isinstance(tag, str) else tag, run.source_tokenizer.tags
@@ -65,27 +64,31 @@ def tag_ids(run: Run, count: int, tag: Tag) -> list[list[int]]:
 
 
 def encode_without_framing(run: Run, sources: Sequence[Source], tag: Tag = None) -> list[Any]:
-    """Token ids without the symbols around them, or vectors, of any length."""
-    features = run.model.source_features
-    if features is not None:
+    """Return the token ids of texts, tags included, or checked feature arrays; nothing is truncated."""
+    if (features := run.model.source_features) is not None:
         return [check_features(source, features) for source in sources]
     texts = [text for source in sources if isinstance(text := normalize_source(run, source), str)]
     if len(texts) < len(sources):
-        raise UserError(f"{run.folder} reads text, but was given arrays: use a run of a system that reads them")
+        raise UserError(f"{run.folder} reads text, but got arrays: use a run of a system for images or speech")
     if not run.is_dialogue:
         tags = tag_ids(run, len(texts), tag)
-        return [[*before, *ids] for before, ids in zip(tags, run.source_tokenizer.encode_batch(list(texts)))]
+        return [[*tag, *ids] for tag, ids in zip(tags, run.source_tokenizer.encode_batch(texts))]
     if any(text.count("\t") % 2 for text in texts):
-        raise UserError("a dialogue is gone on with after the other's turn: an odd number of turns is expected")
-    turns = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)  # a dialogue so far
-    return [[*encode_dialogue(some, run.framing)[0][len(run.framing.source_prefix) :]] for some in turns]
+        raise UserError("a dialogue must end with the other speaker's turn: give an odd number of turns")
+    dialogues = (run.source_tokenizer.encode_batch(text.split("\t")) for text in texts)
+    return [[*encode_dialogue(turns, run.framing)[0][len(run.framing.source_prefix) :]] for turns in dialogues]
 
 
 def max_source_tokens(run: Run) -> int:
-    """How many tokens of a source are read, without the symbols around it."""
+    """Return how many tokens of a source are read, without its framing."""
     return max(1, run.max_source_length - len(run.framing.source_prefix) - len(run.framing.source_suffix))
 
 
+def add_framing(run: Run, ids: Sequence[int]) -> list[int]:
+    return [*run.framing.source_prefix, *ids, *run.framing.source_suffix]
+
+
 def frame_source(run: Run, ids: Any) -> Any:
-    cut = ids[: max_source_tokens(run)]
-    return cut if run.model.source_features is not None else add_framing(cut, run.framing)
+    """Truncate the token ids of a source and add its framing; feature arrays are only truncated."""
+    truncated = ids[: max_source_tokens(run)]
+    return truncated if run.model.source_features is not None else add_framing(run, truncated)

@@ -1,4 +1,4 @@
-"""Translating: texts in windows, batches of like length, a search, and texts again in the order of the sources."""
+"""Translation of any number of texts: windows of texts, batches of similar length, and results in order."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dragoman.data.batching import batch_by_length
 from dragoman.errors import UserError
+from dragoman.processes import fork_map
 from dragoman.run.decoding import SearchRequest, decode
 from dragoman.run.pair_scoring import align_batch, batch_cross_attention, hypothesis_token_scores
 from dragoman.run.results import Alignment, Translation
@@ -30,7 +31,6 @@ from dragoman.run.sources import (
     tag_ids,
 )
 from dragoman.run.translation_constraints import Constraints, TargetPrefix
-from dragoman.run.workers import shared
 from dragoman.search import Hypothesis, SearchConfig
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
 from dragoman.search.unknown_words import UnknownWordReplacer
@@ -40,251 +40,273 @@ from dragoman.text.sentences import SplitText
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-WINDOW_LINES = 4096  # lines that are sorted and translated together
-WAITING = 4  # sources that are given to a search for each that it works on
+WINDOW_LINES = 4096  # texts that are sorted by length and translated together
+QUEUED_BATCHES = 4  # a search gets as many sources as fill 4 batches, and replaces finished ones
 
 
 class Translator:
-    """A run that translates any number of texts in one and the same way."""
+    """Translates any number of texts with the same options, which `Run.translate` documents."""
 
     def __init__(
         self,
         run: Run,
-        settings: SearchConfig,
+        search: SearchConfig,
         *,
         alignment: bool,
-        dictionary: Mapping[str, str] | None,
-        tag: Tag,
-        forbidden: Sequence[str],
+        dictionary: Mapping[str, str] | None = None,
+        tag: Tag = None,
+        exclude: Sequence[str] = (),
         token_scores: bool = False,
     ) -> None:
-        self.run, self.settings, self.tag, self.token_scores = run, settings, tag, token_scores
-        self.unknown = None
+        self.run, self.search, self.tag, self.token_scores = run, search, tag, token_scores
+        self.replacer = None
         if dictionary is not None:
-            self.unknown = UnknownWordReplacer(run.source_tokenizer, run.target_tokenizer, dictionary)
-            if forbidden:
+            self.replacer = UnknownWordReplacer(run.source_tokenizer, run.target_tokenizer, dictionary)
+            if exclude:
                 raise UserError(
-                    "unknown words are replaced after the search, which could not keep phrases away: do without"
+                    "unknown words are replaced after the search, which cannot exclude phrases from them: use either a "
+                    "dictionary or excluded phrases"
                 )
-        #: vectors are no words, and where unknown words are replaced they are aligned anew
-        self.align = alignment and self.unknown is None and run.model.source_features is None
-        self.forbidden = tuple(forbidden)
-        self.never = None
-        if forbidden:
-            self.never = ForbiddenPhrases(run.target_tokenizer, forbidden, run.special_tokens, run.model.vocab_size)
+        # Features have no words, and a replacer computes the alignment itself.
+        self.align = alignment and self.replacer is None and run.model.source_features is None
+        self.exclude = tuple(exclude)
+        self.forbidden = None
+        if exclude:
+            self.forbidden = ForbiddenPhrases(run.target_tokenizer, exclude, run.special_tokens, run.model.vocab_size)
 
     def stream(
         self,
         texts: Iterable[Source],
-        first: int,
-        prefixes: Iterable[str] | None,
-        required: Iterable[Sequence[str]] | None,
-        tag: Tag = None,
+        first_index: int = 0,
+        prefixes: Iterable[str] | None = None,
+        include: Iterable[Sequence[str]] | None = None,
+        split_sentences: bool = False,
     ) -> Iterator[Translation]:
-        """The translations in order, a window of texts at a time; `first` is the number of the first text."""
-        texts, place, tag = iter(texts), 0, self.tag if tag is None else tag
-        beginnings = None if prefixes is None else iter(prefixes)
-        phrases = None if required is None else iter(required)
-        while window := [normalize_source(self.run, text) for text in islice(texts, WINDOW_LINES)]:
-            named = tag if tag is None or isinstance(tag, str) else tag[place : place + len(window)]
-            begun = None
-            if beginnings is not None:
-                begun = [normalize_text(self.run, text) for text in islice(beginnings, len(window))]
-            wanted = None if phrases is None else list(islice(phrases, len(window)))
-            translated = self.window(window, first + place, named, Constraints(begun, wanted, self.never))
-            yield from (
-                self.replace_unknown_words(window, translated, self.unknown, named) if self.unknown else translated
-            )
-            place += len(window)
+        """Yield the translations in order; `first_index` is the index of the first text, which seeds sampling."""
+        if not split_sentences:
+            return self._stream(texts, first_index, prefixes, include, self.tag)
+        if prefixes is not None or include is not None:
+            raise UserError("prefixes and included phrases apply to one sentence: do not split texts into sentences")
+        return self._stream_split(texts, first_index)
 
-    def stream_split(self, texts: Iterable[Source], first: int) -> Iterator[Translation]:
-        """The same, with every text split into sentences that are translated one by one and joined again."""
-        texts, place, tag = iter(texts), 0, self.tag
+    def _stream(
+        self,
+        texts: Iterable[Source],
+        first_index: int,
+        prefixes: Iterable[str] | None,
+        include: Iterable[Sequence[str]] | None,
+        tag: Tag,
+    ) -> Iterator[Translation]:
+        run, texts, index = self.run, iter(texts), 0
+        prefixes = None if prefixes is None else iter(prefixes)
+        include = None if include is None else iter(include)
+        while window := [normalize_source(run, text) for text in islice(texts, WINDOW_LINES)]:
+            tags = tag if tag is None or isinstance(tag, str) else tag[index : index + len(window)]
+            constraints = Constraints(
+                None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, len(window))],
+                None if include is None else list(islice(include, len(window))),
+                self.forbidden,
+            )
+            translations = self._translate_window(window, first_index + index, tags, constraints)
+            yield from self._replace_unknown_words(window, translations, tags) if self.replacer else translations
+            index += len(window)
+
+    def _stream_split(self, texts: Iterable[Source], first_index: int) -> Iterator[Translation]:
+        """Translate the sentences of each text separately and join their translations."""
+        texts, index, tag = iter(texts), 0, self.tag
         while window := list(islice(texts, WINDOW_LINES)):
             if not all(isinstance(text, str) for text in window):
-                raise UserError(f"{self.run.folder} reads vectors, which have no sentences to split")
-            split = [split_into_sentences(self.run, text) for text in window if isinstance(text, str)]
-            named = tag
+                raise UserError(f"{self.run.folder} reads features, which cannot be split into sentences")
+            split = [split_into_sentences(self.run, str(text)) for text in window]
             if tag is not None and not isinstance(tag, str):
-                of_texts = zip(tag[place : place + len(window)], split)
-                named = [name for name, text in of_texts for _ in text.sentences]
-            sentences: list[Source] = [sentence for text in split for sentence in text.sentences]
-            found = self.stream(sentences, first + place, None, None, named)
+                text_tags = zip(tag[index : index + len(window)], split)
+                tag = [name for name, text in text_tags for _ in text.sentences]
+            sentences = [sentence for text in split for sentence in text.sentences]
+            translations = self._stream(sentences, first_index + index, None, None, tag)
             for text in split:
-                yield join_sentences(text, [next(found) for _ in text.sentences])
-            place += len(window)
+                yield join_sentences(text, [next(translations) for _ in text.sentences])
+            index, tag = index + len(window), self.tag
 
-    def copies(self, text: Source, prefix: TargetPrefix, required: Sequence[str]) -> bool:
-        """Whether a text is copied: nothing is asked of its translation that the copy might not fulfil."""
-        if not is_copied(self.run, text) or prefix or required:
+    def copies(self, text: Source, prefix: TargetPrefix, include: Sequence[str]) -> bool:
+        """Whether a text is copied: it is untranslatable, and the copy violates no constraint."""
+        if not is_copied(self.run, text) or prefix or include:
             return False
-        return not any(phrase in str(text) for phrase in self.forbidden)
+        return not any(phrase in str(text) for phrase in self.exclude)
 
-    def copied(self, text: str) -> Translation:
-        """The text as its own translation, aligned word by word."""
+    def copy(self, text: str) -> Translation:
+        """Return the text as its own translation, aligned word by word."""
         tokens = self.run.target_tokenizer.tokens(self.run.target_tokenizer.encode(text))
-        links = [(n, n) for n in range(len(alignment_words(text)))] if self.align else None
-        return Translation(
-            text, 0.0, tokens, links, copied=True, token_scores=[0.0] * (len(tokens) + 1) if self.token_scores else None
-        )
+        alignment = [(n, n) for n in range(len(alignment_words(text)))] if self.align else None
+        token_scores = [0.0] * (len(tokens) + 1) if self.token_scores else None
+        return Translation(text, 0.0, tokens, alignment, copied=True, token_scores=token_scores)
 
-    def window(self, texts: list[Source], first: int, tag: Tag, wishes: Constraints) -> list[Translation]:
+    def _translate_window(
+        self, texts: list[Source], first_index: int, tag: Tag, constraints: Constraints
+    ) -> list[Translation]:
         run = self.run
-        full = encode_without_framing(run, texts, tag)
-        sources = [frame_source(run, ids) for ids in full]
-        nothing = Translation("", 0.0, alignment=[] if self.align else None)
-        results = [replace(nothing, token_scores=[] if self.token_scores else None)] * len(texts)
-        for i, text in enumerate(texts):
-            if self.copies(text, *wishes.at(i)):
-                results[i] = self.copied(str(text))
-        written = np.array(
+        token_ids = encode_without_framing(run, texts, tag)
+        sources = [frame_source(run, ids) for ids in token_ids]
+        empty = Translation(
+            "", 0.0, alignment=[] if self.align else None, token_scores=[] if self.token_scores else None
+        )
+        results = [
+            self.copy(str(text)) if self.copies(text, *constraints.at(i)) else empty for i, text in enumerate(texts)
+        ]
+        translated = np.array(
             [i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied], dtype=np.int64
         )
-        lengths = np.array([len(sources[i]) for i in written])
-        budget = max(1, run.config.search.batch_tokens // self.settings.rows_per_source)
+        if not len(translated):
+            return results
+        batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
 
-        def translated(batch: NDArray[np.int64]) -> list[Translation]:
-            rows = written[batch]
-            source, source_lengths = run.pad_batch([sources[i] for i in rows], run.framing.pad)
-            asked = SearchRequest(
+        def translate_batch(batch: NDArray[np.int64]) -> list[Translation]:
+            rows = translated[batch]
+            source, lengths = run.pad_batch([sources[i] for i in rows], run.framing.pad)
+            request = SearchRequest(
                 source,
-                source_lengths,
-                torch.from_numpy(rows + first),
+                lengths,
+                torch.from_numpy(rows + first_index),
                 [texts[i] for i in rows],
-                constraints=wishes.select(rows.tolist()),
-                max_batch_size=max(1, budget // source.shape[1]),
+                constraints=constraints.select(rows.tolist()),
+                max_batch_size=max(1, batch_tokens // source.shape[1]),
             )
-            found = decode(self.settings, run, asked)
-            targets = [hypotheses[0].tokens for hypotheses in found]
-            links = align_batch(run, source, source_lengths, targets) if self.align else None
-            scores = hypothesis_token_scores(run, source, source_lengths, found) if self.token_scores else None
+            hypotheses = decode(self.search, run, request)
+            best = [ranked[0].tokens for ranked in hypotheses]
+            alignments = align_batch(run, source, lengths, best) if self.align else None
+            scores = hypothesis_token_scores(run, source, lengths, hypotheses) if self.token_scores else None
             return [
                 to_translation(
                     run,
-                    hypotheses,
-                    links[n] if links else None,
-                    len(full[i]) <= max_source_tokens(run),
+                    ranked,
+                    alignments[n] if alignments else None,
+                    len(token_ids[rows[n]]) > max_source_tokens(run),
                     scores[n] if scores else None,
                 )
-                for n, (i, hypotheses) in enumerate(zip(rows, found))
+                for n, ranked in enumerate(hypotheses)
             ]
 
-        waiting = WAITING
+        queued = QUEUED_BATCHES
         if run.num_workers > 1:
-            waiting, _ = (
-                1,
-                run.inference_models,
-            )  # more batches, so that no worker has nothing to do; packed once for all
-        batches = batch_by_length(lengths, waiting * budget) if len(written) else []
-        for batch, some in zip(batches, shared(translated, batches, run.num_workers)):
-            for i, one in zip(written[batch], some):
-                results[i] = one
+            queued = 1  # smaller batches, so that all workers are busy
+            _ = run.inference_models  # optimized before the process forks
+        batches = batch_by_length([len(sources[i]) for i in translated], queued * batch_tokens)
+        computed = map(translate_batch, batches)
+        if run.num_workers > 1:
+            computed = fork_map(translate_batch, batches, run.num_workers, torch.set_num_threads)
+        for batch, translations in zip(batches, computed):
+            for i, translation in zip(translated[batch], translations):
+                results[i] = translation
         return results
 
-    def replace_unknown_words(
-        self, texts: list[Source], translated: list[Translation], unknown: UnknownWordReplacer, tag: Tag
+    def _replace_unknown_words(
+        self, texts: list[Source], translations: list[Translation], tag: Tag
     ) -> Iterator[Translation]:
-        """The translations with unknown words replaced through the alignment, their alternatives too."""
-        run = self.run
-        for text, first, before in zip(texts, translated, tag_ids(run, len(texts), tag)):
+        """Yield the translations and their alternatives with unknown words replaced through the alignment."""
+        run, replacer = self.run, self.replacer
+        assert replacer is not None
+        for text, translation, tags in zip(texts, translations, tag_ids(run, len(texts), tag)):
             if not isinstance(text, str):
-                raise UserError("unknown words are replaced through the source's words, but vectors have none")
-            if not text.strip() or first.copied:
-                yield first
+                raise UserError("unknown words are replaced by words of the source, but features have none")
+            if not text.strip() or translation.copied:
+                yield translation
                 continue
-            framed = frame_source(run, [*before, *encode_without_framing(run, [text], "")[0]])
-            source, lengths = run.pad_batch([framed], run.framing.pad)
-            found = []
-            for one in (first, *first.alternatives):
-                ids = run.target_tokenizer.tokens_to_ids(one.tokens)
-                looks = batch_cross_attention(run, source, lengths, [ids])
-                if looks is None:
-                    raise UserError(f"{run.folder} has no attention, by which unknown words are replaced")
-                written, links = unknown.replace(text, ids, looks[0][:, len(before) :])
-                found.append(replace(one, text=written, alignment=links, alternatives=[]))
-            yield replace(found[0], alternatives=found[1:])
+            ids = [*tags, *encode_without_framing(run, [text], "")[0]]
+            source, lengths = run.pad_batch([frame_source(run, ids)], run.framing.pad)
+            replaced = []
+            for candidate in (translation, *translation.alternatives):
+                target_ids = run.target_tokenizer.tokens_to_ids(candidate.tokens)
+                attention = batch_cross_attention(run, source, lengths, [target_ids])
+                if attention is None:
+                    raise UserError(f"{run.folder} has no attention, which is needed to replace unknown words")
+                new_text, alignment = replacer.replace(text, target_ids, attention[0][:, len(tags) :])
+                replaced.append(replace(candidate, text=new_text, alignment=alignment, alternatives=[]))
+            yield replace(replaced[0], alternatives=replaced[1:])
 
 
-def join_sentences(text: SplitText, found: Sequence[Translation]) -> Translation:
-    """The translation of a text from those of its sentences: scores are summed, word positions count in the text.
+def join_sentences(text: SplitText, translations: Sequence[Translation]) -> Translation:
+    """Join the translations of a text's sentences: scores are added, and alignments count the words of the text.
 
-    The second best is made of the second best of every sentence, and so on.
+    The k-th alternative consists of the k-th alternative of every sentence, or its last one.
     """
-    ranked = [(one, *one.alternatives) for one in found]
-    best, *others = (
-        _joined_once(text, [some[min(rank, len(some) - 1)] for some in ranked])
+    ranked = [(translation, *translation.alternatives) for translation in translations]
+    best, *alternatives = (
+        _join_sentences(text, [candidates[min(rank, len(candidates) - 1)] for candidates in ranked])
         for rank in range(max(map(len, ranked), default=1))
     )
-    return replace(best, alternatives=others)
+    return replace(best, alternatives=alternatives)
 
 
-def _joined_once(text: SplitText, found: Sequence[Translation]) -> Translation:
-    gaps = text.gaps_after([one.text for one in found])
-    target = gaps[0] + "".join(one.text + gap for one, gap in zip(found, gaps[1:]))
-    links: Alignment | None = [] if all(one.alignment is not None for one in found) else None
-    begin = 0, 0  # words of the sentences before
-    for sentence, one in zip(text.sentences, found):
-        if links is not None:
-            links += [(begin[0] + s, begin[1] + t) for s, t in one.alignment or ()]
-        begin = begin[0] + len(alignment_words(sentence)), begin[1] + len(alignment_words(one.text))
-    scores = [score for one in found for score in one.token_scores or ()]
-    proved = [one.proven_optimal for one in found if one.proven_optimal is not None]
+def _join_sentences(text: SplitText, translations: Sequence[Translation]) -> Translation:
+    alignment: Alignment | None = [] if all(t.alignment is not None for t in translations) else None
+    source_words = target_words = 0  # of the sentences before
+    for sentence, translation in zip(text.sentences, translations):
+        if alignment is not None:
+            alignment += [(source_words + s, target_words + t) for s, t in translation.alignment or ()]
+        source_words += len(alignment_words(sentence))
+        target_words += len(alignment_words(translation.text))
+    token_scores = [score for translation in translations for score in translation.token_scores or ()]
+    proven = [t.proven_optimal for t in translations if t.proven_optimal is not None]
     return Translation(
-        target,
-        sum(one.score for one in found),
-        [token for one in found for token in one.tokens],
-        links,
-        finished=all(one.finished for one in found),
-        whole=all(one.whole for one in found),
-        proven_optimal=all(proved) if proved else None,
-        copied=bool(found) and all(one.copied for one in found),
-        token_scores=scores if any(one.token_scores is not None for one in found) else None,
+        text.join([translation.text for translation in translations]),
+        sum(translation.score for translation in translations),
+        [token for translation in translations for token in translation.tokens],
+        alignment,
+        finished=all(translation.finished for translation in translations),
+        truncated_source=any(translation.truncated_source for translation in translations),
+        proven_optimal=all(proven) if proven else None,
+        copied=bool(translations) and all(translation.copied for translation in translations),
+        token_scores=token_scores if any(t.token_scores is not None for t in translations) else None,
     )
 
 
-def continue_prompts(run: Run, prompts: Sequence[str], settings: SearchConfig) -> list[Translation]:
-    """Each prompt, which may be empty, with what a decoder goes on to say."""
+def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> list[Translation]:
+    """Continue prompts, which may be empty, with a decoder-only model."""
     if not run.model.is_decoder_only:
         raise run.usage_error("generate")
-    prompts = [normalize_text(run, prompt) for prompt in prompts]
-    begin, encoded = run.framing.source_prefix, run.target_tokenizer.encode_batch(prompts)
-    encoded = [[*begin, *ids] or [run.framing.bos] for ids in encoded]
-    longest = max(map(len, encoded), default=0)
-    room = run.model.max_target_length(torch.tensor([longest]))
-    if room is not None and int(room) < 1:
-        raise UserError(f"a prompt has {longest:,} tokens, and {1 - int(room):,} too many for the model: shorten it")
+    prefix = run.framing.source_prefix
+    token_ids = run.target_tokenizer.encode_batch([normalize_text(run, prompt) for prompt in prompts])
+    token_ids = [[*prefix, *ids] or [run.framing.bos] for ids in token_ids]
+    longest = max(map(len, token_ids), default=0)
+    remaining = run.model.max_target_length(torch.tensor([longest]))
+    if remaining is not None and int(remaining) < 1:
+        raise UserError(
+            f"a prompt has {longest:,} tokens, {1 - int(remaining):,} more than the model can continue: shorten it"
+        )
     results = [Translation("", 0.0)] * len(prompts)
-    budget = max(1, run.config.search.batch_tokens // settings.rows_per_source)
-    for batch in batch_by_length([len(ids) for ids in encoded], budget) if len(prompts) else []:
-        source, lengths = run.pad_batch([encoded[i][:-1] for i in batch], run.framing.pad)
-        first = torch.tensor([encoded[i][-1] for i in batch], device=run.device)
-        asked = SearchRequest(source, lengths, torch.from_numpy(batch), first_token=first)
-        for i, found in zip(batch, decode(settings, run, asked)):
-            begun = encoded[i][len(begin) :]
-            whole = [hypothesis._replace(tokens=[*begun, *hypothesis.tokens]) for hypothesis in found]
-            results[i] = to_translation(run, whole, None, True)
+    batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)
+    for batch in batch_by_length([len(ids) for ids in token_ids], batch_tokens) if len(prompts) else []:
+        source, lengths = run.pad_batch([token_ids[i][:-1] for i in batch], run.framing.pad)
+        last_token = torch.tensor([token_ids[i][-1] for i in batch], device=run.device)
+        request = SearchRequest(source, lengths, torch.from_numpy(batch), first_token=last_token)
+        for i, hypotheses in zip(batch, decode(search, run, request)):
+            prompt = token_ids[i][len(prefix) :]
+            results[i] = to_translation(run, [h._replace(tokens=[*prompt, *h.tokens]) for h in hypotheses])
     return results
 
 
 def to_translation(
     run: Run,
-    hypotheses: list[Hypothesis],
-    links: Alignment | None,
-    whole: bool,
-    token_scores: list[list[float]] | None = None,
+    hypotheses: Sequence[Hypothesis],
+    alignment: Alignment | None = None,
+    truncated_source: bool = False,
+    token_scores: Sequence[list[float]] | None = None,
 ) -> Translation:
-    """The best of some hypotheses as text, the others as its alternatives."""
+    """Turn the hypotheses of a source, best first, into a translation with alternatives.
+
+    Args:
+        alignment: of the best hypothesis
+        token_scores: log p of the tokens of each hypothesis
+    """
     tokenizer = run.target_tokenizer
-    by_token: Sequence[list[float] | None] = token_scores or [None] * len(hypotheses)
-    best, *others = (
+    best, *alternatives = (
         Translation(
-            tokenizer.decode(h.tokens),
-            h.score,
-            tokenizer.tokens(h.tokens),
-            finished=h.finished,
-            proven_optimal=h.proven_optimal,
-            token_scores=scores,
+            tokenizer.decode(hypothesis.tokens),
+            hypothesis.score,
+            tokenizer.tokens(hypothesis.tokens),
+            finished=hypothesis.finished,
+            proven_optimal=hypothesis.proven_optimal,
+            token_scores=None if token_scores is None else token_scores[rank],
         )
-        for h, scores in zip(hypotheses, by_token)
+        for rank, hypothesis in enumerate(hypotheses)
     )
-    return replace(best, alignment=links, alternatives=others, whole=whole)
+    return replace(best, alignment=alignment, alternatives=alternatives, truncated_source=truncated_source)

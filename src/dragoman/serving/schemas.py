@@ -154,7 +154,7 @@ class HypothesisInfo(BaseModel):
             token_scores=scores,
             alignment=one.alignment,
             finished=one.finished,
-            truncated_source=not one.whole,
+            truncated_source=one.truncated_source,
         )
 
 

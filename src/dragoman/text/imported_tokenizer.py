@@ -102,6 +102,13 @@ class ImportedTokenizer(Tokenizer):
         texts = re.split(_pattern(replace(mask, content=gap)), text)
         return self._encode_joined(texts, [self.mask] * (len(texts) - 1))
 
+    def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
+        if not all(sentinel in self._names for sentinel in sentinels):
+            return super().encode_with_sentinels(text, gap, sentinels)
+        first, *others = text.split(gap)
+        named = (self._names[sentinel] + part for sentinel, part in zip(sentinels, others, strict=False))
+        return self.encode(first + "".join(named), parse_special=True)
+
     def _encode_joined(self, texts: Sequence[str], separators: Sequence[int]) -> list[int]:
         """Encode texts with one of the `separators` (ids) between each two."""
         first, *others = self.encode_batch(texts)

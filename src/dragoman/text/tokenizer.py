@@ -71,12 +71,14 @@ class Tokenizer:
         marker: `initial` or `final`, the side of a word that has its space
         pad, unk, bos, eos: ids of special tokens
         mask, sep, cls: ids of special tokens; None if an imported tokenizer does not have them
-        tags: ids of the tokens that name the corpus of a source (`data.tags`)
+        special_token_ids: ids of an imported tokenizer's special tokens by name
+        tags: ids of the tokens that name the corpus of a source (`data.corpus_tags`)
     """
 
     mask: int | None
     sep: int | None
     cls: int | None
+    special_token_ids: Mapping[str, int] = MappingProxyType({})
     tags: Mapping[str, int] = MappingProxyType({})
 
     def __init__(self, library: tokenizers.Tokenizer, kind: str, marker: str, tags: Sequence[str] = ()) -> None:
@@ -157,6 +159,11 @@ class Tokenizer:
             masked.append(MASK if match else ids[position])
             position += len(match) if match else 1
         return masked
+
+    def encode_with_sentinels(self, text: str, gap: str, sentinels: Sequence[int]) -> list[int]:
+        """Encode a text with the next of the `sentinels` (ids) in place of every `gap`, as in T5's span corruption."""
+        remaining = iter(sentinels)
+        return [next(remaining) if token_id == self.mask else token_id for token_id in self.encode_masked(text, gap)]
 
     def _encode_chunks(self, chunks: Iterable[str]) -> dict[str, list[int]]:
         """Encode chunks between spaces, each with the space before or after it."""
