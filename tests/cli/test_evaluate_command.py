@@ -167,7 +167,7 @@ def test_the_pseudo_perplexity_of_a_model_of_masked_words(dragoman: Dragoman, ru
     [
         ("bart", ["--source", "test.en"], "translates, but the test set has no references"),
         ("bart", ["--source", "test.en", "--reference", "test.de", "--alignments", "test.en"], "test.en, line 1"),
-        ("bart", ["--source", "test.tsv", "--output", "no/where"], "there is no folder no"),
+        ("bart", ["--source", "test.tsv", "--output", "no/where"], "the folder no does not exist"),
         ("gpt", ["--source", "test.en", "--output", "out"], "text alone is scored"),
         ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "tags words and aligns none"),
     ],

@@ -229,14 +229,14 @@ def test_other_settings_and_other_text_are_refused(
     dictionary = tmp_path / "dictionary"
     dictionary.write_text("cat\tKatze\n")
     for more, expected in [
-        (["--beam", 3], "was begun with search size 4, but now it is 3"),
-        (["--sample"], "was begun with search 'Beam', but now it is 'Sample'"),
-        (["--best", 2], "was begun with search best 1, but now it is 2"),
-        (["--alignment"], "was begun with alignment False, but now it is True"),
-        (["--json-lines"], "was begun with JSON lines False"),
-        (["--copy-unknown"], "was begun with dictionary None"),
-        (["--dictionary", dictionary], "was begun with dictionary None"),
-        (["--tag", "news"], "was begun with tag None, but now it is 'news'"),
+        (["--beam", 3], "was started with search size 4, but now it is 3"),
+        (["--sample"], "was started with search 'Beam', but now it is 'Sample'"),
+        (["--best", 2], "was started with search best 1, but now it is 2"),
+        (["--alignment"], "was started with alignment False, but now it is True"),
+        (["--json-lines"], "was started with JSON lines False"),
+        (["--copy-unknown"], "was started with dictionary None"),
+        (["--dictionary", dictionary], "was started with dictionary None"),
+        (["--tag", "news"], "was started with tag None, but now it is 'news'"),
     ]:
         assert expected in sentence(dragoman("translate", run, text, "-o", output, "--continue", *more))
     said = sentence(dragoman("translate", run, other, "-o", output, "--continue"))
@@ -256,7 +256,7 @@ def test_other_weights_are_refused(
     content = manifest.read_bytes()
     try:
         manifest.write_bytes(content + b" ")
-        assert "was begun with model '" in sentence(dragoman("translate", run, text, "-o", output, "--continue"))
+        assert "was started with model '" in sentence(dragoman("translate", run, text, "-o", output, "--continue"))
     finally:
         manifest.write_bytes(content)
 
@@ -298,7 +298,7 @@ def test_contradictions(dragoman: Dragoman, run: Path, text: Path, tmp_path: Pat
         ([text, "--json", "--json-lines"], "choose one of them"),
         ([tmp_path, "-o", out], "is a folder: name a file in it"),
         ([text, "-o", tmp_path], "is a folder: name a file in it"),
-        ([text, "-o", tmp_path / "none" / "out"], "there is no folder"),
+        ([text, "-o", tmp_path / "none" / "out"], "does not exist, create it first"),
         ([text, "-o", tmp_path / "out.gz"], "would not be gzipped"),
         ([copy, "-o", copy, "--overwrite"], "is the input: name another file"),
     ]:

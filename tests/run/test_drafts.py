@@ -44,7 +44,7 @@ def test_how_well_a_draft_is_received() -> None:
 
 
 def test_a_draft_that_cuts_text_otherwise_is_refused() -> None:
-    with pytest.raises(UserError, match="cuts text into other tokens than untrained, but a draft is read by the run"):
+    with pytest.raises(UserError, match="has other tokens than untrained, but a draft is read by the run"):
         RUN.translate(TEXTS, search=Speculative(untrained("byte"), 3))
 
 

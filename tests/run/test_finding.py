@@ -92,7 +92,7 @@ def test_runs_are_named_by_their_folders_too(runs: dict[str, Run]) -> None:
 
 def test_which_run_is_asked_for_what(runs: dict[str, Run]) -> None:
     assert [runs[name].is_language_model for name in ("there", "back", "german")] == [False, False, True]
-    with pytest.raises(UserError, match="scores translations, so it must be given their sources"):
+    with pytest.raises(UserError, match="scores translations: give their sources"):
         runs["there"].translate(TEXTS, search=Rerank(BEAM, RerankWeights(language=1.0), language_model=runs["back"]))
 
 

@@ -43,7 +43,7 @@ def test_sines_are_those_of_the_formula() -> None:
 
 
 def test_they_are_refused_on_a_cpu() -> None:
-    with pytest.raises(UserError, match="bfloat16 weights are for a GPU"):
+    with pytest.raises(UserError, match="bfloat16 weights need a GPU"):
         InferenceWeights("bfloat16", "cpu")
     with pytest.raises(UserError, match="kind of weights"):
         InferenceWeights("float8")  # type: ignore[arg-type]

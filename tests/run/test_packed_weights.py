@@ -83,5 +83,5 @@ def test_bytes_translate(folder: Path) -> None:
 def test_what_cannot_be_packed_is_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="int9"):
         load(folder, device="cpu", weights="int9")  # type: ignore[arg-type]
-    with pytest.raises(UserError, match="int8 weights are for a CPU"):
+    with pytest.raises(UserError, match="int8 weights need a CPU"):
         InferenceWeights("int8", "cuda")

@@ -25,7 +25,9 @@ SIZE = 3
 def translate(sources: list[Source], first: int) -> Iterator[Translation]:
     """Says what stands where, and is not finished at every second line."""
     for number, source in enumerate(sources, first):
-        yield Translation(f"{number} {str(source).upper()}", 0.0, finished=number % 2 == 0, truncated_source=number == 4)
+        yield Translation(
+            f"{number} {str(source).upper()}", 0.0, finished=number % 2 == 0, truncated_source=number == 4
+        )
 
 
 def render(translation: Translation) -> str:
@@ -168,10 +170,10 @@ def test_lines_that_are_not_translated_yet_may_change(output: Path) -> None:
 @pytest.mark.parametrize(
     ("made", "expected"),
     [
-        (MADE | {"search size": 4}, "was begun with search size 5, but now it is 4"),
-        (MADE | {"checkpoint": "000600"}, "was begun with checkpoint '000500', but now it is '000600'"),
-        (MADE | {"tag": "news"}, "was begun with tag None, but now it is 'news'"),
-        ({"search size": 5}, "was begun with checkpoint '000500', but now it is None"),
+        (MADE | {"search size": 4}, "was started with search size 5, but now it is 4"),
+        (MADE | {"checkpoint": "000600"}, "was started with checkpoint '000500', but now it is '000600'"),
+        (MADE | {"tag": "news"}, "was started with tag None, but now it is 'news'"),
+        ({"search size": 5}, "was started with checkpoint '000500', but now it is None"),
     ],
 )
 def test_other_settings_are_refused(made: dict[str, Any], expected: str, output: Path) -> None:
@@ -184,7 +186,7 @@ def test_other_settings_are_refused(made: dict[str, Any], expected: str, output:
 
 def test_what_was_begun_is_not_begun_anew_unless_told(output: Path) -> None:
     stop_after(output, 2)
-    with pytest.raises(UserError, match="go on with --continue, or begin anew with --overwrite"):
+    with pytest.raises(UserError, match="resume it with --continue, or start again with --overwrite"):
         list(places(output))
     list(places(output, LINES[3:], made={}, overwrite=True))
     assert output.read_bytes().startswith(b"0 THREE")
@@ -196,10 +198,10 @@ def test_a_journal_that_is_lost_or_damaged_or_of_the_future(output: Path) -> Non
     part, journal = partial_paths(output)
     for content in (b"", b"{}\n", b"[1]\n", b"1\n", b"\xff\n"):
         journal.write_bytes(content)
-        with pytest.raises(UserError, match="lost or damaged: begin anew with --overwrite"):
+        with pytest.raises(UserError, match="missing or damaged: start again with --overwrite"):
             list(places(output, resume=True))
     journal.write_bytes(b'{"version": 9}\n')
-    with pytest.raises(UserError, match="format 9, but only 2 is known"):
+    with pytest.raises(UserError, match="format version 9, but this version of dragoman needs 2"):
         list(places(output, resume=True))
     assert part.read_bytes() == EXPECTED[: part.stat().st_size]
 
@@ -293,9 +295,9 @@ def test_an_input_that_ends_in_an_error_keeps_what_was_translated(output: Path) 
 
 def test_names_under_which_nothing_can_be_written(tmp_path: Path) -> None:
     for output, expected in [
-        (tmp_path / "none" / "out", "there is no folder"),
+        (tmp_path / "none" / "out", "does not exist, create it first"),
         (tmp_path, "is a folder: name a file in it"),
-        (Path("/dev/null"), "is no file: name one"),
+        (Path("/dev/null"), "is not a file: name one"),
         (tmp_path / "out.gz", "would not be gzipped"),
     ]:
         with pytest.raises(UserError, match=expected):

@@ -190,7 +190,7 @@ class Translator:
             queued = 1  # smaller batches, so that all workers are busy
             _ = run.inference_models  # optimized before the process forks
         batches = batch_by_length([len(sources[i]) for i in translated], queued * batch_tokens)
-        computed = map(translate_batch, batches)
+        computed: Iterator[list[Translation]] = map(translate_batch, batches)
         if run.num_workers > 1:
             computed = fork_map(translate_batch, batches, run.num_workers, torch.set_num_threads)
         for batch, translations in zip(batches, computed):

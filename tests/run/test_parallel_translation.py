@@ -1,4 +1,4 @@
-"""Copies of a process that translate at a time."""
+"""Translation by several processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from dragoman import load
 from dragoman.config import from_dict
 from dragoman.data import phrasebook
 from dragoman.errors import UserError
+from dragoman.processes import fork_map
 from dragoman.run import Run
-from dragoman.run.workers import check_workers, shared
 from dragoman.search import Beam, LengthLimit, Sample
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare_run
@@ -44,31 +44,31 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made
 
 
-def test_results_come_in_order_from_copies_of_this_process() -> None:
-    here = os.getpid()
-    found = list(shared(lambda item: (item * item, os.getpid(), torch.get_num_threads()), range(7), 2))
-    assert [square for square, _, _ in found] == [0, 1, 4, 9, 16, 25, 36]
-    assert here not in {process for _, process, _ in found}
-    assert list(shared(lambda item: os.getpid(), range(2), 1)) == [here, here]
+def test_results_of_forks_come_in_order() -> None:
+    parent = os.getpid()
+    results = list(fork_map(lambda item: (item * item, os.getpid()), range(7), 2, torch.set_num_threads))
+    assert [square for square, _ in results] == [0, 1, 4, 9, 16, 25, 36]
+    assert parent not in {process for _, process in results}
+    assert list(fork_map(lambda item: os.getpid(), range(2), 1, torch.set_num_threads)) == [parent, parent]
 
 
-def test_a_mistake_in_a_copy_is_told_here() -> None:
+def test_an_error_in_a_fork_is_raised_in_the_parent() -> None:
     def work(item: int) -> int:
         raise UserError(f"{item} is wrong")
 
     with pytest.raises(UserError, match="0 is wrong"):
-        list(shared(work, range(3), 2))
+        list(fork_map(work, range(3), 2, torch.set_num_threads))
 
 
-def test_a_copy_that_dies_is_told() -> None:
-    with pytest.raises(UserError, match="has ended before its work was done"):
-        list(shared(lambda item: os._exit(3), range(3), 2))
+def test_a_fork_that_dies_is_reported() -> None:
+    with pytest.raises(UserError, match="has ended unexpectedly"):
+        list(fork_map(lambda item: os._exit(3), range(3), 2, torch.set_num_threads))
 
 
 @pytest.mark.parametrize(
     "search", [Beam(3, length_limit=LengthLimit(0, 8, 8)), Sample(2, length_limit=LengthLimit(0, 8, 8), seed=5)]
 )
-def test_translations_are_those_of_one_worker(run: Run, search: Beam | Sample, tmp_path: Path) -> None:
+def test_several_workers_give_the_translations_of_one(run: Run, search: Beam | Sample, tmp_path: Path) -> None:
     phrasebook.write(tmp_path / "corpus", 60, seed=2, valid=5, test=5)
     texts = [*(tmp_path / "corpus" / "train.en").read_text().splitlines(), "", "we read ."]
     one, other = (some.translate(texts, search=search) for some in (run, run.with_workers(2)))
@@ -77,8 +77,9 @@ def test_translations_are_those_of_one_worker(run: Run, search: Beam | Sample, t
     assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
 
 
-def test_workers_that_cannot_be_are_refused(run: Run) -> None:
-    with pytest.raises(UserError, match="at least one"):
+def test_impossible_numbers_of_workers_are_refused(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match="at least 1"):
         run.with_workers(0)
-    with pytest.raises(UserError, match="share the cores of a CPU"):
-        check_workers(2, torch.device("cuda"))
+    monkeypatch.setattr(Run, "device", torch.device("cuda"))
+    with pytest.raises(UserError, match="need a CPU"):
+        run.with_workers(2)
