@@ -37,7 +37,7 @@ Dragoman = Callable[..., Answer]
 @pytest.fixture
 def dragoman(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Dragoman:
     """The command line, called in this process, with windows of four lines."""
-    monkeypatch.setattr(streaming, "window", lambda run: 4)
+    monkeypatch.setattr(streaming, "window_size", lambda run: 4)
 
     def call(*arguments: object) -> Answer:
         monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
