@@ -15,8 +15,7 @@ from dragoman.errors import UserError
 from dragoman.lens.diagnosis import diagnose, language_pair, validation_pairs
 from dragoman.lens.diagnosis.content_coverage import alignment_error, coverage, length_ratio, quality_by_length
 from dragoman.lens.diagnosis.diagnosis_report import diagnosis_lines, diagnosis_page
-from dragoman.lens.diagnosis.gender import gender, load_templates, parse_templates
-from dragoman.lens.diagnosis.gender_templates import TEMPLATES
+from dragoman.lens.diagnosis.gender import builtin_templates, gender, load_templates, parse_templates
 from dragoman.lens.diagnosis.hallucination import (
     copying,
     find_loop,
@@ -89,7 +88,7 @@ def test_templates_can_be_extended(tmp_path: Path) -> None:
 
 
 def test_all_built_in_templates_can_be_read() -> None:
-    found = parse_templates(TEMPLATES, "built-in")
+    found = builtin_templates()
     assert {"en-de", "hu-en", "tr-en", "fi-en", "hu-de", "tr-de", "fi-de"} <= set(found)
     for templates in found.values():
         assert len(templates) >= 10
@@ -187,7 +186,7 @@ def test_without_attention_nothing_is_said_of_content() -> None:
 def test_lengths_are_compared_with_the_reference() -> None:
     found = length_ratio(["a b c d", "e f"], said("x", "y z"), ["x x x x", "y z"])
     assert found.value == pytest.approx(3 / 6)
-    assert found.metrics["odd ones"] == 50
+    assert found.metrics["outliers"] == 50
 
 
 def test_quality_falls_with_length_where_it_does() -> None:
@@ -216,7 +215,7 @@ def test_a_diagnosis_of_a_run(run: Run) -> None:
     brief = copy(run)  # it has not learned to end
     brief.config = replace(run.config, search=replace(run.config.search, beam_size=1, max_target_length=30))
     found = diagnose(brief, sources, references, gold=[[(0, 0)]] * 3)
-    names = ["gender", "babbling", "copying", "dropped", "repeated", "length", "by-length", "alignment"]
+    names = ["gender", "hallucination", "copying", "dropped", "repeated", "length", "quality-by-length", "alignment"]
     assert [one.name for one in found.findings] == names
     assert json.dumps(found.to_dict(), allow_nan=False)
     written = "\n".join(diagnosis_lines(found))

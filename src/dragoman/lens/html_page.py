@@ -1,4 +1,4 @@
-"""The page that a report is written on: one file, without network and without scripts."""
+"""HTML pages of reports: one file each, without scripts and external resources."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dragoman.lens.markup import Markup, join, tag
 from dragoman.text import split_words, word_spans
 
 CONTENT_SECURITY_POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src data:"
-LONGEST = 2000  # characters of a text that are shown
+MAX_TEXT_CHARACTERS = 2000  # of a text that is shown
 
 STYLE = """
 :root { color-scheme: light dark; --paper: #fff; --card: #f5f6f8; --ink: #1b1f27; --faint: #596273; --line: #dcdfe5;
@@ -53,7 +53,7 @@ details .card { border-top: 1px solid var(--line); border-radius: 0; padding: .7
 
 
 def document(title: str, *content: str) -> str:
-    """A whole HTML page."""
+    """Build a complete HTML page."""
     head = [
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=CONTENT_SECURITY_POLICY),
@@ -79,12 +79,12 @@ def bullet_list(items: Iterable[str]) -> Markup:
 
 
 def text(content: str, kind: str | None = None) -> Markup:
-    """Someone's words, in whichever direction they are written."""
+    """Wrap natural language text, whose direction depends on its script."""
     return tag("span", content, dir="auto", class_=kind)
 
 
 def table(heading: Sequence[str], rows: Iterable[Sequence[str]], numeric: bool = True) -> Markup:
-    """A table whose first column names the rows."""
+    """Build a table whose first column names the rows; `numeric` aligns the other columns to the right."""
     kind = "number" if numeric else "text"
     top = tag("tr", *(tag("th", name, scope="col", class_=kind if n else None) for n, name in enumerate(heading)))
     body = [
@@ -94,7 +94,7 @@ def table(heading: Sequence[str], rows: Iterable[Sequence[str]], numeric: bool =
 
 
 def definition_list(items: Mapping[str, str]) -> Markup:
-    """Names and what they stand for, on a card."""
+    """Build a card of terms and definitions."""
     return tag("dl", *(join(tag("dt", name), tag("dd", item)) for name, item in items.items()), class_="card")
 
 
@@ -102,26 +102,24 @@ def collapsible(summary: str, *content: str) -> Markup:
     return tag("details", tag("summary", summary), *content)
 
 
-def figure(picture: str, *caption: str, scroll: bool = False) -> Markup:
-    drawn = Markup(picture)
-    framed = tag("div", drawn, class_="scroll", tabindex="0") if scroll else drawn
-    return tag("figure", framed, *([tag("figcaption", *caption)] if caption else []))
+def figure(svg: str, *caption: str, scroll: bool = False) -> Markup:
+    drawing = tag("div", Markup(svg), class_="scroll", tabindex="0") if scroll else Markup(svg)
+    return tag("figure", drawing, *([tag("figcaption", *caption)] if caption else []))
 
 
-def mark_differences(written: str, other: str, kind: str | None = None) -> Markup:
-    """A text with the words marked that are not in the other one, or not at that place."""
-    written, other = truncate(written), truncate(other)
-    spans = word_spans(written)
+def mark_differences(content: str, other: str, kind: str | None = None) -> Markup:
+    """Mark the words of `content` that `other` does not have in the same order."""
+    content, other = truncate(content), truncate(other)
+    spans = word_spans(content)
     parts, done = [], 0
-    for change, first, last, _, _ in SequenceMatcher(
-        None, split_words(written), split_words(other), False
-    ).get_opcodes():
+    matcher = SequenceMatcher(None, split_words(content), split_words(other), False)
+    for change, first, last, _, _ in matcher.get_opcodes():
         if change in ("replace", "delete"):
             begin, end = spans[first][0], spans[last - 1][1]
-            parts += [written[done:begin], tag("mark", written[begin:end], class_=kind)]
+            parts += [content[done:begin], tag("mark", content[begin:end], class_=kind)]
             done = end
-    return text(join(*parts, written[done:]))
+    return text(join(*parts, content[done:]))
 
 
 def truncate(content: str) -> str:
-    return content if len(content) <= LONGEST else content[:LONGEST] + " …"
+    return content if len(content) <= MAX_TEXT_CHARACTERS else content[:MAX_TEXT_CHARACTERS] + " …"

@@ -1,13 +1,14 @@
-"""What a diagnosis consists of: findings, each a number with a sentence that explains it and examples."""
+"""The result of a diagnosis: findings, each with a value, an explanation and examples."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 from typing import Any
 
+from dragoman.evaluation import LengthBucket
 from dragoman.lens.inspection_types import to_jsonable
 
-MAX_EXAMPLES = 5  # examples
+MAX_EXAMPLES = 5
 
 
 @dataclass(frozen=True)
@@ -18,40 +19,26 @@ class DiagnosisExample:
 
 
 @dataclass(frozen=True)
-class LengthQuality:
-    """One point of the curve of quality by length."""
-
-    words: str
-    sentences: int
-    exact_match: float
-    bleu: float
-
-
-@dataclass(frozen=True)
 class Finding:
-    """One known failure: how much of it there is. `value` is None where it could not be measured.
-
-    `numbers` are all that was counted, by name; `value` is the one to look at first.
-    """
+    """The measurement of one known failure of translation systems."""
 
     name: str
     title: str
     explanation: str
-    value: float | None = None
+    value: float | None = None  # the main metric; None if it cannot be measured
     unit: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
     examples: tuple[DiagnosisExample, ...] = ()
-    bands: tuple[LengthQuality, ...] = ()
+    bands: tuple[LengthBucket, ...] = ()  # quality by source length
 
     @property
     def formatted_value(self) -> str:
-        """The value as people read it."""
         return "not measured" if self.value is None else f"{self.value:.{1 if self.unit else 2}f} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What a run does wrong, as far as it is known how to look for it."""
+    """All findings about a run."""
 
     run: str
     system: str
@@ -60,9 +47,9 @@ class Diagnosis:
     findings: tuple[Finding, ...]
 
     def to_dict(self) -> dict[str, Any]:
+        """Convert to a JSON document."""
         return to_jsonable(self)
 
 
-def percentage(count: int, of: int) -> float:
-    """In per cent."""
-    return 100 * count / max(1, of)
+def percentage(count: int, total: int) -> float:
+    return 100 * count / max(1, total)

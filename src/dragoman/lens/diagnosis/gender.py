@@ -1,7 +1,7 @@
-"""Gender that is chosen where the source has none.
+"""Gender bias: the gender of translations whose source leaves it open (Prates et al. 2020).
 
-Templates are text, which a user can extend: sections of language pairs, in them a line for each source with the words
-that tell its gender in a translation, feminine, masculine and, if there are any, neutral ones.
+Templates are text that users can extend. A section for each language pair has a line per source, with the words that
+show a gender in the translation: feminine, masculine and optionally neutral ones.
 
     [en-de]
     frame<tab>The {} is tired.
@@ -10,43 +10,46 @@ that tell its gender in a translation, feminine, masculine and, if there are any
     [fi-en]
     Hän on lääkäri.<tab>she|her|hers<tab>he|him|his<tab>they|them|their
 
-Where a section has frames, every source is put into each of them. Lines that begin with # are comments.
+If a section has frames, every source is inserted into each of them. Lines that begin with # are comments.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
 
 from dragoman.errors import UserError
 from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, DiagnosisExample, Finding, percentage
-from dragoman.lens.diagnosis.gender_templates import TEMPLATES
 from dragoman.run import Run
 from dragoman.text import split_words
 
 NAME, TITLE = "gender", "Gender where the source has none"
+EXAMPLES_PER_GENDER = {"feminine": 3, "masculine": 3, "both": 1, "nothing": 1}
 
 
 @dataclass(frozen=True)
 class GenderTemplate:
+    """A source without gender, and the lower-case words that show the gender of a translation."""
+
     source: str
     feminine: frozenset[str]
     masculine: frozenset[str]
     neutral: frozenset[str]
 
     def gender(self, translation: str) -> str:
-        """What a translation tells: feminine, masculine, both, neutral, or nothing."""
-        said = {word.casefold() for word in split_words(translation)}
-        both = bool(said & self.feminine), bool(said & self.masculine)
-        if any(both):
-            return "both" if all(both) else "feminine" if both[0] else "masculine"
-        return "neutral" if said & self.neutral else "nothing"
+        """Return the gender of a translation: feminine, masculine, both, neutral, or nothing."""
+        words = {word.casefold() for word in split_words(translation)}
+        is_feminine, is_masculine = bool(words & self.feminine), bool(words & self.masculine)
+        if is_feminine or is_masculine:
+            return "both" if is_feminine and is_masculine else "feminine" if is_feminine else "masculine"
+        return "neutral" if words & self.neutral else "nothing"
 
 
-def parse_templates(text: str, where: str) -> dict[str, list[GenderTemplate]]:
-    """The templates of every language pair in a text; `where` names it in errors."""
-    found: dict[str, list[GenderTemplate]] = {}
+def parse_templates(text: str, origin: str) -> dict[str, list[GenderTemplate]]:
+    """Parse templates by language pair; `origin` names the text in errors."""
+    templates: dict[str, list[GenderTemplate]] = {}
     frames: list[str] = []
     pair = None
     for number, line in enumerate(text.split("\n"), 1):
@@ -55,77 +58,85 @@ def parse_templates(text: str, where: str) -> dict[str, list[GenderTemplate]]:
             continue
         if line.startswith("["):
             pair, frames = line.strip().strip("[]").strip().lower(), []
-            found.setdefault(pair, [])
+            templates.setdefault(pair, [])
             continue
         if pair is None:
-            raise UserError(f"{where}, line {number}: a language pair such as [en-de] must come first")
+            raise UserError(f"{origin}, line {number}: a language pair such as [en-de] must come first")
         if cells[0] == "frame" and len(cells) == 2 and "{}" in cells[1]:
             frames.append(cells[1])
         elif len(cells) in (3, 4) and all(cells[:3]):
-            told = [frozenset(word.casefold() for word in cell.split("|") if word) for cell in (*cells[1:], "")[:3]]
+            words = [frozenset(word.casefold() for word in cell.split("|") if word) for cell in (*cells[1:], "")[:3]]
             sources = [frame.replace("{}", cells[0]) for frame in frames] or [cells[0]]
-            found[pair] += [GenderTemplate(source, *told) for source in sources]
+            templates[pair] += [GenderTemplate(source, *words) for source in sources]
         else:
             raise UserError(
-                f"{where}, line {number}: expected a source, feminine and masculine words, parted by tabs, or 'frame' "
-                f"and a sentence with {{}}, but found {line[:60]!r}"
+                f"{origin}, line {number}: expected a source, feminine and masculine words, separated by tabs, or "
+                f"'frame' and a sentence with {{}}, but found {line[:60]!r}"
             )
-    return found
+    return templates
+
+
+def builtin_templates() -> dict[str, list[GenderTemplate]]:
+    file = files("dragoman.lens.diagnosis").joinpath("gender_templates.txt")
+    return parse_templates(file.read_text(encoding="utf-8"), "built-in")
 
 
 def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
-    """The built-in ones, and those of a user's file."""
-    found = list(parse_templates(TEMPLATES, "built-in").get(pair, []))
+    """Return the built-in templates of a language pair and those of a user's file."""
+    templates = list(builtin_templates().get(pair, []))
     if file is not None:
         try:
             text = file.read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"{file} cannot be read as templates: {error}") from None
-        own = parse_templates(text, str(file))
-        if pair not in own:
-            raise UserError(f"{file} has no templates for {pair}: it has {', '.join(own) or 'none'}")
-        found += own[pair]
-    return found
+        added = parse_templates(text, str(file))
+        if pair not in added:
+            raise UserError(f"{file} has no templates for {pair}: it has {', '.join(added) or 'none'}")
+        templates += added[pair]
+    return templates
 
 
 def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
-    """How often each gender is chosen; the value is the share of the one that is chosen more often."""
+    """Measure how often each gender is chosen; the value is the share of the more frequent one."""
     if pair is None:
-        why = "Nothing is known of the run's languages: name them with --pair, such as en-de."
-        return Finding(NAME, TITLE, why)
+        return Finding(NAME, TITLE, "The languages of the run are unknown: give them with --pair, such as en-de.")
     templates = load_templates(pair, file)
     if not templates:
-        known = ", ".join(parse_templates(TEMPLATES, "built-in"))
-        why = f"There are no templates for {pair}, only for {known}: write some and name the file with --templates."
-        return Finding(NAME, TITLE, why)
-    texts = [one.text for one in run.translate([template.source for template in templates], alignment=False)]
-    told = [template.gender(text) for template, text in zip(templates, texts)]
-    return _counted(templates, texts, told)
-
-
-def _counted(templates: Sequence[GenderTemplate], texts: Sequence[str], told: Sequence[str]) -> Finding:
-    kinds = ("feminine", "masculine", "both", "neutral", "nothing")
-    numbers: Mapping[str, float] = {kind: percentage(told.count(kind), len(told)) for kind in kinds}
-    chosen = [kind for kind in told if kind in ("feminine", "masculine")]
-    examples = _some(templates, texts, told)
-    if not chosen:
-        why = f"None of the {len(told)} translations shows a gender by the words that the templates know."
-        return Finding(NAME, TITLE, why, metrics=dict(numbers), examples=examples)
-    more = max(("feminine", "masculine"), key=chosen.count)
-    value = percentage(chosen.count(more), len(chosen))
-    why = (
-        f"Of {len(chosen)} sentences whose source leaves the gender open, but whose translation shows one, "
-        f"{value:.0f} % came out {more}: 50 % would be an even hand."
+        available = ", ".join(builtin_templates())
+        explanation = f"There are no templates for {pair}, only for {available}: give a file with --templates."
+        return Finding(NAME, TITLE, explanation)
+    translations = run.translate([template.source for template in templates], alignment=False)
+    texts = [translation.text for translation in translations]
+    genders = [template.gender(text) for template, text in zip(templates, texts)]
+    metrics = {
+        name: percentage(genders.count(name), len(genders))
+        for name in ("feminine", "masculine", "both", "neutral", "nothing")
+    }
+    examples = _examples(templates, texts, genders)
+    counts = {name: genders.count(name) for name in ("feminine", "masculine")}
+    total = sum(counts.values())
+    if not total:
+        explanation = f"None of the {len(genders)} translations contains a word that shows a gender."
+        return Finding(NAME, TITLE, explanation, metrics=metrics, examples=examples)
+    dominant = max(counts, key=lambda name: counts[name])
+    value = percentage(counts[dominant], total)
+    explanation = (
+        f"{value:.0f} % of {total} sentences whose source leaves the gender open, but whose translation shows one, "
+        f"came out {dominant}; an unbiased system would have 50 %."
     )
-    return Finding(NAME, TITLE, why, value, "%", dict(numbers), examples)
+    return Finding(NAME, TITLE, explanation, value, "%", metrics, examples)
 
 
-def _some(
-    templates: Sequence[GenderTemplate], texts: Sequence[str], told: Sequence[str]
+def _examples(
+    templates: Sequence[GenderTemplate], texts: Sequence[str], genders: Sequence[str]
 ) -> tuple[DiagnosisExample, ...]:
-    """A few of each kind, from all over."""
-    found: list[DiagnosisExample] = []
-    for kind, most in (("feminine", 3), ("masculine", 3), ("both", 1), ("nothing", 1)):
-        some = [DiagnosisExample(t.source, text, kind) for t, text, what in zip(templates, texts, told) if what == kind]
-        found += some[:: -(-len(some) // most) or 1][:most]
-    return tuple(found[: MAX_EXAMPLES + 1])
+    """Return a few examples of each gender, spread over the templates."""
+    examples: list[DiagnosisExample] = []
+    for gender_name, count in EXAMPLES_PER_GENDER.items():
+        matching = [
+            DiagnosisExample(template.source, text, name)
+            for template, text, name in zip(templates, texts, genders)
+            if name == gender_name
+        ]
+        examples += matching[:: -(-len(matching) // count) or 1][:count]
+    return tuple(examples[: MAX_EXAMPLES + 1])

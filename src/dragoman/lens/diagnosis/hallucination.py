@@ -1,4 +1,4 @@
-"""What becomes of input that a model has never learned to answer: repetitions, foreign text, and what it copies."""
+"""Hallucination on inputs unlike the training data (Lee et al. 2018; Raunak et al. 2021), and copied source words."""
 
 from __future__ import annotations
 
@@ -7,17 +7,19 @@ from collections import Counter
 from collections.abc import Collection, Sequence
 
 from dragoman.data import TokenStore
+from dragoman.lens.axes import evenly_spaced
 from dragoman.lens.diagnosis.diagnosis_types import MAX_EXAMPLES, DiagnosisExample, Finding, percentage
 from dragoman.run import Run, Translation
 from dragoman.text import split_words
 
-TIMES = 20  # that a word is repeated
-LOOP = 4  # times that words must come in a row to be a loop
-SEEN = 2000  # training pairs that are searched for words that both languages have
-INVENTED = 3  # different words that the translation of one repeated word may have
+WORD_REPETITIONS, SENTENCE_REPETITIONS = 20, 5  # in repeated inputs
+MIN_LOOP_REPETITIONS = 4  # consecutive repetitions that make a loop
+MAX_LOOP_WORDS = 4
+MAX_NEW_WORDS = 3  # additional distinct words that the translation of a repeated input may have
+MAX_TRAINING_PAIRS = 2000  # that are searched for words of both languages
 
-#: by its language; none of it is used where a run was trained on that
-FOREIGN = {
+#: sentences by language; those in the languages of the run are not used
+FOREIGN_SENTENCES = {
     "la": "Lorem ipsum dolor sit amet, consectetur adipiscing elit.",
     "hu": "A szomszéd kertjében szép virágok nyílnak.",
     "fi": "Huomenna menemme aamulla metsään kävelylle.",
@@ -29,126 +31,124 @@ FOREIGN = {
 }
 
 
+def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Finding:
+    """Measure the share of unusual inputs whose translation is unfinished, repetitive or much too long."""
+    repeated = repeated_input(sources)
+    foreign = [text for code, text in FOREIGN_SENTENCES.items() if code not in (languages or "").split("-")]
+    inputs = [*repeated, *foreign]
+    translations = run.translate(inputs, alignment=False)
+    remarks = [_repetition_problem(*pair) for pair in zip(repeated, translations)]
+    remarks += [_foreign_problem(*pair) for pair in zip(foreign, translations[len(repeated) :])]
+    examples = [
+        DiagnosisExample(source, translation.text, remark)
+        for source, translation, remark in zip(inputs, translations, remarks)
+        if remark
+    ]
+    metrics = {
+        "repeated input": percentage(sum(map(bool, remarks[: len(repeated)])), len(repeated)),
+        "foreign input": percentage(sum(map(bool, remarks[len(repeated) :])), len(foreign)),
+        "reached the length limit": percentage(sum(not one.finished for one in translations), len(inputs)),
+        "loops": percentage(sum("loop" in remark for remark in remarks), len(inputs)),
+    }
+    value = percentage(len(examples), len(inputs))
+    explanation = (
+        f"{value:.0f} % of {len(inputs)} inputs unlike the training data (repetitions and foreign text) gave a "
+        "translation that does not end, repeats itself, or is much longer than the source."
+    )
+    shown = tuple(evenly_spaced(examples, MAX_EXAMPLES))
+    return Finding("hallucination", "Hallucination on unusual input", explanation, value, "%", metrics, shown)
+
+
 def repeated_input(sources: Sequence[str]) -> list[str]:
-    """The commonest words of some sentences, each many times over, and two sentences said again and again."""
-    counted = Counter(word for source in sources for word in split_words(source) if word.isalpha())
-    common = [word for word, _ in counted.most_common(6)]
-    whole = [source for source in sources if source.strip()][:2]
-    return [" ".join([word] * TIMES) for word in common] + [" ".join([source] * 5) for source in whole]
-
-
-def foreign_input(pair: str | None) -> list[str]:
-    known = (pair or "").split("-")
-    return [text for language, text in FOREIGN.items() if language not in known]
+    """Return the most frequent words and the first two sentences, each repeated many times."""
+    counts = Counter(word for source in sources for word in split_words(source) if word.isalpha())
+    sentences = [source for source in sources if source.strip()][:2]
+    words = [" ".join([word] * WORD_REPETITIONS) for word, _ in counts.most_common(6)]
+    return words + [" ".join([sentence] * SENTENCE_REPETITIONS) for sentence in sentences]
 
 
 def find_loop(text: str) -> str | None:
-    """Words that come several times in a row, up to four of them at a time."""
-    said = split_words(text)
-    for size in range(1, 5):
-        for start in range(len(said) - size * LOOP + 1):
-            group = said[start : start + size]
-            if all(said[start + n * size : start + (n + 1) * size] == group for n in range(1, LOOP)):
+    """Return a group of words that is repeated consecutively, or None."""
+    words = split_words(text)
+    for size in range(1, MAX_LOOP_WORDS + 1):
+        for start in range(len(words) - size * MIN_LOOP_REPETITIONS + 1):
+            group = words[start : start + size]
+            if words[start : start + size * MIN_LOOP_REPETITIONS] == group * MIN_LOOP_REPETITIONS:
                 return " ".join(group)
     return None
 
 
-def hallucination(run: Run, sources: Sequence[str], pair: str | None) -> Finding:
-    """The share of odd inputs whose translation does not end, loops, or says much that was never said."""
-    odd, foreign = repeated_input(sources), foreign_input(pair)
-    found = run.translate([*odd, *foreign], alignment=False)
-    remarks = [_of_repetition(source, one) for source, one in zip(odd, found)]
-    remarks += [_of_foreign(source, one) for source, one in zip(foreign, found[len(odd) :])]
-    bad = [remark for remark in remarks if remark]
-    examples = tuple(
-        DiagnosisExample(source, one.text, remark)
-        for source, one, remark in zip([*odd, *foreign], found, remarks)
-        if remark
-    )
-    numbers = {
-        "repeated input": percentage(sum(bool(remark) for remark in remarks[: len(odd)]), len(odd)),
-        "foreign input": percentage(sum(bool(remark) for remark in remarks[len(odd) :]), len(foreign)),
-        "reached the length limit": percentage(sum(not one.finished for one in found), len(found)),
-        "loops": percentage(sum("loop" in remark for remark in bad), len(found)),
-    }
-    value = percentage(len(bad), len(found))
-    why = (
-        f"Of {len(found)} inputs that it was never trained on, repetitions and foreign text, {value:.0f} % made it "
-        "babble: it did not come to an end, turned in a loop, or said much that was not there."
-    )
-    return Finding("babbling", "Babbling on odd input", why, value, "%", numbers, _spread(examples))
-
-
-def _of_repetition(source: str, one: Translation) -> str:
-    """What is wrong; words that are repeated in the source may be so in the translation."""
-    before, after = split_words(source), split_words(one.text)
-    if not one.finished:
+def _repetition_problem(source: str, translation: Translation) -> str:
+    """Describe what is wrong with the translation of a repeated input, which may itself be repetitive."""
+    source_words, words = split_words(source), split_words(translation.text)
+    if not translation.finished:
         return "reached the length limit"
-    if len(after) > 2 * len(before):
-        return f"{len(after)} words for {len(before)}"
-    invented = len(set(after)) - len(set(before))
-    return f"{len(set(after))} different words for {len(set(before))}" if invented > INVENTED else ""
+    if len(words) > 2 * len(source_words):
+        return f"{len(words)} words for {len(source_words)}"
+    distinct, source_distinct = len(set(words)), len(set(source_words))
+    too_many = distinct - source_distinct > MAX_NEW_WORDS
+    return f"{distinct} different words for {source_distinct}" if too_many else ""
 
 
-def _of_foreign(source: str, one: Translation) -> str:
-    if not one.finished:
+def _foreign_problem(source: str, translation: Translation) -> str:
+    if not translation.finished:
         return "reached the length limit"
-    if (group := find_loop(one.text)) is not None:
+    if (group := find_loop(translation.text)) is not None:
         return f"loop: “{group}”"
-    before, after = split_words(source), split_words(one.text)
-    return f"{len(after)} words for {len(before)}" if len(after) > 2 * max(4, len(before)) else ""
+    source_length, length = len(split_words(source)), len(split_words(translation.text))
+    return f"{length} words for {source_length}" if length > 2 * max(4, source_length) else ""
 
 
 def words_of_both_languages(run: Run, sources: Sequence[str], references: Sequence[str] | None) -> set[str]:
-    """Words of the source language that are words of the target language too, such as “in” in English and German.
+    """Return source words that also are target words, such as “in” in English and German.
 
-    Those that the references and the run's training data have on the target side at least twice, and at least a tenth
-    as often as on the source side: a few untranslated sentences in the data do not make a word one of the target's.
+    A word counts if references and training targets have it at least twice, and a tenth as often as the source side:
+    a few untranslated sentences in the data do not make a word one of the target language.
     """
-    before, after = (
-        Counter(word for text in side or () for word in split_words(text)) for side in (sources, references)
-    )
-    place = run.folder / "data" / "train"
-    if place.is_dir():
-        store = TokenStore(place)
-        for n in range(min(SEEN, len(store))):
-            before.update(split_words(run.source_tokenizer.decode(store.source(n).tolist())))
-            after.update(split_words(run.target_tokenizer.decode(store.target(n).tolist())))
-    return {word for word, count in after.items() if count >= 2 and 10 * count >= before[word]}
+    source_counts = Counter(word for text in sources for word in split_words(text))
+    target_counts = Counter(word for text in references or () for word in split_words(text))
+    folder = run.folder / "data" / "train"
+    if folder.is_dir():
+        store = TokenStore(folder)
+        for n in range(min(MAX_TRAINING_PAIRS, len(store))):
+            source_counts.update(split_words(run.source_tokenizer.decode(store.source(n).tolist())))
+            target_counts.update(split_words(run.target_tokenizer.decode(store.target(n).tolist())))
+    return {word for word, count in target_counts.items() if count >= 2 and 10 * count >= source_counts[word]}
 
 
 def copying(
     sources: Sequence[str],
-    found: Sequence[Translation],
+    translations: Sequence[Translation],
     references: Sequence[str] | None,
-    shared: Collection[str] = (),
+    shared_words: Collection[str] = (),
 ) -> Finding:
-    """The share of translated words copied from the source: not in the reference, nor `shared` by both languages."""
-    copied = total = whole = 0
+    """Measure the share of translated words that are copied from the source.
+
+    Words of the reference and `shared_words` of both languages do not count.
+    """
+    num_copied = num_words = num_identical = 0
     examples = []
-    for n, (source, one) in enumerate(zip(sources, found)):
-        allowed = Counter(split_words(references[n])) if references is not None else Counter()
-        there = {word for word in split_words(source) if re.search(r"\w{2}", word)}
-        said = [word for word in split_words(one.text) if re.search(r"\w{2}", word)]
-        taken = [word for word in said if word in there and word not in shared and not allowed[word]]
-        total, copied = total + len(said), copied + len(taken)
-        same = one.text.strip() == source.strip() and (references is None or references[n].strip() != source.strip())
-        whole += same
-        if taken or same:
-            examples.append(DiagnosisExample(source, one.text, "copied: " + ", ".join(dict.fromkeys(taken))))
-    value = percentage(copied, total)
-    rest = (
-        ""
-        if references is not None
-        else " (names and numbers among them: without references they cannot be told apart)"
+    for n, (source, translation) in enumerate(zip(sources, translations)):
+        allowed = {*shared_words, *split_words(references[n])} if references is not None else shared_words
+        source_words, words = _content_words(source), _content_words(translation.text)
+        copied = [word for word in words if word in source_words and word not in allowed]
+        num_words, num_copied = num_words + len(words), num_copied + len(copied)
+        expected_copy = references is not None and references[n].strip() == source.strip()
+        identical = translation.text.strip() == source.strip() and not expected_copy
+        num_identical += identical
+        if copied or identical:
+            remark = "copied: " + ", ".join(dict.fromkeys(copied))
+            examples.append(DiagnosisExample(source, translation.text, remark))
+    value = percentage(num_copied, num_words)
+    caveat = "" if references is not None else " (including names and numbers: give references to exclude them)"
+    explanation = (
+        f"{value:.1f} % of the words of {len(translations)} translations are copied from the source without being in "
+        f"the reference{caveat}."
     )
-    why = f"{value:.1f} % of the words of {len(found)} translations are the source's own and should not be{rest}."
-    numbers = {"copied words": value, "whole sentences": percentage(whole, len(found))}
-    return Finding("copying", "Copying the source", why, value, "%", numbers, tuple(examples[:MAX_EXAMPLES]))
+    metrics = {"copied words": value, "whole sentences": percentage(num_identical, len(translations))}
+    return Finding("copying", "Copied source words", explanation, value, "%", metrics, tuple(examples[:MAX_EXAMPLES]))
 
 
-def _spread(examples: Sequence[DiagnosisExample]) -> tuple[DiagnosisExample, ...]:
-    """A few, first and last among them."""
-    if len(examples) <= MAX_EXAMPLES:
-        return tuple(examples)
-    return tuple(examples[round(n * (len(examples) - 1) / (MAX_EXAMPLES - 1))] for n in range(MAX_EXAMPLES))
+def _content_words(text: str) -> list[str]:
+    """Return the words with at least two consecutive letters or digits."""
+    return [word for word in split_words(text) if re.search(r"\w{2}", word)]
