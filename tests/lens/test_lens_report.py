@@ -45,11 +45,11 @@ def test_the_report_has_its_parts_in_order(run: Run) -> None:
     assert titles == [
         "Scores",
         "Curves",
-        "What it says",
-        "What it looks at",
-        "The data",
-        "Settings",
-        "What to do next",
+        "Samples",
+        "Attention",
+        "Data",
+        "Configuration",
+        "Next steps",
     ]
 
 
@@ -57,11 +57,11 @@ def test_the_report_says_in_plain_words_what_was_trained(run: Run) -> None:
     page = visible(run_report(run))
     parameters = sum(weight.numel() for weight in run.model.parameters())
     assert f"transformer (“Attention Is All You Need”, 2017) in size tiny, with {parameters:,} parameters" in page
-    assert "It has learned from 30 sentence pairs" in page
+    assert "It was trained on 30 sentence pairs" in page
     assert "20 steps" in page
     best = max(record["bleu"] for record in run.metrics() if record["kind"] in ("valid", "averaged"))
     assert f"BLEU {best:.1f} (of 100)" in page
-    assert "Careful: only 30 pairs" in page
+    assert "Warning: only 30 pairs" in page
     assert "label_smoothing: 0.1" in page
     assert "kind: EncoderDecoder" in page
     assert "--resume" in page
@@ -82,7 +82,7 @@ def test_the_report_is_written_into_the_run(run: Run) -> None:
 
 def test_attention_is_drawn_over_words(run: Run) -> None:
     page = run_report(run)
-    assert "“(end)” is the mark" in page
+    assert "“(end)” is EOS" in page
     assert re.search(r"“[^”]*” ← “sees”: [0-9.]+ % of its attention", page)
 
 
@@ -92,14 +92,14 @@ def test_recurrent_systems_are_reported_with_what_attention_they_have(
 ) -> None:
     page = run_report(make_run(system=system))
     balanced(page)
-    assert ("This system has no attention" in page) == (system == "sutskever")
+    assert ("This system has no cross-attention" in page) == (system == "sutskever")
 
 
 def test_a_run_that_was_interrupted_before_its_first_validation_is_reported(make_run: Callable[..., Run]) -> None:
     page = run_report(make_run(interrupted=True))
     balanced(page)
-    assert "has not done a step yet" in page
-    assert "stopped before its first validation" in page
+    assert "has not completed a step yet" in page
+    assert "stopped before the first validation" in page
     assert "There are no scores" in page
     assert page.count(">nothing has been measured yet</text>") == 4
 
@@ -118,7 +118,7 @@ def test_a_folder_without_metrics_samples_or_preflight_is_reported(copy: Run) ->
     shutil.rmtree(copy.folder / "samples")
     page = run_report(copy)
     balanced(page)
-    assert "does not hold what was found in its data" in page
+    assert "has no preflight report of its data" in page
 
 
 def test_the_changes_of_the_first_translation_are_told_once_each(copy: Run) -> None:
@@ -130,7 +130,7 @@ def test_the_changes_of_the_first_translation_are_told_once_each(copy: Run) -> N
         (copy.folder / "samples" / f"{step:06d}.jsonl").write_text(line + "\n", encoding="utf-8")
     rows = re.findall(r'<tr><th scope="row">(\d)</th><td[^>]*>(.*?)</td>', run_report(copy))
     assert [(step, visible(cell)) for step, cell in rows] == [("1", "DER"), ("2", "DER man"), ("4", "DER man SIEHT")]
-    assert "✓ exactly right" in run_report(copy)
+    assert "✓ exact match" in run_report(copy)
 
 
 def test_huge_empty_and_strange_samples_are_shown(copy: Run) -> None:

@@ -152,11 +152,13 @@ class Inspection:
 
 
 def to_jsonable(value: Any) -> Any:
-    """Convert dataclasses to dicts, tensors to nested lists and non-finite numbers to None; round floats."""
+    """Convert dataclasses and named tuples to dicts, tensors to lists, non-finite numbers to None; round floats."""
     if is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_jsonable(getattr(value, field.name)) for field in fields(value)}
     if isinstance(value, Tensor):
         return to_jsonable(torch.round(value.double(), decimals=JSON_DECIMALS).tolist())
+    if hasattr(value, "_asdict"):
+        return to_jsonable(value._asdict())
     if isinstance(value, dict):
         return {str(name): to_jsonable(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):

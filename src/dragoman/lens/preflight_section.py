@@ -1,4 +1,4 @@
-"""The look at the data, as a part of the report."""
+"""The data section of a report: the contents of preflight.json."""
 
 from __future__ import annotations
 
@@ -10,71 +10,66 @@ from dragoman.lens.html_page import bullet_list, definition_list, figure, paragr
 from dragoman.lens.markup import Markup, join, tag
 
 Record = dict[str, Any]
+MAX_SAMPLE_TOKENS = 200
 
 
 def preflight_section(preflight: Record | None) -> Markup:
-    """What preflight.json holds, for people to read; a run that came from elsewhere has none."""
+    """Describe the training data; imported runs have no preflight."""
     if preflight is None:
-        return paragraph("The run does not hold what was found in its data.")
-    remarks = [
-        f"{preflight['pairs']:,} sentence pairs are kept of {preflight['read']:,} read.",
-        f"{preflight['duplicates']:,} repeat an earlier pair.",
-        f"{preflight['identical']['pairs']:,} have the same text on both sides.",
-        f"{preflight['lopsided']['pairs']:,} differ very much in length between the sides.",
+        return paragraph("The run folder has no preflight report of its data.")
+    facts = [
+        f"Kept {preflight['pairs']:,} of {preflight['read']:,} sentence pairs.",
+        f"{preflight['duplicates']:,} pairs are duplicates of an earlier pair.",
+        f"{preflight['identical']['pairs']:,} pairs have equal source and target.",
+        f"{preflight['lopsided']['pairs']:,} pairs have very different lengths.",
     ]
     if preflight["ratio"] is not None:
-        remarks.append(f"There are {preflight['ratio']:.2f} target pieces to a source piece.")
-    for other in preflight["overlaps"]:
-        remarks.append(
-            f"{other['pairs_in_train']:,} of the {other['pairs']:,} pairs of {other['name']} also stand in train."
-        )
+        facts.append(f"There are {preflight['ratio']:.2f} target tokens per source token.")
+    facts += [
+        f"{other['pairs_in_train']:,} of the {other['pairs']:,} pairs of {other['name']} are in the training data."
+        for other in preflight["overlaps"]
+    ]
     return join(
-        *(paragraph(f"Careful: {warning}.", kind="card warning") for warning in preflight["warnings"]),
-        bullet_list(remarks),
-        _dropped(preflight),
+        *(paragraph(f"Warning: {warning}.", kind="card warning") for warning in preflight["warnings"]),
+        bullet_list(facts),
+        _dropped(preflight["dropped"]),
         _lengths(preflight),
-        _pieces(preflight),
+        _samples(preflight["samples"]),
     )
 
 
-def _dropped(preflight: Record) -> Markup:
-    dropped = {reason: found["pairs"] for reason, found in preflight["dropped"].items()}
+def _dropped(dropped: dict[str, Record]) -> Markup:
     if not dropped:
         return Markup()
-    places = [f"{reason}: for instance {', '.join(found['first'])}" for reason, found in preflight["dropped"].items()]
-    return join(figure(bar_chart(dropped, "Dropped pairs, by reason", "pairs"), scroll=True), bullet_list(places))
+    chart = bar_chart({reason: found["pairs"] for reason, found in dropped.items()}, "Dropped pairs by reason", "pairs")
+    locations = [f"{reason}: for instance {', '.join(found['first'])}" for reason, found in dropped.items()]
+    return join(figure(chart, scroll=True), bullet_list(locations))
 
 
 def _lengths(preflight: Record) -> Markup:
-    names = {"words": "words", "characters": "characters", "tokens": "pieces"}
     rows = []
-    for side in ("source", "target"):
-        for unit, name in names.items() if preflight[side] else ():
-            of = preflight[side][unit]
-            if of is None:  # vectors have neither words nor characters
-                continue
-            figures = (f"{of['mean']:.1f}", f"{of['median']:,}", f"{of['p95']:,}", f"{of['max']:,}", f"{of['total']:,}")
-            rows.append((f"{side} {name}", *figures))
+    for column in ("source", "target"):
+        for unit in ("words", "characters", "tokens") if preflight[column] else ():
+            stats = preflight[column][unit]
+            if stats is not None:  # feature vectors have no words and characters
+                integers = (f"{stats[name]:,}" for name in ("median", "p95", "max", "total"))
+                rows.append((f"{column} {unit}", f"{stats['mean']:.1f}", *integers))
     return join(
-        tag("h3", "How long the sentences are"),
-        table(("", "mean", "median", "95 % have at most", "longest", "in all"), rows),
+        tag("h3", "Sentence lengths"),
+        table(("", "mean", "median", "95th percentile", "maximum", "total"), rows),
     )
 
 
-def _pieces(preflight: Record) -> Markup:
-    if not preflight["samples"]:
+def _samples(samples: Sequence[Record]) -> Markup:
+    if not samples:
         return Markup()
 
-    def pieces(some: Sequence[str]) -> Markup:
-        shown = [tag("span", piece, class_="piece", dir="auto") for piece in some[:200]]
-        return tag("div", *shown, *([" …"] if len(some) > 200 else []), dir="auto")
+    def tokens(row: Sequence[str]) -> Markup:
+        shown = [tag("span", token, class_="piece", dir="auto") for token in row[:MAX_SAMPLE_TOKENS]]
+        return tag("div", *shown, *([" …"] if len(row) > MAX_SAMPLE_TOKENS else []), dir="auto")
 
     cards = []
-    for sample in preflight["samples"]:
-        target = {} if sample["target"] is None else {"target": pieces(sample["target_pieces"])}
-        cards.append(definition_list({"source": pieces(sample["source_pieces"])} | target))
-    return join(
-        tag("h3", "What the model sees of it"),
-        paragraph("Text is cut into pieces that are frequent enough to be learned; ▁ stands for a space."),
-        *cards,
-    )
+    for sample in samples:
+        target = {} if sample["target"] is None else {"target": tokens(sample["target_pieces"])}
+        cards.append(definition_list({"source": tokens(sample["source_pieces"])} | target))
+    return join(tag("h3", "Tokenized samples"), paragraph("▁ stands for a space."), *cards)

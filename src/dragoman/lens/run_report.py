@@ -1,18 +1,18 @@
-"""The report of a run: one page that says what was trained, how well it went, what it says and what it looks at."""
+"""The report of a run: one HTML page about scores, curves, samples, attention, data and configuration."""
 
 from __future__ import annotations
 
 import json
 import math
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from dragoman import checkpoint, config
-from dragoman.lens.axes import Points, format_number
+from dragoman.lens.axes import Points, evenly_spaced, format_number
 from dragoman.lens.charts import attention_heatmap, line_chart
 from dragoman.lens.html_page import (
     collapsible,
@@ -36,49 +36,52 @@ from dragoman.systems import SYSTEMS
 from dragoman.text import split_words
 from dragoman.training.validation import ValidationSample
 
-NAME = "report.html"
-SHOWN, LOOKS, STAGES = 5, 3, 10  # samples, attention pictures, stages of a translation
+REPORT_FILE = "report.html"
+MAX_OPEN_SAMPLES, MAX_ATTENTION_FIGURES, MAX_VERSIONS = 5, 3, 10
 
 Record = dict[str, Any]
 
 
 def write_report(run: Run) -> Path:
-    """Write the report into the run's folder."""
-    path = run.folder / NAME
+    """Write the report into the run folder and return its path."""
+    path = run.folder / REPORT_FILE
     write_file(path, run_report(run))
     return path
 
 
 def run_report(run: Run) -> str:
-    """The report as HTML."""
+    """Return the report of a run as an HTML page."""
     name = run.folder.resolve().name
     metrics, samples = run.metrics(), read_samples(run.folder)
-    preflight = _preflight(run.folder)
-    last = samples[max(samples)] if samples else []
+    preflight_file = run.folder / "preflight.json"
+    preflight = json.loads(preflight_file.read_text(encoding="utf-8")) if preflight_file.exists() else None
+    last_samples = samples[max(samples)] if samples else []
+    corrupts = run.objective is not None and run.objective.corrupts_input
     sections = {
         "scores": ("Scores", _scores(run, metrics)),
         "curves": ("Curves", _curves(metrics)),
-        "says": ("What it says", _repairs(samples) if _corrupts(run) else _says(samples)),
-        "looks": ("What it looks at", _looks(run, [] if _corrupts(run) else last)),
-        "data": ("The data", preflight_section(preflight)),
-        "settings": ("Settings", _settings(run)),
-        "next": ("What to do next", _next(run, last)),
+        "samples": ("Samples", _corrupted_samples(samples) if corrupts else _translation_samples(samples)),
+        "attention": ("Attention", _attention(run, [] if corrupts else last_samples)),
+        "data": ("Data", preflight_section(preflight)),
+        "configuration": ("Configuration", _configuration(run)),
+        "next": ("Next steps", _next_steps(run, last_samples)),
     }
     links = [tag("a", title, href=f"#{key}") for key, (title, _) in sections.items()]
+    summary = paragraph(_summary(run, metrics, preflight), kind="lead")
     return document(
-        f"{name}: a run of Dragoman",
-        tag("header", tag("h1", name), paragraph(_summary(run, metrics, preflight), kind="lead"), tag("nav", *links)),
+        f"{name}: report by Dragoman",
+        tag("header", tag("h1", name), summary, tag("nav", *links)),
         *(section(key, title, content) for key, (title, content) in sections.items()),
     )
 
 
-# ---- what the folder holds
+# ---- contents of the run folder
 
 
 def read_samples(folder: Path) -> dict[int, list[ValidationSample]]:
-    """What was said at each validation, by its step."""
+    """Read the samples of each validation by its step."""
     return {
-        # A line ends at a line feed alone: the sentences may hold other separators.
+        # splitlines() would also split at other separators inside a sentence
         int(path.stem): [
             ValidationSample(**json.loads(line)) for line in path.read_text(encoding="utf-8").split("\n") if line
         ]
@@ -87,20 +90,15 @@ def read_samples(folder: Path) -> dict[int, list[ValidationSample]]:
     }
 
 
-def _preflight(folder: Path) -> Record | None:
-    path = folder / "preflight.json"
-    return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
-
-
 def _progress(run: Run, metrics: list[Record]) -> Record:
-    """How far training has come: what the last checkpoint says, or else the last measurement."""
+    """Return the training progress of the last checkpoint, or else the last record with a time."""
     last = run.folder / CHECKPOINT_DIR / "last"
-    known = checkpoint.read_values(last).get("progress", {}) if last.exists() else {}
-    return known or next((record for record in reversed(metrics) if "seconds" in record), {})
+    progress = checkpoint.read_values(last).get("progress", {}) if last.exists() else {}
+    return progress or next((record for record in reversed(metrics) if "seconds" in record), {})
 
 
-def _best(run: Run, metrics: list[Record]) -> Record | None:
-    """The validation of the best checkpoint: the one that training selected, or that of the averaged weights."""
+def _best_validation(run: Run, metrics: list[Record]) -> Record | None:
+    """Return the validation of the averaged weights, or of the checkpoint that was selected."""
     averaged = [record for record in metrics if record["kind"] == "averaged"]
     valid = [record for record in metrics if record["kind"] == "valid"]
     if averaged or not valid:
@@ -109,14 +107,14 @@ def _best(run: Run, metrics: list[Record]) -> Record | None:
     return selected[-1] if selected else min(valid, key=lambda record: record["loss"])
 
 
-# ---- the sections
+# ---- sections
 
-#: what a validation measures: its name in the metrics, in the report, and how it is written
-MEASURED: list[tuple[str, str, Callable[[float], str]]] = [
+#: key in the metrics, label, format
+METRICS: list[tuple[str, str, Callable[[float], str]]] = [
     ("bleu", "BLEU", "{:.2f}".format),
-    ("exact_match", "exactly right", "{:.1f} %".format),
+    ("exact_match", "exact match", "{:.1f} %".format),
     ("accuracy", "accuracy", "{:.1f} %".format),
-    ("perplexity", "perplexity", lambda value: _figure(value)),
+    ("perplexity", "perplexity", lambda value: _format_perplexity(value)),
     ("loss", "loss", "{:.3f}".format),
 ]
 
@@ -126,260 +124,230 @@ def _summary(run: Run, metrics: list[Record], preflight: Record | None) -> str:
     system, progress = SYSTEMS.get(settings.name or ""), _progress(run, metrics)
     paper = f" (“{system.paper}”, {system.year})" if system else ""
     size = f" in size {settings.size}" if settings.size else ""
-    out = [f"This is the system {settings.name}{paper}{size}, with {count_parameters(run.spec):,} parameters."]
-    pairs = f" from {preflight['pairs']:,} sentence pairs" if preflight else ""
+    sentences = [f"This is the system {settings.name}{paper}{size}, with {count_parameters(run.spec):,} parameters."]
+    pairs = f" on {preflight['pairs']:,} sentence pairs" if preflight else ""
     if progress.get("step"):
-        tokens = f" and {progress['target_tokens']:,} target tokens" if "target_tokens" in progress else ""
-        out.append(f"It has learned{pairs} for {_duration(progress['seconds'])}: {progress['step']:,} steps{tokens}.")
+        tokens = f" and {progress['tokens']:,} target tokens" if "tokens" in progress else ""
+        duration = _format_duration(progress["seconds"])
+        sentences.append(f"It was trained{pairs} for {duration}: {progress['step']:,} steps{tokens}.")
     else:
-        out.append(f"It is to learn{pairs}, and has not done a step yet.")
-    best, count = _best(run, metrics), sum(record["kind"] == "valid" for record in metrics)
+        sentences.append(f"Its training{pairs} has not completed a step yet.")
+    best, count = _best_validation(run, metrics), sum(record["kind"] == "valid" for record in metrics)
     if best is None:
-        return " ".join([*out, "It was stopped before its first validation, so nobody knows yet how good it is."])
-    which = {
-        "averaged": f"The mean of the last {best.get('checkpoints')} checkpoints, better than any one of them,",
-        "valid": f"The best of its {count:,} validations, at step {best['step']:,}," if count > 1 else "Its validation",
-    }[best["kind"]]
-    if "bleu" in best:
-        exact = f"{best['exact_match']:.1f}\u00a0% of the sentences exactly as in the reference"
-        found = f"BLEU {best['bleu']:.1f} (of 100), {exact},"
+        return " ".join([*sentences, "Training stopped before the first validation, so there are no scores."])
+    if best["kind"] == "averaged":
+        subject = f"The average of the last {best.get('checkpoints')} checkpoints, better than each of them,"
     else:
-        found = f"{best.get('accuracy', 0.0):.1f}\u00a0% of the answers right"
-    out.append(f"{which} found {found} and perplexity {_figure(best['perplexity'])}.")
-    return " ".join(out)
+        subject = f"The best of {count:,} validations, at step {best['step']:,}," if count > 1 else "The validation"
+    if "bleu" in best:
+        scores = f"BLEU {best['bleu']:.1f} (of 100), {best['exact_match']:.1f}\u00a0% exact matches"
+    else:
+        scores = f"{best.get('accuracy', 0.0):.1f}\u00a0% accuracy"
+    sentences.append(f"{subject} has {scores} and perplexity {_format_perplexity(best['perplexity'])}.")
+    return " ".join(sentences)
 
 
 def _scores(run: Run, metrics: list[Record]) -> Markup:
-    best, valid = _best(run, metrics), [record for record in metrics if record["kind"] == "valid"]
+    best, valid = _best_validation(run, metrics), [record for record in metrics if record["kind"] == "valid"]
     if best is None:
         return paragraph("There are no scores before the first validation.")
-    named = {"mean of checkpoints" if best["kind"] == "averaged" else "best validation": best}
+    records = {"averaged checkpoints" if best["kind"] == "averaged" else "best validation": best}
     if valid and valid[-1] is not best:
-        named["last validation"] = valid[-1]
-    columns = [(key, label, form) for key, label, form in MEASURED if key in best]
-    rows = [(name, f"{r['step']:,}", *(form(r[key]) for key, _, form in columns)) for name, r in named.items()]
-    meanings = (
-        "Perplexity is among how many pieces the model hesitates when it is given the reference so far: 1 is best. "
-        "Loss is its logarithm. Accuracy is how often the likeliest piece was the right one."
+        records["last validation"] = valid[-1]
+    columns = [(key, label, form) for key, label, form in METRICS if key in best]
+    rows = [
+        (name, f"{record['step']:,}", *(form(record[key]) for key, _, form in columns))
+        for name, record in records.items()
+    ]
+    explanation = (
+        "Loss is the negative log probability per target token, given the reference so far; perplexity is its "
+        "exponential: 1 is best. Accuracy is the share of tokens that are the most probable ones."
     )
     if "bleu" in best:
-        meanings = (
-            "BLEU measures from 0 to 100 how many sequences of words are shared with the reference; “exactly right” is "
-            f"the share of sentences that equal it. Both are of validation sentences decoded by "
-            f"{best.get('search', 'greedy')} search. "
-        ) + meanings
+        explanation = (
+            "BLEU (0 to 100) measures the n-grams shared with the reference; exact match is the share of sentences "
+            f"that equal it. Both are of validation sentences decoded with {best.get('search', 'greedy')} search. "
+        ) + explanation
     heading = ("", "step", *(label for _, label, _ in columns))
-    return join(table(heading, rows), paragraph(meanings, kind="faint"))
+    return join(table(heading, rows), paragraph(explanation, kind="faint"))
 
 
 def _curves(metrics: list[Record]) -> Markup:
     def points(kind: str, name: str) -> Points:
         return [(record["step"], record[name]) for record in metrics if record["kind"] == kind and name in record]
 
-    # The training loss has label smoothing in it; its perplexity has not, and so compares with the validation's.
+    # The training loss includes label smoothing; training perplexity does not, and is comparable with validation.
     training = [(step, math.log(perplexity)) for step, perplexity in points("train", "perplexity") if perplexity > 0]
-    measured = {"BLEU": points("valid", "bleu"), "exactly right, %": points("valid", "exact_match")}
-    measured = measured if measured["BLEU"] else {"accuracy, %": points("valid", "accuracy")}
-    pictures = [
-        figure(
-            line_chart(
-                {"training": training, "validation": points("valid", "loss")},
-                "Loss",
-                y_label="−log p of a target piece",
-            ),
-            "Lower is better. Where validation turns up while training goes on down, it learns by heart. Training is "
-            "measured with dropout, and so may lie above validation.",
+    loss = {"training": training, "validation": points("valid", "loss")}
+    quality = {"BLEU": points("valid", "bleu"), "exact match, %": points("valid", "exact_match")}
+    has_bleu = bool(quality["BLEU"])
+    if not has_bleu:
+        quality = {"accuracy, %": points("valid", "accuracy")}
+    charts = [
+        (
+            line_chart(loss, "Loss", y_label="−log p per target token"),
+            "Lower is better. If validation rises while training falls, the model overfits. The training loss is "
+            "measured with dropout, and may exceed the validation loss.",
         ),
-        figure(
-            line_chart(measured, "Translation quality" if "BLEU" in measured else "Accuracy"),
-            "Higher is better: validation sentences, "
-            + (
-                "translated without a look at the reference."
-                if "BLEU" in measured
-                else "how often the answer is right."
-            ),
+        (
+            line_chart(quality, "Translation quality" if has_bleu else "Accuracy"),
+            f"Higher is better. Measured on validation {'translations' if has_bleu else 'tokens'}.",
         ),
-        figure(
+        (
             line_chart({"learning rate": points("train", "learning_rate")}, "Learning rate"),
-            "How large a step it takes: it warms up to the peak, then slows down.",
+            "Warm-up to the peak, then decay.",
         ),
-        figure(
-            line_chart({"speed": points("train", "tokens_per_second")}, "Speed", y_label="target pieces a second"),
-            "Higher is faster. Dips are validations, or other work of the machine.",
+        (
+            line_chart({"speed": points("train", "tokens_per_second")}, "Speed", y_label="target tokens per second"),
+            "Higher is faster. Validations and other load of the machine cause dips.",
         ),
     ]
-    return tag("div", *pictures, class_="wide")
+    return tag("div", *(figure(chart, caption) for chart, caption in charts), class_="wide")
 
 
-def _says(samples: dict[int, list[ValidationSample]]) -> Markup:
+def _translation_samples(samples: dict[int, list[ValidationSample]]) -> Markup:
     if not samples or not samples[max(samples)]:
-        return paragraph("Nothing: samples are translations of validation sentences, and there were none.")
+        return paragraph("There are no samples: they are written at each validation.")
     last = max(samples)
-    cards = [_card(sample) for sample in samples[last]]
-    more = [collapsible(f"{len(cards) - SHOWN} more", *cards[SHOWN:])] if len(cards) > SHOWN else []
+    cards = [_sample_card(sample) for sample in samples[last]]
+    hidden = cards[MAX_OPEN_SAMPLES:]
     return join(
         paragraph(
-            f"Validation sentences at step {last:,}, as the model translates them on its own. ",
+            f"Translations of validation sentences at step {last:,}. ",
             tag("mark", "Marked"),
             " words are not in the reference; ",
             tag("mark", "underlined", class_="missed"),
-            " words of the reference are missing.",
+            " words of the reference are missing from the translation.",
         ),
-        *cards[:SHOWN],
-        *more,
-        _stages({step: said[0] for step, said in samples.items() if said}),
+        *cards[:MAX_OPEN_SAMPLES],
+        *([collapsible(f"{len(hidden)} more", *hidden)] if hidden else []),
+        _versions({step: rows[0] for step, rows in samples.items() if rows}),
     )
 
 
-def _corrupts(run: Run) -> bool:
-    """Whether it is pretrained on corrupted texts, which its samples are then."""
-    return run.objective is not None and run.objective.corrupts_input
-
-
-def _repairs(samples: dict[int, list[ValidationSample]]) -> Markup:
-    """Corrupted validation texts, their targets and the predictions, of the last validation."""
+def _corrupted_samples(samples: dict[int, list[ValidationSample]]) -> Markup:
+    """Show the corrupted inputs of the last validation, their targets and the predictions."""
     last = samples[max(samples)] if samples else []
     if not last:
-        return paragraph("Nothing: there was no validation yet.")
-    cards = [
-        definition_list(
-            {
-                "input": text(truncate(one.source)),
-                "target": mark_differences(one.reference, one.translation or one.reference, "missed"),
-            }
-            | ({"prediction": mark_differences(one.translation, one.reference)} if one.translation else {})
-        )
-        for one in last
-    ]
-    return join(
-        paragraph(f"Validation texts at step {max(samples):,}, corrupted as in pretraining, and what was to be found."),
-        *cards,
-    )
+        return paragraph("There are no samples: they are written at each validation.")
+    cards = []
+    for sample in last:
+        items = {
+            "input": text(truncate(sample.source)),
+            "target": mark_differences(sample.reference, sample.translation or sample.reference, "missed"),
+        }
+        if sample.translation:
+            items["prediction"] = mark_differences(sample.translation, sample.reference)
+        cards.append(definition_list(items))
+    return join(paragraph(f"Validation texts at step {max(samples):,}, corrupted as in pretraining."), *cards)
 
 
-def _card(sample: ValidationSample) -> Markup:
-    right = sample.translation == sample.reference
-    translation = (
-        mark_differences(sample.translation, sample.reference) if sample.translation else text("(nothing)", "faint")
-    )
+def _sample_card(sample: ValidationSample) -> Markup:
+    translation = text("(nothing)", "faint")
+    if sample.translation:
+        translation = mark_differences(sample.translation, sample.reference)
+    if sample.translation == sample.reference:
+        translation = join(translation, tag("span", " ✓ exact match", class_="good"))
     return definition_list(
         {
             "source": text(truncate(sample.source)),
             "reference": mark_differences(sample.reference, sample.translation, "missed"),
-            "translation": join(translation, tag("span", " ✓ exactly right", class_="good")) if right else translation,
+            "translation": translation,
         }
     )
 
 
-def _stages(firsts: dict[int, ValidationSample]) -> Markup:
-    """How the translation of the first sample changed."""
-    changed: list[tuple[int, ValidationSample]] = []
-    for step, sample in firsts.items():
-        if not changed or sample.translation != changed[-1][1].translation:
-            changed.append((step, sample))
-    if len(changed) < 2:
+def _versions(first_samples: dict[int, ValidationSample]) -> Markup:
+    """Show how the translation of the first sample changed during training."""
+    versions: list[tuple[int, ValidationSample]] = []
+    for step, sample in first_samples.items():
+        if not versions or sample.translation != versions[-1][1].translation:
+            versions.append((step, sample))
+    if len(versions) < 2:
         return Markup()
-    chosen = _spread(changed, STAGES)
-    first = chosen[0][1]
-    rows = [(f"{step:,}", mark_differences(sample.translation, sample.reference)) for step, sample in chosen]
+    shown = evenly_spaced(versions, MAX_VERSIONS)
+    first = shown[0][1]
+    rows = [(f"{step:,}", mark_differences(sample.translation, sample.reference)) for step, sample in shown]
     rows.append(("reference", text(truncate(first.reference))))
-    fewer = f", {len(chosen)} of {len(changed)} changes" if len(chosen) < len(changed) else ""
+    omitted = f" ({len(shown)} of {len(versions)} versions)" if len(shown) < len(versions) else ""
     return join(
-        tag("h3", "How it came to say that"),
-        paragraph("“", text(truncate(first.source)), f"” at the step from which it was translated so{fewer}:"),
+        tag("h3", "Translations during training"),
+        paragraph("“", text(truncate(first.source)), f"” and the step at which each translation appeared{omitted}:"),
         table(("step", "translation"), rows, numeric=False),
     )
 
 
-def _looks(run: Run, samples: list[ValidationSample]) -> Markup:
+def _attention(run: Run, samples: Sequence[ValidationSample]) -> Markup:
     if run.model.source_features is not None:
-        return paragraph("It looks at vectors, which cannot be shown as words.")
-    pictures = []
+        return paragraph("The source consists of feature vectors, which cannot be shown as words.")
+    figures = []
     for number, source in enumerate(_short_sources(samples), 1):
         translation = run.translate([source], alignment=False)[0].text
         attention = word_attention(run, source, translation)
         if attention.cross is None:
-            return paragraph(
-                "This system has no attention: it reads the whole source into a state of fixed size and writes "
-                "from that alone, so there is no look to show."
-                if not attention.weights
-                else "In this system no decoder looks at an encoder: source and target are one sequence."
-            )
+            return paragraph("This system has no cross-attention from a decoder to an encoder.")
         if attention.target:
-            picture = attention_heatmap(attention, f"Sentence {number}")
-            pictures.append(figure(picture, text(source), " → ", text(translation), scroll=True))
-    if not pictures:
-        return paragraph("Nothing: it is shown for translations of validation sentences, and there were none.")
+            heatmap = attention_heatmap(attention, f"Sentence {number}")
+            figures.append(figure(heatmap, text(source), " → ", text(translation), scroll=True))
+    if not figures:
+        return paragraph("There are no figures: attention is shown for translations of validation sentences.")
     return join(
         paragraph(
-            "Each row is a word that the model wrote, each column a word of the source. The stronger the colour of a "
-            "square, the more the model looked at that source word when it wrote the word of the row; a row adds up "
-            "to 100 %. “(end)” is the mark after the last source word."
+            "Each row is a word of the translation, each column a word of the source. The color of a cell is the "
+            "attention weight; rows sum to 100 %. “(end)” is EOS."
         ),
-        tag("div", *pictures, class_="wide"),
+        tag("div", *figures, class_="wide"),
         paragraph(
-            "This is the mean over all heads and layers, and over the pieces that a word is written in; the "
-            f"translations are by the checkpoint {run.checkpoint}, with beam search.",
+            "Weights are averaged over heads, layers and the tokens of a word. The translations are by the checkpoint "
+            f"{run.checkpoint}, with beam search.",
             kind="faint",
         ),
     )
 
 
-def _short_sources(samples: list[ValidationSample]) -> list[str]:
-    """A few sentences of a length that is worth looking at, or else the shortest."""
-    sources = list(dict.fromkeys(sample.source for sample in samples if split_words(sample.source)))
-    handy = [source for source in sources if 4 <= len(split_words(source)) <= 10]
-    shortest = sorted(
-        (source for source in sources if len(split_words(source)) <= 25), key=lambda source: len(split_words(source))
-    )
-    return (handy or shortest)[:LOOKS]
+def _short_sources(samples: Sequence[ValidationSample]) -> list[str]:
+    """Return a few sources of 4 to 10 words, or else the shortest."""
+    lengths = {sample.source: len(split_words(sample.source)) for sample in samples}
+    medium = [source for source, length in lengths.items() if 4 <= length <= 10]
+    short = sorted((source for source, length in lengths.items() if 0 < length <= 25), key=lambda one: lengths[one])
+    return (medium or short)[:MAX_ATTENTION_FIGURES]
 
 
-def _settings(run: Run) -> Markup:
+def _configuration(run: Run) -> Markup:
     spec = yaml.safe_dump(model_to_dict(run.spec), sort_keys=False, allow_unicode=True)
     return join(
-        collapsible("The configuration, with everything that was chosen", tag("pre", config.to_yaml(run.config))),
-        collapsible("The model, part by part", tag("pre", spec)),
+        collapsible("Configuration with all settings", tag("pre", config.to_yaml(run.config))),
+        collapsible("Specification of the model", tag("pre", spec)),
     )
 
 
-def _next(run: Run, samples: list[ValidationSample]) -> Markup:
+def _next_steps(run: Run, samples: Sequence[ValidationSample]) -> Markup:
     folder = shlex.quote(str(run.folder))
     source = shlex.quote(next(iter(_short_sources(samples)), "A sentence."))
-    commands = {
-        "translate a file": f"dragoman translate {folder} INPUT > OUTPUT",
-        "score a test set": f"dragoman evaluate {folder} --source SOURCE --reference REFERENCE",
-        "look into a sentence": f"dragoman show {folder} {source}",
-        "train on": f"dragoman train {folder} --resume",
-    }
-    if run.model.source_features is not None:
-        del commands["look into a sentence"]
-    usage = run.usage
-    if usage is not None and usage.command != "translate":
+    resume = {"continue training": f"dragoman train {folder} --resume"}
+    if run.usage is None or run.usage.command == "translate":
         commands = {
-            usage.purpose: f"dragoman {usage.command} {folder} INPUT > OUTPUT",
-            "train on": commands["train on"],
+            "translate a file": f"dragoman translate {folder} INPUT > OUTPUT",
+            "score a test set": f"dragoman evaluate {folder} --source SOURCE --reference REFERENCE",
         }
-        commands |= {"start another run from it": f"dragoman train NEW --start-from {folder} --source SOURCE …"}
-    return table(("to", "say"), [(name, tag("code", command)) for name, command in commands.items()], numeric=False)
+        if run.model.source_features is None:
+            commands["inspect a sentence"] = f"dragoman show {folder} {source}"
+        commands |= resume
+    else:
+        commands = {run.usage.purpose: f"dragoman {run.usage.command} {folder} INPUT > OUTPUT", **resume}
+        commands["start another run from it"] = f"dragoman train NEW --start-from {folder} --source SOURCE …"
+    return table(("to", "run"), [(name, tag("code", command)) for name, command in commands.items()], numeric=False)
 
 
-# ---- figures and words
+# ---- formats
 
 
-def _figure(perplexity: float) -> str:
+def _format_perplexity(perplexity: float) -> str:
     return f"{perplexity:.2f}" if perplexity < 1000 else format_number(perplexity)
 
 
-def _duration(seconds: float) -> str:
+def _format_duration(seconds: float) -> str:
     minutes, hours = round(seconds / 60), round(seconds / 3600, 1)
     if seconds < 100:
         return f"{seconds:.0f} seconds"
     return f"{minutes} minutes" if minutes < 100 else f"{hours:g} hours"
-
-
-def _spread(items: list[tuple[int, ValidationSample]], most: int) -> list[tuple[int, ValidationSample]]:
-    """So many of the items at most, evenly spread, first and last among them."""
-    if len(items) <= most:
-        return items
-    return [items[round(n * (len(items) - 1) / (most - 1))] for n in range(most)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dragoman.evaluation import LengthBucket
+from dragoman.evaluation.text_metrics import LengthBucket
 from dragoman.lens.charts import bar_chart
 from dragoman.lens.diagnosis.diagnosis_types import Diagnosis, DiagnosisExample, Finding
 from dragoman.lens.html_page import definition_list, document, figure, paragraph, section, table, text

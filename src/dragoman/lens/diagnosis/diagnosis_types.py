@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from dragoman.evaluation import LengthBucket
+from dragoman.evaluation.text_metrics import LengthBucket
 from dragoman.lens.inspection_types import to_jsonable
 
 MAX_EXAMPLES = 5
