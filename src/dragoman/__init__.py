@@ -22,14 +22,24 @@ def load(
     custom_parts: Sequence[type[Spec]] = (),
     weights: InferencePrecision = "float32",
 ) -> Run:
-    """Open a run folder: `dragoman.load("runs/en-de").translate(["A sentence."])`; `parts` are those of your own.
+    """Open a run folder, or a checkpoint folder of Hugging Face's transformers, for inference.
 
-    A folder with a checkpoint of Hugging Face's transformers is opened as it is. `weights` “int8”: searches on a CPU
-    multiply by bytes, faster and a little less accurately.
+    >>> dragoman.load("runs/en-de").translate(["The dog sleeps."])[0].text
+    'Der Hund schläft.'
+
+    Args:
+        checkpoint: `best`, `last`, `averaged` or a step
+        device: `auto`, `cpu` or `cuda`; by default the GPU if there is one
+        custom_parts: your own part classes, if the model has any
+        weights: precision of the weights in decoding: `float32`; `int8` is faster on a CPU, `bfloat16` on a GPU, and
+            both are slightly less accurate
     """
-    from dragoman.interop.huggingface import is_checkpoint, load_checkpoint
+    from dragoman.run import is_run_folder
     from dragoman.run import load as load_run
 
-    if is_checkpoint(Path(folder)):
-        return load_checkpoint(Path(folder), device, weights)
+    if not is_run_folder(Path(folder)):
+        from dragoman.interop.huggingface import is_checkpoint, load_checkpoint  # needed only for checkpoints
+
+        if is_checkpoint(Path(folder)):
+            return load_checkpoint(Path(folder), device, weights)
     return load_run(folder, checkpoint, device, custom_parts, weights)

@@ -157,7 +157,7 @@ def test_stopped_and_gone_on_with(
 def test_the_file_holds_what_is_printed_otherwise(
     dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "window", lambda run: 100)
+    monkeypatch.setattr(streaming, "window_size", lambda run: 100)
     for number, options in enumerate(FORMATS):
         output = tmp_path / str(number)
         assert dragoman("translate", run, text, "-o", output, *options).code == 0
@@ -231,7 +231,7 @@ def test_other_settings_and_other_text_are_refused(
     for more, expected in [
         (["--beam", 3], "was started with search size 4, but now it is 3"),
         (["--sample"], "was started with search 'Beam', but now it is 'Sample'"),
-        (["--best", 2], "was started with search best 1, but now it is 2"),
+        (["--best", 2], "was started with search n_best 1, but now it is 2"),
         (["--alignment"], "was started with alignment False, but now it is True"),
         (["--json-lines"], "was started with JSON lines False"),
         (["--copy-unknown"], "was started with dictionary None"),
@@ -241,7 +241,7 @@ def test_other_settings_and_other_text_are_refused(
         assert expected in sentence(dragoman("translate", run, text, "-o", output, "--continue", *more))
     said = sentence(dragoman("translate", run, other, "-o", output, "--continue"))
     assert "the first 8 lines of the input are not those that were translated" in said
-    assert "go on with --continue, or begin anew" in sentence(dragoman("translate", run, text, "-o", output))
+    assert "resume it with --continue, or start again" in sentence(dragoman("translate", run, text, "-o", output))
     assert dragoman("translate", run, text, "-o", output, "--continue").code == 0
 
 
