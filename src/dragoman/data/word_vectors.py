@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,25 +113,20 @@ def read_word_vectors(
                 f"{path} has vectors of size {file.size:,}, but the embeddings of the model have size "
                 f"{expect_size:,}: use vectors or a model of the same size"
             )
-        for record in file.records():
+        for location, raw_word, raw_values in file.binary_records() if file.binary else file.text_records():
             try:
-                word = record.word.decode()
+                word = raw_word.decode()
             except UnicodeDecodeError:
                 continue
             if word not in rows and is_wanted(word):
                 rows[word] = len(rows)
-                values += file.parse(record).tobytes()
+                values += file.parse(raw_values, location).tobytes()
     if not rows:
         raise UserError(f"{path} has no vector for any word of the vocabulary: is it for another language?")
     return WordVectors(rows, np.frombuffer(values, np.float32).reshape(-1, file.size))
 
 
-class VectorRecord(NamedTuple):
-    """A word and its unparsed values; `location` names the line or the number of the vector, for messages."""
-
-    location: str
-    word: bytes
-    values: bytes
+Records = Iterator[tuple[str, bytes, bytes]]  # location (line or number of the vector), word, unparsed values
 
 
 @dataclass(frozen=True)
@@ -149,16 +143,13 @@ class _VectorFile:
     @classmethod
     def detect(cls, stream: io.BufferedReader, path: Path) -> _VectorFile:
         """Detect the format from the first line."""
-        line = stream.readline(MAX_RECORD_BYTES + 1).removeprefix(codecs.BOM_UTF8)
-        _check_line_length(line, path, 1)
+        line = _read_line(stream, path).removeprefix(codecs.BOM_UTF8)
         if not line.strip():
             raise UserError(f"{path} {'starts with an empty line' if line else 'is empty'}: expected word vectors")
         if header := _HEADER.fullmatch(line):
             count, size = int(header[1]), int(header[2])
             if not 1 <= size <= MAX_RECORD_BYTES // 4:
-                raise UserError(
-                    f"{path}, line 1 declares vectors of size {size:,}: expected 1 to {MAX_RECORD_BYTES // 4:,}"
-                )
+                raise _damaged(path, "line 1", f"expected a size from 1 to {MAX_RECORD_BYTES // 4:,}, found {size:,}")
             return cls(stream, path, size, count, b"", _is_binary(stream.peek(DETECTION_BYTES)[:DETECTION_BYTES], size))
         size = _count_trailing_numbers(line)
         if not size:
@@ -171,85 +162,68 @@ class _VectorFile:
             raise _invalid_value(path, "line 1", len(spaced_word), spaced_word[-1].decode(errors="replace"))
         return cls(stream, path, size, None, line, False)
 
-    def records(self) -> Iterator[VectorRecord]:
-        return self._binary_records() if self.binary else self._text_records()
-
-    def parse(self, record: VectorRecord) -> NDArray[np.float32]:
-        if self.binary:
-            fields, row = None, np.frombuffer(record.values, "<f4").astype(np.float32)
-        else:
-            fields = record.values.split(b" ")
-            with np.errstate(over="ignore"):  # values out of range become infinite and are rejected below
-                row = np.array(_parse_floats(fields)).astype(np.float32)
+    def parse(self, values: bytes, location: str) -> NDArray[np.float32]:
+        fields = [] if self.binary else values.split(b" ")
+        with np.errstate(over="ignore"):  # values out of range become infinite and are rejected below
+            row = np.frombuffer(values, "<f4") if self.binary else np.array(_parse_floats(fields))
+            row = row.astype(np.float32)
         invalid = np.flatnonzero(~np.isfinite(row))
         if len(invalid):
             value = fields[invalid[0]].decode(errors="replace") if fields else row[invalid[0]]
-            raise _invalid_value(self.path, record.location, invalid[0] + 1, str(value))
+            raise _invalid_value(self.path, location, invalid[0] + 1, str(value))
         return row
 
-    def _text_records(self) -> Iterator[VectorRecord]:
+    def text_records(self) -> Records:
         seen = 0
-        lines = chain([self.first_line], iter(partial(self.stream.readline, MAX_RECORD_BYTES + 1), b""))
-        for number, raw in enumerate(lines, 1):
-            _check_line_length(raw, self.path, number)
-            line = raw.rstrip(b" \r\n")
+        lines = chain([self.first_line], iter(partial(_read_line, self.stream, self.path), b""))
+        for number, line in enumerate(lines, 1):
+            line = line.rstrip(b" \r\n")
             if not line:  # the header, or an empty line at the end
                 continue
-            extra_spaces = line.count(b" ") - self.size
-            # Everything before the values is the word, which may contain spaces; but a number there is a value.
-            end = len(line.rsplit(b" ", self.size)[0]) if extra_spaces > 0 else line.find(b" ")
-            if extra_spaces < 0 or (extra_spaces > 0 and _NUMBER.fullmatch(line[:end].rpartition(b" ")[2])):
-                excess = max(_count_trailing_numbers(line), self.size + 1)
-                raise UserError(
-                    f"{self.path}, line {number:,}: expected {self.size:,} values, found "
-                    f"{excess if extra_spaces > 0 else line.count(b' '):,}: the file is damaged, download it again"
-                )
+            found = line.count(b" ")
+            word_end = len(line.rsplit(b" ", self.size)[0])  # the word may contain spaces, but a number is a value
+            if found > self.size and _NUMBER.fullmatch(line[:word_end].rpartition(b" ")[2]):
+                found = max(_count_trailing_numbers(line), self.size + 1)
+            elif found >= self.size:
+                found = self.size
+            if found != self.size:
+                raise _damaged(self.path, f"line {number:,}", f"expected {self.size:,} values, found {found:,}")
             seen += 1
-            self._check_excess(seen)
-            yield VectorRecord(f"line {number:,}", line[:end], line[end + 1 :])
-        if self.count is not None and seen < self.count:
-            raise UserError(
-                f"{self.path} has {seen:,} vectors, but line 1 declares {self.count:,}: the file is truncated, "
-                "download it again"
-            )
+            yield f"line {number:,}", line[:word_end], line[word_end + 1 :]
+        if self.count not in (None, seen):
+            raise _damaged(self.path, "line 1", f"the header declares {self.count:,} vectors, found {seen:,}")
 
-    def _binary_records(self) -> Iterator[VectorRecord]:
+    def binary_records(self) -> Records:
         count, size, buffer, start = self.count or 0, 4 * self.size, b"", 0
         for number in range(1, count + 1):
+            location = f"vector {number:,} of {count:,}"
             while (space := buffer.find(b" ", start)) < 0 or len(buffer) <= space + size:
                 if space < 0 and len(buffer) - start > MAX_RECORD_BYTES:
-                    raise UserError(f"{self.path}, vector {number:,} has a word longer than 1 MiB: the file is damaged")
+                    raise _damaged(self.path, location, "the word is longer than 1 MiB")
                 more = self.stream.read(READ_BYTES)
                 if not more:
-                    raise UserError(
-                        f"{self.path} ends within vector {number:,} of the {count:,} that line 1 declares: the file is "
-                        "truncated, download it again"
-                    )
+                    raise _damaged(self.path, location, "the file ends too early")
                 buffer, start = buffer[start:] + more, 0
             values = buffer[space + 1 : space + 1 + size]
-            yield VectorRecord(f"vector {number:,}", buffer[start:space].lstrip(b"\n"), values)
+            yield location, buffer[start:space].lstrip(b"\n"), values
             start = space + 1 + size
         if (buffer[start:] + self.stream.read(2)).strip(b"\n"):
-            self._check_excess(count + 1)
+            raise _damaged(self.path, "line 1", f"the header declares {count:,} vectors, found more")
 
-    def _check_excess(self, seen: int) -> None:
-        if self.count is not None and seen > self.count:
-            raise UserError(
-                f"{self.path} has more vectors than line 1 declares ({self.count:,}): correct line 1 or download the "
-                "file again"
-            )
+
+def _damaged(path: Path, location: str, problem: str) -> UserError:
+    return UserError(f"{path}, {location}: {problem}: the file is damaged, download it again")
 
 
 def _invalid_value(path: Path, location: str, position: int, value: str) -> UserError:
-    return UserError(
-        f"{path}, {location}: value {position:,} is {value[:40]!r}, expected a finite float32 number: the file is "
-        "damaged, download it again"
-    )
+    return _damaged(path, location, f"value {position:,} is {value[:40]!r}, expected a finite float32 number")
 
 
-def _check_line_length(line: bytes, path: Path, number: int) -> None:
+def _read_line(stream: io.BufferedReader, path: Path) -> bytes:
+    line = stream.readline(MAX_RECORD_BYTES + 1)
     if len(line) > MAX_RECORD_BYTES:
-        raise UserError(f"{path}, line {number:,} is longer than 1 MiB: expected a word and its values")
+        raise UserError(f"{path} has a line longer than 1 MiB: expected a word and its values")
+    return line
 
 
 def _is_binary(sample: bytes, size: int) -> bool:
