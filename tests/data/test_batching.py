@@ -62,7 +62,7 @@ def test_a_batch_is_framed_and_padded(store_of: StoreOf) -> None:
     assert batch.to("cpu").source.tolist() == batch.source.tolist()
 
 
-def test_the_framing_is_the_tokenizers(store_of: StoreOf) -> None:
+def test_special_tokens_come_from_the_framing(store_of: StoreOf) -> None:
     batches = Batches(
         store_of([[5], [6, 7]], [[8], [9]]),
         100,
@@ -84,7 +84,9 @@ def test_monolingual_text_is_source_and_target(store_of: StoreOf) -> None:
 
 @given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 2**70), st.booleans())
 @LAW
-def test_every_pair_once_an_epoch_within_the_budget(store_of, lengths, tokens, window, seed, shuffle) -> None:
+def test_an_epoch_contains_every_pair_once_within_the_token_budget(
+    store_of, lengths, tokens, window, seed, shuffle
+) -> None:
     batches = Batches(of_lengths(store_of, lengths), tokens, seed, window, shuffle)
     seen = []
     for batch in batches.iterate_epoch(0):
@@ -101,7 +103,7 @@ def test_every_pair_once_an_epoch_within_the_budget(store_of, lengths, tokens, w
 
 @given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 30))
 @LAW
-def test_resuming_gives_exactly_the_rest(store_of, lengths, tokens, window, stop) -> None:
+def test_resuming_yields_exactly_the_remaining_batches(store_of, lengths, tokens, window, stop) -> None:
     store = of_lengths(store_of, lengths)
     whole = list(islice(Batches(store, tokens, 1, window).iterate_from(), stop + 30))
     here = whole[stop - 1][1] if stop else DataPosition()
@@ -120,7 +122,7 @@ def test_positions_count_batches_then_windows_then_epochs(store_of: StoreOf) -> 
     assert positions == [DataPosition(0, 0, 1), DataPosition(0, 1, 0), DataPosition(1, 0, 0), DataPosition(1, 0, 1)]
 
 
-def test_the_order_follows_from_seed_and_epoch(store_of: StoreOf) -> None:
+def test_the_order_depends_only_on_seed_and_epoch(store_of: StoreOf) -> None:
     store = many(store_of)
     first = Batches(store, 50, seed=1, window=100)
     assert numbers(first, 0) == numbers(Batches(store, 50, seed=1, window=100), 0)
@@ -129,7 +131,7 @@ def test_the_order_follows_from_seed_and_epoch(store_of: StoreOf) -> None:
     assert numbers(first, 1) == numbers(Batches(store, 50, seed=1, window=100), 1)
 
 
-def test_a_window_of_one_pair_walks_the_order_itself(store_of: StoreOf) -> None:
+def test_a_window_of_one_pair_keeps_the_order_of_the_epoch(store_of: StoreOf) -> None:
     batches = Batches(many(store_of), 50, seed=7, window=1)
     assert [index for [index] in numbers(batches, 3)] == EpochOrder([500], seed=7).pair_indices(3, 0, 500).tolist()
 
@@ -143,7 +145,7 @@ def test_batches_of_a_window_are_shuffled(store_of: StoreOf) -> None:
     assert widths != sorted(widths)
 
 
-def test_equal_pairs_change_their_company_between_epochs(store_of: StoreOf) -> None:
+def test_pairs_of_equal_length_are_batched_differently_in_each_epoch(store_of: StoreOf) -> None:
     batches = Batches(of_lengths(store_of, [(1, 1)] * 60), max_tokens=12, seed=0)
     company = [{frozenset(batch) for batch in numbers(batches, epoch)} for epoch in (0, 1)]
     assert len(company[0] & company[1]) < 3
@@ -157,7 +159,7 @@ def test_sorting_keeps_padding_low(store_of: StoreOf) -> None:
     assert np.mean(padding) < 0.05
 
 
-def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> None:
+def test_noise_depends_on_the_epoch_and_is_reproducible(store_of: StoreOf) -> None:
     def drop(store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         ids = store.source(index)
         return BatchRow(ids[random.random(len(ids)) < 0.5], ids, sentence_label=index)
@@ -179,7 +181,7 @@ def test_noise_is_fresh_each_epoch_and_the_same_each_time(store_of: StoreOf) -> 
     assert copies.build_batch(np.array([0]), 2).source.tolist() != copies.build_batch(np.array([0]), 0).source.tolist()
 
 
-def test_answers_that_are_aligned_are_counted_where_they_are_asked(store_of: StoreOf) -> None:
+def test_source_labels_have_positions_and_are_counted(store_of: StoreOf) -> None:
     def answers(store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         ids = store.source(index)
         return BatchRow(ids, np.where(ids % 2, ids, 0), token_type_ids=ids % 3)
@@ -196,7 +198,7 @@ def test_answers_that_are_aligned_are_counted_where_they_are_asked(store_of: Sto
     assert batch.token_type_ids.tolist() == [[2, 0, 1], [0, 0, 0]]
 
 
-def test_a_pair_beyond_the_budget_is_told_at_once(store_of: StoreOf) -> None:
+def test_a_pair_longer_than_the_token_budget_is_rejected(store_of: StoreOf) -> None:
     with pytest.raises(UserError, match="has 12 tokens with BOS and EOS, but a batch has at most 11: raise"):
         Batches(of_lengths(store_of, [(3, 11)]), max_tokens=11, seed=0)
     with pytest.raises(UserError, match="must be at least 1"):
@@ -204,13 +206,13 @@ def test_a_pair_beyond_the_budget_is_told_at_once(store_of: StoreOf) -> None:
 
 
 @pytest.mark.parametrize("position", [DataPosition(0, 1, 0), DataPosition(0, 0, 5)])
-def test_a_position_of_other_data_is_refused(store_of: StoreOf, position: DataPosition) -> None:
+def test_a_position_of_other_data_is_rejected(store_of: StoreOf, position: DataPosition) -> None:
     batches = Batches(of_lengths(store_of, [(1, 1)] * 6), max_tokens=6, seed=0)
     with pytest.raises(UserError, match="the data has no DataPosition"):
         next(batches.iterate_from(position))
 
 
-def test_prefetched_batches_carry_the_position_of_the_one_in_use(store_of: StoreOf) -> None:
+def test_prefetched_batches_have_the_position_of_the_current_batch(store_of: StoreOf) -> None:
     store = many(store_of)
     plain = [after for _, after in islice(Batches(store, 50, 3).iterate_from(), 20)]
     ahead = prefetch(Batches(store, 50, 3).iterate_from())
@@ -219,7 +221,7 @@ def test_prefetched_batches_carry_the_position_of_the_one_in_use(store_of: Store
 
 
 @given(st.lists(st.integers(0, 30)), st.integers(1, 50))
-def test_sorted_batches_hold_every_sentence_once(lengths: list[int], tokens: int) -> None:
+def test_batches_by_length_contain_every_sentence_once(lengths: list[int], tokens: int) -> None:
     batches = batch_by_length(lengths, tokens)
     assert sorted(np.concatenate([[], *batches]).tolist()) == list(range(len(lengths)))
     for batch in batches:

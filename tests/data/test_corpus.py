@@ -37,14 +37,14 @@ def message(*corpora: Corpus) -> str:
     return str(caught.value)
 
 
-def test_parallel_files_are_read_in_pairs_with_their_place(write) -> None:
+def test_parallel_files_are_read_as_pairs_with_line_numbers(write) -> None:
     source, target = write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei")
     first, second = read_pairs([Corpus(source, target)])
     assert first == SentencePair("one", "eins", str(source), 1)
     assert second == SentencePair("two", "zwei", str(source), 2)
 
 
-def test_several_corpora_follow_one_another_and_keep_their_names(write) -> None:
+def test_corpora_are_read_in_order_with_their_names(write) -> None:
     first = Corpus(write("a.en", "one\n"), write("a.de", "eins\n"))
     second = Corpus(write("b.tsv", "two\tzwei\n"))
     assert [(pair.source, Path(pair.corpus).name, pair.line) for pair in read_pairs([first, second])] == [
@@ -64,7 +64,7 @@ def test_windows_line_ends_and_byte_order_mark_are_dropped(write) -> None:
 
 
 @pytest.mark.parametrize("name", ["a.en.gz", "a.en"])
-def test_gzip_is_known_by_its_content(write, name: str) -> None:
+def test_gzip_is_detected_from_the_content(write, name: str) -> None:
     corpus = Corpus(write(name, gzip.compress(b"one\ntwo\n") + gzip.compress(b"three\n")), write("a.de", "1\n2\n3\n"))
     assert texts(corpus) == [("one", "1"), ("two", "2"), ("three", "3")]
 
@@ -89,7 +89,7 @@ def test_keys_of_json_lines_plain_and_gzipped(write) -> None:
     assert texts(Corpus(path, source_column="en", target_column="de")) == [("one", "eins")]
 
 
-def test_the_format_can_be_named_against_the_suffix(write) -> None:
+def test_a_declared_format_overrides_the_suffix(write) -> None:
     assert texts(Corpus(write("a.txt", "one\teins\n"), format="tsv")) == [("one", "eins")]
     both = Corpus(write("a.tsv", "one\tone\n"), write("b.tsv", "eins\n"), format="text")
     assert texts(both) == [("one\tone", "eins")]
@@ -125,7 +125,7 @@ def test_large_counts_are_written_with_commas(write) -> None:
     assert "a.de has 1,001 lines:" in said
 
 
-def test_missing_file_names_the_nearest(write, tmp_path: Path) -> None:
+def test_a_missing_file_suggests_a_similar_name(write, tmp_path: Path) -> None:
     target = write("train.de", "x\n")
     assert "train.dee does not exist: did you mean train.de?" in message(Corpus(tmp_path / "train.dee", target))
     assert message(Corpus(tmp_path / "zzz", target)).endswith("zzz does not exist")
@@ -145,7 +145,7 @@ def test_unreadable_files(write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert "a.de cannot be read: you have no read permission" in message(Corpus(whole, whole))
 
 
-def test_text_that_is_not_utf8_is_named_by_line(write) -> None:
+def test_invalid_utf8_is_reported_with_its_line(write) -> None:
     said = message(Corpus(write("a.en", b"good\ngr\xfcn\n"), write("a.de", "x\ny\n")))
     assert "a.en, line 2 is not UTF-8 (byte 3 of the line)" in said
 
@@ -157,7 +157,7 @@ def test_broken_gzip(write) -> None:
         assert "a.gz is broken gzip" in message(Corpus(write("a.gz", broken), target))
 
 
-def test_a_line_without_end_is_refused(write, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_overlong_line_is_rejected(write, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text_files, "MAX_LINE_BYTES", 8)
     path = write("a.en", "1234567\n12345678\n")
     assert "a.en, line 2 is longer than" in message(Corpus(path, path))
@@ -193,7 +193,7 @@ def test_broken_json_lines(write, line: str, expected: str) -> None:
     assert f"a.jsonl, {expected}" in message(Corpus(path))
 
 
-def test_sides_that_do_not_fit_the_format(write) -> None:
+def test_files_that_do_not_fit_the_format_are_rejected(write) -> None:
     path = write("a.tsv", "a\tb\n")
     assert "contains both sides" in message(Corpus(path, path))
     assert "name the target file, too" in message(Corpus(write("a.en", "a\n")))
@@ -214,7 +214,7 @@ def test_sides_that_do_not_fit_the_format(write) -> None:
         ),
     ],
 )
-def test_what_json_lines_hold(record: dict, keys: tuple, holds: str, tmp_path: Path) -> None:
+def test_data_formats_of_json_lines(record: dict, keys: tuple, holds: str, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
     assert detect_data_format(Corpus(path, None, "", *keys)) == DATA_FORMATS[holds]
@@ -237,14 +237,14 @@ def test_what_json_lines_hold(record: dict, keys: tuple, holds: str, tmp_path: P
         ('{"text": "a"}', "neither 'turns' nor 'messages'"),
     ],
 )
-def test_broken_dialogues_are_named(line: str, message: str, tmp_path: Path) -> None:
+def test_invalid_dialogues_are_rejected(line: str, message: str, tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
     with pytest.raises(UserError, match=message):
         list(read_dialogues([Corpus(path)]))
 
 
-def test_a_system_message_begins_the_first_turn(tmp_path: Path) -> None:
+def test_a_system_message_is_prepended_to_the_first_turn(tmp_path: Path) -> None:
     path = tmp_path / "data.jsonl"
     messages = [("system", "Be brief."), ("user", "Who?"), ("assistant", "I."), ("user", "And?")]
     record = {"messages": [{"role": role, "content": content} for role, content in messages]}

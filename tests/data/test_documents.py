@@ -68,7 +68,9 @@ def test_units_are_held_out_as_a_whole(tmp_path: Path) -> None:
         assert [pair.line - part[0].line for pair in part] == list(range(HOLDOUT_UNIT_LINES))
 
 
-def test_the_next_sentence_is_of_the_same_document(corpora: list[Corpus], tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_the_next_sentence_comes_from_the_same_document(
+    corpora: list[Corpus], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
     store = store_of(corpora, tokenizer, tmp_path, "documents")
     objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "rate": 0.0})
     assert type(objective).data_format_for({"next_sentence": True}) == "documents"
@@ -120,7 +122,7 @@ def targets(objective: Objective, store: TokenStore) -> list[list[int]]:
     return [row.target.tolist() for row in rows]
 
 
-def test_a_line_that_is_cut_starts_and_ends_once(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_split_line_has_one_bos_and_one_eos(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a1 a2 a3 b1 c1\nc2\n", encoding="utf-8")
     store = store_of([Corpus(tmp_path / "text")], tokenizer, tmp_path, "text", longest=2)
     line = tokenizer.encode("a1 a2 a3 b1 c1")

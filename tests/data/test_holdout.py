@@ -16,7 +16,7 @@ def corpus(sources: list[str]) -> list[SentencePair]:
 
 
 @given(st.lists(st.sampled_from("abcdefghijklmnop"), min_size=2), st.integers(1, 20))
-def test_train_and_valid_part_the_corpus_and_share_no_source(sources: list[str], size: int) -> None:
+def test_train_and_valid_are_disjoint_by_source(sources: list[str], size: int) -> None:
     pairs = corpus(sources)
     held = choose_holdout(pairs, size)
     train, valid = list(held.training_pairs(pairs)), list(held.validation_pairs(pairs))
@@ -27,14 +27,14 @@ def test_train_and_valid_part_the_corpus_and_share_no_source(sources: list[str],
     assert bool(valid) == (len(set(sources)) > 1)
 
 
-def test_the_choice_depends_on_the_text_but_not_on_its_order() -> None:
+def test_the_split_depends_on_the_text_but_not_on_its_order() -> None:
     pairs = corpus([f"sentence {number}" for number in range(1000)])
     first, again = choose_holdout(pairs), choose_holdout(pairs[::-1])
     assert first == again
     assert len(list(first.validation_pairs(pairs))) == 50
 
 
-def test_distinct_sources_give_exactly_the_size_asked_for() -> None:
+def test_distinct_sources_give_exactly_the_requested_size() -> None:
     pairs = corpus([f"sentence {number}" for number in range(300)])
     assert len(list(choose_holdout(pairs, 123).validation_pairs(pairs))) == 123
     assert len(list(choose_holdout(pairs, 10_000).validation_pairs(pairs))) == 299
@@ -55,7 +55,7 @@ def test_the_size_grows_with_the_corpus(total: int, size: int) -> None:
 
 
 @given(st.lists(st.integers(0, 60), max_size=200), st.integers(1, 30), st.integers(1, 40))
-def test_choosing_in_bounded_memory_is_choosing_from_all(numbers: list[int], size: int, waiting: int) -> None:
+def test_bounded_memory_does_not_change_the_split(numbers: list[int], size: int, waiting: int) -> None:
     hashes = np.array(numbers, np.uint64)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(holdout, "MAX_BUFFERED_HASHES", waiting)

@@ -73,7 +73,7 @@ def near(observed: float, probability: float, draws: int) -> bool:
 
 @pytest.mark.parametrize("name", NOISES)
 @pytest.mark.parametrize("length", [0, 1, 2, 50])
-def test_noise_follows_from_the_generator_and_leaves_the_row_alone(name: str, length: int) -> None:
+def test_noise_is_reproducible_and_does_not_modify_the_row(name: str, length: int) -> None:
     ids = row(length)
     ids.flags.writeable = False  # as the rows of a store are
     before = ids.tolist()
@@ -97,7 +97,7 @@ def test_an_empty_row_stays_empty(name: str) -> None:
 
 
 @given(rows, seeds, rates)
-def test_answers_stand_where_they_are_asked_for_and_the_rest_is_untouched(ids: NDArray, seed: int, rate: float) -> None:
+def test_labels_are_at_selected_tokens_and_the_rest_is_unchanged(ids: NDArray, seed: int, rate: float) -> None:
     noised, answers = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST, rate=rate)(ids, generator(seed))
     asked = answers != PAD
     assert asked.any() == bool(len(ids))
@@ -107,7 +107,7 @@ def test_answers_stand_where_they_are_asked_for_and_the_rest_is_untouched(ids: N
     assert set(noised[noised != ids].tolist()) <= {MASK, *range(FIRST, SIZE)}
 
 
-def test_of_the_chosen_words_80_percent_are_masked_10_random_10_kept() -> None:
+def test_selected_tokens_are_80_percent_masked_10_random_10_kept() -> None:
     mask_words = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST)
     random, tokens, asked, masked, kept, replaced = generator(), 0, 0, 0, 0, []
     for seed in range(4000):
@@ -129,14 +129,14 @@ def test_of_the_chosen_words_80_percent_are_masked_10_random_10_kept() -> None:
     assert abs(np.mean(replaced) - (FIRST + SIZE - 1) / 2) < 5 * SIZE / math.sqrt(12 * len(replaced))
 
 
-def test_every_place_is_asked_for_equally_often() -> None:
+def test_every_position_is_selected_equally_often() -> None:
     mask_words, random = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST, rate=0.25), generator()
     counts = sum((mask_words(row(10), random)[1] != PAD).astype(int) for _ in range(4000))
     assert all(near(count / 4000, 0.25, 4000) for count in counts)
 
 
 @given(rows, seeds, rates)
-def test_whole_words_are_chosen_or_left_together(ids: NDArray, seed: int, rate: float) -> None:
+def test_whole_word_masking_selects_all_tokens_of_a_word(ids: NDArray, seed: int, rate: float) -> None:
     begins = np.arange(SIZE) % 3 == 0
     answers = MaskedLanguageModeling(vocab_size=SIZE, first_token=FIRST, rate=rate, starts_word=begins)(
         ids, generator(seed)
@@ -161,7 +161,7 @@ def test_extreme_shares_mask_all_or_keep_all() -> None:
     assert kept.tolist() == answers.tolist() == ids.tolist()
 
 
-def test_another_symbol_may_say_that_nothing_is_asked() -> None:
+def test_the_pad_id_is_configurable() -> None:
     noised, answers = MaskedLanguageModeling(
         vocab_size=SIZE, first_token=FIRST, mask=7, pad=1, keep_share=0, random_share=0
     )(row(40), generator())
@@ -196,7 +196,9 @@ def test_source_and_target_interleave_back_to_the_row(
 
 
 @given(st.integers(2, 200), seeds, rates, spans)
-def test_noise_and_spans_are_as_many_as_in_the_paper(length: int, seed: int, rate: float, mean_span: float) -> None:
+def test_numbers_of_noise_tokens_and_spans_match_the_paper(
+    length: int, seed: int, rate: float, mean_span: float
+) -> None:
     source, target = SpanCorruption(SENTINELS, rate, mean_span)(row(length), generator(seed))
     noise = min(max(round(length * rate), 1), length - 1)
     spans = min(max(round(noise / mean_span), 1), noise, length - noise)
@@ -206,7 +208,7 @@ def test_noise_and_spans_are_as_many_as_in_the_paper(length: int, seed: int, rat
     assert not (corrupted[1:] & corrupted[:-1]).any()
 
 
-def test_a_span_of_a_sentence_may_stand_anywhere() -> None:
+def test_a_span_may_be_at_any_position() -> None:
     """One span of 1 of 7 tokens has 7 places, each equally likely."""
     corrupt, random = SpanCorruption(SENTINELS), generator()
     places = Counter(int(np.argmax(corrupt(row(7), random)[0] == SENTINELS[0])) for _ in range(7000))
@@ -236,7 +238,7 @@ def test_every_segmentation_is_equally_likely() -> None:
     assert all(near(count / 9000, 1 / 30, 9000) for count in counts.values())
 
 
-def test_without_more_sentinels_the_rest_is_left_as_it_is() -> None:
+def test_without_more_sentinels_the_remaining_spans_are_kept() -> None:
     ids = row(100)
     whole, _ = SpanCorruption(SENTINELS, 0.3, 3)(ids, generator(3))
     source, target = SpanCorruption(SENTINELS[:4], 0.3, 3)(ids, generator(3))
@@ -247,7 +249,7 @@ def test_without_more_sentinels_the_rest_is_left_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("length", [0, 1])
-def test_a_row_too_short_to_lose_anything_is_kept(length: int) -> None:
+def test_a_row_of_one_token_is_kept(length: int) -> None:
     source, target = SpanCorruption(SENTINELS)(row(length), generator())
     assert source.tolist() == row(length).tolist()
     assert target.tolist() == [SENTINELS[0]]
@@ -265,7 +267,7 @@ def test_sentinels_may_be_larger_than_the_ids_of_a_row() -> None:
 
 
 @given(rows, seeds, rates, spans)
-def test_infilling_without_its_masks_is_a_part_of_the_row(
+def test_infilling_without_masks_is_a_subsequence_of_the_row(
     ids: NDArray, seed: int, rate: float, mean_span: float
 ) -> None:
     kept = [token for token in TextInfilling(rate, mean_span)(ids, generator(seed)).tolist() if token != MASK]
@@ -288,7 +290,7 @@ def test_infilled_spans_have_poisson_lengths() -> None:
 
 
 @pytest.mark.parametrize("mean", [1.0, 3.0, 10.0])
-def test_infilling_makes_about_as_many_masks_as_the_mean_asks_for(mean: float) -> None:
+def test_the_number_of_masks_matches_the_mean_span_length(mean: float) -> None:
     noised = TextInfilling(0.3, mean)(np.full(100_000, FIRST), generator())
     expected = 30_000 / mean
     assert abs((noised == MASK).sum() - expected) < 5 * math.sqrt(expected / mean) + 2
@@ -296,7 +298,7 @@ def test_infilling_makes_about_as_many_masks_as_the_mean_asks_for(mean: float) -
 
 @pytest.mark.parametrize("make", [TokenDeletion, TokenMasking, TextInfilling])
 @pytest.mark.parametrize("rate", [0.1, 0.35])
-def test_short_rows_lose_the_share_that_was_asked_for(make: Callable, rate: float) -> None:
+def test_short_rows_lose_the_expected_share(make: Callable, rate: float) -> None:
     noise, random, kept = make(rate), generator(), 0
     for _ in range(6000):
         noised = noise(row(7), random)
@@ -305,7 +307,7 @@ def test_short_rows_lose_the_share_that_was_asked_for(make: Callable, rate: floa
 
 
 @given(rows, seeds, rates)
-def test_deletion_leaves_a_part_of_the_row_and_never_nothing(ids: NDArray, seed: int, rate: float) -> None:
+def test_deletion_keeps_a_non_empty_subsequence(ids: NDArray, seed: int, rate: float) -> None:
     kept = TokenDeletion(rate)(ids, generator(seed))
     assert is_subsequence(kept.tolist(), ids.tolist())
     lost = len(ids) - len(kept)
@@ -314,7 +316,7 @@ def test_deletion_leaves_a_part_of_the_row_and_never_nothing(ids: NDArray, seed:
 
 
 @given(rows, seeds, rates)
-def test_masked_tokens_keep_the_places_of_the_others(ids: NDArray, seed: int, rate: float) -> None:
+def test_masking_keeps_the_positions_of_other_tokens(ids: NDArray, seed: int, rate: float) -> None:
     noised = TokenMasking(rate)(ids, generator(seed))
     hidden = noised == MASK
     assert (noised[~hidden] == ids[~hidden]).all()
@@ -339,7 +341,7 @@ def test_permutation_keeps_the_sentences(parts: list[list[int]], ends: list[int]
     assert Counter(sentences(noised, (20, 21))) == Counter(sentences(ids, (20, 21)))
 
 
-def test_all_orders_of_sentences_are_equally_likely_and_an_open_one_is_moved_too() -> None:
+def test_all_sentence_orders_are_equally_likely() -> None:
     ids, random = np.array([1, 20, 2, 21, 3]), generator()
     permute = SentencePermutation((20, 21))
     counts = Counter(tuple(permute(ids, random).tolist()) for _ in range(6000))
@@ -380,7 +382,7 @@ def test_shuffling_reaches_the_distance_in_both_directions() -> None:
 
 
 @given(rows, seeds)
-def test_a_chain_is_its_steps_one_after_the_other(ids: NDArray, seed: int) -> None:
+def test_a_chain_applies_its_steps_in_order(ids: NDArray, seed: int) -> None:
     steps = (LocalShuffle(2), TokenDeletion(0.2), TextInfilling(0.3))
     random = generator(seed)
     expected = ids
@@ -407,6 +409,6 @@ def test_a_chain_is_its_steps_one_after_the_other(ids: NDArray, seed: int) -> No
         ),
     ],
 )
-def test_impossible_settings_are_refused(make: Callable, said: str) -> None:
+def test_invalid_settings_are_rejected(make: Callable, said: str) -> None:
     with pytest.raises(UserError, match=said):
         make()

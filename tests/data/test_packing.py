@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from dragoman.data import IGNORE_INDEX, Batch, Batches, BatchRow, RowFormat, TokenStore
-from dragoman.data.batch_arrays import PACKED_ROW_MULTIPLE
+from dragoman.data.batch_arrays import PACKED_ROW_MULTIPLE, pad_rows
 from dragoman.parts.mixer import Layout
 
 StoreOf = Callable[..., TokenStore]
@@ -51,7 +51,7 @@ def shape(batch: Batch) -> dict[str, tuple[int, ...]]:
 
 @given(LENGTHS, st.integers(11, 300), st.integers(1, 70), st.integers(0, 2**70), st.booleans())
 @LAW
-def test_every_pair_once_an_epoch_in_one_shape(store_of, lengths, tokens, window, seed, shuffle) -> None:
+def test_an_epoch_contains_every_pair_once_in_one_shape(store_of, lengths, tokens, window, seed, shuffle) -> None:
     store = of_lengths(store_of, lengths)
     batches = packing(store, tokens, seed=seed, window=window, shuffle=shuffle)
     padded = Batches(store, 10**6, seed=0)
@@ -79,7 +79,7 @@ def test_every_pair_once_an_epoch_in_one_shape(store_of, lengths, tokens, window
     assert sorted(seen) == list(range(len(lengths)))
 
 
-def test_the_layout_of_a_packed_row_is_that_of_its_sequences(store_of: StoreOf) -> None:
+def test_the_layout_of_a_packed_row_restarts_at_each_sequence(store_of: StoreOf) -> None:
     batches = packing(many(store_of), tokens=500)
     batch = next(batches.iterate_epoch(0))
     assert batch.max_lengths is not None
@@ -99,7 +99,7 @@ def test_the_layout_of_a_packed_row_is_that_of_its_sequences(store_of: StoreOf) 
         assert int(lengths.max()) <= longest
 
 
-def test_batches_are_alike_full(store_of: StoreOf) -> None:
+def test_batches_are_about_equally_full(store_of: StoreOf) -> None:
     """Cut where equal shares end, two batches of a window differ by two sequences at most on the side that decides."""
     store = many(store_of, 5000)
     batches = packing(store, tokens=600)
@@ -110,12 +110,12 @@ def test_batches_are_alike_full(store_of: StoreOf) -> None:
         assert min(max(tokens) - min(tokens) for tokens in sides) <= 2 * 12
 
 
-def test_wide_rows_are_well_filled(store_of: StoreOf) -> None:
+def test_long_rows_have_little_padding(store_of: StoreOf) -> None:
     batches = packing(many(store_of, 8000), tokens=8192)
     assert np.mean([batch.padding_ratio for batch in batches.iterate_epoch(0)]) < 0.1
 
 
-def test_the_order_is_that_of_the_epoch_and_nothing_is_sorted(store_of: StoreOf) -> None:
+def test_packed_batches_keep_the_order_of_the_epoch(store_of: StoreOf) -> None:
     batches = packing(many(store_of), tokens=300, window=500)
     flat = [index for window in range(batches.windows) for batch in batches.plan_window(2, window) for index in batch]
     assert flat == batches.order.pair_indices(2, 0, 2000).tolist()
@@ -123,7 +123,7 @@ def test_the_order_is_that_of_the_epoch_and_nothing_is_sorted(store_of: StoreOf)
 
 @given(LENGTHS, st.integers(11, 60), st.integers(1, 70), st.integers(0, 20))
 @LAW
-def test_resuming_gives_exactly_the_rest(store_of, lengths, tokens, window, stop) -> None:
+def test_resuming_yields_exactly_the_remaining_batches(store_of, lengths, tokens, window, stop) -> None:
     store = of_lengths(store_of, lengths)
     whole = list(islice(packing(store, tokens, window=window).iterate_from(), stop + 20))
     here = whole[stop - 1][1] if stop else None
@@ -134,7 +134,7 @@ def test_resuming_gives_exactly_the_rest(store_of, lengths, tokens, window, stop
             assert torch.equal(batch.tensors()[name], tensor)
 
 
-def test_an_epoch_has_about_as_many_batches_as_is_said(store_of: StoreOf) -> None:
+def test_the_number_of_batches_per_epoch_is_estimated_well(store_of: StoreOf) -> None:
     batches = packing(many(store_of, 8000), tokens=4096)
     count = sum(len(batches.plan_window(0, window)) for window in range(batches.windows))
     assert batches.batches_per_epoch == pytest.approx(count, rel=0.1)
@@ -160,7 +160,7 @@ def longer(by: int) -> Callable[[TokenStore, int, np.random.Generator], BatchRow
     return make
 
 
-def test_rows_that_turn_out_longer_get_the_next_larger_shape(store_of: StoreOf) -> None:
+def test_longer_rows_get_the_next_larger_shape(store_of: StoreOf) -> None:
     store = many(store_of)
     batches = packing(store, 1024, rows=RowFormat(build_row=longer(2)))
     narrow = packing(store, 1024).packed_shape
@@ -180,7 +180,7 @@ def test_rows_that_turn_out_longer_get_the_next_larger_shape(store_of: StoreOf) 
         assert len(found) <= 4  # few shapes come up
 
 
-def test_a_sequence_longer_than_any_in_the_store_keeps_its_places(store_of: StoreOf) -> None:
+def test_a_sequence_longer_than_all_stored_ones_keeps_its_positions(store_of: StoreOf) -> None:
     batch = next(packing(many(store_of, 300), 512, rows=RowFormat(build_row=longer(9))).iterate_epoch(0))
     assert batch.max_lengths is not None
     for row, lengths, longest in (
@@ -198,7 +198,7 @@ def odd_ones(store: TokenStore, index: int, random: np.random.Generator) -> Batc
     return BatchRow(ids, np.where(ids % 2, ids, 0), token_type_ids=ids % 3)
 
 
-def test_answers_to_a_packed_source_point_to_their_places(store_of: StoreOf) -> None:
+def test_label_positions_of_a_packed_source(store_of: StoreOf) -> None:
     random = np.random.default_rng(0)
     store = store_of([random.integers(4, 200, random.integers(1, 30)).tolist() for _ in range(400)])
     rows = RowFormat(build_row=odd_ones, labels_source=True, packed_lengths=source_alone)
@@ -249,7 +249,7 @@ def test_rows_and_widths_are_multiples(store_of, lengths, rows, columns) -> None
             assert getattr(batch, name).tolist() == getattr(expected, name).tolist() + [1] * (len(batch.source) - count)
 
 
-def test_rows_without_a_pair_ask_nothing_and_have_no_label(store_of: StoreOf) -> None:
+def test_filling_rows_have_no_labels(store_of: StoreOf) -> None:
     def labelled(store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         return odd_ones(store, index, random)._replace(sentence_label=index)
 
@@ -275,7 +275,7 @@ def halved(flat: np.ndarray, lengths: np.ndarray, keys: np.ndarray) -> tuple[np.
 
 
 @pytest.mark.parametrize("packed", [True, False])
-def test_pairs_are_put_into_other_tokens_every_epoch_and_fit(store_of, packed: bool) -> None:
+def test_resegmented_pairs_differ_between_epochs_and_fit(store_of, packed: bool) -> None:
     store = many(store_of, 600)
     longest = max(int(store.source_lengths[i]) for i in range(600))
     settings: dict = {"rows": RowFormat(subword_samplers=(halved, None)), "packed": packed}
@@ -302,3 +302,23 @@ def test_pairs_are_put_into_other_tokens_every_epoch_and_fit(store_of, packed: b
             assert length - 1 <= longest
         seen.append(lengths)
     assert seen[0] != seen[1]
+
+
+def test_ids_are_padded_on_the_right() -> None:
+    ids, lengths = pad_rows([[5, 6, 7], [], [8]], pad=2)
+    assert ids.tolist() == [[5, 6, 7], [2, 2, 2], [8, 2, 2]]
+    assert lengths.tolist() == [3, 0, 1]
+    assert ids.dtype == lengths.dtype == torch.int64
+
+
+def test_empty_rows() -> None:
+    ids, lengths = pad_rows([[], []], pad=2)
+    assert ids.shape == (2, 0)
+    assert lengths.tolist() == [0, 0]
+
+
+def test_features_are_padded_with_zeros() -> None:
+    found, lengths = pad_rows([np.ones((2, 3), np.float32), np.full((1, 3), 2.0, np.float32)], pad=9)
+    assert found.tolist() == [[[1.0] * 3, [1.0] * 3], [[2.0] * 3, [0.0] * 3]]
+    assert lengths.tolist() == [2, 1]
+    assert found.dtype == torch.float32

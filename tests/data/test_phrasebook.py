@@ -296,7 +296,7 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         ),
     ],
 )
-def test_says_in_german_what_a_german_would_say(pair: AlignedPair, english: str, german: str) -> None:
+def test_german_translations(pair: AlignedPair, english: str, german: str) -> None:
     assert (pair.source, pair.target) == (english, german)
 
 
@@ -355,7 +355,7 @@ def test_alignments_point_at_words_and_leave_only_function_words_alone(sample: l
         assert {word for j, word in enumerate(target) if j not in aligned_target} == set()
 
 
-def test_lengths_are_a_broad_mix(sample: list[AlignedPair]) -> None:
+def test_lengths_are_varied(sample: list[AlignedPair]) -> None:
     lengths = Counter(len(split_words(pair.source)) for pair in sample)
     assert 9 <= sum(length * count for length, count in lengths.items()) / len(sample) <= 10.5
     assert min(lengths) == 3
@@ -444,7 +444,7 @@ def test_writes_parallel_files_and_alignments(tmp_path: Path) -> None:
         assert links == [pair.alignment for pair in pairs]
 
 
-def test_refuses_a_folder_that_is_in_use(tmp_path: Path) -> None:
+def test_an_existing_folder_is_rejected(tmp_path: Path) -> None:
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(UserError, match="already exists"):
         phrasebook.write(tmp_path)
@@ -454,7 +454,7 @@ def test_refuses_a_folder_that_is_in_use(tmp_path: Path) -> None:
         phrasebook.write(tmp_path / "mine" / "inside")
 
 
-def test_refuses_sizes_that_cannot_be() -> None:
+def test_impossible_sizes_are_rejected() -> None:
     with pytest.raises(UserError, match="train pairs must be at least 0, but it is -1"):
         phrasebook.splits(-1)
     with pytest.raises(UserError, match="ask for more training pairs or fewer"):

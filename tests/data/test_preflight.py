@@ -39,7 +39,7 @@ def test_quantiles_are_those_of_the_inverted_distribution(values: list[int]) -> 
     assert (lengths.total, lengths.max) == (sum(values), max(values))
 
 
-def test_empty_and_overlong_pairs_are_dropped_with_reason_and_place(tokenizer) -> None:
+def test_empty_and_overlong_pairs_are_dropped_with_reason_and_location(tokenizer) -> None:
     pairs = corpus(("a", "b"), ("", "b"), ("a", " \t"), ("abcde", "b"), ("a", "bcdef"), ("", ""), ("abcd", "bcde"))
     kept, report = inspect_encoded(encode_pairs(pairs, tokenizer), tokenizer, max_length=4)
     assert [encoded.pair.line for encoded in kept] == [1, 7]
@@ -53,13 +53,13 @@ def test_empty_and_overlong_pairs_are_dropped_with_reason_and_place(tokenizer) -
     assert "71 % of the training pairs were dropped" in report.warnings
 
 
-def test_only_the_first_places_are_kept(tokenizer) -> None:
+def test_only_the_first_locations_are_reported(tokenizer) -> None:
     report = inspect_pairs(corpus(("a", "b"), *[("", "x")] * 10), tokenizer)
     assert report.dropped["source empty"].pairs == 10
     assert report.dropped["source empty"].first == ["train:2", "train:3", "train:4"]
 
 
-def test_nothing_left_is_an_error_that_says_why(tokenizer) -> None:
+def test_no_usable_pairs_is_an_error(tokenizer) -> None:
     with pytest.raises(UserError, match=r"none of 2 pairs can be used to train on \(1 source empty, 1 target empty\)"):
         inspect_pairs(corpus(("", "b"), ("a", "")), tokenizer)
     with pytest.raises(UserError, match="there are none"):
@@ -90,7 +90,7 @@ def test_overlap_with_other_corpora(tokenizer) -> None:
     assert "50 % of the sources of test are also in train: scores will be too optimistic" in report.warnings
 
 
-def test_unknown_tokens_are_told(tokenizer) -> None:
+def test_unknown_tokens_are_reported(tokenizer) -> None:
     report = inspect_pairs(corpus(("ab~d", "efgh")), tokenizer)
     assert (report.source.unknown, report.target.unknown) == (0.25, 0)
     assert any(warning.startswith("25 % of the source tokens are unknown") for warning in report.warnings)
@@ -101,7 +101,7 @@ def test_a_clean_corpus_gives_no_warning(tokenizer) -> None:
     assert report.warnings == []
 
 
-def test_samples_show_what_the_model_will_see(tokenizer) -> None:
+def test_samples_show_the_segmentation(tokenizer) -> None:
     report = inspect_pairs(corpus(("", "x"), ("ab", "c"), *[("d", "e")] * 9), tokenizer)
     assert len(report.samples) == 3
     first = report.samples[0]

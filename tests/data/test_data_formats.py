@@ -13,7 +13,7 @@ def pair(source: str, target: str | None = None) -> SentencePair:
     return SentencePair(source, target, "corpus", 1)
 
 
-def test_a_long_line_is_cut_into_rows_of_its_own() -> None:
+def test_a_long_line_is_split_into_rows() -> None:
     [rows] = DATA_FORMATS["text"].encode(
         [pair("a b c d e f g"), pair("h")], Encoding(WORDS, WORDS, 3, ENCODER_ONLY_FRAMING)
     )
@@ -22,7 +22,7 @@ def test_a_long_line_is_cut_into_rows_of_its_own() -> None:
     assert all(row.target is None for row in rows)
 
 
-def test_a_tag_stands_at_the_first_piece_of_its_word() -> None:
+def test_a_tag_labels_the_first_token_of_its_word() -> None:
     pieces = learn_tokenizer(["lowest lower low"], "character", 300)
     assert [len(word) for word in encode_words([["low", "lower"]], pieces)[0]] == [3, 5]
     assert align_tags([[8, 9, 10], [11]], [20, 21], pad=0) == ([8, 9, 10, 11], [20, 0, 0, 21])
@@ -35,7 +35,7 @@ def test_a_tag_stands_at_the_first_piece_of_its_word() -> None:
     assert len(example.source) == len(example.target) == 8
 
 
-def test_a_dialogue_is_one_sequence_with_answers_to_the_replies() -> None:
+def test_a_dialogue_is_one_sequence_with_labels_for_the_replies() -> None:
     [[example]] = DATA_FORMATS["turns"].encode([pair("a b\tc\td")], Encoding(WORDS, WORDS, 99, DECODER_ONLY_FRAMING))
     a, b, c, d = WORDS.encode("a b c d")
     start, end, separator = 2, 3, 5

@@ -46,7 +46,7 @@ rows_of_a_corpus = st.lists(st.tuples(*[st.lists(st.integers(0, 70_000), min_siz
 
 @given(st.lists(rows_of_a_corpus, min_size=1, max_size=3).filter(any), st.integers(1, 7), st.randoms())
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_rows_come_back_whatever_the_shards_and_chunks(tmp_path_factory, corpora, chunk, random) -> None:
+def test_rows_do_not_depend_on_shards_and_chunks(tmp_path_factory, corpora, chunk, random) -> None:
     folder = tmp_path_factory.mktemp("data")
     written = write_shards(folder / "store", parts(corpora, chunk), [str(n) for n in range(len(corpora))])
     flat = [row for rows in corpora for row in rows]
@@ -67,7 +67,7 @@ def test_rows_come_back_whatever_the_shards_and_chunks(tmp_path_factory, corpora
         assert sharded.tolist() == single.tolist()
 
 
-def test_sums_over_all_pairs_follow_from_the_lengths_that_are_counted(tmp_path: Path) -> None:
+def test_length_counts_give_sums_over_all_pairs(tmp_path: Path) -> None:
     rows = [([1] * (1 + n % 3), [1] * (1 + n % 2)) for n in range(10)]
     source, target, pairs = write_shards(tmp_path / "store", parts([rows]), ["a"]).length_counts()
     assert sorted(zip(source.tolist(), target.tolist(), pairs.tolist())) == [
@@ -97,7 +97,7 @@ def test_opening_reads_no_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert (len(opened), opened.tokens) == (40, 40)
 
 
-def test_no_more_shards_are_open_than_a_few(tmp_path: Path) -> None:
+def test_few_shards_are_open_at_a_time(tmp_path: Path) -> None:
     opened = write_shards(tmp_path / "store", parts([[([n], [n]) for n in range(60)]]), ["a"])
     before = open_files()
     for _ in range(2):
@@ -111,7 +111,7 @@ def open_files() -> int:
 
 
 @pytest.mark.parametrize("hand", [2**20, 30])
-def test_what_is_loaded_reads_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hand: int) -> None:
+def test_preloaded_rows_are_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hand: int) -> None:
     monkeypatch.setattr(sides, "MAX_RESIDENT_BYTES", 0)
     monkeypatch.setattr(sides, "MAX_PRELOAD_BYTES", hand)
     rows = [([n] * (1 + n % 3), [n]) for n in range(30)]
@@ -129,7 +129,7 @@ def test_what_is_loaded_reads_the_same(tmp_path: Path, monkeypatch: pytest.Monke
     assert opened.target(3).tolist() == [3]
 
 
-def test_vectors_and_text_alone_are_sharded_too(tmp_path: Path) -> None:
+def test_features_and_monolingual_text_are_sharded(tmp_path: Path) -> None:
     signals = [np.full((1 + n % 2, 3), n, np.float32) for n in range(6)]
     made = [EncodedPair(SentencePair("x", "y", "c", 1), signal, [n]) for n, signal in enumerate(signals)]
     opened = write_shards(tmp_path / "signals", [(0, encode_columns(made, (0, 10)))], ["a"])
@@ -141,7 +141,7 @@ def test_vectors_and_text_alone_are_sharded_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["000001/source.tokens", "000000/target.lengths", "lengths.counts", "store.json"])
-def test_a_truncated_shard_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_truncated_shard_is_rejected(tmp_path: Path, name: str) -> None:
     folder = write_shards(tmp_path / "store", parts([[([n], [n]) for n in range(6)]]), ["a"]).folder
     os.truncate(folder / name, (folder / name).stat().st_size - 1)
     with pytest.raises(UserError, match="damaged or incomplete: train a new run"):
@@ -158,7 +158,7 @@ def test_a_truncated_shard_is_refused(tmp_path: Path, name: str) -> None:
         lambda about: {key: value for key, value in about.items() if key != "shards"},
     ],
 )
-def test_an_altered_index_is_refused(tmp_path: Path, change) -> None:
+def test_an_altered_index_is_rejected(tmp_path: Path, change) -> None:
     folder = write_shards(tmp_path / "store", parts([[([n], [n]) for n in range(6)]]), ["a"]).folder
     about = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps(change(about)))
@@ -166,7 +166,7 @@ def test_an_altered_index_is_refused(tmp_path: Path, change) -> None:
         TokenStore(folder)
 
 
-def test_an_interrupted_writing_leaves_nothing(tmp_path: Path) -> None:
+def test_interrupted_writing_leaves_nothing(tmp_path: Path) -> None:
     def interrupted() -> Iterator[tuple[int, EncodedColumns]]:
         yield from parts([[([n], [n]) for n in range(9)]])
         raise KeyboardInterrupt

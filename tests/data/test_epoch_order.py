@@ -25,12 +25,12 @@ def test_an_epoch_of_one_corpus_is_a_permutation_of_it(size: int) -> None:
 
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=4).filter(any), st.integers(0, 2**70), st.integers(0, 5))
-def test_corpora_that_are_drawn_whole_are_permuted_together(counts: list[int], seed: int, epoch: int) -> None:
+def test_completely_drawn_corpora_are_permuted_together(counts: list[int], seed: int, epoch: int) -> None:
     assert (np.sort(whole(EpochOrder(counts, seed), epoch)) == np.arange(sum(counts))).all()
 
 
 @pytest.mark.parametrize("counts", [[1000], [300_000], [200_000, 1000, 7]])
-def test_any_part_of_an_epoch_is_the_same_as_in_the_whole(counts: list[int]) -> None:
+def test_a_part_of_an_epoch_equals_the_part_of_the_whole(counts: list[int]) -> None:
     order, draws = EpochOrder(counts, 5), draws_per_corpus(counts, temperature=3.0)
     for made in (order, EpochOrder(counts, 5, draws=draws)):
         everything = whole(made, 2)
@@ -40,7 +40,7 @@ def test_any_part_of_an_epoch_is_the_same_as_in_the_whole(counts: list[int]) -> 
     assert order.pair_indices(0, len(order), len(order) + 5).tolist() == []
 
 
-def test_seed_epoch_and_corpus_each_give_another_order() -> None:
+def test_seed_epoch_and_corpus_change_the_order() -> None:
     orders = [whole(EpochOrder([500], 1)), whole(EpochOrder([500], 2)), whole(EpochOrder([500], 1), 1)]
     two = whole(EpochOrder([500, 500], 1))
     orders += [two[two < 500], two[two >= 500] - 500]
@@ -48,7 +48,7 @@ def test_seed_epoch_and_corpus_each_give_another_order() -> None:
     assert (whole(EpochOrder([500], 1)) == orders[0]).all()
 
 
-def test_without_shuffling_pairs_come_as_they_stand() -> None:
+def test_without_shuffling_pairs_keep_their_order() -> None:
     assert whole(EpochOrder([3, 0, 2], seed=1, shuffle=False), 4).tolist() == [0, 1, 2, 3, 4]
 
 
@@ -59,19 +59,19 @@ def chi_square(counts: np.ndarray, freedom: int) -> float:
 
 
 @pytest.mark.parametrize("size", [2, 3, 5, 16, 61])
-def test_every_pair_is_as_likely_at_every_place(size: int) -> None:
+def test_every_pair_is_equally_likely_at_every_position(size: int) -> None:
     seen = np.zeros((size, size))
     for seed in range(2000):
         seen[np.arange(size), whole(EpochOrder([size], seed))] += 1
     assert chi_square(seen, freedom=(size - 1) ** 2) < 4  # rows and columns add up to the same
 
 
-def test_all_permutations_of_three_are_as_likely() -> None:
+def test_all_permutations_of_three_are_equally_likely() -> None:
     found = [tuple(whole(EpochOrder([3], seed)).tolist()) for seed in range(3000)]
     assert chi_square(np.array([found.count(one) for one in permutations(range(3))]), 5) < 4
 
 
-def test_neighbours_in_an_epoch_have_nothing_to_do_with_each_other() -> None:
+def test_neighbors_in_an_epoch_are_uncorrelated() -> None:
     order = whole(EpochOrder([50_000], 1)).astype(float)
     other = whole(EpochOrder([50_000], 1), 1).astype(float)
     for left, right in ((order[:-1], order[1:]), (order, np.arange(50_000.0)), (order, other)):
@@ -88,7 +88,7 @@ def test_a_large_corpus_is_read_in_blocks_whose_pairs_are_scattered() -> None:
     assert near < 4 * MAX_BLOCK_PAIRS
 
 
-def test_a_place_in_a_billion_pairs_costs_no_more_than_in_a_thousand() -> None:
+def test_cost_does_not_depend_on_the_number_of_pairs() -> None:
     order = EpochOrder([10**9, 10**6], 1)
     pairs = order.pair_indices(3, 10**9 - 500, 10**9 + 500)
     assert len(np.unique(pairs)) == 1000
@@ -101,7 +101,7 @@ def test_a_place_in_a_billion_pairs_costs_no_more_than_in_a_thousand() -> None:
         lambda parts: sum(weight for _, weight in parts) > 0.01
     )
 )
-def test_weights_are_kept_exactly_and_all_pairs_of_a_corpus_are_seen_alike(parts: list[tuple[int, float]]) -> None:
+def test_weights_are_exact_and_pairs_of_a_corpus_are_seen_equally_often(parts: list[tuple[int, float]]) -> None:
     counts, weights = zip(*parts)
     draws = draws_per_corpus(counts, weights)
     assert sum(draws) == sum(counts)
@@ -118,7 +118,7 @@ def test_weights_are_kept_exactly_and_all_pairs_of_a_corpus_are_seen_alike(parts
         assert set(own.tolist()) <= {5 * drawn // count, 5 * drawn // count + 1}
 
 
-def test_the_temperature_makes_shares_of_the_sizes() -> None:
+def test_temperature_sampling() -> None:
     # 100^(1/2) : 10,000^(1/2) = 10 : 100, and 10,100 · 10/110 = 918.18
     assert draws_per_corpus([100, 10_000], temperature=2.0) == [918, 9182]
     assert draws_per_corpus([100, 10_000], temperature=1.0) == [100, 10_000]
@@ -126,7 +126,7 @@ def test_the_temperature_makes_shares_of_the_sizes() -> None:
     assert draws_per_corpus([100, 10_000]) == [100, 10_000]
 
 
-def test_an_empty_corpus_has_no_share() -> None:
+def test_an_empty_corpus_is_never_drawn() -> None:
     assert draws_per_corpus([0, 6, 6], weights=[5, 1, 2]) == [0, 4, 8]
     with pytest.raises(UserError, match="all corpora with a sampling weight above 0 are empty"):
         draws_per_corpus([0, 6], weights=[1, 0])

@@ -94,11 +94,11 @@ def test_words_may_have_spaces_in_them(file: Callable[[bytes], Path]) -> None:
     assert list(first.rows) == [". . .", ","]
 
 
-def test_a_first_word_that_is_a_number_is_no_header(file: Callable[[bytes], Path]) -> None:
+def test_a_first_word_that_is_a_number_is_not_a_header(file: Callable[[bytes], Path]) -> None:
     assert list(read_word_vectors(file(b"1 2 3\n7 8 9\n"), everything).rows) == ["1", "7"]
 
 
-def test_words_cut_in_the_middle_of_a_character_are_passed_over(file: Callable[[bytes], Path]) -> None:
+def test_words_with_truncated_characters_are_skipped(file: Callable[[bytes], Path]) -> None:
     cut = "Käse".encode()[:2]
     assert list(read_word_vectors(file(b"a 1 2\n" + cut + b" 3 4\nb 5 6\n"), everything).rows) == ["a", "b"]
     words = b"".join(word + b" " + struct.pack("<2f", 0.1, 0.2) for word in (b"a", cut, b"b"))
@@ -114,7 +114,7 @@ tables = st.integers(1, 4).flatmap(
 
 @given(tables, st.sampled_from([b"", b"\n"]), st.integers(1, 64))
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_binary_file_comes_back(
+def test_any_binary_file_is_read_back(
     file: Callable[[bytes], Path],
     monkeypatch: pytest.MonkeyPatch,
     table: dict[str, tuple[float, ...]],
@@ -131,7 +131,7 @@ def test_any_binary_file_comes_back(
 
 @given(tables, st.booleans())
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_text_file_comes_back(
+def test_any_text_file_is_read_back(
     file: Callable[[bytes], Path], table: dict[str, tuple[float, ...]], header: bool
 ) -> None:
     lines = [" ".join([word, *(repr(value) for value in values)]) for word, values in table.items()]
@@ -185,7 +185,7 @@ WIDE = b"0." + b"0" * 2**20
         (gzip.compress(GLOVE, mtime=0)[:-9], "is broken gzip"),
     ],
 )
-def test_what_is_wrong_with_a_file_is_told(file: Callable[[bytes], Path], content: bytes, said: str) -> None:
+def test_damaged_files_are_reported(file: Callable[[bytes], Path], content: bytes, said: str) -> None:
     with pytest.raises(UserError, match=re.escape(said)) as caught:
         read_word_vectors(file(content), everything)
     assert str(caught.value).startswith(str(file(content)))
@@ -195,9 +195,7 @@ def test_values_of_other_words_are_not_read(file: Callable[[bytes], Path]) -> No
     assert read_word_vectors(file(b"a 1 2\nb x 3\n"), {"a"}).matrix.tolist() == [[1, 2]]
 
 
-def test_a_file_that_is_not_there_and_words_that_are_not_in_it_are_told(
-    file: Callable[[bytes], Path], tmp_path: Path
-) -> None:
+def test_missing_files_and_words_are_reported(file: Callable[[bytes], Path], tmp_path: Path) -> None:
     with pytest.raises(UserError, match="does not exist"):
         read_word_vectors(tmp_path / "nowhere", everything)
     with pytest.raises(UserError, match="has no vector for any word of the vocabulary"):
@@ -205,7 +203,7 @@ def test_a_file_that_is_not_there_and_words_that_are_not_in_it_are_told(
 
 
 @pytest.mark.parametrize("content", [GLOVE, b"3 3\n" + GLOVE, binary(WORDS)], ids=["GloVe", "text", "binary"])
-def test_another_width_than_the_model_has_is_refused(file: Callable[[bytes], Path], content: bytes) -> None:
+def test_another_size_than_that_of_the_model_is_rejected(file: Callable[[bytes], Path], content: bytes) -> None:
     said = "has vectors of size 3, but the embeddings of the model have size 128"
     with pytest.raises(UserError, match=said):
         read_word_vectors(file(content), everything, expect_size=128)
@@ -213,7 +211,7 @@ def test_another_width_than_the_model_has_is_refused(file: Callable[[bytes], Pat
 
 
 @pytest.mark.parametrize("form", ["text", "binary"])
-def test_memory_is_bounded_by_what_is_wanted(file: Callable[[bytes], Path], form: str) -> None:
+def test_memory_is_bounded_by_the_wanted_words(file: Callable[[bytes], Path], form: str) -> None:
     words = {f"w{number}": (0.123,) * 200 for number in range(20_000)}
     text = b"".join(word.encode() + b" 0.123" * 200 + b"\n" for word in words)
     path = file(text if form == "text" else binary(words))
@@ -239,7 +237,7 @@ def found(tokenizer: Tokenizer, path: Path) -> dict[str, float]:
     return dict(zip(tokenizer.tokens(result.rows), result.matrix[:, 0].tolist()))
 
 
-def test_the_pieces_of_a_word_tokenizer_are_looked_up_whole(file: Callable[[bytes], Path]) -> None:
+def test_tokens_of_a_word_tokenizer_are_looked_up(file: Callable[[bytes], Path]) -> None:
     tokenizer = learn_tokenizer(TEXT, "word")
     path = file(TABLE)
     assert found(tokenizer, path) == {"▁the": 1, "▁House": 3, ",": 5, "▁houses": 4}
@@ -247,13 +245,13 @@ def test_the_pieces_of_a_word_tokenizer_are_looked_up_whole(file: Callable[[byte
     assert match_word_vectors(tokenizer, path, 2).candidates == 8
 
 
-def test_words_are_looked_up_in_lower_case_if_they_are_not_there_as_they_are(file: Callable[[bytes], Path]) -> None:
+def test_missing_words_are_looked_up_in_lower_case(file: Callable[[bytes], Path]) -> None:
     assert found(learn_tokenizer(TEXT, "word"), file(TABLE.replace(b"House 3 0\n", b"")))["▁House"] == 2
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram"])
 @pytest.mark.parametrize("marker", ["initial", "final"])
-def test_of_subwords_those_with_a_marker_and_punctuation_are_looked_up(
+def test_subwords_with_a_marker_and_punctuation_are_looked_up(
     file: Callable[[bytes], Path], kind: str, marker: str
 ) -> None:
     tokenizer = learn_tokenizer(TEXT, kind, size=320, marker=marker)
@@ -273,7 +271,7 @@ def test_characters_have_no_word_vectors(file: Callable[[bytes], Path], kind: st
         match_word_vectors(learn_tokenizer(TEXT, kind), file(TABLE), 2)
 
 
-def test_matching_refuses_another_width_and_another_language(file: Callable[[bytes], Path]) -> None:
+def test_matching_rejects_another_size_and_another_language(file: Callable[[bytes], Path]) -> None:
     with pytest.raises(UserError, match="has vectors of size 2, but the embeddings of the model have size 3"):
         match_word_vectors(learn_tokenizer(TEXT, "word"), file(TABLE), 3)
     with pytest.raises(UserError, match="has no vector for any"):

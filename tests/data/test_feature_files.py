@@ -63,7 +63,7 @@ def test_examples_of_different_lengths(tmp_path: Path, compressed: bool) -> None
         assert np.array_equal(found, expected)
 
 
-def test_what_is_stored_as_it_is_is_mapped_and_not_read(tmp_path: Path) -> None:
+def test_uncompressed_arrays_are_memory_mapped(tmp_path: Path) -> None:
     assert isinstance(FeatureFile(save(tmp_path / "a.npz", rows(2, 3))).values, np.memmap)
     assert not isinstance(FeatureFile(save(tmp_path / "b.npz", rows(2, 3), compressed=True)).values, np.memmap)
 
@@ -78,7 +78,7 @@ def test_examples_of_one_length(tmp_path: Path, kind: type[np.generic], order: A
     assert all(np.array_equal(one, expected.astype(np.float32)) for one, expected in zip(found, array))
 
 
-def test_pairs_know_where_they_stand_and_are_told_apart_by_what_they_hold(tmp_path: Path) -> None:
+def test_pairs_have_line_numbers_and_are_identified_by_content(tmp_path: Path) -> None:
     one, two = rows(2, 4)
     corpus = Corpus(save(tmp_path / "a.npz", [one, two, one]), text(tmp_path / "a.txt", "x", "y z", "x"))
     pairs = list(read_feature_pairs([corpus]))
@@ -109,20 +109,20 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_arrays_that_do_not_fit_are_refused(case: str, tmp_path: Path) -> None:
+def test_invalid_arrays_are_rejected(case: str, tmp_path: Path) -> None:
     arrays, said = WRONG[case]
     np.savez(tmp_path / "a.npz", **arrays)
     with pytest.raises(UserError, match=said):
         FeatureFile(tmp_path / "a.npz")
 
 
-def test_packed_objects_are_refused(tmp_path: Path) -> None:
+def test_compressed_pickles_are_rejected(tmp_path: Path) -> None:
     np.savez_compressed(tmp_path / "a.npz", values=np.array([{}], object), lengths=[1])
     with pytest.raises(UserError, match="cannot be read as numpy arrays"):
         FeatureFile(tmp_path / "a.npz")
 
 
-def test_files_that_are_none_of_numpys_are_refused(tmp_path: Path) -> None:
+def test_other_files_are_rejected(tmp_path: Path) -> None:
     text(tmp_path / "a.npz", "a sentence")
     with pytest.raises(UserError, match="cannot be read as numpy arrays"):
         FeatureFile(tmp_path / "a.npz")
@@ -139,7 +139,7 @@ def test_files_that_are_none_of_numpys_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_values_that_are_no_numbers_are_found(tmp_path: Path, value: float) -> None:
+def test_nan_and_infinite_values_are_rejected(tmp_path: Path, value: float) -> None:
     examples = rows(2, 3)
     examples[1][1, 2] = value
     path = save(tmp_path / "a.npz", examples)
@@ -148,7 +148,7 @@ def test_values_that_are_no_numbers_are_found(tmp_path: Path, value: float) -> N
 
 
 @pytest.mark.parametrize("lines", [1, 3])
-def test_an_example_needs_a_line(tmp_path: Path, lines: int) -> None:
+def test_examples_and_lines_must_match(tmp_path: Path, lines: int) -> None:
     corpus = Corpus(save(tmp_path / "a.npz", rows(2, 3)), text(tmp_path / "a.txt", *["x"] * lines))
     with pytest.raises(UserError, match=rf"a\.npz has 2 examples but .*a\.txt has {lines} lines"):
         list(read_feature_pairs([corpus]))
@@ -156,7 +156,7 @@ def test_an_example_needs_a_line(tmp_path: Path, lines: int) -> None:
         list(read_feature_pairs([Corpus(corpus.source)]))
 
 
-def test_one_source_alone() -> None:
+def test_a_single_example() -> None:
     assert check_features([[1, 2], [3, 4]], 2).tolist() == [[1, 2], [3, 4]]
     with pytest.raises(UserError, match="must be numbers of shape length × 3, but has shape 2 × 2"):
         check_features([[1, 2], [3, 4]], 3)
@@ -199,7 +199,7 @@ def test_a_batch_pads_vectors_with_zeros(tmp_path: Path) -> None:
     assert batch.padding_ratio == pytest.approx(1 - (12 + 2 + 3 + 4 + 5) / (4 * 5 + 4 * 5))
 
 
-def test_the_preflight_counts_vectors(tmp_path: Path) -> None:
+def test_the_preflight_counts_feature_vectors(tmp_path: Path) -> None:
     examples = rows(40, 0, 30, 2)
     lines = ["one two", "three", "four", "five five"]
     corpus = Corpus(save(tmp_path / "a.npz", examples), text(tmp_path / "a.txt", *lines))
@@ -288,7 +288,7 @@ def test_a_run_learns_from_arrays_and_translates_them(trained: Path) -> None:
             assert one.score == pytest.approx(other.score, abs=1e-4)
 
 
-def test_every_look_at_the_places_of_the_memory_can_be_had(trained: Path) -> None:
+def test_attention_to_feature_positions(trained: Path) -> None:
     run = dragoman.load(trained / "run", device="cpu")
     attention = run.attention(rows(7)[0], "red blue")
     assert attention.source == ["1", "2", "3", "4"]  # ⌈7/2⌉
@@ -296,11 +296,11 @@ def test_every_look_at_the_places_of_the_memory_can_be_had(trained: Path) -> Non
     assert attention.cross.shape == (3, 4)  # two words and END
     assert attention.cross.sum(1).tolist() == pytest.approx([1, 1, 1])
     assert attention.alignment == []
-    with pytest.raises(UserError, match="this run reads vectors: call its model itself"):
+    with pytest.raises(UserError, match="this run reads features: call its model"):
         run.logits(torch.ones(1, 2), torch.ones(1, 2, dtype=torch.long))
 
 
-def test_coverage_counts_the_places_that_are_left_after_the_stride(trained: Path) -> None:
+def test_coverage_counts_positions_after_downsampling(trained: Path) -> None:
     source, _ = colours(trained, "cover", 5)
     code, out, said = invoke("translate", trained / "run", source, "--coverage", 0.2)
     assert code == 0, said
@@ -314,7 +314,7 @@ def test_a_test_set_of_arrays_is_scored(trained: Path) -> None:
     assert "BLEU" in out
 
 
-def test_what_does_not_belong_together_is_refused(trained: Path, tmp_path: Path) -> None:
+def test_mismatched_files_and_systems_are_rejected(trained: Path, tmp_path: Path) -> None:
     sentences = text(tmp_path / "a.txt", "a b", "c d", "e f")
     arrays = save(tmp_path / "a.npz", rows(2, 3, 1, features=4))
     wrong = {

@@ -34,14 +34,14 @@ class Halve:
         return number // 2, os.getpid()
 
 
-def test_results_come_in_order_from_other_processes() -> None:
+def test_results_of_other_processes_are_in_order() -> None:
     results = list(parallel_map(Halve(), iter(range(1, 40)), 2))
     assert [half for half, _ in results] == [number // 2 for number in range(1, 40)]
     assert os.getpid() not in {process for _, process in results}
     assert {process for _, process in parallel_map(Halve(), [1, 2, 3], 1)} == {os.getpid()}
 
 
-def test_only_a_few_items_are_taken_ahead() -> None:
+def test_only_a_few_items_are_pending() -> None:
     taken = []
 
     def items() -> Iterator[int]:
@@ -55,7 +55,7 @@ def test_only_a_few_items_are_taken_ahead() -> None:
     results.close()
 
 
-def test_a_mistake_is_told_as_in_one_process_and_a_lost_process_in_a_sentence() -> None:
+def test_exceptions_are_raised_and_a_lost_process_is_reported() -> None:
     with pytest.raises(UserError, match="7 cannot be"):
         list(parallel_map(Halve(refuse=7), range(1, 20), 2))
     with pytest.raises(UserError, match="one of 2 worker processes has ended unexpectedly"):
@@ -94,7 +94,7 @@ def group(session: int) -> list[int]:
 
 
 @given(st.lists(st.lists(st.integers(0, 30), max_size=12), max_size=12), st.integers(1, 20))
-def test_repetitions_are_counted_whether_memory_holds_the_numbers_or_not(some: list[list[int]], room: int) -> None:
+def test_duplicates_are_counted_in_memory_and_on_disk(some: list[list[int]], room: int) -> None:
     flat = [number for numbers in some for number in numbers]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(repeats, "MAX_HASHES_IN_MEMORY", room)

@@ -24,7 +24,7 @@ def rows(opened: TokenStore) -> list[tuple[list[int], list[int]]]:
     return [(opened.source(i).tolist(), opened.target(i).tolist()) for i in range(len(opened))]
 
 
-def test_pairs_come_back_as_their_ids(tokenizer, tmp_path: Path) -> None:
+def test_stored_ids_are_read_back(tokenizer, tmp_path: Path) -> None:
     written = write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
     opened = TokenStore(tmp_path / "store")
     assert (
@@ -49,7 +49,7 @@ def test_chunks_do_not_change_the_store(tokenizer, tmp_path: Path, limit: str, m
 
 @given(st.lists(st.tuples(*[st.lists(st.integers(0, 70_000), max_size=6)] * 2), min_size=1, max_size=20))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_rows_come_back_alone_and_together(store_of: Callable[..., TokenStore], pairs) -> None:
+def test_any_rows_are_read_back_alone_and_together(store_of: Callable[..., TokenStore], pairs) -> None:
     sources, targets = zip(*pairs)
     opened = store_of(sources, targets, vocabulary=70_001)
     assert rows(opened) == [(list(source), list(target)) for source, target in pairs]
@@ -72,7 +72,7 @@ def test_monolingual_text_is_stored_once_and_served_on_both_sides(store_of: Call
     assert not (opened.folder / "target.tokens").exists()
 
 
-def test_large_sides_give_pages_back_and_read_the_same(store_of, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_columns_release_pages_and_read_the_same(store_of, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_columns, "MAX_RESIDENT_BYTES", 0)
     opened = store_of([[n % 250] * 3 for n in range(5000)], [[1]] * 5000)
     everything = np.arange(5000)
@@ -81,7 +81,7 @@ def test_large_sides_give_pages_back_and_read_the_same(store_of, monkeypatch: py
 
 
 @pytest.mark.parametrize("name", ["source.tokens", "source.lengths", "target.offsets", "store.json"])
-def test_a_truncated_store_is_refused(store_of: Callable[..., TokenStore], name: str) -> None:
+def test_a_truncated_store_is_rejected(store_of: Callable[..., TokenStore], name: str) -> None:
     folder = store_of([[5, 6], [7]], [[8], [9]]).folder
     os.truncate(folder / name, (folder / name).stat().st_size - 1)
     with pytest.raises(UserError, match=r"damaged or incomplete: train a new run"):
@@ -99,14 +99,14 @@ def test_a_truncated_store_is_refused(store_of: Callable[..., TokenStore], name:
         lambda about: [about],
     ],
 )
-def test_an_altered_description_is_refused(store_of: Callable[..., TokenStore], change) -> None:
+def test_an_altered_store_file_is_rejected(store_of: Callable[..., TokenStore], change) -> None:
     path = store_of([[5, 6], [7]], [[8], [9]]).folder / "store.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
     with pytest.raises(UserError, match="damaged or incomplete"):
         TokenStore(path.parent)
 
 
-def test_missing_parts_and_other_versions_are_refused(store_of: Callable[..., TokenStore], tmp_path: Path) -> None:
+def test_missing_files_and_other_versions_are_rejected(store_of: Callable[..., TokenStore], tmp_path: Path) -> None:
     folder = store_of([[5]], [[6]]).folder
     about = json.loads((folder / "store.json").read_text())
     (folder / "store.json").write_text(json.dumps(about | {"version": 99}))
@@ -133,7 +133,7 @@ def test_a_full_disk_leaves_nothing_behind(tmp_path: Path, tokenizer, monkeypatc
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_interrupted_writing_keeps_the_old_store(tmp_path: Path, tokenizer) -> None:
+def test_interrupted_writing_keeps_the_old_store(tmp_path: Path, tokenizer) -> None:
     write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
 
     def interrupted() -> Iterator[list[EncodedPair]]:
@@ -146,7 +146,7 @@ def test_an_interrupted_writing_keeps_the_old_store(tmp_path: Path, tokenizer) -
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer) -> None:
+def test_files_of_a_killed_run_are_replaced(tmp_path: Path, tokenizer) -> None:
     (tmp_path / ".store.partial").mkdir()
     (tmp_path / ".store.partial" / "source.tokens").write_bytes(b"rubbish")
     write_store(tmp_path / "store", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
@@ -155,7 +155,7 @@ def test_what_a_killed_run_left_is_replaced(tmp_path: Path, tokenizer) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-def test_a_folder_of_other_things_is_never_replaced(tmp_path: Path, tokenizer) -> None:
+def test_a_folder_without_a_store_is_never_replaced(tmp_path: Path, tokenizer) -> None:
     (tmp_path / "thesis").mkdir()
     (tmp_path / "thesis" / "thesis.tex").write_text("years of work")
     with pytest.raises(UserError, match="exists and is not a token store"):
