@@ -1,101 +1,107 @@
-"""Measures of the code base: size, repeated names, conditionals on kinds, and the depth of the two main call paths.
+"""Measure the code base: size, repeated names, conditionals on kinds, and the depth of the two main call paths.
 
-    python tools/code_metrics.py            # prints a table
-    python tools/code_metrics.py --list     # and every repeated name and conditional it counted
+    python tools/code_metrics.py            # print a table
+    python tools/code_metrics.py --list     # also print every repeated name, conditional and call path
+    python tools/code_metrics.py --static   # without call paths, which need torch
 
-The call depth needs torch and trains a tiny model on the phrasebook; `--static` leaves it out.
+Repeated names are classes, files and upper-case constants that are defined in more than one place. Conditionals on
+kind are tests outside parts/ of which kind of model, spec, search or objective an object is: `isinstance`, `hasattr`,
+comparisons of type or name, and tables of types. They should be methods or properties of the objects.
+
+Call depth counts the functions of this package on the stack, including both ends: from `Run.translate` to the model's
+`decode`, and from the trainer's `train` to `attend`, which computes attention. A small Transformer is trained for two
+steps in a temporary folder; a profile function looks at the stack at the first call of the inner function. Shorter
+paths are easier to follow with a debugger.
 """
 
 from __future__ import annotations
 
 import argparse
 import ast
+import contextlib
+import io
 import re
 import sys
 import tempfile
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "dragoman"
 
-#: Names whose value tells which kind of model, spec, search or objective something is.
+#: names of classes that are kinds of models, specs, searches or objectives
 KIND_NAMES = re.compile(
     r"^(EncoderDecoder|DecoderOnly|EncoderOnly|ReplacedTokens)(Model)?$"
-    r"|^(Beam|Sample|Exact|MinimumRisk|Rerank|Speculative|Greedy|BeamSearch|Sampling)$"
+    r"|^(Beam|Sample|ExactSearch|MinimumBayesRisk|Rerank|Speculative|Greedy|BeamSearch|Sampling)$"
     r"|(Mixer|Spec|Stack|Position|Visibility|Objective)$"
 )
-KIND_ATTRIBUTES = re.compile(r"(objective|system|reading)\.(name|kind)$|\.holds$")
+#: attributes that hold the name of a kind
+KIND_ATTRIBUTES = re.compile(r"(objective|system|reading|data_format)\.(name|kind)$|\.(holds|data_format)$")
+
+Definitions = dict[str, list[str]]  # name → files that define it
 
 
-def modules() -> dict[Path, ast.Module]:
+def parse_modules() -> dict[Path, ast.Module]:
     return {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(PACKAGE.rglob("*.py"))}
 
 
-def repeated_classes(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
-    """Class names that are defined in more than one file."""
-    places = defaultdict(list)
+def repeated(definitions: Iterator[tuple[str, Path]]) -> Definitions:
+    """Return the names that are defined more than once, with their files."""
+    files = defaultdict(list)
+    for name, path in definitions:
+        files[name].append(str(path.relative_to(PACKAGE)))
+    return {name: paths for name, paths in files.items() if len(paths) > 1}
+
+
+def classes(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, Path]]:
     for path, tree in trees.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                places[node.name].append(str(path.relative_to(PACKAGE)))
-    return {name: files for name, files in places.items() if len(files) > 1}
+        yield from ((node.name, path) for node in ast.walk(tree) if isinstance(node, ast.ClassDef))
 
 
-def repeated_constants(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
-    """Upper-case module constants that are assigned in more than one file."""
-    places = defaultdict(list)
+def constants(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, Path]]:
+    """Upper-case names that modules assign."""
     for path, tree in trees.items():
         for node in tree.body:
-            targets = (
-                node.targets
-                if isinstance(node, ast.Assign)
-                else [node.target]
-                if isinstance(node, ast.AnnAssign)
-                else []
-            )
+            targets = node.targets if isinstance(node, ast.Assign) else []
+            targets = [node.target] if isinstance(node, ast.AnnAssign) else targets
             for target in targets:
                 if isinstance(target, ast.Name) and re.fullmatch(r"[A-Z][A-Z0-9_]*", target.id):
-                    places[target.id].append(str(path.relative_to(PACKAGE)))
-    return {name: files for name, files in places.items() if len(files) > 1}
+                    yield target.id, path
 
 
-def repeated_files(trees: dict[Path, ast.Module]) -> dict[str, list[str]]:
-    places = defaultdict(list)
-    for path in trees:
-        if path.name not in ("__init__.py", "__main__.py"):
-            places[path.name].append(str(path.relative_to(PACKAGE)))
-    return {name: files for name, files in places.items() if len(files) > 1}
+def files(trees: dict[Path, ast.Module]) -> Iterator[tuple[str, Path]]:
+    return ((path.name, path) for path in trees if path.name not in ("__init__.py", "__main__.py"))
 
 
 def kind_conditionals(trees: dict[Path, ast.Module]) -> list[str]:
-    """Places outside parts/ that test which kind of model, spec, search or objective they have."""
-    found = []
-    for path, tree in trees.items():
-        where = path.relative_to(PACKAGE)
-        if where.parts[0] == "parts":
-            continue
-        for node in ast.walk(tree):
-            if _tests_kind(node):
-                found.append(f"{where}:{node.lineno}: {ast.unparse(node)[:100]}")
-    return found
+    """Return the tests of kinds outside parts/ as `file:line: code`."""
+    return [
+        f"{path.relative_to(PACKAGE)}:{node.lineno}: {ast.unparse(node)[:100]}"
+        for path, tree in trees.items()
+        if path.relative_to(PACKAGE).parts[0] != "parts"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.expr) and _tests_kind(node)
+    ]
 
 
-def _tests_kind(node: ast.AST) -> bool:
+def _tests_kind(node: ast.expr) -> bool:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in ("isinstance", "issubclass") and len(node.args) == 2:
             return any(KIND_NAMES.search(name) for name in _names(node.args[1]))
-        return node.func.id == "hasattr"
+        # what a module such as os offers depends on the platform, not on a kind
+        return node.func.id == "hasattr" and ast.unparse(node.args[0]) not in sys.stdlib_module_names
     if isinstance(node, ast.Compare) and all(isinstance(op, (ast.Eq, ast.NotEq, ast.In, ast.NotIn)) for op in node.ops):
         sides = [node.left, *node.comparators]
         constant = any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in sides)
         named = any(KIND_ATTRIBUTES.search(ast.unparse(side)) for side in sides)
         typed = any(isinstance(side, ast.Call) and ast.unparse(side.func) == "type" for side in sides)
         return (constant and named) or typed
-    if isinstance(node, ast.Subscript):  # a table of types
-        return isinstance(node.slice, ast.Call) and ast.unparse(node.slice.func) == "type"
-    return False
+    # TABLE[type(value)]
+    return (
+        isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Call) and ast.unparse(node.slice.func) == "type"
+    )
 
 
 def _names(node: ast.expr) -> Iterator[str]:
@@ -106,92 +112,91 @@ def _names(node: ast.expr) -> Iterator[str]:
             yield inner.attr
 
 
-def _depth(caller: str) -> int:
-    """Frames of this package between a function called `caller` and here, both counted."""
-    frame, names = sys._getframe(1), []
-    while frame is not None:
-        if "dragoman" in frame.f_code.co_filename and str(PACKAGE) in frame.f_code.co_filename:
-            names.append(frame.f_code.co_name)
-        frame = frame.f_back
-    outermost = len(names) - 1 - names[::-1].index(caller)
-    return outermost + 1
+def call_path(outer: str, inner: str, action: Callable[[], object]) -> list[str]:
+    """Return the functions of this package on the stack from `outer` to `inner` at the first such call in `action`.
+
+    Functions are `file.py:function`. Frames of comprehensions and lambdas are not counted.
+    """
+    path: list[str] = []
+
+    def profile(frame: FrameType, event: str, argument: object) -> None:
+        if event != "call" or path or _location(frame) != inner:
+            return
+        stack = []
+        current: FrameType | None = frame
+        while current is not None:
+            if current.f_code.co_filename.startswith(str(PACKAGE)) and not current.f_code.co_name.startswith("<"):
+                stack.append(_location(current))
+            current = current.f_back
+        if outer in stack:
+            path.extend(reversed(stack[: stack.index(outer) + 1]))
+            sys.setprofile(None)
+
+    sys.setprofile(profile)
+    try:
+        action()
+    finally:
+        sys.setprofile(None)
+    if not path:
+        raise RuntimeError(f"{outer} did not call {inner}: adapt the names in tools/code_metrics.py")
+    return path
 
 
-def call_depths() -> dict[str, int]:
-    """Frames from `Run.translate` to the model's `decode`, and from the trainer's `train` to `attend`."""
-    import torch
+def _location(frame: FrameType) -> str:
+    return f"{Path(frame.f_code.co_filename).name}:{frame.f_code.co_name}"
 
+
+def call_paths() -> dict[str, list[str]]:
+    """Return the functions from translate to decode and from train to attend, in a run that is trained for it."""
     import dragoman
-    from dragoman.cli import main
-    from dragoman.models.encoder_decoder import EncoderDecoderModel
-    from dragoman.parts import attention
+    from dragoman.cli import app
 
-    depths: dict[str, int] = {}
-    decode, attend = EncoderDecoderModel.decode, attention.attend
+    def command(*arguments: str) -> None:
+        with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
+            app(list(arguments), standalone_mode=False)
 
-    def watched_decode(*args: object, **kwargs: object) -> object:
-        depths.setdefault("translate → decode", _depth("translate"))
-        return decode(*args, **kwargs)  # type: ignore[arg-type]
-
-    def watched_attend(*args: object, **kwargs: object) -> object:
-        if "train → attend" not in depths and torch.is_grad_enabled():
-            depths["train → attend"] = _depth("train")
-        return attend(*args, **kwargs)  # type: ignore[arg-type]
-
-    attention.attend = watched_attend  # type: ignore[assignment]
     with tempfile.TemporaryDirectory() as folder:
-        for command in (
-            ["phrasebook", f"{folder}/pb"],
-            [
-                "train",
-                f"{folder}/run",
-                "--source",
-                f"{folder}/pb/train.en",
-                "--target",
-                f"{folder}/pb/train.de",
-                "--steps",
-                "2",
-            ],
-        ):
-            try:
-                main(command)  # type: ignore[call-arg]
-            except SystemExit as end:
-                if end.code:
-                    raise
-        EncoderDecoderModel.decode = watched_decode  # type: ignore[method-assign, assignment]
-        dragoman.load(f"{folder}/run").translate(["The dog sleeps."])
-    return depths
+        corpus, run = f"{folder}/corpus", f"{folder}/run"
+        command("phrasebook", corpus)
+        train = ["train", run, "--source", f"{corpus}/train.en", "--target", f"{corpus}/train.de", "--size", "tiny"]
+        train += ["--steps", "2", "--device", "cpu", "--quiet"]
+        training = call_path("trainer.py:train", "attention.py:attend", lambda: command(*train))
+        loaded = dragoman.load(run, device="cpu")
+        translation = call_path(
+            "run.py:translate", "encoder_decoder.py:decode", lambda: loaded.translate(["The dog sleeps."])
+        )
+    return {"translate → decode": translation, "train → attend": training}
 
 
-def main_() -> None:
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--list", action="store_true", help="print every repeated name and conditional")
+    parser.add_argument("--list", action="store_true", help="print every repeated name, conditional and call path")
     parser.add_argument("--static", action="store_true", help="do not train and translate to measure call depths")
     options = parser.parse_args()
-    trees = modules()
-    classes, constants, files = repeated_classes(trees), repeated_constants(trees), repeated_files(trees)
-    kinds = kind_conditionals(trees)
-    rows = {
-        "files": len(trees),
-        "lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in trees),
-        "class names defined in several files": len(classes),
-        "file names used several times": len(files),
-        "constants defined in several files": len(constants),
-        "conditionals on kind outside parts/": len(kinds),
+    trees = parse_modules()
+    names = {
+        "class names defined in several files": repeated(classes(trees)),
+        "file names used several times": repeated(files(trees)),
+        "constants defined in several files": repeated(constants(trees)),
     }
-    if not options.static:
-        rows |= {f"frames, {path}": depth for path, depth in call_depths().items()}
-    for name, value in rows.items():
-        print(f"{name:42}{value:8,}")
+    kinds = kind_conditionals(trees)
+    paths = {} if options.static else call_paths()
+    rows = {"files": len(trees), "lines": sum(len(path.read_text(encoding="utf-8").splitlines()) for path in trees)}
+    rows |= {title: len(definitions) for title, definitions in names.items()}
+    rows |= {"conditionals on kind outside parts/": len(kinds)}
+    rows |= {f"functions, {title}": len(path) for title, path in paths.items()}
+    for title, value in rows.items():
+        print(f"{title:42}{value:8,}")
     if options.list:
-        for title, found in (("classes", classes), ("files", files), ("constants", constants)):
+        for title, definitions in names.items():
             print(f"\n{title}")
-            for name, places in sorted(found.items()):
-                print(f"  {name}: {', '.join(places)}")
-        by_folder = Counter(line.split("/")[0] for line in kinds)
-        print(f"\nconditionals on kind: {dict(by_folder)}")
+            for name, defined_in in sorted(definitions.items()):
+                print(f"  {name}: {', '.join(defined_in)}")
+        print(f"\nconditionals on kind: {dict(Counter(line.split('/')[0] for line in kinds))}")
         print("\n".join(f"  {line}" for line in kinds))
+        for title, path in paths.items():
+            print(f"\n{title}\n" + "\n".join(f"  {function}" for function in path))
 
 
 if __name__ == "__main__":
-    main_()
+    main()

@@ -13,6 +13,7 @@ from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.spec import find_specs
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system
+from dragoman.systems.setting_help import SETTING_HELP
 
 SEPARATE, JOINT = VocabularySizes(30, 20), VocabularySizes(37000, 37000, joint=True)
 SIZES = [(name, size) for name, one in SYSTEMS.items() for size in one.sizes]
@@ -192,3 +193,8 @@ def test_an_unknown_system_is_answered_with_the_nearest() -> None:
 def test_heads_that_do_not_fit_the_width_are_told_when_it_is_built() -> None:
     with pytest.raises(UserError, match="a width of 512 cannot be split into 7 heads"):
         SYSTEMS["transformer"].spec(SEPARATE, heads=7).build()
+
+
+def test_every_setting_is_explained() -> None:
+    names = {name for system in SYSTEMS.values() for name in system.settings()}
+    assert names == SETTING_HELP.keys()

@@ -106,6 +106,7 @@ def _describe(name: str, known: System, size: str, as_json: bool) -> None:
     from dragoman.models import model_to_dict
     from dragoman.parts.spec import outline
     from dragoman.systems import VocabularySizes
+    from dragoman.systems.setting_help import SETTING_HELP
 
     spec = known.spec(VocabularySizes(VOCABULARY, VOCABULARY, joint=True), size)
     sizes = {key: _parameters(known, key) for key in known.sizes}
@@ -121,8 +122,11 @@ def _describe(name: str, known: System, size: str, as_json: bool) -> None:
     print(f"sizes     {counts} parameters (joint vocabulary of {VOCABULARY:,})")
     print(f"kind      {KINDS[type(spec).__name__]}")
     print(f"parts     {', '.join(_parts(spec))}")
-    print(f"settings  {', '.join(f'{key}={value}' for key, value in settings.items())}")
-    print("          change one with --set system.settings.NAME=VALUE")
+    print("settings  change one with --set system.settings.NAME=VALUE")
+    shown = {key: f"{key}={value}" for key, value in settings.items()}
+    width = max(map(len, shown.values()))
+    for key, text in shown.items():
+        print(f"          {text:<{width}}  {SETTING_HELP[key]}")
     trained = known.paper_training
     print(f"textbook  {trained}")
     if trained.differences:
