@@ -127,7 +127,7 @@ class Stepper:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.step = trainer, 0
-        self.stream = trainer._stream(DataPosition())
+        self.stream = trainer._iterate_steps(DataPosition())
 
     def run(self, count: int, wait: Callable[[], StepBatches] | None = None) -> list[StepBatches]:
         """Run `count` steps and wait for the device; `wait` returns the batches of the next step."""
@@ -168,7 +168,7 @@ def phase_shares(stepper: Stepper, count: int) -> dict[str, float]:
 
         return call
 
-    train_step.loss = timed("forward", train_step.loss)
+    train_step.objective = timed("forward", train_step.objective)
     train_step.optimizer.step = timed("optimizer", train_step.optimizer.step)  # type: ignore[method-assign]
     start = time.perf_counter()
     stepper.run(count, timed("waiting for data", lambda: next(stepper.stream)))

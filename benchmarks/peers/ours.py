@@ -17,7 +17,7 @@ from dragoman.text.framing import ENCODER_DECODER_FRAMING
 from dragoman.text.tokenizer import learn_tokenizer
 from dragoman.training.accumulation import iterate_steps
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.train_step import LossModule, TrainStep
+from dragoman.training.train_step import TrainStep
 from peers.protocol import CLIP, LABEL_SMOOTHING, RATE, Precision, Sizes
 
 
@@ -46,7 +46,7 @@ def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens
     )
     packed = gpu and objective.supports_packing
     stepper = TrainStep(
-        LossModule(model, objective),
+        objective,
         build_optimizer(model, TrainingConfig(optimizer="adam", beta2=0.98)),
         None,
         device=torch.device(device),

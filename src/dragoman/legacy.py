@@ -16,6 +16,21 @@ Value = TypeVar("Value")
 
 #: settings of a configuration, by their dotted names: "training.old" → "training.new"
 SETTINGS: dict[str, str] = {
+    "objective.settings.rate": "objective.settings.mask_rate",
+    "objective.settings.mask": "objective.settings.mask_rate",
+    "objective.settings.copies": "objective.settings.mask_copies",
+    "objective.settings.longest": "objective.settings.max_length",
+    "objective.settings.weight": "objective.settings.discriminator_weight",
+    "objective.settings.infill": "objective.settings.infill_rate",
+    "objective.settings.span": "objective.settings.mean_span_length",
+    "objective.settings.delete": "objective.settings.delete_rate",
+    "objective.settings.permute": "objective.settings.permute_sentences",
+    "objective.settings.rotate": "objective.settings.rotate_document",
+    "objective.settings.shuffle": "objective.settings.shuffle_distance",
+    "objective.settings.both_ways": "objective.settings.bidirectional",
+    "objective.settings.sampling": "objective.settings.sampling_rate",
+    "objective.settings.decay": "objective.settings.sampling_decay",
+    "objective.settings.consistency": "objective.settings.rdrop_alpha",
     "system.settings.width": "system.settings.model_dim",
     "system.settings.inner": "system.settings.ffn_dim",
     "system.settings.inner_dropout": "system.settings.activation_dropout",
@@ -191,7 +206,7 @@ WEIGHTS: dict[str, str] = {}
 OPTIONS: dict[str, str] = {}
 
 
-#: fields of the training state in a checkpoint
+#: fields of the training state in a checkpoint; an empty name drops a field
 TRAIN_STATE: dict[str, str] = {
     "position": "data_position",
     "best": "best_metric",
@@ -201,7 +216,12 @@ TRAIN_STATE: dict[str, str] = {
     "losses": "loss_history",
     "elapsed": "time_used",
     "validated_at": "validation_time_used",
+    "rewinds": "",
+    "usual": "",
 }
+
+#: sums of a training state that have not been logged yet
+UNLOGGED: dict[str, str] = {"total": "loss", "likelihood": "nll_loss", "lost": "nonfinite_tokens"}
 
 
 #: values of a beam search's former setting `stop`, and those of its successor `early_stopping`
@@ -301,8 +321,8 @@ def translate_weights(tensors: Mapping[str, Value]) -> dict[str, Value]:
 
 def translate_train_state(values: Mapping[str, Any]) -> dict[str, Any]:
     """The fields of a training state under present names."""
-    state = {TRAIN_STATE.get(name, name): value for name, value in values.items()}
-    history = state.get("loss_history")
-    if isinstance(history, dict) and "high" in history:
-        state["loss_history"] = {"high_losses" if name == "high" else name: value for name, value in history.items()}
+    state = {TRAIN_STATE.get(name, name): value for name, value in values.items() if TRAIN_STATE.get(name, name)}
+    for field, names in (("loss_history", {"high": "high_losses"}), ("unlogged", UNLOGGED)):
+        if isinstance(state.get(field), dict):
+            state[field] = {names.get(name, name): value for name, value in state[field].items()}
     return state

@@ -167,13 +167,13 @@ def test_a_broken_configuration_file(dragoman: Dragoman, tmp_path: Path) -> None
 
 
 def test_no_files_at_all(dragoman: Dragoman, tmp_path: Path) -> None:
-    assert "no training text was given" in sentence(dragoman("train", tmp_path / "run"))
+    assert "no training text: give --source" in sentence(dragoman("train", tmp_path / "run"))
 
 
 def test_a_run_is_never_overwritten(dragoman: Dragoman, trained: Path, corpus: Path, tmp_path: Path) -> None:
     files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
     before = sorted(path.name for path in trained.iterdir())
-    assert "already holds a run" in sentence(dragoman("train", trained, *files))
+    assert "already contains a run" in sentence(dragoman("train", trained, *files))
     assert sorted(path.name for path in trained.iterdir()) == before
     (tmp_path / "notes").mkdir()
     (tmp_path / "notes" / "mine.txt").write_text("precious")

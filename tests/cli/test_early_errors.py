@@ -41,7 +41,7 @@ MISTAKES = {
     "train new --source text --target missing": "missing does not exist",
     "train new --source text --set training.step=5": "did you mean 'training.steps'",
     "train new --source text --start-from nowhere": "nowhere does not exist",
-    "train run --source text": "run already holds a run",
+    "train run --source text": "run already contains a run",
     "train new --resume": "new does not exist",
     "systems transfomer": "did you mean 'transformer'",
     "serve nosuchrun=en-de": "nosuchrun does not exist",

@@ -95,7 +95,7 @@ def test_a_text_alone_trains_what_the_system_is_made_for(runs: Path) -> None:
         "bert": "masked",
         "bart": "denoising",
     }
-    assert names["bert"].settings == {"copies": 10, "next_sentence": True}
+    assert names["bert"].settings == {"mask_copies": 10, "next_sentence": True}
 
 
 @pytest.mark.parametrize(("name", "shown"), [("bert", "<mask>"), ("bart", "<mask>")])
@@ -181,7 +181,7 @@ def test_a_tagger_begins_with_an_encoder(runs: Path, corpus: Path, dragoman: Dra
     files = ["--source", corpus / "train.tsv", "--valid-source", corpus / "valid.tsv"]
     answer = dragoman("train", run, "--start-from", runs / "bert", *files, "--steps", 30, "--device", "cpu")
     assert answer.code == 0, answer.err
-    assert "are left out" in answer.err
+    assert "are not used" in answer.err
     assert "output.weight" in answer.err
     assert "are new" in answer.err
     (tmp_path / "text").write_text("The old man reads .\n\nA Book\n", encoding="utf-8")
@@ -231,9 +231,9 @@ def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_p
     [
         (["--system", "gpt", "--objective", "maskd"], "unknown objective 'maskd': did you mean 'masked'?"),
         (["--system", "gpt", "--objective", "masked"], "trains a model of kind EncoderOnly, but the system is of kind"),
-        ([], "is one side of a parallel corpus: name the target file too, or say with --system"),
+        ([], "is one side of a parallel corpus: give the target file too, or name with --system"),
         (["--start-from", "nowhere"], "nowhere does not exist: name a run folder"),
-        (["--system", "bert", "--set", "objective.settings.rate=2.0"], "is a share and must lie between 0 and 1"),
+        (["--system", "bert", "--set", "objective.settings.mask_rate=2.0"], "must lie between 0 and 1"),
     ],
 )
 def test_what_cannot_be_pretrained_is_refused(

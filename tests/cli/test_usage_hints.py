@@ -25,9 +25,7 @@ from dragoman.storage import replace_symlink
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.training.checkpoint_manager import TrainState
-from dragoman.training.defaults import DEFAULTS, choose_objective
-from dragoman.training.resolve import check_system, make_framing
-from dragoman.training.warm_start import with_label_outputs
+from dragoman.training.resolve import check_system, make_framing, resolve_objective
 
 LINES = ["The dog walks in a park .", "A sentence is short .", "Hello . The first words ."]
 SMALL = {"model_dim": 16, "layers": 2, "blocks_per_layer": 1, "heads": 2, "feature_dim": 3, "sentinels": 9}
@@ -63,7 +61,7 @@ def defaults() -> list[Any]:
         chosen = config.Config(system=config.SystemConfig(name, "tiny", settings_of(name)))
         spec = check_system(chosen)
         vectors = meta_model(spec).source_features is not None
-        for holds in DEFAULTS[type(spec)]:
+        for holds in spec.default_objectives:
             if (holds == "features") == vectors:
                 known = (type(spec), holds) in seen
                 found.append(pytest.param(name, holds, marks=pytest.mark.exhaustive if known else ()))
@@ -80,10 +78,10 @@ def make_run(folder: Path, system: str, holds: str = "", objective: str | None =
     )
     search = config.SearchDefaults(beam_size=2, max_target_length=4)
     chosen = replace(chosen, objective=config.ObjectiveConfig(objective), search=search)
-    chosen = choose_objective(chosen, spec, holds)
+    chosen = resolve_objective(chosen, spec, holds)
     labelled = OBJECTIVES[chosen.objective.name or ""].data_format == "tags"
     if labelled:
-        spec = with_label_outputs(spec, tags.vocab_size)
+        spec = spec.with_labels(tags.vocab_size)
     target = tags if labelled else text
     folder.mkdir()
     (folder / CONFIG_FILE).write_text(config.to_yaml(chosen), encoding="utf-8")

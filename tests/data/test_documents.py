@@ -72,16 +72,16 @@ def test_the_next_sentence_comes_from_the_same_document(
     corpora: list[Corpus], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     store = store_of(corpora, tokenizer, tmp_path, "documents")
-    objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "rate": 0.0})
+    objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "mask_rate": 0.0})
     assert type(objective).data_format_for({"next_sentence": True}) == "documents"
     assert type(objective).data_format_for({}) == "text"
-    assert objective.make_row is not None
+    assert objective.build_row is not None
     truly_next = {0: 1, 3: 4, 5: 6}
     random = np.random.default_rng(1)
     labels: dict[int, set[int]] = {}
     for index in range(len(store)):
         for _ in range(30):
-            row = objective.make_row(store, index, random)
+            row = objective.build_row(store, index, random)
             labels.setdefault(index, set()).add(row.sentence_label)
             ids = np.where(row.target != PAD, row.target, row.source)  # without masks
             second = ids[1 + int((ids == SEPARATOR).argmax()) : -1].tolist()
@@ -106,10 +106,10 @@ def test_pairs_are_truncated_longest_first(lengths: tuple[int, int], room: int, 
 def test_a_long_pair_keeps_both_sentences(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a1 " * 40 + "\n" + "b1 " * 40 + "\n" + "c1\nd1\n", encoding="utf-8")
     store = store_of([Corpus(tmp_path / "text")], tokenizer, tmp_path, "documents")
-    objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "longest": 23})
-    assert objective.make_row is not None
+    objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "max_length": 23})
+    assert objective.build_row is not None
     for seed in range(10):
-        row = objective.make_row(store, 0, np.random.default_rng(seed))
+        row = objective.build_row(store, 0, np.random.default_rng(seed))
         assert len(row.source) <= 23
         assert (row.source == SEPARATOR).sum() == 2
         assert row.token_type_ids is not None
@@ -117,8 +117,8 @@ def test_a_long_pair_keeps_both_sentences(tokenizer: Tokenizer, tmp_path: Path) 
 
 
 def targets(objective: Objective, store: TokenStore) -> list[list[int]]:
-    assert objective.make_row is not None
-    rows = [objective.make_row(store, index, np.random.default_rng(0)) for index in range(len(store))]
+    assert objective.build_row is not None
+    rows = [objective.build_row(store, index, np.random.default_rng(0)) for index in range(len(store))]
     return [row.target.tolist() for row in rows]
 
 
@@ -132,7 +132,9 @@ def test_a_split_line_has_one_bos_and_one_eos(tokenizer: Tokenizer, tmp_path: Pa
     assert [store.ends_line(n) for n in range(4)] == [False, False, True, True]
     language = build_objective("language", material("gpt", tokenizer), {})
     assert targets(language, store) == [[START, *line[:2]], line[2:4], [START, *line[4:], END], [START, *last, END]]
-    denoising = build_objective("denoising", material("bart", tokenizer), {"infill": 0.0, "permute": False})
+    denoising = build_objective(
+        "denoising", material("bart", tokenizer), {"infill_rate": 0.0, "permute_sentences": False}
+    )
     start = FRAMINGS_OF["bart"].bos
     assert targets(denoising, store) == [
         [start, *line[:2]],

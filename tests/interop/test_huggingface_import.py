@@ -262,9 +262,9 @@ def test_a_run_is_never_written_over(tmp_path: Path) -> None:
     bart().save_pretrained(tmp_path / "bart")
     add_tokenizer(tmp_path / "bart")
     imported(tmp_path / "bart", tmp_path / "run")
-    with pytest.raises(UserError, match="already holds a run"):
+    with pytest.raises(UserError, match="already contains a run"):
         imported(tmp_path / "bart", tmp_path / "run")
-    with pytest.raises(UserError, match="exists and is no run"):
+    with pytest.raises(UserError, match="exists and is not a run"):
         imported(tmp_path / "bart", tmp_path / "bart")
 
 

@@ -15,9 +15,9 @@ from small import SYMBOLS, TOLERANCE, every_system, every_writer, pairs, small_m
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from dragoman.lens.axes import evenly_spaced
 from dragoman.lens.beam_recorder import RecordingStrategy, assign_ranks
 from dragoman.lens.forward_pass import record_forward
-from dragoman.lens.axes import evenly_spaced
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.sentence_inspector import token_predictions
 from dragoman.models import Model

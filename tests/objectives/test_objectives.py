@@ -100,7 +100,9 @@ def test_source_and_target_as_one_sequence(tokenizer: Tokenizer, store_of: Any) 
 
 
 def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = build_objective("masked", material(small("roberta", tokenizer.vocab_size), tokenizer), {"rate": 0.4})
+    objective = build_objective(
+        "masked", material(small("roberta", tokenizer.vocab_size), tokenizer), {"mask_rate": 0.4}
+    )
     ids = [list(range(8, 18)), list(range(10, 15))]
     batch = only(objective, store_of(ids))
     for source, target, real in zip(batch.source.tolist(), answers_of(batch).tolist(), ids):
@@ -117,7 +119,7 @@ def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: An
 def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: Any) -> None:
     store = store_of([list(range(8, 28))])
     dynamic = build_objective("masked", material(small("roberta", tokenizer.vocab_size), tokenizer), {})
-    static = build_objective("masked", material(small("bert", tokenizer.vocab_size), tokenizer), {"copies": 2})
+    static = build_objective("masked", material(small("bert", tokenizer.vocab_size), tokenizer), {"mask_copies": 2})
     asked = {
         (name, epoch): answers_of(only(objective, store, epoch)).tolist()
         for name, objective in (("dynamic", dynamic), ("static", static))
@@ -154,7 +156,7 @@ def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: An
 def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer, store_of: Any) -> None:
     model = small("t5", tokenizer.vocab_size)
     assert model.vocab_size > tokenizer.vocab_size
-    objective = build_objective("spans", material(model, tokenizer), {"rate": 0.5})
+    objective = build_objective("spans", material(model, tokenizer), {"mask_rate": 0.5})
     ids = list(range(8, 20))
     batch = only(objective, store_of([ids]))
     source, target = batch.source[0].tolist(), [*batch.target[0].tolist(), int(batch.labels[0, -1])]
@@ -174,7 +176,9 @@ def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer,
 
 
 def test_denoising_asks_for_the_whole_text(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = build_objective("denoising", material(small("bart", tokenizer.vocab_size), tokenizer), {"infill": 0.5})
+    objective = build_objective(
+        "denoising", material(small("bart", tokenizer.vocab_size), tokenizer), {"infill_rate": 0.5}
+    )
     batch = only(objective, store_of([list(range(8, 20))]))
     assert batch.target.tolist() == [[START, *range(8, 20)]]
     assert batch.labels.tolist() == [[*range(8, 20), END]]
@@ -187,16 +191,16 @@ def test_three_masks_in_one_stack(tokenizer: Tokenizer, store_of: Any) -> None:
     ids = list(range(8, 16))
     store = store_of([ids])
     given = material(model, tokenizer)
-    left = only(build_objective("masks", given, {"both_ways": 0.0, "left_to_right": 1.0}), store)
+    left = only(build_objective("masks", given, {"bidirectional": 0.0, "left_to_right": 1.0}), store)
     assert left.source.tolist() == [[START, *ids]]
     assert answers_of(left).tolist() == [[*ids, END]]
     assert left.sentence_labels is not None
     assert left.sentence_labels.tolist() == [0]
-    both = only(build_objective("masks", given, {"both_ways": 1.0, "left_to_right": 0.0}), store)
+    both = only(build_objective("masks", given, {"bidirectional": 1.0, "left_to_right": 0.0}), store)
     assert both.sentence_labels is not None
     assert both.sentence_labels.tolist() == [len(ids) + 2] == [both.source.shape[1]]
     assert answers_of(both)[0, 0] == answers_of(both)[0, -1] == IGNORE_INDEX
-    cut = only(build_objective("masks", given, {"both_ways": 0.0, "left_to_right": 0.0}), store)
+    cut = only(build_objective("masks", given, {"bidirectional": 0.0, "left_to_right": 0.0}), store)
     assert cut.sentence_labels is not None
     seen = int(cut.sentence_labels[0])
     assert cut.source[0].tolist() == [START, *ids[: seen - 1], SEPARATOR, *ids[seen - 1 :]]
@@ -208,7 +212,7 @@ def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> No
     tokens, changed = torch.tensor([[2, 9, 10, 11, 12]]), torch.tensor([[2, 9, 10, 11, 13]])
     layout = Layout.padded(5, torch.tensor([5]))
     for prefix, sees in ((0, False), (3, False), (5, True)):
-        one, other = (model.read(t, layout, torch.tensor([prefix]))[0] for t in (tokens, changed))
+        one, other = (model.forward_tokens(t, layout, torch.tensor([prefix]))[0] for t in (tokens, changed))
         assert (not torch.allclose(one[:, 1], other[:, 1], atol=1e-6)) is sees
 
 
@@ -217,14 +221,14 @@ def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> No
 
 def test_masked_words_cost_torchs_cross_entropy(tokenizer: Tokenizer, store_of: Any) -> None:
     model = small("bert", tokenizer.vocab_size).eval()
-    objective = build_objective("masked", material(model, tokenizer), {"next_sentence": True, "rate": 0.5})
+    objective = build_objective("masked", material(model, tokenizer), {"next_sentence": True, "mask_rate": 0.5})
     batch = only(objective, store_of([[8, 9, 10, 11], [12, 13], [14, 15, 16]]))
-    loss = objective(model, batch)
+    loss = objective(batch)
     layout = Layout.padded(batch.source.shape[1], batch.source_lengths)
-    features, _ = model.forward_features(batch.source, layout, types=batch.token_type_ids)
+    features, _ = model.forward_features(batch.source, layout, token_types=batch.token_type_ids)
     words = F.cross_entropy(model.output(features).flatten(0, 1), answers_of(batch).flatten(), reduction="sum")
     next_one = F.cross_entropy(model.pooler(features), batch.sentence_labels)
-    torch.testing.assert_close(loss.parts["likelihood"], words.detach())
+    torch.testing.assert_close(loss.metrics["nll_loss"], words.detach())
     torch.testing.assert_close(loss.total, words + next_one * batch.target_tokens)
 
 
@@ -241,7 +245,7 @@ def test_only_replies_count_in_a_dialogue(tokenizer: Tokenizer, store_of: Any) -
     assert batch.target_tokens == 5
     log_p = model(batch.source[:, :0], torch.tensor([0]), batch.source, batch.source_lengths).log_softmax(-1)[0]
     expected = -sum(log_p[i, answer] for i, answer in enumerate(answers) if answer != PAD)
-    torch.testing.assert_close(objective(model, batch).total, expected)
+    torch.testing.assert_close(objective(batch).total, expected)
 
 
 def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on_the_generator(
@@ -255,8 +259,8 @@ def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on
 
     def losses() -> list[float]:
         torch.manual_seed(0)
-        loss = objective.validation_loss(model, batch)
-        return [float(loss.parts["likelihood"]), float(loss.parts["detection"])]
+        loss = objective.validation_loss(batch)
+        return [float(loss.metrics["nll_loss"]), float(loss.metrics["detection_loss"])]
 
     with torch.no_grad():
         before, again = losses(), losses()
@@ -270,28 +274,28 @@ def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on
 def test_the_discriminator_is_asked_of_every_token(tokenizer: Tokenizer, store_of: Any) -> None:
     """With a generator that is always right, nothing is replaced; its loss is then that of all “no” answers."""
     model = small("electra", tokenizer.vocab_size).eval()
-    objective = build_objective("replaced", material(model, tokenizer), {"weight": 3.0})
+    objective = build_objective("replaced", material(model, tokenizer), {"discriminator_weight": 3.0})
     batch = only(objective, store_of([[8] * 12, [8] * 5]))
     with torch.no_grad():
         model.generator.output.bias[:] = -100.0
         model.generator.output.bias[8] = 100.0
     original = restored(batch)
-    loss = objective(model, batch)
+    loss = objective(batch)
     logits = model(original, batch.source_lengths)[..., 0]
     real = torch.arange(original.shape[1]) < batch.source_lengths[:, None]
     each = F.binary_cross_entropy_with_logits(logits, torch.zeros_like(logits), reduction="none")
-    expected = each[real].mean() * 3.0 * batch.target_tokens + loss.parts["likelihood"]
+    expected = each[real].mean() * 3.0 * batch.target_tokens + loss.metrics["nll_loss"]
     torch.testing.assert_close(loss.total, expected, rtol=1e-4, atol=1e-4)
 
 
 LEARN = [
     ("language", "gpt", {}),
     ("language", "rnn-lm", {}),
-    ("masked", "bert", {"next_sentence": True, "copies": 3}),
+    ("masked", "bert", {"next_sentence": True, "mask_copies": 3}),
     ("masked", "roberta", {}),
     ("replaced", "electra", {}),
     ("spans", "t5", {}),
-    ("denoising", "bart", {"delete": 0.1, "mask": 0.1, "rotate": True, "shuffle": 2}),
+    ("denoising", "bart", {"delete_rate": 0.1, "mask_rate": 0.1, "rotate_document": True, "shuffle_distance": 2}),
     ("masks", "unilm", {}),
 ]
 
@@ -306,13 +310,13 @@ def test_every_objective_falls(
     optimizer = torch.optim.Adam(model.parameters(), 5e-3)
     seen: list[dict[str, float]] = []
     for step, (batch, _) in enumerate(itertools.islice(data.iterate_from(), 120)):
-        loss = objective(model, batch, step)
+        loss = objective(batch, step)
         optimizer.zero_grad()
-        (loss.total / loss.count).backward()
+        (loss.total / loss.num_labels).backward()
         optimizer.step()
-        parts = {key: float(part) / loss.count for key, part in loss.parts.items()}
-        seen.append(parts | {"total": float(loss.total.detach()) / loss.count})
-    for part in ("total", "likelihood", *(["detection"] if name == "replaced" else [])):
+        parts = {key: float(part) / loss.num_labels for key, part in loss.metrics.items()}
+        seen.append(parts | {"total": float(loss.total.detach()) / loss.num_labels})
+    for part in ("total", "nll_loss", *(["detection_loss"] if name == "replaced" else [])):
         first, last = (np.mean([one[part] for one in some]) for some in (seen[:15], seen[-15:]))
         assert last < 0.85 * first
 
@@ -328,7 +332,7 @@ def test_an_objective_says_which_models_it_trains(tokenizer: Tokenizer) -> None:
 def test_spans_need_sentinels(tokenizer: Tokenizer) -> None:
     model = small("transformer", tokenizer.vocab_size)
     assert isinstance(model, EncoderDecoderModel)
-    with pytest.raises(UserError, match="this system has none: use t5"):
+    with pytest.raises(UserError, match="this system has none: use the system t5"):
         build_objective("spans", material(model, tokenizer), {})
 
 
@@ -336,9 +340,9 @@ def test_spans_need_sentinels(tokenizer: Tokenizer) -> None:
     ("name", "settings", "message"),
     [
         ("maskd", {}, "unknown objective 'maskd': did you mean 'masked'?"),
-        ("masked", {"rat": 0.1}, "unknown setting of the objective masked 'rat': did you mean 'rate'?"),
-        ("masked", {"rate": "much"}, "masked.rate must be float, but is 'much'"),
-        ("masked", {"rate": 1.5}, "masked.rate is a share and must lie between 0 and 1, but is 1.5"),
+        ("masked", {"rat": 0.1}, "unknown setting of the objective masked 'rat': did you mean 'mask_rate'?"),
+        ("masked", {"mask_rate": "much"}, "masked.mask_rate must be float, but is 'much'"),
+        ("masked", {"mask_rate": 1.5}, "masked.mask_rate is a probability and must lie between 0 and 1, but is 1.5"),
     ],
 )
 def test_a_wrong_setting_is_named(name: str, settings: dict[str, Any], message: str) -> None:

@@ -35,12 +35,12 @@ def shown(system: str, name: str, store: TokenStore, **settings: Any) -> list[Pr
 
 def test_masked_words_and_their_answers_make_up_the_text(store: TokenStore) -> None:
     """With every word asked for, and so every word but those kept or replaced masked, the target is the text itself."""
-    (one,) = shown("roberta", "masked", store, rate=1.0)
+    (one,) = shown("roberta", "masked", store, mask_rate=1.0)
     assert one.target == TEXT[0]
     assert "<mask>" in one.input
     assert one.input.startswith("<cls> ")
     assert one.input.endswith(" <sep>")
-    (few,) = shown("roberta", "masked", store, rate=0.3)
+    (few,) = shown("roberta", "masked", store, mask_rate=0.3)
     assert " … " in few.target
     assert set(few.target.split()) - {"…"} <= set(TEXT[0].split())
 
@@ -52,7 +52,7 @@ def test_next_sentences_show_both_kinds(store: TokenStore) -> None:
 
 
 def test_spans_go_back_into_their_sentinels(store: TokenStore) -> None:
-    (one,) = shown("t5", "spans", store, rate=0.5, span=2.0)
+    (one,) = shown("t5", "spans", store, mask_rate=0.5, mean_span_length=2.0)
     names = re.findall(r"<extra_id_\d+>", one.target)
     spans = dict(zip(names, re.split(r" ?<extra_id_\d+> ?", one.target)[1:]))
     assert names == [f"<extra_id_{n}>" for n in range(len(names))]
@@ -76,10 +76,10 @@ def test_each_mask_of_unilm_is_shown_once(store: TokenStore) -> None:
     assert found.keys() == {
         "bidirectional mask",
         "left-to-right mask",
-        "the first N tokens are seen as a whole",
+        "bidirectional over the first N tokens",
     }
     assert found["left-to-right mask"].target in TEXT
-    assert " <sep> " in found["the first N tokens are seen as a whole"].input
+    assert " <sep> " in found["bidirectional over the first N tokens"].input
 
 
 def test_what_corrupts_nothing_has_no_examples(store: TokenStore) -> None:

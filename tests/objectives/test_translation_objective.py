@@ -33,17 +33,17 @@ def batch() -> Batch:
 def test_the_loss_is_torchs_cross_entropy(
     batch: Batch, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(cross_entropy, "CHUNK", {"cpu": chunk})  # 60: three tokens at a time
+    monkeypatch.setattr(cross_entropy, "MAX_CHUNK_LOGITS", {"cpu": chunk})  # 60: three tokens at a time
     settings = {"model_dim": 16, "layers": 1, "heads": 2}
     model = SYSTEMS["transformer"].spec(VocabularySizes(20, 20, True), "tiny", **settings).build().eval()
-    loss = TranslationObjective(material(model, smoothing))(model, batch)
+    loss = TranslationObjective(material(model, smoothing))(batch)
     loss.total.backward()
     gradients = [weight.grad.clone() for weight in model.parameters()]
     model.zero_grad()
     logits = model(batch.source, batch.source_lengths, batch.target, batch.target_lengths)
     expected = F.cross_entropy(logits.flatten(0, 1), batch.labels.flatten(), reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(loss.total, expected)
-    assert loss.count == int(batch.target_lengths.sum())
+    assert loss.num_labels == int(batch.target_lengths.sum())
     expected.backward()
     for ours, weight in zip(gradients, model.parameters()):
         torch.testing.assert_close(ours, weight.grad)
@@ -54,8 +54,8 @@ def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(batch: 
     with torch.no_grad():
         for weight in model.parameters():
             weight.zero_()
-    loss = TranslationObjective(material(model))(model, batch)
-    assert loss.total.item() / loss.count == pytest.approx(np.log(20), rel=1e-6)
+    loss = TranslationObjective(material(model))(batch)
+    assert loss.total.item() / loss.num_labels == pytest.approx(np.log(20), rel=1e-6)
 
 
 # ---- scheduled sampling
@@ -80,8 +80,8 @@ def test_the_share_of_right_words_falls_as_its_decay_says() -> None:
 
 def test_without_a_share_of_its_own_words_it_is_teacher_forcing(batch: Batch) -> None:
     model = tiny().eval()
-    forced = TranslationObjective(material(model))(model, batch, step=5)
-    sampled = TranslationObjective(material(model), sampling=1.0, sampling_steps=10)(model, batch, step=0)
+    forced = TranslationObjective(material(model))(batch, step=5)
+    sampled = TranslationObjective(material(model), sampling_rate=1.0, sampling_steps=10)(batch, step=0)
     torch.testing.assert_close(forced.total, sampled.total)
 
 
@@ -100,7 +100,7 @@ def test_its_own_words_are_what_it_would_have_said(batch: Batch) -> None:
         return features(source, source_layout, target, target_layout, recorder)
 
     model.forward_features = watch  # type: ignore[method-assign]
-    loss = TranslationObjective(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=1)
+    loss = TranslationObjective(material(model), sampling_rate=1.0, sampling_steps=1)(batch, step=1)
     assert torch.equal(fed[0], batch.target)
     assert fed[1][:, 0].tolist() == [2, 2, 2]
     assert set(fed[1][:, 1:].flatten().tolist()) == {7}
@@ -110,8 +110,8 @@ def test_its_own_words_are_what_it_would_have_said(batch: Batch) -> None:
 def test_validation_is_never_sampled(batch: Batch) -> None:
     model = tiny().eval()
     with torch.no_grad():
-        forced = TranslationObjective(material(model))(model, batch)
-        sampled = TranslationObjective(material(model), sampling=1.0, sampling_steps=1)(model, batch, step=9)
+        forced = TranslationObjective(material(model))(batch)
+        sampled = TranslationObjective(material(model), sampling_rate=1.0, sampling_steps=1)(batch, step=9)
     torch.testing.assert_close(forced.total, sampled.total)
 
 
@@ -125,12 +125,12 @@ def test_the_first_pass_of_scheduled_sampling_leaves_batch_statistics_alone(batc
 
     def after(objective: TranslationObjective) -> dict[str, torch.Tensor]:
         model.load_state_dict(start, strict=False)
-        objective(model, batch, step=1)
+        objective(batch, step=1)
         return {name: value.clone() for name, value in model.named_buffers() if "running" in name}
 
     forced = after(TranslationObjective(material(model)))
     sampled = after(
-        TranslationObjective(material(model), sampling=1e-9, sampling_steps=1)
+        TranslationObjective(material(model), sampling_rate=1e-9, sampling_steps=1)
     )  # two passes, no token replaced
     assert any(not torch.equal(forced[name], start[name]) for name in start)
     for name, value in forced.items():
@@ -147,9 +147,9 @@ def test_both_passes_of_r_drop_see_the_same_sampled_tokens(batch: Batch) -> None
         return features(source, source_layout, target, target_layout, recorder)
 
     model.forward_features = watch  # type: ignore[method-assign]
-    objective = TranslationObjective(material(model), sampling=1.0, sampling_steps=1, consistency=1.0)
-    loss = objective(model, batch.duplicate_rows(), step=1)
+    objective = TranslationObjective(material(model), sampling_rate=1.0, sampling_steps=1, rdrop_alpha=1.0)
+    loss = objective(batch.duplicate_rows(), step=1)
     first, second = fed[-1].chunk(2)
     assert torch.equal(first, second)
     assert not torch.equal(first, batch.target)
-    assert loss.parts["divergence"] > 0  # dropout alone differs
+    assert loss.metrics["divergence"] > 0  # dropout alone differs

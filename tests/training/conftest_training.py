@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from dragoman.config import Config, from_dict
 from dragoman.data import phrasebook
 from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.training.trainer import Trainer
 
 
 @pytest.fixture(scope="session")
@@ -67,3 +70,21 @@ def small_config(corpus: Path, system: str = "transformer", **training: object) 
             },  # a model that has learned little does not end by itself
         }
     )
+
+
+def hook_step(
+    trainer: Trainer, before: Callable[[], object] = lambda: None, after: Callable[[float], object] = lambda rate: None
+) -> None:
+    """Call `before` and `after` around each training step; `after` gets the learning rate.
+
+    The step of the training state is counted up later.
+    """
+    step = type(trainer.train_step)
+
+    class HookedStep(step):  # type: ignore[misc, valid-type]
+        def __call__(self, batches: Any, step: int, learning_rate: float, *arguments: Any) -> None:
+            before()
+            super().__call__(batches, step, learning_rate, *arguments)
+            after(learning_rate)
+
+    trainer.train_step.__class__ = HookedStep

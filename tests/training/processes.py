@@ -76,16 +76,16 @@ def _one(rank: int, size: int, port: int, errors: str, work: Callable[..., None]
 def command(arguments: list[str], event: Event | None = None) -> None:
     """The command line, with something that happens on the way."""
     from dragoman import cli
-    from dragoman.training.trainer import Trainer
+    from dragoman.training.train_step import TrainStep
 
-    step = Trainer._step
+    run_step = TrainStep.__call__
 
-    def watched(self: Trainer, group: Any) -> None:
-        step(self, group)
-        if event is not None and (event.rank, event.step) == (self.processes.rank, self.state.step):
+    def watched(self: TrainStep, batches: Any, step: int, *arguments: Any) -> None:
+        run_step(self, batches, step, *arguments)
+        if event is not None and (event.rank, event.step) == (self.strategy.processes.rank, step):
             os.kill(os.getpid(), event.signal)
 
-    Trainer._step = watched  # type: ignore[method-assign]
+    TrainStep.__call__ = watched  # type: ignore[method-assign]
     sys.argv = ["dragoman", *arguments]
     sys.stdout = sys.stderr
     cli.main()

@@ -22,5 +22,5 @@ def test_the_vocabulary_is_said_in_the_size_that_was_learned(tmp_path: Path) -> 
     (choice,) = (choice for choice in prepared.choices if choice.setting == "text.vocab_size")
     size = read_tokenizers(tmp_path / "run")[0].vocab_size
     assert size < 500
-    assert str(choice).startswith(f"text.vocab_size={size}  (all different pieces of the text; ")
+    assert str(choice).startswith(f"text.vocab_size={size}  (all different tokens of the text; ")
     assert "the limit is 500, " in choice.reason

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_training import small_config
+from conftest_training import hook_step, small_config
 from test_resume import Quiet, assert_equal, contents, train
 
 from dragoman import checkpoint
@@ -49,14 +49,7 @@ def run(prepared: Path, tmp_path: Path) -> Path:
 def train_with(folder: Path, at: int, trouble: Callable[[], object], display: Display | None = None) -> Trainer:
     """Train, with trouble before a step."""
     trainer = Trainer(folder, display or Quiet())
-    step = trainer._step
-
-    def watched(*arguments: Any) -> None:
-        if trainer.state.step + 1 == at:
-            trouble()
-        step(*arguments)
-
-    trainer._step = watched  # type: ignore[method-assign]
+    hook_step(trainer, before=lambda: trouble() if trainer.state.step + 1 == at else None)
     trainer.train()
     return trainer
 
@@ -162,7 +155,7 @@ def test_checkpoints_that_are_deleted_while_training(at: int, run: Path, expecte
     last = checkpoint.read_values(run / "checkpoints" / "last")["progress"]
     assert (run / "checkpoints" / f"{last['best_step']:06d}").is_dir()
     assert load(run, device="cpu").translate(["a dog ."], beam_size=1)
-    assert any("has gone: the best is found anew" in text for text in display.heard) == (at > 4)
+    assert any("is missing: the next validation becomes the best" in text for text in display.heard) == (at > 4)
 
 
 def test_a_run_that_is_deleted_while_training(run: Path) -> None:
@@ -174,7 +167,7 @@ def test_data_that_is_deleted_while_training(run: Path, expected: dict[str, Any]
     """What is mapped stays readable; the run that is to go on later is told what is missing."""
     train_with(run, 6, lambda: shutil.rmtree(run / "data"))
     assert_equal(contents(run), expected)
-    with pytest.raises(UserError, match="holds no token store: train a new run from its files"):
+    with pytest.raises(UserError, match="has no token store: train a new run from the same files"):
         train(run)
 
 

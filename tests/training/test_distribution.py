@@ -180,9 +180,7 @@ def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost
     assert ended[lost].code == -KILL
     other = ended[1 - lost]
     assert other.code == 2
-    assert (
-        "dragoman: another process of this training has ended or no longer answers at step 12: see what" in other.said
-    )
+    assert "dragoman: another process of this training has ended or does not answer at step 12: see its" in other.said
     assert f"torchrun --nproc-per-node 2 -m dragoman train {run} --resume" in other.said
     assert "Traceback" not in other.said
     assert checkpoint.read_values(run / "checkpoints" / "last")["progress"]["step"] == 9
@@ -190,15 +188,16 @@ def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost
 
 def stumble(folder: str, spread: str) -> None:
     """At step 12 the loss of one process is no number."""
-    from dragoman.training.train_step import LossModule
+    from dragoman.objectives import Loss, TranslationObjective
 
-    forward = LossModule.forward
+    forward = TranslationObjective.forward
 
-    def sometimes(self: LossModule, tensors: Any, longest: Any, step: int) -> tuple[torch.Tensor, ...]:
-        total, *rest = forward(self, tensors, longest, step)
-        return (total * (torch.nan if step == 12 and os.environ["RANK"] == "1" else 1.0), *rest)
+    def sometimes(self: TranslationObjective, batch: Any, step: int = 0) -> Loss:
+        loss = forward(self, batch, step)
+        factor = torch.nan if step == 12 and os.environ["RANK"] == "1" else 1.0
+        return loss._replace(total=loss.total * factor)
 
-    LossModule.forward = sometimes  # type: ignore[assignment]
+    TranslationObjective.forward = sometimes  # type: ignore[method-assign]
     command(["train", folder, "--resume", "--set", f"training.parallelism={spread}"])
 
 
@@ -247,8 +246,8 @@ def test_torchrun_starts_again_from_the_last_checkpoint(corpus: Path, tmp_path: 
 
 def wait_for_the_first(signs: int) -> None:
     """The first process works until it has sent some signs of life, which the other one has received."""
-    distribution.PULSE = 0.05
-    tell, told, enough = distribution._tell, [0], threading.Event()
+    distribution.HEARTBEAT_SECONDS = 0.05
+    tell, told, enough = distribution._broadcast, [0], threading.Event()
 
     def counted(answer: list[Any]) -> None:
         tell(answer)
@@ -256,7 +255,7 @@ def wait_for_the_first(signs: int) -> None:
         if told[0] >= signs:
             enough.set()
 
-    distribution._tell = counted
+    distribution._broadcast = counted
     world = ProcessGroup.join()
     assert world.on_first_rank(lambda: (enough.wait(), "done")[1]) == "done"
     assert told[0] > signs
@@ -270,7 +269,7 @@ def test_a_process_that_waits_for_the_first_one_gets_signs_of_life(tmp_path: Pat
 def wait_longer_than_patience(seconds: float) -> None:
     import datetime
 
-    distribution.PATIENCE, distribution.PULSE = datetime.timedelta(seconds=seconds / 3), seconds / 12
+    distribution.TIMEOUT, distribution.HEARTBEAT_SECONDS = datetime.timedelta(seconds=seconds / 3), seconds / 12
     assert ProcessGroup.join().on_first_rank(lambda: (time.sleep(seconds), "done")[1]) == "done"
 
 
@@ -367,18 +366,18 @@ def test_every_batch_of_a_step_is_computed_once(alone: tuple[Path, Path]) -> Non
             # all do as many
             assert len({len(group.batches) + (group.dummy_batch is not None) for group in dealt}) == 1
             assert all(group.target_tokens == sum(batch.target_tokens for _, batch in group.batches) for group in dealt)
-            assert all(group.sentences == sum(len(batch.indices) for _, batch in group.batches) for group in dealt)
+            assert all(group.num_sentences == sum(len(batch.indices) for _, batch in group.batches) for group in dealt)
 
 
 def test_a_new_run_has_a_batch_for_every_process() -> None:
     config, said = accumulate_for_processes(Config(), ProcessGroup(0, 4))
     assert config.training.gradient_accumulation == 4
-    assert said == ["training.gradient_accumulation=4  (batches a step: one for each process)"]
+    assert said == ["training.gradient_accumulation=4  (batches per step: one for each process)"]
     assert accumulate_for_processes(config, ProcessGroup(0, 2)) == (config, [])
 
 
 def test_a_process_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    with pytest.raises(UserError, match=r"3 processes or more on this machine, but 2 GPUs.*--nproc-per-node"):
+    with pytest.raises(UserError, match=r"at least 3 processes but 2 GPUs.*--nproc-per-node"):
         ProcessGroup(2, 3, 2).assign_device(torch.device("cuda"))
     assert ProcessGroup(2, 3, 2).assign_device(torch.device("cpu")) == torch.device("cpu")

@@ -5,8 +5,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from dragoman import legacy
 from dragoman.training.checkpoint_manager import TrainState
-from dragoman.training.divergence import SUSTAINED, WINDOW, LossHistory
+from dragoman.training.divergence import HIGH_READINGS, WINDOW_READINGS, LossHistory
 
 
 def first_divergence(losses: Iterable[float]) -> int | None:
@@ -37,7 +38,7 @@ def test_batches_of_easy_and_hard_corpora_are_healthy() -> None:
 def test_a_sustained_rise_is_divergence_and_noticed_soon() -> None:
     chance = random.Random(3)
     healthy = [2 + 7 / (1 + n / 5) + chance.gauss(0, 0.05) for n in range(100)]
-    assert first_divergence([*healthy, *[6.5] * 10]) == 100 + SUSTAINED - 1
+    assert first_divergence([*healthy, *[6.5] * 10]) == 100 + HIGH_READINGS - 1
 
 
 def test_a_rise_that_creeps_is_divergence() -> None:
@@ -45,7 +46,7 @@ def test_a_rise_that_creeps_is_divergence() -> None:
 
 
 def test_a_spike_that_passes_is_none() -> None:
-    assert first_divergence(([2.0] * 15 + [6.0] * (SUSTAINED - 1)) * 10) is None
+    assert first_divergence(([2.0] * 15 + [6.0] * (HIGH_READINGS - 1)) * 10) is None
 
 
 def test_what_was_learned_is_the_scale_where_the_loss_is_close_to_zero() -> None:
@@ -61,13 +62,13 @@ def test_the_history_is_part_of_the_saved_state() -> None:
     again = TrainState.from_dict(progress.to_dict())
     assert again == progress
     assert again.loss_history.high_losses == [9.0]
-    for loss in range(2 * WINDOW):
+    for loss in range(2 * WINDOW_READINGS):
         again.loss_history.diverged(3.0 + loss / 1000)
-    assert len(again.loss_history.recent) == WINDOW
+    assert len(again.loss_history.recent) == WINDOW_READINGS
 
 
 def test_a_state_of_an_earlier_version_can_be_read() -> None:
     former = TrainState(step=7).to_dict() | {"rewinds": 2, "usual": 3.5}
-    for name in ("losses", "rollbacks", "diverged_at", "best_loss", "extended_at", "elapsed"):
+    for name in ("loss_history", "rollbacks", "diverged_at", "best_loss", "extended_at", "time_used"):
         del former[name]
-    assert TrainState.from_dict(former) == TrainState(step=7)
+    assert TrainState.from_dict(legacy.translate_train_state(former)) == TrainState(step=7)

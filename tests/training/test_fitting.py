@@ -31,7 +31,7 @@ from dragoman.training.oom import BatchSplitter, is_out_of_memory
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.prepare import prepare_run
 from dragoman.training.resolve import estimate_activations
-from dragoman.training.train_step import LossModule, TrainStep
+from dragoman.training.train_step import TrainStep, batch_from_tensors
 from dragoman.training.trainer import Trainer
 
 WORDS = learn_tokenizer([f"a{number} b{number}" for number in range(20)], "word", 60)
@@ -83,7 +83,7 @@ def gradients(model: Model, objective: Objective, parts: list[Batch], answers: i
     total = torch.zeros(())
     for part in parts:
         torch.manual_seed(1)
-        loss = objective(model, part, 1)
+        loss = objective(part, 1)
         (loss.total / answers).backward()
         total = total + loss.total.detach()
     return total, {name: weight.grad for name, weight in model.named_parameters() if weight.grad is not None}
@@ -101,7 +101,7 @@ def assert_same(one: tuple[Tensor, dict[str, Tensor]], other: tuple[Tensor, dict
 
 CASES = [
     ("transformer", "translation", {}, {}),
-    ("transformer", "translation", {}, {"consistency": 1.0}),
+    ("transformer", "translation", {}, {"rdrop_alpha": 1.0}),
     ("luong", "translation", {}, {}),
     ("gpt", "language", {}, {}),
     ("gpt", "translation", {}, {}),
@@ -159,7 +159,7 @@ def test_a_single_pair_has_no_halves(tmp_path: Path) -> None:
 
 def stepper_of(model: Model, objective: Objective, say: Callable[[str], None] = lambda text: None) -> TrainStep:
     return TrainStep(
-        LossModule(model, objective),
+        objective,
         build_optimizer(model, TrainingConfig(optimizer="sgd")),
         None,
         device=torch.device("cpu"),
@@ -176,17 +176,21 @@ def short_of(
     stepper: TrainStep, places: int, late: bool = True, error: type[Exception] = torch.OutOfMemoryError
 ) -> None:
     """Let memory run out over batches of more places: in the backward pass, when some gradients are already added."""
-    learn = stepper._learn
+    forward_backward = stepper._forward_backward
 
-    def limited(batch: Batch, step: int) -> None:
-        if batch.num_positions > places and not late:
+    def limited(tensors: dict[str, Tensor], *arguments: Any) -> None:
+        if positions(tensors) > places and not late:
             raise error("out of memory")
-        learn(batch, step)
-        if batch.num_positions > places:
+        forward_backward(tensors, *arguments)
+        if positions(tensors) > places:
             stepper.weights[0].grad = stepper.weights[0].grad * 3  # type: ignore[operator]
             raise error("out of memory")
 
-    stepper._learn = limited  # type: ignore[method-assign]
+    stepper._forward_backward = limited  # type: ignore[method-assign]
+
+
+def positions(tensors: dict[str, Tensor]) -> int:
+    return tensors["source"].shape[0] * tensors["source"].shape[1] + tensors["target"].numel()
 
 
 @pytest.mark.parametrize("packed", [False, True])
@@ -213,7 +217,7 @@ def test_a_step_that_does_not_fit_has_the_same_result(packed: bool, late: bool, 
     for name, weight in results[0][1].items():
         torch.testing.assert_close(weight, results[1][1][name], rtol=1e-3, atol=1e-5)
     assert len(said) == 2  # two parts, then four
-    assert "did not fit the memory: it is computed in 2 parts from now on" in said[0]
+    assert "does not fit into memory: it is computed in 2 parts from now on" in said[0]
     width = max(large.source.numel(), large.target.numel())
     assert f"a batch of {width:,} tokens" in said[0]
     assert f"training.batch_tokens={width // 2} would avoid this" in said[0]
@@ -225,7 +229,7 @@ def test_a_pair_that_does_not_fit_is_said_plainly(tmp_path: Path) -> None:
     batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(5), 0)
     stepper = stepper_of(model, objective)
     short_of(stepper, 0)
-    with pytest.raises(UserError, match=r"memory ran out over a single pair of .* tokens: lower data\.max_length"):
+    with pytest.raises(UserError, match=r"out of memory with a single pair of .* tokens: lower data\.max_length"):
         stepper([(0, batch)], 1, 0.01, batch.target_tokens)
 
 
@@ -239,7 +243,7 @@ def test_an_optimiser_that_does_not_fit_is_said_plainly(tmp_path: Path, monkeypa
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     monkeypatch.setattr(stepper.optimizer, "step", full)
-    with pytest.raises(UserError, match="do not fit the memory: choose a smaller system"):
+    with pytest.raises(UserError, match="do not fit into memory: choose a smaller system"):
         stepper([(0, batch)], 1, 0.01, batch.target_tokens)
 
 
@@ -248,7 +252,7 @@ def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None
     objective = objective_of("translation", model)
     batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(5), 0)
     stepper = stepper_of(model, objective)
-    stepper._learn = lambda batch, step: (_ for _ in ()).throw(RuntimeError("shapes differ"))  # type: ignore[method-assign]
+    stepper._forward_backward = lambda *arguments: (_ for _ in ()).throw(RuntimeError("shapes differ"))  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="shapes differ"):
         stepper([(0, batch)], 1, 0.01, batch.target_tokens)
 
@@ -326,7 +330,7 @@ def test_what_layers_leave_behind_is_left_once(tmp_path: Path) -> None:
         return x, ctx
 
     model.forward_features = watched  # type: ignore[method-assign]
-    loss = objective(model, batch, 1)
+    loss = objective(batch, 1)
     before = len(left[0])
     loss.total.backward()
     assert len(left[0]) == before == sum(name.endswith("router.weight") for name, _ in model.named_parameters())
@@ -341,13 +345,13 @@ def test_layers_computed_twice_compile_into_one_graph(system: str, name: str, tm
     objective = objective_of(name, model)
     batch = batches_of(data_for(tmp_path, objective), objective, packed=True).build_batch(np.arange(12), 0)
     torch._dynamo.reset()
-    learner = LossModule(model, objective)
-    compiled = torch.compile(learner, fullgraph=True, dynamic=False, backend="eager")
+    batch = batch_from_tensors(batch.tensors(), batch.max_lengths)
+    compiled = torch.compile(objective, fullgraph=True, dynamic=False, backend="eager")
     results = []
-    for one in (learner, compiled):
+    for one in (objective, compiled):
         model.zero_grad(set_to_none=True)
         torch.manual_seed(1)
-        total = one(batch.tensors(), batch.max_lengths, 1)[0]
+        total = one(batch, 1).total
         total.backward()
         results.append((total.detach(), {n: w.grad for n, w in model.named_parameters() if w.grad is not None}))
     assert_same(results[0], results[1])
@@ -407,14 +411,14 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_budget_is_tried_by_a_real_step(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    learn = TrainStep._learn
+    forward_backward = TrainStep._forward_backward
 
-    def limited(stepper: TrainStep, batch: Batch, step: int) -> None:
-        learn(stepper, batch, step)
-        if batch.num_positions > 3000:
+    def limited(stepper: TrainStep, tensors: dict[str, Tensor], *arguments: Any) -> None:
+        forward_backward(stepper, tensors, *arguments)
+        if positions(tensors) > 3000:
             raise torch.OutOfMemoryError("out of memory")
 
-    monkeypatch.setattr(TrainStep, "_learn", limited)
+    monkeypatch.setattr(TrainStep, "_forward_backward", limited)
     config = from_yaml(run / CONFIG_FILE)
     assert measure_peak_memory(run, config, 1000) == 0  # nothing is measured on a CPU
     assert measure_peak_memory(run, config, 4000) is None
@@ -471,7 +475,7 @@ def test_a_cpu_without_memory_is_said(corpus: Path, tmp_path: Path, monkeypatch:
 
 def test_looking_for_tokens_that_were_given_is_refused() -> None:
     with pytest.raises(
-        UserError, match=r"training\.auto_batch_size looks .* training\.batch_tokens=500 was given too: leave one"
+        UserError, match=r"training\.auto_batch_size searches .* training\.batch_tokens=500 sets it: leave one"
     ):
         TrainingConfig(batch_tokens=500, auto_batch_size=True)
 

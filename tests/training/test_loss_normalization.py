@@ -46,9 +46,11 @@ def change_of_weights(prepared: Path, folder: Path, normalization: str, rate: fl
 def test_a_step_of_several_batches_is_divided_by_all_their_sentences(prepared: Path, tmp_path: Path) -> None:
     """SGD on Σ loss / sentences at a rate η is SGD on Σ loss / tokens at η · tokens / sentences."""
     group = next(iterate_steps(Trainer(prepared, SilentDisplay()).batches, DataPosition(), 3))
-    assert group.sentences == sum(len(batch.indices) for _, batch in group.batches) > 3
+    assert group.num_sentences == sum(len(batch.indices) for _, batch in group.batches) > 3
     by_sentence = change_of_weights(prepared, tmp_path / "sentences", "sentences", 0.1)
-    by_token = change_of_weights(prepared, tmp_path / "tokens", "tokens", 0.1 * group.target_tokens / group.sentences)
+    by_token = change_of_weights(
+        prepared, tmp_path / "tokens", "tokens", 0.1 * group.target_tokens / group.num_sentences
+    )
     assert by_sentence.keys() == by_token.keys()
     for name, change in by_sentence.items():
         assert change.abs().max() > 0

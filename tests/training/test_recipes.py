@@ -17,7 +17,8 @@ from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.spec import find_specs
 from dragoman.parts.stack import PreNorm, Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
-from dragoman.training.defaults import Choice, choose_objective, choose_settings
+from dragoman.training.defaults import Choice, choose_settings
+from dragoman.training.resolve import resolve_objective
 
 WIDTH = 128  # of every system in the size tiny
 VOCABULARY = VocabularySizes(50, 50, True)
@@ -134,8 +135,8 @@ def resolve(
         return SYSTEMS[name].spec(VOCABULARY, chosen.system.size or "tiny", **chosen.system.settings)
 
     config = Config(system=SystemConfig(name, size, settings or {}), training=TrainingConfig(**training))
-    config = choose_objective(config, build(config), HOLDS.get(name, "pairs"))
-    config, choices = choose_settings(config, build(config), store, "cpu", build)
+    config = resolve_objective(config, build(config), HOLDS.get(name, "pairs"))
+    config, choices = choose_settings(config, store, "cpu", build, new_model=True)
     return config, build(config), choices
 
 

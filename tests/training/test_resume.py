@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest_training import small_config
+from conftest_training import hook_step, small_config
 
 from dragoman import checkpoint
 from dragoman.config import to_yaml
@@ -36,13 +36,11 @@ class Quiet(Display):
 def train(folder: Path, stop_after: int | None = None) -> None:
     """Train, and interrupt it after a step if told."""
     trainer = Trainer(folder, Quiet())
-    step = trainer._step
 
-    def watched(*arguments: Any) -> None:
-        step(*arguments)
-        trainer.interrupted = trainer.state.step + 1 == stop_after
+    def interrupt(rate: float) -> None:
+        trainer.interrupted = trainer.state.step + 2 == stop_after
 
-    trainer._step = watched  # type: ignore[method-assign]
+    hook_step(trainer, after=interrupt)
     trainer.train()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from conftest_training import small_config
+from conftest_training import hook_step, small_config
 from test_resume import Quiet, assert_equal, contents
 
 from dragoman import checkpoint
@@ -21,7 +21,7 @@ from dragoman.run import read_metrics
 from dragoman.training import trainer as training
 from dragoman.training.accumulation import StepBatches
 from dragoman.training.prepare import prepare_run
-from dragoman.training.trainer import ROLLBACKS, Trainer
+from dragoman.training.trainer import MAX_ROLLBACKS, StepPlan, Trainer
 
 Change = Callable[[Loss], Loss]
 
@@ -36,21 +36,22 @@ class Listening(Quiet):
 
 
 def higher(loss: Loss) -> Loss:
-    return Loss(loss.total + 5 * loss.count, loss.count, loss.parts)
+    return Loss(loss.total + 5 * loss.num_labels, loss.num_labels, loss.metrics)
 
 
 def non_finite(loss: Loss) -> Loss:
-    return Loss(loss.total * math.nan, loss.count, loss.parts)
+    return Loss(loss.total * math.nan, loss.num_labels, loss.metrics)
 
 
 class Changed(Objective):
     """The training's own objective, with a loss that is changed where the data is bad."""
 
     def __init__(self, own: Objective, change: Change) -> None:
+        torch.nn.Module.__init__(self)
         self.own, self.change, self.bad = own, change, False
 
-    def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
-        loss = self.own(model, batch, step)
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        loss = self.own(batch, step)
         return self.change(loss) if self.bad else loss
 
 
@@ -61,16 +62,21 @@ class Stumbling(Trainer):
         super().__init__(folder, Listening())
         self.bad, self.stop = (DataPosition(0, 0, first), DataPosition(0, 0, last)), stop
         self.changed = Changed(self.objective, change)
-        self.train_step.loss_module.objective = self.changed  # type: ignore[assignment]
+        self.train_step.objective = self.changed
         self.walked: list[DataPosition] = []
         self.after_rollback: dict[str, Any] = {}
+        hook_step(self, after=self._walk)
 
-    def _step(self, group: StepBatches) -> None:
+    def _agree(self, batches: StepBatches) -> StepPlan:
+        plan = super()._agree(batches)
+        self.position = plan.batches.next_position
         first, last = self.bad
-        here = (group.next_position.epoch, group.next_position.batch)
+        here = (self.position.epoch, self.position.batch)
         self.changed.bad = (first.epoch, first.batch) <= here <= (last.epoch, last.batch)
-        super()._step(group)
-        self.walked.append(group.next_position)
+        return plan
+
+    def _walk(self, rate: float) -> None:
+        self.walked.append(self.position)
         self.interrupted = len(self.walked) == self.stop
 
     def _roll_back(self, what: str, loss: float) -> None:
@@ -90,7 +96,7 @@ class Stumbling(Trainer):
 
 @pytest.fixture(autouse=True)
 def readings_every_second_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "LOG_EVERY", 2)
+    monkeypatch.setattr(training, "LOG_INTERVAL_STEPS", 2)
 
 
 SETTINGS: dict[str, Any] = {
@@ -184,7 +190,7 @@ def test_after_some_rollbacks_in_a_row_it_gives_up(prepared: Path, tmp_path: Pat
     trainer = Stumbling(run_of(prepared, tmp_path), higher, last=10**6)
     with pytest.raises(UserError, match=r"training diverged: the training loss is .* at step 12.*below 0\.01"):
         trainer.train()
-    assert len(trainer.rollbacks) == ROLLBACKS
+    assert len(trainer.rollbacks) == MAX_ROLLBACKS
     again = Stumbling(tmp_path / "run", higher, last=10**6)  # the count is part of the saved state
     with pytest.raises(UserError, match="training diverged"):
         again.train()

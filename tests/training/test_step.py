@@ -20,7 +20,7 @@ from dragoman.text import ENCODER_DECODER_FRAMING, learn_tokenizer
 from dragoman.training.accumulation import iterate_steps
 from dragoman.training.ema import WeightAverage
 from dragoman.training.optimizer import build_optimizer, state_tensors
-from dragoman.training.train_step import LossModule, TrainStep
+from dragoman.training.train_step import TrainStep
 
 WORDS = 40
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -47,11 +47,12 @@ class Sometimes(Objective):
     """Translation whose loss is no number in the steps that `bad` names."""
 
     def __init__(self, objective: Objective, bad: set[int]) -> None:
+        torch.nn.Module.__init__(self)
         self.objective, self.bad = objective, bad
 
-    def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
-        loss = self.objective(model, batch, step)
-        return Loss(loss.total * float("nan"), loss.count, loss.parts) if step in self.bad else loss
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        loss = self.objective(batch, step)
+        return Loss(loss.total * float("nan"), loss.num_labels, loss.metrics) if step in self.bad else loss
 
 
 def small(dropout: float = 0.0) -> tuple[Model, Objective]:
@@ -75,7 +76,7 @@ def stepper_of(
 ) -> TrainStep:
     config = TrainingConfig(**OPTIMIZERS[optimizer])
     return TrainStep(
-        LossModule(model, objective),
+        objective,
         build_optimizer(model, config),
         WeightAverage(model, ema) if ema else None,
         device=torch.device("cpu"),
@@ -130,8 +131,8 @@ def test_a_step_is_the_gradient_of_the_mean_loss_an_answer(store: TokenStore) ->
     model, objective = small()
     batch = batch_of(store, 0, 9)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
-    loss = objective(model, batch, 1)
-    gradients = torch.autograd.grad(loss.total / loss.count, list(model.parameters()))
+    loss = objective(batch, 1)
+    gradients = torch.autograd.grad(loss.total / loss.num_labels, list(model.parameters()))
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     stepper = stepper_of(model, objective, "sgd")
     step(stepper, 1, batch, rate=0.5)
@@ -141,7 +142,7 @@ def test_a_step_is_the_gradient_of_the_mean_loss_an_answer(store: TokenStore) ->
         torch.testing.assert_close(weight, before[name] - scale * gradient, rtol=1e-4, atol=1e-6)
     total, likelihood, lost = stepper.loss_sums.tolist()
     assert total == pytest.approx(float(loss.total.detach()), rel=1e-5)
-    assert likelihood == pytest.approx(float(loss.parts["likelihood"]), rel=1e-5)
+    assert likelihood == pytest.approx(float(loss.metrics["nll_loss"]), rel=1e-5)
     assert lost == 0
 
 
@@ -183,15 +184,15 @@ def test_one_bad_batch_spoils_its_step_but_not_the_measure(store: TokenStore) ->
     class Second(Sometimes):
         calls = 0
 
-        def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
+        def forward(self, batch: Batch, step: int = 0) -> Loss:
             self.calls += 1
-            return super().__call__(model, batch, 1 if self.calls == 2 else 0)
+            return super().forward(batch, 1 if self.calls == 2 else 0)
 
     model, objective = small()
     stepper = stepper_of(model, Second(objective, {1}))
     before = everything(stepper, model)
     good, bad = batch_of(store, 0, 9), batch_of(store, 9, 20)
-    loss = objective(model, good, 1)
+    loss = objective(good, 1)
     step(stepper, 1, good, bad)
     assert_equal(everything(stepper, model), before)
     assert int(stepper.skipped_steps) == 1

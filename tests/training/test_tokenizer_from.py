@@ -92,7 +92,7 @@ def test_weights_and_another_tokenizer_contradict_each_other(corpus: Path, tmp_p
     run = trained(tmp_path / "run", config)
     both = with_text(config, tokenizer_from=str(run))
     both = replace(both, training=replace(both.training, start_from=str(run)))
-    with pytest.raises(UserError, match="leave --tokenizer-from out"):
+    with pytest.raises(UserError, match="leave out --tokenizer-from"):
         prepare_run(tmp_path / "other", both, quiet)
     assert not (tmp_path / "other").exists()
 
@@ -108,14 +108,14 @@ def test_a_tokenizer_of_another_language_is_warned_about(corpus: Path, tmp_path:
     prepare_run(tmp_path / "both", text_alone(corpus, "en", "de"), quiet)
     pairs = small_config(corpus)
     alone = prepare_run(tmp_path / "alone", with_text(pairs, tokenizer_from=str(tmp_path / "german")), quiet).preflight
-    (warning,) = [warning for warning in alone.warnings if "tokens per character" in warning]
+    (warning,) = [warning for warning in alone.warnings if "per character" in warning]
     found, usual = alone.source.fertility, alone.fertility[0]
     assert found is not None
     assert usual is not None
-    assert warning.startswith(f"the tokenizer splits the source into small pieces, {found:.2f} tokens per character")
-    assert f"({usual:.2f} in the text that it was learned from)" in warning
+    assert warning.startswith(f"the tokenizer splits the source into short tokens, {found:.2f} per character")
+    assert f"({usual:.2f} on the text that it was learned from)" in warning
     good = prepare_run(tmp_path / "good", with_text(pairs, tokenizer_from=str(tmp_path / "both")), quiet).preflight
-    assert not [warning for warning in good.warnings if "tokens per character" in warning]
+    assert not [warning for warning in good.warnings if "per character" in warning]
     # what a tokenizer was learned from is known in the second generation too
     again = prepare_run(tmp_path / "again", with_text(pairs, tokenizer_from=str(tmp_path / "alone")), quiet).preflight
     assert again.fertility == alone.fertility

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest_training import small_config
+from conftest_training import hook_step, small_config
 from test_resume import Quiet, assert_equal, contents, train
 
 from dragoman.config import Config, TrainingConfig, from_yaml, without_automatic_settings
@@ -104,12 +104,14 @@ class Timed(Trainer):
             return validate()
 
         self.validator.validate = slow  # type: ignore[method-assign]
+        hook_step(self, self._spend, self._record)
 
-    def _step(self, *arguments: Any) -> None:
+    def _spend(self) -> None:
         self.clock.now += self.took
-        super()._step(*arguments)
-        self.rates: list[float] = [*self.rates, self.meter.rate]
-        self.interrupted = self.state.step == self.stop
+
+    def _record(self, rate: float) -> None:
+        self.rates: list[float] = [*self.rates, rate]
+        self.interrupted = self.state.step + 1 == self.stop
 
 
 @pytest.fixture(scope="module")
@@ -165,7 +167,7 @@ def test_a_timed_run_can_be_extended_by_time(timed: Path, tmp_path: Path, monkey
     clock = Clock(monkeypatch)
     first = Timed(copy_of(timed, tmp_path / "run"), clock, 2.0, 1.0)
     before = first.train().state.seconds
-    with pytest.raises(UserError, match=r"has trained for .* already, and --minutes counts from its beginning"):
+    with pytest.raises(UserError, match=r"has already trained for .*, and --minutes counts from its start"):
         change_resumed_run(tmp_path / "run", {"training.minutes": 0.5})
     change_resumed_run(tmp_path / "run", {"training.minutes": 2})
     trainer = Timed(tmp_path / "run", clock, 2.0, 1.0)
@@ -212,13 +214,7 @@ def test_a_finished_run_is_extended(budget: dict[str, int], finished: Path, tmp_
     trainer = Trainer(folder, Quiet())
     assert "extending the run from step 10 until" in trainer.budget.resume_message(trainer.state, "train")
     rates: list[float] = []
-    step = trainer._step
-
-    def watched(*arguments: Any) -> None:
-        step(*arguments)
-        rates.append(trainer.meter.rate)
-
-    trainer._step = watched  # type: ignore[method-assign]
+    hook_step(trainer, after=rates.append)
     progress = trainer.train().state
     assert progress.step == 30 or progress.data_position.epoch == 2
     assert len(rates) == progress.step - 10
@@ -270,7 +266,10 @@ def test_an_unfinished_run_goes_on_by_the_same_schedule_to_another_end(corpus: P
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ({"training.steps": 9}, r"has trained for 10 steps already, and --steps counts .* but is 9: give more"),
+        (
+            {"training.steps": 9},
+            r"has already trained for 10 steps, and --steps counts .* is 9: give a larger value",
+        ),
         ({"training.learning_rate": 1.0}, "training.learning_rate was given: for other settings train a new run"),
     ],
 )

@@ -65,12 +65,12 @@ def weights_after(folder: Path, replays: bool, compiles: bool) -> dict[str, torc
     if not replays:
         trainer.train_step.graphs = None
     if not compiles:
-        trainer.train_step.loss = trainer.train_step.loss_module
+        trainer.train_step.objective = trainer.objective
     trainer.model.train()
-    stream = trainer._stream(trainer.state.data_position)
+    stream = trainer._iterate_steps(trainer.state.data_position)
     for step in range(1, 9):
         group = next(stream)
-        trainer.train_step(group.batches, step, 0.001, group.answers)
+        trainer.train_step(group.batches, step, 0.001, group.target_tokens)
     stream.close()
     return {name: weight.detach().cpu() for name, weight in trainer.model.named_parameters()}
 

@@ -10,18 +10,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.models.encoder_decoder import first_tokens
-from dragoman.models.model import DecodingStart, Model, position_limit
+from dragoman.models.model import BaseModelSpec, DecodingStart, Model, position_limit
 from dragoman.models.usage import CONTINUE, Usage
-from dragoman.parts.embedding import Embedding, OutputLayer, Transform
+from dragoman.parts.embedding import Embedding, OutputLayer, TokenEmbedding, Transform
 from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Context, Layout, State, assign_paths, map_state
-from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import DECODER_ONLY_FRAMING, Framing
 
 
 @dataclass(frozen=True)
-class DecoderOnly(Spec):
+class DecoderOnly(BaseModelSpec):
     """One stack that reads what there is and writes what comes next: language models, and source and target as one."""
 
     default_framing: ClassVar[Framing] = DECODER_ONLY_FRAMING
@@ -35,6 +34,8 @@ class DecoderOnly(Spec):
     initialization: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
     transform: Transform | None = None
     output_scaled: bool = False
+
+    default_objectives: ClassVar[dict[str, str]] = {"pairs": "translation", "text": "language", "turns": "dialogue"}
 
     def build(self, dim: int = 0) -> DecoderOnlyModel:
         return DecoderOnlyModel(self)
@@ -55,6 +56,10 @@ class DecoderOnlyModel(Model):
         self.output = OutputLayer(spec.vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
         spec.initialization.initializer().apply(self)
         assign_paths(self)
+
+    @property
+    def embedding_tables(self) -> tuple[TokenEmbedding, TokenEmbedding]:
+        return self.target_embedding, self.target_embedding
 
     @property
     def usage(self) -> Usage:

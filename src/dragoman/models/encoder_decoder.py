@@ -10,19 +10,25 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.models.model import DecodingStart, Model, position_limit
+from dragoman.models.model import BaseModelSpec, DecodingStart, Model, position_limit
 from dragoman.models.usage import TRANSLATE, Usage
-from dragoman.parts.embedding import Embedding, OutputLayer, RestrictedEmbedding, SourceEmbedding, Transform
+from dragoman.parts.embedding import (
+    Embedding,
+    OutputLayer,
+    RestrictedEmbedding,
+    SourceEmbedding,
+    TokenEmbedding,
+    Transform,
+)
 from dragoman.parts.feature_embedding import Frames, Patches
 from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State, assign_paths
-from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import ENCODER_DECODER_FRAMING, Framing
 
 
 @dataclass(frozen=True)
-class EncoderDecoder(Spec):
+class EncoderDecoder(BaseModelSpec):
     """Embeddings, an encoder that reads the source, a decoder that writes the target, an output layer."""
 
     default_framing: ClassVar[Framing] = ENCODER_DECODER_FRAMING
@@ -40,6 +46,12 @@ class EncoderDecoder(Spec):
     transform: Transform | None = None  # a layer before the output layer
     output_scaled: bool = False  # what the output layer reads is divided by √D
     input: Patches | Frames | None = None  # what reads a source that is vectors, where it is no tokens
+
+    default_objectives: ClassVar[dict[str, str]] = {
+        "pairs": "translation",
+        "text": "denoising",
+        "features": "translation",
+    }
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
         return EncoderDecoderModel(self)
@@ -73,6 +85,11 @@ class EncoderDecoderModel(Model):
         )
         spec.initialization.initializer().apply(self)
         assign_paths(self)
+
+    @property
+    def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+        source = self.source_embedding
+        return source if isinstance(source, TokenEmbedding) else None, self.target_embedding
 
     @property
     def usage(self) -> Usage:

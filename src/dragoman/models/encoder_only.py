@@ -2,25 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.models.model import Model, position_limit
+from dragoman.models.model import BaseModelSpec, Model, position_limit
 from dragoman.models.usage import FILL, TAG, Usage
-from dragoman.parts.embedding import Embedding, IdentityOutput, OutputLayer, Transform
+from dragoman.parts.embedding import Embedding, IdentityOutput, OutputLayer, TokenEmbedding, Transform
 from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
 from dragoman.parts.mixer import Context, Layout, assign_paths
-from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import ENCODER_ONLY_FRAMING, Framing
 
 
 @dataclass(frozen=True)
-class EncoderOnly(Spec):
+class EncoderOnly(BaseModelSpec):
     """Embeddings, an encoder, and an output layer: the words that were masked, the tag of a word, was it replaced.
 
     `outputs` labels, the vocabulary unless told; with 0 there is no output layer, and the states themselves come out.
@@ -41,6 +40,11 @@ class EncoderOnly(Spec):
     transform: Transform | None = None
     pooled_labels: int = 0
     initialization: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
+
+    default_objectives: ClassVar[dict[str, str]] = {"pairs": "tagging", "text": "masked"}
+
+    def with_labels(self, num_labels: int) -> EncoderOnly:
+        return replace(self, num_labels=num_labels, tied_embeddings=False, transform=None, pooled_labels=0)
 
     def build(self, dim: int = 0) -> EncoderOnlyModel:
         return EncoderOnlyModel(self)
@@ -67,6 +71,10 @@ class EncoderOnlyModel(Model):
         self.pooler = Pooler(spec.dim, spec.pooled_labels) if spec.pooled_labels else None
         spec.initialization.initializer().apply(self)
         assign_paths(self)
+
+    @property
+    def embedding_tables(self) -> tuple[TokenEmbedding | None, None]:
+        return self.source_embedding if isinstance(self.source_embedding, TokenEmbedding) else None, None
 
     @property
     def usage(self) -> Usage | None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,10 +12,11 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.models.usage import Usage
-from dragoman.parts.embedding import OutputLayer
+from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec
+from dragoman.text.framing import Framing
 
 
 @dataclass
@@ -26,6 +28,17 @@ class DecodingStart:
     tokens: Tensor  # R: the token that is fed first
     positions: Tensor  # R: its position
     max_length: int  # how many positions there is room for; rows that are over stay at the last one
+
+
+class BaseModelSpec(Spec):
+    """Base class of the specs of models."""
+
+    default_framing: ClassVar[Framing]
+    default_objectives: ClassVar[Mapping[str, str]]  # by the content of the data: pairs, text, turns or features
+
+    def with_labels(self, num_labels: int) -> Any:
+        """Return the spec of the encoder with an output layer for labels of words."""
+        raise UserError(f"words are tagged by an encoder-only model, but the system is of kind {type(self).__name__}")
 
 
 class Model(nn.Module):
@@ -42,6 +55,11 @@ class Model(nn.Module):
     can_generate = True  # can it go on token by token?
     is_decoder_only = False  # are source and target one sequence?
     source_features: int | None = None  # numbers a vector, where a source is vectors (B S F) and not tokens (B S)
+
+    @property
+    def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+        """The token embeddings of source and target; None where there are none."""
+        return None, None
 
     @property
     def usage(self) -> Usage | None:

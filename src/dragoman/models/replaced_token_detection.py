@@ -10,15 +10,14 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
-from dragoman.models.model import Model
+from dragoman.models.model import BaseModelSpec, Model
 from dragoman.models.usage import FILL, Usage
 from dragoman.parts.mixer import Context, Layout
-from dragoman.parts.spec import Spec
 from dragoman.text.framing import ENCODER_ONLY_FRAMING, Framing
 
 
 @dataclass(frozen=True)
-class ReplacedTokens(Spec):
+class ReplacedTokens(BaseModelSpec):
     """Two encoders over the same embeddings; the discriminator, one label a token, is the model that is kept."""
 
     default_framing: ClassVar[Framing] = ENCODER_ONLY_FRAMING
@@ -26,6 +25,11 @@ class ReplacedTokens(Spec):
     generator: EncoderOnly
     discriminator: EncoderOnly
     shared_embeddings: bool = True
+
+    default_objectives: ClassVar[dict[str, str]] = {"text": "replaced", "pairs": "tagging"}
+
+    def with_labels(self, num_labels: int) -> EncoderOnly:
+        return self.discriminator.with_labels(num_labels)
 
     @property
     def dim(self) -> int:

@@ -1,10 +1,10 @@
-"""Denoising: an encoder reads a damaged text, its decoder writes what was there."""
+"""Denoising: an encoder reads a corrupted text, and the decoder generates the original."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from dragoman.data import Batch, BatchRow, TokenStore
+from dragoman.data import BatchRow, TokenStore
 from dragoman.data.noise import (
     DocumentRotation,
     LocalShuffle,
@@ -17,20 +17,26 @@ from dragoman.data.noise import (
     TokenMasking,
 )
 from dragoman.errors import UserError
-from dragoman.models import EncoderDecoderModel, Model
+from dragoman.models import EncoderDecoderModel
 from dragoman.models.usage import FILL
 from dragoman.objectives.masked_language_modeling import mask_id
-from dragoman.objectives.objective import Loss, Objective, TaskContext, concat_ids
-from dragoman.objectives.translation_objective import TranslationObjective
+from dragoman.objectives.objective import SequenceObjective, TaskContext, concat_ids
 from dragoman.text import Tokenizer
 
+SENTENCE_FINAL_PUNCTUATION = {".", "!", "?", "…", "。"}
 
-class DenoisingObjective(Objective):
-    """The whole text from a damaged one (Lewis et al. 2020, §2.2).
 
-    `infill` of the words become masks, a span of about `span` words one mask; `mask` and `delete` are shares of single
-    words; `permute` puts sentences in another order, `rotate` lets the text begin anywhere, and words may be shuffled
-    over a distance of `shuffle` (Lample et al. 2018).
+class DenoisingObjective(SequenceObjective):
+    """Reconstructs a text from a corrupted one (BART; Lewis et al. 2020, §2.2).
+
+    Args:
+        infill_rate: share of tokens in spans that are each replaced by one mask.
+        mean_span_length: mean number of tokens of such a span.
+        mask_rate: probability that a token is masked.
+        delete_rate: probability that a token is deleted.
+        permute_sentences: shuffle the sentences of a text.
+        rotate_document: start the text at a random token.
+        shuffle_distance: shuffle tokens over at most this distance (Lample et al. 2018); None leaves their order.
     """
 
     data_format = "text"
@@ -43,42 +49,42 @@ class DenoisingObjective(Objective):
         self,
         task: TaskContext,
         *,
-        infill: float = 0.3,
-        span: float = 3.0,
-        mask: float = 0.0,
-        delete: float = 0.0,
-        permute: bool = True,
-        rotate: bool = False,
-        shuffle: int | None = None,
+        infill_rate: float = 0.3,
+        mean_span_length: float = 3.0,
+        mask_rate: float = 0.0,
+        delete_rate: float = 0.0,
+        permute_sentences: bool = True,
+        rotate_document: bool = False,
+        shuffle_distance: int | None = None,
     ) -> None:
         super().__init__(task)
-        hidden = mask_id(task.source_tokenizer)
+        mask = mask_id(task.source_tokenizer)
         steps: list[tuple[bool, Noise]] = [
-            (permute, SentencePermutation(sentence_end_ids(task))),
-            (rotate, DocumentRotation()),
-            (shuffle is not None, LocalShuffle(shuffle or 1)),
-            (delete > 0, TokenDeletion(delete)),
-            (mask > 0, TokenMasking(mask, hidden)),
-            (infill > 0, TextInfilling(infill, span, hidden)),
+            (permute_sentences, SentencePermutation(sentence_end_ids(task))),
+            (rotate_document, DocumentRotation()),
+            (shuffle_distance is not None, LocalShuffle(shuffle_distance or 1)),
+            (delete_rate > 0, TokenDeletion(delete_rate)),
+            (mask_rate > 0, TokenMasking(mask_rate, mask)),
+            (infill_rate > 0, TextInfilling(infill_rate, mean_span_length, mask)),
         ]
-        self.noise = NoiseChain(tuple(step for wanted, step in steps if wanted))
-        self.loss = TranslationObjective(task)
-        self.make_row = self._damaged
+        self.noise = NoiseChain(tuple(step for enabled, step in steps if enabled))
+        self.build_row = self._corrupted_row
 
-    def _damaged(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def _corrupted_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing, ids = self.task.framing, store.target(index)
-        ends = store.ends_line(index)  # a line that is cut into several rows ends in the last of them
-        source = concat_ids(
-            framing.source_prefix, self.noise(store.source(index), random), framing.source_suffix if ends else ()
-        )
+        ends = store.ends_line(index)  # a line that is split ends in its last row
+        suffix = framing.source_suffix if ends else ()
+        source = concat_ids(framing.source_prefix, self.noise(store.source(index), random), suffix)
         return BatchRow(source, concat_ids((framing.bos,), ids, (framing.eos,) if ends else ()))
 
-    def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
-        return self.loss(model, batch, step)
 
+class SpanCorruptionObjective(SequenceObjective):
+    """Predicts only the removed spans, each after its sentinel token (T5; Raffel et al. 2020, §3.1.4).
 
-class SpanCorruptionObjective(Objective):
-    """Only the words that were taken out, span by span, each announced by its sentinel (Raffel et al. 2020, §3.1.4)."""
+    Args:
+        mask_rate: share of tokens that are removed and replaced by sentinels.
+        mean_span_length: mean number of tokens of a removed span.
+    """
 
     data_format = "text"
     model_kind = (EncoderDecoderModel,)
@@ -86,39 +92,34 @@ class SpanCorruptionObjective(Objective):
     corrupts_input = True
     infilling = "span"
 
-    def __init__(self, task: TaskContext, *, rate: float = 0.15, span: float = 3.0) -> None:
+    def __init__(self, task: TaskContext, *, mask_rate: float = 0.15, mean_span_length: float = 3.0) -> None:
         super().__init__(task)
         sentinels = sentinel_ids(task.target_tokenizer, task.model.vocab_size)
         if not sentinels:
             raise UserError(
-                "spans are marked by sentinels, tokens past the vocabulary, and this system has none: use t5, or the "
-                "objective denoising"
+                "span corruption needs sentinel tokens after the tokenizer's vocabulary, and this system has none: use "
+                "the system t5, or the objective denoising"
             )
-        self.spans = SpanCorruption(sentinels, rate, span)
-        self.loss = TranslationObjective(task)
-        self.make_row = self._taken_out
+        self.spans = SpanCorruption(sentinels, mask_rate, mean_span_length)
+        self.build_row = self._corrupted_row
 
-    def _taken_out(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def _corrupted_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing = self.task.framing
         source, target = self.spans(store.source(index), random)
-        after = framing.source_suffix if store.ends_line(index) else ()
+        suffix = framing.source_suffix if store.ends_line(index) else ()
         return BatchRow(
-            concat_ids(framing.source_prefix, source, after), concat_ids((framing.bos,), target, (framing.eos,))
+            concat_ids(framing.source_prefix, source, suffix), concat_ids((framing.bos,), target, (framing.eos,))
         )
 
-    def __call__(self, model: Model, batch: Batch, step: int = 0) -> Loss:
-        return self.loss(model, batch, step)
 
-
-def sentinel_ids(tokenizer: Tokenizer, vocabulary: int) -> tuple[int, ...]:
-    """The tokens that mark spans: `<extra_id_0>` … of an imported tokenizer, else the tokens past the vocabulary."""
-    named = tokenizer.special_token_ids
-    own = [named[name] for n in range(len(named)) if (name := f"<extra_id_{n}>") in named]
-    return tuple(own or range(tokenizer.vocab_size, vocabulary))
+def sentinel_ids(tokenizer: Tokenizer, vocab_size: int) -> tuple[int, ...]:
+    """Return the sentinels: `<extra_id_0>` … of an imported tokenizer, else the ids after the tokenizer's own."""
+    symbols = tokenizer.special_token_ids
+    imported = [symbols[name] for n in range(len(symbols)) if (name := f"<extra_id_{n}>") in symbols]
+    return tuple(imported or range(tokenizer.vocab_size, vocab_size))
 
 
 def sentence_end_ids(task: TaskContext) -> tuple[int, ...]:
-    """The pieces that end a sentence."""
-    ends = {".", "!", "?", "…", "。"}
-    pieces = task.source_tokenizer.tokens(range(task.source_tokenizer.vocab_size))
-    return tuple(number for number, piece in enumerate(pieces) if piece.strip("▁") in ends)
+    """Return the ids of tokens that end a sentence."""
+    tokens = task.source_tokenizer.tokens(range(task.source_tokenizer.vocab_size))
+    return tuple(number for number, token in enumerate(tokens) if token.strip("▁") in SENTENCE_FINAL_PUNCTUATION)

@@ -1,4 +1,4 @@
-"""Language modelling: −Σ log p(y_t | y_<t), over a text, over source and target as one, over a dialogue's replies."""
+"""Language modeling: −Σ log p(y_t | y_<t) over a text, a concatenated pair, or the replies of a dialogue."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from dragoman.objectives.objective import (
     DataFormatName,
     Loss,
     Objective,
+    SequenceObjective,
     TaskContext,
     concat_ids,
     source_layout,
-    source_token_loss,
 )
-from dragoman.objectives.translation_objective import TranslationObjective, bpe_dropout_segmenters
+from dragoman.objectives.translation_objective import bpe_dropout_segmenters
 
 
-class LanguageModelObjective(Objective):
-    """Every next word of a text (Bengio et al. 2003).
+class LanguageModelObjective(SequenceObjective):
+    """Predicts every next token of a text (Bengio et al. 2003).
 
-    A line that is cut into several rows has START before the first and END after the last.
+    A line that is split into several rows has BOS in the first and EOS in the last.
     """
 
     data_format: ClassVar[DataFormatName] = "text"
@@ -33,13 +33,12 @@ class LanguageModelObjective(Objective):
 
     def __init__(self, task: TaskContext) -> None:
         super().__init__(task)
-        self.make_row = self._text
-        self.loss = TranslationObjective(task)
+        self.build_row = self._text_row
 
-    def _text(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def _text_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing, ids = self.task.framing, store.target(index)
-        start = (framing.source_prefix or (framing.bos,)) if store.starts_line(index) or len(ids) < 2 else ()
-        return BatchRow(concat_ids(()), concat_ids(start, ids, (framing.eos,) if store.ends_line(index) else ()))
+        bos = (framing.source_prefix or (framing.bos,)) if store.starts_line(index) or len(ids) < 2 else ()
+        return BatchRow(concat_ids(()), concat_ids(bos, ids, (framing.eos,) if store.ends_line(index) else ()))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         return target + 1
@@ -47,12 +46,9 @@ class LanguageModelObjective(Objective):
     def packed_lengths(self, source: np.ndarray, target: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return 0 * source, self.row_length(source, target)
 
-    def __call__(self, model: DecoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
-        return self.loss(model, batch, step)
-
 
 class ConcatenationObjective(LanguageModelObjective):
-    """Source, separator and target as one text, all of whose words are to be foretold (Liu et al. 2018, §4.2.3)."""
+    """Predicts all tokens of source, separator and target as one text (Liu et al. 2018, §4.2.3)."""
 
     data_format = "pairs"
     usage = TRANSLATE
@@ -63,23 +59,21 @@ class ConcatenationObjective(LanguageModelObjective):
 
     def __init__(self, task: TaskContext) -> None:
         super().__init__(task)
-        self.segmenters = bpe_dropout_segmenters(task)
+        self.subword_samplers = bpe_dropout_segmenters(task)
 
-    def _text(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        framing, source, target = self.task.framing, store.source(index), store.target(index)
-        return BatchRow(
-            concat_ids(()),
-            concat_ids(framing.source_prefix, source, framing.source_suffix, (framing.bos,), target, (framing.eos,)),
-        )
+    def _text_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        framing = self.task.framing
+        source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
+        return BatchRow(concat_ids(()), concat_ids(source, (framing.bos,), store.target(index), (framing.eos,)))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         return source + target + len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix) + 1
 
 
 class DialogueObjective(Objective):
-    """The replies of a dialogue, given all that was said before; what the other says is read, not learned.
+    """Predicts the replies of a dialogue from all turns before them; the other speaker's turns have no labels.
 
-    A dialogue is one sequence, u₁ SEPARATOR r₁ END u₂ SEPARATOR r₂ END …, and only r and END count (as in supervised
+    A dialogue is one sequence, u₁ SEPARATOR r₁ EOS u₂ SEPARATOR r₂ EOS …, with labels for r and EOS (as in supervised
     instruction tuning, Ouyang et al. 2022, §3.5).
     """
 
@@ -91,14 +85,14 @@ class DialogueObjective(Objective):
 
     def __init__(self, task: TaskContext) -> None:
         super().__init__(task)
-        self.make_row = self._dialogue
+        self.build_row = self._dialogue_row
 
-    def _dialogue(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def _dialogue_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         return BatchRow(store.source(index), store.target(index))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
         return source
 
-    def __call__(self, model: DecoderOnlyModel, batch: Batch, step: int = 0) -> Loss:
-        x, ctx = model.forward_tokens(batch.source, source_layout(batch))
-        return source_token_loss(self.task, model.output, x, batch, ctx)
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        features, context = self.model.forward_tokens(batch.source, source_layout(batch))
+        return self.source_token_loss(features, batch, context)

@@ -1,15 +1,15 @@
-"""What every objective has: how its rows are made from a store, and what a training step makes smaller."""
+"""Base classes of objectives, and the loss of the output layer."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from dragoman.data import IGNORE_INDEX, Batch, BatchRow, RowBuilder, RowFormat, SubwordSamplers
 from dragoman.errors import UserError
@@ -20,87 +20,101 @@ from dragoman.parts.embedding import OutputLayer
 from dragoman.parts.mixer import Context, Layout
 from dragoman.text import Framing, Tokenizer
 
-#: what is written for a gap in a text: one piece, the span that was there, or the whole text again
+#: what a pretrained model generates for a masked span: one token, the tokens of the span, or the whole text
 Infilling = Literal["piece", "span", "text"]
 DataFormatName = Literal["pairs", "text", "documents", "tags", "turns"]
 
 
-@dataclass(frozen=True)
-class Loss:
-    """A sum over `count` answers, and the sums that it is made of; `likelihood` is always one of them."""
+class Loss(NamedTuple):
+    """Loss of a batch, summed over its labels; a tuple, which torch's parallelism can look into.
+
+    Attributes:
+        total: the sum to be minimized, a scalar.
+        num_labels: number of labels.
+        metrics: further sums over the labels, detached; always with `nll_loss`, the negative log-likelihood.
+    """
 
     total: Tensor
-    count: Tensor
+    num_labels: Tensor
     metrics: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
 class TaskContext:
-    """What an objective has to work with."""
+    """Model, tokenizers and regularization that an objective is built with."""
 
     model: Model
     source_tokenizer: Tokenizer
     target_tokenizer: Tokenizer
     framing: Framing
     label_smoothing: float = 0.0
-    bpe_dropout: float = 0.0  # of byte pairs
+    bpe_dropout: float = 0.0
 
 
-class Objective:
-    """`(model, batch, step) → Loss`, and how rows are made.
+class Objective(nn.Module):
+    """Builds the rows of a batch from a token store, and computes their loss with a model.
 
-    An objective's settings are the keyword-only arguments of its `__init__`, plain values all.
+    The settings of an objective are the keyword-only parameters of its `__init__`, all plain values. The class
+    attributes say which data and models it takes, and how its runs are validated and used.
     """
 
     data_format: ClassVar[DataFormatName] = "pairs"
-    model_kind: ClassVar[tuple[type[Model], ...]] = ()  # the models that it can train
-    aligned: bool = False  # is there an answer to every token, or a target to be written?
-    generates: ClassVar[bool] = False  # is the model to be asked for whole targets when it is validated?
-    selection_metric: ClassVar[str] = "loss"  # the measure by which validations are compared
-    default_label_smoothing: ClassVar[float] = 0.0  # label smoothing unless told
-    predicts_source: ClassVar[bool] = False  # are the source's words foretold too, as part of the target?
-    usage: ClassVar[Usage] = TRANSLATE  # the command that uses a run trained with it
-    other_commands: ClassVar[tuple[str, ...]] = ()  # other commands that can use such a run
-    infilling: ClassVar[Infilling | None] = None  # how such a run fills gaps in a text
-    corrupts_input: ClassVar[bool] = False  # does it corrupt a text that the model must repair?
+    model_kind: ClassVar[tuple[type[Model], ...]] = ()  # models that it can train
+    aligned: bool = False  # labels belong to source tokens; otherwise a target is generated
+    generates: ClassVar[bool] = False  # targets are generated at each validation
+    selection_metric: ClassVar[str] = "loss"  # validation metric that selects the best checkpoint
+    default_label_smoothing: ClassVar[float] = 0.0
+    default_bpe_dropout: ClassVar[bool] = False  # recipes may apply BPE dropout to small corpora
+    predicts_source: ClassVar[bool] = False  # source tokens are predicted too, as part of the target
+    usage: ClassVar[Usage] = TRANSLATE  # command that uses a trained run
+    other_commands: ClassVar[tuple[str, ...]] = ()  # further commands that can use it
+    infilling: ClassVar[Infilling | None] = None  # how a trained run fills gaps
+    corrupts_input: ClassVar[bool] = False  # pretraining that reconstructs a corrupted text
 
     def __init__(self, task: TaskContext) -> None:
+        super().__init__()
         if not isinstance(task.model, self.model_kind):
-            kinds = " or ".join(kind.__name__.removesuffix("Model") for kind in self.model_kind)
+            expected = " or ".join(kind.__name__.removesuffix("Model") for kind in self.model_kind)
             raise UserError(
-                f"this objective trains a model of kind {kinds}, but the system is of kind "
+                f"this objective trains a model of kind {expected}, but the system is of kind "
                 f"{type(task.model).__name__.removesuffix('Model')}: choose another objective or another system"
             )
         if self.aligned and task.framing.pad == task.framing.eos:
             raise UserError(
-                "this objective marks what is not asked with the symbol for padding, but here that is also the one "
-                "that ends a sentence: use a checkpoint with one of its own"
+                "this objective marks unlabeled tokens with the padding token, but here padding and EOS are the same "
+                "token: use a checkpoint with a separate padding token"
             )
         self.task = task
-        self.make_row: RowBuilder | None = None  # None: plain pairs with their framing
-        self.segmenters: SubwordSamplers = (None, None)  # segment source and target anew in every epoch
-        self.repeat_after_epochs: int | None = None  # epochs after which the same rows come again; None: never
+        self.model: Any = task.model
+        self.build_row: RowBuilder | None = None  # None: pairs with their framing
+        self.subword_samplers: SubwordSamplers = (None, None)  # resegment source and target in every epoch
+        self.distinct_epochs: int | None = None  # None: rows of an epoch never repeat
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
-        """How a corpus is read for this objective with such settings."""
+        """Return how a corpus is read for this objective with these settings."""
         return cls.data_format
 
-    def __call__(self, model: Any, batch: Batch, step: int = 0) -> Loss:
+    @classmethod
+    def supports_command(cls, command: str) -> bool:
+        """Whether a run trained with this objective can be used by a command such as `translate`."""
+        return command == cls.usage.command or command in cls.other_commands
+
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        """Compute the loss of a batch on the model's device at a training step, counted from 1."""
         raise NotImplementedError
 
-    def validation_loss(self, model: Any, batch: Batch) -> Loss:
-        """The loss that compares checkpoints: that of training, unless it is not comparable from step to step."""
-        return self(model, batch)
+    def validation_loss(self, batch: Batch) -> Loss:
+        """Compute a loss that is comparable between checkpoints."""
+        return self(batch)
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """How wide rows of such lengths in the store will be, about."""
+        """Estimate the lengths of rows from the source and target lengths in the store."""
         framing = self.task.framing
-        around = len(framing.source_prefix) + len(framing.source_suffix)
-        return self.task.model.row_length(source + around, target + 1)
+        return self.task.model.row_length(source + len(framing.source_prefix) + len(framing.source_suffix), target + 1)
 
     def packed_lengths(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """What rows of such lengths in the store will take up of the two rows of a packed batch, about."""
+        """Estimate how many tokens rows take up in the source and the target row of a packed batch."""
         if self.aligned:
             return self.row_length(source, target), 0 * target
         framing = self.task.framing
@@ -108,109 +122,119 @@ class Objective:
 
     @property
     def row_format(self) -> RowFormat:
-        """How rows of a batch are built from the pairs of a store."""
+        """Return how rows of a batch are built from the pairs of a store."""
         return RowFormat(
             self.task.framing,
-            self.make_row,
+            self.build_row,
             self.aligned,
             self.row_length,
             self.packed_lengths,
-            self.repeat_after_epochs,
+            self.distinct_epochs,
             self.doubled,
-            self.segmenters,
+            self.subword_samplers,
         )
 
-    @classmethod
-    def supports_command(cls, command: str) -> bool:
-        """Whether a command of the command line can use a run trained with it."""
-        return command == cls.usage.command or command in cls.other_commands
-
     def describe_row(self, row: BatchRow) -> str:
-        """What the model is told or asked besides the tokens of a row, for people to read."""
+        """Describe what the model gets or predicts besides the tokens of a row."""
         return ""
 
     @property
     def doubled(self) -> bool:
-        """Does every row come twice, so that what dropout makes of it can be compared?"""
+        """Whether a batch contains every row twice, to compare two passes with different dropout."""
         return False
 
     @property
     def static_shapes(self) -> bool:
-        """Is a step the same computation whatever its number?"""
+        """Whether every step is the same computation, so that it can be captured as a CUDA graph."""
         return True
 
     @property
     def supports_packing(self) -> bool:
-        """Can its batches be packed?"""
         return self.task.model.supports_packing
+
+    def source_token_loss(self, features: Tensor, batch: Batch, context: Context) -> Loss:
+        """Compute the loss of labels that belong to source tokens, from encoder outputs (B S D)."""
+        sums = token_loss(self.model.output, labeled_features(features, batch), batch.labels, self.task.label_smoothing)
+        return reduce_loss(sums, batch.labels, context.auxiliary_losses)
+
+
+class SequenceObjective(Objective):
+    """Predicts every target token from the source and the target tokens before it (teacher forcing)."""
+
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        features, context = self.model.forward_features(
+            batch.source, source_layout(batch), batch.target, target_layout(batch)
+        )
+        sums = token_loss(self.model.output, features, batch.labels, self.task.label_smoothing)
+        return reduce_loss(sums, batch.labels, context.auxiliary_losses)
 
 
 def token_loss(
     output: OutputLayer, features: Tensor, labels: Tensor, smoothing: float = 0.0, rdrop_alpha: float = 0.0
 ) -> dict[str, Tensor]:
-    """… D and as many answers → what is lost where there is an answer, summed up.
+    """Sum the losses of all labels, from the features that the output layer reads.
 
-    `total`: cross-entropy with label smoothing ε, by which the right word is to get 1 − ε and all words ε/V (Szegedy et
-    al. 2016); `likelihood`: −log p of the answers; `spread`: minus the mean log p of all words. `correct` counts the
-    answers that were likeliest, when nothing is learned from it. With a `consistency` of more than 0 the second half of
-    all is the first once more, and `divergence` is how far the two differ.
+    Args:
+        features: … D, with as many vectors as labels.
+        labels: token ids, `IGNORE_INDEX` where there is none.
+        smoothing: ε of label smoothing; the label gets 1 − ε and every token ε/V (Szegedy et al. 2016).
+        rdrop_alpha: weight of the KL divergence between the two halves of the batch, which are two passes over the
+            same rows with different dropout (R-Drop).
+
+    Returns:
+        `total`; `nll_loss`, −log p of the labels; `smooth_loss`, minus the mean log p of all tokens; in evaluation
+        `correct`, the number of labels with the highest probability; with R-Drop `divergence`.
     """
-    x, right = features.flatten(0, -2), labels.flatten()
-    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # a GPU would have to wait until it knows how many
-        real = (right != IGNORE_INDEX).nonzero()[:, 0]
-        x, right = x[real], right[real]
+    x, labels = features.flatten(0, -2), labels.flatten()
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():  # on a GPU this would synchronize
+        labeled = (labels != IGNORE_INDEX).nonzero()[:, 0]
+        x, labels = x[labeled], labels[labeled]
     x = output.output_features(x)
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
+    rows = chunk_rows(x, output.weight)
     if torch.is_grad_enabled() and rdrop_alpha:
-        size = chunk_rows(x, output.weight) // 2
-        total, likelihood, spread, divergence = RDropCrossEntropy.apply(
-            x, output.weight, output.bias, right, smoothing, rdrop_alpha, size
+        total, nll, smooth, divergence = RDropCrossEntropy.apply(
+            x, output.weight, output.bias, labels, smoothing, rdrop_alpha, rows // 2
         )
-        return {"total": total, "likelihood": likelihood, "spread": spread, "divergence": divergence}
+        return {"total": total, "nll_loss": nll, "smooth_loss": smooth, "divergence": divergence}
     if torch.is_grad_enabled():
-        total, likelihood, spread = FusedCrossEntropy.apply(
-            x, output.weight, output.bias, right, smoothing, chunk_rows(x, output.weight)
-        )
-        return {"total": total, "likelihood": likelihood, "spread": spread}
-    likelihood, spread, correct = token_metrics(x, output.weight.to(x.dtype), output.bias, right)
-    total = (1 - smoothing) * likelihood + smoothing * spread
-    return {"total": total, "likelihood": likelihood, "spread": spread, "correct": correct}
+        total, nll, smooth = FusedCrossEntropy.apply(x, output.weight, output.bias, labels, smoothing, rows)
+        return {"total": total, "nll_loss": nll, "smooth_loss": smooth}
+    nll, smooth, correct = token_metrics(x, output.weight.to(x.dtype), output.bias, labels)
+    total = (1 - smoothing) * nll + smoothing * smooth
+    return {"total": total, "nll_loss": nll, "smooth_loss": smooth, "correct": correct}
 
 
-def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary: Sequence[Tensor] = ()) -> Loss:
-    """The loss of what was lost, and of what parts of the model want to be small for every answer."""
+def reduce_loss(sums: dict[str, Tensor], labels: Tensor, auxiliary_losses: Sequence[Tensor] = ()) -> Loss:
+    """Make a `Loss` of the sums of `token_loss`; auxiliary losses of layers are added once per label."""
     count = (labels != IGNORE_INDEX).sum()
     total = sums["total"]
-    for wanted in auxiliary:
-        total = total + wanted * count
-    return Loss(total, count, {name: part.detach() for name, part in sums.items() if name != "total"})
-
-
-def source_token_loss(task: TaskContext, output: OutputLayer, features: Tensor, batch: Batch, ctx: Context) -> Loss:
-    """The loss of a batch whose answers are to tokens of its source."""
-    sums = token_loss(output, labeled_features(features, batch), batch.labels, task.label_smoothing)
-    return reduce_loss(sums, batch.labels, ctx.auxiliary_losses)
+    for auxiliary in auxiliary_losses:
+        total = total + auxiliary * count
+    return Loss(total, count, {name: value.detach() for name, value in sums.items() if name != "total"})
 
 
 def labeled_features(features: Tensor, batch: Batch) -> Tensor:
-    """B S D → N D: only where there is an answer, so that the output layer does no work for the others."""
+    """Select the features of labeled source tokens, B S D → N D: the output layer skips all others."""
     assert batch.label_positions is not None
     return features.flatten(0, 1)[batch.label_positions]
 
 
 def source_layout(batch: Batch) -> Layout:
-    if batch.max_lengths is not None:
-        return Layout.packed_row(batch.source.shape[1], batch.source_lengths, batch.max_lengths[0])
-    return Layout.padded(batch.source.shape[1], batch.source_lengths)
+    return _layout(batch, batch.source, batch.source_lengths, 0)
 
 
 def target_layout(batch: Batch) -> Layout:
+    return _layout(batch, batch.target, batch.target_lengths, 1)
+
+
+def _layout(batch: Batch, ids: Tensor, lengths: Tensor, column: int) -> Layout:
     if batch.max_lengths is not None:
-        return Layout.packed_row(batch.target.shape[1], batch.target_lengths, batch.max_lengths[1])
-    return Layout.padded(batch.target.shape[1], batch.target_lengths)
+        return Layout.packed_row(ids.shape[1], lengths, batch.max_lengths[column])
+    return Layout.padded(ids.shape[1], lengths)
 
 
 def concat_ids(*parts: Sequence[int] | NDArray[Any]) -> NDArray[np.int64]:
-    """Tokens and symbols one after the other."""
+    """Concatenate token ids."""
     return np.concatenate([np.asarray(part, np.int64) for part in parts])

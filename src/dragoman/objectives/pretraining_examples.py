@@ -1,4 +1,4 @@
-"""Examples of pretraining: a corrupted input and its target, as text that people can read."""
+"""Examples of pretraining, rendered as text: a corrupted input and its target."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from dragoman.data import BatchRow, TokenStore
 from dragoman.objectives.denoising import sentinel_ids
 from dragoman.objectives.objective import Objective
 
-TRIED = 30  # rows that are looked at for examples
-MOST = 3  # examples
+ROWS_TRIED = 30
+MAX_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
 class PretrainingExample:
-    """A corrupted input, its target, and what else the model is told or asked."""
+    """A corrupted input and its target; `note` says what else the model gets or predicts."""
 
     input: str
     target: str
@@ -29,38 +29,36 @@ class PretrainingExample:
 
 
 def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> list[PretrainingExample]:
-    """One example of each kind that the objective makes, such as each mask of UniLM; none if it corrupts nothing."""
-    found: dict[str, PretrainingExample] = {}
-    for n in range(min(TRIED, len(store))):
-        row = corrupt_row(objective, store, n, seed)
+    """Return an example of each kind of row, such as each attention mask of UniLM; none without corruption."""
+    examples: dict[str, PretrainingExample] = {}
+    for index in range(min(ROWS_TRIED, len(store))):
+        row = corrupt_row(objective, store, index, seed)
         if row is None:
             break
-        one = render_row(objective, row)
-        found.setdefault(one.note, one)
-    return list(found.values())[:MOST]
+        example = render_row(objective, row)
+        examples.setdefault(example.note, example)
+    return list(examples.values())[:MAX_EXAMPLES]
 
 
 def corrupt_row(objective: Objective, store: TokenStore, index: int, seed: int) -> BatchRow | None:
-    """A row of a store as the objective corrupts it; None if it corrupts nothing."""
-    if not objective.corrupts_input or objective.make_row is None:
+    """Build a row of the store as the objective corrupts it; None if it corrupts nothing."""
+    if not objective.corrupts_input or objective.build_row is None:
         return None
-    return objective.make_row(store, index, np.random.default_rng((seed, index)))
+    return objective.build_row(store, index, np.random.default_rng((seed, index)))
 
 
 def render_row(objective: Objective, row: BatchRow) -> PretrainingExample:
-    """A row as text: masks, sentinels and separators are written out."""
-    pad = objective.task.framing.pad
+    """Render a row as text, with names for masks, sentinels and separators."""
     if not objective.aligned:
-        return PretrainingExample(
-            _text(objective, row.source), _text(objective, row.target), objective.describe_row(row)
-        )
-    asked = np.asarray(row.target) != pad
-    borders = np.flatnonzero(np.diff(asked, prepend=False, append=False))
-    parts = [_text(objective, row.target[begin:end]) for begin, end in borders.reshape(-1, 2)]
-    return PretrainingExample(_text(objective, row.source), " … ".join(parts), objective.describe_row(row))
+        target = _render(objective, row.target)
+    else:
+        labeled = np.asarray(row.target) != objective.task.framing.pad
+        borders = np.flatnonzero(np.diff(labeled, prepend=False, append=False))
+        target = " … ".join(_render(objective, row.target[start:end]) for start, end in borders.reshape(-1, 2))
+    return PretrainingExample(_render(objective, row.source), target, objective.describe_row(row))
 
 
-def _text(objective: Objective, ids: Sequence[int] | np.ndarray) -> str:
+def _render(objective: Objective, ids: Sequence[int] | np.ndarray) -> str:
     tokenizer, model = objective.task.target_tokenizer, objective.task.model
     names = {number: f"<extra_id_{n}>" for n, number in enumerate(sentinel_ids(tokenizer, model.vocab_size))}
     symbols = {tokenizer.mask: "<mask>", tokenizer.sep: "<sep>", tokenizer.cls: "<cls>"}

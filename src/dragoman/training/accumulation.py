@@ -1,4 +1,4 @@
-"""The batches of a step, whoever computes them: the same data in the same steps on one process or on many."""
+"""Batches of a training step, distributed over processes: the same data in the same steps on any number of them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from dragoman.data import Batch, Batches, DataPosition
 
 @dataclass(frozen=True)
 class StepBatches:
-    """Of the batches of a step those that this process computes, by their numbers, and the position after them all."""
+    """The batches of a step that one process computes, with their numbers within the step.
+
+    `target_tokens` and `num_sentences` are counted over `batches`, and over all processes once they have been summed.
+    """
 
     batches: list[tuple[int, Batch]]
-    next_position: DataPosition
-    target_tokens: int  # target tokens in the batches of this process, or of all processes once they have been summed
-    sentences: int  # rows in the same batches
-    dummy_batch: tuple[int, Batch] | None = None  # one to go through for the sake of the others, and to forget
+    next_position: DataPosition  # after the batches of all processes
+    target_tokens: int
+    num_sentences: int
+    dummy_batch: tuple[int, Batch] | None = None  # to be computed without effect, in lockstep with other processes
 
 
 def iterate_steps(
@@ -29,20 +32,21 @@ def iterate_steps(
     pinned: bool = False,
     lockstep: bool = False,
 ) -> Iterator[StepBatches]:
-    """Steps of `count` batches each, from a position on without end; batch number n is computed by rank n mod size.
+    """Yield the batches of each step from a position on, without end; batch n belongs to rank n mod world_size.
 
-    Where all must do the same number (`even`), those who have one less go through the first one once more.
+    With `lockstep` all ranks compute the same number of batches: those with one batch less get the first one as a
+    dummy.
     """
-    walk = batches.iterate_indices(position)
+    indices = batches.iterate_indices(position)
     while True:
-        planned = list(islice(walk, accumulation_steps))
-        own = list(range(rank, accumulation_steps, world_size))
-        idle = [0] if lockstep and len(own) < -(-accumulation_steps // world_size) else []
-        made = []
-        for number in own + idle:
+        planned = list(islice(indices, accumulation_steps))
+        numbers = list(range(rank, accumulation_steps, world_size))
+        dummies = [0] if lockstep and len(numbers) < -(-accumulation_steps // world_size) else []
+        built = []
+        for number in numbers + dummies:
             batch = batches.build_batch(*planned[number][:2])
-            made.append((number, batch.pin_memory() if pinned else batch))
-        last = made.pop() if idle else None
-        tokens = sum(batch.target_tokens for _, batch in made)
-        sentences = sum(batch.num_sentences for _, batch in made)
-        yield StepBatches(made, planned[-1][2], tokens, sentences, last)
+            built.append((number, batch.pin_memory() if pinned else batch))
+        dummy = built.pop() if dummies else None
+        tokens = sum(batch.target_tokens for _, batch in built)
+        sentences = sum(batch.num_sentences for _, batch in built)
+        yield StepBatches(built, planned[-1][2], tokens, sentences, dummy)

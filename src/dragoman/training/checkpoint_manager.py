@@ -1,4 +1,4 @@
-"""Progress: everything that training must know to go on exactly where it was, beside weights and optimiser."""
+"""Training state and its checkpoints."""
 
 from __future__ import annotations
 
@@ -22,61 +22,66 @@ from dragoman.training.optimizer import load_state_tensors, state_tensors
 from dragoman.training.parallel import ParallelStrategy, shard_like, weights_for_inference
 from dragoman.training.process_group import ProcessGroup
 
-FORMER = ("rewinds", "usual")  # fields of older checkpoints that are no longer used
-
 
 @dataclass
 class TrainState:
-    """Random numbers need no place here: those of a step follow from the seed and the step's number alone."""
+    """Everything besides weights and optimizer that is needed to resume training exactly.
+
+    Random number generators are not part of it: those of a step are seeded with its number.
+    """
 
     step: int = 0
     data_position: DataPosition = field(default_factory=DataPosition)
-    best_metric: float | None = None  # the metric of the best validation, higher is better
-    best_loss: float | None = None  # and its loss, which decides between equals
+    best_metric: float | None = None  # metric of the best validation; higher is better
+    best_loss: float | None = None  # its loss, which decides between equal metrics
     best_step: int = 0
-    validations_since_best: int = 0  # validations since then
+    validations_since_best: int = 0
     lowest_loss: float | None = None  # of all validations
-    reductions: int = 0  # validations whose loss was not the lowest so far: the schedule `plateau` counts them
-    target_tokens: int = 0  # target tokens trained on
+    reductions: int = 0  # validations without a lower loss, for the schedule `plateau`
+    target_tokens: int = 0  # tokens trained on
     seconds: float = 0.0
-    unlogged: dict[str, float] = field(default_factory=dict)  # what was measured since the last line of the log
+    unlogged: dict[str, float] = field(default_factory=dict)  # measurements since the last record of the log
     loss_history: LossHistory = field(default_factory=LossHistory)
-    rollbacks: int = 0  # since the training last recovered from divergence
-    diverged_at: int = 0  # the step at which the last rollback began
-    extended_at: int = 0  # the step at which the run was extended, as far as this state knows
-    # for a budget of time only:
-    minutes: float | None = None  # the budget that what follows belongs to
+    rollbacks: int = 0  # since training last recovered from divergence
+    diverged_at: int = 0  # step of the last rollback
+    extended_at: int = 0  # step at which the run was last extended
+    # with a time budget:
+    minutes: float | None = None  # the budget that the following fields refer to
     start_seconds: float = 0.0  # at which its schedule starts
-    time_used: float = 0.0  # the share of it that is used
-    validation_time_used: float = 0.0  # the share of it at which the last validation ended
-    validation_seconds: float = 0.0  # how long that took
+    time_used: float = 0.0  # fraction of the budget
+    validation_time_used: float = 0.0  # fraction at the end of the last validation
+    validation_seconds: float = 0.0  # duration of the last validation
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     @staticmethod
     def from_dict(values: dict[str, Any]) -> TrainState:
-        values = {name: value for name, value in values.items() if name not in FORMER}
         try:
-            values |= {
+            nested = {
                 "data_position": DataPosition(**values["data_position"]),
                 "loss_history": LossHistory(**values.get("loss_history", {})),
             }
-            return TrainState(**values)
+            return TrainState(**values | nested)
         except (KeyError, TypeError):
-            raise UserError("the checkpoint says nothing of the progress of a training: use another one") from None
+            raise UserError("the checkpoint has no valid training state: use another checkpoint") from None
+
+    @staticmethod
+    def load(folder: Path) -> TrainState:
+        """Read the training state of a checkpoint."""
+        return TrainState.from_dict(checkpoint.read_values(folder)["progress"])
 
 
 class CheckpointManager:
-    """Writes checkpoints, keeps the last few validated ones and the best, and finds the last one again.
+    """Saves checkpoints, keeps the latest validated ones and the best, and finds the last one again.
 
-    On many processes all call `save` and `resume`, and the first one does what is done on the disk, but for the parts
-    of a sharded state, which each writes itself. Any number of processes can go on from what any number has written.
+    With several processes all call `save` and `resume`. The first one accesses the disk, except for the shards of a
+    sharded state, which every process writes itself. Any number of processes can resume from any checkpoint.
     """
 
-    def __init__(self, run: Path, keep: int, spread: ParallelStrategy | None = None) -> None:
+    def __init__(self, run: Path, keep: int, strategy: ParallelStrategy | None = None) -> None:
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
-        self.strategy = spread or ParallelStrategy(ProcessGroup(), torch.device("cpu"))
+        self.strategy = strategy or ParallelStrategy(ProcessGroup(), torch.device("cpu"))
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
 
@@ -85,108 +90,104 @@ class CheckpointManager:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         average: WeightAverage | None,
-        progress: TrainState,
+        state: TrainState,
         validated: bool,
         best: bool,
     ) -> None:
-        """One checkpoint, named by its step; `last` and, if it is the best, `best` point to it.
+        """Save a checkpoint named by its step; `last` and, if it is the best, `best` link to it.
 
-        Its model is the one to be used: where there is a running mean of the weights, that mean. The weights that are
-        trained stand with the optimiser's state then.
+        Its model has the weights to be used: the moving average, if there is one. The trained weights are then stored
+        with the optimizer state.
         """
-        name, first = f"{progress.step:06d}", self.strategy.processes.on_first_rank
-        values = {"validated": validated, "progress": progress.to_dict()}
-        if first(lambda: self.last_step() == progress.step):  # saved before it was validated: the weights are the same
-            write = partial(checkpoint.update_values, self.folder / name, values)
+        folder, on_first_rank = self._path(state.step), self.strategy.processes.on_first_rank
+        values = {"validated": validated, "progress": state.to_dict()}
+        if on_first_rank(lambda: self.last_step() == state.step):  # saved before its validation, with equal weights
+            write = partial(checkpoint.update_values, folder, values)
         else:
-            state = _state(model, optimizer, average)
+            tensors = _trainer_tensors(model, optimizer, average)
             files = {"model": self.strategy.gather(weights_for_inference(model, average))}
-            shards = self.strategy.write_shards(state, self.folder)
-            files |= {"trainer": state} if shards is None else {}
-            folders = None if shards is None else {"trainer": shards}
-            write = partial(self._write, self.folder / name, files, values, folders)
-        first(lambda: self._publish(write, name, progress, best))
+            shards = self.strategy.write_shards(tensors, self.folder)
+            files |= {"trainer": tensors} if shards is None else {}
+            write = partial(_save, folder, files, values, None if shards is None else {"trainer": shards})
+        on_first_rank(lambda: self._publish(write, state, best))
 
-    def _write(self, folder: Path, *content: Any) -> None:
-        remove_folder(folder)  # a process that was killed may have got so far before
-        checkpoint.save(folder, *content)
-
-    def _publish(self, write: Callable[[], None], name: str, progress: TrainState, best: bool) -> None:
+    def _publish(self, write: Callable[[], None], state: TrainState, best: bool) -> None:
         write()
-        if best or not (self.folder / "best").exists():  # before the first validation, better than nothing
+        name = self._path(state.step).name
+        if best or not (self.folder / "best").exists():  # before the first validation any checkpoint is the best
             replace_symlink(self.folder / "best", name)
-        replace_symlink(self.folder / "last", name)  # last of all: from here training goes on
-        self._prune(progress)
+        replace_symlink(self.folder / "last", name)  # at the end: training resumes from here
+        self._prune(state)
 
-    def update_state(self, progress: TrainState) -> None:
-        """The last checkpoint with another progress."""
-        last = self.folder / f"{progress.step:06d}"
-        checkpoint.update_values(last, checkpoint.read_values(last) | {"progress": progress.to_dict()})
+    def update_state(self, state: TrainState) -> None:
+        """Replace the training state of the last checkpoint."""
+        last = self._path(state.step)
+        checkpoint.update_values(last, checkpoint.read_values(last) | {"progress": state.to_dict()})
 
     def resume(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None = None
     ) -> TrainState | None:
-        """Take up the last checkpoint, if there is one; the newest whole one if `last` has been lost."""
-        progress = self.strategy.processes.on_first_rank(self._find)
-        if progress is None:
+        """Load the last checkpoint, or the newest complete one if `last` is missing; None if there is none."""
+        state = self.strategy.processes.on_first_rank(self._find)
+        if state is None:
             return None
-        last = self.folder / f"{progress.step:06d}"
+        last = self._path(state.step)
         checkpoint.load_weights(model, last, shard_like)
         if average is not None:
             average.load_state_tensors(checkpoint.named_weights(model))
-        state = _state(model, optimizer, average)
+        tensors = _trainer_tensors(model, optimizer, average)
         if (last / "trainer").is_dir():
-            from dragoman.training.sharded import read_shards  # which takes seconds to import
+            from dragoman.training.sharded import read_shards  # takes seconds to import
 
-            read_shards(last / "trainer", state)
+            read_shards(last / "trainer", tensors)
         else:
-            found = checkpoint.read_tensors(last, "trainer")
-            found = {name: shard_like(value, state.get(name, value)) for name, value in found.items()}
-            for name in (name for name in state if name.startswith("weight/")):
-                state[name].copy_(found.pop(name))
-            load_state_tensors(model, optimizer, found)
-        self.strategy.processes.on_first_rank(lambda: self._point_again(progress))
-        return progress
+            saved = checkpoint.read_tensors(last, "trainer")
+            saved = {name: shard_like(value, tensors.get(name, value)) for name, value in saved.items()}
+            for name in (name for name in tensors if name.startswith("weight/")):
+                tensors[name].copy_(saved.pop(name))
+            load_state_tensors(model, optimizer, saved)
+        self.strategy.processes.on_first_rank(lambda: self._restore_links(state))
+        return state
 
     def _find(self) -> TrainState | None:
         remove_partial_files(self.folder)
-        steps = [path for path in self.saved_checkpoints() if checkpoint.is_complete(path)]
+        complete = [path for path in self.saved_checkpoints() if checkpoint.is_complete(path)]
         step = self.last_step()
-        if step is None and steps:
-            step = int(steps[-1].name)
+        if step is None and complete:
+            step = int(complete[-1].name)
         if step is None:
             return None
-        last = self.folder / f"{step:06d}"
-        checkpoint.verify_subfolder(last, "trainer")
-        return self._progress(last)
+        checkpoint.verify_subfolder(self._path(step), "trainer")
+        return TrainState.load(self._path(step))
 
-    def _point_again(self, progress: TrainState) -> None:
-        best = f"{progress.best_step:06d}"
-        if progress.best_metric is not None and (self.folder / best).exists():  # an average is made anew at the end
-            replace_symlink(self.folder / "best", best)
-        elif not (self.folder / "best").exists():  # it was written after the checkpoint that training rolled back to
-            replace_symlink(self.folder / "best", f"{progress.step:06d}")
-        replace_symlink(self.folder / "last", f"{progress.step:06d}")
-        self._prune(progress)  # a process that was killed may not have got so far
+    def _restore_links(self, state: TrainState) -> None:
+        """Complete what a killed process may have left undone."""
+        best = self._path(state.best_step)
+        if state.best_metric is not None and best.exists():  # an average is computed again at the end
+            replace_symlink(self.folder / "best", best.name)
+        elif not (self.folder / "best").exists():  # it was newer than the checkpoint of a rollback
+            replace_symlink(self.folder / "best", self._path(state.step).name)
+        replace_symlink(self.folder / "last", self._path(state.step).name)
+        self._prune(state)
 
     def last_step(self) -> int | None:
-        """The step that `last` points to."""
+        """Return the step that `last` links to."""
         last = self.folder / "last"
         if not checkpoint.is_complete(last):
             return None
         step = int(checkpoint.read_values(last)["progress"]["step"])
-        return step if checkpoint.is_complete(self.folder / f"{step:06d}") else None
+        return step if checkpoint.is_complete(self._path(step)) else None
 
     def roll_back(self) -> int | None:
-        """Make the last good checkpoint the last of all; its step.
+        """Make the last good checkpoint the last one, remove later ones, and return its step.
 
-        It is a validated one: others were written when the clock or an interruption said so, and a training must roll
-        back to the same step whether it was interrupted or not. The loss had not begun to rise there.
+        It is a validated one, before the loss began to rise. Others were saved at times that depend on the clock or an
+        interruption, and a rollback must not depend on these.
         """
         validated = self.validated()
         if not validated:
             return self.last_step()
-        calm = [path for path in validated if not self._progress(path).loss_history.high_losses]
+        calm = [path for path in validated if not TrainState.load(path).loss_history.high_losses]
         good = (calm or validated)[-1]
         replace_symlink(self.folder / "last", good.name)
         for path in self.saved_checkpoints():
@@ -194,26 +195,23 @@ class CheckpointManager:
                 remove_folder(path)
         return int(good.name)
 
-    def _progress(self, path: Path) -> TrainState:
-        return TrainState.from_dict(checkpoint.read_values(path)["progress"])
-
     def saved_checkpoints(self) -> list[Path]:
-        """The checkpoints that are named by a step, oldest first; none where the folder has gone."""
-        found = self.folder.iterdir() if self.folder.is_dir() else ()
-        return sorted((p for p in found if p.name.isdecimal()), key=lambda path: int(path.name))
+        """Return the checkpoints that are named by a step, oldest first."""
+        paths = self.folder.iterdir() if self.folder.is_dir() else ()
+        return sorted((path for path in paths if path.name.isdecimal()), key=lambda path: int(path.name))
 
-    def has_best(self, progress: TrainState) -> bool:
-        return (self.folder / f"{progress.best_step:06d}").is_dir()
+    def validated(self) -> list[Path]:
+        """Return the checkpoints that were validated, oldest first."""
+        return [path for path in self.saved_checkpoints() if checkpoint.read_values(path)["validated"]]
+
+    def has_best(self, state: TrainState) -> bool:
+        return self._path(state.best_step).is_dir()
 
     def is_validated(self, step: int) -> bool:
         return self.last_step() == step and checkpoint.read_values(self.folder / "last")["validated"]
 
-    def validated(self) -> list[Path]:
-        """The kept checkpoints that were validated, oldest first."""
-        return [path for path in self.saved_checkpoints() if checkpoint.read_values(path)["validated"]]
-
     def average(self, model: nn.Module) -> int:
-        """Set the model to the mean of the kept checkpoints (Vaswani et al. 2017, §6.1); how many there were."""
+        """Set the model to the mean of the kept checkpoints (Vaswani et al. 2017, §6.1); return their number."""
         kept = self.validated()[-self.keep :]
         if len(kept) > 1:
             mean = _mean(checkpoint.read_tensors(path, "model") for path in kept)
@@ -222,31 +220,41 @@ class CheckpointManager:
         return len(kept)
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:
-        """Keep the averaged weights as the best."""
-        replace_symlink(self.folder / "best", "last")  # never dangling, whatever happens in between
+        """Save the averaged weights as the best checkpoint."""
+        replace_symlink(self.folder / "best", "last")  # so that it never dangles
         remove_folder(self.folder / "averaged")
         checkpoint.save(self.folder / "averaged", {"model": checkpoint.named_weights(model)}, values)
         replace_symlink(self.folder / "best", "averaged")
 
-    def _prune(self, progress: TrainState) -> None:
-        stay = {path.name for path in self.validated()[-self.keep :]}
-        stay |= {f"{progress.step:06d}", f"{progress.best_step:06d}", (self.folder / "best").resolve().name}
+    def _path(self, step: int) -> Path:
+        return self.folder / f"{step:06d}"
+
+    def _prune(self, state: TrainState) -> None:
+        kept = {path.name for path in self.validated()[-self.keep :]}
+        kept |= {self._path(state.step).name, self._path(state.best_step).name, (self.folder / "best").resolve().name}
         for path in self.saved_checkpoints():
-            if path.name not in stay:
+            if path.name not in kept:
                 remove_folder(path)
 
 
-def _state(model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None) -> dict[str, Tensor]:
-    """What a training needs beside the weights that are to be used: those that it trains, where they are others."""
+def _save(folder: Path, *content: Any) -> None:
+    remove_folder(folder)  # left by a killed process
+    checkpoint.save(folder, *content)
+
+
+def _trainer_tensors(
+    model: nn.Module, optimizer: torch.optim.Optimizer, average: WeightAverage | None
+) -> dict[str, Tensor]:
+    """Return the optimizer state, and the trained weights if the model is saved with their moving average."""
     weights = checkpoint.named_weights(model)
-    own = {} if average is None else {f"weight/{name}": weights[name] for name in average.averages}
-    return state_tensors(model, optimizer) | own
+    trained = {} if average is None else {f"weight/{name}": weights[name] for name in average.averages}
+    return state_tensors(model, optimizer) | trained
 
 
-def _mean(many: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _mean(checkpoints: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
     total: dict[str, Tensor] = {}
     count = 0
-    for weights in many:
+    for weights in checkpoints:
         count += 1
         for name, weight in weights.items():
             total[name] = total[name] + weight.double() if name in total else weight.double()

@@ -1,4 +1,4 @@
-"""Progress of a comparison: one bar for each system on a terminal, plain lines elsewhere, all on standard error."""
+"""Progress of a comparison on standard error: one bar per system on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from dragoman.training.validation import ValidationResult
 
 
 class ComparisonDisplay:
-    """Shows how far each system is, and an estimate of the time left for all of them."""
+    """Shows the progress of each system, and an estimate of the time left for all of them."""
 
     def __init__(self, systems: Sequence[str], seeds: int) -> None:
         self.systems, self.seeds = list(systems), seeds
         self.bar = progress_bar(sys.stderr.isatty())
         self.tasks = {name: self.bar.add_task(f"{name}  waiting", total=float(seeds)) for name in systems}
-        self.waiting = len(self.systems) * seeds  # runs that have not begun
-        self.durations: list[float] = []  # seconds of the runs that were trained now
+        self.pending_runs = len(self.systems) * seeds
+        self.durations: list[float] = []  # seconds of the runs that this process trained
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -42,28 +42,30 @@ class ComparisonDisplay:
             self.bar.console.print(text, highlight=False, markup=False)
 
     def run(self, name: str, number: int, label: str) -> RunDisplay:
-        """The display of the training of one seed of a system, `number` counted from 0."""
-        self.waiting -= 1
+        """Return the display for a training of a system; `number` counts its seeds from 0."""
+        self.pending_runs -= 1
         self.show(name, number, "preparing")
         return RunDisplay(self, name, number, label)
 
-    def show(self, name: str, done: float, text: str) -> None:
-        self.bar.update(self.tasks[name], completed=done, description=f"{name}  {text}")
+    def show(self, name: str, fraction: float, text: str) -> None:
+        self.bar.update(self.tasks[name], completed=fraction, description=f"{name}  {text}")
 
     def skip(self, name: str, number: int, text: str) -> None:
-        """A run was finished before."""
-        self.waiting -= 1
+        """Show a run that was finished before."""
+        self.pending_runs -= 1
         self.show(name, number + 1.0, "finished before")
         self.message(text)
 
-    def time_left(self, current: float) -> str:
-        """An estimate for all runs; `current`: seconds left of the current one."""
-        known = self.durations
-        return f"{format_duration(current + self.waiting * sum(known) / len(known))} left for all" if known else ""
+    def time_left(self, seconds: float) -> str:
+        """Estimate the time left for all runs, from the seconds left for the current one."""
+        if not self.durations:
+            return ""
+        mean = sum(self.durations) / len(self.durations)
+        return f"{format_duration(seconds + self.pending_runs * mean)} left for all"
 
 
 class RunDisplay(Display):
-    """What the training of one system with one seed shows."""
+    """Shows the training of one system with one seed."""
 
     def __init__(self, parent: ComparisonDisplay, name: str, number: int, label: str) -> None:
         super().__init__()
@@ -73,31 +75,29 @@ class RunDisplay(Display):
     def message(self, text: str) -> None:
         self.parent.message(f"{self.label}: {text}")
 
-    def log_step(self, record: dict[str, Any], done: float | None) -> None:
-        text = self.line(record, done)
-        self.parent.show(self.name, self.number + min(1.0, done or 0.0), text)
+    def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
+        text = self.line(record, fraction)
+        self.parent.show(self.name, self.number + min(1.0, fraction or 0.0), text)
         if self.parent.bar.disable:
-            super().log_step(record, done)
+            super().log_step(record, fraction)
 
-    def line(self, record: dict[str, Any], done: float | None) -> str:
-        step = f"step {record['step']:,}" + (f" of {self.total:,}" if self.total else "")
+    def line(self, record: dict[str, Any], fraction: float | None) -> str:
+        step = f"step {record['step']:,}" + (f" of {self.total_steps:,}" if self.total_steps else "")
         parts = [step, f"loss {record['loss']:.3f}", f"{record['tokens_per_second']:,.0f} tokens/s"]
-        if done is not None and done > self.before:
-            rate = max(0.0, time.monotonic() - self.began) / (done - self.before)
-            left = rate * max(0.0, 1 - done)
-            parts.append(f"{format_duration(left)} left")
-            if in_all := self.parent.time_left(left):
-                parts.append(in_all)
+        if (seconds := self.seconds_left(fraction)) is not None:
+            parts.append(f"{format_duration(seconds)} left")
+            if total := self.parent.time_left(seconds):
+                parts.append(total)
         return "  ".join(parts)
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
-        """Nothing: systems are compared on the test set."""
+        """Show nothing: systems are compared on the test set."""
 
     def measuring(self) -> None:
         self.parent.show(self.name, self.number + 1.0, "translating the test set")
 
     def finish(self, text: str) -> None:
-        """The run is trained and measured."""
+        """Show the result of a run that is trained and evaluated."""
         self.parent.durations.append(time.monotonic() - self.opened)
         self.parent.show(self.name, self.number + 1.0, text)
         self.parent.message(f"{self.label}: {text}")

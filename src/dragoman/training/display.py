@@ -1,4 +1,4 @@
-"""What a person sees while training: a live line on a terminal, plain lines elsewhere, all on standard error."""
+"""Progress of a training on standard error: a live line on a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from dragoman import console as progress
+from dragoman import console
 from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, progress_bar
 from dragoman.training.validation import ValidationResult
 
@@ -19,11 +19,11 @@ class Display:
     EVERY = LOG_INTERVAL_SECONDS
 
     def __init__(self) -> None:
-        self.last = 0.0
-        self.total: int | None = None
-        self.began = time.monotonic()
-        self.before = 0.0
-        self.last_measures = ""
+        self.last_line = 0.0
+        self.total_steps: int | None = None
+        self.started = time.monotonic()
+        self.fraction_at_start = 0.0
+        self.last_metrics = ""
 
     def __enter__(self) -> Self:
         return self
@@ -33,53 +33,58 @@ class Display:
     ) -> None:
         return None
 
-    def start(self, done: float | None, total: int | None) -> None:
-        """`done` is the share of the training that is behind it; `total` the number of steps, where one was set."""
-        self.before, self.total, self.began = done or 0.0, total, time.monotonic()
+    def start(self, fraction: float | None, total_steps: int | None) -> None:
+        """Start at a fraction of the training budget; `total_steps` is the number of steps, if one is set."""
+        self.fraction_at_start, self.total_steps = fraction or 0.0, total_steps
+        self.started = time.monotonic()
 
     def message(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    def log_step(self, record: dict[str, Any], done: float | None) -> None:
-        if not 0 <= time.monotonic() - self.last < self.EVERY:
-            self.last = time.monotonic()
-            self.message(self.line(record, done))
+    def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
+        """Show a record of the training log, at a fraction of the budget; not more often than every few seconds."""
+        if not 0 <= time.monotonic() - self.last_line < self.EVERY:
+            self.last_line = time.monotonic()
+            self.message(self.line(record, fraction))
 
     def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
-        self.last_measures = format_metrics(result.to_record())
+        self.last_metrics = format_metrics(result.to_record())
         self.message(
             f"step {step:,}  validation loss {result.loss:.3f}  perplexity {result.perplexity:.2f}  "
-            f"{self.last_measures}{'  best so far' if best else ''}"
+            f"{self.last_metrics}{'  best so far' if best else ''}"
         )
 
-    def line(self, record: dict[str, Any], done: float | None) -> str:
+    def line(self, record: dict[str, Any], fraction: float | None) -> str:
         parts = [
-            f"step {record['step']:,}" + (f" of {self.total:,}" if self.total else ""),
+            f"step {record['step']:,}" + (f" of {self.total_steps:,}" if self.total_steps else ""),
             f"epoch {record['epoch'] + 1}",
             f"loss {record['loss']:.3f}",
             f"{record['tokens_per_second']:,.0f} tokens/s",
             f"padding {100 * record['padding']:.0f} %",
         ]
-        if self.last_measures:
-            parts.append(f"last {self.last_measures}")
-        if done is not None and done > self.before:
-            parts.append(self.time_left(done))
+        if self.last_metrics:
+            parts.append(f"last {self.last_metrics}")
+        if (seconds := self.seconds_left(fraction)) is not None:
+            parts.append(f"{format_duration(seconds)} left")
         return "  ".join(parts)
 
-    def time_left(self, done: float) -> str:
-        rate = max(0.0, time.monotonic() - self.began) / (done - self.before)
-        return f"{format_duration(rate * max(0.0, 1 - done))} left"
+    def seconds_left(self, fraction: float | None) -> float | None:
+        """Estimate the remaining seconds at a fraction of the budget; None if it is unknown."""
+        if fraction is None or fraction <= self.fraction_at_start:
+            return None
+        elapsed = max(0.0, time.monotonic() - self.started)
+        return elapsed / (fraction - self.fraction_at_start) * max(0.0, 1 - fraction)
 
 
 class SilentDisplay(Display):
-    """Says nothing, for steps that are no training, and for processes that another one speaks for."""
+    """Shows nothing: for trial steps, and for all processes but the first."""
 
     def message(self, text: str) -> None:
         pass
 
 
 class LiveDisplay(Display):
-    """A bar with the last figures, on a terminal."""
+    """A progress bar with the latest measurements, on a terminal."""
 
     def __enter__(self) -> Self:
         self.bar = progress_bar()
@@ -92,25 +97,26 @@ class LiveDisplay(Display):
     ) -> None:
         self.bar.stop()
 
-    def start(self, done: float | None, total: int | None) -> None:
-        super().start(done, total)
-        self.bar.update(self.task, total=None if done is None else 1.0, completed=done or 0.0)
+    def start(self, fraction: float | None, total_steps: int | None) -> None:
+        super().start(fraction, total_steps)
+        self.bar.update(self.task, total=None if fraction is None else 1.0, completed=fraction or 0.0)
 
     def message(self, text: str) -> None:
         self.bar.console.print(text, highlight=False, markup=False)
 
-    def log_step(self, record: dict[str, Any], done: float | None) -> None:
-        self.bar.update(self.task, completed=done or 0.0, description=self.line(record, done))
+    def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
+        self.bar.update(self.task, completed=fraction or 0.0, description=self.line(record, fraction))
 
 
 def make_display() -> Display:
-    if progress.quiet:
+    """Build the display for standard error: silent with --quiet, live on a terminal."""
+    if console.quiet:
         return SilentDisplay()
     return LiveDisplay() if sys.stderr.isatty() else Display()
 
 
 def format_metrics(record: Mapping[str, Any]) -> str:
-    """The metrics of a validation in a few words: of decoded sentences where there are some, else the accuracy."""
+    """Format the metrics of a validation: those of decoded sentences if there are any, else the accuracy."""
     if "bleu" not in record:
         return f"accuracy {record['accuracy']:.1f} %"
     chrf = f"  chrF {record['chrf']:.1f}" if "chrf" in record else ""

@@ -1,4 +1,4 @@
-"""Divergence: a training loss that has risen for good, told apart from a noisy one."""
+"""Detection of divergence: a training loss that has risen for good, as opposed to a noisy one."""
 
 from __future__ import annotations
 
@@ -6,44 +6,43 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
 
-WINDOW = 20  # readings that say what is normal
-SUSTAINED = 3  # high readings in a row that are divergence
-LEAST = 3  # readings before any is judged
+WINDOW_READINGS = 20  # recent readings that define the normal loss
+HIGH_READINGS = 3  # consecutive high readings that mean divergence
+MIN_READINGS = 3  # before any reading is judged
 
 
 @dataclass
 class LossHistory:
-    """Recent readings of the training loss, each the mean of some steps. Part of the saved training state.
+    """Recent readings of the training loss, each the mean of several steps. Part of the saved training state.
 
     A reading is high above
 
-        median + max(¼ · max(median, first − median), 1½ · largest change from one reading to the next)
+        median + max(¼ · max(median, first − median), 1½ · largest change between adjacent readings)
 
-    over a window of recent readings: a quarter of the loss, or of all that was learned since the first reading, is
-    lost again, and the rise is more than the noise. The largest change covers corpora of different difficulty, where a
-    reading depends on the batches it happens to contain. High readings in a row are divergence; where a normal one
-    follows, they become part of what is normal.
+    over a window of recent readings: a quarter of the loss, or of all progress since the first reading, is lost, and
+    the rise exceeds the noise. The largest change covers corpora of different difficulty, where a reading depends on
+    its batches. Consecutive high readings mean divergence; if a normal one follows, they count as normal.
     """
 
     first: float | None = None
     recent: list[float] = field(default_factory=list)
-    high_losses: list[float] = field(default_factory=list)  # the last ones, if they were high
+    high_losses: list[float] = field(default_factory=list)  # the latest readings, if they are high
 
     def limit(self) -> float:
-        """Readings above it are high."""
-        if self.first is None or len(self.recent) < LEAST:
+        """Return the value above which a reading is high."""
+        if self.first is None or len(self.recent) < MIN_READINGS:
             return float("inf")
         usual = median(self.recent)
         noise = max(abs(after - before) for before, after in pairwise(self.recent))
         return usual + max(0.25 * max(abs(usual), self.first - usual), 1.5 * noise)
 
     def diverged(self, loss: float) -> bool:
-        """Add a reading; whether it and those before it are divergence."""
+        """Add a reading, and return whether training has diverged."""
         if self.first is None:
             self.first = loss
         if loss > self.limit():
             self.high_losses.append(loss)
-            return len(self.high_losses) >= SUSTAINED
-        self.recent = [*self.recent, *self.high_losses, loss][-WINDOW:]
+            return len(self.high_losses) >= HIGH_READINGS
+        self.recent = [*self.recent, *self.high_losses, loss][-WINDOW_READINGS:]
         self.high_losses = []
         return False

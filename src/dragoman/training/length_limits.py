@@ -1,4 +1,4 @@
-"""The length limit of a search, derived from the lengths of the training pairs."""
+"""The length limit of a search, estimated from the lengths of the training pairs."""
 
 from __future__ import annotations
 
@@ -16,74 +16,79 @@ from dragoman.training.defaults import Choice
 
 Numbers = NDArray[np.float64]
 
-QUANTILE = 0.99  # share of the pairs that the line is drawn above: misaligned pairs, up to 1 %, do not raise it
-MARGIN = 2.0  # the limit is this multiple of the line
-ROOM = 5  # tokens more, for very short sources
-FEWEST = 100  # pairs from which on lengths can be estimated
-SLOPES = 41  # slopes that are tried
-MOST = 100_000  # different pairs of lengths that are looked at
-WILD = 0.001  # share of the training pairs beyond the limit from which on the limit is at least the default
+QUANTILE = 0.99  # share of pairs below the fitted line: up to 1 % of misaligned pairs do not raise it
+LIMIT_FACTOR = 2.0  # the limit is this multiple of the line
+EXTRA_TOKENS = 5  # added for very short sources
+MIN_PAIRS = 100  # for an estimate
+NUM_SLOPES = 41
+MAX_LENGTH_PAIRS = 100_000  # different pairs of lengths that are used
+MAX_BEYOND = 0.001  # share of training pairs beyond the limit that is accepted
 
 
 def choose_length_limit(config: Config, lengths: LengthCounts | None, framing: Framing) -> tuple[Config, list[Choice]]:
-    """Set `search.length_ratio` and `search.length_offset` where the user did not; without `lengths`, to the defaults.
+    """Set `search.length_ratio` and `search.length_offset` if they are not given.
 
-    `lengths` are those of the training pairs, without the symbols around them, which a search counts.
+    `lengths` are those of the training pairs without framing, which a search counts; None sets the defaults.
     """
     search = config.search
-    if search.length_ratio is not None and search.length_offset is not None:
+    ratio, offset = search.length_ratio, search.length_offset
+    if ratio is not None and offset is not None:
         return config, []
-    ratio, extra = search.length_ratio, search.length_offset
     reason = ""
-    if lengths is not None and lengths.pairs.sum() >= FEWEST:
+    if lengths is not None and lengths.pairs.sum() >= MIN_PAIRS:
         source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
-        target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # END
-        ratio, extra = length_limit(source, target, lengths.pairs, ratio, extra)
-        reason = f"{MARGIN:g}× the limit that {QUANTILE:.0%} of the training pairs keep to"
+        target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # EOS
+        ratio, offset = length_limit(source, target, lengths.pairs, ratio, offset)
+        reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
     resolved = replace(
         search,
         length_ratio=LengthLimit.ratio if ratio is None else ratio,
-        length_offset=LengthLimit.offset if extra is None else extra,
+        length_offset=LengthLimit.offset if offset is None else offset,
     )
-    chosen = [
+    choices = [
         Choice(f"search.{name}", getattr(resolved, name), reason)
         for name in ("length_ratio", "length_offset")
         if reason and getattr(search, name) is None
     ]
-    return replace(config, search=resolved), chosen
+    return replace(config, search=resolved), choices
 
 
 def length_limit(
-    source: Numbers, target: Numbers, pairs: NDArray[np.int64], ratio: float | None = None, extra: int | None = None
+    source: Numbers, target: Numbers, pairs: NDArray[np.int64], ratio: float | None = None, offset: int | None = None
 ) -> tuple[float, int]:
-    """The limit `ratio` · source + `extra` for targets, from how many `pairs` have which lengths; END included.
+    """Estimate a limit `ratio` · source + `offset` of target lengths.
 
-    Of all lines a·s + b (a, b ≥ 0) that 99 % of the pairs lie under, the one with the smallest mean over the sources is
-    taken, and doubled. Where targets grow with their sources, that is a ratio; where they do not (summaries), it is a
-    constant; where both play a part (short sources), it is both. Outliers have no influence as long as they are fewer
-    than 1 %. Where more than 0.1 % of the training pairs are beyond the limit all the same, the lengths follow no
-    such law, and the limit is at least the default. A `ratio` or `extra` that is given is kept.
+    Of all lines a·s + b (a, b ≥ 0) above 99 % of the pairs, the one with the smallest mean over the sources is doubled.
+    It is a ratio if targets grow with their sources, a constant if they do not (summaries), or both. Fewer than 1 % of
+    outliers have no influence. If more than 0.1 % of the training pairs are beyond the limit, lengths follow no such
+    law, and the limit is at least the default.
+
+    Args:
+        source, target, pairs: lengths including EOS, and the number of pairs with these lengths.
+        ratio, offset: values to keep.
     """
-    if len(pairs) > MOST:
-        some = np.linspace(0, len(pairs) - 1, MOST).astype(np.int64)
-        source, target, pairs = source[some], target[some], pairs[some]
+    if len(pairs) > MAX_LENGTH_PAIRS:
+        sample = np.linspace(0, len(pairs) - 1, MAX_LENGTH_PAIRS).astype(np.int64)
+        source, target, pairs = source[sample], target[sample], pairs[sample]
     mean = float(source @ pairs / pairs.sum())
-    steepest = _quantile(target / source, pairs)
-    slopes = np.linspace(0, steepest, SLOPES) if ratio is None else np.array([ratio / MARGIN])
-    if ratio is None and extra is not None:
-        constant = max(0, extra - ROOM) / MARGIN
+    slopes = np.linspace(0, _quantile(target / source, pairs), NUM_SLOPES)
+    if ratio is not None:
+        slopes = np.array([ratio / LIMIT_FACTOR])
+    elif offset is not None:
+        constant = max(0, offset - EXTRA_TOKENS) / LIMIT_FACTOR
         slopes = np.array([max(0.0, _quantile((target - constant) / source, pairs))])
     lines = [(slope, max(0.0, _quantile(target - slope * source, pairs))) for slope in slopes.tolist()]
     slope, constant = min(lines, key=lambda line: line[0] * mean + line[1])
-    found = min(100.0, math.ceil(100 * MARGIN * slope) / 100), math.ceil(MARGIN * constant) + ROOM
-    beyond = target > np.floor(found[0] * source) + found[1]
-    if pairs[beyond].sum() > WILD * pairs.sum():
-        found = max(found[0], LengthLimit.ratio), max(found[1], LengthLimit.offset)
-    return found[0] if ratio is None else ratio, found[1] if extra is None else extra
+    fitted_ratio = min(100.0, math.ceil(100 * LIMIT_FACTOR * slope) / 100)
+    fitted_offset = math.ceil(LIMIT_FACTOR * constant) + EXTRA_TOKENS
+    beyond = target > np.floor(fitted_ratio * source) + fitted_offset
+    if pairs[beyond].sum() > MAX_BEYOND * pairs.sum():
+        fitted_ratio, fitted_offset = max(fitted_ratio, LengthLimit.ratio), max(fitted_offset, LengthLimit.offset)
+    return fitted_ratio if ratio is None else ratio, fitted_offset if offset is None else offset
 
 
 def _quantile(values: Numbers, pairs: NDArray[np.int64]) -> float:
-    """The smallest value that at least `QUANTILE` of the pairs do not exceed."""
+    """Return the smallest value that at least `QUANTILE` of the pairs do not exceed."""
     order = np.argsort(values, kind="stable")
-    place = np.searchsorted(np.cumsum(pairs[order]), QUANTILE * pairs.sum())
-    return float(values[order[min(int(place), len(order) - 1)]])
+    position = np.searchsorted(np.cumsum(pairs[order]), QUANTILE * pairs.sum())
+    return float(values[order[min(int(position), len(order) - 1)]])

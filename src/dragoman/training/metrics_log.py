@@ -1,4 +1,4 @@
-"""What a training writes down as it goes: metrics, samples, TensorBoard's curves."""
+"""Files written during training: metrics, validation samples, TensorBoard curves."""
 
 from __future__ import annotations
 
@@ -14,67 +14,52 @@ from dragoman.training.validation import ValidationResult
 
 
 class MetricsLog:
-    """The metrics of a run, one JSON line each, and the translations of its validations."""
+    """Metrics of a run as JSON lines and TensorBoard curves, and the samples of its validations.
 
-    def __init__(self, folder: Path, step: int) -> None:
-        self.folder = folder
+    Of several processes only the first one writes: the others have `enabled` false.
+    """
+
+    def __init__(self, folder: Path, step: int, enabled: bool = True) -> None:
+        self.folder, self.enabled = folder, enabled
         self.truncate_after(step)
-        self.board = _board(folder, step)
+        self.tensorboard = _tensorboard_writer(folder, step) if enabled else None
 
     def write(self, record: dict[str, Any]) -> None:
-        with (
-            os_errors_as_user_errors(self.folder / METRICS_FILE),
-            (self.folder / METRICS_FILE).open("a", encoding="utf-8") as file,
-        ):
+        if not self.enabled:
+            return
+        path = self.folder / METRICS_FILE
+        with os_errors_as_user_errors(path), path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(record) + "\n")
-            if record["kind"] != "train":  # a checkpoint follows, and must not know of more than is on the disk
+            if record["kind"] != "train":  # a checkpoint follows, which must not be newer than the log on disk
                 file.flush()
                 os.fsync(file.fileno())
-        if self.board is not None:
+        if self.tensorboard is not None:
             for name, value in record.items():
                 if name not in ("kind", "step") and isinstance(value, (int, float)):
-                    self.board.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+                    self.tensorboard.add_scalar(f"{record['kind']}/{name}", value, record["step"])
 
     def write_samples(self, result: ValidationResult, step: int) -> None:
-        with os_errors_as_user_errors(self.folder / "samples"):
-            (self.folder / "samples").mkdir(exist_ok=True)
-        lines = (json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in result.samples)
-        write_file(self.folder / "samples" / f"{step:06d}.jsonl", "".join(lines))
+        if self.enabled:
+            with os_errors_as_user_errors(self.folder / "samples"):
+                (self.folder / "samples").mkdir(exist_ok=True)
+            lines = (json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in result.samples)
+            write_file(self.folder / "samples" / f"{step:06d}.jsonl", "".join(lines))
 
     def truncate_after(self, step: int) -> None:
-        """What was measured after the last checkpoint will be measured again."""
-        known = read_metrics(self.folder)
-        kept = [record for record in known if record["step"] <= step and record["kind"] != "averaged"]
+        """Remove the records after a step, which training repeats from its last checkpoint."""
+        records = read_metrics(self.folder) if self.enabled else []
+        kept = [record for record in records if record["step"] <= step and record["kind"] != "averaged"]
         text = "".join(json.dumps(record) + "\n" for record in kept)
-        if known and text != (self.folder / METRICS_FILE).read_text(encoding="utf-8"):
+        if records and text != (self.folder / METRICS_FILE).read_text(encoding="utf-8"):
             write_file(self.folder / METRICS_FILE, text)
 
     def close(self) -> None:
-        if self.board is not None:
-            self.board.close()
+        if self.tensorboard is not None:
+            self.tensorboard.close()
 
 
-class NullMetricsLog(MetricsLog):
-    """Nothing is written: of several processes one is enough."""
-
-    def __init__(self) -> None:
-        pass
-
-    def write(self, record: dict[str, Any]) -> None:
-        pass
-
-    def write_samples(self, result: ValidationResult, step: int) -> None:
-        pass
-
-    def truncate_after(self, step: int) -> None:
-        pass
-
-    def close(self) -> None:
-        pass
-
-
-def _board(folder: Path, step: int) -> Any:
-    """TensorBoard's writer, where it is installed."""
+def _tensorboard_writer(folder: Path, step: int) -> Any:
+    """Return TensorBoard's writer, or None if it is not installed."""
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError:

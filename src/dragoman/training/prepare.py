@@ -1,4 +1,4 @@
-"""Preparation: from the user's files to a run folder that is ready to train."""
+"""Preparation of a run: from text files to a run folder that is ready to train."""
 
 from __future__ import annotations
 
@@ -8,168 +8,155 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from dragoman import data
 from dragoman.config import Config, DataConfig, record_automatic_settings, to_yaml
-from dragoman.data import Corpus, DataFormat, HoldoutSplit, MemoryEstimate, Preflight, SentencePair
-from dragoman.data.corpus_passes import Log, choose_num_workers, survey_corpora
+from dragoman.data import HoldoutSplit, MemoryEstimate, Preflight, SentencePair, TokenStore
+from dragoman.data.corpus_passes import CorpusSurvey, Log, choose_num_workers, survey_corpora
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, count_parameters, meta_model
-from dragoman.objectives import TaskContext, build_objective, objective_class
+from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
-from dragoman.run import CONFIG_FILE, select_device, write_model_file, write_tokenizers
-from dragoman.search import search_from_dict
+from dragoman.run import CONFIG_FILE, write_model_file, write_tokenizers
 from dragoman.storage import atomic_folder
 from dragoman.systems import VocabularySizes
 from dragoman.text import Framing, Tokenizer
 from dragoman.training.batch_size_finder import find_batch_size
-from dragoman.training.defaults import (
-    Choice,
-    choose_copying,
-    choose_objective,
-    choose_selection_metric,
-    choose_settings,
-)
+from dragoman.training.defaults import Choice, choose_copying, choose_selection_metric, choose_settings
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.resolve import (
-    build_spec,
-    check_mixture,
+    RunRequest,
     check_new_folder,
     check_position_limit,
-    check_source_kind,
-    check_system,
-    check_tags,
     check_vocabulary,
     estimate_activations,
     make_framing,
-    resolve_signals,
-    resolve_system,
-    resolve_whitespace,
-    training_corpora,
-    with_tagging_head,
+    resolve_request,
 )
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
 from dragoman.training.store_writer import StoreWriter
 from dragoman.training.validation import decode_references, evenly_spaced
-from dragoman.training.warm_start import ParentRun, write_initial_weights
+from dragoman.training.warm_start import write_initial_weights
 
 
 @dataclass(frozen=True)
 class PreparedRun:
-    """What preparation found and chose."""
+    """A prepared run: its configuration, the report on its data, and its automatic settings."""
 
     config: Config
     preflight: Preflight
     choices: list[Choice]
     parameters: int
-    examples: list[PretrainingExample]  # of what pretraining makes of a text
+    examples: list[PretrainingExample]
 
 
-def prepare_run(folder: Path, config: Config, say: Log) -> PreparedRun:
-    """Make the run folder: tokenizers, token stores, the model's spec. Nothing is left behind if it fails."""
+@dataclass(frozen=True)
+class SurveyedText:
+    """The training text after a first pass; `split` holds out validation pairs if there are no validation files."""
+
+    request: RunRequest
+    survey: CorpusSurvey
+    split: HoldoutSplit | None
+    workers: int
+
+    def training_pairs(self) -> Iterator[SentencePair]:
+        pairs = self.request.data_format.read(self.request.train)
+        return self.split.training_pairs(pairs) if self.split else pairs
+
+
+def prepare_run(folder: Path, config: Config, log: Log) -> PreparedRun:
+    """Create a run folder with tokenizers, token stores and the spec of the model; nothing remains if it fails."""
     check_new_folder(folder)
-    given = config
-    if config.search.strategy:
-        search_from_dict(config.search.strategy, "search.strategy")
-    origin = ParentRun.open(config.training.start_from) if config.training.start_from else None
-    told = config.system.name or config.objective.name or origin
-    config = resolve_system(config, origin)
-    kept = origin.spec if origin and config.system == origin.config.system else None  # else another system is built
-    device = str(select_device(config.training.device))
-    train, valid = training_corpora(config.data)
-    check_mixture(config.data, train, valid)
-    holds = data.detect_data_format(train[0])
-    if not holds.has_target and not holds.is_dialogue and not told:
-        raise UserError(
-            f"{train[0].source} is one side of a parallel corpus: name the target file too, or say with --system or "
-            "--objective what to learn from it alone"
-        )
-    if holds.source_is_features:
-        config = resolve_signals(config, train[0]) if kept is None else config
-    tried = kept or check_system(config)
-    for corpus in (*train, *valid):
-        check_source_kind(config.system.name or "", tried, corpus)
-    config = choose_objective(config, tried, holds.name)
-    config = resolve_whitespace(config, origin)
-    reading = holds if holds.source_is_features else data.DATA_FORMATS[_reads(config)]
-    reading = reading.with_whitespace_normalization(bool(config.text.normalize_whitespace))
-    check_tags(config.data.corpus_tags, reading, origin)
+    request = resolve_request(config)
     with atomic_folder(folder) as partial:
-        say("reading the corpus")
-        workers = choose_num_workers(config.data.num_workers, train, reading)
-        found = survey_corpora(reading, train, config.data.validation_size, workers, say)
-        split = None
-        if valid:
-            for _ in reading.read(valid):  # all of it, so that a flaw in it shows before anything is made
-                pass
-        else:
-            split = found.holdout.choose()
-            if not split.pairs:
-                raise UserError(f"{train[0].source} has too few sentences to hold one out: give validation files")
-        config, tokenizers, choices = make_tokenizers(
-            config, reading, lambda: _train(reading, train, split), found, origin, say
-        )
-        config, more = choose_copying(config, reading, found.copying)
+        log("reading the corpus")
+        text = _survey(request, log)
+        resolved, tokenizers, choices = make_tokenizers(request, text.training_pairs, text.survey, log)
+        resolved, more = choose_copying(resolved, request.data_format, text.survey.copying)
         choices += more
-        vocabulary = VocabularySizes(tokenizers[0].vocab_size, tokenizers[1].vocab_size, tokenizers[0] is tokenizers[1])
-        spec = with_tagging_head(kept or build_spec(config, vocabulary), reading, vocabulary)
-        check_vocabulary(spec, vocabulary, reading)
-        framing = origin.framing if origin and kept else make_framing(spec, tokenizers[1])
-        say("writing the token store")
-        stores = StoreWriter(partial / "data", config.data, reading, tokenizers, framing, workers, say)
-        store, inspector = stores.write_train(train, split, found.pairs, valid)
-        held = stores.write_valid(valid)
-
-        def build(chosen: Config) -> ModelSpec:
-            return with_tagging_head(build_spec(chosen, vocabulary), reading, vocabulary)
-
-        own = build if kept is None else None
-        if config.training.auto_batch_size:
-            config = replace(config, training=replace(config.training, auto_batch_size=False))
-            likely, _ = choose_settings(config, spec, store, device, own)
-            tokens, why = find_batch_size(
-                likely, own(likely) if own else spec, partial / "data", tokenizers, framing, say
-            )
-            config = replace(config, training=replace(config.training, batch_tokens=tokens))
-            choices = [*choices, Choice("training.batch_tokens", tokens, why)]
-        config, more = choose_settings(config, spec, store, device, own)
-        decoded = (
-            (config.training.validation_sentences or 0) if objective_class(config.objective.name or "").generates else 0
+        sizes = VocabularySizes(tokenizers[0].vocab_size, tokenizers[1].vocab_size, tokenizers[0] is tokenizers[1])
+        spec = request.build_spec(resolved, sizes)
+        check_vocabulary(spec, sizes, request.data_format)
+        continued = request.parent if request.parent_spec else None
+        framing = continued.framing if continued else make_framing(spec, tokenizers[1])
+        log("writing the token store")
+        stores = StoreWriter(
+            partial / "data", resolved.data, request.data_format, tokenizers, framing, text.workers, log
         )
-        config, selection = choose_selection_metric(
-            config, decode_references(held, tokenizers[1], evenly_spaced(held, decoded))
-        )
-        if kept is None:  # what was chosen for the amount of data is in it now
-            spec = build(config)
-        parameters = count_parameters(spec)
-        activations = estimate_activations(
-            spec, config.training.batch_tokens or 0, config.training.gradient_checkpointing
-        )
-        memory = MemoryEstimate.for_adam(parameters, activations)
-        preflight = with_fertility(inspector.report(memory), config, tokenizers, origin)
-        dropout = config.text.bpe_dropout or 0.0
-        material = TaskContext(meta_model(spec), *tokenizers, framing, config.training.label_smoothing or 0.0, dropout)
-        learned = build_objective(
-            config.objective.name or "", material, config.objective.settings
-        )  # refuses what cannot be
-        lengths = store.length_counts()
-        writes_translations = reading.is_translation or reading.source_is_features
-        config, limits = choose_length_limit(config, lengths if writes_translations else None, framing)
-        check_position_limit(meta_model(spec), int(learned.row_length(lengths.source, lengths.target).max()))
-        if dropout and learned.segmenters == (None, None):
-            say(f"text.bpe_dropout has no effect: the objective {config.objective.name} does not resegment its text")
-        write_initial_weights(partial, spec, config, tokenizers, say)
-        config = record_automatic_settings(given, config)
-        shown = pretraining_examples(learned, store, config.training.seed)
-        _write(partial, config, spec, framing, tokenizers, preflight.to_dict() | {"examples": [*map(asdict, shown)]})
-    return PreparedRun(config, preflight, choices + more + limits + selection, parameters, shown)
+        train, inspection = stores.write_train(request.train, text.split, text.survey.pairs, request.valid)
+        valid = stores.write_valid(request.valid)
+        resolved, more = _choose(request, resolved, sizes, train, partial / "data", tokenizers, framing, log)
+        choices += more
+        spec = request.build_spec(resolved, sizes)
+        objective = _build_objective(resolved, spec, tokenizers, framing)
+        decoded = (resolved.training.validation_sentences or 0) if objective.generates else 0
+        references = decode_references(valid, tokenizers[1], evenly_spaced(valid, decoded))
+        lengths = train.length_counts()
+        translates = request.data_format.is_translation or request.data_format.source_is_features
+        resolved, more = choose_length_limit(resolved, lengths if translates else None, framing)
+        choices += more
+        resolved, more = choose_selection_metric(resolved, references)
+        choices += more
+        check_position_limit(meta_model(spec), int(objective.row_length(lengths.source, lengths.target).max()))
+        if resolved.text.bpe_dropout and objective.subword_samplers == (None, None):
+            log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not resegment its text")
+        parameters, training = count_parameters(spec), resolved.training
+        activations = estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
+        report = inspection.report(MemoryEstimate.for_adam(parameters, activations))
+        preflight = with_fertility(report, resolved, tokenizers, request.parent)
+        write_initial_weights(partial, spec, resolved, tokenizers, log)
+        resolved = record_automatic_settings(config, resolved)
+        examples = pretraining_examples(objective, train, training.seed)
+        report_values = preflight.to_dict() | {"examples": [asdict(example) for example in examples]}
+        _write(partial, resolved, spec, framing, tokenizers, report_values)
+    return PreparedRun(resolved, preflight, choices, parameters, examples)
 
 
-def _reads(config: Config) -> str:
-    return objective_class(config.objective.name or "").data_format_for(config.objective.settings)
+def _survey(request: RunRequest, log: Log) -> SurveyedText:
+    """Count the training text, and choose held-out validation pairs or check the validation files."""
+    data_format, config = request.data_format, request.config.data
+    workers = choose_num_workers(config.num_workers, request.train, data_format)
+    survey = survey_corpora(data_format, request.train, config.validation_size, workers, log)
+    if request.valid:
+        for _ in data_format.read(request.valid):  # to find errors before anything is written
+            pass
+        return SurveyedText(request, survey, None, workers)
+    split = survey.holdout.choose()
+    if not split.pairs:
+        raise UserError(f"{request.train[0].source} has too few sentences to hold one out: give validation files")
+    return SurveyedText(request, survey, split, workers)
 
 
-def _train(reading: DataFormat, train: list[Corpus], split: HoldoutSplit | None) -> Iterator[SentencePair]:
-    return split.training_pairs(reading.read(train)) if split else reading.read(train)
+def _choose(
+    request: RunRequest,
+    config: Config,
+    sizes: VocabularySizes,
+    store: TokenStore,
+    data: Path,
+    tokenizers: tuple[Tokenizer, Tokenizer],
+    framing: Framing,
+    log: Log,
+) -> tuple[Config, list[Choice]]:
+    """Choose system size and training settings, after measuring the largest batch size if that is requested."""
+
+    def build(chosen: Config) -> ModelSpec:
+        return request.build_spec(chosen, sizes)
+
+    new_model, choices = request.parent_spec is None, []
+    if config.training.auto_batch_size:
+        config = replace(config, training=replace(config.training, auto_batch_size=False))
+        trial, _ = choose_settings(config, store, request.device, build, new_model)
+        tokens, reason = find_batch_size(trial, build(trial), data, tokenizers, framing, log)
+        config = replace(config, training=replace(config.training, batch_tokens=tokens))
+        choices = [Choice("training.batch_tokens", tokens, reason)]
+    config, more = choose_settings(config, store, request.device, build, new_model)
+    return config, choices + more
+
+
+def _build_objective(
+    config: Config, spec: ModelSpec, tokenizers: tuple[Tokenizer, Tokenizer], framing: Framing
+) -> Objective:
+    smoothing, dropout = config.training.label_smoothing or 0.0, config.text.bpe_dropout or 0.0
+    task = TaskContext(meta_model(spec), *tokenizers, framing, smoothing, dropout)
+    return build_objective(config.objective.name or "", task, config.objective.settings)
 
 
 def _write(
@@ -183,23 +170,23 @@ def _write(
     write_tokenizers(folder, *tokenizers)
     text = replace(
         config.text,
-        tokenizer_from=_full(config.text.tokenizer_from),
-        source_word_vectors=_full(config.text.source_word_vectors),
-        target_word_vectors=_full(config.text.target_word_vectors),
+        tokenizer_from=_absolute(config.text.tokenizer_from),
+        source_word_vectors=_absolute(config.text.source_word_vectors),
+        target_word_vectors=_absolute(config.text.target_word_vectors),
     )
-    training = replace(config.training, start_from=_full(config.training.start_from))
-    absolute = replace(config, data=_absolute(config.data), text=text, training=training)
-    (folder / CONFIG_FILE).write_text(to_yaml(absolute), encoding="utf-8")
+    training = replace(config.training, start_from=_absolute(config.training.start_from))
+    config = replace(config, data=_absolute_files(config.data), text=text, training=training)
+    (folder / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
     write_model_file(folder, config.system.name or "", spec, framing)
     (folder / "preflight.json").write_text(json.dumps(preflight, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
-def _absolute(config: DataConfig) -> DataConfig:
-    """Files by their full names, so that the run knows them from wherever it is looked at."""
+def _absolute_files(config: DataConfig) -> DataConfig:
+    """Make all paths absolute, so that the run does not depend on the working directory."""
     names = ("source", "target", "valid_source", "valid_target", "test_source", "test_target")
     files = {name: tuple(str(Path(file).resolve()) for file in getattr(config, name)) for name in names}
     return replace(config, **files)  # type: ignore[arg-type]
 
 
-def _full(path: str | None) -> str | None:
+def _absolute(path: str | None) -> str | None:
     return None if path is None else str(Path(path).resolve())

@@ -1,8 +1,7 @@
-"""Many processes that train one model: who is there, what they tell each other, and how the weights lie among them.
+"""Processes that train one model together, started by torchrun.
 
-torchrun starts the processes and tells each its number. The first one (rank 0) prepares, validates, writes and speaks;
-the others compute. What they tell each other about the training goes from processor to processor (gloo) and never waits
-for a GPU; gradients and weights go from GPU to GPU (NCCL) where there are GPUs.
+The first process (rank 0) prepares, validates, writes files and prints; the others only compute. Control messages go
+between CPUs (gloo) and never wait for a GPU; gradients and weights go between GPUs (NCCL) if there are GPUs.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ import torch.distributed as dist
 from dragoman.config import Config
 from dragoman.errors import UserError
 
-PATIENCE = timedelta(minutes=10)  # for a process that says nothing; one that has ended is noticed at once
-PULSE = 20.0  # seconds between signs of life of the first process, while the others wait for it
+TIMEOUT = timedelta(minutes=10)  # for a process that does not answer; one that has ended is noticed at once
+HEARTBEAT_SECONDS = 20.0  # between messages of the first process while the others wait for it
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
 class ProcessGroup:
-    """The processes of a training, as torchrun counts them; one alone where it was not used."""
+    """The processes of a training as torchrun numbers them; a single one without torchrun."""
 
     rank: int = 0
     world_size: int = 1
@@ -37,37 +36,37 @@ class ProcessGroup:
 
     @staticmethod
     def join() -> ProcessGroup:
-        """Meet the others that torchrun has started."""
-        size = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
-        if size == 1:
+        """Connect to the other processes that torchrun has started."""
+        world_size = int(os.environ.get("WORLD_SIZE", 1)) if "RANK" in os.environ else 1
+        if world_size == 1:
             return ProcessGroup()
-        world = ProcessGroup(int(os.environ["RANK"]), size, int(os.environ.get("LOCAL_RANK", 0)))
+        processes = ProcessGroup(int(os.environ["RANK"]), world_size, int(os.environ.get("LOCAL_RANK", 0)))
         if not dist.is_initialized():
-            with world.report_lost_process(
+            with processes.report_lost_process(
                 lambda: "the processes of this training did not find each other: start all of them"
             ):
                 backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-                dist.init_process_group(backend, timeout=PATIENCE)
-        return world
+                dist.init_process_group(backend, timeout=TIMEOUT)
+        return processes
 
     def destroy(self) -> None:
         if dist.is_initialized():
             dist.destroy_process_group()
 
     def assign_device(self, device: torch.device) -> torch.device:
-        """The device of this process: on a machine with several GPUs, one for each."""
+        """Return the device of this process: its own GPU on a machine with several."""
         if self.world_size == 1 or device.type != "cuda":
             return device
         if self.local_rank >= torch.cuda.device_count():
             raise UserError(
-                f"there are {self.local_rank + 1} processes or more on this machine, but {torch.cuda.device_count()} GPUs: "
-                "start torchrun with as many processes a machine (--nproc-per-node) as it has GPUs"
+                f"this machine has at least {self.local_rank + 1} processes but {torch.cuda.device_count()} GPUs: "
+                "start torchrun with at most as many processes per machine (--nproc-per-node) as it has GPUs"
             )
         torch.cuda.set_device(self.local_rank)
         return torch.device("cuda", self.local_rank)
 
     def all_reduce_sum(self, values: Sequence[float]) -> list[float]:
-        """The sums of what each process has, number by number."""
+        """Sum the values of all processes, element by element."""
         if self.world_size == 1:
             return list(values)
         total = torch.tensor(values, dtype=torch.float64)
@@ -75,62 +74,62 @@ class ProcessGroup:
         return total.tolist()
 
     def on_first_rank(self, work: Callable[[], Result]) -> Result:
-        """What `work` gives, which the first process does; the others wait for it, however long it takes.
+        """Run `work` on the first process and return its result on all of them, however long it takes.
 
-        Where it ends in an error of the user, the first process says so, and the others end too.
+        If it raises a UserError, the first process raises it and the others exit.
         """
         if self.world_size == 1:
             return work()
         answer: list[Any] = [None]
         if self.rank == 0:
-            with _pulse():
+            with _heartbeat():
                 try:
                     answer = [(work(), None)]
                 except UserError as error:
                     answer = [(None, error)]
-            _tell(answer)
-        while answer[0] is None:  # a sign of life
-            _tell(answer)
-        result, refused = answer[0]
-        if refused is not None:
-            raise refused if self.rank == 0 else SystemExit(2)
+            _broadcast(answer)
+        while answer[0] is None:  # a heartbeat
+            _broadcast(answer)
+        result, failure = answer[0]
+        if failure is not None:
+            raise failure if self.rank == 0 else SystemExit(2)
         return result
 
     @contextmanager
-    def report_lost_process(self, sentence: Callable[[], str]) -> Iterator[None]:
-        """Says, with a sentence, that another process was lost."""
+    def report_lost_process(self, message: Callable[[], str]) -> Iterator[None]:
+        """Turn errors about an unreachable process into a UserError with this message."""
         try:
             yield
         except RuntimeError as error:
-            if self.world_size == 1 or not _lost(error):
+            if self.world_size == 1 or not _is_connection_error(error):
                 raise
-            raise UserError(sentence()) from error
+            raise UserError(message()) from error
 
 
-def accumulate_for_processes(config: Config, world: ProcessGroup) -> tuple[Config, list[str]]:
-    """The configuration of a new run with a batch a step for every process, and what was changed for that."""
-    if config.training.gradient_accumulation >= world.world_size:
+def accumulate_for_processes(config: Config, processes: ProcessGroup) -> tuple[Config, list[str]]:
+    """Raise the batches per step of a new run to the number of processes; return the changes as text."""
+    if config.training.gradient_accumulation >= processes.world_size:
         return config, []
-    training = replace(config.training, gradient_accumulation=world.world_size)
-    why = "batches a step: one for each process"
-    return replace(config, training=training), [f"training.gradient_accumulation={world.world_size}  ({why})"]
+    training = replace(config.training, gradient_accumulation=processes.world_size)
+    change = f"training.gradient_accumulation={processes.world_size}  (batches per step: one for each process)"
+    return replace(config, training=training), [change]
 
 
-def _tell(answer: list[Any]) -> None:
+def _broadcast(answer: list[Any]) -> None:
     dist.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
 
 
 @contextmanager
-def _pulse() -> Iterator[None]:
-    """Signs of life to those who wait, so that they need not guess how long is too long."""
+def _heartbeat() -> Iterator[None]:
+    """Send messages to the waiting processes, so that their timeout does not limit the work."""
     done = Event()
 
     def beat() -> None:
-        with suppress(RuntimeError):  # whoever speaks next will notice it too
-            while not done.wait(PULSE):
-                _tell([None])
+        with suppress(RuntimeError):  # the main thread will get the same error
+            while not done.wait(HEARTBEAT_SECONDS):
+                _broadcast([None])
 
-    thread = Thread(target=beat, name="pulse", daemon=True)
+    thread = Thread(target=beat, name="heartbeat", daemon=True)
     thread.start()
     try:
         yield
@@ -139,6 +138,6 @@ def _pulse() -> Iterator[None]:
         thread.join()
 
 
-def _lost(error: RuntimeError) -> bool:
-    """Is it about a process that cannot be reached? gloo's errors have no class of their own."""
+def _is_connection_error(error: RuntimeError) -> bool:
+    """Whether another process cannot be reached; gloo has no error class of its own."""
     return isinstance(error, dist.DistError) or any(word in str(error) for word in ("gloo", "onnection", "NCCL"))

@@ -1,4 +1,4 @@
-"""Recipes: how a system is trained where nothing else is said – as its paper did, or as we would today."""
+"""Recipes: default training settings of a system, as in its paper or as tuned by us."""
 
 from __future__ import annotations
 
@@ -11,46 +11,52 @@ from dragoman.errors import unknown_name
 from dragoman.systems import PaperTraining, System
 from dragoman.systems.transformer_systems import TRANSFORMER_TRAINING
 
-#: target tokens that a training sees for each √token of its corpus: 50 epochs of 30,000 sentences, 3 of 5 million
-TOKENS_FOR_ROOT = 32_000
+#: target tokens of a training per √token of its corpus: 50 epochs of 30,000 sentences, 3 epochs of 5 million
+TRAINING_TOKENS_PER_ROOT = 32_000
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of the training, and of the system where it is built anew; each where the user has said nothing."""
+    """Default settings of the training, and of the system if it is newly built.
+
+    Attributes:
+        bpe_dropout: for small corpora.
+        dropout: of the system for small corpora; None keeps the system's default.
+        rate: peak learning rate for a model of width 1; it falls as 1/width.
+        paper: the paper's training, which defines peak and warmup instead of `rate`.
+    """
 
     reason: str
     training: Mapping[str, Any]
     system: Mapping[str, Any] = field(default_factory=dict)
-    bpe_dropout: float = 0.0  # where pairs are few
-    dropout: float | None = None  # of the system where pairs are few; None: the system's own
-    rate: float | None = None  # the peak learning rate for a width of 1; it falls as 1/width
-    paper: PaperTraining | None = None  # has the peak and the warm-up in place of `rate`
+    bpe_dropout: float = 0.0
+    dropout: float | None = None
+    rate: float | None = None
+    paper: PaperTraining | None = None
 
-    def peak_learning_rate(self, width: int, warmup: int, size: str | None, started: bool) -> tuple[float, str]:
-        """The peak learning rate and its reason; half as large for a model that is `started` from another run."""
+    def peak_learning_rate(self, dim: int, warmup: int, size: str | None, warm_start: bool) -> tuple[float, str]:
+        """Return the peak learning rate and its reason; with a warm start it is halved."""
         if self.rate is not None:
-            rate = 0.5 * self.rate if started else self.rate
-            return rate / width, f"{rate:g} over the width of {width}"
+            rate = 0.5 * self.rate if warm_start else self.rate
+            return rate / dim, f"{rate:g} over the width of {dim}"
         paper = self.paper
         if paper is None or paper.noam_factor is not None:
             factor = 1.0 if paper is None or paper.noam_factor is None else paper.noam_factor
-            return factor * noam_rate(width, warmup), f"{factor:g}/√(width {width} · warm-up {warmup:,})"
-        rate = paper.learning_rates.get(size or "", paper.training_settings["learning_rate"])
-        return rate, "the paper's"
+            return factor * noam_rate(dim, warmup), f"{factor:g}/√(width {dim} · warmup {warmup:,})"
+        return paper.learning_rates.get(size or "", paper.learning_rate or 0.0), "the paper's"
 
     def warmup_steps(self, steps: int | None) -> tuple[int, str] | None:
-        """The warm-up of a training of `steps` steps and its reason, where the recipe says so."""
+        """Return the warmup of a training of `steps` steps and its reason, if the recipe defines it."""
         if self.paper is None:
             return None
-        warmup, of = self.paper.training_settings["warmup_steps"], self.paper.total_steps
-        if of is None or steps is None or steps == of:
+        warmup, total = self.paper.warmup_steps, self.paper.total_steps
+        if total is None or steps is None or steps == total:
             return warmup, "the paper's"
-        return math.ceil(warmup * steps / of), f"the paper's {warmup:,} of {of:,} steps, in proportion"
+        return math.ceil(warmup * steps / total), f"the paper's {warmup:,} of {total:,} steps, in proportion"
 
 
 def get_recipe(name: str, system: System | None) -> Recipe:
-    """A recipe for a system; for one that is unknown, such as an imported one, what suits most."""
+    """Return a recipe for a system; None is an unknown system, such as an imported one."""
     if name == "textbook":
         return textbook(system)
     if name == "modern":
@@ -58,44 +64,38 @@ def get_recipe(name: str, system: System | None) -> Recipe:
     if name != "plain":
         raise unknown_name("recipe", name, ("textbook", "modern", "plain"))
     tuned = system.tuned_settings if system else {}
-    return Recipe(
-        "--recipe textbook is the paper's own",
-        {},
-        tuned,
-        dropout=0.3,
-        rate=system.base_learning_rate if system else 0.4,
-    )
+    rate = system.base_learning_rate if system else 0.4
+    return Recipe("--recipe textbook is the paper's own", {}, tuned, dropout=0.3, rate=rate)
 
 
 def textbook(system: System | None) -> Recipe:
-    """The paper's own training; the Transformer's for an imported model, whose paper is not known here."""
+    """Return the training of the paper; that of the Transformer for an imported model."""
     paper = system.paper_training if system else TRANSFORMER_TRAINING
-    training = {
-        name: value for name, value in paper.training_settings.items() if name not in ("learning_rate", "warmup_steps")
-    }
-    why = "as in the paper" if system else "as in the Transformer's paper"
-    but = f", but: {paper.differences}" if paper.differences else ""
-    return Recipe(f"{why}{but}", training, paper.system_settings, paper=paper)
+    derived = ("learning_rate", "warmup_steps")
+    training = {name: value for name, value in paper.training_settings.items() if name not in derived}
+    reason = "as in the paper" if system else "as in the Transformer's paper"
+    differences = f", but: {paper.differences}" if paper.differences else ""
+    return Recipe(f"{reason}{differences}", training, paper.system_settings, paper=paper)
 
 
 def modern(system: System | None) -> Recipe:
-    """Muon, a cosine to zero, and what has been learned about the parts since."""
+    """Return Muon with a cosine schedule, and settings of the system that proved better than the paper's."""
     settings = dict(system.tuned_settings) | dict(system.modern_settings) if system else {}
     training = {"optimizer": "muon", "schedule": "cosine"}
-    why = "--recipe textbook is the paper's own"
-    return Recipe(why, training, settings, bpe_dropout=0.1, dropout=0.3, rate=1.5)
+    reason = "--recipe textbook is the paper's own"
+    return Recipe(reason, training, settings, bpe_dropout=0.1, dropout=0.3, rate=1.5)
 
 
 def default_recipe(system: System | None) -> str:
-    """The system's own; plain for an imported model."""
+    """Return the name of the system's default recipe; plain for an imported model."""
     return system.default_recipe if system is not None else "plain"
 
 
-def noam_rate(width: int, warmup: int) -> float:
-    """The peak of width^−½ · min(step^−½, step · warmup^−1½) (Vaswani et al. 2017, §5.3)."""
-    return 1 / math.sqrt(width * max(1, warmup))
+def noam_rate(dim: int, warmup: int) -> float:
+    """Return the peak of dim^−½ · min(step^−½, step · warmup^−1½) (Vaswani et al. 2017, §5.3)."""
+    return 1 / math.sqrt(dim * max(1, warmup))
 
 
-def default_steps(target_tokens: int, tokens: int) -> int:
-    """How many steps of so many tokens a training takes: the root of the corpus, since more data need fewer epochs."""
-    return max(200, math.ceil(TOKENS_FOR_ROOT * math.sqrt(target_tokens) / tokens))
+def default_steps(target_tokens: int, step_tokens: int) -> int:
+    """Return the number of training steps for a corpus: it grows with the root, as more data needs fewer epochs."""
+    return max(200, math.ceil(TRAINING_TOKENS_PER_ROOT * math.sqrt(target_tokens) / step_tokens))

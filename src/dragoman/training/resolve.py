@@ -1,103 +1,163 @@
-"""What is asked for: made whole where something was left open, and refused where it cannot be, before text is read."""
+"""Resolution of a configuration before any text is read: defaults that depend on other settings, and their checks.
+
+The ranges of single values are checked in `config.py`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dragoman import data
 from dragoman.config import Config, DataConfig, SearchDefaults
 from dragoman.data import Corpus, DataFormat
 from dragoman.errors import UserError, unknown_name
-from dragoman.models import DecoderOnly, EncoderOnly, Model, ModelSpec, count_parameters, meta_model
+from dragoman.models import Model, ModelSpec, count_parameters, meta_model
 from dragoman.models.model import position_limit
+from dragoman.models.usage import TAG
+from dragoman.objectives import check_objective, objective_class
 from dragoman.parts.spec import find_specs
 from dragoman.parts.stack import Stack
-from dragoman.run import is_run_folder
-from dragoman.systems import VocabularySizes, get_system
+from dragoman.run import is_run_folder, select_device
+from dragoman.search import search_from_dict
+from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.text import Framing, Tokenizer
-from dragoman.training.warm_start import ParentRun, with_label_outputs
+from dragoman.training.warm_start import ParentRun
 
-LOGITS = 2**22  # that exist at a time; on a GPU, which has the memory for them, more
-MAX_SIGNAL_LENGTH = 4000  # vectors of a source, unless told: 40 seconds of speech
+MAX_CHUNK_LOGITS = 2**22  # logits that exist at a time in training on a CPU
+MAX_SIGNAL_LENGTH = 4000  # default number of source vectors: 40 seconds of speech
+
+
+@dataclass(frozen=True)
+class RunRequest:
+    """A resolved request for a new run: everything that is known before the text is read.
+
+    Attributes:
+        config: with system, objective and text normalization resolved.
+        parent: the run to start from.
+        parent_spec: its model, if the new run continues it; None if a model is built from the configuration.
+        train, valid: corpora; `valid` is empty if validation pairs are held out of `train`.
+        data_format: how the corpora are read.
+        device: cpu or cuda.
+    """
+
+    config: Config
+    parent: ParentRun | None
+    parent_spec: ModelSpec | None
+    train: list[Corpus]
+    valid: list[Corpus]
+    data_format: DataFormat
+    device: str
+
+    def build_spec(self, config: Config, vocabulary: VocabularySizes) -> ModelSpec:
+        """Return the parent's model, or the configured system for a vocabulary, with a label output for tagging."""
+        spec = self.parent_spec or build_spec(config, vocabulary)
+        return spec.with_labels(vocabulary.target) if self.data_format.target_is_tags else spec
+
+
+def resolve_request(config: Config) -> RunRequest:
+    """Resolve and check a configuration."""
+    if config.search.strategy:
+        search_from_dict(config.search.strategy, "search.strategy")
+    parent = ParentRun.open(config.training.start_from) if config.training.start_from else None
+    task_is_given = config.system.name or config.objective.name or parent
+    config = resolve_system(config, parent)
+    parent_spec = parent.spec if parent and config.system == parent.config.system else None
+    device = str(select_device(config.training.device))
+    if not config.data.source:
+        raise UserError("no training text: give --source and --target (or --source alone for a TSV file)")
+    train = make_corpora(config.data, config.data.source, config.data.target)
+    valid = make_corpora(config.data, config.data.valid_source, config.data.valid_target)
+    check_mixture(config.data, train, valid)
+    content = data.detect_data_format(train[0])
+    if not content.has_target and not content.is_dialogue and not task_is_given:
+        raise UserError(
+            f"{train[0].source} is one side of a parallel corpus: give the target file too, or name with --system or "
+            "--objective what to learn from it alone"
+        )
+    if content.source_is_features and parent_spec is None:
+        config = resolve_signals(config, train[0])
+    spec = parent_spec or check_system(config)
+    for corpus in (*train, *valid):
+        check_source_kind(config.system.name or "", spec, corpus)
+    config = resolve_objective(config, spec, content.name)
+    config = resolve_whitespace(config, parent)
+    objective = objective_class(config.objective.name or "")
+    data_format = data.DATA_FORMATS[objective.data_format_for(config.objective.settings)]
+    data_format = content if content.source_is_features else data_format
+    data_format = data_format.with_whitespace_normalization(bool(config.text.normalize_whitespace))
+    check_tags(config.data.corpus_tags, data_format, parent)
+    return RunRequest(config, parent, parent_spec, train, valid, data_format, device)
 
 
 def check_new_folder(folder: Path) -> None:
-    """A run is never written over another, nor over anything else."""
+    """Raise a UserError if the folder exists: a run never overwrites anything."""
     if is_run_folder(folder):
-        raise UserError(f"{folder} already holds a run: go on with --resume, or choose another name")
+        raise UserError(f"{folder} already contains a run: continue it with --resume, or choose another name")
     if folder.exists() or folder.is_symlink():
-        raise UserError(f"{folder} exists and is no run: choose another name, or remove it")
-
-
-def training_corpora(config: DataConfig) -> tuple[list[Corpus], list[Corpus]]:
-    """The training and validation corpora."""
-    if not config.source:
-        raise UserError("no training text was given: name it with --source and --target (or --source alone for TSV)")
-    train = make_corpora(config, config.source, config.target)
-    return train, make_corpora(config, config.valid_source, config.valid_target)
+        raise UserError(f"{folder} exists and is not a run: choose another name, or remove it")
 
 
 def make_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, ...]) -> list[Corpus]:
+    """Make a corpus of each source file and its target file."""
     if targets and len(sources) != len(targets):
-        raise UserError(f"{len(sources)} source files came with {len(targets)} target files: give one for each")
-    keys = (config.source_column, config.target_column)
+        raise UserError(f"got {len(sources)} source files but {len(targets)} target files: give one for each")
+    columns = (config.source_column, config.target_column)
     return [
-        Corpus(Path(source), Path(target) if target else None, config.format, *keys)
+        Corpus(Path(source), Path(target) if target else None, config.format, *columns)
         for source, target in zip(sources, targets or [None] * len(sources))
     ]
 
 
 def check_mixture(config: DataConfig, train: list[Corpus], valid: list[Corpus]) -> None:
-    """Refuse weights and tags that are not as many as the corpora that they speak of."""
-    for name, given in (("sampling_weights", config.sampling_weights), ("corpus_tags", config.corpus_tags)):
-        if given and len(given) != len(train):
-            raise UserError(f"data.{name} are {len(given)}, but there are {len(train)} training corpora: give one each")
+    """Check that there are as many weights and tags as corpora."""
+    for name in ("sampling_weights", "corpus_tags"):
+        values = getattr(config, name)
+        if values and len(values) != len(train):
+            raise UserError(f"data.{name} has {len(values)} values for {len(train)} training corpora: give one each")
     if config.corpus_tags and valid and len(validation_tags(config)) != len(valid):
         raise UserError(
-            f"{len(valid)} validation corpora cannot be told which of data.corpus_tags to take: name one for each with "
-            "data.valid_corpus_tags"
+            f"{len(valid)} validation corpora need one tag each: set data.valid_corpus_tags, with values of "
+            "data.corpus_tags"
         )
     if config.valid_corpus_tags and not valid:
-        raise UserError("data.valid_corpus_tags were given without validation corpora: leave them out")
+        raise UserError("data.valid_corpus_tags is set without validation corpora: remove it")
     if wrong := [tag for tag in config.valid_corpus_tags if tag and tag not in config.corpus_tags]:
         raise unknown_name("tag in data.valid_corpus_tags:", wrong[0], [tag for tag in config.corpus_tags if tag])
 
 
-def check_tags(tags: Sequence[str], reading: DataFormat, origin: ParentRun | None) -> None:
-    """Refuse tags where no text is translated, and those that the tokenizer of the run to start from does not have."""
-    if any(tags) and not reading.is_translation:
-        raise UserError(
-            f"data.corpus_tags mark the texts that are translated, but the data is read as {reading.item_name}"
-        )
-    if origin and (missing := [tag for tag in tags if tag and tag not in origin.tokenizers[0].tags]):
-        known = ", ".join(origin.tokenizers[0].tags) or "none"
-        raise UserError(f"the run to start from does not know the tag {missing[0]!r}: its tags are {known}")
+def check_tags(tags: Sequence[str], data_format: DataFormat, parent: ParentRun | None) -> None:
+    """Check that tagged corpora are translated, and that the parent's tokenizer has the tags."""
+    if any(tags) and not data_format.is_translation:
+        raise UserError(f"data.corpus_tags is for translation, but the data is read as {data_format.item_name}")
+    if parent and (missing := [tag for tag in tags if tag and tag not in parent.tokenizers[0].tags]):
+        available = ", ".join(parent.tokenizers[0].tags) or "none"
+        raise UserError(f"the run to start from has no tag {missing[0]!r}: its tags are {available}")
 
 
 def validation_tags(config: DataConfig) -> tuple[str, ...]:
-    """The tags of the validation corpora: as named, or those of the training corpora if they are as many."""
+    """Return the tags of the validation corpora: their own, or those of the training corpora."""
     return config.valid_corpus_tags or config.corpus_tags
 
 
-def resolve_system(config: Config, origin: ParentRun | None) -> Config:
-    """The system that was named, that of the run to start from, or the Transformer."""
+def resolve_system(config: Config, parent: ParentRun | None) -> Config:
+    """Set the system: the configured one, that of the parent run, or the Transformer."""
     if config.system.name is not None:
-        if origin is None or origin.config.system.name != config.system.name:
+        if parent is None or parent.config.system.name != config.system.name:
             return config
-        before = origin.config.system  # the same system: what is not told stays as it was
-        settings = before.settings | config.system.settings
-        return replace(config, system=replace(before, size=config.system.size or before.size, settings=settings))
-    if origin is None:
+        inherited = parent.config.system  # settings that are not given stay as they are
+        settings = inherited.settings | config.system.settings
+        return replace(config, system=replace(inherited, size=config.system.size or inherited.size, settings=settings))
+    if parent is None:
         return replace(config, system=replace(config.system, name="transformer"))
     if config.system.settings or config.system.size:
-        raise UserError("the settings of the run to start from stay as they are: name a --system to choose others")
-    return replace(config, system=origin.config.system)
+        raise UserError("the model of the run to start from cannot be changed: name a --system to build another one")
+    return replace(config, system=parent.config.system)
 
 
 def resolve_signals(config: Config, corpus: Corpus) -> Config:
-    """As many numbers a vector as the files have, unless the system was told; and sources longer than those of text."""
+    """Set the dimension of the feature vectors from the files, and a larger limit of source lengths."""
     name, settings = config.system.name or "", config.system.settings
     if config.data.max_length == DataConfig.max_length:
         config = replace(config, data=replace(config.data, max_length=MAX_SIGNAL_LENGTH))
@@ -105,95 +165,101 @@ def resolve_signals(config: Config, corpus: Corpus) -> Config:
         config = replace(config, search=replace(config.search, max_source_length=MAX_SIGNAL_LENGTH))
     if "feature_dim" not in get_system(name).settings() or "feature_dim" in settings:
         return config
-    found = {**settings, "feature_dim": data.FeatureFile(corpus.source).features}
-    return replace(config, system=replace(config.system, settings=found))
+    settings = {**settings, "feature_dim": data.FeatureFile(corpus.source).features}
+    return replace(config, system=replace(config.system, settings=settings))
 
 
-def resolve_whitespace(config: Config, origin: ParentRun | None) -> Config:
-    """Normalise white space unless told otherwise, or as the run to start from does."""
-    wanted = config.text.normalize_whitespace
-    if wanted is None and origin:
-        wanted = origin.config.text.normalize_whitespace
-    return replace(config, text=replace(config.text, normalize_whitespace=True if wanted is None else wanted))
+def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
+    """Set the objective for the content of the data (pairs, text, turns or features), unless it is given."""
+    name, settings = config.objective.name, config.objective.settings
+    if name is None:
+        own = SYSTEMS[config.system.name].default_objectives if config.system.name in SYSTEMS else {}
+        name, defaults = own.get(content) or (spec.default_objectives.get(content), {})
+        if name is None:
+            expected = " or ".join(spec.default_objectives)
+            raise UserError(
+                f"{config.system.name} learns from {expected}, but the data holds {content}: give other files"
+            )
+        settings = dict(defaults) | settings
+    check_objective(name, settings)
+    return replace(config, objective=replace(config.objective, name=name, settings=settings))
+
+
+def resolve_whitespace(config: Config, parent: ParentRun | None) -> Config:
+    """Normalize whitespace by default, or as the parent run does."""
+    normalize = config.text.normalize_whitespace
+    if normalize is None and parent:
+        normalize = parent.config.text.normalize_whitespace
+    return replace(config, text=replace(config.text, normalize_whitespace=True if normalize is None else normalize))
 
 
 def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
-    """Refuse text for a system that reads vectors, vectors for one that reads text, and vectors of another width."""
+    """Check that a corpus holds text or feature vectors, as the system reads them."""
     features, signals = meta_model(spec).source_features, corpus.has_features
     if signals and features is None:
         raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
     if features is not None and not signals:
-        raise UserError(f"{name} reads vectors, but {corpus.source} is none of numpy's .npz and .npy files")
+        raise UserError(f"{name} reads vectors, but {corpus.source} is not a numpy .npz or .npy file")
     if signals and (found := data.FeatureFile(corpus.source).features) != features:
         raise UserError(
-            f"{corpus.source} has vectors of {found} numbers, but the system reads {features}: leave "
-            "system.settings.feature_dim out, or give it other files"
-        )
-
-
-def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, reading: DataFormat) -> None:
-    """Refuse outputs and tables that cannot serve the text."""
-    if isinstance(spec, DecoderOnly) and not vocabulary.joint:
-        raise UserError("a decoder alone reads source and target as one text: leave text.shared_vocabulary true")
-    if (
-        isinstance(spec, EncoderOnly)
-        and spec.num_labels
-        and not reading.target_is_tags
-        and spec.num_labels < vocabulary.source
-    ):
-        raise UserError("the run to start from labels words: to learn words again, name a --system such as roberta")
-
-
-def check_position_limit(model: Model, widest: int) -> None:
-    limit = position_limit(model)
-    if limit is not None and widest > limit:
-        raise UserError(
-            f"the longest row has {widest:,} tokens, but the system has {limit:,} positions: lower data.max_length, or "
-            "raise system.settings.max_positions"
+            f"{corpus.source} has vectors of {found} numbers, but the system reads {features}: remove "
+            "system.settings.feature_dim, or give other files"
         )
 
 
 def check_system(config: Config) -> ModelSpec:
-    """Build the system small, so that a setting that cannot be is refused before anything is read."""
-    named, settings = get_system(config.system.name or ""), config.system.settings
+    """Build the system with a small vocabulary, so that invalid settings fail before the text is read."""
+    settings = config.system.settings
     if not all(isinstance(name, str) for name in settings):
-        raise UserError(f"system.settings must be named, but holds {settings}")
-    spec = named.spec(
-        VocabularySizes(100, 100, config.text.shared_vocabulary), config.system.size or "tiny", **settings
-    )
+        raise UserError(f"system.settings must map names to values, but is {settings}")
+    spec = build_spec(config, VocabularySizes(100, 100, config.text.shared_vocabulary))
     count_parameters(spec)
     return spec
 
 
 def build_spec(config: Config, vocabulary: VocabularySizes) -> ModelSpec:
-    name, size = config.system.name or "", config.system.size or "tiny"  # before a size is chosen, the smallest
-    return get_system(name).spec(vocabulary, size, **config.system.settings)
+    """Build the spec of the configured system; before a size is chosen, the smallest one."""
+    return get_system(config.system.name or "").spec(vocabulary, config.system.size or "tiny", **config.system.settings)
 
 
-def with_tagging_head(spec: ModelSpec, reading: DataFormat, vocabulary: VocabularySizes) -> ModelSpec:
-    """The spec with an output for every tag, where words are to be tagged."""
-    return with_label_outputs(spec, vocabulary.target) if reading.target_is_tags else spec
+def check_vocabulary(spec: ModelSpec, vocabulary: VocabularySizes, data_format: DataFormat) -> None:
+    """Check that the model can read and generate the tokens of the text."""
+    model = meta_model(spec)
+    if model.is_decoder_only and not vocabulary.joint:
+        raise UserError("a decoder-only model reads source and target as one text: leave text.shared_vocabulary true")
+    if model.usage == TAG and not data_format.target_is_tags and model.vocab_size < vocabulary.source:
+        raise UserError("the run to start from tags words: to predict tokens, name a --system such as roberta")
+
+
+def check_position_limit(model: Model, longest_row: int) -> None:
+    """Check that the longest row has a position embedding for every token."""
+    limit = position_limit(model)
+    if limit is not None and longest_row > limit:
+        raise UserError(
+            f"the longest row has {longest_row:,} tokens, but the system has {limit:,} positions: lower "
+            "data.max_length, or raise system.settings.max_positions"
+        )
 
 
 def make_framing(spec: ModelSpec, target: Tokenizer) -> Framing:
-    """The symbols around a text; tags and tokens past the tokenizer's own (sentinels) are never written by a search."""
+    """Return the framing of a new model; a search never generates tags and sentinels."""
     framing, model = spec.default_framing, meta_model(spec)
-    if model.source_features is not None:  # nothing stands around vectors
+    if model.source_features is not None:  # vectors have no framing
         framing = replace(framing, source_prefix=(), source_suffix=())
-    banned = (*framing.suppressed, *target.tags.values(), *range(target.vocab_size, model.vocab_size))
-    return replace(framing, suppressed=banned)
+    suppressed = (*framing.suppressed, *target.tags.values(), *range(target.vocab_size, model.vocab_size))
+    return replace(framing, suppressed=suppressed)
 
 
-def estimate_activations(spec: ModelSpec, tokens: int, checkpointing: bool = False) -> int:
-    """Bytes kept for the backward pass, roughly: sixteen vectors a token and part, and three times a chunk of logits.
+def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: bool = False) -> int:
+    """Estimate the bytes of activations: 16 vectors per token and sublayer, and three times a chunk of logits.
 
-    Where layers are computed twice: three vectors a token and layer, and one layer as before.
+    With gradient checkpointing: three vectors per token and layer, and one layer in full.
     """
     stacks = [
         (stack.depth, sum(getattr(part, "layers", 1) for part in stack.block)) for stack in find_specs(spec, Stack)
     ]
     vectors = 16 * sum(depth * parts for depth, parts in stacks)
-    if checkpointing:
+    if gradient_checkpointing:
         vectors = 3 * sum(depth for depth, _ in stacks) + 16 * max(parts for _, parts in stacks)
-    logits = min(tokens * meta_model(spec).vocab_size, LOGITS)
+    logits = min(tokens * meta_model(spec).vocab_size, MAX_CHUNK_LOGITS)
     return 4 * (tokens * spec.dim * vectors + 3 * logits)

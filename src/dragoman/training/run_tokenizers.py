@@ -1,4 +1,4 @@
-"""The tokenizers of a run: learned from its text, those of the run that it starts from, or others that are named."""
+"""Tokenizers of a run: learned from its text, taken from its parent run, or opened from files."""
 
 from __future__ import annotations
 
@@ -17,146 +17,148 @@ from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.text.remapped_tokenizer import open_tokenizers, with_own_special_tokens
 from dragoman.text.tokenizer import LABEL_TYPE
 from dragoman.training.defaults import Choice, choose_vocab_size
+from dragoman.training.resolve import RunRequest
 from dragoman.training.warm_start import ParentRun
 
-LEARN_FROM = 1_000_000  # pairs, evenly spread, that a tokenizer is learned from
+Pairs = Callable[[], Iterator[SentencePair]]
+
+MAX_LEARNING_PAIRS = 1_000_000  # evenly spaced pairs that a tokenizer is learned from
+DEFAULT_VOCAB_SIZE = 8000
+MAX_TAGS = 100_000
+TOKENIZER_SETTINGS = ("tokenizer", "vocab_size", "shared_vocabulary", "space_marker")
 
 
 def make_tokenizers(
-    config: Config,
-    reading: DataFormat,
-    pairs: Callable[[], Iterator[SentencePair]],
-    survey: CorpusSurvey,
-    origin: ParentRun | None,
-    say: Log,
+    request: RunRequest, pairs: Pairs, survey: CorpusSurvey, log: Log
 ) -> tuple[Config, tuple[Tokenizer, Tokenizer], list[Choice]]:
-    """Those of the run to start from, those that are named, or learned ones; tags are always learned."""
+    """Return the configuration with the properties of the tokenizers, the tokenizers, and automatic settings.
+
+    `pairs` opens the training text anew. Tags of words are always learned.
+    """
+    config, parent, data_format = request.config, request.parent, request.data_format
     choices: list[Choice] = []
-    if origin and config.text.tokenizer_from:
-        raise UserError("--start-from keeps the tokenizers of that run: leave --tokenizer-from out")
+    if parent and config.text.tokenizer_from:
+        raise UserError("--start-from keeps the tokenizers of that run: leave out --tokenizer-from")
     if config.text.tokenizer_from:
-        tokenizers = _opened(Path(config.text.tokenizer_from), reading)
-        config = replace(config, text=_described(config.text, tokenizers))
-    elif origin:
-        tokenizers, asked, default = origin.tokenizers, config.text, TextConfig()
-        if (asked.tokenizer, asked.vocab_size, asked.shared_vocabulary, asked.space_marker) != (
-            default.tokenizer,
-            default.vocab_size,
-            default.shared_vocabulary,
-            default.space_marker,
-        ):
-            raise UserError(
-                "the tokenizers of the run to start from are kept: leave out text.tokenizer, vocab_size, "
-                "shared_vocabulary and space_marker"
-            )
-        text = replace(
-            origin.config.text,
-            bpe_dropout=asked.bpe_dropout,
-            normalize_whitespace=asked.normalize_whitespace,
-            source_word_vectors=asked.source_word_vectors,
-            target_word_vectors=asked.target_word_vectors,
-        )
-        config = replace(config, text=text)
+        tokenizers = _open(Path(config.text.tokenizer_from), data_format)
+        config = replace(config, text=_with_properties(config.text, tokenizers))
+    elif parent:
+        tokenizers = parent.tokenizers
+        config = replace(config, text=_inherit(config.text, parent.config.text))
     else:
         config, choices = choose_vocab_size(config, survey.words)
-        say(f"learning a vocabulary of {config.text.tokenizer} pieces from {survey.pairs:,} {reading.item_name}")
-        tokenizers = _learn(config, reading, pairs, survey.pairs)
+        log(f"learning a vocabulary of {config.text.tokenizer} tokens from {survey.pairs:,} {data_format.item_name}")
+        tokenizers = _learn(config.text, data_format, pairs, survey.pairs)
         choices = [_with_actual_size(choice, tokenizers) for choice in choices]
-    if reading.target_is_tags:
-        tags = learn_tokenizer((pair.target or "" for pair in pairs()), "label", 100_000)
+    if data_format.target_is_tags:
+        tags = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_TAGS)
         tokenizers = (tokenizers[0], tags)
-    if any(config.data.corpus_tags) and not origin:
+    if any(config.data.corpus_tags) and not parent:
         source, target = tokenizers
         tagged = source.with_tags([tag for tag in dict.fromkeys(config.data.corpus_tags) if tag])
         tokenizers = tagged, tagged if target is source else target
     return config, tokenizers, choices
 
 
-def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -> Choice:
-    """The choice of `text.vocab_size` with the learned size, where the text has fewer pieces than allowed."""
-    sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
-    if sizes[-1] >= int(str(choice.value)):
-        return choice
-    reason = f"all different pieces of the text; the limit is {choice.value:,}, {choice.reason}"
-    return replace(choice, value=" and ".join(str(size) for size in sizes), reason=reason)
-
-
 def with_fertility(
-    preflight: Preflight, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], origin: ParentRun | None
+    preflight: Preflight, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], parent: ParentRun | None
 ) -> Preflight:
-    """The report with what is known of the text that the tokenizers were learned from, if it is another text."""
-    folder = origin.folder if origin else Path(config.text.tokenizer_from) if config.text.tokenizer_from else None
+    """Add to a report the fertility on the text that foreign tokenizers were learned from, if it is known."""
+    folder = parent.folder if parent else Path(config.text.tokenizer_from) if config.text.tokenizer_from else None
     if folder is None or tokenizers[0].kind in ("byte", "character"):
         return preflight
-    known: tuple[float | None, float | None] = None, None
+    fertility: tuple[float | None, float | None] = None, None
     try:
         values = json.loads((folder / "preflight.json").read_text(encoding="utf-8"))
         source, target = read_tokenizers(folder)
-        known = training_fertility(values, source is target)
+        fertility = training_fertility(values, source is target)
     except (OSError, ValueError, KeyError, TypeError, UserError):
-        pass  # a run that was imported, or a file
+        pass  # an imported run, or a tokenizer file
     if tokenizers[1].kind == LABEL_TYPE:
-        known = known[0], None
-    return replace(preflight, fertility=known, learned=False)
+        fertility = fertility[0], None
+    return replace(preflight, fertility=fertility, learned=False)
 
 
-def _opened(path: Path, reading: DataFormat) -> tuple[Tokenizer, Tokenizer]:
-    """The tokenizers of a run, or of a file or folder from elsewhere, as this reading uses them."""
-    source, target = _adopted(*read_tokenizers(path)) if is_run_folder(path) else open_tokenizers(path)
-    if reading.source_is_features:
+def _inherit(text: TextConfig, parent: TextConfig) -> TextConfig:
+    """Return the text settings of the parent run, with those that do not change its tokenizers."""
+    default = TextConfig()
+    if any(getattr(text, name) != getattr(default, name) for name in TOKENIZER_SETTINGS):
+        raise UserError(
+            "the tokenizers of the run to start from are kept: leave out "
+            + ", ".join(f"text.{name}" for name in TOKENIZER_SETTINGS)
+        )
+    return replace(
+        parent,
+        bpe_dropout=text.bpe_dropout,
+        normalize_whitespace=text.normalize_whitespace,
+        source_word_vectors=text.source_word_vectors,
+        target_word_vectors=text.target_word_vectors,
+    )
+
+
+def _with_actual_size(choice: Choice, tokenizers: tuple[Tokenizer, Tokenizer]) -> Choice:
+    """Report the learned size of a vocabulary if the text has fewer tokens than allowed."""
+    sizes = sorted({tokenizer.vocab_size for tokenizer in tokenizers})
+    if sizes[-1] >= int(str(choice.value)):
+        return choice
+    reason = f"all different tokens of the text; the limit is {choice.value:,}, {choice.reason}"
+    return replace(choice, value=" and ".join(str(size) for size in sizes), reason=reason)
+
+
+def _open(path: Path, data_format: DataFormat) -> tuple[Tokenizer, Tokenizer]:
+    """Open the tokenizers of a run, or of a file or folder from elsewhere, for a data format."""
+    if is_run_folder(path):
+        source, target = read_tokenizers(path)
+        is_shared, source = source is target, with_own_special_tokens(source)
+        target = source if is_shared else with_own_special_tokens(target)
+    else:
+        source, target = open_tokenizers(path)
+    if data_format.source_is_features:
         source = target
-    if reading.target_is_tags:
+    if data_format.target_is_tags:
         target = source
-    if not reading.has_target and source is not target:
-        raise UserError(f"{path} has a tokenizer for each side, but a text alone needs one: name a file instead")
+    if not data_format.has_target and source is not target:
+        raise UserError(
+            f"{path} has different tokenizers for source and target, but monolingual text needs one: name a tokenizer "
+            "file instead"
+        )
     if target.kind == LABEL_TYPE:
-        raise UserError(f"{path} tags words: its target has no tokenizer of text; name another run")
+        raise UserError(f"{path} is a tagger, whose target has no text tokenizer: name another run")
     return source, target
 
 
-def _adopted(source: Tokenizer, target: Tokenizer) -> tuple[Tokenizer, Tokenizer]:
-    first = with_own_special_tokens(source)
-    return first, first if target is source else with_own_special_tokens(target)
-
-
-def _described(asked: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> TextConfig:
-    """The settings with the properties of the tokenizers; an error where they contradict them."""
+def _with_properties(text: TextConfig, tokenizers: tuple[Tokenizer, Tokenizer]) -> TextConfig:
+    """Set the properties of opened tokenizers in the settings; conflicting settings are an error."""
     source, target = tokenizers
     default = TextConfig()
-    found = {
-        "tokenizer": target.kind,
-        "vocab_size": None,
-        "shared_vocabulary": source is target,
-        "space_marker": target.marker,
-    }
-    for name, value in found.items():
-        if getattr(asked, name) not in (getattr(default, name), value):
+    values = (target.kind, None, source is target, target.marker)
+    properties = dict(zip(TOKENIZER_SETTINGS, values))
+    for name, value in properties.items():
+        if getattr(text, name) not in (getattr(default, name), value):
             raise UserError(
-                f"text.{name}={getattr(asked, name)} was given, but the tokenizer of {asked.tokenizer_from} is fixed: "
-                f"leave text.{name} out"
+                f"text.{name}={getattr(text, name)} was given, but the tokenizer of {text.tokenizer_from} is fixed: "
+                f"leave out text.{name}"
             )
-    return replace(asked, **found)  # type: ignore[arg-type]
+    return replace(text, **properties)  # type: ignore[arg-type]
 
 
-def _learn(
-    config: Config, reading: DataFormat, pairs: Callable[[], Iterator[SentencePair]], count: int
-) -> tuple[Tokenizer, Tokenizer]:
-    every = -(-count // LEARN_FROM)
+def _learn(text: TextConfig, data_format: DataFormat, pairs: Pairs, count: int) -> tuple[Tokenizer, Tokenizer]:
+    """Learn one tokenizer for both columns, or one for each."""
+    interval = -(-count // MAX_LEARNING_PAIRS)
 
-    def texts(sides: tuple[bool, bool]) -> Iterator[str]:
+    def texts(use_source: bool, use_target: bool) -> Iterator[str]:
         for number, pair in enumerate(pairs()):
-            if number % every == 0:
-                if sides[0]:
+            if number % interval == 0:
+                if use_source:
                     yield pair.source
-                if sides[1] and pair.target is not None:
+                if use_target and pair.target is not None:
                     yield pair.target
 
-    def one(*sides: bool) -> Tokenizer:
-        return learn_tokenizer(
-            texts((sides[0], sides[1])), config.text.tokenizer, config.text.vocab_size or 8000, config.text.space_marker
-        )
+    def learn(use_source: bool, use_target: bool) -> Tokenizer:
+        size = text.vocab_size or DEFAULT_VOCAB_SIZE
+        return learn_tokenizer(texts(use_source, use_target), text.tokenizer, size, text.space_marker)
 
-    if config.text.shared_vocabulary or not reading.is_translation:
-        joint = one(not reading.source_is_features, not reading.target_is_tags)
-        return joint, joint
-    return one(True, False), one(False, True)
+    if text.shared_vocabulary or not data_format.is_translation:
+        shared = learn(not data_format.source_is_features, not data_format.target_is_tags)
+        return shared, shared
+    return learn(True, False), learn(False, True)

@@ -1,4 +1,4 @@
-"""The token stores of a run: what it is trained on, and what it is validated on."""
+"""Writing the token stores of a run: training and validation data."""
 
 from __future__ import annotations
 
@@ -25,81 +25,82 @@ from dragoman.training.resolve import make_corpora, validation_tags
 
 
 class StoreWriter:
-    """Writes the two token stores of a run, and looks at everything that goes into them.
+    """Writes the token stores of a run, and inspects all pairs for the preflight report.
 
-    Memory holds a few chunks of text a worker, the distributions of lengths, the hashes of the validation and test
-    pairs, what is held out, and 32 MiB of hashes of what was written: nothing that grows with the training corpora.
+    Memory holds a few chunks of text per worker, length distributions, hashes of the validation and test pairs, the
+    held-out pairs, and 32 MiB of hashes of written pairs: nothing that grows with the training corpora.
     """
 
     def __init__(
         self,
         folder: Path,
         config: DataConfig,
-        reading: DataFormat,
+        data_format: DataFormat,
         tokenizers: tuple[Tokenizer, Tokenizer],
         framing: Framing,
         workers: int,
-        say: Log,
+        log: Log,
     ) -> None:
-        self.folder, self.config, self.reading, self.workers, self.say = folder, config, reading, workers, say
-        self.held: list[tuple[int, EncodedColumns]] = []
+        self.folder, self.config, self.data_format, self.workers, self.log = folder, config, data_format, workers, log
+        self.held_out: list[tuple[int, EncodedColumns]] = []
         self.names: list[str] = []
         self.encoding = Encoding(*tokenizers, config.max_length, framing)
-        self.watch = CorpusInspection(purpose="validate on")
+        self.inspection = CorpusInspection(purpose="validate on")
 
     def write_train(
         self, train: list[Corpus], split: HoldoutSplit | None, total: int, valid: list[Corpus]
     ) -> tuple[TokenStore, CorpusInspection]:
-        """The store to train on; what is held out of it is kept for the other. `total` pairs are to be read."""
+        """Write the training store from `total` pairs; held-out pairs are kept for the validation store."""
         self.names = [corpus.name for corpus in train]
-        others = {} if split else {"valid": self.reading.read(valid)}
+        others = {} if split else {"valid": self.data_format.read(valid)}
         if self.config.test_source:
             tests = make_corpora(self.config, self.config.test_source, self.config.test_target)
-            others["test"] = self.reading.read(tests)
+            others["test"] = self.data_format.read(tests)
         self.folder.mkdir(exist_ok=True)
-        inspector = CorpusInspection(others, folder=self.folder)
+        inspection = CorpusInspection(others, folder=self.folder)
         draws = partial(
             draws_per_corpus, weights=self.config.sampling_weights, temperature=self.config.sampling_temperature
         )
-        tell, read = ProgressLogger("written", self.say, total), 0
+        progress = ProgressLogger("written", self.log, total)
 
-        def parts() -> Iterator[tuple[int, EncodedColumns]]:
-            nonlocal read
-            for encoded in self._encoded(train, split, self.config.corpus_tags, self.workers):
-                read += encoded.pairs
-                tell(read)
-                for seen, columns in encoded.train:
-                    inspector.add(seen)
+        def columns_of_corpora() -> Iterator[tuple[int, EncodedColumns]]:
+            read = 0
+            for chunk in self._encode(train, split, self.config.corpus_tags, self.workers):
+                read += chunk.pairs
+                progress(read)
+                for counts, columns in chunk.train:
+                    inspection.add(counts)
                     if columns is not None:
-                        yield encoded.corpus, columns
-                self._hold(encoded.corpus, encoded.held_out)
-            inspector.require_pairs()
+                        yield chunk.corpus, columns
+                self._hold_out(chunk.corpus, chunk.held_out)
+            inspection.require_pairs()
 
-        return write_shards(self.folder / "train", parts(), self.names, self.config.corpus_tags, draws), inspector
+        tags = self.config.corpus_tags
+        return write_shards(self.folder / "train", columns_of_corpora(), self.names, tags, draws), inspection
 
     def write_valid(self, valid: list[Corpus]) -> TokenStore:
-        """The store to validate on: from files of its own, or what was held out."""
+        """Write the validation store from the validation files, or from the held-out pairs."""
         tags = self.config.corpus_tags
         if valid:
             tags, self.names = validation_tags(self.config), [corpus.name for corpus in valid]
-            for encoded in self._encoded(valid, None, tags, 1):
-                self._hold(encoded.corpus, encoded.train)
-        self.watch.require_pairs()
-        seen = self.watch.counts
-        if seen.dropped:
-            lost = f"{seen.read - seen.pairs:,} of {seen.read:,} validation pairs"
-            self.say(f"  {lost} are dropped: {', '.join(seen.dropped)}")
-        return write_shards(self.folder / "valid", self.held, self.names, tags)
+            for chunk in self._encode(valid, None, tags, 1):
+                self._hold_out(chunk.corpus, chunk.train)
+        self.inspection.require_pairs()
+        counts = self.inspection.counts
+        if counts.dropped:
+            dropped = f"{counts.read - counts.pairs:,} of {counts.read:,} validation pairs"
+            self.log(f"  dropped {dropped}: {', '.join(counts.dropped)}")
+        return write_shards(self.folder / "valid", self.held_out, self.names, tags)
 
-    def _encoded(
+    def _encode(
         self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], workers: int
     ) -> Iterator[EncodedChunk]:
-        symbols = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
-        encode = ChunkEncoder(self.reading, self.encoding, split, symbols)
-        return parallel_map(encode, read_chunks(self.reading, corpora), workers)
+        tag_ids = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
+        encode = ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
+        return parallel_map(encode, read_chunks(self.data_format, corpora), workers)
 
-    def _hold(self, corpus: int, parts: list[InspectedColumns]) -> None:
-        for seen, columns in parts:
-            self.watch.add(seen)
+    def _hold_out(self, corpus: int, chunks: list[InspectedColumns]) -> None:
+        for counts, columns in chunks:
+            self.inspection.add(counts)
             if columns is not None:
-                self.held.append((corpus, columns))
+                self.held_out.append((corpus, columns))

@@ -1,4 +1,4 @@
-"""What is measured while training: losses, speed and time."""
+"""Measurements during training: losses, speed and time."""
 
 from __future__ import annotations
 
@@ -11,69 +11,72 @@ from dragoman.training.accumulation import StepBatches
 from dragoman.training.process_group import ProcessGroup
 from dragoman.training.train_step import TrainStep
 
+SUMS = ("loss", "nll_loss", "nonfinite_tokens")  # of TrainStep.loss_sums
+
 
 class TrainingMeter:
-    """Reads now and then what the stepper has added up on the device, so that no step waits for its own loss.
+    """Reads the sums of the training step every few steps, so that no step waits for its own loss.
 
-    On many processes each adds up its own, and all read at the same step the sums of all.
+    Every process accumulates its own sums; all of them read the totals at the same step.
     """
 
-    def __init__(self, stepper: TrainStep, unread: dict[str, float], world: ProcessGroup | None = None) -> None:
-        self.stepper, self.world = stepper, world or ProcessGroup()
-        self._begin(unread)
+    def __init__(self, train_step: TrainStep, unlogged: dict[str, float], processes: ProcessGroup) -> None:
+        self.train_step, self.processes = train_step, processes
+        self._reset(unlogged)
 
-    def _begin(self, unread: dict[str, float]) -> None:
-        own = unread if self.world.rank == 0 else {}  # what all had, one of them goes on with
-        sums = [own.get(name, 0.0) for name in ("total", "likelihood", "lost")]
-        self.stepper.loss_sums.copy_(torch.tensor(sums, dtype=torch.float64))
-        self.stepper.skipped_steps.fill_(unread.get("skipped", 0.0))
-        self.padding, self.batches = own.get("padding", 0.0), own.get("batches", 0.0)
-        self.tokens, self.rate = unread.get("tokens", 0.0), 0.0
-        self.since, self.fresh = time.perf_counter(), 0
+    def _reset(self, unlogged: dict[str, float]) -> None:
+        """Continue from the sums of a checkpoint, which the first process takes over for all."""
+        initial = unlogged if self.processes.rank == 0 else {}
+        sums = [initial.get(name, 0.0) for name in SUMS]
+        self.train_step.loss_sums.copy_(torch.tensor(sums, dtype=torch.float64))
+        self.train_step.skipped_steps.fill_(unlogged.get("skipped", 0.0))
+        self.padding, self.batches = initial.get("padding", 0.0), initial.get("batches", 0.0)
+        self.tokens, self.learning_rate = unlogged.get("tokens", 0.0), 0.0
+        self.start, self.measured_tokens = time.perf_counter(), 0
 
     def unlogged(self) -> dict[str, float]:
-        """What was added since it was last read, by all processes."""
-        names = ("total", "likelihood", "lost", "padding", "batches")
-        sums = dict(
-            zip(names, self.world.all_reduce_sum([*self.stepper.loss_sums.tolist(), self.padding, self.batches]))
-        )
-        return sums | {"tokens": self.tokens, "skipped": float(self.stepper.skipped_steps)}
+        """Return what all processes have summed since the last record."""
+        names = (*SUMS, "padding", "batches")
+        values = [*self.train_step.loss_sums.tolist(), self.padding, self.batches]
+        sums = dict(zip(names, self.processes.all_reduce_sum(values)))
+        return sums | {"tokens": self.tokens, "skipped": float(self.train_step.skipped_steps)}
 
-    def record_step(self, group: StepBatches, answers: int, rate: float) -> None:
-        """`answers` are those of all processes."""
-        self.tokens += answers
-        self.fresh += answers
-        self.padding += sum(batch.padding_ratio for _, batch in group.batches)
-        self.batches += len(group.batches)
-        self.rate = rate
+    def record_step(self, batches: StepBatches, learning_rate: float) -> None:
+        """Count a step; `batches.target_tokens` are those of all processes."""
+        self.tokens += batches.target_tokens
+        self.measured_tokens += batches.target_tokens
+        self.padding += sum(batch.padding_ratio for _, batch in batches.batches)
+        self.batches += len(batches.batches)
+        self.learning_rate = learning_rate
 
     def make_record(self, step: int) -> dict[str, float]:
+        """Return the record of metrics.jsonl for the steps since the last one, and start a new one."""
         sums = self.unlogged()
-        tokens = max(1.0, sums["tokens"] - sums["lost"])
+        tokens = max(1.0, sums["tokens"] - sums["nonfinite_tokens"])
         record = {
             "step": step,
-            "loss": sums["total"] / tokens,
-            "perplexity": math.exp(min(sums["likelihood"] / tokens, 700.0)),
-            "learning_rate": self.rate,
-            "gradient_norm": float(self.stepper.gradient_norm),
-            "tokens_per_second": round(self.fresh / max(1e-6, time.perf_counter() - self.since), 1),
+            "loss": sums["loss"] / tokens,
+            "perplexity": math.exp(min(sums["nll_loss"] / tokens, 700.0)),
+            "learning_rate": self.learning_rate,
+            "gradient_norm": float(self.train_step.gradient_norm),
+            "tokens_per_second": round(self.measured_tokens / max(1e-6, time.perf_counter() - self.start), 1),
             "padding": round(sums["padding"] / max(1.0, sums["batches"]), 4),
         }
         if skipped := int(sums["skipped"]):
             record["skipped"] = skipped
-        self._begin({})
+        self._reset({})
         return record
 
 
 class Stopwatch:
-    """Seconds of training, those before a resumption counted in."""
+    """Seconds of training, including those before a resumption."""
 
-    def __init__(self, before: float) -> None:
-        self.before, self.last = before, time.monotonic()
+    def __init__(self, seconds: float) -> None:
+        self.total, self.last = seconds, time.monotonic()
 
     @property
     def seconds(self) -> float:
         now = time.monotonic()
-        self.before += max(0.0, now - self.last)  # a clock that is set back takes nothing away
+        self.total += max(0.0, now - self.last)  # a clock that is set back takes nothing away
         self.last = now
-        return self.before
+        return self.total

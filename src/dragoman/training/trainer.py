@@ -22,54 +22,67 @@ from dragoman.config import Config
 from dragoman.data import Batches, DataPosition, TokenStore, longer_side, prefetch
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
-from dragoman.objectives import TaskContext, build_objective
+from dragoman.models import Model
+from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
-from dragoman.run import CONFIG_FILE, INITIAL_CHECKPOINT, Run, read_framing, read_spec, read_tokenizers, select_device
+from dragoman.run import (
+    CONFIG_FILE,
+    INITIAL_CHECKPOINT,
+    Run,
+    read_framing,
+    read_spec,
+    read_tokenizers,
+    select_device,
+)
 from dragoman.storage import exclusive_run_lock
 from dragoman.training.accumulation import StepBatches, iterate_steps
 from dragoman.training.checkpoint_manager import CheckpointManager, TrainState
 from dragoman.training.checkpoint_selection import METRIC_NAMES, ValidationScore
-from dragoman.training.compiling import prepare_compiler
 from dragoman.training.display import Display
 from dragoman.training.ema import WeightAverage
-from dragoman.training.metrics_log import MetricsLog, NullMetricsLog
+from dragoman.training.metrics_log import MetricsLog
 from dragoman.training.oom import BatchSplitter
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.parallel import make_strategy
 from dragoman.training.process_group import ProcessGroup
 from dragoman.training.schedule import learning_rate
 from dragoman.training.throughput import Stopwatch, TrainingMeter
-from dragoman.training.train_step import LossModule, TrainStep
+from dragoman.training.train_step import TrainStep
 from dragoman.training.training_budget import TrainingBudget, pluralize, stop_reason
 from dragoman.training.validation import ValidationResult, Validator
 from dragoman.training.warm_start import same_task
 
-LOG_EVERY = 10  # steps
-SAVE_EVERY = 600  # seconds, beside every validation
-ROLLBACKS = 3  # in a row before training is given up
+LOG_INTERVAL_STEPS = 10
+SAVE_INTERVAL_SECONDS = 600  # besides the checkpoint of every validation
+MAX_ROLLBACKS = 3  # in a row before training is given up
+PREFETCHED_STEPS = 4
 
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """How a training ended: `reason` says what stopped it."""
+    """How a training ended, and why."""
 
     reason: str
     interrupted: bool
     state: TrainState
-    averaged_checkpoints: int = 0  # checkpoints in the mean that turned out best, 0 if it did not
+    averaged_checkpoints: int = 0  # checkpoints in the average that is the best; 0 if it is not
 
 
 @dataclass(frozen=True)
 class StepPlan:
-    """The batches of a step with the answers of all processes, and what the first one's clock says."""
+    """The batches of a step with the counts of all processes, and whether a checkpoint is due."""
 
-    group: StepBatches
-    save: bool  # is it time for another checkpoint?
+    batches: StepBatches
+    save: bool
 
 
 class Trainer:
-    """Trains the run in a folder, from wherever it stands."""
+    """Trains the run in a folder from its last checkpoint on.
+
+    Args:
+        config: configuration to use instead of that in the folder.
+    """
 
     def __init__(
         self, folder: Path, display: Display, config: Config | None = None, processes: ProcessGroup | None = None
@@ -79,73 +92,41 @@ class Trainer:
         self.config = config or configuration.from_yaml(folder / CONFIG_FILE)
         training = self.config.training
         self.device = processes.assign_device(select_device(training.device))
-        if self.device.type == "cuda" and training.compile:
-            prepare_compiler()
-        if self.device.type == "cpu":
-            keep_freed_memory()
-        if training.deterministic:
-            os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # without which cuBLAS is not
-            torch.use_deterministic_algorithms(True)
+        _configure_torch(self.device, bool(training.compile), training.deterministic)
         torch.manual_seed(training.seed)
         spec = replace_everywhere(read_spec(folder), Stack, gradient_checkpointing=training.gradient_checkpointing)
-        model = spec.build()
+        self.model = spec.build()
         if (folder / INITIAL_CHECKPOINT).exists():
-            checkpoint.load_weights(model, folder / INITIAL_CHECKPOINT)
-        self.model = model.to(self.device)
+            checkpoint.load_weights(self.model, folder / INITIAL_CHECKPOINT)
+        self.model.to(self.device)
+        self.run = Run(folder, self.config, self.model, *read_tokenizers(folder), read_framing(folder), "last")
+        self.objective = self._build_objective(
+            self.model, training.label_smoothing or 0.0, self.config.text.bpe_dropout or 0.0
+        )
+        packed = self._use_packing()
+        self.batches = self._build_batches(packed)
         self.strategy = make_strategy(training.parallelism, processes, self.device)
-        source, target = read_tokenizers(folder)
-        framing = read_framing(folder)
-        self.run = Run(folder, self.config, model, source, target, framing, "last")
-        material = TaskContext(
-            model,
-            source,
-            target,
-            framing,
-            training.label_smoothing or 0.0,
-            bpe_dropout=self.config.text.bpe_dropout or 0.0,
-        )
-        self.objective = build_objective(
-            self.config.objective.name or "translation", material, self.config.objective.settings
-        )
-        measured = replace(material, label_smoothing=0.0, bpe_dropout=0.0)
-        validated = build_objective(
-            self.config.objective.name or "translation", measured, self.config.objective.settings
-        )
-        packed, rows = self._packs(), self.objective.row_format
-        self.batches = Batches(
-            TokenStore(folder / "data" / "train"),
-            training.batch_tokens or 4096,
-            training.seed,
-            rows=rows if training.batch_by == "row" else replace(rows, row_length=longer_side),
-            packed=packed,
-            pad_to_multiples=(32, 4) if self.device.type == "cuda" else (1, 1),
-        )
-        valid = TokenStore(folder / "data" / "valid")
+        self.strategy.distribute(self.objective)
+        if self.strategy.lockstep and processes.rank == 0:  # sharded weights cannot decode: they are copied
+            self.run.model = spec.build().to(self.device)
         self.validator = Validator(
             self.run,
-            validated,
-            valid,
+            self._build_objective(self.run.model),
+            TokenStore(folder / "data" / "valid"),
             training.batch_tokens or 4096,
             training.validation_sentences,
             training.selection_metric,
         )
-        learner = LossModule(model, self.objective)
-        self.strategy.distribute(learner)
-        if (
-            self.strategy.lockstep and processes.rank == 0
-        ):  # what is in parts cannot search: weights are copied for that
-            self.run.model = spec.build().to(self.device)
-        self.optimizer = build_optimizer(model, training)
-        self.average = WeightAverage(model, training.ema_decay) if training.ema_decay else None
+        self.optimizer = build_optimizer(self.model, training)
+        self.average = WeightAverage(self.model, training.ema_decay) if training.ema_decay else None
         self.checkpoints = CheckpointManager(folder, training.keep_checkpoints, self.strategy)
-        self.state = self.checkpoints.resume(model, self.optimizer, self.average) or TrainState()
+        self.state = self.checkpoints.resume(self.model, self.optimizer, self.average) or TrainState()
+        steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
         averages = training.average_checkpoints and self.average is None
-        self.budget = TrainingBudget(
-            self.config, max(1, self.batches.batches_per_epoch // training.gradient_accumulation), averages
-        )
+        self.budget = TrainingBudget(self.config, steps_per_epoch, averages)
         self.budget.update_budget(self.state)
         self.train_step = TrainStep(
-            learner,
+            self.objective,
             self.optimizer,
             self.average,
             device=self.device,
@@ -153,89 +134,96 @@ class Trainer:
             clip_norm=training.resolved("clip_norm"),
             precision=training.precision,
             use_compile=packed and bool(training.compile) and self.strategy.supports_compile,
-            # recomputation asks for the state of random numbers
             use_cuda_graphs=self.objective.static_shapes
-            and not training.gradient_checkpointing
+            and not training.gradient_checkpointing  # which reads the state of the random generators
             and self.strategy.supports_cuda_graphs,
             splitter=BatchSplitter(display.message),
             strategy=self.strategy,
         )
-        self.metrics_log = MetricsLog(folder, self.state.step) if processes.rank == 0 else NullMetricsLog()
+        self.metrics_log = MetricsLog(folder, self.state.step, enabled=processes.rank == 0)
         self.interrupted = False
 
-    def _packs(self) -> bool:
-        """Packed batches are for kernels that are compiled, which takes a GPU; elsewhere tight padding is faster."""
-        asked, able = (
-            self.config.training.batch_layout,
-            self.objective.supports_packing and self.objective.static_shapes,
-        )
-        if asked == "packed" and not able:
+    def _build_objective(self, model: Model, label_smoothing: float = 0.0, bpe_dropout: float = 0.0) -> Objective:
+        run = self.run
+        task = TaskContext(model, run.source_tokenizer, run.target_tokenizer, run.framing, label_smoothing, bpe_dropout)
+        return build_objective(self.config.objective.name or "translation", task, self.config.objective.settings)
+
+    def _use_packing(self) -> bool:
+        """Whether batches are packed: on a GPU, for compiled kernels; on a CPU tight padding is faster."""
+        layout = self.config.training.batch_layout
+        supported = self.objective.supports_packing and self.objective.static_shapes
+        if layout == "packed" and not supported:
             raise UserError(
-                "training.batch_layout is packed, but this system or objective cannot read packed rows: leave the "
-                "setting out"
+                "training.batch_layout is packed, but this system or objective does not support packing: remove the "
+                "setting"
             )
-        return able and (asked == "packed" or (asked == "auto" and self.device.type == "cuda"))
+        return supported and (layout == "packed" or (layout == "auto" and self.device.type == "cuda"))
+
+    def _build_batches(self, packed: bool) -> Batches:
+        training, rows = self.config.training, self.objective.row_format
+        return Batches(
+            TokenStore(self.folder / "data" / "train"),
+            training.batch_tokens or 4096,
+            training.seed,
+            rows=rows if training.batch_by == "row" else replace(rows, row_length=longer_side),
+            packed=packed,
+            pad_to_multiples=(32, 4) if self.device.type == "cuda" else (1, 1),
+        )
 
     def train(self) -> TrainingOutcome:
-        """Train until something says stop; what was learned is saved whatever it was."""
-        with self.processes.report_lost_process(self._standing), ExitStack() as lock, _interrupts(self), self.display:
-            self.processes.on_first_rank(lambda: lock.enter_context(exclusive_run_lock(self.folder)))
-            reason = self._loop()
-            averaged = 0
-            if not self.interrupted and self.budget.validates_average:
-                averaged = self.processes.on_first_rank(self._average)
-        self.metrics_log.close()
-        return TrainingOutcome(reason, self.interrupted, self.state, averaged)
-
-    def _loop(self) -> str:
-        progress = self.state
-        self.model.train()
-        self.watch = watch = Stopwatch(progress.seconds)
-        self.meter = TrainingMeter(self.train_step, progress.unlogged, self.processes)
-        self.saved_at = watch.seconds
-        if self.config.training.start_from and self.processes.on_first_rank(self.checkpoints.last_step) is None:
-            self.metrics_log.truncate_after(-1)  # of a process that was killed before its first checkpoint
-            self._validate(counts=same_task(self.folder))
-        stream = self._stream(progress.data_position)
-        timed = self.config.training.minutes is not None
-        self.display.start(self.budget.fraction_used(progress), None if timed else self.config.training.steps)
-        self.display.message(f"best checkpoint by {METRIC_NAMES.get(self.validator.metric, self.validator.metric)}")
-        while True:
-            turn = self._agree(next(stream))
-            if (reason := self._reason_to_stop()) is not None:
-                break
-            self._step(turn.group)
-            if progress.step % LOG_EVERY == 0 and self._log():
-                stream.close()
-                stream = self._stream(progress.data_position)
-            elif self.budget.validation_due(progress):
-                self._validate()
-            elif turn.save:
-                self._save()
-        stream.close()
-        if self.interrupted and self.processes.on_first_rank(self.checkpoints.last_step) != progress.step:
-            self._save()
-        elif not self.interrupted and not self.processes.on_first_rank(
-            lambda: self.checkpoints.is_validated(progress.step)
+        """Train until the budget is used up or training is interrupted, and save a checkpoint in any case."""
+        state, training, on_first_rank = self.state, self.config.training, self.processes.on_first_rank
+        normalize_by_sentences = training.resolved("loss_normalization") == "sentences"
+        with (
+            self.processes.report_lost_process(self._lost_process_message),
+            ExitStack() as lock,
+            _handle_interrupts(self),
+            self.display,
         ):
-            self._validate()
-        elif not self.interrupted and self.config.training.minutes is not None:
-            self.processes.on_first_rank(
-                lambda: self.checkpoints.update_state(progress)
-            )  # the time is used up: the run is complete
-        return reason
+            on_first_rank(lambda: lock.enter_context(exclusive_run_lock(self.folder)))
+            steps = self._start()
+            while True:
+                plan = self._agree(next(steps))
+                reason = "interrupted" if self.interrupted else stop_reason(training, state)
+                if reason is not None:
+                    break
+                batches = plan.batches
+                rate = learning_rate(training, state.step + 1, self.budget.horizon(state))
+                divisor = batches.num_sentences if normalize_by_sentences else batches.target_tokens
+                self.train_step(batches.batches, state.step + 1, rate, divisor, batches.dummy_batch)
+                self.meter.record_step(batches, rate)
+                state.step, state.data_position = state.step + 1, batches.next_position
+                state.target_tokens += batches.target_tokens
+                state.seconds = self.stopwatch.seconds
+                if state.step % LOG_INTERVAL_STEPS == 0 and self._log():
+                    steps.close()
+                    steps = self._iterate_steps(state.data_position)
+                elif self.budget.validation_due(state):
+                    self._validate()
+                elif plan.save:
+                    self._save()
+            steps.close()
+            averaged = self._finish()
+        self.metrics_log.close()
+        return TrainingOutcome(reason, self.interrupted, state, averaged)
 
-    def _agree(self, group: StepBatches) -> StepPlan:
-        """What all processes must know alike before a step: labels, interruption, and the first one's clock."""
-        seconds = self.watch.seconds
-        clock = (seconds, seconds - self.saved_at > SAVE_EVERY) if self.processes.rank == 0 else (0.0, False)
-        mine = [group.target_tokens, group.sentences, self.interrupted, *clock]
-        answers, sentences, interrupted, seconds, save = self.processes.all_reduce_sum(mine)
-        self.interrupted = bool(interrupted)
-        self.budget.update_time_used(self.state, seconds)
-        return StepPlan(replace(group, target_tokens=int(answers), sentences=int(sentences)), bool(save))
+    def _start(self) -> Any:
+        """Start the clocks and the display, validate a warm-started model, and return the iterator over steps."""
+        self.model.train()
+        self.stopwatch = Stopwatch(self.state.seconds)
+        self.meter = TrainingMeter(self.train_step, self.state.unlogged, self.processes)
+        self.saved_at = self.stopwatch.seconds
+        training = self.config.training
+        if training.start_from and self.processes.on_first_rank(self.checkpoints.last_step) is None:
+            self.metrics_log.truncate_after(-1)  # records of a process that was killed before its first checkpoint
+            self._validate(is_candidate=same_task(self.folder))
+        steps = None if training.minutes is not None else training.steps
+        self.display.start(self.budget.fraction_used(self.state), steps)
+        metric = self.validator.metric
+        self.display.message(f"best checkpoint by {METRIC_NAMES.get(metric, metric)}")
+        return self._iterate_steps(self.state.data_position)
 
-    def _stream(self, position: DataPosition) -> Any:
+    def _iterate_steps(self, position: DataPosition) -> Any:
         steps = iterate_steps(
             self.batches,
             position,
@@ -245,182 +233,205 @@ class Trainer:
             pinned=self.device.type == "cuda",
             lockstep=self.strategy.lockstep,
         )
-        return prefetch(steps, depth=4)
+        return prefetch(steps, depth=PREFETCHED_STEPS)
 
-    def _step(self, group: StepBatches) -> None:
-        """One optimizer step on the loss of all batches, divided by their target tokens or their sentences."""
-        progress = self.state
-        step, answers = progress.step + 1, group.target_tokens
-        rate = learning_rate(self.config.training, step, self.budget.horizon(progress))
-        by_sentence = self.config.training.resolved("loss_normalization") == "sentences"
-        self.train_step(group.batches, step, rate, group.sentences if by_sentence else answers, group.dummy_batch)
-        self.meter.record_step(group, answers, rate)
-        progress.step, progress.data_position = step, group.next_position
-        progress.target_tokens += answers
-        progress.seconds = self.watch.seconds
+    def _agree(self, batches: StepBatches) -> StepPlan:
+        """Share among all processes the counts of a step, interruptions, and the clock of the first process."""
+        seconds = self.stopwatch.seconds
+        clock = (seconds, seconds - self.saved_at > SAVE_INTERVAL_SECONDS) if self.processes.rank == 0 else (0.0, False)
+        values = [batches.target_tokens, batches.num_sentences, self.interrupted, *clock]
+        tokens, sentences, interrupted, seconds, save = self.processes.all_reduce_sum(values)
+        self.interrupted = bool(interrupted)
+        self.budget.update_time_used(self.state, seconds)
+        return StepPlan(replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(save))
 
-    def _reason_to_stop(self) -> str | None:
-        return "interrupted" if self.interrupted else stop_reason(self.config.training, self.state)
+    def _finish(self) -> int:
+        """Save and validate the last step; return how many checkpoints are averaged in the best one."""
+        state, on_first_rank = self.state, self.processes.on_first_rank
+        if self.interrupted:
+            if on_first_rank(self.checkpoints.last_step) != state.step:
+                self._save()
+            return 0
+        if not on_first_rank(lambda: self.checkpoints.is_validated(state.step)):
+            self._validate()
+        elif self.config.training.minutes is not None:
+            on_first_rank(lambda: self.checkpoints.update_state(state))  # the time is used up: the run is complete
+        return on_first_rank(self._average) if self.budget.validates_average else 0
 
-    def _validate(self, counts: bool = True) -> None:
-        """Validate and save. Without `counts` the result is logged, but is no candidate for the best checkpoint."""
-        progress = self.state
+    def _validate(self, is_candidate: bool = True) -> None:
+        """Validate and save; a model that is not a candidate is only logged and never the best checkpoint."""
+        state, on_first_rank = self.state, self.processes.on_first_rank
         with self.strategy.inference_weights(self.model, self.run.model, self.average):
-            result, seconds = self.processes.on_first_rank(self._timed_validation)
+            result, seconds = on_first_rank(self._timed_validation)
         if not math.isfinite(result.loss):
             self._give_up("validation", result.loss)
         score = self.validator.score(result)
-        if progress.best_metric is not None and not self.processes.on_first_rank(
-            lambda: self.checkpoints.has_best(progress)
-        ):
+        if state.best_metric is not None and not on_first_rank(lambda: self.checkpoints.has_best(state)):
             self.display.message(
-                f"the best checkpoint, of step {progress.best_step:,}, has gone: the best is found anew"
+                f"the best checkpoint, of step {state.best_step:,}, is missing: the next validation becomes the best"
             )
-            progress.best_metric = None
-        best = counts and self._is_better(score)
+            state.best_metric = None
+        best = is_candidate and self._is_better(score)
         if best:
-            progress.best_metric, progress.best_loss = score.metric, result.loss
-            progress.best_step, progress.validations_since_best = progress.step, 0
-        elif counts:
-            progress.validations_since_best += 1
-        if progress.lowest_loss is None or result.loss < progress.lowest_loss:
-            progress.lowest_loss = result.loss
+            state.best_metric, state.best_loss = score.metric, result.loss
+            state.best_step, state.validations_since_best = state.step, 0
+        elif is_candidate:
+            state.validations_since_best += 1
+        if state.lowest_loss is None or result.loss < state.lowest_loss:
+            state.lowest_loss = result.loss
         else:
-            progress.reductions += 1
-        if progress.step > progress.diverged_at and not progress.loss_history.high_losses:
-            progress.rollbacks = 0  # it has recovered
-        self.budget.record_validation(progress, seconds)
-        progress.seconds = self.watch.seconds
+            state.reductions += 1
+        if state.step > state.diverged_at and not state.loss_history.high_losses:
+            state.rollbacks = 0  # recovered
+        self.budget.record_validation(state, seconds)
+        state.seconds = self.stopwatch.seconds
         self.metrics_log.write(
             {
-                "kind": "valid" if counts else "start",
-                "step": progress.step,
+                "kind": "valid" if is_candidate else "start",
+                "step": state.step,
                 **result.to_record(),
                 "validation_seconds": round(seconds, 2),
-                "seconds": round(progress.seconds, 2),
+                "seconds": round(state.seconds, 2),
             }
         )
-        self.metrics_log.write_samples(result, progress.step)
-        self.display.log_validation(progress.step, result, best)
-        self._save(validated=counts, best=best)
+        self.metrics_log.write_samples(result, state.step)
+        self.display.log_validation(state.step, result, best)
+        self._save(validated=is_candidate, best=best)
 
     def _timed_validation(self) -> tuple[ValidationResult, float]:
-        began = time.monotonic()
-        return self.validator.validate(), max(0.0, time.monotonic() - began)
+        start = time.monotonic()
+        return self.validator.validate(), max(0.0, time.monotonic() - start)
 
     def _is_better(self, score: ValidationScore) -> bool:
-        """Is it better than the best so far? Equal metrics are compared by loss."""
-        progress = self.state
-        if progress.best_metric is None:
+        """Whether a score is better than the best so far; the loss decides between equal metrics."""
+        state = self.state
+        if state.best_metric is None:
             return True
-        return score > (progress.best_metric, -math.inf if progress.best_loss is None else -progress.best_loss)
+        return score > (state.best_metric, -math.inf if state.best_loss is None else -state.best_loss)
 
     def _save(self, validated: bool = False, best: bool = False) -> None:
         self.state.unlogged = self.meter.unlogged()
         self.checkpoints.save(self.model, self.optimizer, self.average, self.state, validated, best)
-        self.saved_at = self.watch.seconds
+        self.saved_at = self.stopwatch.seconds
 
     def _average(self) -> int:
-        """The mean of the kept checkpoints becomes the best if it is."""
+        """Average the kept checkpoints, and make the average the best checkpoint if it is better."""
         count = self.checkpoints.average(self.run.model)
         if count < 2:
             return 0
         result = self.validator.validate()
         if not self._is_better(self.validator.score(result)):
             return 0
-        self.checkpoints.save_average(self.run.model, {"checkpoints": count, **result.to_record()})
-        self.metrics_log.write(
-            {"kind": "averaged", "step": self.state.step, "checkpoints": count, **result.to_record()}
-        )
+        values = {"checkpoints": count, **result.to_record()}
+        self.checkpoints.save_average(self.run.model, values)
+        self.metrics_log.write({"kind": "averaged", "step": self.state.step, **values})
         return count
 
     def _log(self) -> bool:
-        """Log what was measured; True where training diverged and was rolled back to a checkpoint."""
-        progress = self.state
-        record: dict[str, Any] = {
-            "kind": "train",
-            "epoch": progress.data_position.epoch,
-            **self.meter.make_record(progress.step),
-        }
-        record["seconds"] = round(progress.seconds, 2)
+        """Log the latest steps; return whether training diverged and was rolled back."""
+        state = self.state
+        record: dict[str, Any] = {"kind": "train", "epoch": state.data_position.epoch}
+        record |= self.meter.make_record(state.step)
+        record["seconds"] = round(state.seconds, 2)
         if self.config.training.minutes is not None:
-            record["elapsed"] = round(progress.time_used, 4)
+            record["elapsed"] = round(state.time_used, 4)
         skipped, loss = record.get("skipped", 0), record["loss"]
         if skipped:
-            self.display.message(f"step {progress.step:,}: {pluralize(skipped, 'step')} skipped: non-finite gradient")
-        if skipped > LOG_EVERY // 2 or not math.isfinite(loss):
+            self.display.message(f"step {state.step:,}: {pluralize(skipped, 'step')} skipped: non-finite gradient")
+        if skipped > LOG_INTERVAL_STEPS // 2 or not math.isfinite(loss):
             self._roll_back("non-finite loss", math.nan)
             return True
-        if progress.loss_history.diverged(loss):
+        if state.loss_history.diverged(loss):
             self._roll_back(f"divergence, the loss rose to {loss:.3f}", loss)
             return True
         self.metrics_log.write(record)
-        self.display.log_step(record, self.budget.fraction_used(progress))
+        self.display.log_step(record, self.budget.fraction_used(state))
         return False
 
-    def _roll_back(self, what: str, loss: float) -> None:
-        """Go back to the last good checkpoint, and on from there with the data that comes next."""
-        step, ahead, rollbacks = self.state.step, self.state.data_position, self.state.rollbacks + 1
-        if rollbacks > ROLLBACKS or self.processes.on_first_rank(self.checkpoints.roll_back) is None:
+    def _roll_back(self, reason: str, loss: float) -> None:
+        """Return to the last good checkpoint, and continue from there with the data that comes next."""
+        state = self.state
+        step, position, rollbacks = state.step, state.data_position, state.rollbacks + 1
+        if rollbacks > MAX_ROLLBACKS or self.processes.on_first_rank(self.checkpoints.roll_back) is None:
             self._give_up("training", loss)
-        progress = self.checkpoints.resume(self.model, self.optimizer, self.average)
-        assert progress is not None
-        self.display.message(
-            f"step {step:,}: {what}; rollback to step {progress.step:,}, then on with the data that comes next"
-        )
-        for name, value in vars(progress).items():
-            setattr(self.state, name, value)
-        self.budget.update_budget(self.state)
-        self.state.data_position, self.state.rollbacks, self.state.diverged_at = ahead, rollbacks, step
-        self.state.unlogged = {}  # the rise may have begun before the checkpoint was made
-        self.state.loss_history.high_losses = []
-        self.metrics_log.truncate_after(progress.step)
+        good = self.checkpoints.resume(self.model, self.optimizer, self.average)
+        assert good is not None
+        self.display.message(f"step {step:,}: {reason}; rollback to step {good.step:,}, continuing with the next data")
+        vars(state).update(vars(good))
+        self.budget.update_budget(state)
+        state.data_position, state.rollbacks, state.diverged_at = position, rollbacks, step
+        state.unlogged = {}  # the loss may have begun to rise before the checkpoint was saved
+        state.loss_history.high_losses = []
+        self.metrics_log.truncate_after(state.step)
         self.meter = TrainingMeter(self.train_step, {}, self.processes)
-        self.processes.on_first_rank(lambda: self.checkpoints.update_state(self.state))
-        self.saved_at = self.watch.seconds
+        self.processes.on_first_rank(lambda: self.checkpoints.update_state(state))
+        self.saved_at = self.stopwatch.seconds
 
-    def _give_up(self, which: str, loss: float) -> None:
-        """Nothing of a diverged model is kept: the last checkpoint is from before."""
+    def _give_up(self, kind: str, loss: float) -> None:
+        """End a training that has diverged; the last checkpoint is from before."""
 
-        def refuse() -> None:
+        def fail() -> None:
             raise UserError(
-                f"training diverged: the {which} loss is {loss:.4g} at step {self.state.step:,}. Train a new run "
+                f"training diverged: the {kind} loss is {loss:.4g} at step {self.state.step:,}. Train a new run "
                 f"with a training.learning_rate below {self.config.training.learning_rate}"
             )
 
-        self.processes.on_first_rank(refuse)
+        self.processes.on_first_rank(fail)
 
-    def _standing(self) -> str:
-        """What to say where another process was lost."""
-        there = os.environ.get("LOCAL_WORLD_SIZE", self.processes.world_size)
+    def _lost_process_message(self) -> str:
+        local = os.environ.get("LOCAL_WORLD_SIZE", self.processes.world_size)
         return (
-            f"another process of this training has ended or no longer answers at step {self.state.step:,}: see what "
-            "it said, then go on from the last checkpoint, on any number of processes, with: torchrun --nproc-per-node "
-            f"{there} -m dragoman train {shlex.quote(str(self.folder))} --resume"
+            f"another process of this training has ended or does not answer at step {self.state.step:,}: see its "
+            "output, then resume from the last checkpoint, on any number of processes, with: torchrun --nproc-per-node "
+            f"{local} -m dragoman train {shlex.quote(str(self.folder))} --resume"
         )
 
 
+def _configure_torch(device: torch.device, compile_step: bool, deterministic: bool) -> None:
+    if device.type == "cuda" and compile_step:
+        _start_compiler_workers()
+    if device.type == "cpu":
+        keep_freed_memory()
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # required by cuBLAS
+        torch.use_deterministic_algorithms(True)
+
+
+def _start_compiler_workers() -> None:
+    """Start the processes that compile kernels while the model is being built, and cache their results.
+
+    They take about ten seconds to start. Compiled kernels are found again by later runs of the same shape, also after
+    a restart of the machine, which empties the compiler's default cache.
+    """
+    cache = Path(os.environ.get("XDG_CACHE_HOME", "") or Path.home() / ".cache") / "dragoman" / "compiled"
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache))
+    from torch._inductor.async_compile import AsyncCompile
+
+    for name in ("warm_pool", "wakeup"):  # private, and optional
+        if (start := getattr(AsyncCompile, name, None)) is not None:
+            start()
+
+
 @contextmanager
-def _interrupts(trainer: Trainer) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end training after the step that is being done; a second Ctrl-C ends it at once."""
+def _handle_interrupts(trainer: Trainer) -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end training after the current step, and a second Ctrl-C immediately."""
+    received = False
 
-    asked = False
-
-    def ask(number: int, frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:  # not merely by another process
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        nonlocal received
+        if received:  # by this process, not only by another one
             raise KeyboardInterrupt
-        asked = trainer.interrupted = True
-        trainer.display.message("stopping after this step; once more to stop at once")
+        received = trainer.interrupted = True
+        trainer.display.message("stopping after this step; press Ctrl-C again to stop immediately")
 
-    old = {}
+    previous = {}
     try:
         for number in (signal.SIGINT, signal.SIGTERM):
-            old[number] = signal.signal(number, ask)
-    except ValueError:  # not in the main thread: whoever runs us there handles signals
+            previous[number] = signal.signal(number, interrupt)
+    except ValueError:  # not in the main thread, whose owner handles signals
         pass
     try:
         yield
     finally:
-        for number, handler in old.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)

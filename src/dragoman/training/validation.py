@@ -1,4 +1,4 @@
-"""Validation: loss by teacher forcing, and what the model says when it is on its own."""
+"""Validation: loss with teacher forcing, and metrics of decoded sentences."""
 
 from __future__ import annotations
 
@@ -15,20 +15,21 @@ from numpy.typing import NDArray
 from dragoman import evaluation
 from dragoman.data import Batches, TokenStore
 from dragoman.data.feature_files import describe_features
-from dragoman.objectives import Objective
-from dragoman.objectives import pretraining_examples as examples
+from dragoman.objectives import Objective, pretraining_examples
 from dragoman.run import Run, Source, filling
 from dragoman.search import Beam, SearchConfig
 from dragoman.text import Tokenizer
 from dragoman.training.checkpoint_selection import ValidationScore, check_metric, default_metric
 
-MAX_DECODED_SENTENCES = 500  # decoded at each validation
-REPAIRED = 5  # corrupted texts that are shown at each validation of a pretraining
+MAX_DECODED_SENTENCES = 500  # at each validation
+MAX_SAMPLES = 20  # translations that are saved
+REPAIRED_SAMPLES = 5  # corrupted texts whose reconstruction is saved in pretraining
+LOSS_SUMS = ("total", "nll_loss", "smooth_loss", "correct")  # other sums of the objective are metrics
 
 
 @dataclass(frozen=True)
 class ValidationSample:
-    """A source, its reference and its translation; in pretraining a corrupted input, its target and the prediction."""
+    """A source, its reference and its translation; in pretraining a corrupted input, its target, the prediction."""
 
     source: str
     reference: str
@@ -37,29 +38,35 @@ class ValidationSample:
 
 @dataclass(frozen=True)
 class ValidationResult:
-    """The result of a validation.
+    """Result of a validation.
 
-    Loss and accuracy (percent of target tokens) are of all sentences; BLEU, chrF and exact match are of some
-    sentences, decoded with the run's own search, for objectives that write whole targets.
+    Loss, perplexity and accuracy (percent of target tokens) are computed over all sentences; BLEU, chrF and exact match
+    over some sentences that are decoded with the search of the run.
     """
 
     loss: float
     perplexity: float
     metrics: dict[str, float]
     samples: list[ValidationSample]
-    search: str = ""  # how sentences were decoded
+    search: str = ""  # name of the search that decoded sentences
 
     def to_record(self) -> dict[str, Any]:
-        """The line of metrics.jsonl."""
+        """Return the record for metrics.jsonl."""
         search = {"search": self.search} if self.search else {}
         return {"loss": self.loss, "perplexity": self.perplexity, **self.metrics, **search}
 
 
 class Validator:
-    """Validates a model on the run's validation store, always in the same way.
+    """Validates the model of a run on its validation store.
 
-    Sentences are decoded as `translate` and `evaluate` decode them (`config.search`), so that the metric is the one
-    that the user will get. `sentences` bounds the cost.
+    Sentences are decoded as `translate` and `evaluate` decode them (`config.search`), so that users get the reported
+    metric.
+
+    Args:
+        objective: built without label smoothing and BPE dropout.
+        max_tokens: padded tokens of a batch.
+        sentences: number of sentences to decode, if the objective generates.
+        metric: metric that selects checkpoints, or "auto".
     """
 
     def __init__(
@@ -67,36 +74,39 @@ class Validator:
         run: Run,
         objective: Objective,
         store: TokenStore,
-        tokens: int,
+        max_tokens: int,
         sentences: int | None = None,
-        best_by: str = "auto",
+        metric: str = "auto",
     ) -> None:
-        self.run, self.objective, self.store = run, objective, store
+        self.run, self.objective = run, objective
         lengths = store.length_counts()
-        widest = int(objective.row_length(lengths.source, lengths.target).max())
+        longest = int(objective.row_length(lengths.source, lengths.target).max())
         self.batches = Batches(
             store,
-            max(tokens, widest),
+            max(max_tokens, longest),
             seed=0,
             shuffle=False,
             rows=objective.row_format.for_validation(),
         )
-        corrupted = (examples.corrupt_row(objective, store, n, seed=0) for n in range(min(REPAIRED, len(store))))
+        corrupted = (
+            pretraining_examples.corrupt_row(objective, store, index, 0)
+            for index in range(min(REPAIRED_SAMPLES, len(store)))
+        )
         self.corrupted = [row for row in corrupted if row is not None]
         sentences = MAX_DECODED_SENTENCES if sentences is None else sentences
         decoded = evenly_spaced(store, sentences if objective.generates else 0)
-        self.sources: list[Source] = [self._source(store.source(i)) for i in decoded]
-        self.tags = [run.tag_of_row(store.source(i)) for i in decoded]
+        self.sources: list[Source] = [self._source(store.source(index)) for index in decoded]
+        self.tags = [run.tag_of_row(store.source(index)) for index in decoded]
         self.references = decode_references(store, run.target_tokenizer, decoded)
-        self.metric = default_metric(objective, self.references)[0] if best_by == "auto" else best_by
+        self.metric = default_metric(type(objective), self.references)[0] if metric == "auto" else metric
         check_metric(self.metric, self.references)
 
     def _source(self, row: NDArray[Any]) -> Source:
-        """What is to be translated: a text, or the vectors themselves."""
+        """Return the text of a source, or its feature vectors."""
         return self.run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row)
 
     def score(self, result: ValidationResult) -> ValidationScore:
-        """By which validations are compared: the metric, and the loss where metrics are equal."""
+        """Return the score by which validations are compared."""
         metric = -result.loss if self.metric == "loss" else result.metrics[self.metric]
         return ValidationScore(metric, -result.loss)
 
@@ -104,76 +114,76 @@ class Validator:
     def validate(self) -> ValidationResult:
         model, training = self.run.model, self.run.model.training
         model.eval()
-        torch.manual_seed(0)  # for objectives that draw words
+        torch.manual_seed(0)  # for objectives that sample tokens
         sums: Counter[str] = Counter()
         count = 0
         for batch in self.batches.iterate_epoch(0):
-            loss = self.objective.validation_loss(model, batch.to(self.run.device))
-            count += int(loss.count)
-            sums.update({"total": float(loss.total)} | {name: float(part) for name, part in loss.metrics.items()})
-        measures = {"accuracy": 100 * sums["correct"] / count}
-        others = [name for name in sums if name not in ("total", "likelihood", "spread", "correct")]
-        measures |= {name.replace(" ", "_"): sums[name] / count for name in others}
+            loss = self.objective.validation_loss(batch.to(self.run.device))
+            count += int(loss.num_labels)
+            sums.update({"total": float(loss.total)} | {name: float(value) for name, value in loss.metrics.items()})
+        metrics = {"accuracy": 100 * sums["correct"] / count}
+        metrics |= {name: sums[name] / count for name in sums if name not in LOSS_SUMS}
         samples, search = [], ""
         if self.sources:
             texts, search = self._decode()
-            measures["bleu"] = evaluation.bleu(texts, self.references).value
+            metrics["bleu"] = evaluation.bleu(texts, self.references).value
             if self.metric == "chrf":
-                measures["chrf"] = evaluation.chrf(texts, self.references).value
-            measures["exact_match"] = evaluation.exact_match(texts, self.references).value
-            shown = [source if isinstance(source, str) else describe_features(source) for source in self.sources]
-            samples = list(map(ValidationSample, shown, self.references, texts))[:20]
+                metrics["chrf"] = evaluation.chrf(texts, self.references).value
+            metrics["exact_match"] = evaluation.exact_match(texts, self.references).value
+            sources = [source if isinstance(source, str) else describe_features(source) for source in self.sources]
+            samples = list(map(ValidationSample, sources, self.references, texts))[:MAX_SAMPLES]
         if self.corrupted:
-            samples = self._repaired()
+            samples = self._repair()
         model.train(training)
-        perplexity = evaluation.perplexity(-sums["likelihood"], count).value
-        return ValidationResult(sums["total"] / count, perplexity, measures, samples, search)
+        perplexity = evaluation.perplexity(-sums["nll_loss"], count).value
+        return ValidationResult(sums["total"] / count, perplexity, metrics, samples, search)
 
     def _decode(self) -> tuple[list[str], str]:
-        """Translations of the sentences to decode, and the name of the search."""
-        search = self.run.default_search
-        self.run.engine_cache = (
-            {} if self.run.engine_cache is None and _has_room(self.run.device) else self.run.engine_cache
-        )
-        texts = [t.text for t in self.run.translate(self.sources, search=search, alignment=False, tag=self.tags)]
-        if not _has_room(self.run.device):  # they are kept where that takes nothing from the training
-            self.run.engine_cache = None
+        """Translate the sentences to decode; return the translations and the name of the search."""
+        run, search = self.run, self.run.default_search
+        if run.engine_cache is None and _has_free_memory(run.device):
+            run.engine_cache = {}
+        texts = [t.text for t in run.translate(self.sources, search=search, alignment=False, tag=self.tags)]
+        if not _has_free_memory(run.device):  # engines are kept only if training does not need their memory
+            run.engine_cache = None
         return texts, search_name(search)
 
-    def _repaired(self) -> list[ValidationSample]:
-        """Corrupted inputs, their targets, and what the model makes of them, where it fills gaps."""
+    def _repair(self) -> list[ValidationSample]:
+        """Return corrupted inputs, their targets, and the reconstructions of a model that fills gaps."""
         repaired = filling.repair_corrupted(self.run, self.corrupted) or [[]] * len(self.corrupted)
         samples = []
-        for row, found in zip(self.corrupted, repaired):
-            one = examples.render_row(self.objective, row)
-            written = (
-                "" if not found else examples.render_row(self.objective, row._replace(target=np.array(found))).target
-            )
-            samples.append(ValidationSample(one.input + (f"  ({one.note})" if one.note else ""), one.target, written))
+        for row, ids in zip(self.corrupted, repaired):
+            example = pretraining_examples.render_row(self.objective, row)
+            prediction = ""
+            if ids:
+                repaired_row = row._replace(target=np.array(ids))
+                prediction = pretraining_examples.render_row(self.objective, repaired_row).target
+            note = f"  ({example.note})" if example.note else ""
+            samples.append(ValidationSample(example.input + note, example.target, prediction))
         return samples
 
 
 def evenly_spaced(store: TokenStore, count: int) -> list[int]:
-    """The numbers of `count` sentences at even distances, so that every corpus of a store has its share."""
+    """Return the indices of `count` sentences at equal distances, so that every corpus of a store has its share."""
     count = min(count, len(store))
-    return [n * len(store) // count for n in range(count)]
+    return [number * len(store) // count for number in range(count)]
 
 
-def decode_references(store: TokenStore, tokenizer: Tokenizer, numbers: Sequence[int]) -> list[str]:
-    """The targets of some sentences as text."""
-    return [tokenizer.decode(store.target(i).tolist()) for i in numbers]
+def decode_references(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
+    """Return the targets of some sentences as text."""
+    return [tokenizer.decode(store.target(index).tolist()) for index in indices]
 
 
 def search_name(search: SearchConfig) -> str:
-    """A search in two words, such as `beam 5`."""
+    """Return a short name of a search, such as `beam 5`."""
     if isinstance(search, Beam):
         return "greedy" if search.is_greedy else f"beam {search.size}"
     words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(search).__name__).lower()
-    return {"sample": "sampling", "minimum risk": "minimum Bayes risk"}.get(words, words)
+    return {"sample": "sampling", "minimum bayes risk": "minimum Bayes risk"}.get(words, words)
 
 
-def _has_room(device: torch.device) -> bool:
-    """Is much of a GPU's memory free?"""
+def _has_free_memory(device: torch.device) -> bool:
+    """Whether more than a quarter of a GPU's memory is free."""
     if device.type != "cuda":
         return False
     free, total = torch.cuda.mem_get_info(device)

@@ -1,10 +1,9 @@
-"""The beginning: the weights that a training starts from, where they are not drawn by chance."""
+"""Initial weights from another run or from word vectors."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,29 +12,18 @@ from torch import Tensor
 
 from dragoman import checkpoint, config
 from dragoman.config import Config
+from dragoman.data.corpus_passes import Log
 from dragoman.data.word_vectors import match_word_vectors
 from dragoman.errors import UserError
-from dragoman.models import (
-    DecoderOnlyModel,
-    EncoderDecoderModel,
-    EncoderOnly,
-    Model,
-    ModelSpec,
-    ReplacedTokens,
-    Usage,
-    meta_model,
-)
+from dragoman.models import Model, ModelSpec, Usage, meta_model
 from dragoman.objectives import objective_class
-from dragoman.parts.embedding import TokenEmbedding
 from dragoman.run import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT, read_framing, read_spec, read_tokenizers
 from dragoman.text import Framing, Tokenizer
-
-Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
 class ParentRun:
-    """The run that another starts from."""
+    """A run whose weights and tokenizers another run starts from."""
 
     folder: Path
     config: Config
@@ -54,7 +42,7 @@ class ParentRun:
 
     @property
     def usage(self) -> Usage | None:
-        """The command that uses the run, by its objective, or by its model where that is not known."""
+        """Return the command that uses the run, by its objective, or by its model if it was imported."""
         name = self.config.objective.name
         return objective_class(name).usage if name else meta_model(self.spec).usage
 
@@ -64,52 +52,42 @@ class ParentRun:
 
 @dataclass(frozen=True)
 class LoadReport:
-    """What of the weights of another run was taken over."""
+    """Names of weights after loading a checkpoint into another model."""
 
     loaded: list[str]
-    unused: list[str]  # found there, but not wanted here or of another shape
-    missing: list[str]  # wanted here, but not found there
+    unused: list[str]  # in the checkpoint, but not in the model or of another shape
+    missing: list[str]  # in the model, but not in the checkpoint
 
     def lines(self) -> list[str]:
         lines = [f"  {len(self.loaded):,} weights are loaded"]
         if self.unused:
-            lines.append(f"  {len(self.unused):,} are left out: {summarize_names(self.unused)}")
+            lines.append(f"  {len(self.unused):,} are not used: {summarize_names(self.unused)}")
         if self.missing:
-            lines.append(f"  {len(self.missing):,} are new, drawn by chance: {summarize_names(self.missing)}")
+            lines.append(f"  {len(self.missing):,} are new and randomly initialized: {summarize_names(self.missing)}")
         return lines
 
 
 def summarize_names(names: list[str]) -> str:
-    """Names of weights with the numbers of layers put together: encoder.layers.*.0.body.project.weight."""
+    """Join names of weights, with layer numbers replaced: encoder.layers.*.0.body.project.weight."""
     return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name, count=1) for name in sorted(names)))
 
 
 def load_matching_weights(model: Model, weights: dict[str, Tensor]) -> LoadReport:
-    """Set the weights of the same name and shape; a discriminator's count as its encoder's own."""
-    found = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
-    loaded = []
+    """Load weights with the same name and shape; a discriminator's weights fit an encoder."""
+    available = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
+    own = checkpoint.named_weights(model)
+    loaded = [name for name, weight in own.items() if name in available and available[name].shape == weight.shape]
     with torch.no_grad():
-        for name, weight in checkpoint.named_weights(model).items():
-            if name in found and found[name].shape == weight.shape:
-                weight.copy_(found[name])
-                loaded.append(name)
-    wanted = checkpoint.named_weights(model)
+        for name in loaded:
+            own[name].copy_(available[name])
     used = {*loaded, *(f"discriminator.{name}" for name in loaded)}
-    return LoadReport(loaded, [n for n in weights if n not in used], [n for n in wanted if n not in loaded])
-
-
-def with_label_outputs(spec: ModelSpec, labels: int) -> ModelSpec:
-    """The same encoder with an output layer of its own for so many labels."""
-    encoder = spec.discriminator if isinstance(spec, ReplacedTokens) else spec
-    if not isinstance(encoder, EncoderOnly):
-        raise UserError(f"words are tagged by an encoder alone, but the system is of kind {type(spec).__name__}")
-    return replace(encoder, num_labels=labels, tied_embeddings=False, transform=None, pooled_labels=0)
+    return LoadReport(loaded, [n for n in weights if n not in used], [n for n in own if n not in loaded])
 
 
 def write_initial_weights(
-    folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], say: Say
+    folder: Path, spec: ModelSpec, config: Config, tokenizers: tuple[Tokenizer, Tokenizer], log: Log
 ) -> None:
-    """Write the weights to start from, where another run or files of word vectors give some."""
+    """Write initial weights from the parent run and from word vectors, if any are configured."""
     text, start_from = config.text, config.training.start_from
     if not (start_from or text.source_word_vectors or text.target_word_vectors):
         return
@@ -117,41 +95,32 @@ def write_initial_weights(
     model = spec.build()
     values: dict[str, Any] = {}
     if start_from:
-        origin = ParentRun.open(start_from)
-        values["same_task"] = origin.usage == objective_class(config.objective.name or "translation").usage and (
-            origin.config.objective.name in (None, config.objective.name)
-        )
-        taken = load_matching_weights(model, origin.weights())
-        if not taken.loaded:
-            raise UserError(f"nothing of {start_from} fits this system: no weight has the same name and shape")
-        say(f"starting from {start_from}")
-        for line in taken.lines():
-            say(line)
-    for path, tokenizer, table in zip((text.source_word_vectors, text.target_word_vectors), tokenizers, _tables(model)):
+        parent = ParentRun.open(start_from)
+        usage = objective_class(config.objective.name or "translation").usage
+        values["same_task"] = parent.usage == usage and parent.config.objective.name in (None, config.objective.name)
+        report = load_matching_weights(model, parent.weights())
+        if not report.loaded:
+            raise UserError(f"no weight of {start_from} has the same name and shape as one of this system")
+        log(f"starting from {start_from}")
+        for line in report.lines():
+            log(line)
+    paths = (text.source_word_vectors, text.target_word_vectors)
+    for path, tokenizer, table in zip(paths, tokenizers, model.embedding_tables):
         if path is None:
             continue
         if table is None:
-            raise UserError("word vectors were given for a side that this system does not have")
-        found = match_word_vectors(tokenizer, Path(path), table.width)
+            raise UserError(f"{path} was given for a column without token embeddings in this system: leave it out")
+        vectors = match_word_vectors(tokenizer, Path(path), table.width)
         with torch.no_grad():
-            table.weight[torch.from_numpy(found.rows)] = torch.from_numpy(found.matrix) / table.scale
-        share = 100 * found.found / max(1, found.candidates)
-        say(f"{path}: vectors for {found.found:,} of {found.candidates:,} words of the vocabulary ({share:.0f} %)")
+            table.weight[torch.from_numpy(vectors.rows)] = torch.from_numpy(vectors.matrix) / table.scale
+        share = 100 * vectors.found / max(1, vectors.candidates)
+        log(f"{path}: vectors for {vectors.found:,} of {vectors.candidates:,} words of the vocabulary ({share:.0f} %)")
     checkpoint.save(folder / INITIAL_CHECKPOINT, {"model": checkpoint.named_weights(model)}, values)
 
 
 def same_task(folder: Path) -> bool:
-    """Whether a run starts from one that was trained for the same task, so that the start may be its best checkpoint.
+    """Whether a run starts from a run of the same task, whose weights may be the best checkpoint of the new run.
 
-    After pretraining the start is not a solution of the task: it is validated, but never the best.
+    After pretraining, the initial model does not solve the task: it is validated, but never the best.
     """
     return bool(checkpoint.read_values(folder / INITIAL_CHECKPOINT).get("same_task", False))
-
-
-def _tables(model: Model) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
-    """The source's and the target's table of embeddings, where there are any."""
-    if isinstance(model, DecoderOnlyModel):
-        return model.target_embedding, model.target_embedding
-    read = getattr(model, "source_embedding", None)
-    source = read if isinstance(read, TokenEmbedding) else None  # and no reader of patches or frames
-    return source, model.target_embedding if isinstance(model, EncoderDecoderModel) else None
