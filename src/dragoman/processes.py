@@ -15,8 +15,8 @@ from typing import Any, TypeVar
 
 from dragoman.errors import UserError
 
-T = TypeVar("T")
-R = TypeVar("R")
+Item = TypeVar("Item")
+Result = TypeVar("Result")
 
 MAX_PENDING_PER_WORKER = 2  # tasks, so that no worker waits for the slowest one
 
@@ -30,7 +30,7 @@ def available_cpus() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def parallel_map(work: Callable[[T], R], items: Iterable[T], workers: int) -> Iterator[R]:
+def parallel_map(work: Callable[[Item], Result], items: Iterable[Item], workers: int) -> Iterator[Result]:
     """Return `map(work, items)`, computed by spawned processes if there is more than one worker.
 
     Only a few items per worker are pending at a time, so that memory does not grow with their number. `work` is pickled
@@ -41,7 +41,7 @@ def parallel_map(work: Callable[[T], R], items: Iterable[T], workers: int) -> It
         return
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _start_spawned, (work,))
     try:
-        pending: deque[Future[R]] = deque()
+        pending: deque[Future[Result]] = deque()
         for item in items:
             pending.append(pool.submit(_run, item))
             if len(pending) > MAX_PENDING_PER_WORKER * workers:
@@ -58,8 +58,8 @@ def parallel_map(work: Callable[[T], R], items: Iterable[T], workers: int) -> It
 
 
 def fork_map(
-    work: Callable[[T], R], items: Sequence[T], workers: int, initialize: Callable[[int], None]
-) -> Iterator[R]:
+    work: Callable[[Item], Result], items: Sequence[Item], workers: int, initialize: Callable[[int], None]
+) -> Iterator[Result]:
     """Return `map(work, items)`, computed by forks of this process if there is more than one worker.
 
     Forks share the memory of this process, such as the weights of a model; only results are pickled. They end with this

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pair_encoding import encode_pairs, inspect_encoded, inspect_pairs
 
 from dragoman.data import MemoryEstimate, SentencePair
-from dragoman.data.preflight import LengthStats, Overlap
+from dragoman.data.preflight import CorpusOverlap, LengthStats
 from dragoman.errors import UserError
 
 
@@ -83,8 +83,8 @@ def test_overlap_with_other_corpora(tokenizer) -> None:
     valid = corpus(("a", "b"), ("c", "other"), ("new", "x"), ("b", "a"))
     report = inspect_pairs(train, tokenizer, references={"valid": valid, "test": corpus(("new", "y"), ("c", "z"))})
     assert report.overlaps == [
-        Overlap("valid", 4, pairs_in_train=1, sources_in_train=2, train_pairs=2, train_sources=3),
-        Overlap("test", 2, pairs_in_train=0, sources_in_train=1, train_pairs=0, train_sources=1),
+        CorpusOverlap("valid", 4, pairs_in_train=1, sources_in_train=2, train_pairs=2, train_sources=3),
+        CorpusOverlap("test", 2, pairs_in_train=0, sources_in_train=1, train_pairs=0, train_sources=1),
     ]
     assert "25 % of the pairs of valid are also in train: scores will be too optimistic" in report.warnings
     assert "50 % of the sources of test are also in train: scores will be too optimistic" in report.warnings

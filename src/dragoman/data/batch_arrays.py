@@ -155,24 +155,22 @@ class BatchArrays:
     def to_padded_batch(self, indices: Indices, pad: int, multiples: tuple[int, int] = (1, 1)) -> Batch:
         """Pad rows; rows that only fill up a multiple have one token and no labels."""
         source, target = self.source.padded(pad, multiples), self.target.padded(pad, multiples)
-        labels, label_positions = self.labels.padded(IGNORE_INDEX, multiples), None
-        if self.labels_source:
-            label_positions = np.flatnonzero(labels != IGNORE_INDEX)
-            labels = labels.reshape(-1)[label_positions]
         filling = np.ones(len(source) - len(indices), np.int64)
-        source_lengths, target_lengths = (
-            np.concatenate((column.lengths, filling * min(1, ids.shape[1])))
-            for column, ids in ((self.source, source), (self.target, target))
-        )
-        return self._to_batch(
-            indices,
-            arrays=(source, source_lengths, target, target_lengths, labels),
-            label_positions=label_positions,
-            token_type_ids=None if self.token_type_ids is None else self.token_type_ids.padded(0, multiples),
-            sentence_labels=(
-                None if self.sentence_labels is None else np.concatenate((self.sentence_labels, filling * IGNORE_INDEX))
-            ),
-        )
+        arrays = {
+            "source": source,
+            "source_lengths": np.concatenate((self.source.lengths, filling * min(1, source.shape[1]))),
+            "target": target,
+            "target_lengths": np.concatenate((self.target.lengths, filling * min(1, target.shape[1]))),
+            "labels": self.labels.padded(IGNORE_INDEX, multiples),
+        }
+        if self.labels_source:
+            arrays["label_positions"] = np.flatnonzero(arrays["labels"] != IGNORE_INDEX)
+            arrays["labels"] = arrays["labels"].reshape(-1)[arrays["label_positions"]]
+        if self.token_type_ids is not None:
+            arrays["token_type_ids"] = self.token_type_ids.padded(0, multiples)
+        if self.sentence_labels is not None:
+            arrays["sentence_labels"] = np.concatenate((self.sentence_labels, filling * IGNORE_INDEX))
+        return self._to_batch(indices, arrays)
 
     def to_packed_batch(self, indices: Indices, pad: int, shape: PackedShape) -> Batch:
         """Pack all rows into one; its length is increased if they do not fit."""
@@ -183,58 +181,37 @@ class BatchArrays:
         max_source, max_target = (
             _grow_to_fit(length, int(column.lengths.max()) - 1) for length, column in zip(shape.max_lengths, columns)
         )
-        labels, label_positions = (
-            self.labels.packed(IGNORE_INDEX, source_row if self.labels_source else target_row),
-            None,
-        )
+        source_lengths = self.source.packed_lengths(source_row, shape.max_sequences, max_source)
+        target_lengths = self.target.packed_lengths(target_row, shape.max_sequences, max_target)
+        sequences = max(len(source_lengths), len(target_lengths))
+        arrays = {
+            "source": self.source.packed(pad, source_row),
+            "source_lengths": np.pad(source_lengths, (0, sequences - len(source_lengths))),
+            "target": self.target.packed(pad, target_row),
+            "target_lengths": np.pad(target_lengths, (0, sequences - len(target_lengths))),
+            "labels": self.labels.packed(IGNORE_INDEX, source_row if self.labels_source else target_row),
+        }
         if self.labels_source:  # pad the label positions, too, so that few shapes occur
-            labeled = np.flatnonzero(labels[0] != IGNORE_INDEX)
-            label_positions = np.zeros(_grow_to_fit(max(64, source_row // 16), len(labeled), step=1.0), np.int64)
-            label_positions[: len(labeled)] = labeled
-            is_label = np.arange(len(label_positions)) < len(labeled)
-            labels = np.where(is_label, labels[0, label_positions], IGNORE_INDEX)
-        lengths = [
-            self.source.packed_lengths(source_row, shape.max_sequences, max_source),
-            self.target.packed_lengths(target_row, shape.max_sequences, max_target),
-        ]
-        sequences = max(map(len, lengths))
-        source_lengths, target_lengths = (np.pad(column, (0, sequences - len(column))) for column in lengths)
-        source, target = self.source.packed(pad, source_row), self.target.packed(pad, target_row)
-        return self._to_batch(
-            indices,
-            arrays=(source, source_lengths, target, target_lengths, labels),
-            label_positions=label_positions,
-            token_type_ids=None if self.token_type_ids is None else self.token_type_ids.packed(0, source_row),
-            max_lengths=(max_source, max_target),
-        )
+            labeled = np.flatnonzero(arrays["labels"][0] != IGNORE_INDEX)
+            positions = np.zeros(_grow_to_fit(max(64, source_row // 16), len(labeled), step=1.0), np.int64)
+            positions[: len(labeled)] = labeled
+            is_label = np.arange(len(positions)) < len(labeled)
+            arrays["labels"] = np.where(is_label, arrays["labels"][0, positions], IGNORE_INDEX)
+            arrays["label_positions"] = positions
+        if self.token_type_ids is not None:
+            arrays["token_type_ids"] = self.token_type_ids.packed(0, source_row)
+        return self._to_batch(indices, arrays, (max_source, max_target))
 
-    def _to_batch(
-        self,
-        indices: Indices,
-        arrays: tuple[Ids, Ids, Ids, Ids, Ids],
-        label_positions: Ids | None,
-        token_type_ids: Ids | None,
-        sentence_labels: Ids | None = None,
-        max_lengths: tuple[int, int] | None = None,
-    ) -> Batch:
+    def _to_batch(self, indices: Indices, arrays: dict[str, Ids], max_lengths: tuple[int, int] | None = None) -> Batch:
         from torch import from_numpy
 
-        def to_tensor(array: Ids | None) -> Tensor | None:
-            return None if array is None else from_numpy(array)
-
-        source, source_lengths, target, target_lengths, labels = map(from_numpy, arrays)
+        tensors: dict[str, Any] = {name: from_numpy(array) for name, array in arrays.items()}
+        target_tokens = int((self.labels.values != IGNORE_INDEX).sum())
         return Batch(
-            source,
-            source_lengths,
-            target,
-            target_lengths,
-            labels,
-            indices,
+            **tensors,
+            indices=indices,
             source_tokens=len(self.source.values),
-            target_tokens=int((self.labels.values != IGNORE_INDEX).sum()),
-            label_positions=to_tensor(label_positions),
-            token_type_ids=to_tensor(token_type_ids),
-            sentence_labels=to_tensor(sentence_labels),
+            target_tokens=target_tokens,
             max_lengths=max_lengths,
         )
 

@@ -18,7 +18,7 @@ from dragoman.data.shard_writer import EncodedColumns, encode_columns
 from dragoman.processes import available_cpus, parallel_map
 from dragoman.text.untranslatable import CopyEvidence
 
-LOG_INTERVAL_SECONDS = 10.0
+SECONDS_BETWEEN_LOGS = 10.0
 COPY_SAMPLE_PAIRS = 200  # per chunk: their numbers and punctuation marks are compared between source and target
 MIN_PARALLEL_BYTES = 2**25  # of text: starting worker processes takes a second or two
 
@@ -150,7 +150,7 @@ class ProgressLogger:
         self.start = self.last = time.monotonic()
 
     def __call__(self, count: int) -> None:
-        if (now := time.monotonic()) - self.last >= LOG_INTERVAL_SECONDS:
+        if (now := time.monotonic()) - self.last >= SECONDS_BETWEEN_LOGS:
             self.last, speed = now, count / (now - self.start)
             remaining = f", {max(0, self.total - count) / speed:,.0f} s left" if self.total else ""
             self.log(f"  {count:,} pairs {self.done}, {speed:,.0f} per second{remaining}")

@@ -11,9 +11,9 @@ from dragoman.errors import UserError
 from dragoman.text.splitmix import GOLDEN_GAMMA, UInt64Array, splitmix64
 
 Indices = NDArray[np.int64]
-Keys = NDArray[np.uint64]  # N × ROUNDS
+Keys = NDArray[np.uint64]  # N × FEISTEL_ROUNDS
 
-ROUNDS = 8  # of the Feistel network
+FEISTEL_ROUNDS = 8  # of the Feistel network
 MAX_BLOCK_PAIRS = 64  # about 30 tokens each: one disk page, which is read as a whole
 MIN_BLOCKS = 2**16  # in smaller corpora single pairs are permuted
 SCATTER_SPAN = 2**16  # positions of an epoch over which a block is scattered
@@ -101,9 +101,9 @@ def random_keys(seed: int, purpose: int, numbers: ArrayLike) -> UInt64Array:
 
 
 def _round_keys(seed: int, purpose: int, numbers: ArrayLike) -> Keys:
-    """Derive the keys of the Feistel rounds, N × ROUNDS."""
+    """Derive the keys of the Feistel rounds, N × FEISTEL_ROUNDS."""
     keys = random_keys(seed, purpose, numbers)
-    return splitmix64(keys[:, None] + GOLDEN_GAMMA * np.arange(1, ROUNDS + 1, dtype=np.uint64))
+    return splitmix64(keys[:, None] + GOLDEN_GAMMA * np.arange(1, FEISTEL_ROUNDS + 1, dtype=np.uint64))
 
 
 def _scatter(positions: Indices, size: int, keys: Keys) -> Indices:
@@ -152,6 +152,6 @@ def _feistel(numbers: UInt64Array, size: int, keys: Keys) -> UInt64Array:
     half = max(1, (max(0, size - 1).bit_length() + 1) // 2)
     bits = np.uint64(half)
     left, right = numbers >> bits, numbers & np.uint64(2**half - 1)
-    for index in range(ROUNDS):
+    for index in range(FEISTEL_ROUNDS):
         left, right = right, left ^ (splitmix64(right + keys[:, index]) >> np.uint64(64 - half))
     return left << bits | right

@@ -18,10 +18,10 @@ from dragoman.data.duplicates import DuplicateCounter
 from dragoman.data.preflight import (
     MAX_SHOWN,
     ColumnReport,
+    CorpusOverlap,
     LengthStats,
     MemoryEstimate,
     Occurrences,
-    Overlap,
     Preflight,
     SampleSegmentation,
 )
@@ -197,9 +197,9 @@ class _ReferenceCorpus:
             self.found[column][matches] = True
             self.training_matches[column] += len(matches)
 
-    def overlap(self, name: str) -> Overlap:
+    def overlap(self, name: str) -> CorpusOverlap:
         sources, pairs = (int(counts[found].sum()) for (_, counts), found in zip(self.hashes, self.found))
-        return Overlap(name, self.pairs, pairs, sources, self.training_matches[1], self.training_matches[0])
+        return CorpusOverlap(name, self.pairs, pairs, sources, self.training_matches[1], self.training_matches[0])
 
 
 def _drop_reason(encoded: EncodedPair, max_length: int) -> str:

@@ -1,4 +1,4 @@
-"""Work ahead: the next items are made in a thread while the present one is used."""
+"""Prefetching: a background thread computes the next items while the current one is used."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import TypeVar
 
-T = TypeVar("T")
+Item = TypeVar("Item")
 
 
-def prefetch(items: Iterator[T], depth: int = 2) -> Generator[T, None, None]:
-    """The same items in the same order, at most `depth` of them made ahead in a background thread.
+def prefetch(items: Iterator[Item], depth: int = 2) -> Generator[Item, None, None]:
+    """Yield the same items in the same order; a background thread computes up to `depth` of them ahead.
 
-    An exception of `items` is raised here, after the items before it. Closing this generator ends the thread.
+    An exception of `items` is raised after the items before it. Closing this generator ends the thread.
     """
-    ready: SimpleQueue[tuple[T] | BaseException] = SimpleQueue()
-    room = Semaphore(depth)
+    ready: SimpleQueue[tuple[Item] | BaseException] = SimpleQueue()
+    free_slots = Semaphore(depth)
     closed = False
 
     def work() -> None:
         try:
-            while room.acquire() and not closed:
+            while free_slots.acquire() and not closed:
                 ready.put((next(items),))
         except BaseException as error:
             ready.put(error)
@@ -30,11 +30,11 @@ def prefetch(items: Iterator[T], depth: int = 2) -> Generator[T, None, None]:
     thread.start()
     try:
         while isinstance(item := ready.get(), tuple):
-            room.release()
+            free_slots.release()
             yield item[0]
         if not isinstance(item, StopIteration):
             raise item
     finally:
         closed = True
-        room.release()
+        free_slots.release()
         thread.join()

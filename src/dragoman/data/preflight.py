@@ -79,7 +79,7 @@ class Occurrences:
 
 
 @dataclass(frozen=True)
-class Overlap:
+class CorpusOverlap:
     """The overlap between the training data and another corpus: equal pairs, and equal sources."""
 
     name: str
@@ -129,7 +129,7 @@ class Preflight:
     identical: Occurrences  # equal source and target
     lopsided: Occurrences  # very different lengths
     dropped: dict[str, Occurrences]  # by reason
-    overlaps: list[Overlap]
+    overlaps: list[CorpusOverlap]
     samples: list[SampleSegmentation]
     memory: MemoryEstimate | None
     #: tokens per character of the text that the source and target tokenizers were learned from, if known

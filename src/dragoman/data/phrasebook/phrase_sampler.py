@@ -19,7 +19,7 @@ from dragoman.data.phrasebook.phrases import (
     proper_name,
 )
 
-T = TypeVar("T")
+Option = TypeVar("Option")
 
 # Samples are uniform: repeated options are more likely.
 _POSSESSIVES, _NUMBERS = tuple(lexicon.POSSESSIVES), tuple(lexicon.NUMBERS)
@@ -53,13 +53,13 @@ class PhraseSampler:
         self.random = Random(seed).random
         self.used: set[object] = set()  # nouns, names, pronouns and verbs of this sentence, to avoid repetition
 
-    def pick(self, options: Sequence[T]) -> T:
+    def pick(self, options: Sequence[Option]) -> Option:
         return options[int(self.random() * len(options))]
 
     def chance(self, probability: float) -> bool:
         return self.random() < probability
 
-    def pick_unused(self, options: Sequence[T]) -> T:
+    def pick_unused(self, options: Sequence[Option]) -> Option:
         """Pick an option that is not yet used in the sentence; give up after 8 tries."""
         for _ in range(8):
             option = self.pick(options)
@@ -194,7 +194,7 @@ class PhraseSampler:
         return tuple(phrases)
 
     def here_or_there(self) -> Adverbial:
-        return Adverbial(lexicon.PLACES[self.pick(("here", "there"))])
+        return Adverbial(lexicon.PLACE_ADVERBS[self.pick(("here", "there"))])
 
     def other_person(self, subject: Nominal) -> Nominal:
         return self.nominal(("person",), known=True, subject=subject)
