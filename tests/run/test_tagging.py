@@ -1,4 +1,4 @@
-"""Tags are labels of the training data, never special symbols."""
+"""Tags are labels of the training data, never special tokens."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def tagger(tmp_path_factory: pytest.TempPathFactory) -> Run:
 
 
 @torch.no_grad()
-def test_special_symbols_are_never_tags(tagger: Run) -> None:
+def test_special_tokens_are_never_tags(tagger: Run) -> None:
     labels = {"NOUN", "NUMBER", "VERB"}
     numbers = {tagger.target_tokenizer.encode(label)[0] for label in labels}
     bias = next(

@@ -1,4 +1,4 @@
-"""Runs that nobody has trained."""
+"""Untrained runs for tests."""
 
 from __future__ import annotations
 

@@ -175,7 +175,7 @@ def byte_level() -> ImportedTokenizer:
     library.train_from_iterator(texts, trainer)
     names = {number: name for name, number in library.get_vocab().items()}
     symbols = [SpecialToken("</s>", library.token_to_id("</s>"))]
-    return ImportedTokenizer(TokenizerComponents(library, names, symbols, {"eos": symbols[0].number}))
+    return ImportedTokenizer(TokenizerComponents(library, names, symbols, {"eos": symbols[0].id}))
 
 
 def test_pieces_that_begin_and_end_within_characters() -> None:

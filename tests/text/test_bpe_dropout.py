@@ -51,7 +51,7 @@ def test_without_drops_the_segmentation_is_that_of_the_tokenizer(tokenizer: Toke
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=repr)
-def test_with_all_merges_dropped_characters_remain(tokenizer: Tokenizer) -> None:
+def test_dropping_all_merges_gives_characters(tokenizer: Tokenizer) -> None:
     pieces = tokenizer.tokens(
         BPEDropout(tokenizer, 1.0).resegment_row(tokenizer.encode("the smaller mills"), rng()).tolist()
     )
@@ -94,7 +94,7 @@ def test_the_same_generator_gives_the_same_segmentations() -> None:
     assert len({tuple(first.resegment_row(ids, generator)) for _ in range(50)}) > 1
 
 
-def test_mistakes_are_answered_plainly() -> None:
+def test_invalid_arguments_are_refused() -> None:
     with pytest.raises(UserError, match="type 'unigram'"):
         BPEDropout(learn_tokenizer(TEXTS, "unigram", size=400, coverage=0.9), 0.1)
     with pytest.raises(UserError, match="from 0 to 1"):

@@ -1,4 +1,4 @@
-"""A checkpoint's tokenizer gives the same numbers here as in transformers, from the same folder."""
+"""The tokenizer of a checkpoint gives the ids and texts of transformers, from the same folder."""
 
 from __future__ import annotations
 
@@ -195,14 +195,14 @@ def pair(
 Pair = tuple[ImportedTokenizer, Any]
 
 
-def test_numbers_are_theirs(pair: Pair) -> None:
+def test_ids_equal_those_of_transformers(pair: Pair) -> None:
     ours, other = pair
     for text in TEXTS:
         assert ours.encode(text) == other(text, add_special_tokens=False)["input_ids"], text
     assert ours.encode_batch(TEXTS) == [ours.encode(text) for text in TEXTS]
 
 
-def test_texts_are_theirs(pair: Pair) -> None:
+def test_decoded_texts_equal_those_of_transformers(pair: Pair) -> None:
     ours, other = pair
     rng = random.Random(5)
     rows = [ours.encode(text) for text in TEXTS] + [
@@ -213,7 +213,7 @@ def test_texts_are_theirs(pair: Pair) -> None:
         assert ours.decode(ids) == text, ours.tokens(ids)
 
 
-def test_symbols_are_theirs(pair: Pair) -> None:
+def test_special_tokens_equal_those_of_transformers(pair: Pair) -> None:
     ours, other = pair
     found = {role: getattr(other, f"{role}_token_id") for role in ("pad", "unk", "bos", "eos", "cls", "sep", "mask")}
     assert {role: ours.role_ids[role] for role, number in found.items() if number is not None} == {
@@ -224,13 +224,13 @@ def test_symbols_are_theirs(pair: Pair) -> None:
     assert ours.vocab_size == len(other)
 
 
-def test_symbols_are_never_found_in_plain_text(pair: Pair) -> None:
+def test_special_tokens_are_never_found_in_plain_text(pair: Pair) -> None:
     ours, _ = pair
     for text in (*ours.special_token_ids, " ".join(ours.special_token_ids), "".join(ours.special_token_ids)):
         assert {*ours.encode(text)} & ours.all_special_ids <= {ours.unk}, text
 
 
-def test_symbols_are_found_when_that_is_asked_for(pair: Pair) -> None:
+def test_special_tokens_are_found_with_parse_special(pair: Pair) -> None:
     ours, other = pair
     for name, number in ours.special_token_ids.items():
         assert ours.encode(name, parse_special=True) == [number]
@@ -243,7 +243,7 @@ def test_symbols_are_found_when_that_is_asked_for(pair: Pair) -> None:
         assert ids == ours.encode_masked("The old \x01 counts \x01.", "\x01")
 
 
-def test_a_run_keeps_it_in_one_file(pair: Pair, tmp_path: Path) -> None:
+def test_saved_and_loaded_tokenizers_are_equal(pair: Pair, tmp_path: Path) -> None:
     ours, _ = pair
     ours.save(tmp_path / "tokenizer.json")
     again = Tokenizer.load(tmp_path / "tokenizer.json")
@@ -272,7 +272,7 @@ def test_a_run_keeps_it_in_one_file(pair: Pair, tmp_path: Path) -> None:
         assert again.encode(f"{text}</s>", parse_special=True) == ours.encode(f"{text}</s>", parse_special=True)
 
 
-def test_each_piece_has_a_word(pair: Pair) -> None:
+def test_each_token_has_a_word(pair: Pair) -> None:
     ours, _ = pair
     for text in (*CORPUS[:6], " ".join(CORPUS)):
         ids = ours.encode(text)
@@ -285,12 +285,12 @@ def test_each_piece_has_a_word(pair: Pair) -> None:
     assert ours.word_ids([]) == []
 
 
-def test_what_cannot_be_written_is_replaced(pair: Pair) -> None:
+def test_unencodable_characters_are_replaced(pair: Pair) -> None:
     ours, _ = pair
     assert ours.encode("a\ud800b\uffff") == ours.encode("a\ufffdb\ufffd")
 
 
-def test_numbers_without_a_piece_are_no_text(pair: Pair) -> None:
+def test_ids_outside_the_vocabulary_give_no_text(pair: Pair) -> None:
     ours, _ = pair
     ids = ours.encode("blue ink")
     assert ours.decode([*ids, ours.vocab_size + 5]) == ours.decode(ids)
@@ -301,7 +301,7 @@ def test_numbers_without_a_piece_are_no_text(pair: Pair) -> None:
 # ---- what is special in a family
 
 
-def test_pieces_are_shown_with_their_spaces(made: Callable[..., tuple[Path, Config]]) -> None:
+def test_readable_tokens_show_spaces(made: Callable[..., tuple[Path, Config]]) -> None:
     for family in ("gpt2", "llama"):
         ours, _ = tokenizers_from_folder(*made(family))
         assert ours.tokens(ours.encode("the lighthouse"))[-1] == "▁lighthouse"
@@ -310,7 +310,7 @@ def test_pieces_are_shown_with_their_spaces(made: Callable[..., tuple[Path, Conf
     assert tokenizers_from_folder(folder, config)[0].tokens(ids) == theirs(folder).convert_ids_to_tokens(ids)
 
 
-def test_pieces_know_their_words(made: Callable[..., tuple[Path, Config]]) -> None:
+def test_tokens_have_the_indices_of_their_words(made: Callable[..., tuple[Path, Config]]) -> None:
     expected = {"▁": -1, "old": 0, "▁old": 0, "▁lighthouse": 1, "lighthouse": 1, ",": 1, "守": 2, "!": 2}
     expected |= {"o": 0, "ld": 0, "<0xE5>": 2, "<0xAE>": 2, "<0x88>": 2}
     for family in ("t5", "llama", "bert", "gpt2", "xlm-r", "roberta"):
@@ -319,7 +319,7 @@ def test_pieces_know_their_words(made: Callable[..., tuple[Path, Config]]) -> No
         assert ours.word_ids(ids) == [expected[piece] for piece in ours.tokens(ids)]
 
 
-def test_t5_numbers_its_sentinels_from_the_end(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
+def test_t5_sentinels_have_the_last_ids_in_reverse_order(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
     ours, target = tokenizers_from_folder(*made("t5"))
     assert ours is target
     assert [ours.special_token_ids[f"<extra_id_{n}>"] for n in (0, 1, 99)] == [
@@ -336,7 +336,7 @@ def test_t5_numbers_its_sentinels_from_the_end(made: Callable[..., tuple[Path, C
 
 @pytest.mark.parametrize("form", ["files", "document"])
 @pytest.mark.parametrize("family", ["mbart", "mbart50"])
-def test_languages_are_numbered_as_theirs(made: Callable[..., tuple[Path, Config]], family: str, form: str) -> None:
+def test_language_ids_equal_those_of_transformers(made: Callable[..., tuple[Path, Config]], family: str, form: str) -> None:
     folder, config = made(family, form)
     ours, other = tokenizers_from_folder(folder, config)[0], theirs(folder)
     for code, number in other.lang_code_to_id.items():
@@ -345,7 +345,7 @@ def test_languages_are_numbered_as_theirs(made: Callable[..., tuple[Path, Config
 
 
 @pytest.mark.parametrize("family", ["t5", "llama", "mbart", "mbart50", "xlm-r"])
-def test_a_model_is_read_as_it_was_meant(made: Callable[..., tuple[Path, Config]], family: str) -> None:
+def test_segmentation_equals_that_of_sentencepiece(made: Callable[..., tuple[Path, Config]], family: str) -> None:
     """Where transformers' own reading of the file leaves the normaliser or a space out, SentencePiece decides."""
     folder, config = made(family)
     ours = tokenizers_from_folder(folder, config)[0]
@@ -378,7 +378,7 @@ def test_marian_has_a_tokenizer_for_each_language(tmp_path: Path, separate: bool
     assert source.bos == config["decoder_start_token_id"]
 
 
-def test_marian_is_told_the_language_at_the_beginning(made: Callable[..., tuple[Path, Config]]) -> None:
+def test_marian_recognizes_a_language_code_at_the_beginning(made: Callable[..., tuple[Path, Config]]) -> None:
     folder, config = made("marian")
     source, other = tokenizers_from_folder(folder, config)[0], theirs(folder)
     text = ">>deu<< Nobody counts"
@@ -391,7 +391,7 @@ def test_marian_is_told_the_language_at_the_beginning(made: Callable[..., tuple[
     assert len(unknown) > 5
 
 
-def test_tokens_that_were_added_keep_their_numbers(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
+def test_added_tokens_keep_their_ids(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
     for family in ("bert", "gpt2", "llama"):
         folder, config = made(family)
         size = tokenizers_from_folder(folder, config)[0].vocab_size
@@ -416,7 +416,7 @@ def test_tokens_that_were_added_keep_their_numbers(made: Callable[..., tuple[Pat
         assert ours.encode(text)[-1] == size + 1
 
 
-def test_a_document_may_frame_cut_and_fill_up_but_not_here(
+def test_framing_truncation_and_padding_of_a_document_are_ignored(
     made: Callable[..., tuple[Path, Config]], tmp_path: Path
 ) -> None:
     folder, config = made("bert", "document")
@@ -430,7 +430,7 @@ def test_a_document_may_frame_cut_and_fill_up_but_not_here(
     assert (ours.cls, ours.sep, ours.mask, ours.pad) == (2, 3, 4, 0)  # as the family names them
 
 
-def test_mask_takes_its_space_with_it_where_the_files_say_so(
+def test_the_mask_includes_its_space_if_the_files_say_so(
     made: Callable[..., tuple[Path, Config]], tmp_path: Path
 ) -> None:
     folder, config = made("roberta")
@@ -463,7 +463,7 @@ def test_missing_files_are_listed(tmp_path: Path) -> None:
     ("file", "kind"),
     [("spiece.model", "albert"), ("sentencepiece.bpe.model", "camembert"), ("vocab.txt", "roformer")],
 )
-def test_a_family_that_means_something_else_by_a_file_is_refused(tmp_path: Path, file: str, kind: str) -> None:
+def test_families_that_use_a_file_differently_are_refused(tmp_path: Path, file: str, kind: str) -> None:
     (tmp_path / file).write_bytes(b"")
     with pytest.raises(UserError, match=r"tokenizer\.json"):
         tokenizers_from_folder(tmp_path, {"model_type": kind})
@@ -499,7 +499,7 @@ DAMAGED: list[tuple[dict[str, object], str]] = [
 
 
 @pytest.mark.parametrize(("files", "says"), DAMAGED)
-def test_damage_is_said_in_a_sentence(tmp_path: Path, files: dict[str, object], says: str) -> None:
+def test_damaged_files_are_answered_in_a_sentence(tmp_path: Path, files: dict[str, object], says: str) -> None:
     for name, content in files.items():
         if isinstance(content, str):
             (tmp_path / name).write_text(content, encoding="utf-8")
@@ -510,14 +510,14 @@ def test_damage_is_said_in_a_sentence(tmp_path: Path, files: dict[str, object], 
     assert "\n" not in str(caught.value)
 
 
-def test_a_file_that_is_too_large_is_not_read(tmp_path: Path) -> None:
+def test_a_too_large_file_is_refused(tmp_path: Path) -> None:
     with (tmp_path / "tokenizer.json").open("wb") as file:
         file.truncate(1 << 40)
     with pytest.raises(UserError, match="too large"):
         tokenizers_from_folder(tmp_path, {})
 
 
-def test_a_damaged_run_is_said_in_a_sentence(made: Callable[..., tuple[Path, Config]]) -> None:
+def test_a_damaged_saved_tokenizer_is_answered_in_a_sentence(made: Callable[..., tuple[Path, Config]]) -> None:
     ours = tokenizers_from_folder(*made("t5"))[0]
     for name, value in [
         *(("names", []), ("special_tokens", [{}]), ("role_ids", None), ("language_codes", {"a": "b"})),

@@ -1,4 +1,4 @@
-"""Tokenizers from elsewhere are used for training with Dragoman's special symbols."""
+"""Imported tokenizers are used for training with Dragoman's special tokens."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def check(ours: Tokenizer, tmp_path: Path) -> None:
     assert Tokenizer.from_json(tagged.to_json()).tags == tagged.tags
 
 
-def test_a_hugging_face_document_is_adopted(tmp_path: Path) -> None:
+def test_a_hugging_face_document_can_be_used_for_training(tmp_path: Path) -> None:
     library = byte_level(tmp_path / "tokenizer.json")
     ours, target = open_tokenizers(tmp_path / "tokenizer.json")
     assert ours is target
@@ -59,7 +59,7 @@ def test_a_hugging_face_document_is_adopted(tmp_path: Path) -> None:
     check(ours, tmp_path)
 
 
-def test_a_sentencepiece_model_is_adopted(tmp_path: Path) -> None:
+def test_a_sentencepiece_model_can_be_used_for_training(tmp_path: Path) -> None:
     sentencepiece = pytest.importorskip("sentencepiece")
     content = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -72,13 +72,13 @@ def test_a_sentencepiece_model_is_adopted(tmp_path: Path) -> None:
     check(ours, tmp_path)
 
 
-def test_our_own_file_is_used_as_it_is(tmp_path: Path) -> None:
+def test_a_tokenizer_of_a_run_is_used_unchanged(tmp_path: Path) -> None:
     own = learn_tokenizer(TEXT, "bpe", 300)
     own.save(tmp_path / "tokenizer.json")
     assert open_tokenizers(tmp_path / "tokenizer.json")[0].to_json() == own.to_json()
 
 
-def test_what_is_no_tokenizer_is_refused(tmp_path: Path) -> None:
+def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("a\n")
     with pytest.raises(UserError, match="is not a tokenizer"):
         open_tokenizers(tmp_path / "text.txt")

@@ -37,7 +37,7 @@ def test_sentences_end_where_a_reader_would_end_them(text: str, sentences: list[
 
 
 @given(st.text(st.sampled_from("aB1. !?\n\t\r  。」,\x00é"), max_size=60), st.integers(1, 4))
-def test_sentences_joined_again_are_the_text(text: str, most: int) -> None:
+def test_joined_sentences_are_the_text(text: str, most: int) -> None:
     found = split_sentences(text, words, most)
     kept = found.join(found.sentences, "zh")
     assert kept.replace("\0", " ") == text.replace("\0", " ")
@@ -45,24 +45,24 @@ def test_sentences_joined_again_are_the_text(text: str, most: int) -> None:
     assert all(sentence.strip() == sentence and sentence for sentence in found.sentences)
 
 
-def test_paragraphs_and_white_space_stay() -> None:
+def test_paragraphs_and_white_space_are_kept() -> None:
     found = split_sentences("  First.  Second.\n\n\tThird.\n", words, 100)
     assert found.join(["1", "2", "3"], "de") == "  1  2\n\n\t3\n"
 
 
-def test_languages_without_spaces_get_one_where_the_target_has_them() -> None:
+def test_a_space_is_inserted_if_the_target_language_has_spaces() -> None:
     found = split_sentences("你好。再见。", words, 100)
     assert found.join(["Hallo.", "Tschüss."], "de") == "Hallo. Tschüss."
     assert found.join(["やあ。", "またね。"], "ja") == "やあ。またね。"
 
 
-def test_what_is_too_long_is_cut_near_the_middle() -> None:
+def test_a_long_sentence_is_split_near_its_middle() -> None:
     assert split_sentences("a b c, d e f", words, 4).sentences == ["a b c,", "d e f"]
     assert split_sentences("a b c d", words, 2).sentences == ["a b", "c d"]
     assert split_sentences("abcdefgh", len, 4).sentences == ["abcd", "efgh"]
 
 
-def test_a_text_can_stay_unsplit() -> None:
+def test_a_text_can_be_one_sentence() -> None:
     assert single_sentence(" One. Two. ").sentences == ["One. Two."]
     assert single_sentence(" One. Two. ").join(["x"], "de") == " x "
 

@@ -1,4 +1,4 @@
-"""What each piece adds to a text: joined, it is what ``decode`` gives."""
+"""Surface forms: the bytes of each token; joined, they are the decoded text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dragoman.text.imported_tokenizer import tokenizers_from_folder
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if not family.startswith("bert")])
-def test_pieces_from_elsewhere_spell_the_text_that_they_decode_to(family: str, tmp_path: Path) -> None:
+def test_surface_forms_of_imported_tokenizers_spell_the_decoded_text(family: str, tmp_path: Path) -> None:
     tokenizer = tokenizers_from_folder(tmp_path, FAMILIES[family](tmp_path))[1]
     spelled = tokenizer.surface_forms()
     assert len(spelled) == tokenizer.vocab_size
@@ -22,13 +22,13 @@ def test_pieces_from_elsewhere_spell_the_text_that_they_decode_to(family: str, t
         assert b"".join(spelled[n] for n in ids).decode().strip() == tokenizer.decode(ids).strip()
 
 
-def test_word_pieces_do_not_say_what_they_add(tmp_path: Path) -> None:
+def test_word_piece_tokens_have_no_surface_form(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="WordPiece"):
         tokenizers_from_folder(tmp_path, FAMILIES["bert"](tmp_path))[0].surface_forms()
 
 
 @pytest.mark.parametrize("kind", ["bpe", "word", "byte"])
-def test_pieces_learned_here_spell_the_text_that_they_decode_to(kind: str) -> None:
+def test_surface_forms_of_learned_tokenizers_spell_the_decoded_text(kind: str) -> None:
     tokenizer = learn_tokenizer(TEXTS, kind=kind, size=400)
     spelled = tokenizer.surface_forms()
     for text in TEXTS:

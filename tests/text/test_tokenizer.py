@@ -72,7 +72,7 @@ def test_decode_is_the_inverse_of_encode(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
-def test_the_library_reads_the_same_file_and_gives_the_same_numbers(tokenizer: Tokenizer) -> None:
+def test_the_tokenizers_library_reads_the_file_and_gives_the_same_ids(tokenizer: Tokenizer) -> None:
     library = tokenizers.Tokenizer.from_str(tokenizer.to_json())
     library.encode_special_tokens = True
 
@@ -87,20 +87,20 @@ def test_the_library_reads_the_same_file_and_gives_the_same_numbers(tokenizer: T
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
-def test_special_symbols_are_never_found_in_a_text(tokenizer: Tokenizer) -> None:
+def test_special_tokens_are_never_found_in_a_text(tokenizer: Tokenizer) -> None:
     for text in (*SPECIAL_TOKENS, "".join(SPECIAL_TOKENS), "a </s> b"):
         assert not ({*range(len(SPECIAL_TOKENS))} - {UNK}) & {*tokenizer.encode(text)}
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
-def test_special_symbols_are_left_out_of_the_text(tokenizer: Tokenizer) -> None:
+def test_decoding_leaves_special_tokens_out(tokenizer: Tokenizer) -> None:
     ids = [BOS, *tokenizer.encode("Nobody writes down"), EOS, PAD, PAD]
     assert tokenizer.decode(ids) == "Nobody writes down"
     assert (tokenizer.pad, tokenizer.unk, tokenizer.bos, tokenizer.eos) == (PAD, UNK, BOS, EOS)
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
-def test_nothing_is_nothing(tokenizer: Tokenizer) -> None:
+def test_an_empty_text_has_no_tokens(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("") == tokenizer.encode_batch([]) == tokenizer.tokens([]) == tokenizer.word_ids([]) == []
     assert tokenizer.decode([]) == ""
 
@@ -111,13 +111,13 @@ def test_a_lone_surrogate_becomes_the_replacement_character(tokenizer: Tokenizer
 
 
 @pytest.mark.parametrize("tokenizer", OPEN, ids=repr)
-def test_bytes_that_are_no_character_are_replaced(tokenizer: Tokenizer) -> None:
+def test_invalid_utf_8_is_replaced(tokenizer: Tokenizer) -> None:
     ids = [len(SPECIAL_TOKENS) + 0xE4, *tokenizer.encode("ship"), len(SPECIAL_TOKENS) + 0xFF]
     assert tokenizer.decode(ids).split() in (["\ufffdship\ufffd"], ["\ufffd", "ship\ufffd"], ["\ufffdship", "\ufffd"])
     assert len(tokenizer.word_ids(ids)) == len(ids)
 
 
-def test_byte_pairs_cut_a_new_word_as_in_the_textbook() -> None:
+def test_bpe_segments_a_new_word_as_in_the_textbook() -> None:
     text = " ".join(["low"] * 5 + ["lower"] * 2 + ["newest"] * 6 + ["widest"] * 3)
     letters, merges = len(set("low lower newest widest")), 5
     tokenizer = learn_tokenizer([text], size=FIXED + letters + merges, marker="final", coverage=1.0)
@@ -125,19 +125,19 @@ def test_byte_pairs_cut_a_new_word_as_in_the_textbook() -> None:
     assert tokenizer.tokens(tokenizer.encode("lowest")) == ["low", "est▁"]
 
 
-def test_bytes_are_numbered_after_the_symbols() -> None:
+def test_byte_tokens_follow_the_special_tokens() -> None:
     tokenizer = learn_tokenizer([], "byte")
     assert tokenizer.vocab_size == FIXED
     assert tokenizer.encode("é A") == [len(SPECIAL_TOKENS) + byte for byte in "é A".encode()]
 
 
-def test_characters_are_single() -> None:
+def test_character_tokens_are_single_characters() -> None:
     tokenizer = learn_tokenizer(["abc é"], "character", coverage=1.0)
     assert tokenizer.tokens(tokenizer.encode("é cab")) == ["é", "▁", "c", "a", "b"]
     assert tokenizer.vocab_size == FIXED + 5
 
 
-def test_rare_characters_are_written_in_bytes() -> None:
+def test_rare_characters_are_encoded_as_bytes() -> None:
     texts = ["a" * 9999 + "é"]
     in_bytes = [len(SPECIAL_TOKENS) + byte for byte in "é".encode()]
     assert learn_tokenizer(texts, "character", coverage=0.9995).encode("é") == in_bytes
@@ -156,7 +156,7 @@ def test_known_words_round_trip_and_others_are_unknown() -> None:
         assert tokenizer.decode(ids) == "the <unk> ship ."
 
 
-def test_words_seen_too_seldom_are_unknown() -> None:
+def test_words_below_the_minimum_count_are_unknown() -> None:
     tokenizer = learn_tokenizer(["red red red blue blue green"], "word", min_count=2)
     assert [number == UNK for number in tokenizer.encode("red blue green")] == [False, False, True]
     smaller = learn_tokenizer(
@@ -166,22 +166,22 @@ def test_words_seen_too_seldom_are_unknown() -> None:
 
 
 @pytest.mark.parametrize(("kind", "marker"), KIND_AND_MARKER)
-def test_a_vocabulary_is_never_larger_than_asked(kind: str, marker: str) -> None:
+def test_a_vocabulary_never_exceeds_its_size(kind: str, marker: str) -> None:
     for size in (FIXED + 100, FIXED + 130, 1000):
         assert learn_tokenizer(TEXTS, kind, size, marker).vocab_size <= size
 
 
-def test_two_unigram_vocabularies_of_one_text_are_the_same() -> None:
+def test_learning_a_unigram_vocabulary_is_deterministic() -> None:
     assert learn_tokenizer(TEXTS, "unigram", 500, coverage=0.99).to_json() == LEARNED["unigram", "initial"].to_json()
 
 
-def test_unigram_keeps_a_frequent_word_whole_even_if_it_begins_no_other() -> None:
+def test_unigram_learns_a_frequent_word_that_begins_no_other() -> None:
     tokenizer = learn_tokenizer(["ships sail und und und und und boats"] * 30, "unigram", 400)
     assert tokenizer.tokens(tokenizer.encode("und")) == ["▁und"]
 
 
 @pytest.mark.parametrize("tokenizer", PIECED, ids=repr)
-def test_no_piece_reaches_over_two_words(tokenizer: Tokenizer) -> None:
+def test_no_token_crosses_a_word_boundary(tokenizer: Tokenizer) -> None:
     learned = tokenizer.tokens(range(FIXED, tokenizer.vocab_size))
     spoken = (
         piece.replace("▁", " ") for piece in learned if not any("\u0900" <= letter <= "\u097f" for letter in piece)
@@ -189,7 +189,7 @@ def test_no_piece_reaches_over_two_words(tokenizer: Tokenizer) -> None:
     assert all(len(split_words(piece)) <= 1 for piece in spoken)
 
 
-def test_word_of_piece_by_hand() -> None:
+def test_word_ids_by_hand() -> None:
     tokenizer = LEARNED["character", "initial"]
     assert tokenizer.word_ids([BOS, *tokenizer.encode("an ox."), EOS]) == [-1, 0, 0, -1, 1, 1, 1, -1]
     byte = LEARNED["byte", "initial"]
@@ -197,7 +197,7 @@ def test_word_of_piece_by_hand() -> None:
 
 
 @pytest.mark.parametrize("tokenizer", OPEN, ids=repr)
-def test_the_pieces_of_a_word_make_up_the_word(tokenizer: Tokenizer) -> None:
+def test_the_tokens_of_a_word_spell_the_word(tokenizer: Tokenizer) -> None:
     # Marks stay with their letters in a piece but are words of their own; unassigned ones may be marks to the library.
     plain = st.text(st.characters(exclude_categories=("Cs", "Cn", "Mn", "Mc", "Me"))) | st.sampled_from(TEXTS[:3])
 
@@ -215,7 +215,7 @@ def test_the_pieces_of_a_word_make_up_the_word(tokenizer: Tokenizer) -> None:
 
 
 @pytest.mark.parametrize("tokenizer", LEARNED.values(), ids=repr)
-def test_a_saved_tokenizer_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_a_saved_tokenizer_equals_the_original(tokenizer: Tokenizer, tmp_path: Path) -> None:
     tokenizer.save(tmp_path / "tokenizer.json")
     loaded = Tokenizer.load(tmp_path / "tokenizer.json")
     assert (loaded.kind, loaded.marker, loaded.vocab_size) == (tokenizer.kind, tokenizer.marker, tokenizer.vocab_size)
@@ -223,7 +223,7 @@ def test_a_saved_tokenizer_is_the_same(tokenizer: Tokenizer, tmp_path: Path) -> 
     assert loaded.encode_batch(TEXTS) == tokenizer.encode_batch(TEXTS)
 
 
-def test_damaged_and_foreign_files_are_the_users_mistake(tmp_path: Path) -> None:
+def test_damaged_and_other_files_are_refused(tmp_path: Path) -> None:
     whole = LEARNED["bpe", "initial"].to_json()
     document = json.loads(whole)
 
@@ -254,7 +254,7 @@ def test_damaged_and_foreign_files_are_the_users_mistake(tmp_path: Path) -> None
         Tokenizer.load(tmp_path / "missing.json")
 
 
-def test_mistakes_in_learning_are_answered_plainly() -> None:
+def test_invalid_arguments_of_learning_are_refused() -> None:
     with pytest.raises(UserError, match="did you mean 'unigram'"):
         learn_tokenizer(TEXTS, "unigramm")
     with pytest.raises(UserError, match="did you mean 'final'"):

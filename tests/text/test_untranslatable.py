@@ -1,4 +1,4 @@
-"""Lines without letters are recognised, and whether to copy them follows from training pairs."""
+"""Lines without letters are recognized, and whether to copy them follows from training pairs."""
 
 from __future__ import annotations
 

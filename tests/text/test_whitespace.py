@@ -1,4 +1,4 @@
-"""White space is normalised before text is tokenised."""
+"""White space is normalized before text is tokenized."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_runs_of_white_space_become_one_space(text: str, expected: str) -> None:
 
 
 @given(st.text())
-def test_normalised_text_stays_as_it_is(text: str) -> None:
+def test_normalizing_twice_changes_nothing(text: str) -> None:
     once = normalize_whitespace(text)
     assert normalize_whitespace(once) == once
     assert once == once.strip()

@@ -25,7 +25,7 @@ def test_there_are_no_words_in_white_space() -> None:
 
 
 @given(st.text())
-def test_spans_are_the_places_of_the_words(text: str) -> None:
+def test_spans_are_the_positions_of_the_words(text: str) -> None:
     assert [text[begin:end] for begin, end in word_spans(text)] == split_words(text)
 
 

@@ -1,4 +1,4 @@
-"""Every kind of search through a run: reranked by other runs, proved, as the configuration describes it."""
+"""Every search configuration through a run: reranking, exact search, the run's default search."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Run]:
     }
 
 
-def test_reranked_by_what_the_other_runs_score(runs: dict[str, Run]) -> None:
+def test_reranking_uses_the_scores_of_other_runs(runs: dict[str, Run]) -> None:
     there, back, german = runs["there"], runs["back"], runs["german"]
     weights = RerankWeights(0.7, 0.4, 0.9)
     plain = there.translate(TEXTS, search=BEAM)
@@ -81,7 +81,7 @@ def test_reranked_by_what_the_other_runs_score(runs: dict[str, Run]) -> None:
     assert moved
 
 
-def test_runs_are_named_by_their_folders_too(runs: dict[str, Run]) -> None:
+def test_other_runs_can_be_given_by_their_folders(runs: dict[str, Run]) -> None:
     there, back = runs["there"], runs["back"]
     by_name, open_already = (Rerank(BEAM, RerankWeights(1.0), channel) for channel in (str(back.folder), back))
     assert there.translate(TEXTS, search=by_name) == there.translate(TEXTS, search=open_already)
@@ -90,14 +90,14 @@ def test_runs_are_named_by_their_folders_too(runs: dict[str, Run]) -> None:
         there.translate(TEXTS, search=Rerank(BEAM, RerankWeights(1.0), "nowhere"))
 
 
-def test_which_run_is_asked_for_what(runs: dict[str, Run]) -> None:
+def test_reranking_needs_suitable_runs(runs: dict[str, Run]) -> None:
     assert [runs[name].is_language_model for name in ("there", "back", "german")] == [False, False, True]
     with pytest.raises(UserError, match="scores translations: give their sources"):
         runs["there"].translate(TEXTS, search=Rerank(BEAM, RerankWeights(language=1.0), language_model=runs["back"]))
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1.0])
-def test_nothing_is_likelier_than_what_is_proved(runs: dict[str, Run], alpha: float) -> None:
+def test_no_translation_is_better_than_a_proven_one(runs: dict[str, Run], alpha: float) -> None:
     length = LengthLimit(0, 2, 2)
     proved = runs["there"].translate(TEXTS, search=ExactSearch(length_penalty=alpha, length_limit=length))
     beam = runs["there"].translate(TEXTS, search=Beam(50, alpha, "steps", length_limit=length))
@@ -109,14 +109,14 @@ def test_nothing_is_likelier_than_what_is_proved(runs: dict[str, Run], alpha: fl
             assert worth[0] >= max(worth) - 1e-5
 
 
-def test_a_bound_that_ends_the_search_is_said(runs: dict[str, Run]) -> None:
+def test_exact_search_reports_that_it_gave_up(runs: dict[str, Run]) -> None:
     found = runs["there"].translate(TEXTS, search=ExactSearch(max_expansions=1, length_limit=LengthLimit(0, 12, 12)))
     assert [one.proven_optimal for one in found] == [False, False, None, False]
     beam = runs["there"].translate(TEXTS, search=Beam(5, 0.0, length_limit=LengthLimit(0, 12, 12)))
     assert all(one.score >= other.score - 1e-5 for one, other in zip(found, beam) if other.finished)
 
 
-def test_what_exact_search_cannot_do(runs: dict[str, Run]) -> None:
+def test_exact_search_refuses_ensembles_and_constraints(runs: dict[str, Run]) -> None:
     there = runs["there"]
     with pytest.raises(UserError, match="what one model says"):
         there.ensemble(there).translate(TEXTS, search=ExactSearch())
@@ -125,7 +125,7 @@ def test_what_exact_search_cannot_do(runs: dict[str, Run]) -> None:
             there.translate(TEXTS, search=ExactSearch(), **wish)  # type: ignore[arg-type]
 
 
-def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp_path: Path) -> None:
+def test_the_default_search_is_that_of_the_configuration(runs: dict[str, Run], tmp_path: Path) -> None:
     there = runs["there"]
     assert there.default_search == there.beam_config() == Beam(5, length_limit=there.length_limit)
     own = there.config.search
@@ -151,7 +151,7 @@ def test_a_run_searches_as_its_configuration_describes(runs: dict[str, Run], tmp
         assert own.translate(TEXTS[:1], beam_size=2) == there.translate(TEXTS[:1], beam_size=2)
 
 
-def test_a_description_is_checked_before_anything_is_trained(tmp_path: Path) -> None:
+def test_the_search_configuration_is_validated_before_training(tmp_path: Path) -> None:
     config = from_dict({"search": {"strategy": {"kind": "Beem"}}})
     with pytest.raises(UserError, match="did you mean 'Beam'"):
         prepare_run(tmp_path / "run", config, lambda text: None)
@@ -161,7 +161,7 @@ def test_a_description_is_checked_before_anything_is_trained(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     "search", [BEAM, Sample(n_best=2, length_limit=SHORT), ExactSearch(length_limit=SHORT, max_expansions=50)]
 )
-def test_a_text_is_continued_by_any_search(runs: dict[str, Run], search: SearchConfig) -> None:
+def test_every_search_continues_a_prompt(runs: dict[str, Run], search: SearchConfig) -> None:
     found = runs["german"].generate(["der", ""], search)
     assert found[0].text.startswith("der")
     with pytest.raises(UserError, match="reranking is for translations"):

@@ -1,4 +1,4 @@
-"""Noise in the input does not reach the model: odd white space, lines without letters, several sentences on a line."""
+"""Odd white space, lines without letters, and several sentences on a line."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def run_with(*, normalize_whitespace: bool | None = True, copy_untranslatable: b
 
 
 @pytest.mark.parametrize("text", NOISY)
-def test_white_space_does_not_change_a_translation(text: str) -> None:
+def test_odd_white_space_does_not_change_a_translation(text: str) -> None:
     run = run_with()
     assert run.translate([text]) == run.translate([CLEAN])
     assert [piece.text for piece in run.stream(text)] == [piece.text for piece in run.stream(CLEAN)]
@@ -34,7 +34,7 @@ def test_white_space_does_not_change_a_translation(text: str) -> None:
 
 
 @pytest.mark.parametrize("setting", [False, None])
-def test_a_run_without_the_setting_reads_white_space_as_before(setting: bool | None) -> None:
+def test_without_the_setting_white_space_is_not_normalized(setting: bool | None) -> None:
     run = run_with(normalize_whitespace=setting)
     assert run.encode_sources([" \ta"]) == [[*run.source_tokenizer.encode(" \ta"), run.framing.eos]]
     assert run.source_tokenizer.decode(run.encode_sources([" \ta"])[0]) == " \ta"
@@ -49,19 +49,19 @@ def test_lines_without_letters_are_copied(text: str) -> None:
     assert [piece.text for piece in run_with().stream(text)] == [text.strip()]
 
 
-def test_lines_without_letters_are_translated_where_the_run_does_not_copy() -> None:
+def test_lines_without_letters_are_translated_if_copying_is_off() -> None:
     for setting in (False, None):
         assert not run_with(copy_untranslatable=setting).translate(["123"])[0].copied
 
 
-def test_what_is_asked_of_a_translation_comes_before_copying() -> None:
+def test_constraints_take_precedence_over_copying() -> None:
     run = run_with()
     assert run.translate(["123"], prefixes=["the"])[0].text.startswith("the")
     assert "dog" in run.translate(["123"], include=[["dog"]])[0].text
     assert run.translate(["12 3"], exclude=["3"])[0].text != "12 3"
 
 
-def test_sentences_of_a_line_are_translated_one_by_one() -> None:
+def test_sentences_of_a_line_are_translated_separately() -> None:
     run = run_with()
     one, two = "The dog sleeps.", "A cat sees 5 houses!"
     alone = run.translate([one, two])
@@ -81,12 +81,12 @@ def test_alignments_of_split_text_count_words_of_the_whole_text() -> None:
     assert join_sentences(text, found).alignment == [(0, 0), (3, 1)]
 
 
-def test_alternatives_of_split_text_take_the_same_rank_of_every_sentence() -> None:
+def test_alternatives_of_split_text_combine_sentences_of_the_same_rank() -> None:
     text = split_sentences("Ja. Nein.", len, 100)
     found = [Translation("a", -1.0, alternatives=[Translation("b", -2.0)]), Translation("c", -4.0)]
     assert [(one.text, one.score) for one in join_sentences(text, found).alternatives] == [("b c", -6.0)]
 
 
-def test_prefixes_need_whole_sentences() -> None:
+def test_prefixes_cannot_be_combined_with_sentence_splitting() -> None:
     with pytest.raises(UserError, match="do not split"):
         run_with().translate(["a. b."], prefixes=["x"], split_sentences=True)

@@ -1,4 +1,4 @@
-"""Runs whose searches multiply by packed weights."""
+"""Packed weights for decoding on a CPU."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def run(folder: Path) -> Run:
     return load(folder, device="cpu")
 
 
-def test_searches_use_packed_weights_and_nothing_else_does(run: Run) -> None:
+def test_only_searches_use_packed_weights(run: Run) -> None:
     assert not any(type(part) is nn.Linear for part in run.inference_models[0].modules())
     assert any(type(part) is nn.Linear for part in run.model.modules())
     assert run.inference_models[0] is run.inference_models[0], "they were packed twice"
 
 
-def test_translations_are_those_of_plain_weights(run: Run, folder: Path) -> None:
+def test_packed_weights_give_the_translations_of_plain_weights(run: Run, folder: Path) -> None:
     plain = load(folder, device="cpu")
     plain.inference_weights = InferenceWeights()
     assert plain.inference_models == [plain.model]
@@ -64,7 +64,7 @@ def test_translations_are_those_of_plain_weights(run: Run, folder: Path) -> None
     assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
 
 
-def test_weights_that_change_are_packed_anew(folder: Path) -> None:
+def test_changed_weights_are_packed_again(folder: Path) -> None:
     run = load(folder, device="cpu")
     before = run.translate(["the dog sleeps ."], search=SHORT)[0]
     with torch.no_grad():
@@ -75,12 +75,12 @@ def test_weights_that_change_are_packed_anew(folder: Path) -> None:
     assert run.inference_weights(alone) is run.inference_models[0]
 
 
-def test_bytes_translate(folder: Path) -> None:
+def test_int8_weights_translate(folder: Path) -> None:
     found = load(folder, device="cpu", weights="int8").translate(TEXTS, search=SHORT)
     assert [bool(translation.tokens) or not text for translation, text in zip(found, TEXTS)] == [True] * 4
 
 
-def test_what_cannot_be_packed_is_refused(folder: Path) -> None:
+def test_unsupported_precisions_are_refused(folder: Path) -> None:
     with pytest.raises(UserError, match="int9"):
         load(folder, device="cpu", weights="int9")  # type: ignore[arg-type]
     with pytest.raises(UserError, match="int8 weights need a CPU"):

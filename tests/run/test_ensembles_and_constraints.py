@@ -1,4 +1,4 @@
-"""Runs that translate together, and translations that begin as they are told."""
+"""Ensembles, prefixes, and phrases that translations must or must not contain."""
 
 from __future__ import annotations
 
@@ -54,26 +54,26 @@ def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> list[Run]:
     return [made(folder / name, corpus, name, seed) for seed, name in enumerate(("transformer", "bahdanau"), 1)]
 
 
-def test_a_run_together_with_itself_is_the_same_run(runs: list[Run]) -> None:
+def test_an_ensemble_of_a_run_with_itself_is_the_run(runs: list[Run]) -> None:
     for run in runs:
         alone, doubled = (one.translate(TEXTS, search=SHORT) for one in (run, run.ensemble(run)))
         assert [one.text for one in alone] == [one.text for one in doubled]
         assert [one.score for one in alone] == pytest.approx([one.score for one in doubled], abs=1e-4)
 
 
-def test_different_systems_write_together_in_any_order(runs: list[Run]) -> None:
+def test_an_ensemble_of_different_systems_does_not_depend_on_their_order(runs: list[Run]) -> None:
     one, other = (a.ensemble(b).translate(TEXTS, search=SHORT) for a, b in ((runs[0], runs[1]), (runs[1], runs[0])))
     assert [translation.text for translation in one] == [translation.text for translation in other]
     assert [translation.score for translation in one] == pytest.approx([t.score for t in other], abs=1e-4)
     assert one[2].text == ""
 
 
-def test_another_vocabulary_is_refused(runs: list[Run], corpus: Path, tmp_path: Path) -> None:
+def test_an_ensemble_with_another_vocabulary_is_refused(runs: list[Run], corpus: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has other tokens"):
         runs[0].ensemble(made(tmp_path / "other", corpus, "transformer", 1, size=450))
 
 
-def test_the_least_risk_is_chosen_among_all_that_was_found(runs: list[Run]) -> None:
+def test_minimum_bayes_risk_chooses_among_the_candidates(runs: list[Run]) -> None:
     beam = replace(SHORT, size=6, n_best=6)
     for candidates, references in ((beam, None), (Sample(n_best=8, length_limit=SHORT.length_limit), beam)):
         settings = MinimumBayesRisk(candidates, references, n_best=2)
@@ -94,7 +94,7 @@ def test_the_least_risk_is_chosen_among_all_that_was_found(runs: list[Run]) -> N
             assert len(one.alternatives) == 1
 
 
-def test_translations_begin_as_they_are_told(runs: list[Run]) -> None:
+def test_translations_begin_with_their_prefix(runs: list[Run]) -> None:
     prefixes = ["der Hund", "", "", "wir"]
     found = runs[0].translate(TEXTS, search=SHORT, prefixes=prefixes)
     free = runs[0].translate(TEXTS, search=SHORT)
@@ -110,7 +110,7 @@ def test_translations_begin_as_they_are_told(runs: list[Run]) -> None:
         )
 
 
-def test_phrases_are_required_and_forbidden(runs: list[Run]) -> None:
+def test_included_and_excluded_phrases_hold(runs: list[Run]) -> None:
     required = [["Hund"], ["alte Katze", "sieht"], [], []]
     found = runs[0].translate(TEXTS, search=replace(SHORT, length_limit=LengthLimit(0, 14, 14)), include=required)
     for one, phrases in zip(found, required):

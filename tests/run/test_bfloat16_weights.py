@@ -1,4 +1,4 @@
-"""Weights in bfloat16, for searches on a GPU."""
+"""bfloat16 weights for decoding on a GPU."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_sines_are_those_of_the_formula() -> None:
     torch.testing.assert_close(sines.embed(torch.zeros(1, 1, 16), far), plain.encoding(far.positions))
 
 
-def test_they_are_refused_on_a_cpu() -> None:
+def test_bfloat16_weights_are_refused_on_a_cpu() -> None:
     with pytest.raises(UserError, match="bfloat16 weights need a GPU"):
         InferenceWeights("bfloat16", "cpu")
     with pytest.raises(UserError, match="kind of weights"):

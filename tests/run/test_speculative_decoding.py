@@ -1,4 +1,4 @@
-"""Runs that draft for one another, and what every token of a translation costs."""
+"""Speculative decoding with a draft run, and the scores of tokens."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN, SMALL = untrained("bpe"), untrained("bpe", "luong", 2)
 @pytest.mark.parametrize(
     "search", [Beam(1, length_limit=SHORT, no_repeat_ngram_size=2), Sample(seed=4, length_limit=SHORT)]
 )
-def test_translations_are_those_without_the_draft(search: Beam | Sample) -> None:
+def test_speculative_decoding_gives_the_translations_of_the_run_alone(search: Beam | Sample) -> None:
     for draft in (RUN, SMALL):
         plain, found = (RUN.translate(TEXTS, search=one) for one in (search, Speculative(draft, 3, search)))
         assert [one.text for one in found] == [one.text for one in plain]
@@ -25,7 +25,7 @@ def test_translations_are_those_without_the_draft(search: Beam | Sample) -> None
         assert [one.alignment for one in found] == [one.alignment for one in plain]
 
 
-def test_with_phrases_that_are_forbidden_and_prefixes() -> None:
+def test_excluded_phrases_and_prefixes_hold_in_speculative_decoding() -> None:
     search, prefixes = Beam(1, length_limit=SHORT), ["a", "", "the dog", "", "größe"]
     plain, found = (
         RUN.translate(TEXTS, search=one, prefixes=prefixes, exclude=["cat", "an old"])
@@ -35,7 +35,7 @@ def test_with_phrases_that_are_forbidden_and_prefixes() -> None:
     assert all(one.text.startswith(prefix) for one, prefix in zip(found, prefixes) if one.text)
 
 
-def test_how_well_a_draft_is_received() -> None:
+def test_acceptance_of_draft_tokens_is_measured() -> None:
     own = RUN.draft_acceptance(TEXTS, Speculative(RUN, 3, Beam(1, length_limit=SHORT)))
     assert own.accepted == own.proposed > 0
     other = RUN.draft_acceptance(TEXTS, Speculative(SMALL, 3, Beam(1, length_limit=SHORT)))
@@ -43,13 +43,13 @@ def test_how_well_a_draft_is_received() -> None:
     assert other.rounds > own.rounds
 
 
-def test_a_draft_that_cuts_text_otherwise_is_refused() -> None:
+def test_a_draft_model_with_another_tokenizer_is_refused() -> None:
     with pytest.raises(UserError, match="has other tokens than untrained, but a draft is read by the run"):
         RUN.translate(TEXTS, search=Speculative(untrained("byte"), 3))
 
 
 @pytest.mark.parametrize("search", [Beam(1, length_limit=SHORT), Sample(length_limit=SHORT)])
-def test_required_phrases_need_a_beam(search: Beam | Sample) -> None:
+def test_included_phrases_need_a_beam(search: Beam | Sample) -> None:
     with pytest.raises(UserError, match="beam"):
         RUN.translate(TEXTS[:1], search=Speculative(SMALL, 3, search), include=[["dog"]])
 
@@ -64,7 +64,7 @@ SEARCHES: list[SearchConfig] = [
 
 @pytest.mark.parametrize("run", [RUN, RUN.ensemble(SMALL)], ids=["one model", "two"])
 @pytest.mark.parametrize("search", SEARCHES)
-def test_the_scores_of_tokens_sum_up_to_the_translations(run: Run, search: SearchConfig) -> None:
+def test_token_scores_sum_to_the_score_of_the_translation(run: Run, search: SearchConfig) -> None:
     plain = run.translate(TEXTS, search=search)
     found = run.translate(TEXTS, search=search, token_scores=True)
     for before, one in zip(plain, found):
@@ -76,7 +76,7 @@ def test_the_scores_of_tokens_sum_up_to_the_translations(run: Run, search: Searc
             assert sum(each.token_scores) == pytest.approx(each.score, abs=1e-4)
 
 
-def test_the_scores_of_tokens_are_those_of_a_given_translation() -> None:
+def test_token_scores_equal_those_of_the_scored_translation() -> None:
     run = untrained("byte")  # which cuts a text in one way alone
     one = run.translate(["cat"], search=Beam(1, length_limit=SHORT), prefixes=["a cat"], token_scores=True)[0]
     scored = run.score(["cat"], [one.text])[0]

@@ -1,4 +1,4 @@
-"""A translation as it is written: pieces that add up to what `translate` gives, and a search that can be left."""
+"""Streamed translations: parts add up to the result of `translate`, and a stream can be closed."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ def checked(run: Run, pieces: list[StreamedTokens], expected: Any) -> None:
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("name", SEARCHES)
 @pytest.mark.parametrize("text", [TEXT, "größe", ""])
-def test_the_pieces_add_up_to_the_translation(kind: str, name: str, text: str) -> None:
+def test_streamed_parts_add_up_to_the_translation(kind: str, name: str, text: str) -> None:
     run, search = RUNS[kind], SEARCHES[name]
     checked(run, list(run.stream(text, search=search)), run.translate([text], search=search)[0])
 
 
 @pytest.mark.parametrize("search", [Beam(1, length_limit=SHORT), Sample(seed=4, length_limit=SHORT)])
-def test_one_hypothesis_comes_token_by_token_with_its_probabilities(search: Beam | Sample) -> None:
+def test_greedy_search_and_sampling_stream_token_by_token_with_scores(search: Beam | Sample) -> None:
     run = RUNS["bpe"]
     pieces = list(run.stream(TEXT, search=search))
     translation = pieces[-1].translation
@@ -59,7 +59,7 @@ def test_one_hypothesis_comes_token_by_token_with_its_probabilities(search: Beam
     assert sum(piece.score or 0.0 for piece in pieces) == pytest.approx(translation.score, abs=1e-4)
 
 
-def test_a_draft_lets_several_tokens_come_at_once() -> None:
+def test_speculative_decoding_streams_several_tokens_at_once() -> None:
     run = RUNS["bpe"]
     search = Speculative(run, 3, Beam(1, length_limit=SHORT))
     pieces = list(run.stream(TEXT, search=search))
@@ -68,14 +68,14 @@ def test_a_draft_lets_several_tokens_come_at_once() -> None:
     assert "".join(piece.text for piece in pieces) == run.translate([TEXT], search=search.search)[0].text
 
 
-def test_a_beam_says_what_is_settled_and_what_is_likely() -> None:
+def test_beam_search_streams_the_common_prefix_and_a_tentative_continuation() -> None:
     run = RUNS["bpe"]
     pieces = list(run.stream(TEXT, search=Beam(4, length_limit=replace(SHORT, min=8))))
     assert any(piece.tentative_text for piece in pieces)
     assert all(piece.score is None for piece in pieces)
 
 
-def test_half_a_character_waits_for_the_other_half() -> None:
+def test_incomplete_characters_are_held_back() -> None:
     """ö has two bytes in UTF-8 and € three; a token of this tokenizer is one."""
     run = RUNS["byte"]
     pieces = list(run.stream(TEXT, search=Beam(1, length_limit=SHORT), prefix="aö€b"))
@@ -87,7 +87,7 @@ def test_half_a_character_waits_for_the_other_half() -> None:
     "search",
     [Beam(1, length_limit=SHORT), Beam(3, length_limit=SHORT), Speculative(DRAFT, 2, Beam(1, length_limit=SHORT))],
 )
-def test_who_leaves_ends_the_search(search: SearchConfig, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_closing_the_stream_stops_the_search(search: SearchConfig, monkeypatch: pytest.MonkeyPatch) -> None:
     run = RUNS["bpe"]
     calls = 0
     decode = run.model.decode
@@ -107,7 +107,7 @@ def test_who_leaves_ends_the_search(search: SearchConfig, monkeypatch: pytest.Mo
     assert calls == begun < all_of_it
 
 
-def test_phrases_that_are_required_or_forbidden() -> None:
+def test_streams_obey_included_and_excluded_phrases() -> None:
     run = RUNS["word"]
     search = Beam(4, length_limit=SHORT)
     pieces = list(run.stream(TEXT, search=search, include=["old house"]))

@@ -1,4 +1,4 @@
-"""A file of translations that grows: killed at any byte and gone on with, it is the same in the end."""
+"""File translations that are killed at any byte and resumed give the same file."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def names(output: Path) -> list[str]:
     return sorted(path.name for path in output.parent.iterdir())
 
 
-def test_all_at_once(output: Path) -> None:
+def test_an_uninterrupted_translation_is_written_completely(output: Path) -> None:
     found = list(places(output))
     assert [place.lines for place in found] == [0, 3, 6, 9, 10]
     assert output.read_bytes() == EXPECTED
@@ -67,7 +67,7 @@ def test_all_at_once(output: Path) -> None:
     assert names(output) == ["out"]
 
 
-def test_a_kill_at_every_byte_of_the_output(output: Path) -> None:
+def test_resuming_after_a_kill_at_any_byte_of_the_output(output: Path) -> None:
     stop_after(output, 4)
     part, journal = partial_paths(output)
     written, said = part.read_bytes(), journal.read_bytes()
@@ -82,7 +82,7 @@ def test_a_kill_at_every_byte_of_the_output(output: Path) -> None:
         output.unlink()
 
 
-def test_a_kill_at_every_byte_of_the_journal(output: Path) -> None:
+def test_resuming_after_a_kill_at_any_byte_of_the_journal(output: Path) -> None:
     stop_after(output, 4)
     part, journal = partial_paths(output)
     written, said = part.read_bytes(), journal.read_bytes()
@@ -94,7 +94,7 @@ def test_a_kill_at_every_byte_of_the_journal(output: Path) -> None:
         output.unlink()
 
 
-def test_a_kill_while_the_journal_begins(output: Path) -> None:
+def test_resuming_after_a_kill_in_the_journal_header(output: Path) -> None:
     stop_after(output, 4)
     part, journal = partial_paths(output)
     said = journal.read_bytes()
@@ -106,7 +106,7 @@ def test_a_kill_while_the_journal_begins(output: Path) -> None:
         output.unlink()
 
 
-def test_many_kills_one_after_the_other(output: Path) -> None:
+def test_resuming_after_many_kills(output: Path) -> None:
     chance = random.Random(0)
     part, journal = partial_paths(output)
     for _ in range(50):
@@ -125,14 +125,14 @@ def test_many_kills_one_after_the_other(output: Path) -> None:
         output.unlink()
 
 
-def test_a_kill_between_the_last_two_moves(output: Path) -> None:
+def test_resuming_after_a_kill_between_rename_and_cleanup(output: Path) -> None:
     stop_after(output, 4)
     part, _ = partial_paths(output)
     part.rename(output)
     assert is_complete(output)
 
 
-def test_going_on_tells_which_line_is_the_first(output: Path) -> None:
+def test_resuming_passes_the_index_of_the_first_line(output: Path) -> None:
     stop_after(output, 2)
     found = places(output, resume=True)
     assert next(found).lines == 6
@@ -140,17 +140,17 @@ def test_going_on_tells_which_line_is_the_first(output: Path) -> None:
     assert output.read_bytes() == EXPECTED
 
 
-def test_going_on_with_nothing_begins(output: Path) -> None:
+def test_resuming_without_a_partial_output_starts_one(output: Path) -> None:
     list(places(output, resume=True))
     assert output.read_bytes() == EXPECTED
 
 
-def test_what_holds_nothing_is_not_left_behind(output: Path) -> None:
+def test_empty_partial_files_are_removed(output: Path) -> None:
     stop_after(output, 0)
     assert names(output) == []
 
 
-def test_another_input_is_refused(output: Path) -> None:
+def test_resuming_with_another_input_is_refused(output: Path) -> None:
     stop_after(output, 2)
     for other in (["ONE", *LINES[1:]], LINES[:4], [*LINES[:5], "", *LINES[5:]]):
         with pytest.raises(UserError, match="first 6 lines of the input are not those"):
@@ -161,7 +161,7 @@ def test_another_input_is_refused(output: Path) -> None:
     assert output.read_bytes() == EXPECTED
 
 
-def test_lines_that_are_not_translated_yet_may_change(output: Path) -> None:
+def test_lines_after_the_partial_output_may_change(output: Path) -> None:
     stop_after(output, 2)
     list(places(output, [*LINES[:6], "seven"], resume=True))
     assert output.read_bytes().decode().split("\n\n")[5:] == ["5 SIX", "6 SEVEN", ""]
@@ -176,7 +176,7 @@ def test_lines_that_are_not_translated_yet_may_change(output: Path) -> None:
         ({"search size": 5}, "was started with checkpoint '000500', but now it is None"),
     ],
 )
-def test_other_settings_are_refused(made: dict[str, Any], expected: str, output: Path) -> None:
+def test_resuming_with_other_settings_is_refused(made: dict[str, Any], expected: str, output: Path) -> None:
     stop_after(output, 2)
     with pytest.raises(UserError, match=expected):
         list(places(output, made=made, resume=True))
@@ -184,7 +184,7 @@ def test_other_settings_are_refused(made: dict[str, Any], expected: str, output:
     assert output.read_bytes() == EXPECTED
 
 
-def test_what_was_begun_is_not_begun_anew_unless_told(output: Path) -> None:
+def test_a_partial_output_is_replaced_only_with_overwrite(output: Path) -> None:
     stop_after(output, 2)
     with pytest.raises(UserError, match="resume it with --continue, or start again with --overwrite"):
         list(places(output))
@@ -193,7 +193,7 @@ def test_what_was_begun_is_not_begun_anew_unless_told(output: Path) -> None:
     assert names(output) == ["out"]
 
 
-def test_a_journal_that_is_lost_or_damaged_or_of_the_future(output: Path) -> None:
+def test_a_missing_damaged_or_newer_journal_is_refused(output: Path) -> None:
     stop_after(output, 2)
     part, journal = partial_paths(output)
     for content in (b"", b"{}\n", b"[1]\n", b"1\n", b"\xff\n"):
@@ -206,7 +206,7 @@ def test_a_journal_that_is_lost_or_damaged_or_of_the_future(output: Path) -> Non
     assert part.read_bytes() == EXPECTED[: part.stat().st_size]
 
 
-def test_an_output_that_exists_is_replaced_only_when_told_and_ready(output: Path) -> None:
+def test_an_existing_output_is_replaced_only_with_overwrite_and_at_the_end(output: Path) -> None:
     output.write_text("old")
     with pytest.raises(UserError, match="exists already: add --overwrite"):
         list(places(output))
@@ -220,7 +220,7 @@ def test_an_output_that_exists_is_replaced_only_when_told_and_ready(output: Path
     assert output.read_bytes() == EXPECTED
 
 
-def test_an_output_that_something_else_makes_meanwhile_stays(output: Path) -> None:
+def test_an_output_created_in_the_meantime_is_not_replaced(output: Path) -> None:
     begun = places(output)
     next(begun)
     output.write_text("mine")
@@ -243,7 +243,7 @@ def test_a_second_process_is_refused(output: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize(("code", "expected"), [(errno.ENOSPC, "is full: free some space"), (errno.EIO, "cannot be")])
-def test_a_disk_that_refuses(at: int, code: int, expected: str, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_the_translation_can_be_resumed(at: int, code: int, expected: str, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = 0
 
     def refuse(descriptor: int) -> None:
@@ -262,7 +262,7 @@ def test_a_disk_that_refuses(at: int, code: int, expected: str, output: Path, mo
     assert output.read_bytes() == EXPECTED
 
 
-def test_a_file_that_may_not_grow_further(output: Path) -> None:
+def test_a_file_size_limit_is_reported_and_the_translation_can_be_resumed(output: Path) -> None:
     """The system itself refuses in the middle of a window, which is then written in part."""
     most, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     long = [f"{number} " + 500 * "long " for number in range(40)]
@@ -281,7 +281,7 @@ def test_a_file_that_may_not_grow_further(output: Path) -> None:
     assert output.read_bytes() == expected
 
 
-def test_an_input_that_ends_in_an_error_keeps_what_was_translated(output: Path) -> None:
+def test_an_error_in_the_input_keeps_the_partial_output(output: Path) -> None:
     def broken() -> Iterator[str]:
         yield from LINES[:7]
         raise UserError("line 8 is not UTF-8")
@@ -293,7 +293,7 @@ def test_an_input_that_ends_in_an_error_keeps_what_was_translated(output: Path) 
     assert output.read_bytes() == EXPECTED
 
 
-def test_names_under_which_nothing_can_be_written(tmp_path: Path) -> None:
+def test_impossible_output_paths_are_refused(tmp_path: Path) -> None:
     for output, expected in [
         (tmp_path / "none" / "out", "does not exist, create it first"),
         (tmp_path, "is a folder: name a file in it"),
