@@ -243,7 +243,9 @@ def test_a_second_process_is_refused(output: Path) -> None:
 
 @pytest.mark.parametrize("at", [1, 2, 4])
 @pytest.mark.parametrize(("code", "expected"), [(errno.ENOSPC, "is full: free some space"), (errno.EIO, "cannot be")])
-def test_a_full_disk_is_reported_and_the_translation_can_be_resumed(at: int, code: int, expected: str, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_reported_and_the_translation_can_be_resumed(
+    at: int, code: int, expected: str, output: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls = 0
 
     def refuse(descriptor: int) -> None:

@@ -319,7 +319,9 @@ def test_tokens_have_the_indices_of_their_words(made: Callable[..., tuple[Path, 
         assert ours.word_ids(ids) == [expected[piece] for piece in ours.tokens(ids)]
 
 
-def test_t5_sentinels_have_the_last_ids_in_reverse_order(made: Callable[..., tuple[Path, Config]], tmp_path: Path) -> None:
+def test_t5_sentinels_have_the_last_ids_in_reverse_order(
+    made: Callable[..., tuple[Path, Config]], tmp_path: Path
+) -> None:
     ours, target = tokenizers_from_folder(*made("t5"))
     assert ours is target
     assert [ours.special_token_ids[f"<extra_id_{n}>"] for n in (0, 1, 99)] == [
@@ -336,7 +338,9 @@ def test_t5_sentinels_have_the_last_ids_in_reverse_order(made: Callable[..., tup
 
 @pytest.mark.parametrize("form", ["files", "document"])
 @pytest.mark.parametrize("family", ["mbart", "mbart50"])
-def test_language_ids_equal_those_of_transformers(made: Callable[..., tuple[Path, Config]], family: str, form: str) -> None:
+def test_language_ids_equal_those_of_transformers(
+    made: Callable[..., tuple[Path, Config]], family: str, form: str
+) -> None:
     folder, config = made(family, form)
     ours, other = tokenizers_from_folder(folder, config)[0], theirs(folder)
     for code, number in other.lang_code_to_id.items():
