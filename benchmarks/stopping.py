@@ -55,7 +55,7 @@ def counted() -> Iterator[list[int]]:
 
 
 def measure(run: Run, sources: list[str], targets: list[str], options: argparse.Namespace) -> list[dict[str, object]]:
-    own = replace(run.beam_config(options.beam), num_finished=None, best=options.best)
+    own = replace(run.beam_config(options.beam), num_finished=None, n_best=options.best)
     searches = {name: replace(own, early_stopping=rule) for name, rule in RULES.items()}
     rates: dict[str, list[float]] = {name: [] for name in RULES}
     steps: dict[str, float] = {}

@@ -65,7 +65,7 @@ def test_pharaoh_lines_are_read() -> None:
 
 
 @pytest.mark.parametrize("item", ["0", "0-", "-1-2", "0:1", "a-b", "0-1-2", "1.0-2", "٣-٤"])
-def test_what_is_no_link_is_named(item: str) -> None:
+def test_invalid_link_is_named(item: str) -> None:
     with pytest.raises(UserError) as error:
         parse_pharaoh(f"0-0 {item}", "gold.align, line 3")
     assert str(error.value).startswith(f"gold.align, line 3: '{item}' is not a link")

@@ -13,7 +13,7 @@ BETTER = [r if i % 5 else r.replace("cats", "dogs") for i, r in enumerate(REFERE
 WORSE = [r.replace("cats", "dogs").replace("today", "tonight") for r in REFERENCES]
 
 
-def test_a_clear_difference_is_not_luck() -> None:
+def test_clear_difference_is_significant() -> None:
     rows = paired_bootstrap(WORSE, BETTER, REFERENCES, samples=200)
     assert [row.metric for row in rows] == ["bleu", "chrf"]
     measures: list[MetricFunction] = [bleu, chrf]
@@ -29,18 +29,18 @@ def test_a_system_does_not_differ_from_itself() -> None:
     assert [row.p_value for row in paired_bootstrap(BETTER, list(BETTER), REFERENCES, samples=20)] == [1, 1]
 
 
-def test_a_difference_in_one_sentence_is_luck() -> None:
+def test_difference_in_one_sentence_is_not_significant() -> None:
     almost = [WORSE[1] if i == 1 else sentence for i, sentence in enumerate(BETTER)]
     (row,) = paired_bootstrap(BETTER, almost, REFERENCES, metrics=["bleu"], samples=200)
     assert row.p_value > 0.05
 
 
-def test_the_paired_test_takes_several_references() -> None:
+def test_paired_bootstrap_with_several_references() -> None:
     (row,) = paired_bootstrap(WORSE, BETTER, list(zip(REFERENCES, WORSE)), metrics=["ter"], samples=20)
     assert row.baseline == 0
 
 
-def test_the_paired_test_refuses_what_it_cannot_do() -> None:
+def test_paired_bootstrap_refuses_invalid_input() -> None:
     with pytest.raises(UserError, match="unknown metric for a paired test 'exact'"):
         paired_bootstrap(["a"], ["b"], ["c"], metrics=["exact"])
     with pytest.raises(UserError, match="1 sentences of the baseline but 2 sentences of the system"):
@@ -49,7 +49,7 @@ def test_the_paired_test_refuses_what_it_cannot_do() -> None:
         paired_bootstrap(["a"], ["b"], ["c"], samples=0)
 
 
-def test_length_bands_by_hand() -> None:
+def test_length_buckets_by_hand() -> None:
     sources = ["w", "w w", "w w w", "w w w w", "w w w w w w"]
     hypotheses = ["yes", "no no", "a b c", "a b c d", "wrong"]
     references = ["yes", "no no", "a b x", "a b c d", "right"]
@@ -62,12 +62,12 @@ def test_length_bands_by_hand() -> None:
     assert [band.bleu for band in bands] == pytest.approx([100, cube, 100, 0])
 
 
-def test_the_last_band_takes_what_is_longer() -> None:
+def test_last_bucket_holds_longer_sources() -> None:
     (band,) = score_by_length(["w " * 60], ["x"], [["x", "y"]])
     assert band == ("over 50", 1, 100, pytest.approx(100))
 
 
-def test_length_bands_refuse_what_they_cannot_do() -> None:
+def test_length_buckets_refuse_invalid_input() -> None:
     with pytest.raises(UserError, match="must increase, but are 5, 5"):
         score_by_length(["w"], ["x"], ["x"], edges=(5, 5))
     with pytest.raises(UserError, match="2 sources but 1 hypotheses"):

@@ -92,13 +92,13 @@ def test_word_error_rate_can_exceed_one_hundred() -> None:
     assert word_error_rate(["one two three"], ["four"]).value == 300
 
 
-def test_the_nearest_of_several_references_counts() -> None:
+def test_closest_of_several_references_counts() -> None:
     score = phoneme_error_rate(["T AH M EY T OW"], [["T AA M AA T OW", "T AH M EY DX OW", "T M EY T OW Z"]])
     assert score.detail == {"errors": 1, "phonemes": 6}
     assert score.name == "phoneme error rate"
 
 
-def test_of_equally_near_references_the_longest_counts() -> None:
+def test_of_equally_close_references_the_longest_counts() -> None:
     for references in (["K AE T S", "K AE"], ["K AE", "K AE T S"]):
         assert phoneme_error_rate(["K AE T"], [references]).value == 25
 
@@ -111,7 +111,7 @@ def test_the_two_word_error_rates_of_two_communities_differ() -> None:
     assert exact_match(hypotheses, references).detail == {"right": 2, "items": 4}
 
 
-def test_token_accuracy_counts_places() -> None:
+def test_token_accuracy_counts_positions() -> None:
     assert token_accuracy(["DET NOUN VERB", "PRON VERB"], ["DET NOUN NOUN", "PRON VERB"]).value == 80
     # A word lost at the front puts all that follow out of place: 0 of 3.
     assert token_accuracy(["b c"], ["a b c"]).value == 0

@@ -32,7 +32,7 @@ def test_perplexity_of_nothing_is_refused() -> None:
         perplexity(0.0, 0)
 
 
-def test_words_and_characters_count_the_end_of_every_text() -> None:
+def test_words_and_characters_include_eos() -> None:
     texts = ["ab c", ""]  # 2 words and 4 characters, and two ENDs
     assert word_perplexity(-4 * math.log(3), texts).value == pytest.approx(3)
     assert bits_per_character(-6 * math.log(2) * 1.5, texts).value == pytest.approx(1.5)

@@ -16,7 +16,7 @@ from dragoman.evaluation.text_metrics import MetricFunction
 every_measure = pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS.keys())
 
 
-def test_a_score_prints_as_it_is_quoted() -> None:
+def test_score_as_text() -> None:
     assert str(MetricScore("BLEU", 38.1, "higher", signature="nrefs:1|case:mixed")) == "BLEU 38.10 (nrefs:1|case:mixed)"
     assert str(MetricScore("exact match", 97.254, "higher", unit="%")) == "exact match 97.25 %"
     assert str(MetricScore("AER", 1 / 6, "lower", decimals=4)) == "AER 0.1667"
@@ -79,11 +79,11 @@ def test_a_score_can_be_written_as_json(measure: MetricFunction) -> None:
     assert MetricScore(**json.loads(json.dumps(asdict(score)))) == score
 
 
-def test_measures_are_evaluated_by_name_in_the_order_asked() -> None:
+def test_metrics_are_evaluated_by_name_in_order() -> None:
     scores = evaluate(["ter", "exact"], ["the cat"], ["the cat"])
     assert [(name, score.name) for name, score in scores.items()] == [("ter", "TER"), ("exact", "exact match")]
 
 
-def test_an_unknown_measure_is_answered_with_the_nearest() -> None:
+def test_unknown_metric_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown metric 'blue': did you mean 'bleu'"):
         evaluate(["exact", "blue"], ["a"], ["a"])

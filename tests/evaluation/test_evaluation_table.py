@@ -52,7 +52,7 @@ def test_wide_characters_keep_columns_straight() -> None:
         ([0.0, 0.0], ["0.00", "0.00"]),
     ],
 )
-def test_the_largest_number_decides_how_a_column_is_shown(values: list[object], shown: list[str]) -> None:
+def test_largest_number_determines_the_format_of_a_column(values: list[object], shown: list[str]) -> None:
     assert [line.strip() for line in format_table([{"value": value} for value in values]).splitlines()[2:]] == shown
 
 
@@ -64,7 +64,7 @@ def test_no_rows_are_no_table() -> None:
     assert format_table([]) == format_table([{}]) == ""
 
 
-def test_an_estimate_is_mean_and_sample_deviation() -> None:
+def test_mean_and_sample_standard_deviation() -> None:
     assert MeanStd.of([2.0, 4.0, 6.0]) == MeanStd(4, 2)
     assert MeanStd.of([38.1]).formatted == "38.10"
     assert format_table([{"BLEU": MeanStd(4, 2)}, {"BLEU": MeanStd(38.104, 0.256)}]).splitlines()[2:] == [

@@ -69,7 +69,7 @@ def test_ter_of_one_moved_block_is_one_edit() -> None:
     assert (score.value, score.detail["edits"]) == (25, 1)
 
 
-def test_ter_ignores_case_unless_told() -> None:
+def test_ter_ignores_case_by_default() -> None:
     assert ter(["The cat"], ["the cat"]).value == 0
     assert ter(["The cat"], ["the cat"], lowercase=False).value == 50
 

@@ -91,7 +91,7 @@ def test_several_seeds_are_a_t_test_by_hand() -> None:
     assert p > 0.05  # while the bootstrap over sentences alone would find the smallest p-value there is
 
 
-def test_differences_of_a_test_set_without_variance_have_the_least_p_value() -> None:
+def test_smallest_p_value_without_variance() -> None:
     right, wrong = (
         BootstrapScores(np.full(2, 100.0), np.full((2, 9), 100.0), 5),
         BootstrapScores(np.zeros(2), np.zeros((2, 9)), 5),
@@ -135,7 +135,7 @@ def test_holms_correction_by_hand() -> None:
     assert holm_correction([]) == []
 
 
-def test_what_cannot_be_tested_is_refused() -> None:
+def test_bootstrap_refuses_invalid_input() -> None:
     with pytest.raises(UserError, match="unknown metric for a bootstrap 'blue'"):
         bootstrap_scores([["a"]], ["a"], metric="blue")
     with pytest.raises(UserError, match="at least one seed"):

@@ -53,7 +53,7 @@ def test_seeds_that_vary_more_than_systems_allow_no_claim() -> None:
     assert "±" in str(both.systems[0].quality()["BLEU"].formatted)  # type: ignore[attr-defined]
 
 
-def test_one_seed_is_said_to_be_one() -> None:
+def test_finding_about_a_single_seed() -> None:
     results = [run("a", damaged(9)), run("b", damaged(5))]
     assert any("One seed" in line for line in compared(results).findings())
     twice = results + [run(one.system, one.texts, 2) for one in results]
@@ -89,7 +89,7 @@ def test_attention_is_compared_on_long_sentences_in_the_same_family_of_tests() -
     assert any("Attention: systems with attention score" in line for line in comparison.findings())
 
 
-def test_a_budget_of_time_is_said_to_depend_on_the_machine() -> None:
+def test_finding_about_a_time_budget() -> None:
     assert "machine" in compared([run("a", damaged(9))], minutes=True).findings()[0]
 
 

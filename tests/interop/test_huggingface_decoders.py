@@ -43,7 +43,7 @@ def test_gpt2(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert spec_of(checkpoint).tied_embeddings is settings.get("tie_word_embeddings", True)
 
 
-def test_gpt2_as_it_is_published(tmp_path: Path) -> None:
+def test_published_gpt2_configuration(tmp_path: Path) -> None:
     """The base model's names alone, with the masks that once were stored."""
     model = gpt2()
     model.transformer.save_pretrained(tmp_path)
@@ -57,7 +57,7 @@ def test_gpt2_as_it_is_published(tmp_path: Path) -> None:
     close_decoder(model, built(tmp_path)[1])
 
 
-def test_gpt2s_symbols_and_dropouts(tmp_path: Path) -> None:
+def test_framing_and_dropout_of_gpt2(tmp_path: Path) -> None:
     checkpoint, _ = read(gpt2(resid_pdrop=0.1, embd_pdrop=0.2, attn_pdrop=0.3), tmp_path)
     assert checkpoint.framing == Framing(3, 2, 3, source_prefix=(), source_suffix=(), suppressed=())
     assert spec_of(checkpoint).decoder.dropout == 0.2
@@ -101,7 +101,7 @@ def test_llama(tmp_path: Path, settings: dict[str, Any]) -> None:
     ],
     ids=str,
 )
-def test_rotary_positions_as_older_versions_wrote_them(tmp_path: Path, fields: dict[str, Any], position: Any) -> None:
+def test_rotary_positions_of_older_configurations(tmp_path: Path, fields: dict[str, Any], position: Any) -> None:
     llama().save_pretrained(tmp_path)
     change(tmp_path, rope_parameters=None, **fields)
     from transformers import LlamaForCausalLM
@@ -112,7 +112,7 @@ def test_rotary_positions_as_older_versions_wrote_them(tmp_path: Path, fields: d
     assert next(find_specs(checkpoint.spec, SelfAttention)).position == position
 
 
-def test_symbols_that_there_are_not(tmp_path: Path) -> None:
+def test_missing_special_tokens(tmp_path: Path) -> None:
     model = llama()
     model.save_pretrained(tmp_path)
     (tmp_path / "generation_config.json").unlink()
@@ -120,7 +120,7 @@ def test_symbols_that_there_are_not(tmp_path: Path) -> None:
     assert built(tmp_path)[0].framing.pad == 2
 
 
-def test_several_ends(tmp_path: Path) -> None:
+def test_several_eos_tokens(tmp_path: Path) -> None:
     model = llama(eos_token_id=[7, 8], pad_token_id=5)
     checkpoint, _ = read(model, tmp_path)
     assert checkpoint.framing.eos == 7

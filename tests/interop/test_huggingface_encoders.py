@@ -38,7 +38,7 @@ def spec_of(checkpoint: ConvertedCheckpoint) -> EncoderOnly:
     ],
     ids=str,
 )
-def test_bert_for_masked_words(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_bert_masked_lm(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = bert("ForMaskedLM", **settings)
     checkpoint, mine = read(model, tmp_path)
     close_encoder(model, mine, settings.get("type_vocab_size", 2))
@@ -56,7 +56,7 @@ def test_bert_for_pretraining(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("make", [bert, roberta, electra, roformer])
-def test_labels_of_words(tmp_path: Path, make: Any) -> None:
+def test_token_classification(tmp_path: Path, make: Any) -> None:
     names = {0: "noun", 1: "verb", 2: "other"}
     model = make("ForTokenClassification", id2label=names, label2id={name: i for i, name in names.items()})
     checkpoint, mine = read(model, tmp_path)
@@ -67,14 +67,14 @@ def test_labels_of_words(tmp_path: Path, make: Any) -> None:
 
 
 @pytest.mark.parametrize("make", [bert, roberta, electra, roformer])
-def test_states_of_the_base_model(tmp_path: Path, make: Any) -> None:
+def test_hidden_states_of_the_base_model(tmp_path: Path, make: Any) -> None:
     model = make("Model")
     checkpoint, mine = read(model, tmp_path)
     close_encoder(model, mine, kinds=2, placed=make in (bert, electra))
     assert spec_of(checkpoint).num_labels == 0
 
 
-def test_norms_as_they_were_once_written_and_heads_that_are_not_asked_for(tmp_path: Path) -> None:
+def test_old_names_of_norms_and_unused_heads(tmp_path: Path) -> None:
     """The published BERT: gamma and beta, the next sentence's head beside that of masked words, stored buffers."""
     model = bert("ForMaskedLM")
     model.save_pretrained(tmp_path)
@@ -96,7 +96,7 @@ def test_norms_as_they_were_once_written_and_heads_that_are_not_asked_for(tmp_pa
     assert spec_of(checkpoint).tied_embeddings
 
 
-def test_a_tied_matrix_that_differs_from_the_table_is_kept(tmp_path: Path) -> None:
+def test_tied_matrix_that_differs_from_the_embeddings_is_kept(tmp_path: Path) -> None:
     bert("ForMaskedLM").save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
     weights["cls.predictions.decoder.weight"] = torch.randn(VOCABULARY, 12)
@@ -131,7 +131,7 @@ def test_dropouts(tmp_path: Path) -> None:
     ],
     ids=str,
 )
-def test_roberta_for_masked_words(tmp_path: Path, settings: dict[str, Any]) -> None:
+def test_roberta_masked_lm(tmp_path: Path, settings: dict[str, Any]) -> None:
     model = roberta("ForMaskedLM", **settings)
     checkpoint, mine = read(model, tmp_path)
     pad = settings.get("pad_token_id", 1)
@@ -183,7 +183,7 @@ def test_roformer(tmp_path: Path, settings: dict[str, Any]) -> None:
     assert checkpoint.system == "bert"
 
 
-def test_every_weight_is_of_the_model(tmp_path: Path) -> None:
+def test_every_converted_weight_is_a_parameter(tmp_path: Path) -> None:
     """As many numbers as theirs, tied ones counted once, sines and cosines not at all."""
     for make in (bert, electra, roformer):
         model = make("ForMaskedLM")
@@ -192,7 +192,7 @@ def test_every_weight_is_of_the_model(tmp_path: Path) -> None:
         assert count_parameters(checkpoint.spec) == sum(w.numel() for w in model.parameters()) - sines
 
 
-def test_two_labels_unless_told(tmp_path: Path) -> None:
+def test_two_labels_by_default(tmp_path: Path) -> None:
     model = bert("ForTokenClassification")
     checkpoint, _ = read(model, tmp_path)
     change(tmp_path, id2label=None, label2id=None)

@@ -41,7 +41,7 @@ def test_greedy_and_beam_outputs_equal_generate(name: str, tmp_path: Path) -> No
     assert all(at_the_limit) == models.closed
 
 
-def test_a_source_alone_gives_what_it_gives_among_others(tmp_path: Path) -> None:
+def test_results_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     models = pair("t5", 0, tmp_path, LENGTHS, VOCABULARY)
     settings = {"size": 4, "n_best": 4, "early_stopping": False, "unfinished": "beside"}
     together = plain(models.search(LONGEST, **settings))

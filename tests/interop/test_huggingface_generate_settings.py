@@ -81,7 +81,7 @@ def test_random_settings(name: str, seed: int, wish: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("name", SEQ2SEQ)
-def test_what_is_found_is_varied(name: str) -> None:
+def test_outputs_are_varied(name: str) -> None:
     """Else the comparisons would say little."""
     found = [one for seed in range(SEEDS) for one in made(name, seed).generate(LONGEST, 4, length_penalty=1.0)[0]]
     assert len({tuple(tokens) for some in found for tokens, _ in some}) > 20 * SEEDS
@@ -89,7 +89,7 @@ def test_what_is_found_is_varied(name: str) -> None:
     assert len({len(tokens) for some in found for tokens, _ in some}) > 3
 
 
-def test_their_lengths_count_the_start() -> None:
+def test_generate_counts_bos_in_lengths() -> None:
     """max_length and min_length do; max_new_tokens and min_new_tokens do not, and are our limit and least length."""
     for name in ("marian", "t5"):
         models = made(name)
@@ -102,7 +102,7 @@ def test_their_lengths_count_the_start() -> None:
 
 
 @pytest.mark.parametrize("name", ["marian-open", "bart-open", "t5"])
-def test_a_greedy_score_is_the_sum_of_what_they_call_logits(name: str) -> None:
+def test_greedy_score_is_the_sum_of_log_softmax_of_logits(name: str) -> None:
     """Of their `scores`, banned words are taken out before the softmax, here after it."""
     models = made(name)
     _, said = models.generate(LONGEST, 1)
@@ -116,7 +116,7 @@ def test_a_greedy_score_is_the_sum_of_what_they_call_logits(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["marian-open", "bart-open", "t5"])
 @pytest.mark.parametrize("beams", [1, 4])
-def test_what_targets_begin_with_is_free_there_and_costs_here(name: str, beams: int) -> None:
+def test_prefix_counts_in_our_scores_but_not_in_generate(name: str, beams: int) -> None:
     """A prefix (their decoder_input_ids) counts neither in their scores nor in their lengths."""
     models = made(name)
     source, lengths = models.source
@@ -136,7 +136,7 @@ def test_what_targets_begin_with_is_free_there_and_costs_here(name: str, beams: 
         torch.testing.assert_close(scores.flatten(), said.sequences_scores, atol=1e-4, rtol=1e-5)
 
 
-def test_their_ngrams_count_the_start_and_a_prompt() -> None:
+def test_generate_counts_bos_and_prompt_in_ngrams() -> None:
     """Where START is END, no word twice means no END before the limit; words of a prompt are not written again."""
     models = made("bart")
     assert models.symbols.bos == models.symbols.eos
@@ -152,7 +152,7 @@ def test_their_ngrams_count_the_start_and_a_prompt() -> None:
 
 
 @pytest.mark.parametrize("name", ["marian", "bart-open", "t5"])
-def test_bad_words_are_forbidden_phrases_where_every_token_is_a_word(name: str) -> None:
+def test_bad_words_equal_excluded_phrases_for_word_tokens(name: str) -> None:
     """Elsewhere theirs are one way to cut a phrase, and ours the phrase however it is cut."""
     models = made(name)
     names = {f"w{number}": number for number in range(VOCABULARY)}
@@ -174,7 +174,7 @@ def test_bad_words_are_forbidden_phrases_where_every_token_is_a_word(name: str) 
     assert_same(ours, found, said.sequences_scores)
 
 
-def test_an_end_that_may_not_come_in_time() -> None:
+def test_minimum_length_equal_to_the_limit() -> None:
     """A least length of the limit itself: theirs never end, here the limit comes first."""
     models = made("marian-open")
     found, said = models.generate(6, 3, min_new_tokens=6, length_penalty=1.0)
@@ -184,7 +184,7 @@ def test_an_end_that_may_not_come_in_time() -> None:
     assert any(one.finished for some in models.search(6, least=6, **beam) for one in some)
 
 
-def test_where_there_are_fewer_than_were_asked_for() -> None:
+def test_fewer_hypotheses_than_n_best() -> None:
     """Theirs are filled up with what is no hypothesis, at −10⁹."""
     models = made("bart")
     _, said = models.generate(1, 2)

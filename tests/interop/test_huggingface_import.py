@@ -82,7 +82,7 @@ def lively_bart(folder: Path, **generation: Any) -> tuple[Any, Any, dragoman.Run
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_run_searches_as_its_checkpoint_says(early: bool, tmp_path: Path) -> None:
+def test_generation_settings_become_search_settings(early: bool, tmp_path: Path) -> None:
     wanted = {"max_length": 14, "min_length": 5, "no_repeat_ngram_size": 2, "num_beams": 4, "length_penalty": 2.0}
     model, fast, run = lively_bart(tmp_path, early_stopping=early, **wanted)
     texts = ["a b c d e", "f g", "h", "q p o n m l", "i j k a a a a"]
@@ -99,7 +99,7 @@ def test_a_run_searches_as_its_checkpoint_says(early: bool, tmp_path: Path) -> N
     )
 
 
-def test_a_prefix_comes_after_what_is_forced(tmp_path: Path) -> None:
+def test_prefix_follows_forced_bos(tmp_path: Path) -> None:
     _, _, run = lively_bart(tmp_path, max_length=8)
     found = run.translate(["a b c", "d e f", "g"], beam_size=3, prefixes=["k l", "", "m"])
     assert [one.tokens[0] for one in found] == ["<s>"] * 3
@@ -164,7 +164,7 @@ def test_training_from_a_checkpoint_folder_says_to_import_it(tmp_path: Path) -> 
         (bert, "<s> $A </s>", (0,), (2,)),
     ],
 )
-def test_what_stands_around_a_text(
+def test_special_tokens_around_a_source(
     tmp_path: Path, make: Any, template: str, before: tuple[int, ...], after: tuple[int, ...]
 ) -> None:
     make().save_pretrained(tmp_path / "theirs")
@@ -175,7 +175,7 @@ def test_what_stands_around_a_text(
     assert fast(text).input_ids == [*before, *run.source_tokenizer.encode(text), *after]
 
 
-def test_an_encoder_whose_vocabulary_is_a_list(tmp_path: Path) -> None:
+def test_encoder_with_a_word_list_as_vocabulary(tmp_path: Path) -> None:
     """vocab.txt alone, as BERT's first program wrote it."""
     model = bert()
     model.save_pretrained(tmp_path / "bert")
@@ -204,7 +204,7 @@ def test_labels_keep_their_names(tmp_path: Path) -> None:
     assert tagged.tags == [names[int(n)] for n in best]
 
 
-def test_a_decoder_alone(tmp_path: Path) -> None:
+def test_imported_decoder_only_model(tmp_path: Path) -> None:
     model = llama(bos_token_id=0, eos_token_id=2, pad_token_id=1)
     model.save_pretrained(tmp_path / "llama")
     add_tokenizer(tmp_path / "llama", "<s> $A")
@@ -233,7 +233,7 @@ def test_languages_of_mbart(tmp_path: Path) -> None:
 # ---- refusals
 
 
-def test_a_tokenizer_with_more_pieces_than_embeddings(tmp_path: Path) -> None:
+def test_tokenizer_with_more_tokens_than_embeddings(tmp_path: Path) -> None:
     bart(vocab_size=26).save_pretrained(tmp_path / "bart")
     add_tokenizer(tmp_path / "bart")
     with pytest.raises(UserError, match="has 27 tokens, but the model has only 26 embeddings"):
@@ -241,14 +241,14 @@ def test_a_tokenizer_with_more_pieces_than_embeddings(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["bart"]
 
 
-def test_no_tokenizer(tmp_path: Path) -> None:
+def test_missing_tokenizer_is_refused(tmp_path: Path) -> None:
     bart().save_pretrained(tmp_path / "bart")
     with pytest.raises(UserError, match="has no supported tokenizer files"):
         imported(tmp_path / "bart", tmp_path / "run")
     assert [path.name for path in tmp_path.iterdir()] == ["bart"]
 
 
-def test_a_template_that_is_not_understood(tmp_path: Path) -> None:
+def test_unsupported_post_processor_is_refused(tmp_path: Path) -> None:
     bart().save_pretrained(tmp_path / "bart")
     add_tokenizer(tmp_path / "bart")
     document = json.loads((tmp_path / "bart" / "tokenizer.json").read_text())
@@ -258,7 +258,7 @@ def test_a_template_that_is_not_understood(tmp_path: Path) -> None:
         imported(tmp_path / "bart", tmp_path / "run")
 
 
-def test_a_run_is_never_written_over(tmp_path: Path) -> None:
+def test_existing_run_is_never_overwritten(tmp_path: Path) -> None:
     bart().save_pretrained(tmp_path / "bart")
     add_tokenizer(tmp_path / "bart")
     imported(tmp_path / "bart", tmp_path / "run")
@@ -268,7 +268,7 @@ def test_a_run_is_never_written_over(tmp_path: Path) -> None:
         imported(tmp_path / "bart", tmp_path / "bart")
 
 
-def test_settings_for_generation_must_be_possible(tmp_path: Path) -> None:
+def test_invalid_generation_settings_are_refused(tmp_path: Path) -> None:
     bart().save_pretrained(tmp_path / "bart")
     add_tokenizer(tmp_path / "bart")
     change(tmp_path / "bart", "generation_config.json", num_beams=0)
@@ -279,7 +279,7 @@ def test_settings_for_generation_must_be_possible(tmp_path: Path) -> None:
 # ---- the command
 
 
-def test_the_command_says_what_it_made(tmp_path: Path) -> None:
+def test_output_of_the_import_command(tmp_path: Path) -> None:
     model = marian()
     model.generation_config.bad_words_ids = [[1], [5, 6]]
     model.generation_config.no_repeat_ngram_size = 3

@@ -99,7 +99,7 @@ def refused(folder: Path) -> str:
     ],
     ids=str,
 )
-def test_fields_that_ask_for_something_else(
+def test_unsupported_fields_are_refused(
     saved: Path, tmp_path: Path, family: str, fields: dict[str, Any], said: str
 ) -> None:
     change(copy(saved, family, tmp_path), **fields)
@@ -125,7 +125,9 @@ def test_fields_that_ask_for_something_else(
     ],
     ids=str,
 )
-def test_fields_that_make_no_sense(saved: Path, tmp_path: Path, family: str, fields: dict[str, Any], said: str) -> None:
+def test_invalid_fields_are_refused(
+    saved: Path, tmp_path: Path, family: str, fields: dict[str, Any], said: str
+) -> None:
     if "eos_token_id" in fields:
         copy(saved, family, tmp_path)
         (tmp_path / "generation_config.json").unlink()
@@ -135,13 +137,13 @@ def test_fields_that_make_no_sense(saved: Path, tmp_path: Path, family: str, fie
     assert said in refused(tmp_path)
 
 
-def test_labels_must_be_numbered(tmp_path: Path) -> None:
+def test_labels_must_be_numbered_from_0(tmp_path: Path) -> None:
     bert("ForTokenClassification").save_pretrained(tmp_path)
     change(tmp_path, id2label={"0": "noun", "2": "verb"})
     assert "id2label must number its labels from 0" in refused(tmp_path)
 
 
-def test_fields_that_change_nothing(saved: Path, tmp_path: Path) -> None:
+def test_harmless_fields_are_accepted(saved: Path, tmp_path: Path) -> None:
     change(
         copy(saved, "llama", tmp_path),
         pretraining_tp=2,
@@ -159,7 +161,7 @@ def test_fields_that_change_nothing(saved: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["MistralForCausalLM", "UMT5ForConditionalGeneration", "BertForSequenceClassification"]
 )
-def test_an_unknown_architecture(saved: Path, tmp_path: Path, name: str) -> None:
+def test_unsupported_architecture_is_refused(saved: Path, tmp_path: Path, name: str) -> None:
     change(copy(saved, "llama", tmp_path), architectures=[name])
     message = refused(tmp_path)
     assert f"holds a {name}, which is not supported: supported are MarianMTModel, " in message
@@ -169,7 +171,7 @@ def test_an_unknown_architecture(saved: Path, tmp_path: Path, name: str) -> None
 # ---- files
 
 
-def test_no_folder_and_no_files(saved: Path, tmp_path: Path) -> None:
+def test_missing_folder_and_files(saved: Path, tmp_path: Path) -> None:
     assert refused(tmp_path / "nowhere").endswith("is not a folder: name one with config.json and model.safetensors")
     assert "has no config.json" in refused(tmp_path)
     copy(saved, "bert", tmp_path)
@@ -239,40 +241,40 @@ def test_missing_weights(saved: Path, tmp_path: Path) -> None:
     assert "do not fit its config.json: 2 missing, such as encoder.layer.1.output.dense.bias" in message
 
 
-def test_an_untied_model_without_its_matrix(saved: Path, tmp_path: Path) -> None:
+def test_untied_model_without_an_output_matrix(saved: Path, tmp_path: Path) -> None:
     change(copy(saved, "gpt2", tmp_path), tie_word_embeddings=False)
     assert "1 missing, such as lm_head.weight" in refused(tmp_path)
 
 
-def test_weights_left_over(saved: Path, tmp_path: Path) -> None:
+def test_unused_weights_are_refused(saved: Path, tmp_path: Path) -> None:
     copy(saved, "llama", tmp_path)
     rewrite(tmp_path, lambda weights: weights.update({"model.layers.7.mlp.up_proj.weight": torch.zeros(2)}))
     assert "1 not used, such as layers.7.mlp.up_proj.weight" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("shape", [(5, 12), (12,), ()])
-def test_weights_of_another_shape(saved: Path, tmp_path: Path, shape: tuple[int, ...]) -> None:
+def test_misshapen_weights_are_refused(saved: Path, tmp_path: Path, shape: tuple[int, ...]) -> None:
     copy(saved, "gpt2", tmp_path)
     rewrite(tmp_path, lambda weights: weights.update({"transformer.h.0.mlp.c_fc.weight": torch.zeros(shape)}))
     message = refused(tmp_path)
     assert f"1 of another shape, such as h.0.mlp.c_fc.weight of {list(shape)} instead of [48, 12]" in message
 
 
-def test_another_depth_than_configured(saved: Path, tmp_path: Path) -> None:
+def test_other_number_of_layers_than_configured(saved: Path, tmp_path: Path) -> None:
     change(copy(saved, "marian", tmp_path), encoder_layers=1)
     assert "16 not used, such as encoder.layers.1.fc1.bias" in refused(tmp_path)
     change(tmp_path, encoder_layers=3)
     assert "16 missing, such as encoder.layers.2.self_attn.q_proj.weight" in refused(tmp_path)
 
 
-def test_a_weight_under_two_names(saved: Path, tmp_path: Path) -> None:
+def test_duplicate_weight_is_refused(saved: Path, tmp_path: Path) -> None:
     copy(saved, "bert", tmp_path)
     name = "embeddings.word_embeddings.weight"
     rewrite(tmp_path, lambda weights: weights.update({name: weights[f"bert.{name}"].clone()}))
     assert f"has the weight {name} twice, as " in refused(tmp_path)
 
 
-def test_numbers_that_are_not_floating_point(saved: Path, tmp_path: Path) -> None:
+def test_integer_weights_are_refused(saved: Path, tmp_path: Path) -> None:
     copy(saved, "llama", tmp_path)
     name = "model.layers.0.mlp.up_proj.weight"
     rewrite(tmp_path, lambda weights: weights.update({name: weights[name].to(torch.int8)}))
@@ -282,7 +284,7 @@ def test_numbers_that_are_not_floating_point(saved: Path, tmp_path: Path) -> Non
     )
 
 
-def test_learned_positions_in_a_marian_model(saved: Path, tmp_path: Path) -> None:
+def test_learned_positions_in_marian_are_refused(saved: Path, tmp_path: Path) -> None:
     copy(saved, "marian", tmp_path)
     name = "model.encoder.embed_positions.weight"
     rewrite(tmp_path, lambda weights: weights.update({name: torch.randn(11, 12)}))
@@ -298,7 +300,7 @@ def test_other_floating_point_becomes_float32(tmp_path: Path, kind: torch.dtype)
     close_encoder(model.float(), built(tmp_path)[1])
 
 
-def test_a_tied_matrix_stored_twice_is_one(saved: Path, tmp_path: Path) -> None:
+def test_tied_matrix_stored_twice_stays_tied(saved: Path, tmp_path: Path) -> None:
     copy(saved, "bart", tmp_path)
     twins = ("lm_head.weight", "model.encoder.embed_tokens.weight", "model.decoder.embed_tokens.weight")
     rewrite(tmp_path, lambda weights: weights.update({name: weights["model.shared.weight"].clone() for name in twins}))

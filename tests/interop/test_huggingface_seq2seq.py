@@ -59,13 +59,13 @@ def test_activations(tmp_path: Path, activation: str) -> None:
     close_seq2seq(model, read(model, tmp_path)[1])
 
 
-def test_marian_reads_past_the_length_of_the_table(tmp_path: Path) -> None:
+def test_marian_reads_more_positions_than_its_table_has(tmp_path: Path) -> None:
     _, mine = read(marian(), tmp_path)
     logits = mine(torch.full((1, 40), 5), torch.tensor([40]), torch.full((1, 30), 6), torch.tensor([30]))
     assert logits.isfinite().all()
 
 
-def test_marians_stored_sines_are_left_out(tmp_path: Path) -> None:
+def test_stored_sinusoids_of_marian_are_not_used(tmp_path: Path) -> None:
     model = marian()
     model.save_pretrained(tmp_path)
     weights = load_file(tmp_path / "model.safetensors")
@@ -76,7 +76,7 @@ def test_marians_stored_sines_are_left_out(tmp_path: Path) -> None:
     close_seq2seq(model, built(tmp_path)[1])
 
 
-def test_marian_as_it_is_published(tmp_path: Path) -> None:
+def test_published_marian_configuration(tmp_path: Path) -> None:
     """A configuration with everything that older versions wrote, and no file of its own for generation."""
     model = marian(scale_embedding=True, activation_function="swish")
     model.save_pretrained(tmp_path)
@@ -107,7 +107,7 @@ def test_marian_as_it_is_published(tmp_path: Path) -> None:
     assert (checkpoint.generation["num_beams"], checkpoint.generation["max_length"]) == (6, 512)
 
 
-def test_marians_symbols(tmp_path: Path) -> None:
+def test_framing_of_marian(tmp_path: Path) -> None:
     model = marian(pad_token_id=20, decoder_start_token_id=20, eos_token_id=3)
     model.generation_config.bad_words_ids = [[20], [4, 5]]
     model.generation_config.num_beams = 6
@@ -143,7 +143,7 @@ def test_bart_and_mbart(tmp_path: Path, make: Any, settings: dict[str, Any]) -> 
     assert spec_of(checkpoint).tied_embeddings is settings.get("tie_word_embeddings", True)
 
 
-def test_barts_symbols_and_dropouts(tmp_path: Path) -> None:
+def test_framing_and_dropout_of_bart(tmp_path: Path) -> None:
     model = bart(dropout=0.4, attention_dropout=0.3, activation_dropout=0.2)
     model.generation_config.forced_bos_token_id = 0
     checkpoint, _ = read(model, tmp_path)
@@ -166,7 +166,7 @@ def test_the_base_model_alone_is_the_same_model(tmp_path: Path, make: Any) -> No
     close_seq2seq(model, built(tmp_path)[1])
 
 
-def test_tables_that_older_versions_shared_though_untied(tmp_path: Path) -> None:
+def test_embeddings_that_older_versions_shared_though_untied(tmp_path: Path) -> None:
     model = bart(tie_word_embeddings=False)
     with torch.no_grad():
         for side in (model.model.encoder, model.model.decoder):
@@ -182,7 +182,7 @@ def test_tables_that_older_versions_shared_though_untied(tmp_path: Path) -> None
     assert not spec_of(checkpoint).tied_embeddings
 
 
-def test_flags_of_older_versions(tmp_path: Path) -> None:
+def test_fields_of_older_configurations(tmp_path: Path) -> None:
     """What configurations said before their models were told apart by name."""
     model = mbart()
     model.save_pretrained(tmp_path)

@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 import dragoman
+from dragoman.config import from_dict
+from dragoman.legacy import SETTINGS
 from dragoman.models import model_from_dict, model_to_dict
 from dragoman.systems import SYSTEMS, VocabularySizes
+from dragoman.systems.setting_help import SETTING_HELP
 
 HERE = Path(__file__).parent
 EXPECTED = json.loads((HERE / "expected.json").read_text(encoding="utf-8"))
@@ -53,3 +56,13 @@ def test_old_specs_of_all_systems_are_the_present_ones(size: str) -> None:
     for name, old in SPECS[size].items():
         present = SYSTEMS[name].spec(VocabularySizes(100, 100), size)
         assert model_to_dict(model_from_dict(old, {})) == model_to_dict(present), name
+
+
+def test_old_settings_of_systems_have_present_names() -> None:
+    names = {
+        new.removeprefix("system.settings.") for old, new in SETTINGS.items() if old.startswith("system.settings.")
+    }
+    assert names <= SETTING_HELP.keys()
+    values = {"system": {"name": "shaw", "settings": {"width": 32, "clip": 4, "tied": False}}}
+    settings = from_dict(values, "config.yaml").system.settings
+    assert settings == {"model_dim": 32, "max_distance": 4, "tie_output": False}

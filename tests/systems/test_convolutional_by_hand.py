@@ -92,7 +92,7 @@ def sentences() -> list[tuple[int, list[int], list[int]]]:
 
 @pytest.mark.parametrize(("layers", "kernel"), [(1, 3), (2, 3), (2, 5)])
 @torch.no_grad()
-def test_convs2s_place_by_place(layers: int, kernel: int) -> None:
+def test_convs2s_equals_loops_over_positions(layers: int, kernel: int) -> None:
     settings: dict[str, Any] = {
         "model_dim": 4,
         "layers": layers,
@@ -119,7 +119,7 @@ def test_convs2s_place_by_place(layers: int, kernel: int) -> None:
         np.testing.assert_allclose(picture[row, :, : len(source)].numpy(), np.mean(looks, 0), atol=1e-5)
 
 
-def test_convs2s_has_the_weights_of_its_formula() -> None:
+def test_number_of_parameters_of_convs2s() -> None:
     """A convolution: k·d inputs to 2d outputs, each with b and g. W of the attention: d to d, with b and g."""
     d, k, layers, longest = 6, 3, 2, 50
     convolution = 2 * d * k * d + 2 * (2 * d)
@@ -134,7 +134,7 @@ def test_convs2s_has_the_weights_of_its_formula() -> None:
     assert count_parameters(SYSTEMS["convs2s"].spec(joint, **settings)) == body + 30 * d + 30
 
 
-def test_the_first_weights_of_convs2s_are_the_papers() -> None:
+def test_convs2s_is_initialized_as_in_the_paper() -> None:
     """§3.5: words and places of deviation 0.1, g = 2√p before a gate and 1 elsewhere, biases zero."""
     torch.manual_seed(0)
     model = model_of("convs2s", VocabularySizes(500, 500), model_dim=64, layers=1, dropout=0.19)
@@ -167,7 +167,7 @@ def touched(model: EncoderDecoderModel, place: int) -> tuple[list[int], list[int
 
 
 @pytest.mark.parametrize(("layers", "blocks", "kernel"), [(1, 2, 3), (2, 2, 3), (1, 3, 3), (1, 4, 2), (1, 2, 5)])
-def test_bytenet_sees_as_far_as_its_formula_says(layers: int, blocks: int, kernel: int) -> None:
+def test_receptive_field_of_bytenet(layers: int, blocks: int, kernel: int) -> None:
     """The field is 1 + Σ (k−1)·dilation: all of it back in the decoder, half of it each way in the encoder.
 
     A logit sees the columns of its own place and of `reach` places before, and each column what the encoder's field
@@ -185,7 +185,7 @@ def test_bytenet_sees_as_far_as_its_formula_says(layers: int, blocks: int, kerne
 
 @pytest.mark.parametrize("far", [6, 7])
 @torch.no_grad()
-def test_the_edge_of_the_encoders_field_matters_and_a_step_beyond_does_not(far: int) -> None:
+def test_receptive_field_of_the_bytenet_encoder(far: int) -> None:
     """Two sets of two blocks, kernel 3: 1 + 2·(2·1 + 2·2) = 13 places, 6 each way."""
     model, middle = bytenet(layers=2, blocks_per_layer=2), 10
 
@@ -201,7 +201,7 @@ def test_the_edge_of_the_encoders_field_matters_and_a_step_beyond_does_not(far: 
 
 @pytest.mark.parametrize("back", [12, 13])
 @torch.no_grad()
-def test_the_edge_of_the_decoders_field_matters_and_a_step_beyond_does_not(back: int) -> None:
+def test_receptive_field_of_the_bytenet_decoder(back: int) -> None:
     model, place, lengths = bytenet(layers=2, blocks_per_layer=2), 15, torch.tensor([20])
     tokens = torch.arange(20)[None]
     changed = tokens.clone()
@@ -214,7 +214,7 @@ def test_the_edge_of_the_decoders_field_matters_and_a_step_beyond_does_not(back:
 
 
 @torch.no_grad()
-def test_a_target_goes_on_past_the_end_of_its_source() -> None:
+def test_bytenet_target_may_be_longer_than_the_source() -> None:
     """A logit sees the columns of 12 places back: at 14 the last of three words, at 15 none."""
     model = bytenet(layers=2, blocks_per_layer=2)
     target, lengths = torch.arange(16)[None], torch.tensor([16])
@@ -224,7 +224,7 @@ def test_a_target_goes_on_past_the_end_of_its_source() -> None:
     assert [torch.equal(one[place], other[place]) for place in range(16)] == [False] * 15 + [True]
 
 
-def test_bytenet_has_the_weights_of_its_formula() -> None:
+def test_number_of_parameters_of_bytenet() -> None:
     """A block: d to d/2, k·d/2 to d/2, d/2 to d, with biases, and norms of d, d/2 and d/2."""
     d, k, layers, blocks = 8, 3, 2, 4
     half = d // 2
@@ -237,7 +237,7 @@ def test_bytenet_has_the_weights_of_its_formula() -> None:
     assert count_parameters(SYSTEMS["bytenet"].spec(joint, **settings, tie_output=False)) == body + 2 * 30 * d + 30
 
 
-def test_bytenets_size_is_the_papers() -> None:
+def test_bytenet_has_the_papers_size() -> None:
     """§5: 30 blocks a side in sets of five, dilations 1, 2, 4, 8, 16, 800 units inside a block."""
     spec = SYSTEMS["bytenet"].spec(VocabularySizes(300, 300), "big")
     assert [part.dilation for part in find_specs(spec.encoder, DilatedBlock)] == [1, 2, 4, 8, 16]

@@ -91,7 +91,7 @@ def gnmt_path(stack: str, layer: int) -> str:
 @torch.no_grad()
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("layers", [1, 2, 3, 5])
-def test_gnmt_is_torchs_lstms_with_residual_connections_from_the_third_layer_up(layers: int, row: int) -> None:
+def test_gnmt_equals_torch_lstms_with_residual_connections_from_the_third_layer(layers: int, row: int) -> None:
     model = model_of("gnmt", layers=layers)
     weights = model.state_dict()
     x, words = embedded(weights, row)
@@ -107,7 +107,7 @@ def test_gnmt_is_torchs_lstms_with_residual_connections_from_the_third_layer_up(
 
 
 @torch.no_grad()
-def test_an_upper_layer_of_gnmt_without_weights_is_passed_by() -> None:
+def test_upper_gnmt_layer_with_zero_weights_is_the_identity() -> None:
     """An LSTM of zeros puts out σ(0)·tanh(0) = 0: from the third layer up x + 0 is left, the second hides all below."""
     deep, shallow = model_of("gnmt", layers=4), model_of("gnmt", layers=2)
     shallow.load_state_dict({name: deep.state_dict()[name] for name in shallow.state_dict()})
@@ -136,7 +136,7 @@ def test_gnmts_shapes() -> None:
         assert shapes[f"{gnmt_path('decoder', layer)}.weight_ih_l0"] == (4 * D, 2 * D)
 
 
-def test_only_gnmts_bottom_layer_looks() -> None:
+def test_only_the_bottom_layer_of_gnmt_attends() -> None:
     model = model_of("gnmt", layers=4)
     assert model.memory_paths == ["decoder.layers.0.0"]
     weights = attention_weights(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
@@ -149,7 +149,7 @@ def test_only_gnmts_bottom_layer_looks() -> None:
 @torch.no_grad()
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize(("layers", "decoder_layers"), [(1, 1), (2, 3), (3, 2)])
-def test_deep_att_is_torchs_lstms_with_fast_forward_connections(layers: int, decoder_layers: int, row: int) -> None:
+def test_deep_att_equals_torch_lstms_with_fast_forward_connections(layers: int, decoder_layers: int, row: int) -> None:
     """f^k = W^k [first half of f^{k−1}; h^{k−1}] + b, which is all that enters the gates of layer k from below."""
     model = model_of("deep-att", layers=layers, decoder_layers=decoder_layers)
     weights = model.state_dict()
@@ -187,7 +187,7 @@ def test_deep_att_is_torchs_lstms_with_fast_forward_connections(layers: int, dec
 
 
 @torch.no_grad()
-def test_the_fast_way_is_linear_from_the_words_to_the_top() -> None:
+def test_fast_forward_path_is_linear() -> None:
     """With nothing but f in e, twice the words (and no biases) give twice the memory, through any number of layers."""
     model = model_of("deep-att", layers=4)
     weights = model.state_dict()
@@ -205,7 +205,7 @@ def test_the_fast_way_is_linear_from_the_words_to_the_top() -> None:
     assert once[0].abs().max() > 0.1
 
 
-def test_only_deep_atts_bottom_layer_looks() -> None:
+def test_only_the_bottom_layer_of_deep_att_attends() -> None:
     model = model_of("deep-att", layers=2)
     assert model.memory_paths == ["decoder.layers.0.0.bottom"]
     weights = attention_weights(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
@@ -220,7 +220,7 @@ def count(inputs: int, d: int) -> int:
     return 4 * (inputs * d + d * d + 2 * d)
 
 
-def test_deep_systems_have_the_weights_of_their_formulas() -> None:
+def test_numbers_of_parameters_of_deep_systems() -> None:
     d, vocabulary = 10, VocabularySizes(30, 20)
     tables = (30 + 20 + 20) * d + 20  # source, target and output, with the output's bias
     additive = 2 * d * d + d

@@ -62,7 +62,7 @@ def nothing(rows: int) -> tuple[Tensor, Tensor]:
 @every_model
 @pytest.mark.parametrize("tied", [True, False])
 @torch.no_grad()
-def test_the_language_model_is_torchs(cell: str, layers: int, tied: bool) -> None:
+def test_logits_equal_torch(cell: str, layers: int, tied: bool) -> None:
     model = model_of(cell, layers, tied)
     torchs = Torchs(model, cell, layers)
     tokens, lengths = torch.randint(V, (3, 7)), torch.tensor([7, 4, 1])
@@ -72,7 +72,7 @@ def test_the_language_model_is_torchs(cell: str, layers: int, tied: bool) -> Non
 
 
 @every_model
-def test_its_gradients_are_torchs(cell: str, layers: int) -> None:
+def test_gradients_equal_torch(cell: str, layers: int) -> None:
     model = model_of(cell, layers, tied=False)
     torchs = Torchs(model, cell, layers)
     tokens, answer = torch.randint(V, (2, 5)), torch.randn(2, 5, V)
@@ -108,7 +108,7 @@ def test_source_separator_and_target_are_one_sequence(cell: str, layers: int) ->
 
 @every_model
 @torch.no_grad()
-def test_a_source_is_read_once_and_then_written_on(cell: str, layers: int) -> None:
+def test_decoding_continues_the_encoded_source(cell: str, layers: int) -> None:
     """Rows of different lengths: each goes on from the state after its own last word."""
     model = model_of(cell, layers)
     torchs = Torchs(model, cell, layers)
@@ -122,7 +122,7 @@ def test_a_source_is_read_once_and_then_written_on(cell: str, layers: int) -> No
 
 
 @torch.no_grad()
-def test_what_it_writes_scores_what_torchs_gives_it() -> None:
+def test_scores_of_generated_text_equal_torch() -> None:
     model = model_of("lstm", 2)
     torchs = Torchs(model, "lstm", 2)
     symbols = SpecialTokens(SEP, EOS, tuple(n for n in range(7) if n != EOS))

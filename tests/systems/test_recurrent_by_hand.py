@@ -147,7 +147,7 @@ def test_chos_context_starts_the_decoder_and_enters_every_step_and_the_output() 
 
 
 @torch.no_grad()
-def test_sutskevers_decoder_is_torchs_lstm_started_from_torchs_last_state() -> None:
+def test_sutskever_equals_torch_lstms() -> None:
     layers = 3
     model = model_of("sutskever", layers=layers)
     encoder, decoder = (nn.LSTM(WIDTH, WIDTH, layers, batch_first=True) for _ in range(2))
@@ -165,7 +165,7 @@ def test_sutskevers_decoder_is_torchs_lstm_started_from_torchs_last_state() -> N
 
 
 @torch.no_grad()
-def test_without_attention_there_is_nothing_to_look_at() -> None:
+def test_systems_without_attention_return_no_attention_weights() -> None:
     model = model_of("sutskever", layers=1)
     weights = attention_weights(model, SOURCE, SOURCE_LENGTHS, TARGET, TARGET_LENGTHS)
     assert weights == {}
@@ -184,6 +184,6 @@ def test_rows_of_a_beam_share_one_memory(name: str) -> None:
     torch.testing.assert_close(together, apart, atol=1e-5, rtol=1e-5)
 
 
-def test_an_unknown_score_is_answered_with_the_nearest() -> None:
+def test_unknown_attention_score_suggests_the_nearest() -> None:
     with pytest.raises(UserError, match="unknown attention_score 'generall': did you mean 'general'"):
         SYSTEMS["luong"].spec(VocabularySizes(9, 9), attention_score="generall")

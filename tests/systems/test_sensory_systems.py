@@ -81,7 +81,7 @@ def draw(random: np.random.Generator) -> tuple[NDArray[np.float32], list[int]]:
 
 
 @pytest.mark.exhaustive
-def test_images_are_put_into_words() -> None:
+def test_vision_learns_captions() -> None:
     random = np.random.default_rng(1)
     seen, unseen = ([draw(random) for _ in range(count)] for count in (2000, 200))
     torch.manual_seed(0)
@@ -117,7 +117,7 @@ class Voice:
 
 
 @pytest.mark.exhaustive
-def test_sound_is_put_into_words() -> None:
+def test_speech_learns_transcripts() -> None:
     voice = Voice(words=8, features=10, random=np.random.default_rng(1))
     seen, unseen = ([voice.say() for _ in range(count)] for count in (3000, 200))
     torch.manual_seed(0)
@@ -131,7 +131,7 @@ def test_sound_is_put_into_words() -> None:
 # ---- what they are built of
 
 
-def test_they_have_no_table_for_the_source() -> None:
+def test_vision_and_speech_have_no_source_embeddings() -> None:
     """The weights, counted by hand, do not depend on a source vocabulary."""
     d, f, v, inner = 8, 5, 20, 32
     attention, norm = 4 * d * d + 4 * d, 2 * d
@@ -147,7 +147,7 @@ def test_they_have_no_table_for_the_source() -> None:
         assert count_parameters(frames) == encoder + decoder + v * d + convolved
 
 
-def test_they_read_patches_and_frames() -> None:
+def test_vision_reads_patches_and_speech_reads_frames() -> None:
     vision, speech = (SYSTEMS[name].spec(VocabularySizes(9, 9)) for name in ("vision", "speech"))
     assert isinstance(vision, EncoderDecoder)
     assert isinstance(speech, EncoderDecoder)
@@ -156,7 +156,7 @@ def test_they_read_patches_and_frames() -> None:
 
 
 @pytest.mark.parametrize(("name", "longest"), [("vision", 30), ("speech", None)])
-def test_how_long_a_source_may_be(name: str, longest: int | None) -> None:
+def test_maximum_source_length(name: str, longest: int | None) -> None:
     settings = {"max_positions": 30} if name == "vision" else {}
     model = SYSTEMS[name].spec(VocabularySizes(9, 9), "tiny", model_dim=8, **settings).build()
     assert model.max_source_length == longest

@@ -36,12 +36,12 @@ def transformer_weights(d: int, layers: int, inner: int, tables: int, vocabulary
     return layers * (encoder_layer + decoder_layer) + tables * vocabulary * d
 
 
-def test_transformer_base_has_63_million_weights() -> None:
+def test_transformer_base_has_63_million_parameters() -> None:
     """6 · (3,152,384 + 4,204,032) + 37,000 · 512; the paper's table 3 rounds to 65 million."""
     assert count(SYSTEMS["transformer"].spec(JOINT)) == 63_082_496 == transformer_weights(512, 6, 2048, 1, 37000)
 
 
-def test_transformer_big_has_214_million_weights() -> None:
+def test_transformer_big_has_214_million_parameters() -> None:
     """6 · (12,596,224 + 16,796,672) + 37,000 · 1024; 213 million in the paper's table 3."""
     big = SYSTEMS["transformer"].spec(JOINT, "big")
     assert count(big) == 214_245_376 == transformer_weights(1024, 6, 4096, 1, 37000)
@@ -55,7 +55,7 @@ def test_pre_norm_adds_a_norm_at_the_end_of_either_stack() -> None:
     assert count(SYSTEMS["transformer"].spec(JOINT, **settings, pre_norm=True)) == post + 2 * 2 * 16
 
 
-def test_tables_are_shared_and_tied_as_told() -> None:
+def test_shared_and_tied_embeddings() -> None:
     settings: dict[str, Any] = {"model_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 8}
     body = transformer_weights(16, 1, 8, 0, 0)
     assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings)) == body + (30 + 20) * 16
@@ -74,7 +74,7 @@ def gru(inputs: int, d: int) -> int:
     return lstm(inputs, d) // 4 * 3
 
 
-def test_sutskevers_model_has_the_384_million_weights_of_the_paper() -> None:
+def test_sutskever_has_the_384_million_parameters_of_the_paper() -> None:
     """384M, of which 64M are recurrent connections (§3.4): 4 layers of 1000, 160,000 and 80,000 words."""
     recurrent = 2 * 4 * lstm(1000, 1000)
     assert round(recurrent, -6) == 64_000_000
@@ -83,7 +83,7 @@ def test_sutskevers_model_has_the_384_million_weights_of_the_paper() -> None:
     assert round(weights, -6) == 384_000_000
 
 
-def test_recurrent_systems_have_the_weights_of_their_formulas() -> None:
+def test_numbers_of_parameters_of_recurrent_systems() -> None:
     d, tables = 10, (30 + 20 + 20) * 10 + 20  # source, target and output, with the output's bias
     maxout = 2 * d * 3 * d + 2 * d
     one: dict[str, Any] = {"model_dim": d, "layers": 1, "tie_output": False}
@@ -115,7 +115,7 @@ def test_every_system_has_the_same_sizes_each_larger_than_the_last(name: str) ->
 
 
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_every_system_says_what_it_is(name: str) -> None:
+def test_every_system_has_a_summary(name: str) -> None:
     one = get_system(name)
     assert one is SYSTEMS[name]
     assert len(one.summary) > 20
@@ -125,7 +125,7 @@ def test_every_system_says_what_it_is(name: str) -> None:
     assert {"model_dim", "layers", "dropout"} <= set(one.settings())
 
 
-def test_the_users_settings_come_after_the_sizes() -> None:
+def test_settings_override_the_size() -> None:
     spec = SYSTEMS["transformer"].spec(SEPARATE, "tiny", heads=2)
     assert spec.dim == 128
     assert (
@@ -135,7 +135,7 @@ def test_the_users_settings_come_after_the_sizes() -> None:
     )
 
 
-def test_dropouts_go_where_they_are_named() -> None:
+def test_dropout_settings_reach_their_parts() -> None:
     settings = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.3}
     spec = SYSTEMS["transformer"].spec(SEPARATE, "tiny", **settings)
     assert {part.dropout for part in find_specs(spec, SelfAttention)} == {0.2}
@@ -171,18 +171,18 @@ def test_dropouts_go_where_they_are_named() -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_named(name: str, size: str, settings: dict[str, Any], message: str) -> None:
+def test_invalid_settings_are_refused(name: str, size: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         SYSTEMS[name].spec(SEPARATE, size, **settings)
     assert str(error.value) == message
 
 
-def test_right_settings_of_every_type_are_taken() -> None:
+def test_valid_settings_of_every_type_are_accepted() -> None:
     SYSTEMS["transformer"].spec(SEPARATE, dropout=0, ffn_dim=None, decoder_layers=1, pre_norm=True)
     SYSTEMS["luong"].spec(SEPARATE, encoder_direction="both", attention_score="dot")
 
 
-def test_an_unknown_system_is_answered_with_the_nearest() -> None:
+def test_unknown_system_suggests_the_nearest() -> None:
     with pytest.raises(UserError) as error:
         get_system("tranformer")
     assert str(error.value) == "unknown system 'tranformer': did you mean 'transformer'?"
@@ -190,7 +190,7 @@ def test_an_unknown_system_is_answered_with_the_nearest() -> None:
         get_system("pharaoh")
 
 
-def test_heads_that_do_not_fit_the_width_are_told_when_it_is_built() -> None:
+def test_model_dim_must_be_divisible_by_heads() -> None:
     with pytest.raises(UserError, match="a width of 512 cannot be split into 7 heads"):
         SYSTEMS["transformer"].spec(SEPARATE, heads=7).build()
 

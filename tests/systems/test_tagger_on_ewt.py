@@ -20,7 +20,7 @@ DATA = Path(os.environ.get("DRAGOMAN_DATA", "no folder")) / "ud_ewt"
 
 @pytest.mark.slow
 @pytest.mark.skipif(not DATA.exists(), reason="DRAGOMAN_DATA names no folder with ud_ewt")
-def test_most_parts_of_speech_are_right(tmp_path: Path) -> None:
+def test_tagging_accuracy(tmp_path: Path) -> None:
     """Every word tagged with its commonest tag gives about 86 % on this corpus: context must add to that."""
     files = {"source": [str(DATA / "train.tsv.gz")], "valid_source": [str(DATA / "dev.tsv.gz")], "format": "tsv"}
     training = {"steps": 1200, "validation_interval": 300, "device": "cpu"}

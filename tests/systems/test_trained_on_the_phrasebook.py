@@ -73,7 +73,7 @@ def test_one_recurrent_sequence_is_worse_than_attention(perplexities: dict[str, 
     assert perplexities["bahdanau"][-1] < perplexities["rnn-lm"][-1]
 
 
-def test_their_own_objective_counts_the_source_too(corpus: Path, tmp_path: Path) -> None:
+def test_language_modeling_objective_includes_the_source(corpus: Path, tmp_path: Path) -> None:
     values = {"data": {"source": [str(corpus / "valid.en")], "target": [str(corpus / "valid.de")]}}
     values |= {
         "system": {"name": "transformer-d", "size": "tiny", "settings": {"model_dim": 16, "heads": 2, "layers": 1}}

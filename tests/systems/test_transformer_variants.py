@@ -81,7 +81,7 @@ def turned(x: Tensor) -> Tensor:
 # ---- other positions
 
 
-def test_shaw_differs_from_the_transformer_in_its_positions_alone() -> None:
+def test_shaw_differs_from_the_transformer_only_in_positions() -> None:
     plain, relative = spec_of("transformer"), spec_of("shaw", max_distance=4)
     assert {path for path, _, _ in differences(plain, relative)} == {
         f"{stack}.{place}position" for stack in ("encoder", "decoder") for place in ("", "block[0].body.")
@@ -95,7 +95,7 @@ def test_roformer_is_the_transformer_with_rotary_positions() -> None:
 
 
 @torch.no_grad()
-def test_shaws_encoder_knows_order_by_distance_alone() -> None:
+def test_shaw_encoder_depends_only_on_distances() -> None:
     """The same words further on in the row look the same to each other."""
     model = model_of("shaw", max_distance=2)
     words = torch.randn(1, 5, 8)
@@ -185,7 +185,7 @@ def frozen_batch_norm(weights: Weights, name: str, x: Tensor) -> Tensor:
     ],
 )
 @torch.no_grad()
-def test_an_encoder_in_plain_operations(kind: str, training: bool, norm: Norm, pre_norm: bool) -> None:
+def test_encoder_equals_plain_operations(kind: str, training: bool, norm: Norm, pre_norm: bool) -> None:
     model = model_of("transformer", norm=kind, pre_norm=pre_norm)
     for name, buffer in model.named_buffers():
         if "running" in name:
@@ -217,7 +217,7 @@ def feed_forward(weights: Weights, name: str, x: Tensor) -> Tensor:
 # ---- mixture of experts
 
 
-def test_every_second_feed_forward_layer_is_a_mixture() -> None:
+def test_every_second_feed_forward_layer_is_a_mixture_of_experts() -> None:
     spec = spec_of("moe", layers=4, decoder_layers=2, experts=3)
     assert (spec.encoder.depth, spec.decoder.depth) == (2, 1)
     assert [type(part.body).__name__ for part in spec.encoder.block] == [
@@ -236,7 +236,7 @@ def test_every_second_feed_forward_layer_is_a_mixture() -> None:
         spec_of("moe", layers=3)
 
 
-def test_every_mixture_leaves_its_balance_in_training() -> None:
+def test_every_mixture_of_experts_has_a_balance_loss_in_training() -> None:
     model = model_of("moe", layers=4)
     assert isinstance(model, EncoderDecoderModel)
     tokens, layout = torch.randint(4, 11, (2, 5)), Layout.padded(5, torch.tensor([5, 3]))
@@ -250,7 +250,7 @@ def test_every_mixture_leaves_its_balance_in_training() -> None:
 
 
 @torch.no_grad()
-def test_gpt3_in_plain_operations() -> None:
+def test_gpt3_equals_plain_operations() -> None:
     """Everything before me in the first layer, my last three places in the second."""
     model = model_of("gpt3", attention_window=3)
     weights, tokens = model.state_dict(), torch.randint(11, (1, 7))
@@ -268,7 +268,7 @@ def test_gpt3_in_plain_operations() -> None:
     torch.testing.assert_close(lm_logits(model, tokens)[0], expected, atol=1e-4, rtol=1e-4)
 
 
-def test_gpt3_with_bands_as_wide_as_the_row_is_gpt() -> None:
+def test_gpt3_with_a_wide_window_equals_gpt() -> None:
     narrow = spec_of("gpt3", layers=4, attention_window=3)
     assert [part.visibility for part in find_specs(narrow, SelfAttention)] == [Causal(), Window(3)]
     everything = replace_everywhere(narrow, SelfAttention, visibility=Causal()).build().eval()
@@ -295,7 +295,7 @@ def doubled(name: str) -> str:
 
 
 @torch.no_grad()
-def test_palm_in_plain_operations() -> None:
+def test_palm_equals_plain_operations() -> None:
     """x + W_O attention(z) + W₂(silu(W₁ z) ⊙ V z), z = norm(x) without bias; one key head; embeddings times √D."""
     model = model_of("palm", head_dim=6)
     weights, tokens = model.state_dict(), torch.randint(11, (1, 7))
@@ -356,7 +356,7 @@ def test_llama_equals_hugging_face(kv_heads: int) -> None:
     torch.testing.assert_close(lm_logits(ours, tokens), theirs(tokens).logits, atol=1e-4, rtol=1e-4)
 
 
-def test_a_chat_model_is_built_as_gpt_is() -> None:
+def test_chat_has_the_spec_of_gpt() -> None:
     assert spec_of("chat", max_positions=50) == spec_of("gpt", max_positions=50)
 
 
@@ -364,7 +364,7 @@ def test_a_chat_model_is_built_as_gpt_is() -> None:
 
 
 @torch.no_grad()
-def test_a_prefix_is_read_both_ways_and_the_target_from_left_to_right() -> None:
+def test_prefix_mask_is_bidirectional_over_the_source_and_causal_over_the_target() -> None:
     model = model_of("unilm")
     source, target = torch.randint(4, 11, (1, 5)), torch.randint(4, 11, (1, 4))
 
@@ -394,7 +394,7 @@ def test_without_a_source_unilm_is_a_language_model() -> None:
 
 
 @torch.no_grad()
-def test_a_row_that_is_all_prefix_is_read_as_by_bert_in_hugging_face() -> None:
+def test_unilm_over_a_prefix_equals_bert_in_hugging_face() -> None:
     """The encoder and the head of masked words, its segment vectors at zero."""
     transformers = pytest.importorskip("transformers")
     config = transformers.BertConfig(
@@ -430,7 +430,7 @@ def test_a_row_that_is_all_prefix_is_read_as_by_bert_in_hugging_face() -> None:
     torch.testing.assert_close(logits[real], expected[real], atol=1e-4, rtol=1e-4)
 
 
-def test_unilm_does_not_claim_to_read_packed_rows() -> None:
+def test_unilm_does_not_support_packing() -> None:
     assert not model_of("unilm").supports_packing
     assert model_of("gpt").supports_packing
 
@@ -453,14 +453,14 @@ def test_unilm_does_not_claim_to_read_packed_rows() -> None:
         ("unilm", "big", 28_996, {}, 0.335),  # BERT large
     ],
 )
-def test_sizes_are_those_of_the_papers(
+def test_sizes_equal_the_papers(
     name: str, size: str, vocabulary: int, settings: dict[str, Any], billions: float
 ) -> None:
     spec = SYSTEMS[name].spec(VocabularySizes(vocabulary, vocabulary), size, **settings)
     assert count_parameters(spec) / 1e9 == pytest.approx(billions, rel=0.01)
 
 
-def test_llama_is_as_wide_inside_as_the_papers() -> None:
+def test_ffn_dim_of_llama_equals_the_papers() -> None:
     """2/3 · 4D, rounded up to a multiple of 256; 8 for a width of 128."""
     inner = {
         width: next(find_specs(SYSTEMS["llama"].spec(JOINT, model_dim=width), FeedForward)).inner_dim
