@@ -78,7 +78,7 @@ def train_and_evaluate(
         result["wall"] = round(time.monotonic() - start, 1)
         test = ["--source", str(corpus / "test.en"), "--reference", str(corpus / "test.de")]
         words = [sys.executable, "-m", "dragoman", "evaluate", str(run), *test, "--device", "cpu", "--json"]
-        scores = json.loads(call([*words, "--measures", "bleu,exact"], "evaluate.log", GRACE))["scores"]
+        scores = json.loads(call([*words, "--metrics", "bleu,exact"], "evaluate.log", GRACE))["scores"]
         result |= {score["name"].lower(): score["value"] for score in scores}
     except subprocess.TimeoutExpired:
         result["failure"] = f"killed after {time.monotonic() - start:.0f} s"

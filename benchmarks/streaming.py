@@ -81,7 +81,7 @@ def main() -> None:
         text, whole, output = folder / "text", folder / "whole", folder / "out"
         with text.open("w", encoding="utf-8") as file:
             file.writelines(f"{pair.source}\n" for pair in islice(phrasebook.sentences(1), options.lines))
-        command = [*DRAGOMAN, "translate", str(run), str(text), "--beam", "1", "--device", options.device, "--output"]
+        command = [*DRAGOMAN, "translate", str(run), str(text), "--beam-size", "1", "--device", options.device, "--output"]
 
         process = subprocess.Popen([*command, str(whole)])
         seen = watch(process, whole)
@@ -97,7 +97,7 @@ def main() -> None:
         print("memory is flat" if second <= first + options.slack else "MEMORY GROWS")
 
         for chance in (random.Random(number) for number in range(options.kills)):
-            process = subprocess.Popen([*command, str(output), "--continue"])
+            process = subprocess.Popen([*command, str(output), "--resume"])
             with suppress(subprocess.TimeoutExpired):
                 assert process.wait(early + chance.random() * late / options.kills) == 0
                 break  # before it could be killed
@@ -105,7 +105,7 @@ def main() -> None:
             process.wait()
             print(f"killed after {written(output):,} lines", flush=True)
         if options.kills:
-            subprocess.run([*command, str(output), "--continue"], check=True)
+            subprocess.run([*command, str(output), "--resume"], check=True)
             print("the same file" if output.read_bytes() == whole.read_bytes() else "ANOTHER FILE")
 
 

@@ -45,7 +45,7 @@ def write(path: Path, content: list[str]) -> Path:
 
 
 def score(run: Path, source: Path, reference: Path, measure: str) -> float:
-    answer = dragoman("evaluate", run, "--source", source, "--reference", reference, "--measures", measure, "--json")
+    answer = dragoman("evaluate", run, "--source", source, "--reference", reference, "--metrics", measure, "--json")
     return json.loads(answer)["scores"][0]["value"]
 
 

@@ -1,18 +1,123 @@
-"""Dragoman: sequence-to-sequence learning, from two text files to a translator."""
+"""Dragoman: sequence-to-sequence learning, from text files to a translator.
+
+    >>> import dragoman
+    >>> run = dragoman.load(folder)
+    >>> [translation.text for translation in run.translate(["", ""])]
+    ['', '']
+
+`train` trains a model and `load` opens a trained one; both return a `Run`, which translates, scores and evaluates.
+Searches are small values such as `Beam(size=8)` or `Sample(top_p=0.9)`. Importing this module is fast: torch is
+imported when a name is first used.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from dragoman.api.evaluate_run import EvaluationResult, evaluate
+    from dragoman.api.events import MessageEvent, StepEvent, TrainingEvent, ValidationEvent
+    from dragoman.api.notebook import NotebookProgress
+    from dragoman.api.train_run import train
+    from dragoman.config import (
+        Config,
+        DataConfig,
+        ObjectiveConfig,
+        SearchDefaults,
+        SystemConfig,
+        TextConfig,
+        TrainingConfig,
+    )
+    from dragoman.errors import UserError
+    from dragoman.evaluation import MetricScore
     from dragoman.parts.inference import InferencePrecision
     from dragoman.parts.spec import Spec
-    from dragoman.run import Run
+    from dragoman.run import Run, Translation
+    from dragoman.search import (
+        Beam,
+        ExactSearch,
+        LengthLimit,
+        MinimumBayesRisk,
+        Rerank,
+        RerankWeights,
+        Sample,
+        SearchConfig,
+        Speculative,
+    )
+    from dragoman.systems import VocabularySizes
 
 __version__ = "0.1.0"
-__all__ = ["load"]
+
+#: public names and the modules that define them
+_PUBLIC = {
+    "dragoman.api.evaluate_run": ("EvaluationResult", "evaluate"),
+    "dragoman.api.events": ("MessageEvent", "StepEvent", "TrainingEvent", "ValidationEvent"),
+    "dragoman.api.notebook": ("NotebookProgress",),
+    "dragoman.api.train_run": ("train",),
+    "dragoman.config": (
+        "Config",
+        "DataConfig",
+        "ObjectiveConfig",
+        "SearchDefaults",
+        "SystemConfig",
+        "TextConfig",
+        "TrainingConfig",
+    ),
+    "dragoman.errors": ("UserError",),
+    "dragoman.evaluation": ("MetricScore",),
+    "dragoman.parts.spec": ("Spec",),
+    "dragoman.run": ("Run", "Translation"),
+    "dragoman.search": (
+        "Beam",
+        "ExactSearch",
+        "LengthLimit",
+        "MinimumBayesRisk",
+        "Rerank",
+        "RerankWeights",
+        "Sample",
+        "SearchConfig",
+        "Speculative",
+    ),
+    "dragoman.systems": ("VocabularySizes",),
+}
+
+__all__ = [
+    "Beam",
+    "Config",
+    "DataConfig",
+    "EvaluationResult",
+    "ExactSearch",
+    "LengthLimit",
+    "MessageEvent",
+    "MetricScore",
+    "MinimumBayesRisk",
+    "NotebookProgress",
+    "ObjectiveConfig",
+    "Rerank",
+    "RerankWeights",
+    "Run",
+    "Sample",
+    "SearchConfig",
+    "SearchDefaults",
+    "Spec",
+    "Speculative",
+    "StepEvent",
+    "SystemConfig",
+    "TextConfig",
+    "TrainingConfig",
+    "TrainingEvent",
+    "Translation",
+    "UserError",
+    "ValidationEvent",
+    "VocabularySizes",
+    "__version__",
+    "evaluate",
+    "load",
+    "train",
+]
 
 
 def load(
@@ -22,17 +127,19 @@ def load(
     custom_parts: Sequence[type[Spec]] = (),
     weights: InferencePrecision = "float32",
 ) -> Run:
-    """Open a run folder, or a checkpoint folder of Hugging Face's transformers, for inference.
-
-    >>> dragoman.load("runs/en-de").translate(["The dog sleeps."])[0].text
-    'Der Hund schläft.'
+    """Open a run folder, or a checkpoint folder of Hugging Face transformers.
 
     Args:
-        checkpoint: `best`, `last`, `averaged` or a step
-        device: `auto`, `cpu` or `cuda`; by default the GPU if there is one
-        custom_parts: your own part classes, if the model has any
-        weights: precision of the weights in decoding: `float32`; `int8` is faster on a CPU, `bfloat16` on a GPU, and
-            both are slightly less accurate
+        folder: the run folder.
+        checkpoint: best, last, averaged, or a step such as "000500".
+        device: auto (the default), cpu, cuda or cuda:N.
+        custom_parts: classes of custom parts that the model contains.
+        weights: "float32"; "int8" is faster on a CPU, "bfloat16" on a GPU, both slightly less accurate.
+
+    Example:
+        >>> run = dragoman.load(folder, device="cpu")
+        >>> len(run.translate(["The dog sleeps."]))
+        1
     """
     from dragoman.run import is_run_folder
     from dragoman.run import load as load_run
@@ -43,3 +150,17 @@ def load(
         if is_checkpoint(Path(folder)):
             return load_checkpoint(Path(folder), device, weights)
     return load_run(folder, checkpoint, device, custom_parts, weights)
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used."""
+    for module, names in _PUBLIC.items():
+        if name in names:
+            value = getattr(importlib.import_module(module), name)
+            globals()[name] = value
+            return value
+    raise AttributeError(f"module 'dragoman' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

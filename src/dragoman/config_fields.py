@@ -142,6 +142,12 @@ def parse_text(text: str, hint: Any, path: str) -> Any:
     return _parse_yaml(text, path, yaml.SafeLoader)
 
 
+def choices_of(hint: Any) -> list[str]:
+    """Return the values that a setting accepts, as they are written; empty if they are not limited to a few."""
+    hint, _ = _without_none(hint)
+    return [_spelled(option) for option in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
+
+
 def type_text(hint: Any) -> str:
     """Describe the type of a setting for its documentation, such as "integer" or "one of a, b"."""
     hint, _ = _without_none(hint)

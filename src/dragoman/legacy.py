@@ -202,8 +202,60 @@ SPECIAL_TOKEN_FIELDS: dict[str, str] = {"name": "content", "number": "id", "left
 #: parts of the dotted names of weights: ".old." → ".new."
 WEIGHTS: dict[str, str] = {}
 
-#: options of the command line: "--old" → "--new"
-OPTIONS: dict[str, str] = {}
+#: options of the command line: "--old" → "--new", or "command --old" → "--new" where commands differ
+OPTIONS: dict[str, str] = {
+    "--least": "--min-length",
+    "--no-repeat": "--no-repeat-ngram-size",
+    "--risk": "--mbr",
+    "--require": "--include",
+    "--forbid": "--exclude",
+    "--with": "--ensemble",
+    "--draft": "--draft-model",
+    "--ahead": "--draft-tokens",
+    "--typical": "--typical-p",
+    "--beam": "--beam-size",
+    "--gnmt": "--length-normalization gnmt",
+    "--coverage": "--coverage-penalty",
+    "--all-steps": "--early-stopping steps",
+    "--groups": "--num-groups",
+    "--diversity": "--diversity-penalty",
+    "--best": "--n-best",
+    "--rerank-length": "--rerank-length-weight",
+    "--candidates": "--num-candidates",
+    "--states": "--max-expansions",
+    "translate --tag": "--corpus-tag",
+    "--source-key": "--source-column",
+    "--target-key": "--target-column",
+    "--live": "--stream",
+    "translate --continue": "--resume",
+    "translate --workers": "--num-workers",
+    "--measures": "--metrics",
+    "serve --keys": "--api-keys",
+    "serve --characters": "--max-characters",
+    "serve --texts": "--max-texts",
+    "serve --body": "--max-body-bytes",
+    "serve --queue": "--max-queue",
+    "serve --rate": "--requests-per-minute",
+    "serve --seconds": "--timeout",
+    "serve --delay": "--batch-delay-ms",
+    "serve --batch": "--max-batch-tokens",
+    "generate --tokens": "--max-new-tokens",
+    "fill --best": "--top-k",
+    "score --tokens": "--token-scores",
+    "compare --tokens": "--target-tokens",
+    "--source-vectors": "--source-word-vectors",
+    "--target-vectors": "--target-word-vectors",
+    "alternatives --count": "--top-k",
+    "positions --count": "--num-positions",
+    "beam --penalty": "--length-penalty",
+    "--beside": "--compare-with",
+    "gradients --of": "--component",
+    "--sentences": "--max-sentences",
+    "diagnose --pair": "--language-pair",
+    "shortlist --best": "--translations",
+    "shortlist --frequent": "--frequent-tokens",
+    "shortlist --pairs": "--max-pairs",
+}
 
 
 #: fields of the training state in a checkpoint; an empty name drops a field

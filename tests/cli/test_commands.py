@@ -88,14 +88,14 @@ def test_standard_input_and_gzip_give_the_same(
 ) -> None:
     text = (corpus / "test.en").read_bytes()
     (tmp_path / "test.en.gz").write_bytes(gzip.compress(text))
-    plain = output("translate", run, corpus / "test.en", "--beam", 1)
-    assert output("translate", run, tmp_path / "test.en.gz", "--beam", 1) == plain
+    plain = output("translate", run, corpus / "test.en", "--beam-size", 1)
+    assert output("translate", run, tmp_path / "test.en.gz", "--beam-size", 1) == plain
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text)))
-    assert output("translate", run, "--beam", 1) == plain
+    assert output("translate", run, "--beam-size", 1) == plain
 
 
 def test_json_is_one_document(run: Path, corpus: Path, output: Command) -> None:
-    document = json.loads(output("translate", run, corpus / "test.en", "--json", "--best", 2, "--alignment"))
+    document = json.loads(output("translate", run, corpus / "test.en", "--json", "--n-best", 2, "--alignment"))
     assert len(document) == 10
     assert document[0].keys() >= {"text", "score", "tokens", "alignment", "alternatives"}
     assert len(document[0]["alternatives"]) == 1
@@ -103,7 +103,7 @@ def test_json_is_one_document(run: Path, corpus: Path, output: Command) -> None:
 
 
 def test_n_best_lists_and_samples(run: Path, corpus: Path, output: Command) -> None:
-    groups = output("translate", run, corpus / "test.en", "--best", 3, "--beam", 4).split("\n\n")
+    groups = output("translate", run, corpus / "test.en", "--n-best", 3, "--beam-size", 4).split("\n\n")
     assert len([group for group in groups if group.strip()]) == 10
     one = output("translate", run, corpus / "test.en", "--sample", "--seed", 1)
     assert one == output("translate", run, corpus / "test.en", "--sample", "--seed", 1)
@@ -130,7 +130,7 @@ def test_evaluation_prints_scores_with_signatures(run: Path, corpus: Path, outpu
     for name in ("BLEU", "chrF", "TER", "exact match", "perplexity", "AER"):
         assert name in text
     assert "nrefs:1|case:mixed" in text
-    scores = json.loads(output("evaluate", run, *files, "--measures", "bleu", "--json"))["scores"]
+    scores = json.loads(output("evaluate", run, *files, "--metrics", "bleu", "--json"))["scores"]
     assert [score["name"] for score in scores] == ["BLEU"]
 
 
@@ -140,7 +140,7 @@ def test_scores_are_those_of_the_translations(run: Path, corpus: Path, tmp_path:
     sources = (corpus / "test.en").read_text().splitlines()
     (tmp_path / "s").write_text("".join(sources[n] + "\n" for n, _ in finished) or "a\n")
     (tmp_path / "t").write_text("".join(t["text"] + "\n" for _, t in finished) or "a\n")
-    lines = output("score", run, "--source", tmp_path / "s", "--target", tmp_path / "t", "--tokens").splitlines()
+    lines = output("score", run, "--source", tmp_path / "s", "--target", tmp_path / "t", "--token-scores").splitlines()
     for line, (_, translation) in zip(lines, finished):
         total, *tokens = line.split("\t")
         assert math.isclose(float(total), sum(float(t.rsplit(" ", 1)[1]) for t in tokens), abs_tol=1e-2)
@@ -213,7 +213,7 @@ def test_every_kind_of_tokenizer_trains_and_translates(
     files = ["--source", corpus / "train.en", "--target", corpus / "train.de", "--system", "cho", "--steps", 1]
     call("train", tmp_path / "run", *files, *options)
     (tmp_path / "text").write_text("Anna reads.\n")
-    assert output("translate", tmp_path / "run", tmp_path / "text", "--beam", 1).count("\n") == 1
+    assert output("translate", tmp_path / "run", tmp_path / "text", "--beam-size", 1).count("\n") == 1
 
 
 @pytest.mark.parametrize("form", ["tsv", "jsonl"])
@@ -238,7 +238,7 @@ def test_a_line_longer_than_the_run_reads_is_cut_and_it_is_said(
     run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").write_text("very " * 2000 + "\nAnna reads.\n")
-    call("translate", run, tmp_path / "text", "--beam", 1)
+    call("translate", run, tmp_path / "text", "--beam-size", 1)
     out, err = capfd.readouterr()
     assert len(out.splitlines()) == 2
-    assert "1 lines were longer than the run reads" in err
+    assert "1 sources were longer than search.max_source_length" in err

@@ -61,19 +61,19 @@ def test_compare_writes_every_table_and_trains_nothing_twice(
     assert [one["system"] for one in document["systems"]] == ["cho", "bahdanau"]
     assert document["seeds"] == [1, 2]
     assert not document["machine_dependent"]
-    assert err.count("finished before") == 4
+    assert err.count("already finished") == 4
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        (["--tokens", "1k", "--steps", "5"], "one budget, but got --tokens and --steps"),
-        (["--tokens", "many"], "--tokens must be a number such as 500000, 500k or 1e13, but is 'many'"),
-        (["--seeds", "1,x"], "--seeds must be whole numbers"),
-        (["--seeds", "1,1"], "a seed is named twice"),
+        (["--target-tokens", "1k", "--steps", "5"], "one budget, got --target-tokens and --steps"),
+        (["--target-tokens", "many"], "--target-tokens must be a number such as 500000, 500k or 1e13, got 'many'"),
+        (["--seeds", "1,x"], "--seeds must be integers"),
+        (["--seeds", "1,1"], "contains a seed twice"),
         (["--systems", "cho,cho"], "a system is named twice"),
         (["--systems", "bert"], "bert does not translate text"),
-        (["--target", "x"], "without a --source"),
+        (["--target", "x"], "files need a --source"),
     ],
 )
 def test_compare_refuses_what_it_cannot_do(dragoman: Dragoman, tmp_path: Path, options: list[str], told: str) -> None:

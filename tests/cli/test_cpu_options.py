@@ -46,7 +46,7 @@ def lines(run: Path) -> Path:
 
 def test_workers_write_what_one_writes(dragoman: Dragoman, run: Path, lines: Path) -> None:
     alone = dragoman("translate", run, lines, "--device", "cpu")
-    several = dragoman("translate", run, lines, "--device", "cpu", "--workers", 2)
+    several = dragoman("translate", run, lines, "--device", "cpu", "--num-workers", 2)
     assert (several.code, several.out) == (alone.code, alone.out)
     assert len(alone.out.splitlines()) == 12
 
@@ -61,7 +61,7 @@ def test_a_shortlist_is_learned_and_used(dragoman: Dragoman, run: Path, lines: P
     missing = dragoman("translate", run, lines, "--device", "cpu", "--shortlist")
     assert missing.code == 2
     assert "dragoman shortlist" in missing.err
-    learned = dragoman("shortlist", run, "--best", 20, "--frequent", 30)
+    learned = dragoman("shortlist", run, "--translations", 20, "--frequent-tokens", 30)
     assert learned.code == 0
     assert (run / SHORTLIST_FILE).exists()
     answer = dragoman("translate", run, lines, "--device", "cpu", "--shortlist")

@@ -32,11 +32,11 @@ MISTAKES = {
     "translate run text": "run has no checkpoint 'best'; it has 000500",
     "translate run text --checkpoint 000500 --device abacus": "unknown device 'abacus'",
     "translate run missing": "missing does not exist",
-    "translate run text.csv": "text.csv is named as .csv",
-    "translate run text --temperature 2": "--temperature is for --sample",
+    "translate run text.csv": "text.csv has the suffix .csv",
+    "translate run text --temperature 2": "--temperature needs --sample",
     "evaluate run --source missing": "run has no checkpoint",
     "evaluate run --checkpoint 000500 --source missing": "missing does not exist",
-    "evaluate run --source text --measures blue": "did you mean 'bleu'",
+    "evaluate run --source text --metrics blue": "did you mean 'bleu'",
     "train new --source text --target text --system transfomer": "did you mean 'transformer'",
     "train new --source text --target missing": "missing does not exist",
     "train new --source text --set training.step=5": "did you mean 'training.steps'",
@@ -75,4 +75,4 @@ def test_the_names_that_are_checked_are_those_of_the_package() -> None:
     from dragoman.systems import SYSTEMS
 
     assert sorted(checks.system_names()) == sorted(SYSTEMS)
-    assert (checks.MODEL, checks.CHECKPOINTS) == (run.MODEL_FILE, run.CHECKPOINT_DIR)
+    assert (checks.MODEL_FILE, checks.CHECKPOINT_DIR) == (run.MODEL_FILE, run.CHECKPOINT_DIR)

@@ -70,15 +70,16 @@ def test_a_test_set_in_one_file_is_evaluated_and_scored_like_two(
     dragoman: Dragoman, runs: Path, corpus: Path, tmp_path: Path
 ) -> None:
     two = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
-    expected = scores(dragoman("evaluate", runs / "bart", *two, "--beam", 1, "--json"))
+    expected = scores(dragoman("evaluate", runs / "bart", *two, "--beam-size", 1, "--json"))
     assert (
-        scores(dragoman("evaluate", runs / "bart", "--source", corpus / "test.tsv", "--beam", 1, "--json")) == expected
+        scores(dragoman("evaluate", runs / "bart", "--source", corpus / "test.tsv", "--beam-size", 1, "--json"))
+        == expected
     )
     assert list(expected) == ["BLEU", "chrF", "TER", "exact match", "perplexity"]
     scored = dragoman("score", runs / "bart", "--source", corpus / "test.tsv").out
     assert scored == dragoman("score", runs / "bart", "--source", two[1], "--target", two[3]).out
-    lines = dragoman("translate", runs / "bart", corpus / "test.en", "--beam", 1).out
-    assert dragoman("translate", runs / "bart", corpus / "test.tsv", "--beam", 1).out == lines
+    lines = dragoman("translate", runs / "bart", corpus / "test.en", "--beam-size", 1).out
+    assert dragoman("translate", runs / "bart", corpus / "test.tsv", "--beam-size", 1).out == lines
     texts = lines.splitlines()
     references = (corpus / "test.de").read_text(encoding="utf-8").splitlines()
     assert expected["BLEU"]["value"] == pytest.approx(BLEU().corpus_score(texts, [references]).score)
@@ -92,13 +93,13 @@ def test_a_tagger_is_evaluated_on_words_and_tags_in_one_file(dragoman: Dragoman,
     assert expected["token accuracy"]["detail"]["tokens"] == words  # type: ignore[index]
     tagged = dragoman("tag", runs / "tagger", corpus / "test.en").out
     assert dragoman("tag", runs / "tagger", corpus / "test.tags.tsv").out == tagged
-    answer = dragoman("evaluate", runs / "tagger", *two, "--measures", "perplexity")
+    answer = dragoman("evaluate", runs / "tagger", *two, "--metrics", "perplexity")
     assert (answer.code, "perplexity cannot be computed" in answer.err) == (2, True)
 
 
 def test_every_reference_counts(dragoman: Dragoman, runs: Path, corpus: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
-    more = ["--beam", 1, "--json", "--measures", "chrf,exact"]
+    more = ["--beam-size", 1, "--json", "--metrics", "chrf,exact"]
     first = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
     scores(dragoman("evaluate", runs / "bart", *first, *more, "--output", own))
     for order in ([*first, "--reference", own], [*first[:2], "--reference", own, *first[2:]]):
@@ -113,13 +114,13 @@ def test_a_reference_that_does_not_fit_the_positions_is_skipped_and_counted(
     source, reference = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("Anna reads.\nThe dog sleeps.\n")
     reference.write_text(f"Anna liest.\n{LONG}\n", encoding="utf-8")
-    files = ["--source", source, "--reference", reference, "--beam", 1]
-    only = dragoman("evaluate", runs / "bart", *files, "--measures", "bleu", "--json")
+    files = ["--source", source, "--reference", reference, "--beam-size", 1]
+    only = dragoman("evaluate", runs / "bart", *files, "--metrics", "bleu", "--json")
     assert list(scores(only)) == ["BLEU"]
     assert "positions" not in only.err
-    answer = dragoman("evaluate", runs / "bart", *files, "--measures", "bleu,perplexity", "--json")
+    answer = dragoman("evaluate", runs / "bart", *files, "--metrics", "bleu,perplexity", "--json")
     found = scores(answer)["perplexity"]
-    assert "1 lines are longer than the model's positions and were not scored" in answer.err
+    assert "1 lines are longer than the model's positions and are skipped" in answer.err
     assert found["detail"]["skipped"] == 1  # type: ignore[index]
     (one,) = load(runs / "bart", device="cpu").score(["Anna reads."], ["Anna liest."])
     assert found["value"] == pytest.approx(math.exp(-one.score / len(one.tokens)))
@@ -139,10 +140,10 @@ def test_the_perplexity_of_a_language_model(dragoman: Dragoman, runs: Path, tmp_
     assert found["perplexity"]["value"] == pytest.approx(math.exp(-total / tokens))
     assert found["word perplexity"]["value"] == pytest.approx(math.exp(-total / (4 + 2 + 3)))  # an END for each line
     assert found["bits per character"]["value"] == pytest.approx(-total / math.log(2) / (18 + 7 + 3))
-    assert list(scores(dragoman("evaluate", runs / "gpt", "--source", path, "--measures", "perplexity", "--json"))) == [
+    assert list(scores(dragoman("evaluate", runs / "gpt", "--source", path, "--metrics", "perplexity", "--json"))) == [
         "perplexity"
     ]
-    refused = dragoman("evaluate", runs / "gpt", "--source", path, "--measures", "bleu")
+    refused = dragoman("evaluate", runs / "gpt", "--source", path, "--metrics", "bleu")
     assert (refused.code, "bleu cannot be computed of text without references" in refused.err) == (2, True)
 
 
@@ -167,8 +168,8 @@ def test_the_pseudo_perplexity_of_a_model_of_masked_words(dragoman: Dragoman, ru
     [
         ("bart", ["--source", "test.en"], "translates, but the test set has no references"),
         ("bart", ["--source", "test.en", "--reference", "test.de", "--alignments", "test.en"], "test.en, line 1"),
-        ("bart", ["--source", "test.tsv", "--output", "no/where"], "the folder no does not exist"),
-        ("gpt", ["--source", "test.en", "--output", "out"], "text alone is scored"),
+        ("bart", ["--source", "test.tsv", "--output", "no/where"], "create the folder no"),
+        ("gpt", ["--source", "test.en", "--output", "out"], "text without references is scored"),
         ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "tags words and aligns none"),
     ],
 )

@@ -12,7 +12,7 @@ import pytest
 from calling import Answer, Dragoman
 
 from dragoman.cli import inputs
-from dragoman.cli.inputs import FileLayout, Input, read_lines, read_pairs
+from dragoman.cli.inputs import FileLayout, Input, read_pairs, read_texts
 from dragoman.errors import UserError
 
 PAIRS = [("The dog sleeps.", "Der Hund schläft."), ("Anna reads.", "Anna liest."), ("", "nichts")]
@@ -71,11 +71,11 @@ def test_of_a_dialogue_the_last_reply_is_the_target(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("source", "target", "columns", "message"),
     [
-        ("a.en", None, FileLayout(), "a.en holds sources alone: name their translations with --reference"),
+        ("a.en", None, FileLayout(), "a.en contains only sources: name their translations with --reference"),
         ("a.tsv", "a.de", FileLayout(), "a.tsv is read as tsv, which contains both sides"),
         ("a.en", "a.jsonl", FileLayout(), "a.jsonl has a suffix for files with both sides"),
         ("a.tsv", None, FileLayout("", "0", "7"), "line 1: expected columns 0 and 7"),
-        ("named.jsonl", None, FileLayout("", "en"), "name their key with --target-key"),
+        ("named.jsonl", None, FileLayout("", "en"), "name their key with --target-column"),
         ("a.en", "a.de", FileLayout("xml"), "unknown corpus format 'xml'"),
     ],
 )
@@ -95,9 +95,9 @@ def test_a_file_of_another_kind_is_rejected_by_its_name(tmp_path: Path, name: st
 
 
 def test_a_list_of_texts_is_not_read_from_tsv_unless_it_is_declared_text(files: Path) -> None:
-    with pytest.raises(UserError, match=r"a\.tsv is named as tsv"):
-        read_lines(files / "a.tsv", FileLayout())
-    assert len(read_lines(files / "a.tsv", FileLayout("text"))) == 3
+    with pytest.raises(UserError, match=r"a\.tsv is a tsv file"):
+        read_texts(files / "a.tsv")
+    assert len(read_texts(files / "a.tsv", "text")) == 3
 
 
 def test_typed_lines_are_answered_one_by_one(
@@ -127,7 +127,7 @@ def test_typed_lines_are_answered_one_by_one(
             raise KeyboardInterrupt
 
     assert Input(None).interactive
-    Input(None).answer(answer)
+    Input(None).process(answer)
     assert seen == [("one", 0), ("bad", 1), ("cancelled", 2), ("two", 3)]
     assert "dragoman: cannot be answered" in capfd.readouterr().err
 
@@ -194,13 +194,16 @@ def test_two_systems_are_compared_by_a_paired_bootstrap(dragoman: Dragoman, file
         (["--hypothesis", "a.de", "--source", "a.en"], "hypotheses are compared with references"),
         (["--hypothesis", "short", "--reference", "a.de"], "a.de has 3 lines but short has 1"),
         (["--hypothesis", "a.de", "--reference", "a.de", "--reference", "short"], "a.de has 3 lines but short has 1"),
-        (["--hypothesis", "a.de", "--reference", "a.de", "--beam", "3"], "--beam is for translations that a run makes"),
         (
-            ["--hypothesis", "a.de", "--reference", "a.de", "--measures", "perplexity"],
-            "perplexity is computed by a model",
+            ["--hypothesis", "a.de", "--reference", "a.de", "--beam-size", "3"],
+            "--beam-size needs a run",
         ),
-        (["--hypothesis", "a.de", "--reference", "a.de", "--by-length"], "needs sources of text"),
-        (["--hypothesis", "a.tsv", "--reference", "a.de"], "a.tsv is named as tsv"),
+        (
+            ["--hypothesis", "a.de", "--reference", "a.de", "--metrics", "perplexity"],
+            "perplexity needs a model",
+        ),
+        (["--hypothesis", "a.de", "--reference", "a.de", "--by-length"], "needs source texts"),
+        (["--hypothesis", "a.tsv", "--reference", "a.de"], "a.tsv is a tsv file"),
         (["--hypothesis", "nowhere", "--reference", "a.de"], "nowhere does not exist"),
     ],
 )
@@ -223,7 +226,7 @@ def test_a_pty_gets_a_prompt_on_standard_error_and_answers_line_by_line(tmp_path
 
     code = (
         "from dragoman.cli.inputs import Input\n"
-        "Input(None).answer(lambda lines, first: print(f'{first}: {lines[0].upper()}', flush=True))\n"
+        "Input(None).process(lambda lines, first: print(f'{first}: {lines[0].upper()}', flush=True))\n"
         "print('ended', flush=True)"
     )
     ours, theirs = pty.openpty()

@@ -1,4 +1,4 @@
-"""`dragoman translate --live`: translations as they are written."""
+"""`dragoman translate --stream`: translations as they are written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dragoman.cli import main
-from dragoman.cli.live import show
+from dragoman.cli.translation_output import print_streams
 from dragoman.run import StreamedTokens
 from dragoman.search import Beam
 
@@ -23,7 +23,7 @@ class Speaker:
 
 
 def test_what_is_settled_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
-    show(Speaker(), ["one", "two"], Beam(), None, ())  # type: ignore[arg-type]
+    print_streams(Speaker(), ["one", "two"], Beam(), None, ())  # type: ignore[arg-type]
     assert capsys.readouterr().out == "zwei Wörter mehr\nzwei Wörter mehr\n"
 
 
@@ -33,7 +33,7 @@ def test_on_a_terminal_what_is_likely_is_shown_too(
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
-    show(Speaker(), ["one"], Beam(), None, ())  # type: ignore[arg-type]
+    print_streams(Speaker(), ["one"], Beam(), None, ())  # type: ignore[arg-type]
     out = capsys.readouterr().out
     assert "zwei\x1b[2m Worte" in out
     assert "zwei Wör\x1b[2mter" in out
@@ -43,8 +43,8 @@ def test_on_a_terminal_what_is_likely_is_shown_too(
 def test_other_forms_of_output_are_refused(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("sys.argv", ["dragoman", "translate", str(tmp_path), "--live", "--json"])
+    monkeypatch.setattr("sys.argv", ["dragoman", "translate", str(tmp_path), "--stream", "--json"])
     with pytest.raises(SystemExit) as ended:
         main()
     assert ended.value.code == 2
-    assert "--live shows plain text as it is written: leave --json out" in capsys.readouterr().err
+    assert "--stream prints plain text while it is generated: leave --json out" in capsys.readouterr().err

@@ -113,17 +113,19 @@ def test_pretraining_shows_corrupted_inputs_with_their_targets(runs: Path, name:
 
 def test_generate_goes_on_with_a_prompt(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("The old man\n\nA book\n", encoding="utf-8")
-    answer = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--tokens", 4, "--device", "cpu")
+    answer = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--max-new-tokens", 4, "--device", "cpu")
     lines = answer.out.splitlines()
     assert len(lines) == 3
     assert lines[0].startswith("The old man")
     assert lines[2].startswith("A book")
-    again = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--tokens", 4, "--device", "cpu")
+    again = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--max-new-tokens", 4, "--device", "cpu")
     assert again.out == answer.out
-    other = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--tokens", 4, "--seed", 1, "--device", "cpu")
+    other = dragoman(
+        "generate", runs / "gpt", tmp_path / "prompts", "--max-new-tokens", 4, "--seed", 1, "--device", "cpu"
+    )
     assert other.out != answer.out
     best = dragoman(
-        "generate", runs / "gpt", tmp_path / "prompts", "--beam", 3, "--best", 2, "--json", "--device", "cpu"
+        "generate", runs / "gpt", tmp_path / "prompts", "--beam-size", 3, "--n-best", 2, "--json", "--device", "cpu"
     )
     found = json.loads(best.out)
     assert [len(one["alternatives"]) for one in found] == [1, 1, 1]
@@ -141,12 +143,12 @@ def test_a_language_model_scores_texts_without_sources(runs: Path, dragoman: Dra
     assert scores[1] == pytest.approx(expected, abs=1e-3)
     refused = dragoman("score", runs / "bart", "--target", tmp_path / "texts", "--device", "cpu")
     assert refused.code == 2
-    assert "must be given their sources" in refused.err
+    assert "give their sources" in refused.err
 
 
 def test_fill_puts_words_under_masks(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     (tmp_path / "masked").write_text("The old <mask> reads a [MASK].\nNothing here.\n", encoding="utf-8")
-    answer = dragoman("fill", runs / "bert", tmp_path / "masked", "--json", "--best", 3, "--device", "cpu")
+    answer = dragoman("fill", runs / "bert", tmp_path / "masked", "--json", "--top-k", 3, "--device", "cpu")
     first, second = json.loads(answer.out)
     assert [len(choices) for choices in first["choices"]] == [3, 3]
     assert first["text"].startswith("The old")
@@ -212,7 +214,7 @@ def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_p
     (tmp_path / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
     files = ["--source", corpus / "train.en", "--target", corpus / "train.de"]
     run = tmp_path / "run"
-    answer = dragoman("train", run, *files, "--source-vectors", tmp_path / "glove.txt", *small("transformer"))
+    answer = dragoman("train", run, *files, "--source-word-vectors", tmp_path / "glove.txt", *small("transformer"))
     assert answer.code == 0, answer.err
     assert "words of the vocabulary" in answer.err
     loaded = load(run)
@@ -220,9 +222,11 @@ def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_p
     begun = checkpoint.read_tensors(run / "initial", "model")
     table = begun["target_embedding.weight"][number[0]] * 4  # √16
     assert table.tolist() == pytest.approx([i / 10 for i in range(16)], abs=1e-5)
-    narrow = dragoman("train", tmp_path / "other", *files, "--source-vectors", tmp_path / "glove.txt", "--size", "tiny")
+    narrow = dragoman(
+        "train", tmp_path / "other", *files, "--source-word-vectors", tmp_path / "glove.txt", "--size", "tiny"
+    )
     assert narrow.code == 2
-    assert "16 wide, but the model's embeddings are 128 wide" in narrow.err
+    assert "has vectors of size 16, but the embeddings of the model have size 128" in narrow.err
     assert not (tmp_path / "other").exists()
 
 
@@ -250,5 +254,5 @@ def test_tags_that_do_not_fit_the_words_are_refused(dragoman: Dragoman, tmp_path
     (tmp_path / "tags.tsv").write_text("one two\tA B\nthree four\tA\n" * 20, encoding="utf-8")
     answer = dragoman("train", tmp_path / "run", "--system", "tagger", "--source", tmp_path / "tags.tsv")
     assert answer.code == 2
-    assert "tags.tsv, line 2 has 2 words but 1 tags: one tag a word" in answer.err
+    assert "tags.tsv, line 2 has 2 words but 1 tags: expected one tag per word" in answer.err
     assert not (tmp_path / "run").exists()

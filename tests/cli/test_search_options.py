@@ -70,21 +70,21 @@ def command(runs: Path, *more: object) -> list[object]:
     ("options", "expected"),
     [
         ([], lambda own: own),
-        (["--beam", 2, "--length-penalty", 0.5, "--least", 3], {"size": 2, "length_penalty": 0.5}),
+        (["--beam-size", 2, "--length-penalty", 0.5, "--min-length", 3], {"size": 2, "length_penalty": 0.5}),
         (
-            ["--best", 4, "--gnmt", "--early-stopping", "steps"],
-            {"size": 4, "best": 4, "normalisation": "gnmt", "early_stopping": "steps"},
+            ["--n-best", 4, "--length-normalization", "gnmt", "--early-stopping", "steps"],
+            {"size": 4, "n_best": 4, "length_normalization": "gnmt", "early_stopping": "steps"},
         ),
         (["--early-stopping", "true"], {"early_stopping": True}),
         (["--early-stopping", "false"], {"early_stopping": False}),
         (["--early-stopping", "never"], {"early_stopping": "never"}),
-        (["--groups", 2], {"size": 4, "groups": 2}),
-        (["--sample", "--top-k", 5, "--seed", 9, "--best", 2], Sample),
-        (["--risk", "bleu", "--candidates", 4], MinimumBayesRisk),
-        (["--risk", "chrf", "--sample"], MinimumBayesRisk),
-        (["--rerank-length", 0.5, "--beam", 4], Rerank),
-        (["--exact", "--states", 7, "--length-penalty", 0.25], ExactSearch),
-        (["--draft", "runs/tiny", "--ahead", 2], Speculative),
+        (["--num-groups", 2], {"size": 4, "num_groups": 2}),
+        (["--sample", "--top-k", 5, "--seed", 9, "--n-best", 2], Sample),
+        (["--mbr", "bleu", "--num-candidates", 4], MinimumBayesRisk),
+        (["--mbr", "chrf", "--sample"], MinimumBayesRisk),
+        (["--rerank-length-weight", 0.5, "--beam-size", 4], Rerank),
+        (["--exact", "--max-expansions", 7, "--length-penalty", 0.25], ExactSearch),
+        (["--draft-model", "runs/tiny", "--draft-tokens", 2], Speculative),
     ],
 )
 def test_options_and_their_description_are_the_same_search(
@@ -106,14 +106,14 @@ def test_options_and_their_description_are_the_same_search(
 
 
 def test_a_description_translates_as_its_options_do(dragoman: Dragoman, runs: Path) -> None:
-    shown = dragoman(*command(runs, "--beam", 2, "--best", 2, "--show-search"))
-    plain = dragoman(*command(runs, "--beam", 2, "--best", 2))
+    shown = dragoman(*command(runs, "--beam-size", 2, "--n-best", 2, "--show-search"))
+    plain = dragoman(*command(runs, "--beam-size", 2, "--n-best", 2))
     assert dragoman(*command(runs, "--search", shown.out)) == plain
     assert plain.out.count("\n") == 6
 
 
 def test_reranked_with_other_runs(dragoman: Dragoman, runs: Path) -> None:
-    judges = ["--rerank-with", f"{runs / 'back'}:0.5", "--rerank-with", runs / "german", "--candidates", 4]
+    judges = ["--rerank-with", f"{runs / 'back'}:0.5", "--rerank-with", runs / "german", "--num-candidates", 4]
     shown = search_from_dict(json.loads(dragoman(*command(runs, *judges, "--show-search")).out))
     assert isinstance(shown, Rerank)
     assert shown.weights == RerankWeights(0.5, 1.0)
@@ -123,25 +123,25 @@ def test_reranked_with_other_runs(dragoman: Dragoman, runs: Path) -> None:
     found = load(runs / "there", device="cpu").translate(["Anna reads.", "The dog sleeps."], search=shown)
     assert answer.out.splitlines() == [one.text for one in found]
     twice = ["--rerank-with", runs / "back", "--rerank-with", runs / "pieces"]
-    assert "are both channel models: name one of them" in sentence(dragoman(*command(runs, *twice)))
+    assert "are both channel models: use one of them" in sentence(dragoman(*command(runs, *twice)))
 
 
 def test_exact_search_says_where_it_gave_up(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
-    answer = dragoman(*command(runs, "--exact", "--states", 3))
-    assert "2 translations are the best that were found, but not proved to be" in answer.err
-    assert "--states" in answer.err
-    written = dragoman(*command(runs, "--exact", "--states", 3, "--output", tmp_path / "out", "--json-lines"))
-    assert "2 translations are the best that were found, but not proved to be" in written.err
+    answer = dragoman(*command(runs, "--exact", "--max-expansions", 3))
+    assert "2 translations are not proven optimal" in answer.err
+    assert "--max-expansions" in answer.err
+    written = dragoman(*command(runs, "--exact", "--max-expansions", 3, "--output", tmp_path / "out", "--json-lines"))
+    assert "2 translations are not proven optimal" in written.err
     lines = [json.loads(line) for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()]
-    assert [line["proved"] for line in lines] == [False, False]
+    assert [line["proven_optimal"] for line in lines] == [False, False]
     assert [line["text"] for line in lines] == answer.out.splitlines()
 
 
 def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
     test = ["--source", runs / "text" / "test.en", "--reference", runs / "text" / "test.de", "--device", "cpu"]
-    tune = ["tune", runs / "there", *test, "--rerank-with", runs / "back", "--candidates", 3, "--metric", "chrf"]
+    tune = ["tune", runs / "there", *test, "--rerank-with", runs / "back", "--num-candidates", 3, "--metric", "chrf"]
     found = json.loads(dragoman(*tune, "--json").out)
-    assert found["score"] >= found["alone"]
+    assert found["score"] >= found["baseline_score"]
     assert set(found["weights"]) == {"channel", "language", "length"}
     assert found["weights"]["language"] == 0
     assert "chrf" in dragoman(*tune).out
@@ -151,33 +151,33 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "expected"),
     [
-        (["--candidates", 4], "--candidates is for --risk: add that, or leave it out"),
-        (["--seed", 4], "--seed is for --sample"),
-        (["--diversity", 1], "--diversity is for --groups"),
+        (["--num-candidates", 4], "--num-candidates needs --mbr: add it"),
+        (["--seed", 4], "--seed needs --sample"),
+        (["--diversity-penalty", 1], "--diversity-penalty needs --num-groups"),
         (["--all-steps"], "--all-steps is now called --early-stopping steps"),
         (["--early-stopping", "soon"], "unknown value of --early-stopping 'soon'"),
-        (["--sample", "--early-stopping", "steps"], "--sample and --early-stopping cannot be had together"),
-        (["--states", 4], "--states is for --exact"),
-        (["--ahead", 4], "--ahead is for --draft"),
-        (["--sample", "--coverage", 0.1], "--sample and --coverage cannot be had together"),
-        (["--exact", "--beam", 3], "--exact and --beam cannot be had together"),
-        (["--risk", "bleu", "--rerank-length", 1], "--risk and --rerank-length cannot be had together"),
-        (["--draft", "x", "--best", 2], "--draft and --best cannot be had together"),
-        (["--risk", "blue"], "did you mean 'bleu'"),
-        (["--risk", "bleu", "--beam", 2, "--candidates", 3], "a beam of 2 cannot give the 3 best"),
-        (["--risk", "bleu", "--beam", 1], "its search gives only 1"),
-        (["--beam", 100_000], "a beam of 100000 is wider than the"),
-        (["--groups", 2, "--beam", 3], "cannot be parted into 2 groups"),
-        (["--least", 9], "at least 9 and at most 6 tokens cannot be"),
+        (["--sample", "--early-stopping", "steps"], "--sample and --early-stopping cannot be combined"),
+        (["--max-expansions", 4], "--max-expansions needs --exact"),
+        (["--draft-tokens", 4], "--draft-tokens needs --draft-model"),
+        (["--sample", "--coverage-penalty", 0.1], "--sample and --coverage-penalty cannot be combined"),
+        (["--exact", "--beam-size", 3], "--exact and --beam-size cannot be combined"),
+        (["--mbr", "bleu", "--rerank-length-weight", 1], "--mbr and --rerank-length-weight cannot be combined"),
+        (["--draft-model", "x", "--n-best", 2], "--draft-model and --n-best cannot be combined"),
+        (["--mbr", "blue"], "did you mean 'bleu'"),
+        (["--mbr", "bleu", "--beam-size", 2, "--num-candidates", 3], "a beam of 2 cannot give the 3 best"),
+        (["--mbr", "bleu", "--beam-size", 1], "its search gives only 1"),
+        (["--beam-size", 100_000], "a beam of 100000 is wider than the"),
+        (["--num-groups", 2, "--beam-size", 3], "cannot be parted into 2 groups"),
+        (["--min-length", 9], "at least 9 and at most 6 tokens cannot be"),
         (["--rerank-with", "nowhere"], "nowhere does not exist"),
         (["--rerank-with", "nowhere:0.5"], "nowhere does not exist"),
-        (["--draft", "nowhere"], "nowhere does not exist"),
-        (["--search", "{}", "--beam", 3], "--search describes the whole search: leave --beam out"),
+        (["--draft-model", "nowhere"], "nowhere does not exist"),
+        (["--search", "{}", "--beam-size", 3], "--search is the complete search: leave --beam-size out"),
         (["--search", '{"kind": "Beam", "siz": 3}'], "did you mean 'size'"),
         (["--search", '{"kind": "Beam", "size": 0}'], "a beam must be at least 1 wide"),
         (["--search", "nowhere.json"], "nowhere.json cannot be read"),
-        (["--forbid", " "], "phrase"),
-        (["--exact", "--forbid", "Hund"], "leave prefixes, required and forbidden phrases out"),
+        (["--exclude", " "], "phrase"),
+        (["--exact", "--exclude", "Hund"], "leave prefixes, required and forbidden phrases out"),
     ],
 )
 def test_contradictions_are_refused(more: list[object], expected: str, dragoman: Dragoman, runs: Path) -> None:
@@ -187,8 +187,8 @@ def test_contradictions_are_refused(more: list[object], expected: str, dragoman:
 @pytest.mark.parametrize(
     ("option", "line", "expected"),
     [
-        ("--require", "die die die die die die", "have 6 tokens, but its target may have no more than 5"),
-        ("--require", "Nilpferdwaage", "'Nilpferdwaage' has a word that the target vocabulary does not"),
+        ("--include", "die die die die die die", "have 6 tokens, but its target may have no more than 5"),
+        ("--include", "Nilpferdwaage", "'Nilpferdwaage' has a word that the target vocabulary does not"),
         ("--prefixes", "die die die die die die", "is to begin with 6 tokens, but may have no more than 5"),
         ("--prefixes", "Nilpferdwaage", "the prefix 'Nilpferdwaage' has a word that the target vocabulary does not"),
     ],
@@ -201,12 +201,12 @@ def test_wishes_that_cannot_be_met(
     assert expected in sentence(dragoman(*command(runs, option, tmp_path / "wishes")))
 
 
-@pytest.mark.parametrize("option", ["--require", "--prefixes"])
+@pytest.mark.parametrize("option", ["--include", "--prefixes"])
 def test_wishes_stand_beside_their_sources(option: str, dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "wishes").write_text("die\n" * 99, encoding="utf-8")
     assert "has 99 lines, but" in sentence(dragoman(*command(runs, option, tmp_path / "wishes")))
 
 
 def test_an_ensemble_of_different_vocabularies(dragoman: Dragoman, runs: Path) -> None:
-    assert "has other tokens than" in sentence(dragoman(*command(runs, "--with", runs / "pieces")))
-    assert "has other tokens than" in sentence(dragoman(*command(runs, "--draft", runs / "pieces")))
+    assert "has other tokens than" in sentence(dragoman(*command(runs, "--ensemble", runs / "pieces")))
+    assert "has other tokens than" in sentence(dragoman(*command(runs, "--draft-model", runs / "pieces")))

@@ -94,10 +94,12 @@ def test_everything_is_one_document(run: Path, dragoman: Command) -> None:
 
 
 def test_positions_and_gradients_need_no_sentence(run: Path, tmp_path: Path, dragoman: Command) -> None:
-    assert json.loads(dragoman("show", "positions", run, "--json", "--count", 8)[1])
+    assert json.loads(dragoman("show", "positions", run, "--json", "--num-positions", 8)[1])
     assert dragoman("show", "positions", run, "--svg", tmp_path / "places.svg")[0] == 0
     assert (tmp_path / "places.svg").exists()
-    code, text, _ = dragoman("show", "gradients", run, SENTENCE, "--target", "Der Mann.", "--beside", run, "--json")
+    code, text, _ = dragoman(
+        "show", "gradients", run, SENTENCE, "--target", "Der Mann.", "--compare-with", run, "--json"
+    )
     assert code == 0
     assert len(json.loads(text)) == 2
 
@@ -106,7 +108,7 @@ def test_mistakes_are_answered_in_a_sentence(run: Path, tmp_path: Path, dragoman
     mistakes = {
         "it has encoder 1, decoder 1, cross 1": ["show", "attention", run, SENTENCE, "--layer", 5],
         "give a sentence that has words": ["show", "beam", run, " "],
-        "leave out --beam": ["show", "layers", run, SENTENCE, "--target", "Der Mann.", "--beam", 3],
+        "leave out --beam-size": ["show", "layers", run, SENTENCE, "--target", "Der Mann.", "--beam-size", 3],
         "is not a run folder": ["show", "attention", tmp_path, SENTENCE],
         "does not exist": ["show", "attenton", "--json"],
         "name it with --source": ["diagnose", run, "--target", run / "config.yaml"],
@@ -120,12 +122,12 @@ def test_mistakes_are_answered_in_a_sentence(run: Path, tmp_path: Path, dragoman
 
 def test_a_run_is_diagnosed(run: Path, corpus: Path, tmp_path: Path, dragoman: Command) -> None:
     files = ["--source", corpus / "test.en", "--target", corpus / "test.de", "--alignments", corpus / "test.align"]
-    code, text, _ = dragoman("diagnose", run, *files, "--sentences", 5, "--json", "--html", tmp_path / "page.html")
+    code, text, _ = dragoman("diagnose", run, *files, "--max-sentences", 5, "--json", "--html", tmp_path / "page.html")
     assert code == 0
     document = json.loads(text)
     assert document["sentences"] == 5
     assert [one["name"] for one in document["findings"]][-1] == "alignment"
     assert "<h1>" in (tmp_path / "page.html").read_text()
-    code, text, _ = dragoman("diagnose", run, "--sentences", 3)
+    code, text, _ = dragoman("diagnose", run, "--max-sentences", 3)
     assert code == 0
     assert "Gender where the source has none" in text

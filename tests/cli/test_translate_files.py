@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from dragoman.cli import main
-from dragoman.cli.options import Progress, program
+from dragoman.cli.options import program_name
+from dragoman.cli.translation_output import LineProgress
 from dragoman.data import phrasebook
 from dragoman.run import Run, Translation
 from dragoman.run import file_translation as streaming
@@ -115,12 +116,12 @@ def sentence(answer: Answer) -> str:
 
 
 FORMATS = [
-    ["--beam", 1],
-    ["--best", 3],
+    ["--beam-size", 1],
+    ["--n-best", 3],
     ["--alignment"],
-    ["--json-lines", "--best", 2, "--alignment"],
+    ["--json-lines", "--n-best", 2, "--alignment"],
     ["--sample", "--seed", 5],
-    ["--sample", "--best", 2, "--top-k", 20, "--json-lines"],
+    ["--sample", "--n-best", 2, "--top-k", 20, "--json-lines"],
 ]
 
 
@@ -140,14 +141,14 @@ def test_stopped_and_gone_on_with(
         assert stopped.code == 130
         assert not output.exists()
         if windows:
-            assert f"{4 * windows} lines are translated and safe in {output}.part" in stopped.err
-            assert f"go on with:  {program()} translate {run} {text} --output {output} " in stopped.err
-            assert "--continue\n" in stopped.err
+            assert f"{4 * windows} lines are translated and saved in {output}.part" in stopped.err
+            assert f"continue with:  {program_name()} translate {run} {text} --output {output} " in stopped.err
+            assert "--resume\n" in stopped.err
         else:
             assert list(tmp_path.iterdir()) == [whole]
-        again = dragoman("translate", run, text, "--output", output, *options, "--continue")
+        again = dragoman("translate", run, text, "--output", output, *options, "--resume")
         assert again.code == 0, again.err
-        assert (f"going on after {4 * windows} lines" in again.err) == bool(windows)
+        assert (f"resuming after {4 * windows} lines" in again.err) == bool(windows)
         assert output.read_bytes() == whole.read_bytes()
         assert again.err.splitlines()[-2] == answer.err.splitlines()[-2]  # how many reached the limit, of all
         output.unlink()
@@ -171,13 +172,13 @@ def test_every_line_has_its_own(dragoman: Dragoman, run: Path, text: Path, tmp_p
     lines = output.read_text().split("\n")
     assert [not line for line in lines] == [number in (1, 7, 14) for number in range(15)]
     output.unlink()
-    assert dragoman("translate", run, text, "-o", output, "--best", 2).code == 0
+    assert dragoman("translate", run, text, "-o", output, "--n-best", 2).code == 0
     assert [len(group.split("\n")) for group in output.read_text().split("\n\n")[:-1]].count(2) == 12
 
 
 def test_json_lines_say_what_json_says(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
-    answer = dragoman("translate", run, text, "--json", "--beam", 2)
-    printed = dragoman("translate", run, text, "--json-lines", "--beam", 2)
+    answer = dragoman("translate", run, text, "--json", "--beam-size", 2)
+    printed = dragoman("translate", run, text, "--json-lines", "--beam-size", 2)
     assert [json.loads(line) for line in printed.out.splitlines()] == json.loads(answer.out)
 
 
@@ -186,31 +187,31 @@ def test_gzipped_and_piped_input(
 ) -> None:
     packed, plain = tmp_path / "text.gz", tmp_path / "plain"
     packed.write_bytes(gzip.compress(text.read_bytes(), mtime=0))
-    assert dragoman("translate", run, text, "-o", plain, "--beam", 1).code == 0
+    assert dragoman("translate", run, text, "-o", plain, "--beam-size", 1).code == 0
     with monkeypatch.context() as patch:
         patch.setattr(Run, "translate_stream", stopping(2, interrupt))
-        assert dragoman("translate", run, packed, "-o", tmp_path / "a", "--beam", 1).code == 130
-    answer = dragoman("translate", run, packed, "-o", tmp_path / "a", "--beam", 1, "--continue")
-    assert "going on after 8 lines" in answer.err
+        assert dragoman("translate", run, packed, "-o", tmp_path / "a", "--beam-size", 1).code == 130
+    answer = dragoman("translate", run, packed, "-o", tmp_path / "a", "--beam-size", 1, "--resume")
+    assert "resuming after 8 lines" in answer.err
     assert (tmp_path / "a").read_bytes() == plain.read_bytes()
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.read_bytes())))
-    answer = dragoman("translate", run, "-o", tmp_path / "b", "--beam", 1)
+    answer = dragoman("translate", run, "-o", tmp_path / "b", "--beam-size", 1)
     assert "b: 14 lines in" in answer.err
     assert (tmp_path / "b").read_bytes() == plain.read_bytes()
-    assert "standard input cannot be gone on with" in sentence(
-        dragoman("translate", run, "-o", tmp_path / "c", "--continue")
+    assert "--resume cannot continue standard input" in sentence(
+        dragoman("translate", run, "-o", tmp_path / "c", "--resume")
     )
 
 
 def test_complete_existing_and_overwritten(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
     output, other = tmp_path / "out", tmp_path / "other"
-    command = ("translate", run, text, "-o", output, "--beam", 1)
+    command = ("translate", run, text, "-o", output, "--beam-size", 1)
     assert dragoman(*command).code == 0
     translated = output.read_bytes()
     assert "out exists already: add --overwrite" in sentence(dragoman(*command))
-    answer = dragoman(*command, "--continue")
+    answer = dragoman(*command, "--resume")
     assert answer.code == 0
-    assert answer.err == f"{output} is complete already: nothing is left to do\n"
+    assert answer.err == f"{output} is already complete\n"
     assert output.read_bytes() == translated
     other.write_text("Anna reads.\n")
     assert dragoman("translate", run, other, "-o", output, "--overwrite").code == 0
@@ -229,20 +230,20 @@ def test_other_settings_and_other_text_are_refused(
     dictionary = tmp_path / "dictionary"
     dictionary.write_text("cat\tKatze\n")
     for more, expected in [
-        (["--beam", 3], "was started with search size 4, but now it is 3"),
+        (["--beam-size", 3], "was started with search size 4, but now it is 3"),
         (["--sample"], "was started with search 'Beam', but now it is 'Sample'"),
-        (["--best", 2], "was started with search n_best 1, but now it is 2"),
+        (["--n-best", 2], "was started with search n_best 1, but now it is 2"),
         (["--alignment"], "was started with alignment False, but now it is True"),
         (["--json-lines"], "was started with JSON lines False"),
         (["--copy-unknown"], "was started with dictionary None"),
         (["--dictionary", dictionary], "was started with dictionary None"),
-        (["--tag", "news"], "was started with tag None, but now it is 'news'"),
+        (["--corpus-tag", "news"], "was started with corpus tag None, but now it is 'news'"),
     ]:
-        assert expected in sentence(dragoman("translate", run, text, "-o", output, "--continue", *more))
-    said = sentence(dragoman("translate", run, other, "-o", output, "--continue"))
+        assert expected in sentence(dragoman("translate", run, text, "-o", output, "--resume", *more))
+    said = sentence(dragoman("translate", run, other, "-o", output, "--resume"))
     assert "the first 8 lines of the input are not those that were translated" in said
-    assert "resume it with --continue, or start again" in sentence(dragoman("translate", run, text, "-o", output))
-    assert dragoman("translate", run, text, "-o", output, "--continue").code == 0
+    assert "resume it with --resume, or start again" in sentence(dragoman("translate", run, text, "-o", output))
+    assert dragoman("translate", run, text, "-o", output, "--resume").code == 0
 
 
 def test_other_weights_are_refused(
@@ -256,7 +257,7 @@ def test_other_weights_are_refused(
     content = manifest.read_bytes()
     try:
         manifest.write_bytes(content + b" ")
-        assert "was started with model '" in sentence(dragoman("translate", run, text, "-o", output, "--continue"))
+        assert "was started with model '" in sentence(dragoman("translate", run, text, "-o", output, "--resume"))
     finally:
         manifest.write_bytes(content)
 
@@ -274,7 +275,7 @@ def test_input_that_cannot_be_read_is_said_before_anything_is_written(
 ) -> None:
     if content is not None:
         (tmp_path / "text").write_bytes(content)
-    for more in ([], ["--continue"]):
+    for more in ([], ["--resume"]):
         assert expected in sentence(dragoman("translate", run, tmp_path / "text", "-o", tmp_path / "out", *more))
     assert {path.name for path in tmp_path.iterdir()} <= {"text"}
 
@@ -282,7 +283,7 @@ def test_input_that_cannot_be_read_is_said_before_anything_is_written(
 def test_an_empty_file_gives_an_empty_file(dragoman: Dragoman, run: Path, tmp_path: Path) -> None:
     (tmp_path / "text").write_bytes(b"")
     assert dragoman("translate", run, tmp_path / "text").out == b""
-    for more in ([], ["--overwrite"], ["--continue"]):
+    for more in ([], ["--overwrite"], ["--resume"]):
         assert dragoman("translate", run, tmp_path / "text", "-o", tmp_path / "out", *more).code == 0
         assert (tmp_path / "out").read_bytes() == b""
     assert {path.name for path in tmp_path.iterdir()} == {"text", "out"}
@@ -292,15 +293,15 @@ def test_contradictions(dragoman: Dragoman, run: Path, text: Path, tmp_path: Pat
     out, copy = tmp_path / "out", tmp_path / "copy"
     copy.write_text("Anna reads.\n")
     for arguments, expected in [
-        ([text, "--continue"], "--continue is for a file: name it with --output"),
-        ([text, "--overwrite"], "--overwrite is for a file: name it with --output"),
-        ([text, "-o", out, "--json"], "use --json-lines with --output"),
-        ([text, "--json", "--json-lines"], "choose one of them"),
+        ([text, "--resume"], "--resume needs a file: name it with --output"),
+        ([text, "--overwrite"], "--overwrite needs a file: name it with --output"),
+        ([text, "-o", out, "--json"], "--output writes one JSON document per line"),
+        ([text, "--json", "--json-lines"], "use one of them"),
         ([tmp_path, "-o", out], "is a folder: name a file in it"),
         ([text, "-o", tmp_path], "is a folder: name a file in it"),
         ([text, "-o", tmp_path / "none" / "out"], "does not exist, create it first"),
         ([text, "-o", tmp_path / "out.gz"], "would not be gzipped"),
-        ([copy, "-o", copy, "--overwrite"], "is the input: name another file"),
+        ([copy, "-o", copy, "--overwrite"], "is the input: choose another file"),
     ]:
         assert expected in sentence(dragoman("translate", run, *arguments))
     assert copy.read_text() == "Anna reads.\n"
@@ -313,21 +314,21 @@ def test_a_full_disk(
     def full(descriptor: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    command = ("translate", run, text, "--beam", 1, "-o")
+    command = ("translate", run, text, "--beam-size", 1, "-o")
     assert dragoman(*command, tmp_path / "whole").code == 0
     with monkeypatch.context() as patch:
         patch.setattr(Run, "translate_stream", stopping(2, lambda: patch.setattr(os, "fsync", full)))
         answer = dragoman(*command, tmp_path / "out")
     assert "out is full: free some space" in sentence(answer)
-    assert "8 lines are translated and safe" in answer.err
-    assert dragoman(*command, tmp_path / "out", "--continue").code == 0
+    assert "8 lines are translated and saved" in answer.err
+    assert dragoman(*command, tmp_path / "out", "--resume").code == 0
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
 def test_a_second_process_is_refused(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
     with (tmp_path / "out.part.journal").open("w") as journal:
         fcntl.flock(journal, fcntl.LOCK_EX)
-        for more in ([], ["--continue"], ["--overwrite"]):
+        for more in ([], ["--resume"], ["--overwrite"]):
             said = sentence(dragoman("translate", run, text, "-o", tmp_path / "out", *more))
             assert "out is being written by another process: wait for it, or stop it" in said
 
@@ -335,11 +336,11 @@ def test_a_second_process_is_refused(dragoman: Dragoman, run: Path, text: Path, 
 def test_progress_in_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    with Progress(10_000) as progress:
-        progress.show(1000)
+    with LineProgress(10_000) as progress:
+        progress.update(1000)
         for done in (2000, 3000, 4000, 10_000):
             now += 20.0
-            progress.show(done)
+            progress.update(done)
     assert capfd.readouterr().err.splitlines() == [
         "3,000 of 10,000 lines  50 lines/s  0:02:20 left",
         "10,000 of 10,000 lines  112 lines/s  0:00:00 left",
@@ -394,12 +395,12 @@ chance, out, whole = random.Random(kills), Path(folder, "out"), Path(folder, "wh
 assert os.waitpid(command("-o", str(whole)), 0)[1] == 0
 growing = 0
 for _ in range(kills):
-    killed_at(chance.randint(1, 6), chance.choice(["before", "journal"]), "-o", str(out), "--continue")
+    killed_at(chance.randint(1, 6), chance.choice(["before", "journal"]), "-o", str(out), "--resume")
     growing += Path(folder, "out.part").exists()
     if out.exists():
         assert out.read_bytes() == whole.read_bytes()
         out.unlink()
-assert os.waitpid(command("-o", str(out), "--continue"), 0)[1] == 0
+assert os.waitpid(command("-o", str(out), "--resume"), 0)[1] == 0
 assert out.read_bytes() == whole.read_bytes()
 assert sorted(os.listdir(folder)) == ["out", "whole"], os.listdir(folder)
 print(growing)

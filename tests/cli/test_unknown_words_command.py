@@ -44,13 +44,13 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     tokens = [*loaded.target_tokenizer.encode("THE"), loaded.target_tokenizer.unk]
     tokens += loaded.target_tokenizer.encode("THE SEES")[1:]
     said = Hypothesis(tokens, -1.0, -1.0, True)
-    monkeypatch.setattr(translating, "find", lambda settings, run, asked: [[said]] * len(asked.source))
+    monkeypatch.setattr(translating, "decode", lambda settings, run, asked: [[said]] * len(asked.source))
 
     def diagonal(run: Run, source: torch.Tensor, lengths: torch.Tensor, targets: list[list[int]]) -> torch.Tensor:
         return torch.eye(len(targets[0]) + 1, source.shape[1])[None]
 
-    monkeypatch.setattr(translating, "cross", diagonal)
-    monkeypatch.setattr(looking, "cross", diagonal)
+    monkeypatch.setattr(translating, "batch_cross_attention", diagonal)
+    monkeypatch.setattr(looking, "batch_cross_attention", diagonal)
     return loaded
 
 
@@ -74,5 +74,5 @@ def test_what_spells_every_word_has_none_to_replace(tmp_path: Path) -> None:
 
 def test_without_attention_nobody_knows_which_word_was_meant(tmp_path: Path) -> None:
     run = load(train(tmp_path, "word", "cho"), device="cpu")
-    with pytest.raises(UserError, match="has no attention, by which unknown words are replaced"):
+    with pytest.raises(UserError, match="has no attention, which is needed to replace unknown words"):
         run.translate(["the dog"], dictionary={})

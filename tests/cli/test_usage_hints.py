@@ -100,7 +100,7 @@ def do(dragoman: Dragoman, command: str, monkeypatch: pytest.MonkeyPatch) -> Ans
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(given))
     program, *arguments = shlex.split(used)
     assert program == "dragoman"
-    more = ("--tokens", 3) if arguments[0] == "generate" else ()
+    more = ("--max-new-tokens", 3) if arguments[0] == "generate" else ()
     return dragoman(*arguments, "--device", "cpu", *more)
 
 
@@ -108,9 +108,9 @@ def do(dragoman: Dragoman, command: str, monkeypatch: pytest.MonkeyPatch) -> Ans
 def test_the_hint_after_training_can_be_run_as_it_is(
     system: str, holds: str, dragoman: Dragoman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(train, "program", lambda: "dragoman")
+    monkeypatch.setattr(train, "program_name", lambda: "dragoman")
     run = load(make_run(tmp_path / "run", system, holds), device="cpu")
-    command = train.hints(run)["use it"]
+    command = train.next_commands(run)["use it"]
     if holds == "features":
         np.savez(tmp_path / "some.npz", values=np.zeros((5, 3), np.float32), lengths=[5])
         command = command.replace("FILE.npz", str(tmp_path / "some.npz"))
@@ -145,9 +145,9 @@ def test_every_command_names_the_one_that_can_use_a_run(
 def test_a_pretrained_run_is_said_to_be_a_start_for_another(
     objective: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(train, "program", lambda: "dragoman")
+    monkeypatch.setattr(train, "program_name", lambda: "dragoman")
     folder = make_run(tmp_path / "run", trained_with(objective), objective=objective)
-    assert f"--start-from {folder} " in train.hints(load(folder, device="cpu"))["fine-tune"]
+    assert f"--start-from {folder} " in train.next_commands(load(folder, device="cpu"))["fine-tune"]
 
 
 @pytest.mark.parametrize(("holds", "speaks"), [("text", True), ("pairs", False), ("turns", False)])
@@ -176,12 +176,12 @@ def test_t5_fills_gaps_with_spans_between_sentinels(tmp_path: Path, monkeypatch:
     asked = []
 
     def find(settings: Beam, writer, given):  # type: ignore[no-untyped-def]
-        asked.append((given.source[0].tolist(), writer.symbols.banned))
+        asked.append((given.source[0].tolist(), writer.special_tokens.suppressed))
         dog, a = tokenizer.encode("dog"), tokenizer.encode("a")
         written = [sentinels[0], *dog, sentinels[1], *a, sentinels[2]]
         return [[Hypothesis(written, -0.5, -0.5, True), Hypothesis([sentinels[1], *a], -1.0, -1.0, True)]]
 
-    monkeypatch.setattr(filling, "find", find)
+    monkeypatch.setattr(filling, "decode", find)
     for text in ("The <mask> walks in <extra_id_0> park .", "The [MASK] walks in <mask> park ."):
         (filled,) = run.fill([text], top_k=2)
         assert filled.text == "The dog walks in a park ."
@@ -196,7 +196,7 @@ def test_t5_fills_gaps_with_spans_between_sentinels(tmp_path: Path, monkeypatch:
 
 def test_more_gaps_than_sentinels_are_refused(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run", "t5", "text"), device="cpu")
-    with pytest.raises(UserError, match="a text has 10 gaps, but the run has 9 sentinels"):
+    with pytest.raises(UserError, match="a text has 10 gaps, but the run has only 9 sentinels"):
         run.fill(["<mask> a " * 10], top_k=1)
 
 

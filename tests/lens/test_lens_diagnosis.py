@@ -69,7 +69,7 @@ def test_a_pair_without_templates_says_so_plainly() -> None:
     run: Any = Parrot(str)
     assert gender(run, "en-hu", None).formatted_value == "not measured"
     assert "no templates for en-hu, only for en-de" in gender(run, "en-hu", None).explanation
-    assert "--pair" in gender(run, None, None).explanation
+    assert "--language-pair" in gender(run, None, None).explanation
 
 
 def test_templates_can_be_extended(tmp_path: Path) -> None:

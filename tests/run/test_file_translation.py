@@ -186,7 +186,7 @@ def test_resuming_with_other_settings_is_refused(made: dict[str, Any], expected:
 
 def test_a_partial_output_is_replaced_only_with_overwrite(output: Path) -> None:
     stop_after(output, 2)
-    with pytest.raises(UserError, match="resume it with --continue, or start again with --overwrite"):
+    with pytest.raises(UserError, match="resume it with --resume, or start again with --overwrite"):
         list(places(output))
     list(places(output, LINES[3:], made={}, overwrite=True))
     assert output.read_bytes().startswith(b"0 THREE")

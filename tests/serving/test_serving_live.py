@@ -182,4 +182,4 @@ def test_what_cannot_be_served_is_said(
     assert "such as" in said(f"{folder}=english")
     assert "'max_queue' must be above 0" in said(folder, "--max-queue", 0)
     (tmp_path / "keys").write_text("# none yet\n")
-    assert "holds no key" in said(folder, "--keys", tmp_path / "keys")
+    assert "holds no key" in said(folder, "--api-keys", tmp_path / "keys")

@@ -10,134 +10,127 @@ import typer
 
 from dragoman.cli.checks import check_device, check_system
 from dragoman.cli.inputs import FileLayout, check_file, read_pairs
-from dragoman.cli.options import Json, log, print_json, program
+from dragoman.cli.options import Json, Settings, program_name
+from dragoman.cli.printing import print_json
+from dragoman.cli.quickstart import PHRASEBOOK_PAIRS, write_phrasebook
+from dragoman.console import log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
+    from dragoman.config import Config
     from dragoman.evaluation.system_comparison import SystemComparison
     from dragoman.training.comparison_training import ComparisonBudget
 
-PAIRS = 40_000
-SYSTEMS = "rnn-lm,sutskever,cho,bahdanau,luong,gnmt,convs2s,bytenet,transformer,shaw,roformer,t5,transformer-d,moe"
-#: Settings and budget for the phrasebook: enough to learn it with most systems, a few minutes per system on two cores.
-PHRASEBOOK: dict[str, Any] = {"batch_tokens": 1024, "label_smoothing": 0.0}
-PHRASEBOOK_TOKENS = 1_000_000
-SHOWN = 10  # differences printed; more are on the page
+DEFAULT_SYSTEMS = (
+    "rnn-lm,sutskever,cho,bahdanau,luong,gnmt,convs2s,bytenet,transformer,shaw,roformer,t5,transformer-d,moe"
+)
+#: settings and budget for the phrasebook: most systems learn it in a few minutes on two cores
+PHRASEBOOK_TRAINING: dict[str, Any] = {"batch_tokens": 1024, "label_smoothing": 0.0}
+PHRASEBOOK_TARGET_TOKENS = 1_000_000
+MAX_PRINTED_DIFFERENCES = 10  # the page shows all
 SUFFIXES = {"k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-Files = list[str] | None
+
+#: options of `compare`, and the settings that they set
+COMPARE_OPTIONS = {
+    "--source": "data.source",
+    "--target": "data.target",
+    "--valid-source": "data.valid_source",
+    "--valid-target": "data.valid_target",
+}
 
 
 def compare(
     folder: Annotated[Path, typer.Argument(help="Folder for the runs and the results.")] = Path("runs/compare"),
-    systems: Annotated[str, typer.Option(help="Systems, comma-separated: see 'dragoman systems'.")] = SYSTEMS,
-    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated: each system is trained with each.")] = "1",
-    source: Annotated[Files, typer.Option(metavar="FILE", help="Source text. Default: the phrasebook.")] = None,
-    target: Annotated[Files, typer.Option(metavar="FILE", help="Target text.")] = None,
-    valid_source: Annotated[Files, typer.Option(metavar="FILE", help="Validation source.")] = None,
-    valid_target: Annotated[Files, typer.Option(metavar="FILE", help="Validation target.")] = None,
-    test_source: Annotated[Path | None, typer.Option(help="Test source, on which systems are compared.")] = None,
-    test_target: Annotated[Path | None, typer.Option(help="Test target; none for TSV and JSON lines.")] = None,
-    size: Annotated[str, typer.Option(help="tiny, small, base or big.")] = "tiny",
-    tokens: Annotated[
+    systems: Annotated[str, typer.Option(help="Systems, comma-separated; see 'dragoman systems'.")] = DEFAULT_SYSTEMS,
+    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated; each system is trained with each.")] = "1",
+    *,
+    settings: dict[str, Any],
+    test_source: Annotated[Path | None, typer.Option(help="Source of the test set.")] = None,
+    test_target: Annotated[
+        Path | None, typer.Option(help="Target of the test set; omit for TSV and JSON lines.")
+    ] = None,
+    size: Annotated[str, typer.Option(help="Model size: tiny, small, base or big.")] = "tiny",
+    target_tokens: Annotated[
         str | None,
         typer.Option(
             metavar="N",
-            help="Budget: training target tokens per system, such as 500k or 20M. This is the default budget; "
-            f"without N it follows from the size of the corpus ({PHRASEBOOK_TOKENS:,} for the phrasebook).",
+            help="Budget: target tokens trained on per system, such as 500k or 20M. Default: from the size of the "
+            f"corpus, {PHRASEBOOK_TARGET_TOKENS:,} for the phrasebook.",
         ),
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Budget: training steps per system.", min=1)] = None,
+    steps: Annotated[int | None, typer.Option(help="Budget: optimizer steps per system.", min=1)] = None,
     flops: Annotated[
         str | None, typer.Option(metavar="N", help="Budget: counted training FLOPs per system, such as 1e13.")
     ] = None,
     minutes: Annotated[
-        float | None,
-        typer.Option(help="Budget: training time per system. Results then depend on the machine and its load.", min=0),
+        float | None, typer.Option(help="Budget: training minutes per system; results depend on the machine.", min=0)
     ] = None,
-    device: Annotated[str, typer.Option(help="auto, cpu or cuda.")] = "auto",
-    settings: Annotated[
-        list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Any setting. May be repeated.")
-    ] = None,
+    device: Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")] = "auto",
+    set_settings: Settings = None,
     csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV.")] = None,
     latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as LaTeX (booktabs).")] = None,
     as_json: Json = False,
 ) -> None:
     """Train systems on the same data with the same budget, and compare them with significance tests.
 
-    All systems see the same batches. Each system and seed has its own run folder. An interrupted comparison continues
-    with the same command; systems and seeds can be added to a finished one. Writes comparison.html and comparison.md.
+    Without files the phrasebook is used. All systems see the same batches. Each system and seed has its own run folder.
+    An interrupted comparison continues with the same command; systems and seeds can be added to a finished one. Writes
+    comparison.html and comparison.md.
     """
     names = [name.strip() for name in systems.split(",") if name.strip()]
     for name in names:
         check_system(name)
     check_device(device)
-    if not source and (target or valid_source or valid_target or test_source or test_target):
-        raise UserError("files were named without a --source: name it too, or leave all out for the phrasebook")
-    for path in (*(source or []), *(target or []), test_source, test_target):
+    phrasebook = "data.source" not in settings
+    if phrasebook and (settings or test_source or test_target):
+        raise UserError("files need a --source: name it too, or leave all files out to use the phrasebook")
+    for path in (*settings.get("data.source", ()), *settings.get("data.target", ()), test_source, test_target):
         if path is not None:
             check_file(Path(path))
 
-    from dragoman import config as configuration
     from dragoman.evaluation import bleu, exact_match, format_csv, format_latex
     from dragoman.evaluation.system_comparison import SystemComparison
     from dragoman.lens.comparison_report import write_comparison
     from dragoman.storage import write_file
+    from dragoman.training import comparison_training as training
     from dragoman.training.comparison_display import ComparisonDisplay
-    from dragoman.training.comparison_training import (
-        SAME_FOR_ALL,
-        check_request,
-        check_settings,
-        check_systems,
-        evaluate_run,
-        saved_result,
-        train_system,
-    )
 
-    check_systems(names)
-    numbers = parse_seeds(seeds)
-    budget = choose_budget(tokens, steps, flops, minutes, phrasebook=not source)
-    named = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
-    files: dict[str, Any] = {name: [str(Path(file).resolve()) for file in some] for name, some in named.items() if some}
-    if not source:
+    training.check_systems(names)
+    seed_list = parse_seeds(seeds)
+    budget = choose_budget(target_tokens, steps, flops, minutes, phrasebook)
+    files = {name: [str(Path(file).resolve()) for file in paths] for name, paths in settings.items()}
+    if phrasebook:
         files, test_source, test_target = phrasebook_files(folder)
     if test_source is None:
         raise UserError("systems are compared on a test set: name it with --test-source and --test-target")
-    values = {
-        "data": files | {"max_length": 64 if not source else 256},
-        "system": {"size": size, "settings": {"dropout": 0.0} if not source else {}},
-        "training": SAME_FOR_ALL
-        | {"schedule": "inverse-sqrt" if budget.kind == "minutes" else "cosine", "device": device}
-        | (PHRASEBOOK if not source else {}),
-    }
-    config = configuration.override_settings(configuration.from_dict(values), settings or [])
-    columns = FileLayout(config.data.format, config.data.source_column, config.data.target_column)
-    sources, references = read_pairs(test_source, test_target, columns, "--test-target")
-    check_settings(names, config)
+    config = _shared_config(files, size, device, budget, phrasebook, set_settings or [])
+    layout = FileLayout(config.data.format, config.data.source_column, config.data.target_column)
+    sources, references = read_pairs(test_source, test_target, layout, "--test-target")
+    training.check_settings(names, config)
     folder.mkdir(parents=True, exist_ok=True)
-    check_request(folder, config, budget)
-    runs = [(name, number, seed) for name in names for number, seed in enumerate(numbers)]
-    log(f"{len(runs)} trainings (systems: {len(names)}, seeds: {len(numbers)}), budget: {budget}")
+    training.check_request(folder, config, budget)
+    runs = [(name, column, seed) for name in names for column, seed in enumerate(seed_list)]
+    log(f"{len(runs)} trainings (systems: {len(names)}, seeds: {len(seed_list)}), budget: {budget}")
     results = []
-    with ComparisonDisplay(names, len(numbers)) as display:
-        for count, (name, number, seed) in enumerate(runs, 1):
-            label = f"{name}, seed {seed} ({count} of {len(runs)})"
-            if result := saved_result(folder, name, seed, sources, references):
-                display.skip(name, number, f"{label}: finished before")
+    with ComparisonDisplay(names, len(seed_list)) as display:
+        for number, (name, column, seed) in enumerate(runs, 1):
+            label = f"{name}, seed {seed} ({number} of {len(runs)})"
+            if result := training.saved_result(folder, name, seed, sources, references):
+                display.skip(name, column, f"{label}: already finished")
             else:
-                shown = display.run(name, number, label)
-                train_system(folder, name, seed, config, budget, shown)
-                shown.measuring()
-                result = evaluate_run(folder, name, seed, sources, references, device)
-                quality = f"BLEU {bleu(result.texts, references).formatted}"
-                exact = exact_match(result.texts, references).formatted
-                shown.finish(
+                row = display.run(name, column, label)
+                training.train_system(folder, name, seed, config, budget, row)
+                row.measuring()
+                result = training.evaluate_run(folder, name, seed, sources, references, device)
+                row.finish(
                     f"{result.steps:,} steps, {result.target_tokens:,} target tokens in {result.seconds:.0f} s, "
-                    f"{quality}, exact {exact} %"
+                    f"BLEU {bleu(result.texts, references).formatted}, "
+                    f"exact {exact_match(result.texts, references).formatted} %"
                 )
             results.append(result)
     comparison = SystemComparison(results, sources, references, str(budget), budget.kind == "minutes")
-    page = write_comparison(folder, comparison, [program(), *sys.argv[1:]])
-    rows = [one.quality() | one.cost() for one in comparison.systems]
+    page = write_comparison(folder, comparison, [program_name(), *sys.argv[1:]])
+    rows = [system.quality() | system.cost() for system in comparison.systems]
     if csv is not None:
         write_file(csv, format_csv(rows))
     if latex is not None:
@@ -146,41 +139,59 @@ def compare(
         print_json(comparison.to_dict())
     else:
         print(text_report(comparison))
-    log(f"page with all comparisons and pictures: {page}")
+    log(f"page with all comparisons and figures: {page}")
+
+
+def _shared_config(
+    files: dict[str, list[str]],
+    size: str,
+    device: str,
+    budget: ComparisonBudget,
+    phrasebook: bool,
+    set_settings: list[str],
+) -> Config:
+    """The configuration of all systems."""
+    from dragoman import config as configuration
+    from dragoman.training.comparison_training import SAME_FOR_ALL
+
+    training = SAME_FOR_ALL | {"schedule": "inverse-sqrt" if budget.kind == "minutes" else "cosine", "device": device}
+    training |= PHRASEBOOK_TRAINING if phrasebook else {}
+    values: dict[str, Any] = {f"training.{name}": value for name, value in training.items()}
+    values |= {**files, "data.max_length": 64 if phrasebook else 256, "system.size": size}
+    values |= {"system.settings.dropout": 0.0} if phrasebook else {}
+    config = configuration.replace_settings(configuration.Config(), values)
+    return configuration.override_settings(config, set_settings)
 
 
 def text_report(comparison: SystemComparison) -> str:
-    """Two tables, the tests and the findings."""
+    """Format the tables of quality and cost, the significance tests and the findings."""
     from dragoman.evaluation import format_table
 
     seeds = ", ".join(map(str, comparison.seeds))
     several = f"; mean ± standard deviation of {len(comparison.seeds)} seeds" if len(comparison.seeds) > 1 else ""
     parts = [
         f"Quality on {comparison.sentences:,} test sentences{several}",
-        format_table([one.quality() for one in comparison.systems]),
+        format_table([system.quality() for system in comparison.systems]),
         "",
         f"Training cost (seeds {seeds}; tokens/s and seconds as measured on this machine)",
-        format_table([one.cost() for one in comparison.systems]),
+        format_table([system.cost() for system in comparison.systems]),
     ]
-    if differences := sorted(comparison.differences, key=lambda one: one.adjusted_p_value):
-        parts += ["", f"Differences: {comparison.method}", format_table([one.row() for one in differences[:SHOWN]])]
-        if len(differences) > SHOWN:
-            parts.append(f"… {len(differences) - SHOWN} more in comparison.md")
+    if differences := sorted(comparison.differences, key=lambda difference: difference.adjusted_p_value):
+        printed = differences[:MAX_PRINTED_DIFFERENCES]
+        parts += ["", f"Differences: {comparison.method}", format_table([difference.row() for difference in printed])]
+        if len(differences) > len(printed):
+            parts.append(f"… {len(differences) - len(printed)} more in comparison.md")
     parts += ["", *comparison.findings(), f"BLEU signature: {comparison.signature}"]
     return "\n".join(parts)
 
 
-def phrasebook_files(folder: Path) -> tuple[dict[str, Any], Path, Path]:
-    """Write the phrasebook into the folder if it is not there; its training, validation and test files."""
-    from dragoman.data import phrasebook
-
+def phrasebook_files(folder: Path) -> tuple[dict[str, list[str]], Path, Path]:
+    """Write the phrasebook unless it exists; return the settings of its files, and its test source and target."""
     corpus = (folder / "phrasebook").resolve()
-    if not corpus.exists():
-        log(f"writing {PAIRS:,} sentence pairs of the phrasebook to {folder / 'phrasebook'}")
-        folder.mkdir(parents=True, exist_ok=True)
-        phrasebook.write(corpus, pairs=PAIRS)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_phrasebook(corpus, PHRASEBOOK_PAIRS)
     files = {
-        f"{prefix}{side}": [str(corpus / f"{part}.{language}")]
+        f"data.{prefix}{side}": [str(corpus / f"{part}.{language}")]
         for prefix, part in (("", "train"), ("valid_", "valid"))
         for side, language in (("source", "en"), ("target", "de"))
     }
@@ -188,41 +199,42 @@ def phrasebook_files(folder: Path) -> tuple[dict[str, Any], Path, Path]:
 
 
 def choose_budget(
-    tokens: str | None, steps: int | None, flops: str | None, minutes: float | None, phrasebook: bool
+    target_tokens: str | None, steps: int | None, flops: str | None, minutes: float | None, phrasebook: bool
 ) -> ComparisonBudget:
-    """The one budget that was given, or the default one."""
+    """Return the budget that was given, or the default one."""
     from dragoman.training.comparison_training import ComparisonBudget
 
-    given = {
-        "tokens": None if tokens is None else parse_amount(tokens, "--tokens"),
+    amounts = {
+        "tokens": None if target_tokens is None else parse_amount(target_tokens, "--target-tokens"),
         "steps": steps,
         "flops": None if flops is None else parse_amount(flops, "--flops"),
         "minutes": minutes,
     }
-    chosen = {kind: amount for kind, amount in given.items() if amount is not None}
-    if len(chosen) > 1:
-        raise UserError(f"a comparison has one budget, but got {' and '.join(f'--{kind}' for kind in chosen)}")
-    for kind, amount in chosen.items():
+    given = {kind: amount for kind, amount in amounts.items() if amount is not None}
+    if len(given) > 1:
+        options = " and ".join("--target-tokens" if kind == "tokens" else f"--{kind}" for kind in given)
+        raise UserError(f"a comparison has one budget, got {options}")
+    for kind, amount in given.items():
         return ComparisonBudget(kind, float(amount))  # type: ignore[arg-type]
-    return ComparisonBudget("tokens", float(PHRASEBOOK_TOKENS) if phrasebook else None)
+    return ComparisonBudget("tokens", float(PHRASEBOOK_TARGET_TOKENS) if phrasebook else None)
 
 
 def parse_amount(text: str, option: str) -> float:
-    """A number such as 500000, 500k, 20M or 1e13."""
+    """Parse a number such as 500000, 500k, 20M or 1e13."""
     number = text.strip().lower().replace(",", "").replace("_", "")
     factor = SUFFIXES.get(number[-1:], 1.0)
     try:
         return factor * float(number[:-1] if factor > 1 else number)
     except ValueError:
-        raise UserError(f"{option} must be a number such as 500000, 500k or 1e13, but is {text!r}") from None
+        raise UserError(f"{option} must be a number such as 500000, 500k or 1e13, got {text!r}") from None
 
 
 def parse_seeds(text: str) -> list[int]:
-    """Whole numbers, comma-separated."""
+    """Parse integers separated by commas."""
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts or not all(part.isdecimal() for part in parts):
-        raise UserError(f"--seeds must be whole numbers separated by commas, such as 1,2,3, but is {text!r}")
+        raise UserError(f"--seeds must be integers separated by commas, such as 1,2,3, got {text!r}")
     seeds = list(map(int, parts))
     if len(set(seeds)) < len(seeds):
-        raise UserError(f"a seed is named twice in --seeds {text}: each can be used once")
+        raise UserError(f"--seeds {text} contains a seed twice")
     return seeds

@@ -1,123 +1,176 @@
-"""`dragoman evaluate`: the scores of a test set."""
+"""`dragoman evaluate`: score a run, or translations of other systems, on a test set."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.checks import check_run
-from dragoman.cli.evaluating import PSEUDO, TRANSLATION, Evaluation, TestSet
-from dragoman.cli.inputs import FileLayout, Format, SourceKey, TargetKey, check_counts, read_lines
-from dragoman.cli.options import Checkpoint, Device, Json, print_json
+from dragoman.cli.inputs import FileLayout, Input, check_counts, check_file, read_pairs, read_texts
+from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config
+from dragoman.cli.printing import print_json
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 
 if TYPE_CHECKING:
-    from dragoman.evaluation import MetricScore
+    from dragoman.evaluation import Link, MetricScore
+
+PSEUDO_PERPLEXITY = "pseudo-perplexity"
+TRANSLATION_METRICS = ("bleu", "chrf", "ter", "exact")
+BOOTSTRAP_METRICS = ("bleu", "chrf", "ter")
 
 
 def evaluate(
     run: Annotated[
-        Path | None,
-        typer.Argument(metavar="[RUN]", help="The run folder; none with --hypothesis.", show_default=False),
+        Path | None, typer.Argument(metavar="[RUN]", help="Run folder; omit with --hypothesis.", show_default=False)
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="Source text of the test set, or TSV or JSON lines with references.", show_default=False),
+        typer.Option(help="Source of the test set, or TSV or JSON lines with references.", show_default=False),
     ] = None,
     reference: Annotated[
-        list[Path] | None,
-        typer.Option(help="Its translations. Repeat it for several references.", show_default=False),
+        list[Path] | None, typer.Option(help="Reference translations. Repeatable.", show_default=False)
     ] = None,
     hypothesis: Annotated[
         list[Path] | None,
         typer.Option(
-            help="Score these translations, made elsewhere. Repeat it to compare systems with the first.",
+            help="Score these translations instead of a run's. Repeat to compare systems with the first.",
             show_default=False,
         ),
     ] = None,
-    measures: Annotated[
+    metrics: Annotated[
         str | None,
         typer.Option(
             help="Comma-separated: bleu, chrf, chrf++, ter, exact, accuracy, wer, per, ier, perplexity, "
-            "word-perplexity, bits-per-character, pseudo-perplexity. By default what suits the run."
+            "word-perplexity, bits-per-character, pseudo-perplexity. Default: those that suit the run."
         ),
     ] = None,
     alignments: Annotated[
-        Path | None,
-        typer.Option(help="Gold word alignments (0-0 1-2): adds the alignment error rate of forced translations."),
+        Path | None, typer.Option(help="Gold word alignments (0-0 1-2): adds the alignment error rate.")
     ] = None,
-    by_length: Annotated[bool, typer.Option("--by-length", help="Add a table of quality by source length.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
-    beam: Annotated[int | None, typer.Option(help="Width of the beam; 1 is greedy search.")] = None,
-    length_penalty: Annotated[float | None, typer.Option(help="α of log p(y|x) / |y|^α.")] = None,
-    format: Format = "",
-    source_key: SourceKey = None,
-    target_key: TargetKey = None,
+    by_length: Annotated[bool, typer.Option("--by-length", help="Add a table of scores by source length.")] = False,
+    output: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    *,
+    layout: FileLayout,
     as_json: Json = False,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    model: ModelOptions,
 ) -> None:
-    """Translate or tag a test set and score it, or score translations made elsewhere.
+    """Translate or tag a test set and score the result, or score translations of other systems.
 
-    Every score comes with its signature. With several references BLEU, chrF and TER are sacreBLEU's, exact match
-    accepts any, error rates take the nearest, and perplexity is of all of them. A language model is given text alone,
-    and its perplexity is computed, END of every line included.
+    Every score is printed with its signature. With several references, BLEU, chrF and TER follow sacreBLEU, exact
+    match accepts any reference, error rates use the closest one, and perplexity is over all of them. A language model
+    needs text only; its perplexity includes the EOS of every line.
     """
     from dragoman import evaluation
 
-    names = [name.strip() for name in (measures or "").split(",") if name.strip()]
-    evaluation.check_metric_names(names, (*evaluation.LIKELIHOOD_METRICS, PSEUDO))
+    names = [name.strip() for name in (metrics or "").split(",") if name.strip()]
+    evaluation.check_metric_names(names, (*evaluation.LIKELIHOOD_METRICS, PSEUDO_PERPLEXITY))
     if (run is None) == (not hypothesis):
-        raise UserError("name a run to evaluate, or translations that were made elsewhere with --hypothesis")
-    options = {"--output": output, "--beam": beam, "--length-penalty": length_penalty, "--alignments": alignments}
+        raise UserError("name a run to evaluate, or translations of another system with --hypothesis")
+    options = {
+        "--output": output,
+        "--beam-size": beam_size,
+        "--length-penalty": length_penalty,
+        "--alignments": alignments,
+    }
     if hypothesis and (wrong := [name for name, value in options.items() if value is not None]):
-        raise UserError(f"{wrong[0]} is for translations that a run makes: leave it out with --hypothesis")
+        raise UserError(f"{wrong[0]} needs a run: leave it out with --hypothesis")
     if output is not None and not output.parent.is_dir():
-        raise UserError(f"{output} cannot be written: there is no folder {output.parent}, make it first")
+        raise UserError(f"{output} cannot be written: create the folder {output.parent} first")
     if run is not None:
-        check_run(run, checkpoint, device)
-    test = TestSet.read(source, reference or [], FileLayout(format, source_key, target_key))
+        model.check(run)
+    test = read_test_set(source, reference or [], layout)
     if by_length and not (test.sources and all(isinstance(text, str) for text in test.sources)):
-        raise UserError("quality by the length of the source needs sources of text: name them with --source")
+        raise UserError("--by-length needs source texts: name them with --source")
     gold = None if alignments is None else test.read_alignments(alignments)
     if hypothesis:
-        texts = [read_lines(path, FileLayout(format)) for path in hypothesis]
-        check_counts([*test.counts, *((path, len(lines)) for path, lines in zip(hypothesis, texts))])
-        _score_hypotheses(hypothesis, texts, test, names or list(TRANSLATION), by_length, as_json)
+        texts = [read_texts(path, layout.format) for path in hypothesis]
+        check_counts([*test.line_counts, *((path, len(lines)) for path, lines in zip(hypothesis, texts))])
+        _score_hypotheses(hypothesis, texts, test, names or list(TRANSLATION_METRICS), by_length, as_json)
         return
     assert run is not None
-    from dragoman import load
+    from dragoman.api.evaluate_run import evaluate as evaluate_run
+    from dragoman.storage import write_file
 
     keep_freed_memory()
-    evaluated = Evaluation(test, names, gold, output)
-    evaluated.run(load(run, checkpoint, device), beam, length_penalty)
-    _print([(None, evaluated.scores, evaluated.hypotheses)], test, by_length, as_json)
+    loaded = model.load(run)
+    search = None
+    if beam_size is not None or length_penalty is not None:
+        search = beam_config(loaded, beam_size, length_penalty)
+    result = evaluate_run(
+        loaded, test.sources or [], test.references, names, search=search, alignments=gold, translate=output is not None
+    )
+    if output is not None:
+        write_file(output, "".join(f"{text}\n" for text in result.hypotheses or []))
+    _print([(None, list(result.scores.values()), result.hypotheses)], test, by_length, as_json)
+
+
+@dataclass(frozen=True)
+class TestSet:
+    """A test set: sources (None if only references were given) and the references of each."""
+
+    sources: list[Any] | None
+    references: list[list[str]]  # of each source; empty lists for text alone
+    line_counts: list[tuple[Path, int]]  # of each file
+
+    def read_alignments(self, path: Path) -> list[tuple[frozenset[Link], frozenset[Link]]]:
+        """Read the sure and possible links of each sentence pair."""
+        from dragoman.evaluation import parse_sure_and_possible
+
+        if not self.sources or any(len(texts) != 1 for texts in self.references):
+            raise UserError("--alignments needs one --source and one --reference")
+        lines = read_texts(path, "text")
+        gold = [parse_sure_and_possible(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
+        check_counts([*self.line_counts, (path, len(gold))])
+        return gold
+
+
+def read_test_set(source: Path | None, references: list[Path], layout: FileLayout) -> TestSet:
+    """Read the files of a test set."""
+    from dragoman.data.data_formats import has_references
+
+    for path in [*([source] if source else []), *references]:
+        check_file(path)
+    sources: list[Any] | None
+    if source is None:
+        if not references:
+            raise UserError("name the test set: --source and --reference, or --source alone for TSV and JSON lines")
+        sources, streams = None, [read_texts(path, layout.format) for path in references]
+    elif references or has_references(layout.corpus(source)):
+        sources, first = read_pairs(source, references[0] if references else None, layout, "--reference")
+        streams = [first, *(read_texts(path, layout.format) for path in references[1:])]
+    else:
+        sources = list(Input(source, layout).sources())
+        return TestSet(sources, [[] for _ in sources], [(source, len(sources))])
+    files = [source] if source and not references else references
+    line_counts = [(path, len(lines)) for path, lines in zip(files, streams)]
+    check_counts(line_counts)
+    return TestSet(sources, [list(texts) for texts in zip(*streams)], line_counts)
 
 
 def _score_hypotheses(
     files: list[Path], texts: list[list[str]], test: TestSet, names: list[str], by_length: bool, as_json: bool
 ) -> None:
-    """Scores of translations made elsewhere; of several, each is compared with the first by a paired bootstrap."""
+    """Score the translations of other systems; compare each with the first by a paired bootstrap test."""
     from dragoman import evaluation
 
     if not any(test.references):
         raise UserError("hypotheses are compared with references: name them with --reference")
     if wrong := [name for name in names if name not in evaluation.METRICS]:
-        raise UserError(f"{wrong[0]} is computed by a model: name a run, and no --hypothesis")
-    scored = [list(evaluation.evaluate(names, some, test.references).values()) for some in texts]
-    tested = [name for name in names if name in ("bleu", "chrf", "ter")]
+        raise UserError(f"{wrong[0]} needs a model: name a run instead of --hypothesis")
+    scores = [list(evaluation.evaluate(names, hypotheses, test.references).values()) for hypotheses in texts]
+    tested = [name for name in names if name in BOOTSTRAP_METRICS]
     comparisons = {
-        str(file): evaluation.paired_bootstrap(texts[0], some, test.references, metrics=tested)
-        for file, some in zip(files[1:], texts[1:])
+        str(file): evaluation.paired_bootstrap(texts[0], hypotheses, test.references, metrics=tested)
+        for file, hypotheses in zip(files[1:], texts[1:])
         if tested
     }
-    systems = [(str(file), scores, some) for file, scores, some in zip(files, scored, texts)]
-    _print(systems, test, by_length, as_json, comparisons)
+    _print(list(zip(map(str, files), scores, texts)), test, by_length, as_json, comparisons)
 
 
 def _print(
@@ -127,16 +180,18 @@ def _print(
     as_json: bool,
     comparisons: dict[str, list[Any]] | None = None,
 ) -> None:
+    """Print the scores of systems (file name, scores, hypotheses), and their comparisons with the first one."""
     from dragoman import evaluation
 
-    def bands(hypotheses: list[str] | None) -> list[dict[str, Any]]:
+    def length_table(hypotheses: list[str] | None) -> list[dict[str, Any]]:
         if not by_length or hypotheses is None or test.sources is None:
             return []
-        return [band._asdict() for band in evaluation.score_by_length(test.sources, hypotheses, test.references)]
+        buckets = evaluation.score_by_length(test.sources, hypotheses, test.references)
+        return [bucket._asdict() for bucket in buckets]
 
     documents: list[dict[str, Any]] = [
         ({} if name is None else {"hypothesis": name})
-        | {"scores": [asdict(score) for score in scores], "by_length": bands(hypotheses)}
+        | {"scores": [asdict(score) for score in scores], "by_length": length_table(hypotheses)}
         for name, scores, hypotheses in systems
     ]
     compared = {name: [row._asdict() for row in rows] for name, rows in (comparisons or {}).items()}
@@ -153,6 +208,5 @@ def _print(
             print(evaluation.format_table(document["by_length"]))
     for name, rows in compared.items():
         print(f"\n{name} against {systems[0][0]}, paired bootstrap:")
-        print(
-            evaluation.format_table([{key: value for key, value in row.items() if key != "signature"} for row in rows])
-        )
+        columns = [{key: value for key, value in row.items() if key != "signature"} for row in rows]
+        print(evaluation.format_table(columns))

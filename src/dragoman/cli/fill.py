@@ -1,4 +1,4 @@
-"""`dragoman fill`: fill the gaps in a text."""
+"""`dragoman fill`: fill masks in texts."""
 
 from __future__ import annotations
 
@@ -9,51 +9,48 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.checks import check_run
-from dragoman.cli.inputs import FileLayout, Format, Input, SourceKey
-from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, in_windows, print_json_list
+from dragoman.cli.inputs import Input, SourceFormat, map_windows
+from dragoman.cli.options import Json, ModelOptions, RunFolder
+from dragoman.cli.printing import print_json_list
 
 
 def fill(
     run: RunFolder,
     file: Annotated[
         Path | None,
-        typer.Argument(help="Texts with <mask> in them, one a line; standard input if not given.", show_default=False),
+        typer.Argument(help="Texts that contain <mask>, one per line. Default: standard input.", show_default=False),
     ] = None,
-    best: Annotated[
-        int,
-        typer.Option(help="Also show the N likeliest pieces of each gap, or the N best texts with log p.", min=1),
+    top_k: Annotated[
+        int, typer.Option(help="Also print the K most probable fillings of each mask, or the K best texts.", min=1)
     ] = 1,
-    format: Format = "",
-    source_key: SourceKey = None,
+    *,
+    layout: SourceFormat,
     as_json: Json = False,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    model: ModelOptions,
 ) -> None:
     """Fill every <mask> of a file or of standard input, line by line.
 
-    bert, roberta and electra put one piece into each gap. t5, pretrained on spans, puts any number of words into each;
-    gaps may also be written as its sentinels, <extra_id_0> and so on. bart, pretrained by denoising, writes the text
-    anew.
+    bert, roberta and electra fill a mask with one token. t5, pretrained by span corruption, fills it with any number of
+    tokens; masks may also be written as its sentinels, <extra_id_0> and so on. bart, pretrained by denoising, generates
+    the whole text.
     """
-    given = Input(file, FileLayout(format, source_key))
-    given.check()
-    check_run(run, checkpoint, device)
+    inputs = Input(file, layout)
+    inputs.check()
+    model.check(run)
+    loaded = model.load(run)
 
-    from dragoman import load
-
-    loaded = load(run, checkpoint, device)
-
-    def show(lines: Iterable[str], first: int) -> None:
-        texts = in_windows(lines, lambda some: loaded.fill(some, best))
+    def process(lines: Iterable[str], first_index: int) -> None:
+        results = map_windows(lines, lambda texts: loaded.fill(texts, top_k))
         if as_json:
-            print_json_list(asdict(text) for text in texts)
+            print_json_list(map(asdict, results))
             return
-        for text in texts:
-            print(text.text, flush=True)
-            for other, score in text.alternatives:
-                print(f"  {score:.4f}\t{other}")
-            for number, choices in enumerate(text.choices if best > 1 and not text.alternatives else [], 1):
-                print(f"  {number}: " + ", ".join(f"{piece} {probability:.3g}" for piece, probability in choices))
+        for result in results:
+            print(result.text, flush=True)
+            for text, score in result.alternatives:
+                print(f"  {score:.4f}\t{text}")
+            if top_k > 1 and not result.alternatives:
+                for number, choices in enumerate(result.choices, 1):
+                    fillings = ", ".join(f"{token} {probability:.3g}" for token, probability in choices)
+                    print(f"  {number}: {fillings}")
 
-    given.answer(show)
+    inputs.process(process)

@@ -1,17 +1,16 @@
-"""`dragoman generate`: continue a text."""
+"""`dragoman generate`: continue texts, or reply to dialogues."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dragoman.cli.checks import check_run
-from dragoman.cli.inputs import FileLayout, Format, Input, SourceKey
-from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, print_json_list
+from dragoman.cli.inputs import Input, SourceFormat
+from dragoman.cli.options import InputFile, Json, ModelOptions, RunFolder
+from dragoman.cli.printing import print_json_list
 
 if TYPE_CHECKING:
     from dragoman.search import TokenSearch
@@ -19,50 +18,47 @@ if TYPE_CHECKING:
 
 def generate(
     run: RunFolder,
-    file: Annotated[
-        Path | None,
-        typer.Argument(help="Prompts, one a line; standard input if not given.", show_default=False),
-    ] = None,
-    tokens: Annotated[int, typer.Option(help="How many tokens at most to go on for.", min=1)] = 50,
-    beam: Annotated[int | None, typer.Option(help="Search with a beam of this width instead of drawing.")] = None,
-    temperature: Annotated[float, typer.Option(help="Below 1 surer, above 1 bolder.")] = 1.0,
-    top_k: Annotated[int | None, typer.Option(help="Draw from the k likeliest tokens.")] = None,
-    top_p: Annotated[float, typer.Option(help="Draw from the likeliest tokens that make up p of the mass.")] = 0.95,
-    best: Annotated[int, typer.Option(help="Continuations of each prompt.", min=1)] = 1,
-    seed: Annotated[int, typer.Option(help="Another seed gives other texts.")] = 0,
-    format: Format = "",
-    source_key: SourceKey = None,
+    file: InputFile = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum tokens of a continuation.", min=1)] = 50,
+    beam_size: Annotated[int | None, typer.Option(help="Use beam search of this size instead of sampling.")] = None,
+    temperature: Annotated[float, typer.Option(help="Sampling temperature.")] = 1.0,
+    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None,
+    top_p: Annotated[
+        float, typer.Option(help="Nucleus sampling: the most probable tokens up to probability mass P.")
+    ] = 0.95,
+    n_best: Annotated[int, typer.Option(help="Number of continuations per prompt.", min=1)] = 1,
+    seed: Annotated[int, typer.Option(help="Random seed of sampling.")] = 0,
+    *,
+    layout: SourceFormat,
     as_json: Json = False,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    model: ModelOptions,
 ) -> None:
-    """Continue each line of a file or of standard input, or reply to it.
+    """Continue each line of a file or of standard input with a language model.
 
-    An empty line is continued from nothing. The run must hold a decoder alone: a language model such as gpt. A run
-    trained on dialogues replies: each line is a dialogue so far, its turns separated by tabs.
+    An empty line is continued from BOS alone. A run trained on dialogues replies instead: each line is a dialogue,
+    its turns separated by tabs.
     """
-    given = Input(file, FileLayout(format, source_key))
-    given.check()
-    check_run(run, checkpoint, device)
+    prompts = Input(file, layout)
+    prompts.check()
+    model.check(run)
 
-    from dragoman import load
     from dragoman.search import Beam, LengthLimit, Sample
 
-    loaded = load(run, checkpoint, device)
-    length = LengthLimit(0, tokens, tokens)
-    search: TokenSearch = Sample(temperature, top_k, top_p, best, seed, length)
-    if beam is not None:
-        search = Beam(beam, n_best=best, length_limit=length)
+    loaded = model.load(run)
+    limit = LengthLimit(0, max_new_tokens, max_new_tokens)
+    search: TokenSearch = Sample(temperature, top_k, top_p, n_best, seed, limit)
+    if beam_size is not None:
+        search = Beam(beam_size, n_best=n_best, length_limit=limit)
 
-    def show(prompts: Iterable[str], first: int) -> None:
-        texts = loaded.generate(list(prompts), search)
+    def process(lines: Iterable[str], first_index: int) -> None:
+        results = loaded.generate(list(lines), search)
         if as_json:
-            print_json_list(asdict(text) for text in texts)
+            print_json_list(map(asdict, results))
             return
-        for text in texts:
-            for one in (text, *text.alternatives):
-                print(one.text if best == 1 else f"{one.score:.4f}\t{one.text}", flush=True)
-            if best > 1:
+        for result in results:
+            for text in (result, *result.alternatives):
+                print(text.text if n_best == 1 else f"{text.score:.4f}\t{text.text}", flush=True)
+            if n_best > 1:
                 print(flush=True)
 
-    given.answer(show)
+    prompts.process(process)

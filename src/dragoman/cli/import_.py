@@ -1,4 +1,4 @@
-"""`dragoman import`: a checkpoint from elsewhere as a run folder."""
+"""`dragoman import`: convert a Hugging Face checkpoint to a run folder."""
 
 from __future__ import annotations
 
@@ -8,49 +8,51 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import Json, log, print_json, program
+from dragoman.cli.options import Json, program_name
+from dragoman.cli.printing import print_json
+from dragoman.console import log
 from dragoman.errors import UserError
 
 
 def import_(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="A checkpoint of Hugging Face's transformers.", show_default=False)
+        Path, typer.Argument(metavar="FOLDER", help="Checkpoint of Hugging Face transformers.", show_default=False)
     ],
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder to make.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to create.", show_default=False)],
     as_json: Json = False,
 ) -> None:
-    """Make a run of a checkpoint from elsewhere.
+    """Convert a Hugging Face checkpoint to a run folder.
 
-    FOLDER holds config.json, model.safetensors (or its shards) and the files of the tokenizer, as save_pretrained
-    writes them or the hub keeps them. Nothing in it is executed. What cannot be computed exactly as there is refused.
+    FOLDER holds config.json, model.safetensors (or its shards) and the tokenizer files, as written by save_pretrained
+    or downloaded from the hub. No code in it is executed. A model that cannot be computed exactly is rejected.
     """
     if not folder.is_dir():
-        raise UserError(f"{folder} is no folder: name the one that holds the checkpoint's config.json")
+        raise UserError(f"{folder} is not a folder: name the folder that holds the checkpoint's config.json")
 
     from dragoman.interop.huggingface import import_checkpoint
 
-    found = import_checkpoint(folder, run, log)
-    checkpoint = found.checkpoint
+    imported = import_checkpoint(folder, run, log)
+    checkpoint = imported.checkpoint
     if as_json:
         print_json(
             {
                 "run": str(run),
                 "architecture": checkpoint.architecture,
                 "system": checkpoint.system,
-                "parameters": found.parameters,
-                "vocabulary": found.vocab_sizes,
+                "parameters": imported.parameters,
+                "vocab_sizes": imported.vocab_sizes,
                 "framing": asdict(checkpoint.framing),
                 "labels": checkpoint.labels,
-                "left_out": found.unsupported_generation_settings,
+                "ignored_settings": imported.unsupported_generation_settings,
             }
         )
         return
-    source, target = found.vocab_sizes
-    pieces = f"{source:,}" if source == target else f"{source:,} and {target:,}"
-    print(f"{checkpoint.architecture}, here nearest to the system {checkpoint.system}")
-    print(f"{found.parameters:,} parameters, {pieces} pieces")
+    source, target = imported.vocab_sizes
+    tokens = f"{source:,}" if source == target else f"{source:,} and {target:,}"
+    print(f"{checkpoint.architecture}, closest to the system {checkpoint.system}")
+    print(f"{imported.parameters:,} parameters, vocabulary of {tokens} tokens")
     if checkpoint.labels:
         print(f"labels: {', '.join(checkpoint.labels)}")
-    for name, value in found.unsupported_generation_settings.items():
-        print(f"not taken over: {name} {value}")
-    print(f"look at it with: {program()} show {run}")
+    for name, value in imported.unsupported_generation_settings.items():
+        print(f"ignored setting: {name} {value}")
+    print(f"inspect it with: {program_name()} show {run}")

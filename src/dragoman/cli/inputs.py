@@ -1,4 +1,4 @@
-"""What commands read: files or standard input as text, TSV or JSON lines, and lines typed at a terminal."""
+"""Input of the commands: text, TSV or JSON lines from a file or standard input, and lines typed at a terminal."""
 
 from __future__ import annotations
 
@@ -8,95 +8,110 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import typer
 
-from dragoman.cli.options import log
+from dragoman.console import log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
     from dragoman.data.corpus import Corpus
     from dragoman.run import Source
 
-STANDARD_INPUT = Path("standard input")
+Result = TypeVar("Result")
 
-Format = Annotated[str, typer.Option("--format", help="text, tsv or jsonl; by the file's name if not given.")]
-SourceKey = Annotated[
-    str | None, typer.Option(help="Source column of a TSV file (from 0: 0) or key of a JSON line (source).")
-]
-TargetKey = Annotated[
-    str | None, typer.Option(help="Target column of a TSV file (from 0: 1) or key of a JSON line (target).")
-]
+STANDARD_INPUT = Path("standard input")
+WINDOW_LINES = 4096  # processed together
 
 
 @dataclass(frozen=True)
-class FileLayout:
-    """How the lines of a file are laid out: its format, and where source and target are in a line."""
+class SourceFormat:
+    """Format of a file, and the position of the source in its lines."""
 
-    format: str = ""
-    source_key: str | None = None
-    target_key: str | None = None
+    format: Annotated[
+        str, typer.Option(help="File format: text, tsv or jsonl. Default: from the file name.", show_default=False)
+    ] = ""
+    source_column: Annotated[
+        str | None, typer.Option(help="Source column of a TSV file, counted from 0, or key of a JSON line.")
+    ] = None
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
         from dragoman.data.corpus import Corpus
 
-        return Corpus(source, target, self.format, self.source_key, self.target_key)
+        return Corpus(source, target, self.format, self.source_column)
+
+
+@dataclass(frozen=True)
+class FileLayout(SourceFormat):
+    """Format of a file, and the positions of source and target in its lines."""
+
+    target_column: Annotated[
+        str | None, typer.Option(help="Target column of a TSV file, counted from 0, or key of a JSON line.")
+    ] = None
+
+    def corpus(self, source: Path, target: Path | None = None) -> Corpus:
+        from dragoman.data.corpus import Corpus
+
+        return Corpus(source, target, self.format, self.source_column, self.target_column)
 
 
 @dataclass(frozen=True)
 class Input:
-    """The sources that a command answers: those of a file, of standard input, or lines typed at a terminal."""
+    """Sources that a command processes: lines of a file, of standard input, or typed at a terminal."""
 
     file: Path | None
-    columns: FileLayout = FileLayout()
-    may_be_empty: bool = False  # may a file have no lines?
+    layout: SourceFormat = SourceFormat()
+    may_be_empty: bool = False  # whether a file without lines is accepted
 
     @property
     def interactive(self) -> bool:
+        """Whether the user types the lines at a terminal."""
         return self.file is None and sys.stdin is not None and sys.stdin.isatty()
 
     def check(self) -> None:
-        """Reject a file that cannot be opened or read, before anything heavy is imported."""
-        _ = self.columns.corpus(self.file or STANDARD_INPUT).file_format
+        """Raise a UserError if the file cannot be opened or its format is unknown, without importing torch."""
+        _ = self.layout.corpus(self.file or STANDARD_INPUT).file_format
         if self.file is not None:
             check_file(self.file)
 
     def sources(self) -> Iterator[Source]:
+        """Yield the sources: texts, or arrays of features from .npz and .npy files."""
         if self.interactive:
             yield from typed_lines()
             return
         if self.file is None:
-            yield from read_sources(self.columns.corpus(STANDARD_INPUT), standard_input())
+            yield from read_sources(self.layout.corpus(STANDARD_INPUT), standard_input())
             return
         from dragoman.data.feature_files import FeatureFile
         from dragoman.data.text_files import read_lines
 
-        corpus = self.columns.corpus(self.file)
+        corpus = self.layout.corpus(self.file)
         if corpus.has_features:
             yield from FeatureFile(self.file)
         else:
             yield from read_sources(corpus, read_lines(self.file, self.may_be_empty))
 
     def texts(self) -> Iterator[str]:
-        """The same for systems that read only text."""
+        """Yield the sources; raise a UserError if they are not text."""
         for source in self.sources():
             if not isinstance(source, str):
-                raise UserError(f"{self.file} holds vectors, but this command reads text")
+                raise UserError(f"{self.file} holds feature vectors, but this command needs text")
             yield source
 
-    def answer(self, answer: Callable[[Iterable[Any], int], None]) -> None:
-        """Call `answer` with all sources, or at a terminal with each line as it is typed; and its number, from 0.
+    def process(self, process: Callable[[Iterable[Any], int], None]) -> None:
+        """Call `process(sources, index of the first source)` with all sources, or with every line typed at a terminal.
 
-        There Ctrl-C cancels an answer, and a line that cannot be answered ends nothing.
+        At a terminal Ctrl-C cancels the present line, and an error does not end the program.
         """
         if not self.interactive:
-            answer(self.sources(), 0)
+            process(self.sources(), 0)
             return
         for number, line in enumerate(typed_lines()):
             try:
-                answer([line], number)
+                process([line], number)
             except KeyboardInterrupt:
                 log("\ncancelled")
             except UserError as error:
@@ -104,16 +119,16 @@ class Input:
 
 
 def check_file(path: Path) -> None:
-    """Reject a file that cannot be opened."""
+    """Raise a UserError if a file cannot be opened."""
     from dragoman.data.text_files import open_file
 
-    if not path.is_fifo():  # which can be opened only once
+    if not path.is_fifo():  # a pipe can be opened only once
         with open_file(path):
             pass
 
 
 def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[str]:
-    """The sources in numbered lines of a corpus; that of a dialogue is what was said before its last reply."""
+    """Yield the sources of numbered lines. The source of a dialogue is all turns before its last reply."""
     file_format = corpus.file_format
     for line, text in lines:
         turns = file_format.record_turns(text, corpus, line)
@@ -124,18 +139,25 @@ def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[s
 
 
 def read_pairs(
-    source: Path, target: Path | None, columns: FileLayout, option: str = "--target"
+    source: Path, target: Path | None, layout: SourceFormat, option: str = "--target"
 ) -> tuple[list[Any], list[str]]:
-    """Sources and targets: of two text files, of an .npz and a text file, or of one TSV or JSON-lines file.
+    """Read sources and targets from two files, or from one TSV or JSON-lines file.
 
-    Of a dialogue the target is the last reply. `option` is what names the file of the targets.
+    Args:
+        source: text, TSV, JSON lines, or .npz and .npy for features.
+        target: text, line by line with the source; None if the source file holds both.
+        layout: format and columns of the source file.
+        option: the option that names the target file, for error messages.
+
+    Returns:
+        Sources and targets. The target of a dialogue is its last reply.
     """
     from dragoman.data.data_formats import detect_data_format, has_references
 
-    corpus = columns.corpus(source, target)
+    corpus = layout.corpus(source, target)
     if not has_references(corpus):
-        name = "their key with --target-key" if columns.source_key else f"their translations with {option}"
-        raise UserError(f"{source} holds sources alone: name {name}, or give TSV or JSON lines with both")
+        name = "their key with --target-column" if layout.source_column else f"their translations with {option}"
+        raise UserError(f"{source} contains only sources: name {name}, or use TSV or JSON lines with both")
     data_format = detect_data_format(corpus)
     pairs = data_format.read([corpus])
     if data_format.is_dialogue:
@@ -149,20 +171,18 @@ def read_pairs(
     return sources, targets
 
 
-def read_lines(path: Path, columns: FileLayout) -> list[str]:
-    """The lines of a file that holds one text a line and nothing else."""
+def read_texts(path: Path, format: str = "") -> list[str]:
+    """Read a text file, one text per line. Another format is an error unless `format` is "text"."""
     from dragoman.data.text_files import read_lines
 
-    plain = FileLayout("text" if columns.format == "text" else "")
-    if (file_format := plain.corpus(path).file_format).has_both_sides:
-        raise UserError(
-            f"{path} is named as {file_format.name}, but expected one text per line: convert it, or use --format text"
-        )
+    plain = SourceFormat("text" if format == "text" else "")
+    if (detected := plain.corpus(path).file_format).has_both_sides:
+        raise UserError(f"{path} is a {detected.name} file, but one text per line is expected: use --format text")
     return [text for _, text in read_lines(path)]
 
 
 def check_counts(counts: Sequence[tuple[Path, int]]) -> None:
-    """Reject files that do not have the same number of lines."""
+    """Raise a UserError if files do not have the same number of lines."""
     (first, expected), *others = counts
     for path, count in others:
         if count != expected:
@@ -170,15 +190,22 @@ def check_counts(counts: Sequence[tuple[Path, int]]) -> None:
 
 
 def _split_dialogue(turns: list[str]) -> tuple[str, str]:
-    """What was said before the last reply, turns parted by tabs, and the reply; '' if nobody has replied yet."""
+    """Return the turns before the last reply, separated by tabs, and the reply (empty if there is none)."""
     if len(turns) == 1:
         return turns[0], ""
     replied = len(turns) // 2 * 2
     return "\t".join(turns[: replied - 1]), turns[replied - 1]
 
 
+def map_windows(lines: Iterable[str], function: Callable[[list[str]], list[Result]]) -> Iterator[Result]:
+    """Apply a function to windows of lines and yield its results in order."""
+    lines = iter(lines)
+    while window := list(islice(lines, WINDOW_LINES)):
+        yield from function(window)
+
+
 def standard_input() -> Iterator[tuple[int, str]]:
-    """The numbered lines of standard input; only a line feed ends a line."""
+    """Yield numbered lines of standard input; only a line feed ends a line."""
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file, or pipe text in")
     for number, raw in enumerate(sys.stdin.buffer, 1):
@@ -192,10 +219,10 @@ def standard_input() -> Iterator[tuple[int, str]]:
 
 
 def typed_lines(prompt: str = "> ") -> Iterator[str]:
-    """Lines typed at a terminal, with readline's editing: Ctrl-C drops a line, Ctrl-D ends them."""
+    """Yield lines typed at a terminal. Ctrl-C discards a line, Ctrl-D ends the input."""
     with suppress(ImportError):
-        import readline  # noqa: F401  # what `input` edits with
-    log("one sentence a line; Ctrl-D ends")
+        import readline  # noqa: F401  # adds line editing to `input`
+    log("one sentence per line; Ctrl-D ends")
     while True:
         try:
             with _stdout_on_stderr():
@@ -214,13 +241,13 @@ def typed_lines(prompt: str = "> ") -> Iterator[str]:
 
 @contextmanager
 def _stdout_on_stderr() -> Iterator[None]:
-    """Let what is written to standard output go to standard error: `input` writes its prompt to the former."""
+    """Redirect standard output to standard error, since `input` writes its prompt to standard output."""
     sys.stdout.flush()
-    kept = os.dup(1)
+    stdout = os.dup(1)
     try:
         os.dup2(2, 1)
         yield
     finally:
         sys.stdout.flush()
-        os.dup2(kept, 1)
-        os.close(kept)
+        os.dup2(stdout, 1)
+        os.close(stdout)

@@ -1,25 +1,29 @@
-"""What several commands share."""
+"""Commands and the options that several of them share.
+
+A command is a function. A parameter whose type is a dataclass stands for a group of options, one for each field, so
+that every option is declared once. Options of settings take their help text from the declaration of the setting.
+"""
 
 from __future__ import annotations
 
 import inspect
-import json
 import os
 import shutil
 import sys
-import time
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
-from itertools import islice
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
-from dragoman import console as progress
-from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, progress_bar
+from dragoman import console, legacy
+from dragoman.cli.checks import check_run, is_run, system_names
+from dragoman.config import SECTIONS
+from dragoman.config_fields import choices_of, settings_of
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
@@ -27,13 +31,9 @@ if TYPE_CHECKING:
     from dragoman.run import Run
     from dragoman.search import Beam
 
-Item = TypeVar("Item")
-
 
 def complete_runs(incomplete: str) -> list[str]:
-    """Run folders that begin so, for the shell, and folders that may hold some."""
-    from dragoman.cli.checks import is_run
-
+    """Shell completion: run folders with this beginning, and folders that may contain some."""
     parent = Path(incomplete) if incomplete.endswith("/") else Path(incomplete).parent
     try:
         folders = sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
@@ -43,151 +43,184 @@ def complete_runs(incomplete: str) -> list[str]:
 
 
 def complete_systems(incomplete: str) -> list[str]:
-    from dragoman.cli.checks import system_names
-
+    """Shell completion: systems with this beginning."""
     return [name for name in system_names() if name.startswith(incomplete)]
 
 
 RunFolder = Annotated[
-    Path,
-    typer.Argument(metavar="RUN", help="The run folder.", show_default=False, autocompletion=complete_runs),
+    Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False, autocompletion=complete_runs)
 ]
-Device = Annotated[str, typer.Option(help="auto, cpu or cuda.")]
-Checkpoint = Annotated[str, typer.Option(help="best, last, averaged or a step such as 000500.")]
-Json = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-
-
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors, but no progress and no remarks.")]
-Threads = Annotated[
+InputFile = Annotated[
+    Path | None, typer.Argument(help="Input, one text per line. Default: standard input.", show_default=False)
+]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
+BeamSize = Annotated[
     int | None,
-    typer.Option(metavar="N", min=1, help="Threads that compute on a CPU; as many as there are cores if not given."),
+    typer.Option("--beam-size", help="Beam size; 1 is greedy search. Default: as in the run's settings.", min=1),
+]
+LengthPenalty = Annotated[float | None, typer.Option(help="Exponent α of the length normalization log p(y|x) / |y|^α.")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as training.learning_rate=1e-3. Repeatable."),
 ]
 
 
-def with_common_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The command with the options that all commands have: --quiet and --threads."""
+@dataclass(frozen=True)
+class CommonOptions:
+    """Options of every command."""
 
-    @wraps(command)
-    def called(*arguments: Any, quiet: bool, threads: int | None, **options: Any) -> None:
-        progress.quiet = quiet
-        if threads is not None:
-            set_threads(threads)
-        command(*arguments, **options)
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print results and errors, but no progress.")] = False
+    threads: Annotated[int | None, typer.Option(metavar="N", min=1, help="CPU threads. Default: number of cores.")] = (
+        None
+    )
 
-    own = inspect.signature(command, eval_str=True)
-    common = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, default, kind in (("quiet", False, Quiet), ("threads", None, Threads))
-    ]
-    parameters = [*own.parameters.values(), *common]
-    called.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]
-    called.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return called
+    def apply(self) -> None:
+        console.quiet = self.quiet
+        if self.threads is not None:
+            # Libraries read these when they are imported. torch may be imported already if Python calls the command.
+            names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+            os.environ |= dict.fromkeys(names, str(self.threads))
+            if torch := sys.modules.get("torch"):
+                torch.set_num_threads(self.threads)
 
 
-def set_threads(count: int) -> None:
-    """Libraries read these when they are imported; torch may be already, where commands are called from Python."""
-    os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"), str(count))
-    if torch := sys.modules.get("torch"):
-        torch.set_num_threads(count)
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which weights of a run are loaded, and where."""
+
+    checkpoint: Annotated[str, typer.Option(help="Checkpoint: best, last, averaged, or a step such as 000500.")] = (
+        "best"
+    )
+    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")] = "auto"
+
+    def check(self, *folders: str | Path) -> None:
+        """Reject run folders, checkpoints and devices that cannot exist, without importing torch."""
+        for folder in folders:
+            check_run(folder, self.checkpoint, self.device)
+
+    def load(self, folder: str | Path, precision: InferencePrecision = "float32") -> Run:
+        from dragoman import load
+
+        return load(folder, self.checkpoint, self.device, weights=precision)
 
 
-def log(text: str) -> None:
-    """Progress and remarks, on standard error."""
-    if not progress.quiet:
-        print(text, file=sys.stderr, flush=True)
+@dataclass(frozen=True)
+class PrecisionOptions:
+    """Number format of the weights in inference."""
 
-
-class Progress:
-    """Lines that are done, their speed and the time left: a bar on a terminal, a line now and then elsewhere."""
-
-    def __init__(self, total: int | None) -> None:
-        self.total = total
-        self.done: int | None = None
-        self.before = 0
-        self.began = self.last = time.monotonic()
-
-    def __enter__(self) -> Self:
-        self.bar = progress_bar(sys.stderr.isatty())
-        self.task = self.bar.add_task("starting", total=self.total)
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.stop()
-
-    def show(self, done: int) -> None:
-        """So many lines are done; the first call says from where it goes on."""
-        now = time.monotonic()
-        if self.done is None:
-            self.before, self.began, self.last = done, now, now
-        self.done = done
-        self.bar.update(self.task, completed=done, description=self.line())
-        if self.bar.disable and now - self.last >= LOG_INTERVAL_SECONDS:
-            self.last = now
-            log(self.line())
+    int8: Annotated[
+        bool, typer.Option("--int8", help="Quantize weights to int8: faster on a CPU, slightly less accurate.")
+    ] = False
+    bfloat16: Annotated[
+        bool, typer.Option("--bfloat16", help="Compute in bfloat16: faster on a GPU, slightly less accurate.")
+    ] = False
 
     @property
-    def speed(self) -> float:
-        """Lines a second."""
-        return ((self.done or 0) - self.before) / max(1e-3, time.monotonic() - self.began)
-
-    def line(self) -> str:
-        done, speed = self.done or 0, self.speed
-        text = f"{done:,} lines" if self.total is None else f"{done:,} of {self.total:,} lines"
-        if speed > 0:
-            text += f"  {speed:,.{speed < 10:d}f} lines/s"
-            text += "" if self.total is None else f"  {format_duration((self.total - done) / speed)} left"
-        return text
-
-    def summary(self) -> str:
-        """What is said at the end."""
-        done, speed, seconds = self.done or 0, self.speed, max(0.0, time.monotonic() - self.began)
-        lines = f"{done:,} line{'' if done == 1 else 's'}"
-        lines += f", {done - self.before:,} of them now," if self.before else ""
-        return f"{lines} in {format_duration(seconds)} ({speed:,.{speed < 10:d}f} lines/s)"
+    def precision(self) -> InferencePrecision:
+        if self.int8 and self.bfloat16:
+            raise UserError("--int8 is for CPUs and --bfloat16 for GPUs: use one of them")
+        return "int8" if self.int8 else "bfloat16" if self.bfloat16 else "float32"
 
 
-def program() -> str:
-    """What to type to run this program again: its name where the shell finds it, else its path."""
+class Command(TyperCommand):
+    """A command that answers an option of an earlier version with its new name."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except Exception as error:
+            option = getattr(error, "option_name", None)  # of NoSuchOption
+            renamed = legacy.OPTIONS.get(f"{self.name} {option}") or legacy.OPTIONS.get(str(option))
+            if renamed:
+                raise UserError(f"{option} is now called {renamed}") from None
+            raise
+
+
+def add_command(
+    app: typer.Typer, function: Callable[..., None], name: str | None = None, settings: Mapping[str, str] | None = None
+) -> None:
+    """Add a function to the command line.
+
+    Args:
+        app: the command or group of commands to which it is added.
+        function: the command. A parameter whose type is a dataclass is expanded into the options of its fields.
+        name: name of the command; the function's name by default.
+        settings: options that set single settings, `{"--steps": "training.steps"}`. The function gets the values of
+            those that were given in the parameter `settings`, by the dotted names of the settings.
+    """
+    parameters: list[inspect.Parameter] = []
+    groups: dict[str, type[Any]] = {}
+    for parameter in inspect.signature(function, eval_str=True).parameters.values():
+        if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
+            groups[parameter.name] = parameter.annotation
+            parameters += _group_parameters(parameter.annotation)
+        elif parameter.name == "settings" and settings is not None:
+            parameters += [_setting_parameter(option, setting) for option, setting in settings.items()]
+        else:
+            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+    parameters += _group_parameters(CommonOptions)
+
+    @wraps(function)
+    def call(**values: Any) -> None:
+        _build(CommonOptions, values).apply()
+        arguments = {parameter: _build(group, values) for parameter, group in groups.items()}
+        if settings is not None:
+            given = {setting: values.pop(_parameter_name(option)) for option, setting in settings.items()}
+            arguments["settings"] = {setting: value for setting, value in given.items() if value not in (None, [])}
+        function(**arguments, **values)
+
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    app.command(name, cls=Command)(call)
+
+
+def _group_parameters(group: type[Any]) -> list[inspect.Parameter]:
+    hints = typing.get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
+        )
+        for field in fields(group)
+    ]
+
+
+def _build(group: type[Any], values: dict[str, Any]) -> Any:
+    """Construct an option group from the values of its options, which are removed from `values`."""
+    return group(**{field.name: values.pop(field.name) for field in fields(group)})
+
+
+def _parameter_name(option: str) -> str:
+    return option.lstrip("-").replace("-", "_")
+
+
+def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
+    """The parameter of an option that sets a setting, with the setting's help text. The configuration validates it."""
+    section, _, name = setting.partition(".")
+    ((hint, about),) = ((hint, about) for key, hint, about in settings_of(SECTIONS[section]) if key == name)
+    text = about.help + (f" Default: {about.automatic}." if about.automatic else "")
+    kind: Any = next((kind for kind in (int, float) if kind in (hint, *typing.get_args(hint))), str)
+    metavar = "|".join(choices_of(hint)) or None
+    if typing.get_origin(hint) is tuple:
+        kind, metavar, text = list[str], "FILE", f"{text} Repeatable."
+    completions = {"system.name": complete_systems, "training.start_from": complete_runs}
+    info = typer.Option(option, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
+    annotation = Annotated[kind | None, info]
+    return inspect.Parameter(
+        _parameter_name(option), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+    )
+
+
+def program_name() -> str:
+    """The command that runs this program: its name if the shell finds it, else its path."""
     if shutil.which("dragoman"):
         return "dragoman"
     path = Path(sys.argv[0])
     return os.path.relpath(path) if path.name == "dragoman" else "python -m dragoman"
 
 
-def weights_of(int8: bool, bfloat16: bool) -> InferencePrecision:
-    """What searches multiply by."""
-    if int8 and bfloat16:
-        raise UserError("--int8 is for a CPU and --bfloat16 for a GPU: give one of them")
-    return "int8" if int8 else "bfloat16" if bfloat16 else "float32"
-
-
-def print_json(value: Any) -> None:
-    json.dump(value, sys.stdout, ensure_ascii=False, indent=1)
-    print()
-
-
-def print_json_list(values: Iterable[Any]) -> None:
-    """One JSON document, written as its parts become ready."""
-    separator = "["
-    for value in values:
-        print(f"{separator}\n{json.dumps(value, ensure_ascii=False)}", end="", flush=True)
-        separator = ","
-    print("[]" if separator == "[" else "\n]")
-
-
-def in_windows(lines: Iterable[str], do: Callable[[list[str]], list[Item]], size: int = 4096) -> Iterator[Item]:
-    """What `do` makes of the lines, some at a time, in order."""
-    lines = iter(lines)
-    while window := list(islice(lines, size)):
-        yield from do(window)
-
-
-def beam_config(run: Run, beam: int | None, penalty: float | None, best: int = 1) -> Beam:
-    """The run's own beam with the command line's changes; it is as wide as the n-best list that is asked for."""
-    own = run.beam_config(beam)
-    size = own.size if beam is not None else max(own.size, best)
-    return replace(own, size=size, n_best=best, length_penalty=own.length_penalty if penalty is None else penalty)
+def beam_config(run: Run, beam_size: int | None, length_penalty: float | None = None, n_best: int = 1) -> Beam:
+    """Return the run's beam search with the changes of the command line; the beam holds at least `n_best`."""
+    default = run.beam_config(beam_size)
+    size = default.size if beam_size is not None else max(default.size, n_best)
+    penalty = default.length_penalty if length_penalty is None else length_penalty
+    return replace(default, size=size, n_best=n_best, length_penalty=penalty)

@@ -1,4 +1,4 @@
-"""`dragoman phrasebook`: the embedded corpus as files."""
+"""`dragoman phrasebook`: write the built-in corpus to files."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.options import log, program
+from dragoman.cli.options import program_name
+from dragoman.console import log
 
 
 def phrasebook(
-    out: Annotated[Path, typer.Argument(help="The folder to make.", show_default=False)],
-    pairs: Annotated[int, typer.Option(help="Training pairs.", min=1)] = 20_000,
-    seed: Annotated[int, typer.Option(help="Another seed gives other sentences.")] = 0,
+    folder: Annotated[Path, typer.Argument(help="Folder to create.", show_default=False)],
+    pairs: Annotated[int, typer.Option(help="Number of training pairs.", min=1)] = 20_000,
+    seed: Annotated[int, typer.Option(help="Random seed of the sentences.")] = 0,
 ) -> None:
-    """Write phrasebook pairs with gold alignments as files.
+    """Write sentence pairs of the phrasebook with gold alignments.
 
-    The phrasebook is a grammar of English and German that makes grammatical sentence pairs: train, valid and test, each
-    as .en, .de and .align (“0-0 1-2”: source word-target word, counted from 0).
+    The phrasebook is a grammar of English and German that generates sentence pairs. Training, validation and test sets
+    are written as .en, .de and .align files (“0-0 1-2”: source word-target word, counted from 0).
     """
     from dragoman.data.phrasebook import write
 
-    write(out, pairs=pairs, seed=seed)
-    log(f"wrote {pairs:,} training pairs, and validation and test pairs with unseen sentences, to {out}")
-    log(f"next: {program()} train runs/phrasebook --source {out}/train.en --target {out}/train.de")
+    write(folder, pairs=pairs, seed=seed)
+    log(f"wrote {pairs:,} training pairs, and validation and test pairs with unseen sentences, to {folder}")
+    log(f"next: {program_name()} train runs/phrasebook --source {folder}/train.en --target {folder}/train.de")

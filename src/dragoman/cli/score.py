@@ -1,4 +1,4 @@
-"""`dragoman score`: log p(y|x) of given translations."""
+"""`dragoman score`: log-probabilities of texts or translations."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.checks import check_run
-from dragoman.cli.inputs import FileLayout, Format, SourceKey, TargetKey, read_lines, read_pairs
-from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, print_json
+from dragoman.cli.inputs import FileLayout, read_pairs, read_texts
+from dragoman.cli.options import Json, ModelOptions, RunFolder
+from dragoman.cli.printing import print_json
 from dragoman.errors import UserError
 
 
@@ -21,42 +21,35 @@ def score(
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(help="Their sources, or TSV or JSON lines with both; none for texts.", show_default=False),
+        typer.Option(help="Sources, or TSV or JSON lines with both. Omit for a language model.", show_default=False),
     ] = None,
-    tokens: Annotated[bool, typer.Option("--tokens", help="Print every token's log-probability too.")] = False,
-    format: Format = "",
-    source_key: SourceKey = None,
-    target_key: TargetKey = None,
+    token_scores: Annotated[
+        bool, typer.Option("--token-scores", help="Also print the log-probability of every token.")
+    ] = False,
+    *,
+    layout: FileLayout,
     as_json: Json = False,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    model: ModelOptions,
 ) -> None:
-    """Say how likely given translations are.
-
-    One log p(y|x) a line (log p(y) without a source), natural logarithm, END counted in; with --tokens every token's.
-    """
-    check_run(run, checkpoint, device)
-    columns = FileLayout(format, source_key, target_key)
+    """Print log p(y|x) of translations, or log p(y) of texts: natural logarithm, including EOS."""
+    model.check(run)
     if source is not None:
-        sources, targets = read_pairs(source, target, columns)
+        sources, targets = read_pairs(source, target, layout)
     elif target is not None:
-        sources, targets = None, read_lines(target, columns)
+        sources, targets = None, read_texts(target, layout.format)
     else:
         raise UserError("name what to score: --source and --target, or --target alone for a language model")
-
-    from dragoman import load
-
-    loaded = load(run, checkpoint, device)
-    if loaded.model.can_generate and (
-        long := [line for line, fits in enumerate(loaded.within_max_length(sources, targets), 1) if not fits]
-    ):
-        raise UserError(f"line {long[0]:,} of {target or source} is longer than the positions of {run}: shorten it")
+    loaded = model.load(run)
+    if loaded.model.can_generate:
+        for line, fits in enumerate(loaded.within_max_length(sources, targets), 1):
+            if not fits:
+                raise UserError(
+                    f"line {line:,} of {target or source} is longer than the positions of {run}: shorten it"
+                )
     scored = loaded.score(sources, targets)
     if as_json:
-        print_json([asdict(one) for one in scored])
+        print_json([asdict(text) for text in scored])
         return
-    for one in scored:
-        detail = (
-            "".join(f"\t{piece} {log_p:.4f}" for piece, log_p in zip(one.tokens, one.token_scores)) if tokens else ""
-        )
-        print(f"{one.score:.4f}{detail}")
+    for text in scored:
+        tokens = zip(text.tokens, text.token_scores) if token_scores else ()
+        print(f"{text.score:.4f}" + "".join(f"\t{token} {log_p:.4f}" for token, log_p in tokens))

@@ -1,4 +1,4 @@
-"""`dragoman serve`: runs over HTTP."""
+"""`dragoman serve`: a translation server."""
 
 from __future__ import annotations
 
@@ -7,83 +7,65 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.checks import check_run
-from dragoman.cli.options import Checkpoint, Device, log, weights_of
+from dragoman.cli.options import ModelOptions, PrecisionOptions
+from dragoman.console import log
 
 
 def serve(
     runs: Annotated[
         list[str],
-        typer.Argument(metavar="RUN", help="Run folders, or RUN=en-de to say the languages.", show_default=False),
+        typer.Argument(metavar="RUN", help="Run folders, optionally with languages: RUN=en-de.", show_default=False),
     ],
-    port: Annotated[int, typer.Option(help="0: any that is free.", min=0, max=65535)] = 5000,
-    host: Annotated[str, typer.Option(help="0.0.0.0: other machines may ask too.")] = "127.0.0.1",
-    keys: Annotated[Path | None, typer.Option(help="A file of API keys, one a line; only these are answered.")] = None,
-    max_characters: Annotated[int, typer.Option(help="The most characters of a request.")] = 10_000,
-    max_texts: Annotated[int, typer.Option(help="The most texts of a request.")] = 100,
-    max_body_bytes: Annotated[int, typer.Option(help="The most bytes of a request.")] = 1_000_000,
-    max_queue: Annotated[int, typer.Option(help="The most requests that wait for a run.")] = 256,
-    rate: Annotated[int, typer.Option(help="The most requests a minute of a client; 0: any number.")] = 600,
-    timeout: Annotated[float, typer.Option(help="The longest that a request may take.")] = 60.0,
+    port: Annotated[int, typer.Option(help="Port; 0: any free one.", min=0, max=65535)] = 5000,
+    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0: all interfaces.")] = "127.0.0.1",
+    api_keys: Annotated[
+        Path | None, typer.Option(help="File of API keys, one per line. Requests without one are rejected.")
+    ] = None,
+    max_characters: Annotated[int, typer.Option(help="Maximum characters per request.")] = 10_000,
+    max_texts: Annotated[int, typer.Option(help="Maximum texts per request.")] = 100,
+    max_body_bytes: Annotated[int, typer.Option(help="Maximum size of a request in bytes.")] = 1_000_000,
+    max_queue: Annotated[int, typer.Option(help="Maximum requests waiting for a run.")] = 256,
+    requests_per_minute: Annotated[int, typer.Option(help="Maximum per client; 0: unlimited.")] = 600,
+    timeout: Annotated[float, typer.Option(help="Maximum seconds until a request is answered.")] = 60.0,
     batch_delay_ms: Annotated[
-        float, typer.Option(help="How many milliseconds a request waits for others to join it.")
+        float, typer.Option(help="Milliseconds that a request waits for others to form a batch.")
     ] = 5.0,
     max_batch_tokens: Annotated[
-        int | None, typer.Option(help="Source tokens of a batch, if not the run's search.batch_tokens.")
+        int | None, typer.Option(help="Maximum source tokens of a batch. Default: the run's search.batch_tokens.")
     ] = None,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Multiply by bytes, on a CPU: faster, a little less exact.")
-    ] = False,
-    bfloat16: Annotated[
-        bool, typer.Option("--bfloat16", help="Compute in bfloat16, on a GPU: faster, a little less exact.")
-    ] = False,
+    *,
+    model: ModelOptions,
+    precision: PrecisionOptions,
 ) -> None:
-    """Serve runs over HTTP: a page that shows what they think, LibreTranslate's interface, and our own under /v1."""
-    for run in runs:
-        check_run(run if Path(run).exists() or "=" not in run else run.rpartition("=")[0], checkpoint, device)
+    """Serve runs over HTTP: a web page that inspects translations, LibreTranslate's API, and a native API under /v1."""
+    model.check(*(run if Path(run).exists() or "=" not in run else run.rpartition("=")[0] for run in runs))
 
-    from dragoman import load
-    from dragoman.serving import (
-        ApiKeys,
-        BatchingSettings,
-        Service,
-        ServiceLimits,
-        bind_socket,
-        infer_language_pair,
-        is_loopback,
-        parse_run_argument,
-    )
-    from dragoman.serving import serve as serve_them
+    from dragoman import serving
 
-    limits = ServiceLimits(
+    limits = serving.ServiceLimits(
         max_characters=max_characters,
         max_texts=max_texts,
         max_body_bytes=max_body_bytes,
         max_queue=max_queue,
-        requests_per_minute=rate,
+        requests_per_minute=requests_per_minute,
         timeout=timeout,
     )
-    batching, known = (
-        BatchingSettings(max_batch_tokens, batch_delay_ms / 1000),
-        ApiKeys() if keys is None else ApiKeys.read(keys),
-    )
-    meant = [parse_run_argument(run) for run in runs]
-    bound = bind_socket(host, port)
-    opened = []
-    for folder, pair in meant:
-        loaded = load(folder, checkpoint, device, weights=weights_of(int8, bfloat16))
-        opened.append((loaded, pair or infer_language_pair(loaded)))
-    service = Service(opened, limits, batching, known)
-    address, number = bound.getsockname()[:2]
+    batching = serving.BatchingSettings(max_batch_tokens, batch_delay_ms / 1000)
+    keys = serving.ApiKeys() if api_keys is None else serving.ApiKeys.read(api_keys)
+    named = [serving.parse_run_argument(run) for run in runs]
+    socket = serving.bind_socket(host, port)
+    loaded = []
+    for folder, pair in named:
+        run = model.load(folder, precision.precision)
+        loaded.append((run, pair or serving.infer_language_pair(run)))
+    service = serving.Service(loaded, limits, batching, keys)
+    address, number = socket.getsockname()[:2]
 
-    def ready() -> None:
+    def on_ready() -> None:
         for served in service.runs.values():
             log(f"{served.name}: {served.pair.source} to {served.pair.target}")
-        if not is_loopback(address) and not known.required:
-            log("other machines can reach this service, and it asks for no key: see --keys")
-        place = f"[{address}]" if ":" in address else address
-        print(f"http://{place}:{number}", flush=True)
+        if not serving.is_loopback(address) and not keys.required:
+            log("other machines can reach this server without a key: see --api-keys")
+        print(f"http://{f'[{address}]' if ':' in address else address}:{number}", flush=True)
 
-    serve_them(service, bound, ready)
+    serving.serve(service, socket, on_ready)

@@ -1,4 +1,4 @@
-"""`dragoman shortlist`: which words are worth looking at."""
+"""`dragoman shortlist`: learn a restriction of the output vocabulary."""
 
 from __future__ import annotations
 
@@ -7,18 +7,19 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.checks import check_run
-from dragoman.cli.options import RunFolder, log
+from dragoman.cli.options import RunFolder
+from dragoman.console import log
 
 
 def shortlist(
     run: RunFolder,
-    best: Annotated[int, typer.Option(help="Translations of every source piece.", min=1)] = 100,
-    frequent: Annotated[int, typer.Option(help="Most frequent target pieces, always looked at.", min=0)] = 100,
-    pairs: Annotated[int, typer.Option(help="Training pairs to learn from.", min=1)] = 200_000,
+    translations: Annotated[int, typer.Option(help="Target tokens kept for each source token.", min=1)] = 100,
+    frequent_tokens: Annotated[int, typer.Option(help="Most frequent target tokens, always kept.", min=0)] = 100,
+    max_pairs: Annotated[int, typer.Option(help="Training pairs to learn from.", min=1)] = 200_000,
 ) -> None:
-    """Learn from the training data which words a translation may need, for translate --shortlist.
+    """Learn from the training data which target tokens each source token needs, for 'translate --shortlist'.
 
-    With a large vocabulary this makes translating on a CPU faster: the output layer looks at some hundred words
+    With a large vocabulary this makes translation on a CPU faster: the output layer computes some hundred tokens
     instead of all.
     """
     check_run(run)
@@ -27,12 +28,11 @@ def shortlist(
     from dragoman.run.run_folder import read_spec, read_tokenizers
     from dragoman.search.shortlist import SHORTLIST_FILE, learn_shortlist
 
-    read_spec(run)  # says what is wrong with the folder
-    tokenizers = read_tokenizers(run)
+    read_spec(run)  # raises a UserError if the folder is damaged
+    source, target = read_tokenizers(run)
     store = TokenStore(run / "data" / "train")
-    log(f"learning from {min(pairs, len(store)):,} of {len(store):,} pairs")
-    found = learn_shortlist(store, (tokenizers[0].vocab_size, tokenizers[1].vocab_size), best, frequent, pairs)
-    found.save(run)
-    log(
-        f"{run / SHORTLIST_FILE}: {len(found.pieces):,} translations of pieces, and the {len(found.frequent):,} most frequent"
-    )
+    log(f"learning from {min(max_pairs, len(store)):,} of {len(store):,} pairs")
+    learned = learn_shortlist(store, (source.vocab_size, target.vocab_size), translations, frequent_tokens, max_pairs)
+    learned.save(run)
+    pairs, frequent = len(learned.pieces), len(learned.frequent)
+    log(f"{run / SHORTLIST_FILE}: {pairs:,} token translations and the {frequent:,} most frequent tokens")

@@ -1,38 +1,32 @@
-"""`dragoman show`: what is in a run, and what it thinks of a sentence."""
+"""`dragoman show`: what a run contains, and how it translates a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperGroup
 
-from dragoman.cli import look
-from dragoman.cli.checks import check_run
-from dragoman.cli.look import Target
-from dragoman.cli.options import (
-    Checkpoint,
-    Device,
-    Json,
-    RunFolder,
-    beam_config,
-    log,
-    print_json,
-    program,
-    with_common_options,
-)
-from dragoman.cli.pictures import Dark, Png, Svg, draw, print_lines
+from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, RunFolder, beam_config, program_name
+from dragoman.cli.printing import FigureOptions, print_json, print_lines
+from dragoman.console import log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
+    from dragoman.lens import Inspection
     from dragoman.lens.gradients import GradientReach
     from dragoman.run import Run
 
+Sentence = Annotated[str, typer.Argument(help="Source sentence.", show_default=False)]
+Target = Annotated[str | None, typer.Option(help="Inspect this translation instead of the one the run finds.")]
+Prefix = Annotated[str | None, typer.Option(help="Beginning of the translation.")]
 
-class WithDefault(TyperGroup):
-    """A first word that is no command names a run folder."""
+
+class DefaultToRun(TyperGroup):
+    """A group whose first argument is the run folder of the command `run` if it is not the name of a command."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         if args and args[0] not in self.commands and args[0] not in ctx.help_option_names:
@@ -40,204 +34,307 @@ class WithDefault(TyperGroup):
         return super().parse_args(ctx, args)
 
 
-app = typer.Typer(
-    cls=WithDefault,
-    help="What is in a run, and what it thinks: of a sentence, of places, of words that stand far away.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
-)
+@dataclass(frozen=True)
+class InspectionOptions:
+    """The translation that is inspected."""
+
+    target: Target = None
+    beam_size: BeamSize = None
+
+    def inspect(
+        self, model: ModelOptions, folder: Path, sentence: str, prefix: str | None = None, alternatives: int = 5
+    ) -> Inspection:
+        from dragoman.lens import inspect_sentence
+
+        if self.target is not None and self.beam_size is not None:
+            raise UserError("--target is not searched for: leave out --beam-size")
+        run = model.load(folder)
+        search = None if self.beam_size is None else beam_config(run, self.beam_size)
+        return inspect_sentence(run, sentence, self.target, search=search, prefix=prefix, alternatives=alternatives)
 
 
-# ---- a run, or a sentence at a glance
-
-
-@app.command("run")
-@with_common_options
 def show_run(
     run: RunFolder,
-    sentence: Annotated[
-        str | None, typer.Argument(help="A sentence to translate and look into.", show_default=False)
-    ] = None,
+    sentence: Annotated[str | None, typer.Argument(help="Sentence to translate.", show_default=False)] = None,
     target: Target = None,
-    svg: Svg = None,
-    png: Png = None,
-    dark: Dark = False,
+    *,
+    figures: FigureOptions,
     as_json: Json = False,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    model: ModelOptions,
 ) -> None:
-    """What is in a run; of a sentence its n-best list, word alignment and attention. 'run' may be left out."""
-    check_run(run, checkpoint, device)
-
-    from dragoman import load
-
-    loaded = load(run, checkpoint, device)
+    """Describe a run; with a sentence, show its n-best list, word alignment and attention. 'run' may be omitted."""
+    model.check(run)
+    loaded = model.load(run)
     if sentence is None:
-        _show_run(loaded, as_json)
+        _describe_run(loaded, as_json)
     else:
-        _show_sentence(loaded, sentence, target, (svg, png, dark), as_json)
+        _show_sentence(loaded, sentence, target, figures, as_json)
 
 
-def _show_run(run: Run, as_json: bool) -> None:
+def _describe_run(run: Run, as_json: bool) -> None:
     from dragoman.models import count_parameters, model_to_dict
 
-    valid = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
-    about = {
+    validations = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
+    description = {
         "run": str(run.folder),
         "system": run.config.system.name,
         "size": run.config.system.size,
         "parameters": count_parameters(run.spec),
         "source vocabulary": run.source_tokenizer.vocab_size,
         "target vocabulary": run.target_tokenizer.vocab_size,
-        "tokenizer": f"{run.source_tokenizer.kind}{', joint' if run.config.text.shared_vocabulary else ''}",
+        "tokenizer": f"{run.source_tokenizer.kind}{', shared' if run.config.text.shared_vocabulary else ''}",
         "checkpoints": run.checkpoints(),
         "best": run.checkpoint,
-        "last validation": valid[-1] if valid else None,
+        "last validation": validations[-1] if validations else None,
     }
     if as_json:
-        print_json(about | {"spec": model_to_dict(run.spec)})
+        print_json(description | {"spec": model_to_dict(run.spec)})
         return
-    for name, value in about.items():
+    for name, value in description.items():
         if isinstance(value, list):
             value = ", ".join(value)
         elif isinstance(value, dict):
+            items = value.items()
             value = ", ".join(
-                f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
+                f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in items
             )
         print(f"{name:18}{value:,}" if isinstance(value, int) else f"{name:18}{value}")
-    log(f"look at {run.folder}/report.html, or into a sentence: {program()} show {run.folder} 'A sentence.'")
+    log(f"see {run.folder}/report.html, or inspect a sentence: {program_name()} show {run.folder} 'A sentence.'")
 
 
-def _show_sentence(
-    run: Run, sentence: str, target: str | None, files: tuple[Path | None, Path | None, bool], as_json: bool
-) -> None:
+def _show_sentence(run: Run, sentence: str, target: str | None, figures: FigureOptions, as_json: bool) -> None:
     from dragoman.lens.charts import attention_heatmap
     from dragoman.lens.text_view import alignment_lines, attention_heatmap_lines
 
-    best = run.translate([sentence], search=beam_config(run, None, None, best=3))[0]
+    best = run.translate([sentence], search=beam_config(run, None, n_best=3))[0]
     text = best.text if target is None else target
     attention = run.attention(sentence, text)
-    draw(lambda: [attention_heatmap(attention)], *files)
-    ranked = [(one.score, one.text) for one in (best, *best.alternatives)]
+    figures.write(lambda: [attention_heatmap(attention)])
+    ranked = [(hypothesis.score, hypothesis.text) for hypothesis in (best, *best.alternatives)]
     if as_json:
         print_json(
             {
                 "source": sentence,
                 "target": text,
-                "n_best": [{"score": score, "text": one} for score, one in ranked],
-                "source_pieces": attention.source,
-                "target_pieces": attention.target,
+                "n_best": [{"score": score, "text": hypothesis} for score, hypothesis in ranked],
+                "source_tokens": attention.source,
+                "target_tokens": attention.target,
                 "alignment": attention.alignment,
                 "cross": None if attention.cross is None else attention.cross.tolist(),
                 "attention": {path: weights.tolist() for path, weights in attention.weights.items()},
             }
         )
         return
-    for score, one in ranked:
-        print(f"{score:9.3f}  {one}")
+    for score, hypothesis in ranked:
+        print(f"{score:9.3f}  {hypothesis}")
     print()
     if attention.cross is None:
-        print("there is nothing to align: no part of this system looks from a decoder at an encoder")
+        print("no alignment: this system has no attention from decoder to encoder")
         return
     print_lines(alignment_lines(sentence, text, attention.alignment))
     print()
     print_lines(attention_heatmap_lines(attention))
 
 
-# ---- of no sentence
+def attention(
+    run: RunFolder,
+    sentence: Sentence,
+    *,
+    inspection: InspectionOptions,
+    kind: Annotated[
+        Literal["cross", "encoder", "decoder"] | None, typer.Option(help="Only this kind of attention.")
+    ] = None,
+    layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 1.", min=1)] = None,
+    head: Annotated[int | None, typer.Option(help="Only this head, counted from 1.", min=1)] = None,
+    figures: FigureOptions,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Show the attention weights of every layer and head, and their entropy."""
+    model.check(run)
 
-for command in (look.attention, look.alternatives, look.layers, look.beam):
-    app.command()(with_common_options(command))
-app.command("all")(with_common_options(look.everything))
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.sentence_figures import attention_figure, select_attention
+    from dragoman.lens.text_view import attention_lines, entropy_lines
+
+    result = inspection.inspect(model, run, sentence)
+    maps = select_attention(result, kind, layer, head)
+    figures.write(lambda: [attention_figure(result, maps, head)])
+    if as_json:
+        document = {"source": result.source, "target": result.target, "alignment": result.alignment, "attention": maps}
+        print_json(to_jsonable(document))
+        return
+    print_lines([*attention_lines(maps), "", *entropy_lines(maps)])
 
 
-@app.command()
-@with_common_options
+def alternatives(
+    run: RunFolder,
+    sentence: Sentence,
+    *,
+    inspection: InspectionOptions,
+    prefix: Prefix = None,
+    top_k: Annotated[int, typer.Option(help="Number of alternative tokens.", min=1)] = 5,
+    figures: FigureOptions,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Show the probability of every token, and the most probable alternatives."""
+    model.check(run)
+
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.sentence_figures import alternatives_figure
+    from dragoman.lens.text_view import alternative_lines
+
+    result = inspection.inspect(model, run, sentence, prefix, top_k)
+    figures.write(lambda: [alternatives_figure(result)])
+    if as_json:
+        document = {"source": result.source, "target": result.target, "score": result.score, "steps": result.steps}
+        print_json(to_jsonable(document))
+        return
+    print_lines(alternative_lines(result))
+
+
+def layers(
+    run: RunFolder,
+    sentence: Sentence,
+    *,
+    inspection: InspectionOptions,
+    figures: FigureOptions,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Show what the model would predict if it ended after each of its layers (logit lens)."""
+    model.check(run)
+
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.sentence_figures import layers_figure
+    from dragoman.lens.text_view import layer_lines
+
+    result = inspection.inspect(model, run, sentence)
+    figures.write(lambda: [layers_figure(result)])
+    if as_json:
+        print_json(to_jsonable({"source": result.source, "target": result.target, "layers": result.layers}))
+        return
+    print_lines(layer_lines(result))
+
+
+def beam(
+    run: RunFolder,
+    sentence: Sentence,
+    prefix: Prefix = None,
+    beam_size: BeamSize = None,
+    length_penalty: LengthPenalty = None,
+    pruned: Annotated[bool, typer.Option("--pruned", help="Also show hypotheses that were pruned at once.")] = False,
+    *,
+    figures: FigureOptions,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Show the beam search as a tree: kept, pruned and finished hypotheses."""
+    model.check(run)
+
+    from dragoman.lens import inspect_sentence
+    from dragoman.lens.inspection_types import to_jsonable
+    from dragoman.lens.sentence_figures import beam_tree_figure
+    from dragoman.lens.text_view import beam_tree_lines
+
+    loaded = model.load(run)
+    result = inspect_sentence(loaded, sentence, search=beam_config(loaded, beam_size, length_penalty), prefix=prefix)
+    tree = result.beam
+    assert tree is not None
+    figures.write(lambda: [beam_tree_figure(tree, note=sentence)])
+    if as_json:
+        print_json(to_jsonable({"source": result.source, "target": result.target, "beam": tree}))
+        return
+    print_lines(beam_tree_lines(tree, pruned))
+
+
+def everything(
+    run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, prefix: Prefix = None, model: ModelOptions
+) -> None:
+    """Print the complete inspection of a sentence as one JSON document."""
+    model.check(run)
+    print_json(inspection.inspect(model, run, sentence, prefix).to_dict())
+
+
 def positions(
     run: RunFolder,
-    count: Annotated[int, typer.Option(help="How many places.", min=2)] = 64,
-    svg: Svg = None,
-    png: Png = None,
-    dark: Dark = False,
+    num_positions: Annotated[int, typer.Option(help="Number of positions.", min=2)] = 64,
+    *,
+    figures: FigureOptions,
     as_json: Json = False,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    model: ModelOptions,
 ) -> None:
-    """How the model tells places apart, and how alike they are to it."""
-    check_run(run, checkpoint, device)
+    """Show the position encodings of the model and the similarities between positions."""
+    model.check(run)
 
-    from dragoman import load
     from dragoman.lens.inspection_types import to_jsonable
     from dragoman.lens.model_figures import positions_figure
     from dragoman.lens.position_encodings import position_encodings
     from dragoman.lens.text_view import position_lines
 
-    found = position_encodings(load(run, checkpoint, device).model, count)
-    if (svg or png) and not found:
-        raise UserError(f"there is nothing to draw: no part of {run} is told places")
-    draw(lambda: map(positions_figure, found), svg, png, dark)
+    encodings = position_encodings(model.load(run).model, num_positions)
+    if figures and not encodings:
+        raise UserError(f"nothing to draw: {run} has no position encoding")
+    figures.write(lambda: map(positions_figure, encodings))
     if as_json:
-        print_json(to_jsonable(found))
+        print_json(to_jsonable(encodings))
         return
-    print_lines(position_lines(found))
+    print_lines(position_lines(encodings))
 
 
-@app.command()
-@with_common_options
 def gradients(
     run: RunFolder,
     sentence: Annotated[
-        str | None, typer.Argument(help="A sentence; those of the last validation if not given.", show_default=False)
+        str | None,
+        typer.Argument(help="Source sentence. Default: sentences of the last validation.", show_default=False),
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Its translation; the run's own if not given.")] = None,
-    beside: Annotated[list[Path], typer.Option(metavar="RUN", help="Another run. May be repeated.")] = [],  # noqa: B006
-    of: Annotated[
+    target: Annotated[str | None, typer.Option(help="Translation. Default: the run's own.")] = None,
+    compare_with: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="Another run. Repeatable.")] = None,
+    component: Annotated[
         Literal["encoder", "source", "target"] | None,
-        typer.Option(help="What is drawn; the encoder where there is one."),
+        typer.Option(help="Component that is drawn. Default: the encoder if there is one."),
     ] = None,
-    sentences: Annotated[int, typer.Option(help="How many validation sentences.", min=1)] = 12,
-    svg: Svg = None,
-    png: Png = None,
-    dark: Dark = False,
+    max_sentences: Annotated[int, typer.Option(help="Maximum number of validation sentences.", min=1)] = 12,
+    *,
+    figures: FigureOptions,
     as_json: Json = False,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    model: ModelOptions,
 ) -> None:
-    """How far a gradient reaches: what words that stand far away could still change."""
-    for folder in (run, *beside):
-        check_run(folder, checkpoint, device)
+    """Show how far gradients reach: their norm by the distance between tokens."""
+    folders = [run, *(compare_with or [])]
+    model.check(*folders)
 
     from dragoman.lens.inspection_types import to_jsonable
     from dragoman.lens.model_figures import gradients_figure
     from dragoman.lens.text_view import gradient_lines
 
-    measured = _gradients([run, *beside], sentence, target, sentences, checkpoint, device)
-    drawn = of or ("encoder" if "encoder" in measured[0].curves else "target")
-    draw(lambda: [gradients_figure(measured, drawn)], svg, png, dark)
+    measured = _measure_gradients([model.load(folder) for folder in folders], sentence, target, max_sentences)
+    drawn = component or ("encoder" if "encoder" in measured[0].curves else "target")
+    figures.write(lambda: [gradients_figure(measured, drawn)])
     if as_json:
         print_json(to_jsonable(measured))
         return
-    for one in measured:
-        print(f"{one.system}, {one.sentences} sentences")
-        print_lines([*gradient_lines(one), ""])
+    for reach in measured:
+        print(f"{reach.system}, {reach.sentences} sentences")
+        print_lines([*gradient_lines(reach), ""])
 
 
-def _gradients(
-    runs: Sequence[Path], sentence: str | None, target: str | None, sentences: int, checkpoint: str, device: str
+def _measure_gradients(
+    runs: Sequence[Run], sentence: str | None, target: str | None, max_sentences: int
 ) -> list[GradientReach]:
-    """Of all runs over the same sentences, which are the first run's."""
-    from dragoman import load
-    from dragoman.lens.gradients import measure_gradient_reach as measure
+    """Measure all runs on the same sentences: the given one, or validation sentences of the first run."""
+    from dragoman.lens.gradients import measure_gradient_reach
     from dragoman.lens.run_report import read_samples
 
-    loaded = [load(one, checkpoint, device) for one in runs]
-    first = loaded[0]
+    first = runs[0]
     if sentence is not None:
         pairs = [(sentence, target or first.translate([sentence], alignment=False)[0].text)]
     else:
         samples = read_samples(first.folder)
-        pairs = [(one.source, one.reference) for one in samples[max(samples)][:sentences]] if samples else []
+        last = samples[max(samples)][:max_sentences] if samples else []
+        pairs = [(sample.source, sample.reference) for sample in last]
         if not pairs:
-            raise UserError(f"{first.folder} has no validation sentences: give a sentence")
+            raise UserError(f"{first.folder} has no validation sentences: pass a sentence")
     sources, targets = zip(*pairs)
-    return [measure(one, sources, targets) for one in loaded]
+    return [measure_gradient_reach(run, sources, targets) for run in runs]

@@ -1,4 +1,4 @@
-"""`dragoman tune`: the weights of a reranking."""
+"""`dragoman tune`: tune the weights of reranking."""
 
 from __future__ import annotations
 
@@ -8,59 +8,59 @@ from typing import Annotated
 
 import typer
 
-from dragoman.cli.checks import check_run
-from dragoman.cli.inputs import FileLayout, Format, SourceKey, TargetKey, read_pairs
-from dragoman.cli.options import Checkpoint, Device, Json, RunFolder, beam_config, log, print_json
-from dragoman.cli.search_options import Judges, classify_rerankers
+from dragoman.cli.inputs import FileLayout, read_pairs
+from dragoman.cli.options import Json, ModelOptions, RunFolder, beam_config
+from dragoman.cli.printing import print_json
+from dragoman.cli.search_options import RerankWith, classify_rerankers
+from dragoman.console import log
 from dragoman.errors import UserError
 
 
 def tune(
     run: RunFolder,
-    source: Annotated[Path, typer.Option(help="Sentences that the run was not trained on.", show_default=False)],
+    source: Annotated[Path, typer.Option(help="Sources that are not in the training data.", show_default=False)],
     reference: Annotated[
         Path | None,
-        typer.Option(help="Their translations; none where the source is TSV or JSON lines.", show_default=False),
+        typer.Option(help="Reference translations; omit for TSV and JSON lines.", show_default=False),
     ] = None,
-    rerank_with: Judges = None,
-    candidates: Annotated[int, typer.Option(help="Choose among the so many best of a beam.", min=2)] = 10,
-    metric: Annotated[str, typer.Option(help="bleu, chrf or chrf++.")] = "bleu",
-    format: Format = "",
-    source_key: SourceKey = None,
-    target_key: TargetKey = None,
+    rerank_with: RerankWith = None,
+    num_candidates: Annotated[int, typer.Option(help="Number of candidates: the n best of the beam.", min=2)] = 10,
+    metric: Annotated[str, typer.Option(help="Metric to maximize: bleu, chrf or chrf++.")] = "bleu",
+    *,
+    layout: FileLayout,
     as_json: Json = False,
-    checkpoint: Checkpoint = "best",
-    device: Device = "auto",
+    model: ModelOptions,
 ) -> None:
-    """Find the weights with which other runs rerank translations best, by BLEU or chrF of a corpus.
+    """Find the weights of reranking that maximize BLEU or chrF on a corpus.
 
-    The options that 'translate' is to be given are printed. Weights that are named with a run are not looked at.
+    Prints the options for 'translate'. Weights given as RUN:WEIGHT are ignored.
     """
-    check_run(run, checkpoint, device)
-    sources, references = read_pairs(source, reference, FileLayout(format, source_key, target_key), "--reference")
+    model.check(run)
+    sources, references = read_pairs(source, reference, layout, "--reference")
 
-    from dragoman import load
     from dragoman.run.decoding import reranking_scorers
-    from dragoman.search.reranking import Candidate, Reranker, RerankWeights
-    from dragoman.search.reranking import tune_rerank_weights as best_weights
+    from dragoman.search.reranking import Candidate, Reranker, RerankWeights, tune_rerank_weights
 
-    loaded = load(run, checkpoint, device)
+    loaded = model.load(run)
     if not all(isinstance(text, str) for text in sources):
-        raise UserError(f"{source} holds vectors: weights are tuned on text")
-    named = {kind: folder for kind, (folder, _) in classify_rerankers(loaded, rerank_with or []).items()}
+        raise UserError(f"{source} holds feature vectors: weights are tuned on text")
+    rerankers = {kind: folder for kind, (folder, _) in classify_rerankers(loaded, rerank_with or []).items()}
     log(f"translating {len(sources):,} sentences")
-    found = loaded.translate(sources, search=beam_config(loaded, None, None, candidates), alignment=False)
-    nbest = [
-        [Candidate(one.text, one.score, len(one.tokens)) for one in (first, *first.alternatives)] for first in found
+    search = beam_config(loaded, None, n_best=num_candidates)
+    candidates = [
+        [Candidate(text.text, text.score, len(text.tokens)) for text in (best, *best.alternatives)]
+        for best in loaded.translate(sources, search=search, alignment=False)
     ]
-    log("asking the other runs")
-    reranker = Reranker(RerankWeights(), *reranking_scorers(loaded, named.get("channel"), named.get("language")))
-    tuned = best_weights(reranker.score(sources, nbest), references, metric)
+    log("scoring the candidates")
+    scorers = reranking_scorers(loaded, rerankers.get("channel"), rerankers.get("language"))
+    scores = Reranker(RerankWeights(), *scorers).score(sources, candidates)
+    tuned = tune_rerank_weights(scores, references, metric)
     weights = asdict(tuned.weights)
     if as_json:
-        print_json({"weights": weights, "metric": metric, "score": tuned.score, "alone": tuned.baseline_score})
+        document = {"weights": weights, "metric": metric, "score": tuned.score, "baseline_score": tuned.baseline_score}
+        print_json(document)
         return
-    print(f"{metric} {tuned.score:.2f} in place of {tuned.baseline_score:.2f}")
-    options = [f"--rerank-with {folder}:{weights[kind]:g}" for kind, folder in named.items() if weights[kind]]
-    options += [f"--rerank-length {tuned.weights.length:g}"] if tuned.weights.length else []
-    print(f"--candidates {candidates} {' '.join(options)}" if options else "nothing is better than the run alone")
+    print(f"{metric} {tuned.score:.2f} instead of {tuned.baseline_score:.2f}")
+    options = [f"--rerank-with {folder}:{weights[kind]:g}" for kind, folder in rerankers.items() if weights[kind]]
+    options += [f"--rerank-length-weight {tuned.weights.length:g}"] if tuned.weights.length else []
+    print(f"--num-candidates {num_candidates} {' '.join(options)}" if options else "reranking does not help")

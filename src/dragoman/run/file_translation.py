@@ -156,7 +156,7 @@ class _PartialOutput:
             self._lock()
             if self._size() and not resume and not overwrite:
                 raise UserError(
-                    f"{self.part} is a partial output: resume it with --continue, or start again with --overwrite"
+                    f"{self.part} is a partial output: resume it with --resume, or start again with --overwrite"
                 )
             self.progress, end = self._read_journal(fingerprint) if resume else (FileProgress(), 0)
             self.journal.truncate(end)

@@ -54,6 +54,7 @@ from dragoman.search.speculative import AcceptanceStats
 from dragoman.text import Framing, Tokenizer
 
 if TYPE_CHECKING:
+    from dragoman.api.evaluate_run import EvaluationResult
     from dragoman.lens import Inspection
 
 
@@ -434,6 +435,19 @@ class Run:
         if not self.model.can_generate:
             raise self.usage_error("score")
         return pair_scoring.score(self, sources, targets)
+
+    def evaluate(
+        self,
+        sources: Sequence[Source],
+        references: Sequence[str] | Sequence[Sequence[str]] | None = None,
+        metrics: Sequence[str] = (),
+        *,
+        search: SearchConfig | None = None,
+    ) -> EvaluationResult:
+        """Translate or tag a test set and score the result; see `dragoman.evaluate` for the arguments."""
+        from dragoman.api.evaluate_run import evaluate
+
+        return evaluate(self, sources, references, metrics, search=search)
 
     def within_max_length(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[bool]:
         """Return whether the model has enough positions for each target; `score` and `align` refuse the others."""

@@ -7,7 +7,7 @@ import os
 import shlex
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +24,7 @@ from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 from dragoman.models import Model
 from dragoman.objectives import Objective, TaskContext, build_objective
-from dragoman.parts.spec import replace_everywhere
+from dragoman.parts.spec import Spec, replace_everywhere
 from dragoman.parts.stack import Stack
 from dragoman.run import (
     CONFIG_FILE,
@@ -82,10 +82,16 @@ class Trainer:
 
     Args:
         config: configuration to use instead of that in the folder.
+        custom_parts: classes of custom parts that the model contains.
     """
 
     def __init__(
-        self, folder: Path, display: Display, config: Config | None = None, processes: ProcessGroup | None = None
+        self,
+        folder: Path,
+        display: Display,
+        config: Config | None = None,
+        processes: ProcessGroup | None = None,
+        custom_parts: Sequence[type[Spec]] = (),
     ) -> None:
         self.folder, self.display = folder, display
         self.processes = processes = processes or ProcessGroup()
@@ -94,7 +100,8 @@ class Trainer:
         self.device = processes.assign_device(select_device(training.device))
         _configure_torch(self.device, bool(training.compile), training.deterministic)
         torch.manual_seed(training.seed)
-        spec = replace_everywhere(read_spec(folder), Stack, gradient_checkpointing=training.gradient_checkpointing)
+        spec = read_spec(folder, custom_parts)
+        spec = replace_everywhere(spec, Stack, gradient_checkpointing=training.gradient_checkpointing)
         self.model = spec.build()
         if (folder / INITIAL_CHECKPOINT).exists():
             checkpoint.load_weights(self.model, folder / INITIAL_CHECKPOINT)

@@ -99,7 +99,9 @@ def load_templates(pair: str, file: Path | None) -> list[GenderTemplate]:
 def gender(run: Run, pair: str | None, file: Path | None) -> Finding:
     """Measure how often each gender is chosen; the value is the share of the more frequent one."""
     if pair is None:
-        return Finding(NAME, TITLE, "The languages of the run are unknown: give them with --pair, such as en-de.")
+        return Finding(
+            NAME, TITLE, "The languages of the run are unknown: give them with --language-pair, such as en-de."
+        )
     templates = load_templates(pair, file)
     if not templates:
         available = ", ".join(builtin_templates())

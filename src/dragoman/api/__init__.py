@@ -1,0 +1,1 @@
+"""Implementation of the public functions of `dragoman`: training and evaluation from Python."""

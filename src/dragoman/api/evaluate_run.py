@@ -1,0 +1,180 @@
+"""Evaluation of a run on a test set: `dragoman.evaluate` and `Run.evaluate`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from dragoman import console, evaluation
+from dragoman.errors import UserError
+from dragoman.evaluation import Link, MetricScore
+from dragoman.run import Run, Source
+from dragoman.run.sources import normalize_text
+from dragoman.search import SearchConfig
+
+#: metrics of translations that are computed by default
+TRANSLATION_METRICS = ("bleu", "chrf", "ter", "exact")
+PSEUDO_PERPLEXITY = "pseudo-perplexity"
+
+#: sure and possible links of each sentence pair
+GoldAlignments = Sequence[tuple[frozenset[Link], frozenset[Link]]]
+
+
+@dataclass
+class EvaluationResult:
+    """Scores of a run on a test set.
+
+    Attributes:
+        scores: value and signature of each metric, by its name.
+        hypotheses: the translations or tags that were scored; None if the references were scored.
+    """
+
+    scores: dict[str, MetricScore] = field(default_factory=dict)
+    hypotheses: list[str] | None = None
+
+    def __getitem__(self, metric: str) -> float:
+        """The value of a metric by its name, such as "bleu"."""
+        return self.scores[metric].value
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.scores.values()))
+
+
+def evaluate(
+    run: Run | str | Path,
+    sources: Sequence[Source],
+    references: Sequence[str] | Sequence[Sequence[str]] | None = None,
+    metrics: Sequence[str] = (),
+    *,
+    search: SearchConfig | None = None,
+    alignments: GoldAlignments | None = None,
+    translate: bool = False,
+    log: Callable[[str], None] | None = None,
+) -> EvaluationResult:
+    """Translate or tag a test set and score the result, or compute the perplexity of text.
+
+    Args:
+        run: a run, or its folder.
+        sources: sources of the test set; the texts for a language model.
+        references: a reference for each source, or a list of references for each; None for text alone.
+        metrics: names of metrics: bleu, chrf, chrf++, ter, exact, accuracy, wer, per, ier, perplexity,
+            word-perplexity, bits-per-character, pseudo-perplexity. Empty: those that suit the run.
+        search: search configuration; the run's own by default.
+        alignments: sure and possible gold links, which add the alignment error rate of forced translations.
+        translate: translate even if no metric needs translations.
+        log: receives messages about progress; by default they are printed on standard error.
+
+    Example:
+        >>> result = dragoman.evaluate(run, ["The dog sleeps."], ["Der Hund schläft."], metrics=["exact"])
+        >>> 0 <= result["exact"] <= 100
+        True
+    """
+    if not isinstance(run, Run):
+        from dragoman import load
+
+        run = load(run)
+    lists = [[reference] if isinstance(reference, str) else list(reference) for reference in references or []]
+    evaluator = _Evaluator(run, list(sources), lists, list(metrics), log or console.log)
+    if not lists or not any(lists):
+        evaluator.score_text(alignments, translate)
+    elif run.model.can_generate:
+        evaluator.score_translations(search, alignments, translate)
+    else:
+        evaluator.score_tags(alignments)
+    return evaluator.result
+
+
+@dataclass
+class _Evaluator:
+    run: Run
+    sources: list[Any]
+    references: list[list[str]]  # of each source
+    metrics: list[str]
+    log: Callable[[str], None]
+    result: EvaluationResult = field(default_factory=EvaluationResult)
+
+    def score_translations(
+        self, search: SearchConfig | None, alignments: GoldAlignments | None, translate: bool
+    ) -> None:
+        run, metrics = self.run, self.metrics or [*TRANSLATION_METRICS, "perplexity"]
+        supported = (*evaluation.METRICS, *evaluation.LIKELIHOOD_METRICS)
+        self._check_metrics(metrics, supported, f"{run.folder}, which translates")
+        if translate or any(name in evaluation.METRICS for name in metrics):
+            self.log(f"translating {len(self.sources):,} sentences ({run.checkpoint})")
+            translations = run.translate(self.sources, search=search or run.default_search, alignment=False)
+            references = [[normalize_text(run, text) for text in texts] for texts in self.references]
+            self._compare([translation.text for translation in translations], references, metrics)
+        streams = [list(texts) for texts in zip(*self.references)]  # all first references, all second ones, …
+        if likelihoods := [name for name in metrics if name in evaluation.LIKELIHOOD_METRICS]:
+            targets = [text for stream in streams for text in stream]
+            self._score_likelihoods(likelihoods, self.sources * len(streams), targets)
+        if alignments is not None:
+            self._score_alignments(streams[0], alignments)
+
+    def score_tags(self, alignments: GoldAlignments | None) -> None:
+        run, metrics = self.run, self.metrics or ["accuracy", "exact"]
+        self._check_metrics(metrics, evaluation.METRICS, f"{run.folder}, which tags words")
+        if alignments is not None:
+            raise UserError(f"{run.folder} tags words and aligns none: leave --alignments out")
+        self.log(f"tagging {len(self.sources):,} sentences ({run.checkpoint})")
+        tagged = [" ".join(sentence.tags) for sentence in run.tag(self.sources)]
+        self._compare(tagged, [[" ".join(tags.split()) for tags in texts] for texts in self.references], metrics)
+
+    def score_text(self, alignments: GoldAlignments | None, translate: bool) -> None:
+        """Perplexity of text, by a language model or a masked language model."""
+        run = self.run
+        if not run.is_language_model and run.model.can_generate:
+            raise UserError(f"{run.folder} translates, but the test set has no references: name them with --reference")
+        if translate or alignments is not None:
+            raise UserError("text without references is scored, not translated: leave --output and --alignments out")
+        if run.model.can_generate:
+            metrics = self.metrics or list(evaluation.LIKELIHOOD_METRICS)
+            self._check_metrics(metrics, evaluation.LIKELIHOOD_METRICS, "text without references")
+            self._score_likelihoods(metrics, None, self.sources)
+            return
+        self._check_metrics(self.metrics, (PSEUDO_PERPLEXITY,), "text without references and a masked language model")
+        self.log(f"masking every token of {len(self.sources):,} lines ({run.checkpoint})")
+        scored = run.score_masked(self.sources)
+        tokens = sum(len(text.tokens) for text in scored)
+        score = evaluation.perplexity(sum(text.score for text in scored), tokens)
+        self.result.scores[PSEUDO_PERPLEXITY] = replace(score, name=PSEUDO_PERPLEXITY)
+
+    def _check_metrics(self, metrics: Sequence[str], supported: Iterable[str], subject: str) -> None:
+        for name in metrics:
+            if name not in supported:
+                raise UserError(f"{name} cannot be computed of {subject}: use {', '.join(supported)}")
+
+    def _compare(self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]) -> None:
+        self.result.hypotheses = hypotheses
+        names = [name for name in metrics if name in evaluation.METRICS]
+        self.result.scores |= evaluation.evaluate(names, hypotheses, references)
+
+    def _score_likelihoods(self, metrics: Sequence[str], sources: list[Any] | None, targets: list[str]) -> None:
+        scorable = self._scorable(sources, targets)
+        texts = [targets[i] for i in scorable]
+        scored = self.run.score(None if sources is None else [sources[i] for i in scorable], texts)
+        total, tokens = sum(text.score for text in scored), sum(len(text.tokens) for text in scored)
+        skipped = {"skipped": len(targets) - len(scorable)} if len(scorable) < len(targets) else {}
+        for name in metrics:
+            score = evaluation.likelihood_metric(name, total, tokens, texts)
+            self.result.scores[name] = replace(score, detail={**score.detail, **skipped})
+
+    def _score_alignments(self, targets: list[str], gold: GoldAlignments) -> None:
+        scorable = self._scorable(self.sources, targets)
+        alignments = self.run.align([self.sources[i] for i in scorable], [targets[i] for i in scorable])
+        if alignments is None:
+            self.log("no alignment error rate: this system has no attention from decoder to encoder")
+            return
+        sure, possible = ([gold[i][kind] for i in scorable] for kind in (0, 1))
+        self.result.scores["alignment-error-rate"] = evaluation.alignment_error_rate(alignments, sure, possible)
+
+    def _scorable(self, sources: list[Any] | None, targets: list[str]) -> list[int]:
+        """Indices of the targets that are not longer than the model's positions."""
+        scorable = [i for i, fits in enumerate(self.run.within_max_length(sources, targets)) if fits]
+        if not scorable:
+            raise UserError(f"no line can be scored: all are longer than the positions of {self.run.folder}")
+        if len(scorable) < len(targets):
+            self.log(f"{len(targets) - len(scorable):,} lines are longer than the model's positions and are skipped")
+        return scorable

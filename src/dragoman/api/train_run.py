@@ -1,0 +1,336 @@
+"""Training from Python: `dragoman.train`, and its steps for the command line."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import date
+from pathlib import Path
+from typing import Any
+
+from dragoman import config as configuration
+from dragoman import console
+from dragoman.api.events import MessageEvent, StepEvent, TrainingCallback, ValidationEvent
+from dragoman.config import Config
+from dragoman.errors import UserError
+from dragoman.models import ModelSpec
+from dragoman.parts.spec import Spec
+from dragoman.run import CONFIG_FILE, Run, load, read_metrics, read_spec
+from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
+from dragoman.training.display import Display, SilentDisplay, make_display
+from dragoman.training.prepare import PreparedRun, prepare_run
+from dragoman.training.process_group import ProcessGroup, accumulate_for_processes
+from dragoman.training.trainer import Trainer, TrainingOutcome
+from dragoman.training.training_budget import change_resumed_run
+from dragoman.training.validation import ValidationResult
+
+Paths = str | Path | Sequence[str | Path]
+SystemLike = str | ModelSpec | Callable[..., ModelSpec]
+SIZES = ("tiny", "small", "base", "big")
+
+
+def train(
+    folder: str | Path | None = None,
+    *,
+    source: Paths = (),
+    target: Paths = (),
+    valid_source: Paths = (),
+    valid_target: Paths = (),
+    system: SystemLike | None = None,
+    size: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    config: Config | None = None,
+    parts: Sequence[type[Spec]] = (),
+    callback: TrainingCallback | None = None,
+    resume: bool = False,
+) -> Run:
+    """Train a model and return it, ready to translate.
+
+    Everything that is not set is chosen from the amount of data and the device, as by `dragoman train`.
+
+    Args:
+        folder: run folder to create; by default a new one under `runs`, named after the system.
+        source: training source files: text with one sentence per line, TSV, JSON lines, or .npz and .npy.
+        target: training target files, line by line with `source`. Omit for TSV, JSON lines and language models.
+        valid_source: validation source files. By default training pairs are held out.
+        valid_target: validation target files.
+        system: name of a system (`dragoman systems`), a spec, or a function that returns a spec for the sizes of the
+            vocabularies: `(VocabularySizes, *, name=default, …) -> Spec`. Its keyword arguments are settings.
+        size: tiny, small, base or big, for named systems.
+        settings: further settings by their dotted names: `{"training.steps": 1000}`. See docs/settings.md.
+        config: a complete configuration, on which the arguments above are applied.
+        parts: classes of custom parts that the spec contains. `dragoman.load` needs them too.
+        callback: called with every `StepEvent`, `ValidationEvent` and `MessageEvent`. By default progress is shown on
+            standard error.
+        resume: continue the run in `folder`. With more `training.steps`, `epochs` or `minutes` it is extended.
+
+    Returns:
+        The run with its best checkpoint.
+
+    Example:
+        >>> run = dragoman.train(
+        ...     folder, source=corpus / "train.en", target=corpus / "train.de", system="bahdanau", size="tiny",
+        ...     settings={"training.steps": 3, "text.vocab_size": 400, "system.settings.model_dim": 16},
+        ...     callback=lambda event: None,
+        ... )
+        >>> run.checkpoint
+        '000003'
+    """
+    files = {"source": source, "target": target, "valid_source": valid_source, "valid_target": valid_target}
+    values: dict[str, Any] = {f"data.{name}": _path_list(paths) for name, paths in files.items() if paths}
+    values |= {"system.size": size} if size is not None else {}
+    values |= dict(settings or {})
+    name, custom = _as_system(system)
+    if resume:
+        if folder is None:
+            raise UserError("resume continues an existing run: pass its folder")
+        folder = Path(folder)
+        resume_training(folder, values, parts=parts, callback=callback)
+    else:
+        values |= {"system.name": name} if name is not None else {}
+        config = configuration.replace_settings(config or Config(), values)
+        folder = _new_folder(config.system.name or "transformer") if folder is None else Path(folder)
+        start_training(folder, config, custom_system=custom, parts=parts, callback=callback)
+    return load(folder, custom_parts=parts)
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """Result of a training.
+
+    Attributes:
+        reason: why training stopped.
+        interrupted: whether it was interrupted by the user and can be resumed.
+        step: optimizer steps in total.
+        epoch: index of the pass over the data at the end.
+        target_tokens: target tokens trained on.
+        seconds: training time, including earlier sessions of a resumed run.
+        averaged_checkpoints: number of checkpoints whose average is the best model; 0 if a single one is best.
+        best: record of the best validation, as in metrics.jsonl; empty if there was none.
+    """
+
+    reason: str
+    interrupted: bool
+    step: int
+    epoch: int
+    target_tokens: int
+    seconds: float
+    averaged_checkpoints: int
+    best: dict[str, Any]
+
+
+def start_training(
+    folder: Path,
+    config: Config,
+    *,
+    custom_system: System | None = None,
+    parts: Sequence[type[Spec]] = (),
+    callback: TrainingCallback | None = None,
+    command: str = "dragoman train",
+) -> TrainingSummary | None:
+    """Prepare and train a new run.
+
+    Args:
+        folder: run folder to create.
+        config: settings; those that are None are chosen.
+        custom_system: definition of the system `config.system.name`, if it is not a built-in one.
+        parts: classes of custom parts.
+        callback: receives events; by default progress is shown on standard error.
+        command: beginning of a command that trains this run, for messages.
+
+    Returns:
+        The summary, or None in all but the first of several processes.
+    """
+    processes = ProcessGroup.join()
+    config, choices = accumulate_for_processes(config, processes)
+    log = _log_function(callback)
+
+    def prepare() -> None:
+        with _registered(config.system.name, custom_system):
+            _log_preparation(prepare_run(folder, config, log), choices, log)
+
+    with processes.report_lost_process(
+        lambda: f"another process ended while {folder} was prepared: see its message, and start again"
+    ):
+        processes.on_first_rank(prepare)
+    return _train(folder, None, processes, parts, callback, command)
+
+
+def resume_training(
+    folder: Path,
+    settings: Mapping[str, Any],
+    *,
+    parts: Sequence[type[Spec]] = (),
+    callback: TrainingCallback | None = None,
+    command: str = "dragoman train",
+) -> TrainingSummary | None:
+    """Continue a run where it stopped; see `start_training` for the arguments.
+
+    `settings` may change the limits (training.steps, epochs, minutes, patience), the device and the parallelism.
+    """
+
+    def read_config() -> Config:
+        read_spec(folder, parts)  # raises a UserError if it is not a run
+        saved = configuration.from_yaml(folder / CONFIG_FILE)
+        return change_resumed_run(folder, settings) if settings else saved
+
+    processes = ProcessGroup.join()
+    with processes.report_lost_process(
+        lambda: f"another process ended while {folder} was opened: see its message, and start again"
+    ):
+        config = processes.on_first_rank(read_config)
+    return _train(folder, config, processes, parts, callback, command)
+
+
+def _train(
+    folder: Path,
+    resumed: Config | None,
+    processes: ProcessGroup,
+    parts: Sequence[type[Spec]],
+    callback: TrainingCallback | None,
+    command: str,
+) -> TrainingSummary | None:
+    """Train the run in a folder from its last checkpoint."""
+    display = SilentDisplay() if processes.rank else make_display() if callback is None else CallbackDisplay(callback)
+    trainer = Trainer(folder, display, resumed, processes, parts)
+    log = _log_function(callback)
+    if not processes.rank and resumed is not None:
+        log(trainer.budget.resume_message(trainer.state, command))
+    if not processes.rank and trainer.strategy.name:
+        log(f"{processes.world_size} processes, weights {trainer.strategy.name}")
+    outcome = trainer.train()
+    processes.destroy()
+    return None if processes.rank else _summarize(folder, outcome, parts)
+
+
+def _summarize(folder: Path, outcome: TrainingOutcome, parts: Sequence[type[Spec]]) -> TrainingSummary:
+    """Write report.html and collect the result."""
+    from dragoman.lens.run_report import write_report
+
+    write_report(load(folder, device="cpu", custom_parts=parts))
+    state = outcome.state
+    best = ("averaged", state.step) if outcome.averaged_checkpoints else ("valid", state.best_step)
+    records = (record for record in reversed(read_metrics(folder)) if (record["kind"], record["step"]) == best)
+    return TrainingSummary(
+        outcome.reason,
+        outcome.interrupted,
+        state.step,
+        state.data_position.epoch,
+        state.target_tokens,
+        round(state.seconds, 1),
+        outcome.averaged_checkpoints,
+        next(records, {}),
+    )
+
+
+def _log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable[[str], None]) -> None:
+    """Log the statistics of the data and the settings that were chosen automatically."""
+    log("")
+    for line in prepared.preflight.lines():
+        log(line)
+    log("")
+    for example in prepared.examples:
+        for line in ("example of the training task:", *(f"  {line}" for line in example.lines())):
+            log(line)
+    if prepared.examples:
+        log("")
+    system = prepared.config.system
+    size = f" ({system.size})" if system.size else ""
+    log(f"{system.name}{size}, {prepared.parameters:,} parameters, objective {prepared.config.objective.name}")
+    log("automatic settings:")
+    for choice in (*choices, *prepared.choices):
+        log(f"  {choice}")
+    log("change them with --set NAME=VALUE; 'dragoman systems' lists the systems")
+    log("")
+
+
+class CallbackDisplay(Display):
+    """Reports the progress of a training to a callback."""
+
+    def __init__(self, callback: TrainingCallback) -> None:
+        super().__init__()
+        self.callback = callback
+
+    def message(self, text: str) -> None:
+        self.callback(MessageEvent(text))
+
+    def log_step(self, record: dict[str, Any], done: float | None) -> None:
+        names = ("step", "epoch", "loss", "learning_rate", "tokens_per_second")
+        self.callback(StepEvent(**{name: record[name] for name in names}, fraction_done=done))
+
+    def log_validation(self, step: int, result: ValidationResult, best: bool) -> None:
+        self.callback(ValidationEvent(step, result.loss, result.perplexity, dict(result.metrics), best))
+
+
+def _log_function(callback: TrainingCallback | None) -> Callable[[str], None]:
+    return console.log if callback is None else lambda text: callback(MessageEvent(text))
+
+
+def _path_list(paths: Paths) -> list[str]:
+    return [str(paths)] if isinstance(paths, (str, Path)) else [str(path) for path in paths]
+
+
+def _new_folder(name: str) -> Path:
+    """The first of runs/NAME, runs/NAME-2, … that does not exist."""
+    folder, number = Path("runs") / name, 1
+    while folder.exists():
+        number += 1
+        folder = folder.with_name(f"{name}-{number}")
+    folder.parent.mkdir(exist_ok=True)
+    return folder
+
+
+def _as_system(system: SystemLike | None) -> tuple[str | None, System | None]:
+    """Return the name of a system, and its definition if it is a custom one."""
+    if system is None or isinstance(system, str):
+        return system, None
+    if isinstance(system, Spec):
+        return "custom", _custom_system(_spec_builder(system))
+    if not callable(system):
+        raise UserError(f"system must be a name, a spec or a function that returns a spec, got {system!r}")
+    return system.__name__, _custom_system(system)
+
+
+def _spec_builder(spec: Any) -> Callable[..., ModelSpec]:
+    """Return a function that sets the vocabulary sizes of a spec."""
+
+    def custom(vocabulary: VocabularySizes) -> ModelSpec:
+        """Custom spec."""
+        sizes = {"source_vocab_size": vocabulary.source, "target_vocab_size": vocabulary.target}
+        sizes |= {"vocab_size": vocabulary.target}
+        names = {field.name for field in dataclasses.fields(spec)}
+        return replace(spec, **{name: size for name, size in sizes.items() if name in names})
+
+    return custom
+
+
+def _custom_system(builder: Callable[..., ModelSpec]) -> System:
+    """Define a system of one size that is trained with the recipe plain, or like the Transformer (textbook)."""
+    if not inspect.getdoc(builder):
+        builder.__doc__ = "Custom system."
+    return System(
+        builder,
+        paper="custom",
+        year=date.today().year,
+        sizes={size: {} for size in SIZES},
+        base_learning_rate=0.4,
+        paper_training=PaperTraining("adam", "inverse-sqrt", warmup_steps=4000, noam_factor=1.0),
+    )
+
+
+@contextmanager
+def _registered(name: str | None, system: System | None) -> Iterator[None]:
+    """Make a custom system known by its name while a run is prepared."""
+    if name is None or system is None:
+        yield
+        return
+    if name in SYSTEMS:
+        raise UserError(f"{name} is a built-in system: give the function of your system another name")
+    SYSTEMS[name] = system
+    try:
+        yield
+    finally:
+        del SYSTEMS[name]

@@ -1,0 +1,248 @@
+"""Output of `dragoman translate`: to standard output, token by token, or to a file that can be resumed."""
+
+from __future__ import annotations
+
+import json
+import shlex
+import sys
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Annotated, Any, Self
+
+import typer
+
+from dragoman.cli.options import Json, program_name
+from dragoman.cli.printing import one_line, print_json_list
+from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, log, progress_bar
+from dragoman.errors import UserError
+
+if TYPE_CHECKING:
+    from dragoman.cli.inputs import Input
+    from dragoman.run import Run, Source, Translation
+    from dragoman.run.file_translation import FileProgress
+    from dragoman.search import SearchConfig
+
+TranslateSources = Callable[..., "Iterator[Translation]"]  # called with sources and the index of the first one
+
+
+@dataclass(frozen=True)
+class OutputOptions:
+    """Where translations are written, and in which format."""
+
+    alignment: Annotated[bool, typer.Option("--alignment", help="Print word alignments (0-0 1-2) after a tab.")] = False
+    json: Json = False
+    json_lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON document per line.")] = False
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", metavar="OUT", help="Write to this file and show progress.", show_default=False),
+    ] = None
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted OUT, or start it.")] = False
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace OUT if it exists, once all is translated.")
+    ] = False
+
+    def __post_init__(self) -> None:
+        if self.json and self.json_lines:
+            raise UserError("--json prints one document, --json-lines one per line: use one of them")
+        if self.output is None and (self.resume or self.overwrite):
+            raise UserError(f"{'--resume' if self.resume else '--overwrite'} needs a file: name it with --output")
+        if self.output is not None and self.json:
+            raise UserError("--output writes one JSON document per line: use --json-lines")
+
+    def is_done(self, source: Path | None) -> bool:
+        """Whether the output file is complete already; raise a UserError if it cannot be written."""
+        from dragoman.run.file_translation import check_output, is_complete
+        from dragoman.storage import os_errors_as_user_errors
+
+        if self.output is None:
+            return False
+        if self.resume and source is None:
+            raise UserError("--resume cannot continue standard input: write it to a file, and translate that")
+        with os_errors_as_user_errors(self.output):
+            if self.resume and is_complete(self.output):
+                return True
+            if source is not None and source.exists() and self.output.exists() and source.samefile(self.output):
+                raise UserError(f"{self.output} is the input: choose another file for the output")
+            check_output(self.output, self.overwrite)
+        return False
+
+    def write(
+        self,
+        run: Run,
+        search: SearchConfig,
+        inputs: Input,
+        translate: TranslateSources,
+        fingerprint: dict[str, Any],
+        total: int | None,
+    ) -> None:
+        """Translate all sources and write the translations.
+
+        Args:
+            run: the run that translates.
+            search: its search; an n-best list is printed if it returns several hypotheses.
+            inputs: the sources.
+            translate: translates an iterable of sources, given the index of the first one.
+            fingerprint: options that must be equal when an interrupted file is resumed.
+            total: number of sources, if known, for the progress bar.
+        """
+        from dragoman.run.file_translation import translation_fingerprint, window_size, write_translations
+
+        def render(translation: Translation) -> str:
+            if self.json_lines:
+                return json.dumps(asdict(translation), ensure_ascii=False) + "\n"
+            return "".join(f"{line}\n" for line in format_translation(translation, search.n_best, self.alignment))
+
+        def print_translations(sources: Iterable[Source], first_index: int) -> None:
+            translations = _warn_at_end(translate(sources, first_index))
+            if self.json:
+                print_json_list(map(asdict, translations))
+                return
+            for translation in translations:
+                print(render(translation), end="", flush=True)
+
+        if self.output is None:
+            inputs.process(print_translations)
+            return
+        progress = write_translations(
+            self.output,
+            inputs.sources(),
+            translate,
+            render,
+            translation_fingerprint(run, search, fingerprint),
+            window_lines=window_size(run),
+            resume=self.resume,
+            overwrite=self.overwrite,
+        )
+        _write_with_progress(progress, self.output, total, resumable=inputs.file is not None)
+
+
+def print_streams(
+    run: Run, sources: Iterable[Source], search: SearchConfig, tag: str | None, exclude: Sequence[str]
+) -> None:
+    """Print each translation while it is generated; a terminal shows tokens that may still change dimmed."""
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
+
+    for source in sources:
+        with closing(run.stream(source, search=search, alignment=False, tag=tag, exclude=exclude)) as events:
+            if not sys.stdout.isatty():
+                for tokens in events:
+                    print(one_line(tokens.text), end="", flush=True)
+                print(flush=True)
+                continue
+            final = ""
+            with Live(console=Console(highlight=False), auto_refresh=False) as view:
+                for tokens in events:
+                    final += one_line(tokens.text)
+                    view.update(Text.assemble(final, (one_line(tokens.tentative_text), "dim")), refresh=True)
+
+
+def format_translation(translation: Translation, n_best: int, alignment: bool) -> Iterator[str]:
+    """Yield the output lines of a translation; an n-best list has scores and ends with an empty line."""
+    links = "\t" + " ".join(f"{s}-{t}" for s, t in translation.alignment or []) if alignment else ""
+    if n_best == 1:
+        yield one_line(translation.text) + links
+        return
+    for hypothesis in (translation, *translation.alternatives):
+        yield f"{hypothesis.score:.4f}\t{one_line(hypothesis.text)}{links if hypothesis is translation else ''}"
+    yield ""
+
+
+class LineProgress:
+    """Progress of a file in lines, with speed and remaining time: a bar on a terminal, else a line now and then."""
+
+    def __init__(self, total: int | None) -> None:
+        self.total = total
+        self.done: int | None = None
+        self.resumed_at = 0
+        self.started = self.last_logged = time.monotonic()
+
+    def __enter__(self) -> Self:
+        self.bar = progress_bar(sys.stderr.isatty())
+        self.task = self.bar.add_task("starting", total=self.total)
+        self.bar.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.bar.stop()
+
+    def update(self, done: int) -> None:
+        """Set the number of translated lines; the first call sets where the work starts."""
+        now = time.monotonic()
+        if self.done is None:
+            self.resumed_at, self.started, self.last_logged = done, now, now
+        self.done = done
+        self.bar.update(self.task, completed=done, description=self.line())
+        if self.bar.disable and now - self.last_logged >= LOG_INTERVAL_SECONDS:
+            self.last_logged = now
+            log(self.line())
+
+    @property
+    def lines_per_second(self) -> float:
+        return ((self.done or 0) - self.resumed_at) / max(1e-3, time.monotonic() - self.started)
+
+    def line(self) -> str:
+        """Format the present state."""
+        done, speed = self.done or 0, self.lines_per_second
+        text = f"{done:,} lines" if self.total is None else f"{done:,} of {self.total:,} lines"
+        if speed > 0:
+            text += f"  {speed:,.{speed < 10:d}f} lines/s"
+            text += "" if self.total is None else f"  {format_duration((self.total - done) / speed)} left"
+        return text
+
+    def summary(self) -> str:
+        """Format the result at the end."""
+        done, speed, seconds = self.done or 0, self.lines_per_second, max(0.0, time.monotonic() - self.started)
+        lines = f"{done:,} line{'' if done == 1 else 's'}"
+        lines += f", {done - self.resumed_at:,} of them now," if self.resumed_at else ""
+        return f"{lines} in {format_duration(seconds)} ({speed:,.{speed < 10:d}f} lines/s)"
+
+
+def _write_with_progress(
+    translations: Generator[FileProgress], output: Path, total: int | None, resumable: bool
+) -> None:
+    """Write a file while showing progress; if it is interrupted, log the command that continues it."""
+    written, progress = None, LineProgress(total)
+    try:
+        with progress, closing(translations):
+            for written in translations:
+                if progress.done is None and written.lines:
+                    log(f"resuming after {written.lines:,} lines")
+                progress.update(written.lines)
+    except (KeyboardInterrupt, UserError):
+        if written is not None and written.lines:
+            log(f"{written.lines:,} lines are translated and saved in {output}.part")
+            if resumable:
+                arguments = [argument for argument in sys.argv[1:] if argument != "--resume"]
+                log(f"continue with:  {program_name()} {shlex.join([*arguments, '--resume'])}")
+        raise
+    assert written is not None
+    _log_warnings(written.unfinished, written.truncated_sources, written.unproven)
+    log(f"{output}: {progress.summary()}")
+
+
+def _warn_at_end(translations: Iterable[Translation]) -> Iterator[Translation]:
+    """Yield translations; at the end log how many were truncated or not proven optimal."""
+    unfinished = truncated = unproven = 0
+    for translation in translations:
+        unfinished += not translation.finished
+        truncated += translation.truncated_source
+        unproven += translation.proven_optimal is False
+        yield translation
+    _log_warnings(unfinished, truncated, unproven)
+
+
+def _log_warnings(unfinished: int, truncated: int, unproven: int) -> None:
+    if unfinished:
+        log(f"{unfinished:,} translations reached the length limit before EOS")
+    if truncated:
+        log(f"{truncated:,} sources were longer than search.max_source_length and were truncated")
+    if unproven:
+        log(f"{unproven:,} translations are not proven optimal: exact search gave up; raise --max-expansions")

@@ -1,0 +1,160 @@
+"""The public Python API: examples in docstrings run, and training accepts custom parts and systems."""
+
+from __future__ import annotations
+
+import doctest
+import subprocess
+import sys
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import dragoman
+from dragoman.api import evaluate_run, events, notebook, train_run
+from dragoman.cli.settings_reference import markdown_lines
+from dragoman.data import phrasebook
+from dragoman.parts.feedforward import FeedForward
+from dragoman.systems import SYSTEMS
+
+SETTINGS: dict[str, Any] = {
+    "training.steps": 3,
+    "training.validation_interval": 3,
+    "training.validation_sentences": 2,
+    "training.batch_tokens": 600,
+    "training.device": "cpu",
+    "text.vocab_size": 400,
+    "search.max_target_length": 8,
+}
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("api") / "corpus"
+    phrasebook.write(folder, pairs=200, valid=6, test=6)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def trained(
+    corpus: Path, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[dragoman.Run, list[dragoman.TrainingEvent]]:
+    """A run of three steps, and the events of its training."""
+    received: list[dragoman.TrainingEvent] = []
+    run = dragoman.train(
+        tmp_path_factory.mktemp("runs") / "run",
+        source=corpus / "train.en",
+        target=corpus / "train.de",
+        system="bahdanau",
+        size="tiny",
+        settings=SETTINGS | {"system.settings.model_dim": 16},
+        callback=received.append,
+    )
+    return run, received
+
+
+def test_training_returns_a_run_and_reports_events(
+    trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]], corpus: Path
+) -> None:
+    run, received = trained
+    assert isinstance(run, dragoman.Run)
+    assert run.config.training.steps == 3
+    (validation,) = (event for event in received if isinstance(event, dragoman.ValidationEvent))
+    assert validation.step == 3
+    assert validation.is_best
+    assert validation.perplexity > 1
+    assert any(isinstance(event, dragoman.MessageEvent) for event in received)
+    longer = dragoman.train(run.folder, resume=True, settings={"training.steps": 12}, callback=received.append)
+    steps = [event for event in received if isinstance(event, dragoman.StepEvent)]
+    assert [event.step for event in steps] == [10]
+    assert steps[0].loss > 0
+    assert "000012" in longer.checkpoints()
+
+
+def test_a_run_is_evaluated(trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]]) -> None:
+    run, _ = trained
+    result = dragoman.evaluate(run, ["The dog sleeps."], ["Der Hund schläft."], log=lambda text: None)
+    assert list(result.scores) == ["bleu", "chrf", "ter", "exact", "perplexity"]
+    assert result["perplexity"] > 1
+    assert run.evaluate(["The dog sleeps."], ["Der Hund schläft."], ["bleu"]).scores == {"bleu": result.scores["bleu"]}
+
+
+def gated(vocabulary: dragoman.VocabularySizes, *, model_dim: int = 16) -> Any:
+    """A Transformer with the custom feed-forward layer below."""
+    spec = SYSTEMS["transformer"].spec(vocabulary, "tiny", model_dim=model_dim, layers=1, heads=2)
+    return with_custom_parts(spec)
+
+
+@dataclass(frozen=True)
+class CustomFeedForward(FeedForward):
+    """A feed-forward layer under another name."""
+
+
+def with_custom_parts(spec: Any) -> Any:
+    """Replace every feed-forward layer of a spec by the custom one."""
+    if isinstance(spec, tuple):
+        return tuple(map(with_custom_parts, spec))
+    if not isinstance(spec, dragoman.Spec):
+        return spec
+    values = {field.name: with_custom_parts(getattr(spec, field.name)) for field in fields(spec)}  # type: ignore[arg-type]
+    return (CustomFeedForward if isinstance(spec, FeedForward) else type(spec))(**values)
+
+
+def test_custom_parts_and_systems_are_trained_without_changing_the_package(corpus: Path, tmp_path: Path) -> None:
+    files = {"source": corpus / "train.en", "target": corpus / "train.de"}
+    run = dragoman.train(
+        tmp_path / "function",
+        **files,
+        system=gated,
+        parts=[CustomFeedForward],
+        settings=SETTINGS | {"system.settings.model_dim": 8},
+        callback=lambda event: None,
+    )
+    assert run.spec.dim == 8
+    assert run.config.system.name == "gated"
+    assert "gated" not in SYSTEMS
+    again = dragoman.load(run.folder, custom_parts=[CustomFeedForward])
+    assert again.spec == run.spec
+    spec = SYSTEMS["transformer"].spec(dragoman.VocabularySizes(9, 9), "tiny", model_dim=8, heads=2)
+    from_spec = dragoman.train(tmp_path / "spec", **files, system=spec, settings=SETTINGS, callback=lambda event: None)
+    assert from_spec.model.vocab_size == from_spec.target_tokenizer.vocab_size
+
+
+def test_a_custom_system_must_have_a_name_of_its_own(corpus: Path, tmp_path: Path) -> None:
+    def transformer(vocabulary: dragoman.VocabularySizes) -> Any:
+        return SYSTEMS["transformer"].spec(vocabulary, "tiny")
+
+    with pytest.raises(dragoman.UserError, match="transformer is a built-in system"):
+        dragoman.train(tmp_path / "run", source=corpus / "train.en", target=corpus / "train.de", system=transformer)
+
+
+@pytest.mark.parametrize("module", [dragoman, train_run, evaluate_run, events, notebook], ids=lambda m: m.__name__)
+def test_examples_in_docstrings_run(
+    module: Any, trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]], corpus: Path, tmp_path: Path
+) -> None:
+    run, _ = trained
+    folder = run.folder if module is dragoman else tmp_path / "run"
+    names = {"dragoman": dragoman, "run": run, "folder": folder, "corpus": corpus}
+    results = doctest.testmod(module, extraglobs=names, optionflags=doctest.ELLIPSIS)
+    assert results.failed == 0
+
+
+def test_every_public_name_is_importable_and_documented() -> None:
+    for name in dragoman.__all__:
+        value = getattr(dragoman, name)
+        assert name in ("__version__", "SearchConfig", "TrainingEvent") or (value.__doc__ or "").strip(), name
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = dragoman.trian  # type: ignore[attr-defined]
+
+
+def test_importing_the_package_does_not_import_torch() -> None:
+    code = "import sys, dragoman; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_reference_of_settings_is_current() -> None:
+    path = Path(__file__).parent.parent / "docs" / "settings.md"
+    assert path.read_text(encoding="utf-8") == "\n".join([*markdown_lines(), ""]), (
+        "run: dragoman settings --markdown > docs/settings.md"
+    )
