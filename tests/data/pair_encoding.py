@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from dragoman.data import DATA_FORMATS, CorpusInspection, EncodedPair, Encoding, MemoryEstimate, Preflight, SentencePair
+from dragoman.data.holdout import HoldoutSampler, HoldoutSplit, source_hashes
 from dragoman.data.inspection import inspect_chunk
 from dragoman.text.framing import ENCODER_DECODER_FRAMING
 
@@ -39,3 +40,14 @@ def inspect_pairs(
     pairs: Sequence[SentencePair], tokenizer: Any, references: Mapping[str, Iterable[SentencePair]] | None = None
 ) -> Preflight:
     return inspect_encoded(encode_pairs(pairs, tokenizer), tokenizer, references)[1]
+
+
+def choose_holdout(pairs: Iterable[SentencePair], size: int | None = None) -> HoldoutSplit:
+    """Choose about `size` pairs to hold out."""
+    sampler = HoldoutSampler(size)
+    sampler.add(source_hashes(pairs))
+    return sampler.choose()
+
+
+def held_out(split: HoldoutSplit, pairs: Iterable[SentencePair]) -> list[SentencePair]:
+    return [pair for pair in pairs if pair in split]

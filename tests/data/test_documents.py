@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from pair_encoding import choose_holdout, held_out
 
-from dragoman.data import DATA_FORMATS, Corpus, Encoding, TokenStore, choose_holdout, write_store
+from dragoman.data import DATA_FORMATS, Corpus, Encoding, TokenStore, write_store
 from dragoman.data.data_formats import HOLDOUT_UNIT_LINES
 from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.objectives.masked_language_modeling import truncate_pair
@@ -60,7 +61,7 @@ def test_units_are_held_out_as_a_whole(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("".join(f"line {n}\n" for n in range(40 * HOLDOUT_UNIT_LINES)), encoding="utf-8")
     pairs = list(DATA_FORMATS["documents"].read([Corpus(tmp_path / "text")]))
     held = choose_holdout(pairs, 3 * HOLDOUT_UNIT_LINES)
-    valid = list(held.validation_pairs(pairs))
+    valid = held_out(held, pairs)
     assert len(valid) == held.pairs == 3 * HOLDOUT_UNIT_LINES
     for first in range(0, 3 * HOLDOUT_UNIT_LINES, HOLDOUT_UNIT_LINES):
         part = valid[first : first + HOLDOUT_UNIT_LINES]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from pair_encoding import inspect_encoded
+from pair_encoding import choose_holdout, inspect_encoded
 from typer.testing import CliRunner
 
 import dragoman
@@ -23,7 +23,6 @@ from dragoman.data import (
     FeatureFile,
     SentencePair,
     TokenStore,
-    choose_holdout,
     detect_data_format,
     write_store,
 )

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pair_encoding import choose_holdout, held_out
 
-from dragoman.data import SentencePair, choose_holdout, holdout
+from dragoman.data import SentencePair, holdout
 from dragoman.data.holdout import HoldoutSampler, default_holdout_size
 
 
@@ -19,7 +20,7 @@ def corpus(sources: list[str]) -> list[SentencePair]:
 def test_train_and_valid_are_disjoint_by_source(sources: list[str], size: int) -> None:
     pairs = corpus(sources)
     held = choose_holdout(pairs, size)
-    train, valid = list(held.training_pairs(pairs)), list(held.validation_pairs(pairs))
+    train, valid = list(held.training_pairs(pairs)), held_out(held, pairs)
     assert sorted(train + valid, key=lambda pair: pair.line) == pairs
     assert not {pair.source for pair in train} & {pair.source for pair in valid}
     assert len(valid) == held.pairs
@@ -31,19 +32,19 @@ def test_the_split_depends_on_the_text_but_not_on_its_order() -> None:
     pairs = corpus([f"sentence {number}" for number in range(1000)])
     first, again = choose_holdout(pairs), choose_holdout(pairs[::-1])
     assert first == again
-    assert len(list(first.validation_pairs(pairs))) == 50
+    assert len(held_out(first, pairs)) == 50
 
 
 def test_distinct_sources_give_exactly_the_requested_size() -> None:
     pairs = corpus([f"sentence {number}" for number in range(300)])
-    assert len(list(choose_holdout(pairs, 123).validation_pairs(pairs))) == 123
-    assert len(list(choose_holdout(pairs, 10_000).validation_pairs(pairs))) == 299
+    assert len(held_out(choose_holdout(pairs, 123), pairs)) == 123
+    assert len(held_out(choose_holdout(pairs, 10_000), pairs)) == 299
 
 
 def test_empty_pairs_are_not_chosen_for_validation() -> None:
     pairs = [SentencePair("", "x", "c", 1), SentencePair("a", " ", "c", 2), SentencePair("b", "x", "c", 3)]
     assert choose_holdout(pairs).pairs == 0
-    assert list(choose_holdout(pairs).validation_pairs(pairs)) == []
+    assert held_out(choose_holdout(pairs), pairs) == []
 
 
 @pytest.mark.parametrize(

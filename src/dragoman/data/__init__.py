@@ -6,7 +6,7 @@ from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.data_formats import DATA_FORMATS, DataFormat, EncodedPair, Encoding, detect_data_format
 from dragoman.data.epoch_order import EpochOrder, draws_per_corpus
 from dragoman.data.feature_files import FeatureFile
-from dragoman.data.holdout import HoldoutSplit, choose_holdout
+from dragoman.data.holdout import HoldoutSplit
 from dragoman.data.inspection import CorpusInspection
 from dragoman.data.prefetch import prefetch
 from dragoman.data.preflight import MemoryEstimate, Preflight
@@ -36,7 +36,6 @@ __all__ = [
     "SubwordSamplers",
     "TokenStore",
     "batch_by_length",
-    "choose_holdout",
     "detect_data_format",
     "draws_per_corpus",
     "longer_side",

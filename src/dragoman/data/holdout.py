@@ -33,22 +33,12 @@ class HoldoutSplit:
     def __contains__(self, pair: SentencePair) -> bool:
         return _hash(pair) <= self.threshold
 
-    def validation_pairs(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
-        return (pair for pair in pairs if pair in self)
-
     def training_pairs(self, pairs: Iterable[SentencePair]) -> Iterator[SentencePair]:
         return (pair for pair in pairs if pair not in self)
 
 
-def choose_holdout(pairs: Iterable[SentencePair], size: int | None = None) -> HoldoutSplit:
-    """Choose about `size` pairs in one pass; the default is `default_holdout_size`."""
-    sampler = HoldoutSampler(size)
-    sampler.add(source_hashes(pairs))
-    return sampler.choose()
-
-
 class HoldoutSampler:
-    """Chooses a split from a stream of source hashes; keeps only the smallest ones in memory."""
+    """Chooses a split of about `size` pairs from a stream of source hashes; keeps only the smallest ones in memory."""
 
     def __init__(self, size: int | None = None) -> None:
         self.size, self.total = size, 0

@@ -25,8 +25,21 @@ Random = np.random.Generator
 Noise = Callable[[Ids, Random], Ids]
 
 
+class _RateNoise:
+    """Base class of noise functions with a rate: validates their fields."""
+
+    rate: float
+    mean_span_length: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rate <= 1:
+            raise UserError(f"the noise rate must be from 0 to 1, not {self.rate}")
+        if not 1 <= self.mean_span_length <= 1e6:
+            raise UserError(f"the mean span length must be at least 1 token, not {self.mean_span_length}")
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class MaskedLanguageModeling:
+class MaskedLanguageModeling(_RateNoise):
     """Select tokens to predict, and replace most of them by a mask.
 
     Devlin et al. 2019, “BERT: pre-training of deep bidirectional transformers for language understanding”, §3.1: of the
@@ -48,7 +61,7 @@ class MaskedLanguageModeling:
     starts_word: NDArray[np.bool_] | None = None
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
+        super().__post_init__()
         if min(self.random_share, self.keep_share) < 0 or self.random_share + self.keep_share > 1:
             raise UserError(
                 "the shares of selected tokens that become random tokens and that stay must be at least 0 and at most "
@@ -81,7 +94,7 @@ class MaskedLanguageModeling:
 
 
 @dataclass(frozen=True)
-class SpanCorruption:
+class SpanCorruption(_RateNoise):
     """Replace spans of the row by sentinels; the target lists what each sentinel replaces.
 
         source: kept₁ s₁ kept₂ s₂ … kept      target: s₁ span₁ s₂ span₂ … s_final
@@ -99,8 +112,7 @@ class SpanCorruption:
     mean_span_length: float = 3.0
 
     def __post_init__(self) -> None:
-        _check_rate(self.rate)
-        _check_span_length(self.mean_span_length)
+        super().__post_init__()
         if len(self.sentinels) < 2:
             raise UserError(f"span corruption needs at least 2 sentinels, not {len(self.sentinels)}")
 
@@ -130,7 +142,7 @@ class SpanCorruption:
 
 
 @dataclass(frozen=True)
-class TextInfilling:
+class TextInfilling(_RateNoise):
     """Replace spans with Poisson-distributed lengths by one mask each; a span of length 0 inserts a mask.
 
     Lewis et al. 2020, “BART: denoising sequence-to-sequence pre-training …”, §2.2. Spans are drawn until they cover the
@@ -140,10 +152,6 @@ class TextInfilling:
     rate: float = 0.3
     mean_span_length: float = 3.0
     mask: int = MASK
-
-    def __post_init__(self) -> None:
-        _check_rate(self.rate)
-        _check_span_length(self.mean_span_length)
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         noise_tokens = _sample_count(len(ids), self.rate, random)
@@ -168,14 +176,11 @@ class TextInfilling:
 
 
 @dataclass(frozen=True)
-class TokenMasking:
+class TokenMasking(_RateNoise):
     """Replace tokens by the mask (Lewis et al. 2020, §2.2)."""
 
     rate: float
     mask: int = MASK
-
-    def __post_init__(self) -> None:
-        _check_rate(self.rate)
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         corrupted = ids.copy()
@@ -184,13 +189,10 @@ class TokenMasking:
 
 
 @dataclass(frozen=True)
-class TokenDeletion:
+class TokenDeletion(_RateNoise):
     """Delete tokens, but keep at least one (Lewis et al. 2020, §2.2)."""
 
     rate: float
-
-    def __post_init__(self) -> None:
-        _check_rate(self.rate)
 
     def __call__(self, ids: Ids, random: Random) -> Ids:
         kept = np.ones(len(ids), bool)
@@ -282,13 +284,3 @@ def _poisson_cumulative(mean: float) -> NDArray[np.float64]:
     numbers = np.arange(math.ceil(mean + 12 * math.sqrt(mean) + 24))  # the rest is below double precision
     log_probabilities = numbers * math.log(mean) - mean - np.cumsum(np.log(np.maximum(numbers, 1)))
     return np.cumsum(np.exp(log_probabilities))
-
-
-def _check_rate(rate: float) -> None:
-    if not 0 <= rate <= 1:
-        raise UserError(f"the noise rate must be from 0 to 1, not {rate}")
-
-
-def _check_span_length(mean: float) -> None:
-    if not 1 <= mean <= 1e6:
-        raise UserError(f"the mean span length must be at least 1 token, not {mean}")

@@ -8,7 +8,7 @@ from copy import copy
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,14 +21,6 @@ MAX_PRELOAD_BYTES = 2**27
 MAX_OPEN_SHARDS = 64  # per column: each uses three file descriptors, of which a process often has 1024
 
 Indices = NDArray[np.int64]
-
-
-class LengthArray(Protocol):
-    """An array of row lengths, or an object that is indexed like one."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, rows: Any, /) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -144,8 +136,8 @@ class StoreColumn:
         return sum(self.info.tokens)
 
     @property
-    def lengths(self) -> LengthArray:
-        return _ShardedLengths(self) if self._release_after or len(self.folders) > 1 else self._shard(0).lengths
+    def lengths(self) -> NDArray[np.int32] | ShardedLengths:
+        return ShardedLengths(self) if self._release_after or len(self.folders) > 1 else self._shard(0).lengths
 
     def preload(self, indices: Indices) -> None:
         """Copy rows of a large column into memory that are about to be read, so that each page is read once.
@@ -210,7 +202,7 @@ class StoreColumn:
                 yield self._shard(shard), positions, indices[positions] - (self.ends[shard] - self.pairs[shard])
 
 
-class _ShardedLengths:
+class ShardedLengths:
     """The lengths of all rows of a column, over its shards."""
 
     def __init__(self, column: StoreColumn) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.data_formats import ENDS_MID_LINE, FOLLOWS_PREVIOUS_ROW, STARTS_MID_LINE
-from dragoman.data.store_columns import ColumnInfo, LengthArray, StoreColumn, damaged_store
+from dragoman.data.store_columns import ColumnInfo, ShardedLengths, StoreColumn, damaged_store
 from dragoman.errors import UserError
 
 # Versions of the file format: rows in the folder itself, or in shards, which are folders of the first version.
@@ -127,11 +127,11 @@ class TokenStore:
         return self.flags is not None and bool(int(self.flags.row(index)[0]) & flag)
 
     @property
-    def source_lengths(self) -> LengthArray:
+    def source_lengths(self) -> NDArray[np.int32] | ShardedLengths:
         return self.columns[0].lengths
 
     @property
-    def target_lengths(self) -> LengthArray:
+    def target_lengths(self) -> NDArray[np.int32] | ShardedLengths:
         return self.columns[1].lengths
 
     def length_counts(self) -> LengthCounts:

@@ -54,10 +54,6 @@ class TokenVectors:
     def found(self) -> int:
         return len(self.rows)
 
-    @property
-    def share(self) -> float:
-        return self.found / self.candidates
-
 
 def match_word_vectors(tokenizer: Tokenizer, path: Path, size: int) -> TokenVectors:
     """Look up vectors of the given size for the tokens that represent a word, first as they are, then in lower case.
