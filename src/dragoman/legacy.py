@@ -195,7 +195,7 @@ FRAMING: dict[str, str] = {
 }
 
 #: types of tokenizers, fields of imported tokenizers, and fields of their special tokens in `tokenizer.json`
-TOKENIZER_TYPES: dict[str, str] = {"foreign": "imported", "adopted": "remapped"}
+TOKENIZER_KINDS: dict[str, str] = {"foreign": "imported", "adopted": "remapped"}
 TOKENIZER_FIELDS: dict[str, str] = {"symbols": "special_tokens", "roles": "role_ids", "codes": "language_codes"}
 SPECIAL_TOKEN_FIELDS: dict[str, str] = {"name": "content", "number": "id", "left": "lstrip", "right": "rstrip"}
 

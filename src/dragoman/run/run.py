@@ -16,6 +16,7 @@ from torch import Tensor
 from dragoman import checkpoint, config
 from dragoman.config import Config
 from dragoman.data.batch_arrays import pad_rows
+from dragoman.data.data_formats import DATA_FORMATS
 from dragoman.errors import UserError
 from dragoman.models import Model, ModelSpec, Usage
 from dragoman.objectives import Objective, objective_class
@@ -129,12 +130,15 @@ class Run:
     @property
     def is_language_model(self) -> bool:
         """Whether the run scores texts without a source."""
-        return self.model.is_decoder_only and (self.objective is None or self.objective.data_format == "text")
+        if self.objective is None:
+            return self.model.is_decoder_only
+        data_format = DATA_FORMATS[self.objective.data_format]
+        return self.model.is_decoder_only and not data_format.has_target and not data_format.is_dialogue
 
     @property
     def is_dialogue(self) -> bool:
         """Whether sources are dialogues, with turns separated by tabs."""
-        return self.objective is not None and self.objective.data_format == "turns"
+        return self.objective is not None and DATA_FORMATS[self.objective.data_format].is_dialogue
 
     def usage_error(self, command: str) -> UserError:
         """Return the error for a command that cannot use this run; it names the command that can."""
