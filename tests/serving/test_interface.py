@@ -136,7 +136,7 @@ def test_a_search_can_be_described(client: TestClient, run: Run) -> None:
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"text": "a", "search": {"kind": "Exact"}}, "'Beam', 'Sample' or 'MinimumBayesRisk', not 'Exact'"),
+        ({"text": "a", "search": {"kind": "Exact"}}, "'Beam', 'Sample' and 'MinimumBayesRisk', not 'Exact'"),
         (
             {"text": "a", "search": {"kind": "Rerank", "candidates": {"kind": "Beam"}, "channel": "/etc"}},
             "not 'Rerank'",
@@ -149,8 +149,11 @@ def test_a_search_can_be_described(client: TestClient, run: Run) -> None:
         ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top-p must be a number from"),
         ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical-p must be a number from"),
         ({"text": "a", "search": {"kind": "Beam", "size": 2, "n_best": 3}}, "cannot give the 3 best"),
-        ({"text": "a", "search": {"kind": "Sample", "length": {"kind": "Length", "most": 10**6}}}, "tokens here"),
-        ({"text": "a", "search": {"kind": "Beam"}, "n_best": 2}, "both say how to search"),
+        (
+            {"text": "a", "search": {"kind": "Sample", "length": {"kind": "Length", "most": 10**6}}},
+            "tokens, but the search allows",
+        ),
+        ({"text": "a", "search": {"kind": "Beam"}, "n_best": 2}, "cannot be combined"),
         ({"text": "a", "n_best": 0}, "'n_best'"),
         ({"text": "a", "run": "rum"}, "did you mean 'run'"),
         ({"text": "a", "target": "de"}, "which run"),
@@ -241,13 +244,13 @@ def test_too_much_is_refused(serving: Callable[..., TestClient]) -> None:
 @pytest.mark.parametrize(
     ("body", "kind", "status", "said"),
     [
-        (b"{", "application/json", 400, "no JSON"),
+        (b"{", "application/json", 400, "not valid JSON"),
         (b"[1]", "application/json", 400, "JSON object"),
         (b'"q"', "application/json", 400, "JSON object"),
         (b"[" * 100_000, "application/json", 400, "JSON"),
         (b'{"q": NaN}', "application/json", 400, "NaN"),
-        (b"\xff\xfe", "application/json", 400, "no JSON"),
-        (b"", "application/json", 400, "no JSON"),
+        (b"\xff\xfe", "application/json", 400, "not valid JSON"),
+        (b"", "application/json", 400, "not valid JSON"),
         (b"{}", "application/json", 400, "'q' is missing"),
         (b'{"q": 5, "source": "en", "target": "de"}', "application/json", 400, "'q"),
         (b'{"q": ["a", null], "source": "en", "target": "de"}', "application/json", 400, "'q"),
@@ -264,7 +267,7 @@ def test_too_much_is_refused(serving: Callable[..., TestClient]) -> None:
         (b'{"q": "\\ud800", "source": "en", "target": "de"}', "application/json", 400, "surrogate"),
         (b'{"q": "a", "source": "en\\udfff", "target": "de"}', "application/json", 400, "surrogate"),
         (b'{"q": "a", "source": "en", "target": "fr"}', "application/json", 400, "only from en to de"),
-        (b'{"q": "a", "source": "auto", "target": "fr"}', "application/json", 400, "could not be told"),
+        (b'{"q": "a", "source": "auto", "target": "fr"}', "application/json", 400, "could not be detected"),
         (b"q=a&source=en&target=%ff", "application/x-www-form-urlencoded", 400, "UTF-8"),
         (b"nothing", "multipart/form-data; boundary=x", 400, ""),
         (b"<q>a</q>", "text/xml", 415, "text/xml"),

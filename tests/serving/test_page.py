@@ -490,7 +490,7 @@ def test_a_service_that_is_gone_or_busy_is_said(show: Opening) -> None:
 
 def test_what_is_too_long_to_look_into_is_said(show: Opening) -> None:
     page = show(text=" ".join(["the old man and"] * 15), expected="status of 400")
-    sync_api.expect(page.locator(".views .empty")).to_contain_text("of at most 40 pieces can be looked into")
+    sync_api.expect(page.locator(".views .empty")).to_contain_text("of at most 40 tokens can be inspected")
 
 
 def test_a_key_is_asked_for(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from dragoman.run import Translation
 from dragoman.search import Beam, MinimumBayesRisk, Sample
 from dragoman.serving.request_batching import Batcher, DecodeOptions, TranslationJob, is_stochastic
-from dragoman.serving.request_error import RequestError
+from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
 

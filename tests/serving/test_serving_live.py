@@ -107,8 +107,8 @@ def test_a_client_that_leaves_costs_no_more(
 ) -> None:
     (served,) = service.runs.values()
     batches: list[list[object]] = []
-    answer = served.batcher._answer
-    monkeypatch.setattr(served.batcher, "_answer", lambda batch: (batches.append(batch), answer(batch)))
+    answer = served.batcher._run_batch
+    monkeypatch.setattr(served.batcher, "_run_batch", lambda batch: (batches.append(batch), answer(batch)))
     body = json.dumps({"q": "Anna reads.", **PAIR}).encode()
     with service.device_lock:  # the run cannot work now
         first = threading.Thread(target=ask, args=(url, body))
@@ -177,7 +177,7 @@ def test_what_cannot_be_served_is_said(
 
     with bind_socket("127.0.0.1", 0) as taken:
         taken.listen()
-        assert "nothing can listen" in said(folder, "--port", taken.getsockname()[1])
+        assert "cannot listen" in said(folder, "--port", taken.getsockname()[1])
     assert "does not exist" in said(tmp_path / "none")
     assert "such as" in said(f"{folder}=english")
     assert "'max_queue' must be above 0" in said(folder, "--max-queue", 0)

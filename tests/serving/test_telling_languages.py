@@ -8,9 +8,14 @@ from types import SimpleNamespace
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.serving.html_text import HtmlText
-from dragoman.serving.language_detection import LanguageDetector, trigrams
-from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument
+from dragoman.serving.languages import (
+    LanguageDetector,
+    LanguagePair,
+    infer_language_pair,
+    parse_run_argument,
+    trigrams,
+)
+from dragoman.serving.routes_libretranslate import HtmlText
 
 
 def run(folder: str, source: tuple[str, ...] = (), target: tuple[str, ...] = ()) -> SimpleNamespace:

@@ -1,4 +1,4 @@
-"""The service: runs over HTTP, for LibreTranslate's clients and for our own."""
+"""Serving: translation runs over HTTP, with LibreTranslate's API and our own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Looks into sentences and runs, one at a time, between the batches."""
+"""A queue of inspections, which run one at a time between the batches."""
 
 from __future__ import annotations
 
@@ -8,41 +8,38 @@ from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, TypeVar
 
-from dragoman.serving.request_error import RequestError
+from dragoman.serving.request_parsing import RequestError
 
-Answer = TypeVar("Answer")
+Result = TypeVar("Result")
 
 
 class InspectionQueue:
-    """A thread with a queue of its own: whatever is looked at, others wait for one look at most.
+    """Runs inspections in one thread, holding the device lock; a canceled inspection that still waits is skipped."""
 
-    `device` is held meanwhile, as batches do. Whoever is cancelled while waiting costs nothing.
-    """
-
-    def __init__(self, device: threading.Lock, most: int) -> None:
-        self.device, self.most = device, most
-        self._thread = ThreadPoolExecutor(1, "looking")
-        self._accepted: set[Future[Any]] = set()
+    def __init__(self, device_lock: threading.Lock, max_pending: int) -> None:
+        self.device_lock, self.max_pending = device_lock, max_pending
+        self._executor = ThreadPoolExecutor(1, "inspection")
+        self._futures: set[Future[Any]] = set()
 
     @property
     def pending(self) -> int:
-        return sum(not one.done() for one in tuple(self._accepted))
+        return sum(not future.done() for future in tuple(self._futures))
 
-    async def __call__(self, work: Callable[[], Answer]) -> Answer:
-        self._accepted = {one for one in self._accepted if not one.done()}
-        if len(self._accepted) >= self.most:
-            raise RequestError(503, f"{self.most} looks are waited for already: try again in a moment", retry_after=1)
+    async def __call__(self, work: Callable[[], Result]) -> Result:
+        self._futures = {future for future in self._futures if not future.done()}
+        if len(self._futures) >= self.max_pending:
+            raise RequestError(503, f"{self.max_pending} inspections are waiting: try again in a moment", retry_after=1)
         try:
-            future = self._thread.submit(self._look, work)
-        except RuntimeError:  # it was closed
+            future = self._executor.submit(self._run, work)
+        except RuntimeError:  # the executor was shut down
             raise RequestError(503, "the service is being stopped", retry_after=5) from None
-        self._accepted.add(future)
+        self._futures.add(future)
         return await asyncio.wrap_future(future)
 
-    def _look(self, work: Callable[[], Answer]) -> Answer:
-        with self.device:
+    def _run(self, work: Callable[[], Result]) -> Result:
+        with self.device_lock:
             return work()
 
     def close(self) -> None:
-        """Finish what was accepted."""
-        self._thread.shutdown()
+        """Finish accepted inspections."""
+        self._executor.shutdown()

@@ -1,16 +1,20 @@
-"""Which languages a run translates between, and what they are called."""
+"""Languages: codes and names, the language pair of a run, and detection of the language of a text."""
 
 from __future__ import annotations
 
+import math
 import re
+from collections import Counter
+from collections.abc import Iterable
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.run import Run
 
-_NAMED = """
+_CODES_AND_NAMES = """
 af Afrikaans, am Amharic, ar Arabic, az Azerbaijani, be Belarusian, bg Bulgarian, bn Bengali, bs Bosnian,
 ca Catalan, cs Czech, cy Welsh, da Danish, de German, el Greek, en English, eo Esperanto, es Spanish,
 et Estonian, eu Basque, fa Persian, fi Finnish, fr French, ga Irish, gl Galician, gu Gujarati, ha Hausa,
@@ -23,13 +27,16 @@ sk Slovak, sl Slovenian, so Somali, sq Albanian, sr Serbian, sv Swedish, sw Swah
 th Thai, tl Tagalog, tr Turkish, uk Ukrainian, ur Urdu, uz Uzbek, vi Vietnamese, xh Xhosa, yi Yiddish,
 yo Yoruba, zh Chinese, zu Zulu
 """
-LANGUAGE_NAMES = {code: name for code, _, name in (one.strip().partition(" ") for one in _NAMED.split(","))}
-CODE = "[a-zA-Z]{2,3}(?:[-_][a-zA-Z]{4})?"  # a language, with a script where one is told
+LANGUAGE_NAMES = {code: name for code, _, name in (item.strip().partition(" ") for item in _CODES_AND_NAMES.split(","))}
+CODE = "[a-zA-Z]{2,3}(?:[-_][a-zA-Z]{4})?"  # a language, optionally with a script
 PAIR = re.compile(rf"({CODE})[-_>:]({CODE})")
+MAX_TRAINING_SENTENCES = 2000  # per language, for language detection
+MAX_DETECTED_CHARACTERS = 1000  # of a text, for language detection
+SMOOTHING = 0.1  # added to trigram counts
 
 
 class LanguagePair(NamedTuple):
-    """From which language into which."""
+    """Codes of the source and the target language."""
 
     source: str
     target: str
@@ -43,7 +50,7 @@ def language_name(code: str) -> str:
 
 
 def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
-    """RUN or RUN=en-de, as the command line has it."""
+    """Parse an argument of the command line: RUN or RUN=en-de."""
     folder, equals, pair = argument.rpartition("=")
     if not equals or Path(argument).exists():
         return Path(argument), None
@@ -53,17 +60,67 @@ def parse_run_argument(argument: str) -> tuple[Path, LanguagePair | None]:
 
 
 def infer_language_pair(run: Run) -> LanguagePair:
-    """The languages of a run: by the endings of its training files (train.en, train.de), or by its folder's name."""
+    """Infer the languages from the extensions of the training files (train.en, train.de) or the folder name."""
     data = run.config.data
-    endings = [{_ending(file) for file in files} for files in (data.source, data.target)]
-    if all(len(codes) == 1 and codes <= LANGUAGE_NAMES.keys() for codes in endings):
-        return LanguagePair(*(next(iter(codes)) for codes in endings))
+    extensions = [
+        {file.lower().removesuffix(".gz").rpartition(".")[2] for file in files} for files in (data.source, data.target)
+    ]
+    if all(len(codes) == 1 and codes <= LANGUAGE_NAMES.keys() for codes in extensions):
+        return LanguagePair(*(next(iter(codes)) for codes in extensions))
     parts = re.split(r"[-_.]", run.folder.resolve().name.lower())
-    for source, target in reversed(list(pairwise(parts))):  # the last two, as in opus-mt-en-de
+    for source, target in reversed(list(pairwise(parts))):  # the last pair, as in opus-mt-en-de
         if source in LANGUAGE_NAMES and target in LANGUAGE_NAMES:
             return LanguagePair(source, target)
-    raise UserError(f"the languages of {run.folder} are not known: say them, as in {run.folder}=en-de")
+    raise UserError(f"the languages of {run.folder} are unknown: give them as in {run.folder}=en-de")
 
 
-def _ending(file: str) -> str:
-    return file.lower().removesuffix(".gz").rpartition(".")[2]
+def trigrams(text: str) -> list[str]:
+    """Return the letter trigrams of words padded with spaces; characters other than letters separate words."""
+    letters = (letter if letter.isalpha() else " " for letter in text[:MAX_DETECTED_CHARACTERS].lower())
+    words = "".join(letters).split()
+    return [padded[i : i + 3] for word in words for padded in [f" {word} "] for i in range(len(padded) - 2)]
+
+
+class LanguageDetector:
+    """A naive Bayes classifier of letter trigrams: p(language | text) ∝ Π p(trigram | language)."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, Counter[str]] = {}
+
+    def learn(self, language: str, texts: Iterable[str]) -> None:
+        counts = self._counts.setdefault(language, Counter())
+        for text in texts:
+            counts.update(trigrams(text))
+
+    def learn_from_run(self, run: Run, pair: LanguagePair) -> None:
+        """Learn both languages from the training data of a run, if its folder still has it."""
+        try:
+            store = TokenStore(run.folder / "data" / "train")
+        except (UserError, OSError):
+            return
+        if store.monolingual or any(column.features for column in store.columns):
+            return
+        rows = range(min(MAX_TRAINING_SENTENCES, len(store)))
+        self.learn(pair.source, (run.source_tokenizer.decode(store.source(i).tolist()) for i in rows))
+        self.learn(pair.target, (run.target_tokenizer.decode(store.target(i).tolist()) for i in rows))
+
+    def __call__(self, text: str) -> list[tuple[str, float]]:
+        """Return languages with a confidence from 0 to 100, most probable first.
+
+        The confidence is the posterior probability times the share of trigrams that the language knows.
+        """
+        found = trigrams(text)
+        languages = {language: counts for language, counts in self._counts.items() if counts}
+        if not found or not languages:
+            return []
+        num_trigrams = len(set().union(*languages.values())) + 1
+        log_likelihood, known = {}, {}
+        for language, counts in languages.items():
+            total = counts.total() + SMOOTHING * num_trigrams
+            log_likelihood[language] = sum(math.log((counts[trigram] + SMOOTHING) / total) for trigram in found)
+            known[language] = sum(trigram in counts for trigram in found) / len(found)
+        best = max(log_likelihood.values())
+        weights = {language: math.exp(score - best) for language, score in log_likelihood.items()}
+        scale = 100 / sum(weights.values())
+        confidence = {language: round(scale * weight * known[language], 1) for language, weight in weights.items()}
+        return sorted(confidence.items(), key=lambda item: -item[1])

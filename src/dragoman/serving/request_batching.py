@@ -1,4 +1,4 @@
-"""Sentences of many requests, translated together by one thread for each run."""
+"""Dynamic batching: one thread per run translates the sentences of many requests together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,78 +14,75 @@ from typing import Any
 
 from dragoman.run import Run, Translation
 from dragoman.search import Sample, SearchConfig
-from dragoman.serving.request_error import RequestError
-from dragoman.serving.service_metrics import SIZES, Metrics
+from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
 
-MAX_SENTENCES_PER_TURN = 16  # sentences that a request may put into a batch before the others have had their turn
+MAX_SENTENCES_PER_TURN = 16  # that a request puts into a batch before other requests get their turn
 
 
 @dataclass(frozen=True)
 class DecodeOptions:
-    """How sentences are translated; those of one way may go together."""
+    """How sentences are translated; sentences with equal options share a batch."""
 
     search: SearchConfig
     alignment: bool = False
     token_scores: bool = False
-    prefix: str = ""  # of the first sentence
+    prefix: str = ""  # of the translation of the first sentence
 
     @property
     def needs_own_batch(self) -> bool:
-        """Must its sentences be a batch of their own? Draws depend on the number of a sentence among its request's."""
+        """Whether results depend on the position in the batch: random draws are seeded by the sentence index."""
         return bool(self.prefix) or is_stochastic(self.search)
 
 
 def is_stochastic(search: Any) -> bool:
-    """Does chance take part in a search?"""
+    """Whether a search, or a search that it is composed of, samples."""
     parts = (getattr(search, name, None) for name in ("candidates", "references", "search"))
     return isinstance(search, Sample) or any(part is not None and is_stochastic(part) for part in parts)
 
 
 @dataclass
 class TranslationJob:
-    """The sentences of a request, their sizes in tokens, and how many of them were taken into batches so far."""
+    """The sentences of a request, and its progress."""
 
     sentences: Sequence[str]
-    token_counts: Sequence[int]
+    token_counts: Sequence[int]  # source tokens of each sentence
     options: DecodeOptions
     future: Future[list[Translation]] = field(default_factory=Future)
     arrival_time: float = field(default_factory=time.monotonic)
-    num_batched: int = 0
+    num_batched: int = 0  # sentences that were put into batches
     results: dict[int, Translation] = field(default_factory=dict)
 
     @property
     def remaining(self) -> int:
-        """How many sentences have not been taken; none of a request that nobody waits for any more."""
+        """Number of sentences not yet in a batch; 0 if the request was canceled."""
         return 0 if self.future.done() else len(self.sentences) - self.num_batched
 
     @property
     def remaining_tokens(self) -> int:
         return sum(self.token_counts[self.num_batched :])
 
-    def add_result(self, number: int, translation: Translation) -> None:
-        self.results[number] = translation
+    def add_result(self, index: int, translation: Translation) -> None:
+        self.results[index] = translation
         if len(self.results) == len(self.sentences):
-            self._end(lambda: self.future.set_result([self.results[i] for i in range(len(self.sentences))]))
+            with suppress(InvalidStateError):  # the request was canceled
+                self.future.set_result([self.results[i] for i in range(len(self.sentences))])
 
     def fail(self, error: Exception) -> None:
-        self._end(lambda: self.future.set_exception(error))
-
-    def _end(self, set_answer: Callable[[], None]) -> None:
-        with suppress(InvalidStateError):  # nobody waits for it any more
-            set_answer()
+        with suppress(InvalidStateError):
+            self.future.set_exception(error)
 
 
-Batch = list[tuple[TranslationJob, int]]  # sentences by their number
+Batch = list[tuple[TranslationJob, int]]  # jobs with the index of a sentence
 
 
 class Batcher:
-    """A run with a queue: what waits is gathered up to a token budget and translated in one call.
+    """A run with a queue of requests, which are translated in batches up to a token budget.
 
-    While a batch is translated the next one gathers; a run that has nothing to do waits for a moment after a request
-    has come, for others to join it. Requests take turns, so that a long text does not keep short ones waiting. A
-    request that was given up is dropped when its turn comes. `device` is held while the run works: several runs on
-    one machine would only hinder one another.
+    The next batch is collected while one is translated. An idle run waits `delay_seconds` after a request for others
+    to join it. Requests take turns, so that a long text does not delay short ones. `device_lock` is held during a
+    translation, because several runs on one machine would slow each other down.
     """
 
     def __init__(
@@ -97,25 +94,19 @@ class Batcher:
         max_queue: int,
         metrics: Metrics,
     ) -> None:
-        self.run, self.name, self.device_lock, self.batching, self.max_queue = (
-            run,
-            name,
-            device_lock,
-            batching,
-            max_queue,
-        )
-        self.metrics = metrics
+        self.run, self.name, self.device_lock = run, name, device_lock
+        self.batching, self.max_queue, self.metrics = batching, max_queue, metrics
         self._changed = threading.Condition()
         self._jobs: deque[TranslationJob] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name=f"translating {name}", daemon=True)
-        metrics.gauge("dragoman_queue", "Requests that wait for a run.", lambda: len(self._jobs), run=name)
+        metrics.queue.set_function(lambda: len(self._jobs), run=name)
 
     def start(self) -> None:
         self._thread.start()
 
     def close(self) -> None:
-        """Translate what was accepted, and end."""
+        """Translate accepted requests, then stop."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -125,7 +116,7 @@ class Batcher:
     async def translate(
         self, sentences: Sequence[str], token_counts: Sequence[int], options: DecodeOptions
     ) -> list[Translation]:
-        """The translations in order; whoever is cancelled while waiting costs no more."""
+        """Return the translations in order; a canceled request is dropped from the queue."""
         if not sentences:
             return []
         return await asyncio.wrap_future(self.submit(TranslationJob(sentences, token_counts, options)).future)
@@ -139,7 +130,7 @@ class Batcher:
             if self._closing:
                 raise RequestError(503, "the service is being stopped", retry_after=5)
             if self.is_full:
-                self._drop()
+                self._drop_completed()
             if self.is_full:
                 raise RequestError(
                     503, f"{len(self._jobs)} requests are waiting already: try again in a moment", retry_after=1
@@ -151,86 +142,88 @@ class Batcher:
     # ---- in the thread
 
     def _work(self) -> None:
-        while batch := self._gathered():
+        while batch := self._next_batch():
             self._translate(batch)
 
-    def _gathered(self) -> Batch | None:
-        """The next batch, or None when all is done and there will be no more."""
+    def _next_batch(self) -> Batch | None:
+        """Wait for the next batch; None when the service is closing and no requests remain."""
         with self._changed:
             while True:
-                self._drop()
+                self._drop_completed()
                 if self._jobs:
-                    wait = min(job.arrival_time for job in self._jobs) + self.batching.delay_seconds - time.monotonic()
-                    if wait > 0 and not self._closing and not self._full():
+                    deadline = min(job.arrival_time for job in self._jobs) + self.batching.delay_seconds
+                    wait = deadline - time.monotonic()
+                    if wait > 0 and not self._closing and not self._has_full_batch():
                         self._changed.wait(wait)
-                    elif batch := self._take():
+                    elif batch := self._take_batch():
                         return batch
                 elif self._closing:
                     return None
                 else:
                     self._changed.wait()
 
-    def _drop(self) -> None:
+    def _drop_completed(self) -> None:
         self._jobs = deque(job for job in self._jobs if job.remaining)
 
-    def _full(self) -> bool:
-        return sum(job.remaining_tokens for job in self._jobs) >= self._budget(self._jobs[0].options)
+    def _has_full_batch(self) -> bool:
+        return sum(job.remaining_tokens for job in self._jobs) >= self._token_budget(self._jobs[0].options)
 
-    def _budget(self, way: DecodeOptions) -> int:
-        return self.batching.max_tokens or max(1, self.run.config.search.batch_tokens // way.search.rows_per_source)
+    def _token_budget(self, options: DecodeOptions) -> int:
+        rows = options.search.rows_per_source
+        return self.batching.max_tokens or max(1, self.run.config.search.batch_tokens // rows)
 
-    def _take(self) -> Batch:
-        """Sentences of the first request and of others that go the same way, in turns, while there is room.
+    def _take_batch(self) -> Batch:
+        """Take sentences of the first request, and in turns of others with equal options, up to the token budget.
 
-        None where they were given up in this very moment.
+        The batch is empty if all of them were canceled in the meantime.
         """
-        way = self._jobs[0].options
-        room, batch = self._budget(way), Batch()
-        fellows = [self._jobs[0]] if way.needs_own_batch else [job for job in self._jobs if job.options == way]
-        while fellows and (room > 0 or not batch):
-            job = fellows.pop(0)
+        options = self._jobs[0].options
+        budget, batch = self._token_budget(options), Batch()
+        jobs = [self._jobs[0]] if options.needs_own_batch else [job for job in self._jobs if job.options == options]
+        while jobs and (budget > 0 or not batch):
+            job = jobs.pop(0)
             for _ in range(min(MAX_SENTENCES_PER_TURN, job.remaining)):
-                size = job.token_counts[job.num_batched]
-                if batch and size > room:
-                    room = 0
+                tokens = job.token_counts[job.num_batched]
+                if batch and tokens > budget:
+                    budget = 0
                     break
                 batch.append((job, job.num_batched))
-                room, job.num_batched = room - size, job.num_batched + 1
+                budget, job.num_batched = budget - tokens, job.num_batched + 1
             if job.remaining:
-                fellows.append(job)
-        self._jobs.rotate(-1)  # what is left of the first waits for its next turn
-        self._drop()
+                jobs.append(job)
+        self._jobs.rotate(-1)  # the rest of the first request waits for its next turn
+        self._drop_completed()
         return batch
 
     def _translate(self, batch: Batch) -> None:
-        began = time.monotonic()
+        start = time.monotonic()
         try:
-            self._answer(batch)
-        except Exception as error:  # whatever it was, it is answered, and the next batch is not concerned
-            jobs = {id(job): job for job, _ in batch}
+            self._run_batch(batch)
+        except Exception as error:  # report it to the request that caused it, and keep the thread alive
+            jobs = list({id(job): job for job, _ in batch}.values())
             if len(jobs) == 1:
-                batch[0][0].fail(error)
-            for job in jobs.values() if len(jobs) > 1 else ():
-                self._translate([(one, number) for one, number in batch if one is job])
+                jobs[0].fail(error)
+            else:
+                for job in jobs:
+                    self._translate([item for item in batch if item[0] is job])
             return
-        self.metrics.count("dragoman_sentences_total", "Sentences that were translated.", len(batch), run=self.name)
-        seconds = time.monotonic() - began
-        self.metrics.observe("dragoman_batch_seconds", "The time that a batch took.", seconds, run=self.name)
-        self.metrics.observe("dragoman_batch_sentences", "Sentences of a batch.", len(batch), SIZES, run=self.name)
+        self.metrics.sentences.add(len(batch), run=self.name)
+        self.metrics.batch_seconds.observe(time.monotonic() - start, run=self.name)
+        self.metrics.batch_sentences.observe(len(batch), run=self.name)
 
-    def _answer(self, batch: Batch) -> None:
-        way, first = batch[0][0].options, batch[0][1]
-        begins = [way.prefix if number == 0 else "" for _, number in batch] if way.prefix else None
+    def _run_batch(self, batch: Batch) -> None:
+        options, first_index = batch[0][0].options, batch[0][1]
+        prefixes = [options.prefix if index == 0 else "" for _, index in batch] if options.prefix else None
         with self.device_lock:
-            found = list(
+            translations = list(
                 self.run.translate_stream(
-                    [job.sentences[number] for job, number in batch],
-                    way.search,
-                    alignment=way.alignment,
-                    first_index=first if way.needs_own_batch else 0,
-                    prefixes=begins,
-                    token_scores=way.token_scores,
+                    [job.sentences[index] for job, index in batch],
+                    options.search,
+                    alignment=options.alignment,
+                    first_index=first_index if options.needs_own_batch else 0,
+                    prefixes=prefixes,
+                    token_scores=options.token_scores,
                 )
             )
-        for (job, number), translation in zip(batch, found, strict=True):
-            job.add_result(number, translation)
+        for (job, index), translation in zip(batch, translations, strict=True):
+            job.add_result(index, translation)

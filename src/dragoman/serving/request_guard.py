@@ -1,4 +1,4 @@
-"""What stands before every request: its body is read within limits, and it is counted."""
+"""Checks before every request: limits on its body, request metrics, and rate limits per client."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from dragoman.serving.request_error import RequestError
+from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import ServiceLimits
 
-CLIENTS = 10_000  # whose rates are remembered
-SPILT = 64  # times the limit that is read and thrown away, so that a client hears what was wrong
+MAX_TRACKED_CLIENTS = 10_000
+MAX_DISCARD_FACTOR = 64  # × max_body_bytes that are read and discarded, so that the client receives the error
+BURST_SECONDS = 10  # a client may use the requests of this many seconds at once
 
 
 class RequestGuard:
-    """Reads the body of a request up to a number of bytes and a time; counts requests by route and status."""
+    """ASGI middleware that reads the body within its limits, and counts requests by route and status."""
 
     def __init__(self, app: ASGIApp, limits: ServiceLimits, metrics: Metrics) -> None:
         self.app, self.limits, self.metrics = app, limits, metrics
@@ -28,9 +29,9 @@ class RequestGuard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        began, status = time.monotonic(), 500
+        start, status = time.monotonic(), 500
 
-        async def watched(message: Message) -> None:
+        async def send_and_record(message: Message) -> None:
             nonlocal status
             status = message.get("status", status)
             await send(message)
@@ -38,92 +39,79 @@ class RequestGuard:
         try:
             try:
                 async with asyncio.timeout(self.limits.receive_timeout):
-                    body = await self._body(receive)
+                    body = await self._read_body(receive)
             except TimeoutError:
-                raise RequestError(
-                    408, f"the request did not come within {self.limits.receive_timeout:g} seconds"
-                ) from None
-            await self.app(scope, _again(body, receive), watched)
-        except RequestError as refused:
-            await _answer(watched, refused)
-        except _LeftError:
+                limit = f"{self.limits.receive_timeout:g} seconds"
+                raise RequestError(408, f"the request did not arrive within {limit}") from None
+            await self.app(scope, _replay(body, receive), send_and_record)
+        except RequestError as error:
+            await _send_error(send_and_record, error)
+        except _DisconnectedError:
             status = 499
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            seconds = time.monotonic() - began
-            self.metrics.count(
-                "dragoman_requests_total", "Requests by route and status.", route=route, status=str(status)
-            )
-            self.metrics.observe(
-                "dragoman_request_seconds", "The time until a request was answered.", seconds, route=route
-            )
+            self.metrics.requests.add(1, route=route, status=str(status))
+            self.metrics.request_seconds.observe(time.monotonic() - start, route=route)
 
-    async def _body(self, receive: Receive) -> bytes:
-        body, size = bytearray(), 0
+    async def _read_body(self, receive: Receive) -> bytes:
+        body, size, limit = bytearray(), 0, self.limits.max_body_bytes
         while True:
             message = await receive()
             if message["type"] == "http.disconnect":
-                raise _LeftError
-            chunk = message.get("body", b"")
+                raise _DisconnectedError
+            chunk, more = message.get("body", b""), message.get("more_body", False)
             size += len(chunk)
-            if size <= self.limits.max_body_bytes:
+            if size <= limit:
                 body += chunk
-            if size > SPILT * self.limits.max_body_bytes or (
-                size > self.limits.max_body_bytes and not message.get("more_body")
-            ):
-                raise RequestError(
-                    413, f"a request may have {self.limits.max_body_bytes:,} bytes: send the text in parts"
-                )
-            if not message.get("more_body"):
+            if size > MAX_DISCARD_FACTOR * limit or (size > limit and not more):
+                raise RequestError(413, f"a request may have {limit:,} bytes: send the text in parts")
+            if not more:
                 return bytes(body)
 
 
-class _LeftError(Exception):
-    """The client has left before it had said what it wanted."""
+class _DisconnectedError(Exception):
+    """The client disconnected before its request was complete."""
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """The body that was read, and then whatever comes."""
-    told = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a receive function that first delivers the body that was read."""
+    delivered = False
 
-    async def told_again() -> Message:
-        nonlocal told
-        if told:
+    async def replayed() -> Message:
+        nonlocal delivered
+        if delivered:
             return await receive()
-        told = True
+        delivered = True
         return {"type": "http.request", "body": body, "more_body": False}
 
-    return told_again
+    return replayed
 
 
-def error_headers(refused: RequestError) -> dict[str, str]:
-    return {} if refused.retry_after is None else {"retry-after": str(max(1, round(refused.retry_after + 0.5)))}
-
-
-async def _answer(send: Send, refused: RequestError) -> None:
-    text = json.dumps({"error": refused.message}).encode()
-    headers: list[Any] = [(b"content-type", b"application/json"), (b"content-length", str(len(text)).encode())]
-    headers += [(name.encode(), value.encode()) for name, value in error_headers(refused).items()]
-    await send({"type": "http.response.start", "status": refused.status, "headers": headers})
+async def _send_error(send: Send, error: RequestError) -> None:
+    text = json.dumps({"error": error.message}).encode()
+    fields = {"content-type": "application/json", "content-length": str(len(text)), **error.headers}
+    headers: list[Any] = [(name.encode(), value.encode()) for name, value in fields.items()]
+    await send({"type": "http.response.start", "status": error.status, "headers": headers})
     await send({"type": "http.response.body", "body": text})
 
 
 class RateLimiter:
-    """A bucket for each client that fills with so many requests a minute, up to those of ten seconds."""
+    """A token bucket per client, refilled with `requests_per_minute`; 0 disables the limit."""
 
-    def __init__(self, rate: int) -> None:
-        self.rate, self.most = rate / 60, max(1.0, rate / 6)
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # what is in it, and when that was
+    def __init__(self, requests_per_minute: int) -> None:
+        self.per_second = requests_per_minute / 60
+        self.capacity = max(1.0, self.per_second * BURST_SECONDS)
+        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()  # client → (level, time)
 
     def check(self, client: str) -> None:
-        """Count a request of a client, or refuse it."""
-        if not self.rate:
+        """Count a request of a client, or reject it."""
+        if not self.per_second:
             return
         now = time.monotonic()
-        left, then = self._buckets.pop(client, (self.most, now))
-        left = min(self.most, left + (now - then) * self.rate)
-        self._buckets[client] = max(left - 1, 0) if left >= 1 else left, now
-        while len(self._buckets) > CLIENTS:
+        level, updated = self._buckets.pop(client, (self.capacity, now))
+        level = min(self.capacity, level + (now - updated) * self.per_second)
+        self._buckets[client] = (level - 1 if level >= 1 else level), now
+        while len(self._buckets) > MAX_TRACKED_CLIENTS:
             self._buckets.popitem(last=False)
-        if left < 1:
-            raise RequestError(429, "too many requests: slow down", retry_after=(1 - left) / self.rate)
+        if level < 1:
+            raise RequestError(429, "too many requests: slow down", retry_after=(1 - level) / self.per_second)

@@ -1,15 +1,22 @@
-"""The HTTP interface of LibreTranslate, so that its clients can be used."""
+"""The HTTP API of LibreTranslate, for its clients."""
 
 from __future__ import annotations
 
+import html
+import re
+from collections.abc import Sequence
 from typing import Any
 
 from fastapi import APIRouter, Request
 
-from dragoman.serving.html_text import HtmlText
 from dragoman.serving.request_batching import DecodeOptions
-from dragoman.serving.request_error import RequestError
-from dragoman.serving.request_parsing import cancel_on_disconnect, client_address, parse_request, request_api_key
+from dragoman.serving.request_parsing import (
+    RequestError,
+    cancel_on_disconnect,
+    client_address,
+    parse_request,
+    request_api_key,
+)
 from dragoman.serving.schemas import (
     Detection,
     DetectRequest,
@@ -21,9 +28,24 @@ from dragoman.serving.schemas import (
 )
 from dragoman.serving.service import ServedRun, Service
 
+UNTRANSLATED_ELEMENTS = "script|style|code|pre|kbd|samp|textarea|svg|math"
+TAG = re.compile(
+    rf"<!--.*?-->|<({UNTRANSLATED_ELEMENTS})\b[^<>]*>.*?</\1\s*>|</?[a-z](?:\"[^\"]*\"|'[^']*'|[^\"'<>])*>|<[!?][^<>]*>",
+    re.S | re.I,
+)
+
 
 def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
     router = APIRouter(tags=["LibreTranslate"])
+
+    def accepted_texts(request: Request, fields: LibreTranslateRequest | DetectRequest) -> list[str]:
+        """Check key, rate and size of a request, and return its texts."""
+        service.authorize(client_address(request), request_api_key(request, fields.api_key))
+        if not fields.q:
+            raise RequestError(400, "there is no text: give one as 'q'")
+        texts = [fields.q] if isinstance(fields.q, str) else fields.q
+        service.check_text_size(texts)
+        return texts
 
     @router.post(
         "/translate",
@@ -32,49 +54,38 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
         openapi_extra=request_body_schema(LibreTranslateRequest, forms=True),
     )
     async def translate(request: Request) -> LibreTranslateResponse:
-        """Translate a text, or a list of them."""
+        """Translate a text or a list of texts."""
         service.reject_if_full()
-        asked = await parse_request(request, LibreTranslateRequest)
-        service.authorize(client_address(request), request_api_key(request, asked.api_key))
-        if not asked.q:
-            raise RequestError(400, "there is no text: give one as 'q'")
-        texts = [asked.q] if isinstance(asked.q, str) else asked.q
-        service.check_text_size(texts)
-        wanted = asked.alternatives or 0
-        if wanted > service.limits.max_alternatives:
-            raise RequestError(
-                400, f"at most {service.limits.max_alternatives} alternatives can be given, not {wanted:,}"
-            )
-        guess = None
-        if asked.source == "auto":
-            language, confidence = service.detect_language("\n".join(texts), asked.target)
-            guess = Detection(language=language, confidence=confidence)
-        served = service.run_for_languages(guess.language if guess else asked.source, asked.target)
-        work = _marked(served, texts) if asked.format == "html" else _plain(served, texts, wanted)
-        found = await cancel_on_disconnect(request, work, service.limits.timeout)
-        answer = LibreTranslateResponse(translatedText=[best for best, _ in found])
-        if wanted:
-            answer.alternatives = [others for _, others in found]
-        if guess:
-            answer.detectedLanguage = [guess] * len(texts)
-        return answer if isinstance(asked.q, list) else _only(answer)
+        fields = await parse_request(request, LibreTranslateRequest)
+        texts = accepted_texts(request, fields)
+        alternatives, limit = fields.alternatives or 0, service.limits.max_alternatives
+        if alternatives > limit:
+            raise RequestError(400, f"at most {limit} alternatives can be requested, not {alternatives:,}")
+        detected = None
+        if fields.source == "auto":
+            language, confidence = service.detect_language("\n".join(texts), fields.target)
+            detected = Detection(language=language, confidence=confidence)
+        served = service.run_for_languages(detected.language if detected else fields.source, fields.target)
+        work = _translate_html(served, texts) if fields.format == "html" else _translate(served, texts, alternatives)
+        results = await cancel_on_disconnect(request, work, service.limits.timeout)
+        response = LibreTranslateResponse(translatedText=[best for best, _ in results])
+        if alternatives:
+            response.alternatives = [others for _, others in results]
+        if detected:
+            response.detectedLanguage = [detected] * len(texts)
+        return response if isinstance(fields.q, list) else _for_single_text(response)
 
     @router.post("/detect", responses=errors, openapi_extra=request_body_schema(DetectRequest, forms=True))
     async def detect(request: Request) -> list[Detection]:
-        """The language of a text, among those that the runs know; the likeliest first."""
-        asked = await parse_request(request, DetectRequest)
-        service.authorize(client_address(request), request_api_key(request, asked.api_key))
-        if not asked.q:
-            raise RequestError(400, "there is no text: give one as 'q'")
-        texts = [asked.q] if isinstance(asked.q, str) else asked.q
-        service.check_text_size(texts)
-        found = service.detector("\n".join(texts)) or [service.detect_language("")]
-        return [Detection(language=language, confidence=confidence) for language, confidence in found]
+        """Detect the language of a text among the languages of the runs, most probable first."""
+        texts = accepted_texts(request, await parse_request(request, DetectRequest))
+        languages = service.detector("\n".join(texts)) or [service.detect_language("")]
+        return [Detection(language=language, confidence=confidence) for language, confidence in languages]
 
     @router.get("/languages")
     async def languages() -> list[LanguageInfo]:
-        """The languages, and into which each is translated."""
-        return [LanguageInfo(**one) for one in service.languages()]
+        """List the languages and the languages that each is translated into."""
+        return service.languages()
 
     @router.get("/health")
     async def health() -> HealthResponse:
@@ -83,9 +94,9 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
 
     @router.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
-        """What a page of LibreTranslate asks for."""
-        first = next(iter(service.runs.values())).pair
-        names = {one["code"]: one["name"] for one in service.languages()}
+        """Settings that LibreTranslate's web page requests."""
+        pair = next(iter(service.runs.values())).pair
+        names = {language.code: language.name for language in service.languages()}
         return {
             "apiKeys": service.keys.required,
             "keyRequired": service.keys.required,
@@ -94,34 +105,54 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
             "filesTranslation": False,
             "supportedFilesFormat": [],
             "suggestions": False,
-            "language": {side: {"code": code, "name": names[code]} for side, code in first._asdict().items()},
+            "language": {side: {"code": code, "name": names[code]} for side, code in pair._asdict().items()},
         }
 
     return router
 
 
-async def _plain(served: ServedRun, texts: list[str], alternatives: int) -> list[tuple[str, list[str]]]:
-    """The translation of each text, and others: the second best of every sentence, the third best, …"""
-    way = DecodeOptions(served.beam_search(alternatives + 1) if alternatives else served.run.default_search)
-    cut = [served.split(text) for text in texts]
+async def _translate(served: ServedRun, texts: list[str], alternatives: int) -> list[tuple[str, list[str]]]:
+    """Return the translation of each text and its alternatives: the second best of every sentence, the third best, …"""
+    options = DecodeOptions(served.beam_search(alternatives + 1) if alternatives else served.run.default_search)
+    split_texts = [served.split(text) for text in texts]
     results = []
-    for text, found in zip(cut, await served.translate(cut, way)):
-        ranked = [[one, *one.alternatives] for one in found]
-        ways = [
-            text.join([some[min(rank, len(some) - 1)].text for some in ranked], served.pair.target)
+    for text, translations in zip(split_texts, await served.translate(split_texts, options)):
+        n_best = [[translation, *translation.alternatives] for translation in translations]
+        versions = [
+            text.join([ranked[min(rank, len(ranked) - 1)].text for ranked in n_best], served.pair.target)
             for rank in range(alternatives + 1)
         ]
-        results.append((ways[0], list(dict.fromkeys(one for one in ways[1:] if one != ways[0]))))
+        results.append((versions[0], [text for text in dict.fromkeys(versions[1:]) if text != versions[0]]))
     return results
 
 
-async def _marked(served: ServedRun, texts: list[str]) -> list[tuple[str, list[str]]]:
-    """The same for HTML, without others."""
-    marked = [HtmlText(text) for text in texts]
-    found = iter(await _plain(served, [text for one in marked for text in one.texts], 0))
-    return [(one.join([next(found)[0] for _ in one.texts]), []) for one in marked]
+async def _translate_html(served: ServedRun, texts: list[str]) -> list[tuple[str, list[str]]]:
+    """Translate the text between the tags of HTML, without alternatives."""
+    documents = [HtmlText(text) for text in texts]
+    results = iter(await _translate(served, [text for document in documents for text in document.texts], 0))
+    return [(document.join([next(results)[0] for _ in document.texts]), []) for document in documents]
 
 
-def _only(answer: LibreTranslateResponse) -> LibreTranslateResponse:
-    """The answer for one text, where lists of one would hold it."""
-    return LibreTranslateResponse.model_construct(**{name: value[0] for name, value in answer if value is not None})
+def _for_single_text(response: LibreTranslateResponse) -> LibreTranslateResponse:
+    """Replace the lists of a response for one text by their only items."""
+    return LibreTranslateResponse.model_construct(**{name: value[0] for name, value in response if value is not None})
+
+
+class HtmlText:
+    """HTML split into translatable texts (unescaped) and the markup after each of them."""
+
+    def __init__(self, source: str) -> None:
+        self.texts: list[str] = []
+        self.markup: list[str] = []
+        begin = 0
+        for tag in TAG.finditer(source):
+            self._add(source[begin : tag.start()], tag.group())
+            begin = tag.end()
+        self._add(source[begin:], "")
+
+    def _add(self, text: str, markup: str) -> None:
+        self.texts.append(html.unescape(text))
+        self.markup.append(markup)
+
+    def join(self, translations: Sequence[str]) -> str:
+        return "".join(html.escape(text, quote=False) + markup for text, markup in zip(translations, self.markup))

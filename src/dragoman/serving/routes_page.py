@@ -1,4 +1,4 @@
-"""The page: files that are read once, and given as they are to whoever opens it."""
+"""The static files of the web page, read once at startup."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import NamedTuple
 from fastapi import APIRouter, Request
 from fastapi.responses import Response
 
-from dragoman.serving.request_error import RequestError
+from dragoman.serving.request_parsing import RequestError
 
-TYPES = {
+CONTENT_TYPES = {
     "html": "text/html; charset=utf-8",
     "css": "text/css; charset=utf-8",
     "js": "text/javascript; charset=utf-8",
     "svg": "image/svg+xml",
 }
-#: nothing from other hosts, nothing that is written into the page itself
+#: no resources from other hosts, no inline scripts
 HEADERS = {
     "content-security-policy": "default-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'; "
     "object-src 'none'",
@@ -27,43 +27,41 @@ HEADERS = {
 }
 
 
-class Leaf(NamedTuple):
-    """A file of the page."""
-
+class PageFile(NamedTuple):
     content: bytes
-    kind: str
-    tag: str  # another one for other content
+    content_type: str
+    etag: str
 
 
-def leaves() -> dict[str, Leaf]:
-    """All files of the page by their names: what is not among them cannot be asked for."""
-    found = {}
+def page_files() -> dict[str, PageFile]:
+    """Read all files of the page by name; only these can be requested."""
+    pages = {}
     for file in files("dragoman.serving").joinpath("page").iterdir():
-        kind = TYPES.get(file.name.rpartition(".")[2])
-        if kind is not None:
+        content_type = CONTENT_TYPES.get(file.name.rpartition(".")[2])
+        if content_type is not None:
             content = file.read_bytes()
-            found[file.name] = Leaf(content, kind, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
-    return found
+            pages[file.name] = PageFile(content, content_type, f'"{hashlib.sha256(content).hexdigest()[:32]}"')
+    return pages
 
 
 def routes() -> APIRouter:
-    router, known = APIRouter(include_in_schema=False), leaves()
+    router, pages = APIRouter(include_in_schema=False), page_files()
 
     @router.get("/")
-    async def page(request: Request) -> Response:
-        return _answer(request, known["index.html"])
+    async def index(request: Request) -> Response:
+        return _response(request, pages["index.html"])
 
     @router.get("/page/{name}")
     async def file(request: Request, name: str) -> Response:
-        if name not in known:
+        if name not in pages:
             raise RequestError(404, "not found")
-        return _answer(request, known[name])
+        return _response(request, pages[name])
 
     return router
 
 
-def _answer(request: Request, leaf: Leaf) -> Response:
-    headers = HEADERS | {"etag": leaf.tag}
-    if request.headers.get("if-none-match") == leaf.tag:
+def _response(request: Request, file: PageFile) -> Response:
+    headers = HEADERS | {"etag": file.etag}
+    if request.headers.get("if-none-match") == file.etag:
         return Response(status_code=304, headers=headers)
-    return Response(leaf.content, media_type=leaf.kind, headers=headers)
+    return Response(file.content, media_type=file.content_type, headers=headers)

@@ -1,4 +1,4 @@
-"""Our own interface, under /v1: runs by name, searches, n-best lists, scores, alignments, and words as they come."""
+"""Our own API under /v1: runs, translations with n-best lists, scores and alignments, and streamed translations."""
 
 from __future__ import annotations
 
@@ -16,8 +16,13 @@ from fastapi.responses import StreamingResponse
 from dragoman.errors import UserError
 from dragoman.search import search_to_dict
 from dragoman.serving.request_batching import DecodeOptions
-from dragoman.serving.request_error import RequestError
-from dragoman.serving.request_parsing import cancel_on_disconnect, client_address, parse_request, request_api_key
+from dragoman.serving.request_parsing import (
+    RequestError,
+    cancel_on_disconnect,
+    client_address,
+    parse_request,
+    request_api_key,
+)
 from dragoman.serving.schemas import (
     RunInfo,
     SentenceTranslation,
@@ -30,8 +35,8 @@ from dragoman.serving.schemas import (
 from dragoman.serving.service import ServedRun, Service
 from dragoman.text.sentences import SplitText
 
-Event = tuple[str, dict[str, Any]]  # its name and what it says
-EVENT = {
+Event = tuple[str, dict[str, Any]]  # name and data
+EVENT_SCHEMA = {
     "type": "object",
     "properties": {
         "event": {"type": "string", "enum": ["tokens", "sentence", "done", "error"]},
@@ -46,57 +51,60 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
 
     @router.get("/runs")
     async def runs() -> list[RunInfo]:
-        """The runs that are served."""
-        return [_about(served) for served in service.runs.values()]
+        """List the served runs."""
+        return [_run_info(served) for served in service.runs.values()]
 
     @router.post("/translate", responses=errors, openapi_extra=request_body_schema(TranslationRequest))
     async def translate(request: Request) -> TranslationResponse:
-        """Translations with scores, tokens and, where they are asked for, alternatives and alignments."""
+        """Translate texts, with scores, tokens, n-best lists and alignments of every sentence."""
         service.reject_if_full()
-        asked = await parse_request(request, TranslationRequest)
-        service.authorize(client_address(request), request_api_key(request, asked.api_key))
-        texts = [asked.text] if isinstance(asked.text, str) else asked.text
-        service.check_text_size([*texts, asked.prefix])
-        if asked.prefix and len(texts) != 1:
-            raise RequestError(400, f"a prefix is for one text, but {len(texts)} came: send them one by one")
-        served = service.resolve_run(asked.run, asked.source, asked.target)
-        way = DecodeOptions(_search(service, served, asked), asked.alignment, asked.token_scores, asked.prefix)
-        cut = [served.split(text, asked.split) for text in texts]
-        found = await cancel_on_disconnect(request, served.translate(cut, way), service.limits.timeout)
+        fields = await parse_request(request, TranslationRequest)
+        service.authorize(client_address(request), request_api_key(request, fields.api_key))
+        texts = [fields.text] if isinstance(fields.text, str) else fields.text
+        service.check_text_size([*texts, fields.prefix])
+        if fields.prefix and len(texts) != 1:
+            raise RequestError(400, f"a prefix needs exactly one text, got {len(texts)}: send them one by one")
+        served = service.resolve_run(fields.run, fields.source, fields.target)
+        search = service.search_for(served, fields.search, fields.n_best)
+        options = DecodeOptions(search, fields.alignment, fields.token_scores, fields.prefix)
+        split_texts = [served.split(text, fields.split) for text in texts]
+        work = served.translate(split_texts, options)
+        results = await cancel_on_disconnect(request, work, service.limits.timeout)
         translations = [
             TextTranslation(
-                text=text.join([one.text for one in some], served.pair.target),
-                sentences=[SentenceTranslation.from_translation(*both) for both in zip(text.sentences, some)],
+                text=text.join([sentence.text for sentence in sentences], served.pair.target),
+                sentences=[SentenceTranslation.from_translation(*pair) for pair in zip(text.sentences, sentences)],
             )
-            for text, some in zip(cut, found)
+            for text, sentences in zip(split_texts, results)
         ]
         return TranslationResponse(run=served.name, translations=translations)
 
     @router.post(
         "/stream",
-        responses=errors | {200: {"content": {"text/event-stream": {"schema": EVENT}}}},
+        responses=errors | {200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}},
         response_class=StreamingResponse,
         openapi_extra=request_body_schema(StreamRequest),
     )
     async def stream(request: Request) -> StreamingResponse:
-        """A translation as it is written, as server-sent events.
+        """Stream a translation as server-sent events.
 
-        `tokens`: text that is added, and what will likely follow it; `sentence`: all about one that is complete; `done`:
-        the whole text; `error`: what went wrong.
+        `tokens`: text to append, and tentative text after it; `sentence`: a completed sentence with its hypotheses;
+        `done`: the whole text; `error`: what went wrong.
         """
-        asked = await parse_request(request, StreamRequest)
-        service.authorize(client_address(request), request_api_key(request, asked.api_key))
-        service.check_text_size([asked.text, asked.prefix])
-        served = service.resolve_run(asked.run, asked.source, asked.target)
-        way = DecodeOptions(_search(service, served, asked), asked.alignment, prefix=asked.prefix)
-        writing = _Writing(service, served, served.split(asked.text, asked.split), way)
-        first = await writing.start()
-        return StreamingResponse(writing.events(first), media_type="text/event-stream")
+        fields = await parse_request(request, StreamRequest)
+        service.authorize(client_address(request), request_api_key(request, fields.api_key))
+        service.check_text_size([fields.text, fields.prefix])
+        served = service.resolve_run(fields.run, fields.source, fields.target)
+        search = service.search_for(served, fields.search, None)
+        options = DecodeOptions(search, fields.alignment, prefix=fields.prefix)
+        translation = _StreamedTranslation(service, served, served.split(fields.text, fields.split), options)
+        first = await translation.start()
+        return StreamingResponse(translation.events(first), media_type="text/event-stream")
 
     return router
 
 
-def _about(served: ServedRun) -> RunInfo:
+def _run_info(served: ServedRun) -> RunInfo:
     run = served.run
     return RunInfo(
         name=served.name,
@@ -109,34 +117,20 @@ def _about(served: ServedRun) -> RunInfo:
     )
 
 
-def _search(service: Service, served: ServedRun, asked: TranslationRequest | StreamRequest) -> Any:
-    best = asked.n_best if isinstance(asked, TranslationRequest) else None
-    if asked.search is not None and best is not None:
-        raise RequestError(400, "'best' and 'search' both say how to search: write it into the search")
-    if best is not None:
-        if best > service.limits.max_hypotheses:
-            raise RequestError(
-                400, f"at most {service.limits.max_hypotheses} translations of a sentence can be given, not {best:,}"
-            )
-        return served.beam_search(best)
-    return served.run.default_search if asked.search is None else service.validate_search(served, asked.search)
+class _StreamedTranslation:
+    """Translates a text in a thread of its own, whose decoding steps alternate with batches, and yields events."""
 
-
-class _Writing:
-    """A text that a thread translates word by word, its steps between those of the batches."""
-
-    def __init__(self, service: Service, served: ServedRun, text: SplitText, way: DecodeOptions) -> None:
-        self.service, self.served, self.text, self.way = service, served, text, way
+    def __init__(self, service: Service, served: ServedRun, text: SplitText, options: DecodeOptions) -> None:
+        self.service, self.served, self.text, self.options = service, served, text, options
         self.loop = asyncio.get_running_loop()
-        self.queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()
+        self.queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()  # None: the end
         self.stopped = threading.Event()
 
     async def start(self) -> Event:
-        """The first event, or the error where nothing comes of it."""
+        """Start the translation and return its first event, or raise its error."""
         if self.service.active_streams >= self.service.limits.max_streams:
-            raise RequestError(
-                503, f"{self.service.active_streams} translations are being sent already: try again", retry_after=2
-            )
+            message = f"{self.service.active_streams} translations are being streamed already: try again"
+            raise RequestError(503, message, retry_after=2)
         self.service.active_streams += 1
         threading.Thread(target=self._work, name="streaming", daemon=True).start()
         try:
@@ -146,67 +140,67 @@ class _Writing:
             raise
         if isinstance(first, Exception):
             raise first
-        assert first is not None  # 'done' is always said
+        assert first is not None  # the last event is 'done'
         return first
 
     async def events(self, first: Event) -> AsyncIterator[str]:
-        """As the protocol of server-sent events writes them."""
+        """Yield the events in the format of server-sent events."""
         event: Event | Exception | None = first
         try:
             while event is not None:
                 if isinstance(event, Exception):
-                    known = isinstance(event, UserError | RequestError)
-                    event = (
-                        "error",
-                        {"error": self.service.public_message(event) if known else "the translation failed"},
-                    )
+                    is_public = isinstance(event, UserError | RequestError)
+                    message = self.service.public_message(event) if is_public else "the translation failed"
+                    event = ("error", {"error": message})
                 yield f"event: {event[0]}\ndata: {json.dumps(event[1], ensure_ascii=False)}\n\n"
                 event = await self.queue.get()
         finally:
-            self.stopped.set()  # whoever has left costs no more
+            self.stopped.set()  # stops the translation if the client disconnects
 
-    def _say(self, event: Event | Exception | None) -> None:
+    # ---- in the thread
+
+    def _put(self, event: Event | Exception | None) -> None:
         self.loop.call_soon_threadsafe(self.queue.put_nowait, event)
+
+    def _put_tokens(self, sentence: int, text: str, tentative_text: str = "") -> None:
+        if text or tentative_text:
+            self._put(("tokens", {"sentence": sentence, "text": text, "tentative_text": tentative_text}))
 
     def _work(self) -> None:
         try:
             self._translate()
-        except Exception as error:  # whatever it was, it is said
-            self._say(error)
+        except Exception as error:  # reported to the client
+            self._put(error)
         finally:
-            self._say(None)
-            self.loop.call_soon_threadsafe(self._end)
+            self._put(None)
+            self.loop.call_soon_threadsafe(self._finish)
 
-    def _end(self) -> None:
+    def _finish(self) -> None:
         self.service.active_streams -= 1
 
     def _translate(self) -> None:
-        run, limit = self.service.streaming_run(self.served), self.service.limits.timeout
-        ends = time.monotonic() + limit
+        run, timeout = self.service.streaming_run(self.served), self.service.limits.timeout
+        deadline = time.monotonic() + timeout
         gaps = self.text.gaps_for_language(self.served.pair.target)
         texts = []
-        self._piece(0, gaps[0])
+        self._put_tokens(0, gaps[0])
         for number, sentence in enumerate(self.text.sentences):
-            prefix = self.way.prefix if number == 0 else ""
-            pieces = run.stream(sentence, search=self.way.search, alignment=self.way.alignment, prefix=prefix)
-            with closing(pieces):
+            prefix = self.options.prefix if number == 0 else ""
+            stream = run.stream(sentence, search=self.options.search, alignment=self.options.alignment, prefix=prefix)
+            with closing(stream):
                 while True:
                     if self.stopped.is_set():
                         return
-                    if time.monotonic() > ends:
-                        raise RequestError(503, f"the translation took longer than {limit:g} seconds")
+                    if time.monotonic() > deadline:
+                        raise RequestError(503, f"the translation took longer than {timeout:g} seconds")
                     with self.service.device_lock:
-                        piece = next(pieces, None)
-                    if piece is None:
+                        tokens = next(stream, None)
+                    if tokens is None:
                         break
-                    self._piece(number, piece.text, piece.tentative_text)
-                    if piece.translation is not None:
-                        texts.append(piece.translation.text)
-                        told = SentenceTranslation.from_translation(sentence, piece.translation).model_dump(mode="json")
-                        self._say(("sentence", {"sentence": number, **told}))
-            self._piece(number, gaps[number + 1])
-        self._say(("done", {"run": self.served.name, "text": self.text.join(texts, self.served.pair.target)}))
-
-    def _piece(self, number: int, text: str, likely: str = "") -> None:
-        if text or likely:
-            self._say(("tokens", {"sentence": number, "text": text, "tentative_text": likely}))
+                    self._put_tokens(number, tokens.text, tokens.tentative_text)
+                    if tokens.translation is not None:
+                        texts.append(tokens.translation.text)
+                        result = SentenceTranslation.from_translation(sentence, tokens.translation)
+                        self._put(("sentence", {"sentence": number, **result.model_dump(mode="json")}))
+            self._put_tokens(number, gaps[number + 1])
+        self._put(("done", {"run": self.served.name, "text": self.text.join(texts, self.served.pair.target)}))

@@ -1,4 +1,4 @@
-"""What requests and answers hold, as the OpenAPI description shows it."""
+"""Requests and responses of the HTTP API, as in its OpenAPI description."""
 
 from __future__ import annotations
 
@@ -12,17 +12,20 @@ from dragoman.serving.request_parsing import FORM, JSON
 
 
 class ErrorResponse(BaseModel):
-    error: str = Field(description="What was wrong, in a plain sentence.")
+    error: str = Field(description="What is wrong with the request.")
+
+
+# ---- LibreTranslate
 
 
 class LibreTranslateRequest(BaseModel):
-    """As LibreTranslate has it; other fields are left aside."""
+    """A request of LibreTranslate; unknown fields are ignored."""
 
-    q: str | list[str] = Field(description="A text, or several.")
+    q: str | list[str] = Field(description="A text or a list of texts.")
     source: str = Field(description="The language of the text, or 'auto'.", examples=["en"])
     target: str = Field(description="The language to translate into.", examples=["de"])
-    format: Literal["text", "html"] | None = Field(None, description="'text' if not given.")
-    alternatives: int | None = Field(None, ge=0, description="How many other translations to give.")
+    format: Literal["text", "html"] | None = Field(None, description="Default: 'text'.")
+    alternatives: int | None = Field(None, ge=0, description="Number of alternative translations.")
     api_key: str | None = None
 
 
@@ -52,8 +55,11 @@ class HealthResponse(BaseModel):
     status: Literal["ok"]
 
 
+# ---- /v1
+
+
 class RunInfo(BaseModel):
-    """A run that is served."""
+    """A served run."""
 
     name: str
     source: str
@@ -61,15 +67,15 @@ class RunInfo(BaseModel):
     system: str | None
     checkpoint: str
     parameters: int
-    search: dict[str, Any] = Field(description="How it translates unless told otherwise.")
+    search: dict[str, Any] = Field(description="The default search.")
 
 
 class RunSelection(BaseModel):
-    """Which run is meant, and how it shall search."""
+    """Selects a run, by name or by languages, and its search."""
 
     model_config = ConfigDict(extra="forbid")
 
-    run: str | None = Field(None, description="Its name, as in /v1/runs; or else source and target.")
+    run: str | None = Field(None, description="Name of a run, as in /v1/runs; alternatively give source and target.")
     source: str | None = None
     target: str | None = None
     search: dict[str, Any] | None = Field(
@@ -79,43 +85,43 @@ class RunSelection(BaseModel):
 
 
 class _TextRequest(RunSelection):
-    prefix: str = Field("", description="How the translation of the first sentence begins.")
-    split: bool = Field(True, description="Part texts into sentences? If not, each is translated as one.")
-    alignment: bool = False
+    prefix: str = Field("", description="Prefix of the translation of the first sentence.")
+    split: bool = Field(True, description="Split texts into sentences; otherwise each text is one sentence.")
+    alignment: bool = Field(False, description="Return word alignments.")
 
 
 class TranslationRequest(_TextRequest):
-    """Texts to translate, and what to say of them."""
+    """Texts to translate."""
 
     text: str | list[str]
-    n_best: int | None = Field(None, ge=1, description="How many translations of each sentence.")
-    token_scores: bool = Field(False, description="log p of every token?")
+    n_best: int | None = Field(None, ge=1, description="Number of translations of each sentence.")
+    token_scores: bool = Field(False, description="Return log p of every token.")
 
 
 class StreamRequest(_TextRequest):
-    """A text to translate as it is written."""
+    """A text whose translation is streamed."""
 
     text: str
 
 
 class LensRequest(RunSelection):
-    """A sentence to look into."""
+    """A sentence to inspect."""
 
-    text: str = Field(description="One sentence: it is not parted.")
-    translation: str | None = Field(None, description="To be looked into instead of the one that is found.")
-    prefix: str | list[int] = Field("", description="How the translation begins: a text, or numbers of tokens.")
-    alternatives: int = Field(5, ge=1, le=20, description="How many of the likeliest pieces are shown at every place.")
+    text: str = Field(description="One sentence: it is not split.")
+    translation: str | None = Field(None, description="Inspect this translation instead of searching for one.")
+    prefix: str | list[int] = Field("", description="Prefix of the translation: a text, or token ids.")
+    alternatives: int = Field(5, ge=1, le=20, description="Number of most probable tokens at every position.")
 
 
 class LensResponse(BaseModel):
     run: str
-    forced_tokens: int = Field(description="How many pieces the translation was told to begin with.")
+    forced_tokens: int = Field(description="Number of tokens of the prefix.")
     inspection: dict[str, Any] = Field(description="The JSON document of docs/seeing.md.")
 
 
 class TrainingCurve(BaseModel):
     name: str = Field(examples=["training loss", "validation loss", "BLEU"])
-    points: list[tuple[float, float]] = Field(description="Step and value; no more than 400 of them.")
+    points: list[tuple[float, float]] = Field(description="Step and value; at most 400 points.")
 
 
 class CurvesResponse(BaseModel):
@@ -125,52 +131,51 @@ class CurvesResponse(BaseModel):
 
 class PositionsResponse(BaseModel):
     run: str
-    positions: list[dict[str, Any]] = Field(description="As `dragoman show positions --json` has them.")
+    positions: list[dict[str, Any]] = Field(description="As in `dragoman show positions --json`.")
 
 
 class ExamplesResponse(BaseModel):
     run: str
-    examples: list[str] = Field(description="Short sentences of the run's last validation, if its folder has some.")
+    examples: list[str] = Field(description="Short sentences of the last validation, if the run folder has some.")
 
 
 class HypothesisInfo(BaseModel):
-    """A translation of a sentence, as a run gives it."""
+    """A translation of a sentence."""
 
     text: str
     score: float | None = Field(description="log p(y|x).")
     tokens: list[str]
     token_scores: list[float | None] | None = None
-    alignment: list[tuple[int, int]] | None = Field(None, description="Links of source word and target word.")
-    finished: bool = Field(description="False: cut off at the length limit.")
+    alignment: list[tuple[int, int]] | None = Field(None, description="Pairs of source word and target word.")
+    finished: bool = Field(description="False: truncated at the length limit.")
     truncated_source: bool = Field(description="Only the beginning of the source was read: it is too long.")
 
     @classmethod
-    def from_translation(cls, one: Translation) -> HypothesisInfo:
-        scores = None if one.token_scores is None else [_finite(score) for score in one.token_scores]
+    def from_translation(cls, translation: Translation) -> HypothesisInfo:
+        scores = translation.token_scores
         return cls(
-            text=one.text,
-            score=_finite(one.score),
-            tokens=one.tokens,
-            token_scores=scores,
-            alignment=one.alignment,
-            finished=one.finished,
-            truncated_source=one.truncated_source,
+            text=translation.text,
+            score=_finite(translation.score),
+            tokens=translation.tokens,
+            token_scores=None if scores is None else [_finite(score) for score in scores],
+            alignment=translation.alignment,
+            finished=translation.finished,
+            truncated_source=translation.truncated_source,
         )
 
 
 class SentenceTranslation(BaseModel):
     source: str
-    hypotheses: list[HypothesisInfo]
+    hypotheses: list[HypothesisInfo] = Field(description="Best first.")
 
     @classmethod
-    def from_translation(cls, source: str, found: Translation) -> SentenceTranslation:
-        return cls(
-            source=source, hypotheses=[HypothesisInfo.from_translation(one) for one in (found, *found.alternatives)]
-        )
+    def from_translation(cls, source: str, translation: Translation) -> SentenceTranslation:
+        n_best = (translation, *translation.alternatives)
+        return cls(source=source, hypotheses=[HypothesisInfo.from_translation(one) for one in n_best])
 
 
 class TextTranslation(BaseModel):
-    """A text: the best translations of its sentences, joined, and all about each of them."""
+    """A translated text: the best translations of its sentences, joined, and details of each sentence."""
 
     text: str
     sentences: list[SentenceTranslation]
@@ -182,12 +187,12 @@ class TranslationResponse(BaseModel):
 
 
 def _finite(score: float) -> float | None:
-    """JSON knows no infinity."""
+    """Replace infinities, which JSON cannot represent."""
     return score if math.isfinite(score) else None
 
 
 def request_body_schema(model: type[BaseModel], forms: bool = False) -> dict[str, Any]:
-    """The description of a body that we read ourselves."""
+    """Return the OpenAPI description of a request body, which `parse_request` parses instead of FastAPI."""
     content = {JSON: {"schema": model.model_json_schema()}}
     if forms:
         names = {name: {"type": "string"} for name in model.model_fields}

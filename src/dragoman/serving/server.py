@@ -1,37 +1,41 @@
-"""The process that listens."""
+"""The server process: socket, uvicorn with a timeout for headers, and signals."""
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
+import json
 import signal
 import socket
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import uvicorn
+from uvicorn.protocols.http.auto import AutoHTTPProtocol
 
 from dragoman.errors import UserError
 from dragoman.serving.app import create_app
-from dragoman.serving.header_timeout import header_timeout_protocol
 from dragoman.serving.service import Service
 
-#: seconds after which a thread that computes lets another one run; the thread that answers needs little, but often
-SWITCH = 0.0005
+#: seconds after which Python switches threads: the event loop needs little time, but often
+THREAD_SWITCH_INTERVAL = 0.0005
+HttpProtocol: Any = AutoHTTPProtocol  # of the installed HTTP parser
 
 
 def bind_socket(host: str, port: int) -> socket.socket:
-    """A socket that is bound, so that a port that is taken is said before runs are opened."""
+    """Bind a socket, so that an occupied port is reported before runs are loaded."""
     bound = None
     try:
-        kind, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(kind, socket.SOCK_STREAM)
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, socket.SOCK_STREAM)
         bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         bound.bind(address)
     except (OSError, OverflowError) as error:
         if bound is not None:
             bound.close()
         reason = getattr(error, "strerror", None) or error
-        raise UserError(f"nothing can listen at {host} port {port}: {reason}; try another --port") from None
+        raise UserError(f"cannot listen at {host} port {port}: {reason}; try another --port") from None
     return bound
 
 
@@ -42,8 +46,49 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def header_timeout_protocol(timeout: float) -> type[asyncio.Protocol]:
+    """Return a protocol that closes connections on which no complete headers arrive within `timeout` seconds.
+
+    uvicorn waits for headers forever. The application itself limits the time for bodies.
+    """
+
+    class HeaderTimeoutProtocol(HttpProtocol):
+        timer: asyncio.TimerHandle | None = None
+
+        def connection_made(self, transport: asyncio.BaseTransport) -> None:
+            super().connection_made(transport)
+            self._update_timer()
+
+        def data_received(self, data: bytes) -> None:
+            super().data_received(data)
+            self._update_timer()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            self._cancel_timer()
+            super().connection_lost(exc)
+
+        def _update_timer(self) -> None:
+            if self.cycle is not None and not self.cycle.response_complete:  # a request is being answered
+                self._cancel_timer()
+            elif self.timer is None:
+                self.timer = self.loop.call_later(timeout, self._close)
+
+        def _cancel_timer(self) -> None:
+            if self.timer is not None:
+                self.timer.cancel()
+                self.timer = None
+
+        def _close(self) -> None:
+            body = json.dumps({"error": f"the request did not arrive within {timeout:g} seconds"}).encode()
+            head = "HTTP/1.1 408 Request Timeout\r\ncontent-type: application/json\r\nconnection: close\r\n"
+            self.transport.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
+            self.transport.close()
+
+    return HeaderTimeoutProtocol
+
+
 def create_server(service: Service, ready: Callable[[], None] = lambda: None) -> uvicorn.Server:
-    """What answers requests; `ready` is called when it does."""
+    """Create the server; it calls `ready` when it accepts requests."""
     config = uvicorn.Config(
         create_app(service),
         http=header_timeout_protocol(service.limits.receive_timeout),
@@ -58,21 +103,15 @@ def create_server(service: Service, ready: Callable[[], None] = lambda: None) ->
 
 
 def serve(service: Service, bound: socket.socket, ready: Callable[[], None] = lambda: None) -> None:
-    """Answer requests until the process is told to end; then finish what was accepted.
-
-    A second signal ends it at once.
-    """
-    sys.setswitchinterval(SWITCH)
-    before = {one: signal.signal(one, _quietly) for one in (signal.SIGINT, signal.SIGTERM)}
+    """Serve until SIGINT or SIGTERM, then finish accepted requests; a second signal stops at once."""
+    sys.setswitchinterval(THREAD_SWITCH_INTERVAL)
+    # uvicorn raises the signal that stopped it once more; ignoring it lets the process exit normally
+    previous = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         create_server(service, ready).run(sockets=[bound])
     finally:
-        for one, handler in before.items():
-            signal.signal(one, handler)
-
-
-def _quietly(number: int, frame: object) -> None:
-    """uvicorn sends itself the signal again that it has ended by: that was all that was asked for."""
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 class _Server(uvicorn.Server):

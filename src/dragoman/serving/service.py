@@ -1,4 +1,4 @@
-"""Runs that are served: which one a request means, and what it says of a text."""
+"""The service: the runs that are served, selection of a run, and limits on requests."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from dragoman.run import Run, Translation
 from dragoman.run.sources import split_into_sentences
 from dragoman.search import Beam, LengthLimit, MinimumBayesRisk, Sample, SearchConfig, search_from_dict
 from dragoman.serving.inspection_queue import InspectionQueue
-from dragoman.serving.language_detection import LanguageDetector
-from dragoman.serving.languages import LanguagePair, language_name
+from dragoman.serving.languages import LanguageDetector, LanguagePair, language_name
 from dragoman.serving.request_batching import Batcher, DecodeOptions
-from dragoman.serving.request_error import RequestError
 from dragoman.serving.request_guard import RateLimiter
+from dragoman.serving.request_parsing import RequestError
+from dragoman.serving.schemas import LanguageInfo
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
 from dragoman.text.sentences import SplitText, single_sentence
@@ -25,7 +25,7 @@ from dragoman.text.sentences import SplitText, single_sentence
 
 @dataclass(frozen=True)
 class ServedRun:
-    """A run under its name, with its languages and its queue."""
+    """A run with its name, its languages and its queue of requests."""
 
     name: str
     run: Run
@@ -33,28 +33,28 @@ class ServedRun:
     batcher: Batcher
 
     def split(self, text: str, split: bool = True) -> SplitText:
-        """The sentences of a text, or the whole text as one sentence."""
+        """Split a text into sentences, or treat it as one sentence."""
         return split_into_sentences(self.run, text) if split else single_sentence(text)
 
-    def beam_search(self, best: int) -> Beam:
-        """The run's own beam, made wide enough for an n-best list, which has fewer where words are few."""
-        own = self.run.beam_config()
-        room = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1
-        size = min(max(own.size, best), max(own.size, room))
-        size += -size % own.num_groups
-        finished = None if best > own.max_finished else own.num_finished
-        return replace(own, size=size, n_best=min(best, size), num_finished=finished)
+    def beam_search(self, n_best: int) -> Beam:
+        """Return the default beam search, widened for an n-best list as far as the vocabulary allows."""
+        default = self.run.beam_config()
+        max_size = self.run.model.vocab_size - len(self.run.special_tokens.suppressed) - 1
+        size = min(max(default.size, n_best), max(default.size, max_size))
+        size += -size % default.num_groups
+        num_finished = None if n_best > default.max_finished else default.num_finished
+        return replace(default, size=size, n_best=min(n_best, size), num_finished=num_finished)
 
-    async def translate(self, texts: Sequence[SplitText], way: DecodeOptions) -> list[list[Translation]]:
-        """The translations of the sentences of each text."""
+    async def translate(self, texts: Sequence[SplitText], options: DecodeOptions) -> list[list[Translation]]:
+        """Return the translations of the sentences of each text."""
         sentences = [sentence for text in texts for sentence in text.sentences]
-        sizes = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
-        found = iter(await self.batcher.translate(sentences, sizes, way))
-        return [[next(found) for _ in text.sentences] for text in texts]
+        token_counts = [len(ids) for ids in self.run.source_tokenizer.encode_batch(sentences)]
+        translations = iter(await self.batcher.translate(sentences, token_counts, options))
+        return [[next(translations) for _ in text.sentences] for text in texts]
 
 
 class Service:
-    """All runs that are served, and what is allowed."""
+    """All served runs, with their limits, API keys and metrics."""
 
     def __init__(
         self,
@@ -66,78 +66,73 @@ class Service:
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
         self.rate_limiter, self.detector = RateLimiter(self.limits.requests_per_minute), LanguageDetector()
         self.device_lock = threading.Lock()
-        self.active_streams = 0  # that are being sent
+        self.active_streams = 0
         self.inspections = InspectionQueue(self.device_lock, self.limits.max_inspections)
         self.runs: dict[str, ServedRun] = {}
+        batching = batching or BatchingSettings()
         for run, pair in runs:
             run.check_usage("translate")
             if run.model.source_features is not None or not run.model.can_generate:
                 raise UserError(f"{run.folder} does not translate text into text, and cannot be served")
-            name = self._free_name(run.folder.resolve().name)
-            batcher = Batcher(
-                run, name, self.device_lock, batching or BatchingSettings(), self.limits.max_queue, self.metrics
-            )
+            name = self._unique_name(run.folder.resolve().name)
+            batcher = Batcher(run, name, self.device_lock, batching, self.limits.max_queue, self.metrics)
             self.runs[name] = ServedRun(name, run, pair, batcher)
         if not self.runs:
-            raise UserError("there is no run to serve: name one")
-        self.metrics.gauge(
-            "dragoman_streams", "Translations that are being sent word by word.", lambda: self.active_streams
-        )
-        self.metrics.gauge(
-            "dragoman_looks", "Requests that wait to look into something.", lambda: self.inspections.pending
-        )
+            raise UserError("there is no run to serve: give the folder of one")
+        self.metrics.streams.set_function(lambda: self.active_streams)
+        self.metrics.inspections.set_function(lambda: self.inspections.pending)
 
-    def _free_name(self, name: str) -> str:
+    def _unique_name(self, name: str) -> str:
         names = (name if n == 1 else f"{name}-{n}" for n in range(1, len(self.runs) + 2))
-        return next(one for one in names if one not in self.runs)
+        return next(candidate for candidate in names if candidate not in self.runs)
 
     def public_message(self, error: Exception) -> str:
-        """What an error says, by the names of runs: where their folders lie is nobody's business."""
+        """Return an error message with the names of runs instead of their folders, which are private."""
         text = str(error)
         for name, served in self.runs.items():
             text = text.replace(str(served.run.folder), name)
         return text
 
     def start(self) -> None:
-        """Learn the languages, make every run ready, and begin to work."""
+        """Train the language detector, warm up every run, and start the queues."""
         for served in self.runs.values():
             self.detector.learn_from_run(served.run, served.pair)
-            served.run.translate(["a"], alignment=False)  # weights are packed now, and not while somebody waits
+            served.run.translate(["a"], alignment=False)  # packs the weights before the first request
             served.batcher.start()
 
     def close(self) -> None:
-        """Finish what was accepted."""
+        """Finish accepted requests."""
         for served in self.runs.values():
             served.batcher.close()
         self.inspections.close()
 
-    # ---- which run
+    # ---- selection of a run
 
-    @property
-    def sources(self) -> list[str]:
-        return list(dict.fromkeys(served.pair.source for served in self.runs.values()))
-
-    def targets(self, source: str) -> list[str]:
-        return list(dict.fromkeys(served.pair.target for served in self.runs.values() if served.pair.source == source))
-
-    def languages(self) -> list[dict[str, Any]]:
-        """Every language that is read or written, and into which it is translated."""
-        codes = dict.fromkeys(code for served in self.runs.values() for code in served.pair)
-        return [{"code": code, "name": language_name(code), "targets": self.targets(code)} for code in codes]
+    def languages(self) -> list[LanguageInfo]:
+        """Return all languages with the languages that each is translated into."""
+        pairs = [served.pair for served in self.runs.values()]
+        return [
+            LanguageInfo(
+                code=code,
+                name=language_name(code),
+                targets=list(dict.fromkeys(pair.target for pair in pairs if pair.source == code)),
+            )
+            for code in dict.fromkeys(code for pair in pairs for code in pair)
+        ]
 
     def language_code(self, language: str) -> str:
-        """A language as it is called here: en for EN or en-GB."""
+        """Normalize a language: EN and en-GB become en, unless en-gb is served."""
         code = language.strip().lower().replace("_", "-")
-        known = {code for served in self.runs.values() for code in served.pair}
-        return code if code in known else code.split("-")[0]
+        served_codes = {code for served in self.runs.values() for code in served.pair}
+        return code if code in served_codes else code.split("-")[0]
 
     def run_for_languages(self, source: str, target: str) -> ServedRun:
-        """The first run for two languages."""
+        """Return the first run for a language pair."""
         for served in self.runs.values():
             if served.pair == (self.language_code(source), self.language_code(target)):
                 return served
-        known = ", ".join(dict.fromkeys(f"{one.pair.source} to {one.pair.target}" for one in self.runs.values()))
-        raise RequestError(400, f"nothing here translates from {source!r} to {target!r}, only from {known}")
+        pairs = ", ".join(dict.fromkeys(f"{one.pair.source} to {one.pair.target}" for one in self.runs.values()))
+        raise RequestError(400, f"no run translates from {source!r} to {target!r}, only from {pairs}")
 
     def run_by_name(self, name: str) -> ServedRun:
         if name not in self.runs:
@@ -145,78 +140,88 @@ class Service:
         return self.runs[name]
 
     def resolve_run(self, name: str | None, source: str | None, target: str | None) -> ServedRun:
-        """The run that is named, or the first for the languages, or the only one."""
+        """Return the run with this name, or the first one for these languages, or the only one."""
         if name is not None:
             return self.run_by_name(name)
         if source is not None and target is not None:
             return self.run_for_languages(source, target)
         if len(self.runs) > 1 or source is not None or target is not None:
-            raise RequestError(400, "say which run is meant: give 'run', or 'source' and 'target'")
+            raise RequestError(400, "say which run to use: give 'run', or 'source' and 'target'")
         return next(iter(self.runs.values()))
 
     def detect_language(self, text: str, target: str | None = None) -> tuple[str, float]:
-        """The likeliest language of a text, among those that are translated into `target`; the only one if none is."""
-        wanted = None if target is None else self.language_code(target)
-        sources = [one.pair.source for one in self.runs.values() if wanted in (None, one.pair.target)]
+        """Return the most probable source language of a text, and a confidence from 0 to 100.
+
+        Only languages that are translated into `target` count. If there is only one, it is returned in any case.
+        """
+        code = None if target is None else self.language_code(target)
+        sources = [served.pair.source for served in self.runs.values() if code in (None, served.pair.target)]
         for language, confidence in self.detector(text):
             if language in sources:
                 return language, confidence
         if len(set(sources)) != 1:
-            raise RequestError(400, "the language of the text could not be told: say it as 'source'")
+            raise RequestError(400, "the language of the text could not be detected: give it as 'source'")
         return sources[0], 0.0
 
-    # ---- what is allowed
+    # ---- limits
 
     def reject_if_full(self) -> None:
-        """Refuse a request before it is even read where all queues are full: that costs least."""
+        """Reject a request before parsing it if all queues are full."""
         if all(served.batcher.is_full for served in self.runs.values()):
             raise RequestError(503, "too many requests are waiting already: try again in a moment", retry_after=1)
 
     def authorize(self, client: str, key: str | None) -> None:
-        """Refuse those who have no key, and those who ask too often."""
+        """Reject requests without a valid API key or above the rate limit of the client."""
         if not self.keys.accepts(key):
-            raise RequestError(403, "this service wants an API key" if key is None else "this API key is not known")
+            raise RequestError(403, "an API key is required" if key is None else "the API key is invalid")
         self.rate_limiter.check(client if key is None or not self.keys.required else f"key {key}")
 
     def check_text_size(self, texts: Sequence[str]) -> None:
-        """Refuse too much text."""
+        """Reject requests with too many texts or characters."""
         if len(texts) > self.limits.max_texts:
             raise RequestError(400, f"a request may have {self.limits.max_texts} texts, but has {len(texts):,}")
-        characters = sum(map(len, texts))
-        if characters > self.limits.max_characters:
-            raise RequestError(
-                400, f"a request may have {self.limits.max_characters:,} characters, but has {characters:,}"
-            )
-        self.metrics.count("dragoman_characters_total", "Characters that were accepted.", characters)
+        characters, limit = sum(map(len, texts)), self.limits.max_characters
+        if characters > limit:
+            raise RequestError(400, f"a request may have {limit:,} characters, but has {characters:,}")
+        self.metrics.characters.add(characters)
 
     def validate_search(self, served: ServedRun, description: dict[str, Any]) -> SearchConfig:
-        """A search that a client describes: no other runs' folders, nothing that has no bounds."""
+        """Parse the search of a request; searches that use other runs or have no bounds are rejected."""
         kind = description.get("kind")
         if kind not in ("Beam", "Sample", "MinimumBayesRisk"):
-            raise RequestError(400, f"a search here is of kind 'Beam', 'Sample' or 'MinimumBayesRisk', not {kind!r}")
+            raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
         search = search_from_dict(description)
-        longest = self._longest(served.run)
         parts = [search]
         if isinstance(search, MinimumBayesRisk):
             parts = [search.candidates, *([search.references] if search.references else [])]
+        max_tokens, max_rows = (
+            max(served.run.config.search.max_target_length, LengthLimit().max),
+            self.limits.max_hypotheses,
+        )
         for part in parts:
             if not isinstance(part, (Beam, Sample)):
-                raise RequestError(400, "candidates and references are found by a search of kind 'Beam' or 'Sample'")
-            if part.rows_per_source > self.limits.max_hypotheses:
+                raise RequestError(400, "candidates and references need a search of kind 'Beam' or 'Sample'")
+            if part.rows_per_source > max_rows:
+                raise RequestError(400, f"a search may have {max_rows} hypotheses, not {part.rows_per_source:,}")
+            if part.length_limit.max > max_tokens:
                 raise RequestError(
-                    400,
-                    f"a search may look at {self.limits.max_hypotheses} hypotheses at a time, not {part.rows_per_source:,}",
+                    400, f"translations may have {max_tokens:,} tokens, but the search allows {part.length_limit.max:,}"
                 )
-            if part.length_limit.max > longest:
-                raise RequestError(400, f"translations may have {longest:,} tokens here, not {part.length_limit.max:,}")
         return search
 
-    @staticmethod
-    def _longest(run: Run) -> int:
-        return max(run.config.search.max_target_length, LengthLimit().max)
+    def search_for(self, served: ServedRun, description: dict[str, Any] | None, n_best: int | None) -> SearchConfig:
+        """Return the search of a request: described, a beam search for an n-best list, or the default."""
+        if description is not None and n_best is not None:
+            raise RequestError(400, "'n_best' and 'search' cannot be combined: set n_best in the search")
+        if n_best is not None:
+            if n_best > self.limits.max_hypotheses:
+                limit = self.limits.max_hypotheses
+                raise RequestError(400, f"at most {limit} translations of a sentence can be requested, not {n_best:,}")
+            return served.beam_search(n_best)
+        return served.run.default_search if description is None else self.validate_search(served, description)
 
     def streaming_run(self, served: ServedRun) -> Run:
-        """The run for a translation word by word, whose steps alternate with those of batches."""
+        """Return a copy of the run whose decoding steps may alternate with those of batches."""
         run = copy(served.run)
-        run.engine_cache = None  # those that are kept belong to one search at a time
+        run.engine_cache = None  # cached engines belong to one search at a time
         return run

@@ -1,81 +1,103 @@
-"""What a service counts, in the text format that Prometheus reads."""
+"""Metrics of the service in the Prometheus text format."""
 
 from __future__ import annotations
 
 import threading
-from collections import defaultdict
 from collections.abc import Callable, Iterator
 
-BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # seconds
-SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)  # sentences of a batch
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # histogram bounds
+BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 Labels = tuple[tuple[str, str], ...]
 
 
-class _Histogram:
-    """How many values were no larger than each bound, and their sum."""
+class Counter:
+    """A counter for each combination of labels."""
 
-    def __init__(self, bounds: tuple[float, ...]) -> None:
-        self.bounds, self.counts, self.sum, self.total = bounds, [0] * len(bounds), 0.0, 0
+    kind = "counter"
 
-    def add(self, value: float) -> None:
-        self.sum, self.total = self.sum + value, self.total + 1
-        for number, bound in enumerate(self.bounds):
-            self.counts[number] += value <= bound
+    def __init__(self, name: str, description: str) -> None:
+        self.name, self.description = name, description
+        self._values: dict[Labels, float] = {}
+        self._lock = threading.Lock()
+
+    def add(self, amount: float, **labels: str) -> None:
+        with self._lock:
+            key = tuple(labels.items())
+            self._values[key] = self._values.get(key, 0) + amount
+
+    def lines(self) -> Iterator[str]:
+        for labels, value in list(self._values.items()):
+            yield _line(self.name, labels, value)
+
+
+class Gauge(Counter):
+    """A value for each combination of labels that is computed when the metrics are read."""
+
+    kind = "gauge"
+
+    def __init__(self, name: str, description: str) -> None:
+        super().__init__(name, description)
+        self._functions: dict[Labels, Callable[[], float]] = {}
+
+    def set_function(self, function: Callable[[], float], **labels: str) -> None:
+        self._functions[tuple(labels.items())] = function
+
+    def lines(self) -> Iterator[str]:
+        for labels, function in self._functions.items():
+            yield _line(self.name, labels, function())
+
+
+class Histogram(Counter):
+    """Counts of values up to each bound, and their sum, for each combination of labels."""
+
+    kind = "histogram"
+
+    def __init__(self, name: str, description: str, bounds: tuple[float, ...]) -> None:
+        super().__init__(name, description)
+        self.bounds = bounds
+        self._counts: dict[Labels, list[int]] = {}
+
+    def observe(self, value: float, **labels: str) -> None:
+        self.add(value, **labels)
+        with self._lock:
+            counts = self._counts.setdefault(tuple(labels.items()), [0] * (len(self.bounds) + 1))
+            for n, bound in enumerate((*self.bounds, float("inf"))):
+                counts[n] += value <= bound
+
+    def lines(self) -> Iterator[str]:
+        for labels, counts in list(self._counts.items()):
+            for bound, count in zip((*(f"{bound:g}" for bound in self.bounds), "+Inf"), counts):
+                yield _line(f"{self.name}_bucket", (*labels, ("le", bound)), count)
+            yield _line(f"{self.name}_sum", labels, self._values[labels])
+            yield _line(f"{self.name}_count", labels, counts[-1])
 
 
 class Metrics:
-    """Counters, histograms, and gauges that are asked when somebody looks; from any thread."""
+    """All metrics of the service."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._help: dict[str, str] = {}
-        self._counters: dict[str, dict[Labels, float]] = defaultdict(lambda: defaultdict(float))
-        self._histograms: dict[str, dict[Labels, _Histogram]] = defaultdict(dict)
-        self._gauges: dict[str, dict[Labels, Callable[[], float]]] = defaultdict(dict)
-
-    def gauge(self, name: str, what: str, ask: Callable[[], float], **labels: str) -> None:
-        self._help[name] = what
-        self._gauges[name][tuple(labels.items())] = ask
-
-    def count(self, name: str, what: str, by: float = 1, **labels: str) -> None:
-        with self._lock:
-            self._help[name] = what
-            self._counters[name][tuple(labels.items())] += by
-
-    def observe(self, name: str, what: str, value: float, bounds: tuple[float, ...] = BOUNDS, **labels: str) -> None:
-        with self._lock:
-            self._help[name] = what
-            self._histograms[name].setdefault(tuple(labels.items()), _Histogram(bounds)).add(value)
+        self.requests = Counter("dragoman_requests_total", "Requests by route and status.")
+        self.request_seconds = Histogram("dragoman_request_seconds", "Time to answer a request.", SECONDS)
+        self.characters = Counter("dragoman_characters_total", "Accepted characters.")
+        self.sentences = Counter("dragoman_sentences_total", "Translated sentences.")
+        self.batch_seconds = Histogram("dragoman_batch_seconds", "Time to translate a batch.", SECONDS)
+        self.batch_sentences = Histogram("dragoman_batch_sentences", "Sentences per batch.", BATCH_SIZES)
+        self.queue = Gauge("dragoman_queue", "Requests waiting for a run.")
+        self.streams = Gauge("dragoman_streams", "Translations being streamed.")
+        self.inspections = Gauge("dragoman_inspections", "Inspections waiting or running.")
 
     def text(self) -> str:
-        with self._lock:
-            return "".join(f"{line}\n" for line in self._lines())
-
-    def _lines(self) -> Iterator[str]:
-        for name, counters in self._counters.items():
-            yield from self._head(name, "counter")
-            yield from (_line(name, labels, value) for labels, value in counters.items())
-        for name, gauges in self._gauges.items():
-            yield from self._head(name, "gauge")
-            yield from (_line(name, labels, ask()) for labels, ask in gauges.items())
-        for name, histograms in self._histograms.items():
-            yield from self._head(name, "histogram")
-            for labels, one in histograms.items():
-                for bound, below in zip(one.bounds, one.counts):
-                    yield _line(f"{name}_bucket", (*labels, ("le", f"{bound:g}")), below)
-                yield _line(f"{name}_bucket", (*labels, ("le", "+Inf")), one.total)
-                yield _line(f"{name}_sum", labels, one.sum)
-                yield _line(f"{name}_count", labels, one.total)
-
-    def _head(self, name: str, kind: str) -> Iterator[str]:
-        yield f"# HELP {name} {self._help[name]}"
-        yield f"# TYPE {name} {kind}"
+        lines: list[str] = []
+        for metric in vars(self).values():
+            lines += [f"# HELP {metric.name} {metric.description}", f"# TYPE {metric.name} {metric.kind}"]
+            lines += metric.lines()
+        return "\n".join(lines) + "\n"
 
 
 def _line(name: str, labels: Labels, value: float) -> str:
-    told = ",".join(f'{key}="{_escaped(text)}"' for key, text in labels)
-    return f"{name}{{{told}}} {value:.12g}" if told else f"{name} {value:.12g}"
+    escaped = ",".join(f'{key}="{_escape(text)}"' for key, text in labels)
+    return f"{name}{{{escaped}}} {value:.12g}" if escaped else f"{name} {value:.12g}"
 
 
-def _escaped(text: str) -> str:
+def _escape(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -1,9 +1,9 @@
-"""What a service allows, with defaults that are safe for a machine that others can reach."""
+"""Settings of the service: limits, batching and API keys. The defaults are safe for a public machine."""
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 from dragoman.errors import UserError
@@ -11,74 +11,64 @@ from dragoman.errors import UserError
 
 @dataclass(frozen=True)
 class ServiceLimits:
-    """What one request may cost, and how many are accepted."""
+    """Limits on the cost of a request and on the number of requests."""
 
-    max_characters: int = 10_000  # of all texts of a request together
-    max_texts: int = 100  # of a request
-    max_body_bytes: int = 1_000_000  # bytes
-    receive_timeout: float = 10.0  # seconds until the headers have come, and then the body
-    timeout: float = 60.0  # until it is answered
-    max_queue: int = 256  # requests that wait for a run
-    requests_per_minute: int = 600  # requests a minute of one client; 0: any number
+    max_characters: int = 10_000  # of all texts of a request
+    max_texts: int = 100  # per request
+    max_body_bytes: int = 1_000_000
+    receive_timeout: float = 10.0  # seconds for the headers to arrive, and again for the body
+    timeout: float = 60.0  # seconds for the answer
+    max_queue: int = 256  # requests waiting for a run
+    requests_per_minute: int = 600  # per client; 0: unlimited
     max_alternatives: int = 10
-    max_hypotheses: int = 64  # hypotheses of a sentence that are looked at together
-    max_streams: int = 8  # translations that are sent word by word at a time
-    max_inspections: int = 16  # requests that wait to look into a sentence or a run
-    max_inspected_tokens: int = 128  # of a source that is looked into
-    max_attention_weights: int = 2_000_000  # of all attention that is shown of a sentence
+    max_hypotheses: int = 64  # per sentence (beam size or number of samples)
+    max_streams: int = 8  # concurrent streamed translations
+    max_inspections: int = 16  # inspections waiting or running
+    max_inspected_tokens: int = 128  # of an inspected source or translation
+    max_attention_weights: int = 2_000_000  # of an inspected sentence
     max_connections: int = 1000
 
     def __post_init__(self) -> None:
-        for name, least in (("requests_per_minute", 0), ("max_alternatives", 0)):
-            if getattr(self, name) < least:
-                raise UserError(f"the limit '{name}' must be at least {least}, but is {getattr(self, name)}")
-        above = [
-            "max_characters",
-            "max_texts",
-            "max_body_bytes",
-            "receive_timeout",
-            "timeout",
-            "max_queue",
-            "max_hypotheses",
-            "max_streams",
-            "max_connections",
-        ]
-        for name in (*above, "max_inspections", "max_inspected_tokens", "max_attention_weights"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"the limit '{name}' must be above 0, but is {getattr(self, name)}")
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("requests_per_minute", "max_alternatives"):
+                if value < 0:
+                    raise UserError(f"the limit '{field.name}' must be at least 0, but is {value}")
+            elif not value > 0:
+                raise UserError(f"the limit '{field.name}' must be above 0, but is {value}")
 
 
 @dataclass(frozen=True)
 class BatchingSettings:
-    """How requests are gathered: until they have so many source tokens, or the first has waited so long."""
+    """A batch is translated when it has `max_tokens` source tokens, or its first request waited `delay_seconds`."""
 
-    max_tokens: int | None = None  # what the run's search.batch_tokens allow, if not given
-    delay_seconds: float = 0.005  # seconds
+    max_tokens: int | None = None  # None: derived from the run's search.batch_tokens
+    delay_seconds: float = 0.005
 
     def __post_init__(self) -> None:
         if self.max_tokens is not None and self.max_tokens < 1:
-            raise UserError(f"a batch needs room for at least 1 token, but has {self.max_tokens}")
+            raise UserError(f"--max-batch-tokens must be at least 1, but is {self.max_tokens}")
         if not 0 <= self.delay_seconds <= 10:
-            raise UserError(f"requests may wait for others between 0 and 10 seconds, not {self.delay_seconds}")
+            raise UserError(f"--batch-delay-ms must be from 0 to 10,000, but is {1000 * self.delay_seconds:g}")
 
 
 class ApiKeys:
-    """The keys that clients must give one of; none are asked for where there are none."""
+    """The accepted API keys; without keys, all requests are accepted."""
 
     def __init__(self, keys: list[str] | None = None) -> None:
         self._digests = None if keys is None else {self._digest(key) for key in keys}
 
     @classmethod
     def read(cls, path: Path) -> ApiKeys:
-        """From a file of one key a line; empty lines and lines that begin with # are none."""
+        """Read a file with one key per line; empty lines and lines that begin with # are ignored."""
         try:
             lines = [line.strip() for line in path.read_text(encoding="utf-8").splitlines()]
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UserError(f"{path} cannot be read: {reason}; give a file with one key a line") from None
+            raise UserError(f"{path} cannot be read: {reason}; give a file with one API key per line") from None
         keys = [line for line in lines if line and not line.startswith("#")]
         if not keys:
-            raise UserError(f"{path} holds no key, so that nobody could be answered: write one a line")
+            raise UserError(f"{path} holds no key, so all requests would be rejected: write one per line")
         return cls(keys)
 
     @property
@@ -90,5 +80,5 @@ class ApiKeys:
 
     @staticmethod
     def _digest(key: str) -> bytes:
-        """Comparing digests takes the same time for a key that is nearly right."""
+        """Hash a key, so that the time of a comparison does not reveal how much of it is correct."""
         return hashlib.sha256(key.encode(errors="surrogatepass")).digest()

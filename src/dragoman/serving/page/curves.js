@@ -8,11 +8,11 @@ export const ofSentence = false;
 const PICTURES = [
   ["Loss", "−log p of a target piece; lower is better. Where validation turns up while training goes on down, it learns by heart.", ["training loss", "validation loss"]],
   ["BLEU", "Of validation sentences, translated greedily; higher is better.", ["BLEU"]],
-  ["Exactly right", "Validation sentences that equal the reference, in %.", ["exactly right"]],
+  ["Exact match", "Validation sentences that equal the reference, in %.", ["exact match"]],
   ["Accuracy", "How often the likeliest piece was the right one, in %.", ["accuracy"]],
   ["Learning rate", "How large a step it took.", ["learning rate"]],
 ];
-const SHARES = ["BLEU", "exactly right", "accuracy"]; // of 100
+const SHARES = ["BLEU", "exact match", "accuracy"]; // of 100
 const RIGHT = 30;
 const WIDE = 560;
 const TALL = 250;
