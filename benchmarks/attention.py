@@ -17,8 +17,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.parts.mixer import Context, Layout
-from dragoman.parts.packed_attention import BLOCK, packed_attention, varying_attention
+from dragoman.parts.attention import AttentionArgs
+from dragoman.parts.mixer import AttentionMasks, Layout
+from dragoman.parts.packed_attention import BLOCK, packed_attention, varlen_attention
 from dragoman.parts.visibility import CausalVisibility, Visibility
 
 
@@ -70,13 +71,13 @@ def main() -> None:
             causal = visibility.causal
 
             def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility = visibility) -> Tensor:
-                return packed_attention(q, k, v, layout, layout, Context(layout), visibility, (), None)  # noqa: B023
+                return packed_attention(q, k, v, layout, layout, AttentionMasks(), AttentionArgs(visibility))  # noqa: B023
 
             compiled = torch.compile(flex, dynamic=False)
             ways: dict[str, Callable[[], object]] = {
                 "flex": lambda c=compiled: torch.autograd.grad(c(*inputs), inputs, gradient),  # type: ignore[misc]  # noqa: B023
                 "varying": lambda c=causal: torch.autograd.grad(  # type: ignore[misc]
-                    varying_attention(*inputs, layout, layout, c, None),  # noqa: B023
+                    varlen_attention(*inputs, layout, layout, c, None),  # noqa: B023
                     inputs,  # noqa: B023
                     gradient,  # noqa: B023
                 ),

@@ -82,7 +82,7 @@ def time_writing(model: Model, length: int, count: int, device: torch.device) ->
     """Greedy search after a source of `length` tokens, symbols such as END never chosen."""
     source = torch.randint(4, VOCABULARY, (1, length), device=device)
     began = wait(device)
-    begin = model.start_decoding(source, torch.tensor([length], device=device), beam=1, longest=count, first=2)
+    begin = model.start_decoding(source, torch.tensor([length], device=device), beam=1, max_length=count, first=2)
     read = wait(device)
     tokens, state = begin.tokens, begin.state
     for step in range(count):

@@ -26,7 +26,7 @@ from torch.profiler import ProfilerActivity, profile
 from device_info import device_name, matmul_flops_per_second, peak_memory_bytes, synchronize
 from dragoman import config as configuration
 from dragoman.data import DataPosition
-from dragoman.models.flops import training_flops
+from dragoman.models import training_flops
 from dragoman.run import CONFIG_FILE, read_spec
 from dragoman.training.accumulation import StepBatches
 from dragoman.training.display import SilentDisplay

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from dragoman.config import from_yaml
 from dragoman.data import TokenStore
-from dragoman.models.flops import training_flops
+from dragoman.models import training_flops
 from dragoman.run import read_spec
 
 

@@ -31,8 +31,7 @@ import numpy as np
 import torch
 
 from dragoman.data import EncodedPair, SentencePair, write_store
-from dragoman.models import count_parameters
-from dragoman.models.flops import training_flops
+from dragoman.models import count_parameters, training_flops
 from peers import corpus, ours
 from peers.protocol import PRESETS, Pairs, Sizes
 from peers.worker import SYSTEMS

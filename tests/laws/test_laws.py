@@ -42,7 +42,7 @@ def close(a: torch.Tensor, b: torch.Tensor) -> None:
 def test_whole_equals_steps(variant: str, chunks: list[int]) -> None:
     model, p = small_model(variant), pairs(variant)
     whole = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
-    begin = model.start_decoding(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.bos)
+    begin = model.start_decoding(p.source, p.source_lengths, beam=1, max_length=9, first=SYMBOLS.bos)
     state, at, parts = begin.state, 0, []
     for count in chunks:
         layout = Layout.continuation(begin.positions + at, count)
@@ -58,7 +58,7 @@ def test_whole_equals_steps(variant: str, chunks: list[int]) -> None:
 def test_rows_may_stand_at_different_positions(variant: str) -> None:
     model, p = small_model(variant), pairs(variant)
     whole = model(p.source, p.source_lengths, p.target, torch.full((3,), 6))
-    begin = model.start_decoding(p.source, p.source_lengths, beam=1, longest=9, first=SYMBOLS.bos)
+    begin = model.start_decoding(p.source, p.source_lengths, beam=1, max_length=9, first=SYMBOLS.bos)
     state, at = begin.state, torch.tensor([0, 0, 0])
     pace = [torch.tensor([1, 0, 1]), torch.tensor([0, 1, 1]), torch.tensor([1, 1, 0]), torch.tensor([1, 1, 1])]
     for moves in pace:
@@ -155,7 +155,7 @@ def test_packing_is_invisible_to_an_encoder(variant: str) -> None:
     assert isinstance(model, EncoderOnlyModel)
     together = model(p.source, p.source_lengths)
     source, layout = packed(p.source, p.source_lengths)
-    logits = model.output(model.encode(source, Context(layout)))[0]
+    logits = model.output(model.forward_features(source, layout).output)[0]
     close(logits, torch.cat([row[:n] for row, n in zip(together, p.source_lengths)]))
 
 
@@ -181,7 +181,7 @@ def leaves(state: State, path: str = "") -> dict[str, torch.Tensor]:
 @torch.no_grad()
 def test_state_keeps_its_shape_and_a_step_compiles_to_one_graph(variant: str) -> None:
     model, p = small_model(variant), pairs(variant)
-    begin = model.start_decoding(p.source, p.source_lengths, beam=2, longest=9, first=SYMBOLS.bos)
+    begin = model.start_decoding(p.source, p.source_lengths, beam=2, max_length=9, first=SYMBOLS.bos)
     form = {path: (t.shape, t.dtype, t.stride()) for path, t in leaves(begin.state).items()}
 
     def step(tokens: torch.Tensor, positions: torch.Tensor, state: State) -> tuple[torch.Tensor, State]:

@@ -62,8 +62,8 @@ def check_scores(variant: str, name: str, relative: float = 1e-9) -> None:
 
 
 @pytest.mark.parametrize("halves", [False, True])
-def test_sines_go_on_where_none_are_ready(halves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(packing, "PLACES", 4)
+def test_positions_beyond_the_sinusoidal_table(halves: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packing, "CPU_TABLE_LENGTH", 4)
     position = Sinusoidal(sines_first=halves).build(6)
     made = optimize_for_inference(torch.nn.ModuleDict({"position": position}))["position"]
     for width in (3, 4, 5, 9):

@@ -76,7 +76,7 @@ def test_steps_in_float32_are_those_in_float64(variant: str) -> None:
 
 def first_step(model: Model, variant: str) -> Tensor:
     p = pairs(variant)
-    begin = model.start_decoding(p.source, p.source_lengths, beam=2, longest=3, first=SYMBOLS.bos)
+    begin = model.start_decoding(p.source, p.source_lengths, beam=2, max_length=3, first=SYMBOLS.bos)
     return model.decode(
         begin.tokens[:, None], Context(Layout.continuation(begin.positions), begin.memory), begin.state
     )[0]

@@ -131,7 +131,7 @@ def test_word_by_word_it_looks_at_the_same_as_teacher_forced(variant: str) -> No
     model = small_model(variant)
     source, lengths, target, target_lengths = first_pair(variant, model)
     whole = record_forward(model, source, lengths, target, target_lengths).attention_weights
-    begin = model.start_decoding(source, lengths, beam=1, longest=9, first=SYMBOLS.bos)
+    begin = model.start_decoding(source, lengths, beam=1, max_length=9, first=SYMBOLS.bos)
     first, state = int(begin.positions[0]), begin.state
     for t in range(target.shape[1]):
         recorder: dict[str, list[Tensor]] = {}

@@ -27,21 +27,21 @@ def test_a_joint_vocabulary_has_one_table_of_embeddings() -> None:
 
 
 def test_one_table_cannot_serve_two_vocabularies() -> None:
-    with pytest.raises(UserError, match="cannot serve 9 source and 12 target tokens: learn a joint tokenizer"):
+    with pytest.raises(UserError, match="9 source and 12 target tokens: train a joint tokenizer"):
         spec_of("transformer", VocabularySizes(9, 12, joint=True)).build()
 
 
 def test_a_decoder_that_starts_from_the_last_state_needs_a_recurrent_encoder() -> None:
     transformer, sutskever = (spec_of(name, VocabularySizes(9, 9)) for name in ("transformer", "sutskever"))
     model = replace(sutskever, encoder=transformer.encoder).build()
-    with pytest.raises(UserError, match="give it a recurrent encoder"):
+    with pytest.raises(UserError, match="use a recurrent encoder"):
         model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
 def test_a_decoder_that_starts_from_the_last_state_needs_its_shape() -> None:
     sutskever, luong = spec_of("sutskever", VocabularySizes(9, 9)), spec_of("luong", VocabularySizes(9, 9))
     model = replace(sutskever, encoder=luong.encoder).build()  # two layers and one
-    with pytest.raises(UserError, match="needs its cell, layers and width"):
+    with pytest.raises(UserError, match="needs the same cell, number of layers and width"):
         model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
@@ -49,7 +49,7 @@ def test_a_start_from_the_context_needs_one_that_is_the_same_at_every_step() -> 
     cho, bahdanau = spec_of("cho", VocabularySizes(9, 9)), spec_of("bahdanau", VocabularySizes(9, 9))
     decoder = replace(cho.decoder.block[0], context=bahdanau.decoder.block[0].context)  # type: ignore[attr-defined,type-var]
     model = replace(cho, decoder=replace(cho.decoder, block=(decoder,))).build()
-    with pytest.raises(UserError, match="give it one that is the same at every step"):
+    with pytest.raises(UserError, match="that is the same at every step: use FixedContext"):
         model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
@@ -72,7 +72,7 @@ def kind(name: str) -> str:
 def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name: str) -> None:
     model = spec_of(name, VocabularySizes(9, 9)).build().eval()
     source = as_read(model, torch.ones(2, 4, dtype=torch.long))
-    begin = model.start_decoding(source, torch.tensor([4, 3]), beam=3, longest=5, first=2)
+    begin = model.start_decoding(source, torch.tensor([4, 3]), beam=3, max_length=5, first=2)
     assert begin.memory is not None
     assert begin.memory.states.shape == (2, 4 // model.source_embedding.stride, 8)
     assert begin.tokens.tolist() == [2] * 6
@@ -82,7 +82,9 @@ def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name:
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) == "DecoderOnly"])
 def test_a_decoder_alone_begins_after_the_source(name: str) -> None:
     model = spec_of(name, VocabularySizes(9, 9)).build().eval()
-    begin = model.start_decoding(torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, longest=5, first=2)
+    begin = model.start_decoding(
+        torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, max_length=5, first=2
+    )
     assert begin.memory is None
     assert begin.tokens.tolist() == [2] * 6
     assert begin.positions.tolist() == [4, 4, 4, 3, 3, 3]
@@ -91,7 +93,7 @@ def test_a_decoder_alone_begins_after_the_source(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) in ("EncoderOnly", "ReplacedTokens")])
 def test_an_encoder_alone_begins_no_search(name: str) -> None:
     model = SYSTEMS[name].spec(VocabularySizes(9, 9, True), "tiny", model_dim=8).build()
-    with pytest.raises(UserError, match="labels its source and writes no text"):
+    with pytest.raises(UserError, match="labels its source and generates no text"):
         model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 

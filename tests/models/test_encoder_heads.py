@@ -24,17 +24,17 @@ def encoder(**settings: object) -> EncoderOnly:
 
 
 def test_without_an_output_layer_the_states_come_out() -> None:
-    model = encoder(outputs=0, tied=False).build().eval()
+    model = encoder(num_labels=0, tied_embeddings=False).build().eval()
     torch.testing.assert_close(model(SOURCE, LENGTHS), model.forward_features(SOURCE, Layout.padded(4, LENGTHS))[0])
     assert model.vocab_size == 8
     assert [name for name, _ in model.named_parameters() if name.startswith("output")] == []
 
 
 def test_a_matrix_of_its_own_may_be_as_narrow_as_the_embeddings() -> None:
-    model = encoder(tied=False, transform=Transform(width=4)).build()
+    model = encoder(tied_embeddings=False, transform=Transform(width=4)).build()
     assert model.output.weight.shape == (13, 4)
     assert model(SOURCE, LENGTHS).shape == (2, 4, 13)
-    assert encoder(tied=False, transform=Transform()).build().output.weight.shape == (13, 8)
+    assert encoder(tied_embeddings=False, transform=Transform()).build().output.weight.shape == (13, 8)
 
 
 def test_generator_and_discriminator_read_the_same_embeddings() -> None:

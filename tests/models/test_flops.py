@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pytest
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from dragoman.errors import UserError
-from dragoman.models import DecoderOnly, EncoderDecoder, ModelSpec, ReplacedTokens
-from dragoman.models.flops import FORMULAS, count_flops, training_flops
+from dragoman.models import DecoderOnly, ModelSpec, ReplacedTokens, count_flops, training_flops
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.positions import Position
 from dragoman.parts.relative_positions import Shaw
-from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Residual, Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
 
@@ -127,28 +121,3 @@ def test_training_counts_the_generator_in() -> None:
     assert isinstance(spec, ReplacedTokens)
     both = count_flops(spec.generator, SOURCE, 0) + count_flops(spec.discriminator, SOURCE, 0)
     assert training_flops(spec, SOURCE, 0) == 3 * both
-
-
-@dataclass(frozen=True)
-class Novel(Spec):
-    def build(self, dim: int) -> Position:
-        return NovelPosition()
-
-
-class NovelPosition(Position):
-    """Not free because its base class is."""
-
-
-def test_a_part_without_a_formula_is_named() -> None:
-    stack = Stack((SelfAttention(heads=2, position=Novel()),))
-    spec = EncoderDecoder(8, 9, 9, stack, stack)
-    with pytest.raises(UserError, match="the operations of NovelPosition cannot be counted: add its formula"):
-        count_flops(spec, 3, 3)
-
-
-def test_a_formula_can_be_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    stack = Stack((SelfAttention(heads=2, position=Novel()),))
-    monkeypatch.setitem(FORMULAS, NovelPosition, lambda part, extent: extent.tokens)
-    plain = Stack((SelfAttention(heads=2),))
-    more = count_flops(DecoderOnly(8, 9, stack), 3, 4) - count_flops(DecoderOnly(8, 9, plain), 3, 4)
-    assert more == 7 * 2  # a query for every token and head

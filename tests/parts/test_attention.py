@@ -176,11 +176,11 @@ def test_padding_of_any_length_never_spoils_what_is_real(visibility: Window | Ca
     assign_paths(stack)
     x = torch.randn(2, 9, 8)
     layout = Layout.padded(9, torch.tensor([9, 2]))
-    alone, _ = stack(x[1:, :2], Context(Layout.padded(2, torch.tensor([2]))))
+    alone = stack(x[1:, :2], Context(Layout.padded(2, torch.tensor([2])))).output
     recorders: tuple[dict[str, list[Tensor]] | None, ...] = (None, {})
     for recorder in recorders:
         stack.zero_grad()
-        y, _ = stack(x, Context(layout, recorder=recorder))
+        y = stack(x, Context(layout, recorder=recorder)).output
         torch.testing.assert_close(y[1, :2], alone[0], atol=1e-5, rtol=1e-5)
         y[1, :2].square().sum().backward()
         assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in stack.parameters())
@@ -225,10 +225,10 @@ def test_rows_of_a_beam_ask_one_memory() -> None:
     x = torch.randn(6, 3, 8)  # three hypotheses a source
     memory = Memory(states, Layout.padded(4, lengths))
     memory.projections[""] = part.project_memory(memory)
-    together, _ = part(x, Context(Layout(torch.arange(3).expand(6, 3)), memory))
+    together = part(x, Context(Layout(torch.arange(3).expand(6, 3)), memory)).output
     repeated = Memory(states.repeat_interleave(3, 0), Layout.padded(4, lengths.repeat_interleave(3)))
     repeated.projections[""] = part.project_memory(repeated)
-    apart, _ = part(x, Context(Layout(torch.arange(3).expand(6, 3)), repeated))
+    apart = part(x, Context(Layout(torch.arange(3).expand(6, 3)), repeated)).output
     torch.testing.assert_close(together, apart, atol=1e-6, rtol=1e-5)
 
 
@@ -256,17 +256,17 @@ def test_weights_are_dropped_only_in_training(watched: bool) -> None:
 
 
 def test_heads_must_divide_the_width() -> None:
-    with pytest.raises(UserError, match="a width of 10 cannot be split into 4 heads"):
+    with pytest.raises(UserError, match="the width 10 is not divisible by 4 heads"):
         SelfAttention(heads=4).build(10)
-    with pytest.raises(UserError, match="4 query heads cannot share 3 key heads"):
+    with pytest.raises(UserError, match="4 query heads are not divisible by 3 key heads"):
         SelfAttention(heads=4, kv_heads=3).build(8)
     assert SelfAttention(heads=4, head_dim=5).build(10).output.weight.shape == (10, 20)
 
 
 def test_a_part_in_the_wrong_place_is_named() -> None:
-    with pytest.raises(UserError, match="a visibility was expected, but ScaledDot was given"):
+    with pytest.raises(UserError, match="expected a part that builds a Visibility, but got ScaledDot"):
         SelfAttention(visibility=ScaledDot()).build(8)
-    with pytest.raises(UserError, match="a position was expected, but Causal was given"):
+    with pytest.raises(UserError, match="expected a part that builds a Position, but got Causal"):
         SelfAttention(position=Causal()).build(8)
-    with pytest.raises(UserError, match="a mixer was expected, but Causal was given"):
+    with pytest.raises(UserError, match="expected a part that builds a Mixer, but got Causal"):
         Stack((Causal(),)).build(8)

@@ -77,11 +77,11 @@ def test_residual_dropout_drops_the_branch_not_the_path() -> None:
 
 def test_a_stack_is_its_block_depth_times() -> None:
     stack = Stack((FeedForward(), Residual(FeedForward(2))), depth=3, norm=LayerNorm()).build(8)
-    assert [name for name, _ in stack.parts()] == ["0.0", "0.1", "1.0", "1.1", "2.0", "2.1"]
+    assert [name for name, _ in stack.named_layers()] == ["0.0", "0.1", "1.0", "1.1", "2.0", "2.1"]
     x = torch.randn(2, 4, 8)
     y = x
-    for _, part in stack.parts():
-        y, _ = part(y, CTX)
+    for _, part in stack.named_layers():
+        y = part(y, CTX).output
     torch.testing.assert_close(stack(x, CTX)[0], F.layer_norm(y, (8,)), atol=1e-6, rtol=1e-5)
 
 

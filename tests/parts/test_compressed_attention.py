@@ -51,13 +51,13 @@ def sequences(count: int, length: int) -> Tensor:
 
 def whole(mixer: LongAttentionMixer, x: Tensor, recorder: dict[str, list[Tensor]] | None = None) -> Tensor:
     layout = Layout.padded(x.shape[1], torch.full((x.shape[0],), x.shape[1]))
-    y, state = mixer(x, Context(layout, recorder=recorder))
+    y, state, *_ = mixer(x, Context(layout, recorder=recorder))
     assert state is None
     return y
 
 
 def go_on(mixer: LongAttentionMixer, x: Tensor, first: Tensor, state: State | None) -> tuple[Tensor, State]:
-    y, state = mixer(x, Context(Layout.continuation(first, x.shape[1])), state)
+    y, state, *_ = mixer(x, Context(Layout.continuation(first, x.shape[1])), state)
     assert state is not None
     return y, state
 
@@ -127,7 +127,7 @@ def test_cells_are_those_of_a_strided_convolution() -> None:
     assert isinstance(mixer, CompressedAttentionMixer)
     kernel = mixer.compress["key"].weight.unflatten(1, (3, WIDTH)).transpose(1, 2)  # out, in, kernel
     expected = F.conv1d(raw.transpose(1, 2), kernel, mixer.compress["key"].bias, stride=3).transpose(1, 2)
-    slots = mixer._shorten("key", raw.unflatten(-1, (HEADS, -1))).flatten(2)
+    slots = mixer._compress("key", raw.unflatten(-1, (HEADS, -1))).flatten(2)
     assert slots.shape == (2, 1 + 3, WIDTH)
     assert not slots[:, 0].any()
     torch.testing.assert_close(slots[:, 1:], expected)
@@ -178,7 +178,7 @@ def test_a_token_changes_what_may_see_it_and_nothing_else(name: str, length: int
 def test_padding_is_not_seen(name: str) -> None:
     mixer, x = part(name), sequences(3, 11)
     lengths = torch.tensor([11, 6, 1])
-    y, _ = mixer(x, Context(Layout.padded(11, lengths)))
+    y = mixer(x, Context(Layout.padded(11, lengths))).output
     for row, length in enumerate(lengths.tolist()):
         torch.testing.assert_close(y[row, :length], whole(mixer, x[row : row + 1, :length])[0])
 
@@ -234,7 +234,7 @@ def test_rows_of_different_lengths_go_on_in_any_chunks(name: str, chunking: tupl
     width = max(lengths)
     if width:
         prefill = x[:, :width].masked_fill(torch.arange(width)[None, :, None] >= at[:, None, None], 7.0)
-        y, after = mixer(prefill, Context(Layout.padded(width, at)), state)
+        y, after, *_ = mixer(prefill, Context(Layout.padded(width, at)), state)
         assert after is not None
         state = after
         for row, length in enumerate(lengths):
@@ -255,7 +255,7 @@ def test_a_prefilled_row_without_tokens_keeps_its_state(name: str) -> None:
     layout = Layout(begun[:, None] + torch.arange(3), lengths=torch.tensor([5, 8]))  # the first row has nothing more
     chunk = x[:, 5:8].clone()
     chunk[0] = 7.0
-    _, state = mixer(chunk, Context(layout), state)
+    state = mixer(chunk, Context(layout), state).state
     y, _ = go_on(mixer, torch.stack((x[0, 5:6], x[1, 8:9])), torch.tensor([5, 8]), state)
     torch.testing.assert_close(y[:, 0], torch.stack((expected[0, 5], expected[1, 8])))
 
@@ -310,7 +310,7 @@ def test_layers_take_turns_and_their_weights_are_counted_by_hand() -> None:
     spec = SYSTEMS["transformer-dmca"].spec(VocabularySizes(vocabulary, vocabulary, joint=True))
     bodies = [type(layer.body).__name__ for layer in spec.decoder.block[::2]]
     assert bodies == ["LocalAttention", "CompressedAttention"] * 2 + ["LocalAttention"]
-    assert {layer.body.block for layer in spec.decoder.block[::4]} == {256}
+    assert {layer.body.block_size for layer in spec.decoder.block[::4]} == {256}
     layer = 4 * (d * d + d) + 8 * d * d + 5 * d + 2 * 2 * d
     assert count_parameters(spec) == 5 * layer + 2 * 2 * (3 * d * d + d) + vocabulary * d
 
@@ -328,7 +328,7 @@ def test_a_whole_model_goes_on_over_the_borders_of_its_blocks() -> None:
     source, target = torch.randint(4, 20, (3, 9)), torch.randint(4, 20, (3, 10))
     lengths = torch.tensor([9, 4, 1])
     expected = model(source, lengths, target, torch.full((3,), 10))
-    begin = model.start_decoding(source, lengths, beam=1, longest=10, first=2)
+    begin = model.start_decoding(source, lengths, beam=1, max_length=10, first=2)
     state, at = begin.state, 0
     for count in (1, 1, 5, 1, 2):
         layout = Layout.continuation(begin.positions + at, count)
@@ -355,9 +355,9 @@ def test_a_source_of_11000_tokens_is_read_and_written_on() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (LocalAttention(block_size=0), "a block of local attention must hold at least 1 token, but holds 0"),
-        (CompressedAttention(stride=0), "but its kernel is 3 and its stride 0"),
-        (LocalAttention(3), "a width of 8 cannot be split into 3 heads"),
+        (LocalAttention(block_size=0), "block_size of LocalAttention must be at least 1, but is 0"),
+        (CompressedAttention(stride=0), "must be at least 1, but are 3 and 0"),
+        (LocalAttention(3), "the width 8 is not divisible by 3 heads"),
     ],
 )
 def test_impossible_settings_are_told(spec: LocalAttention | CompressedAttention, message: str) -> None:

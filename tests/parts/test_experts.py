@@ -27,8 +27,8 @@ def dense_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
     for place in torch.cartesian_prod(torch.arange(x.shape[0]), torch.arange(x.shape[1])).tolist():
         token = x[tuple(place)]
         p = (part.router.weight @ token).softmax(0).tolist()
-        best = sorted(range(len(p)), key=lambda e: -p[e])[: part.chosen]
-        total = sum(p[e] for e in best) if part.chosen > 1 else 1.0
+        best = sorted(range(len(p)), key=lambda e: -p[e])[: part.top_k]
+        total = sum(p[e] for e in best) if part.top_k > 1 else 1.0
         for e in best:
             y[tuple(place)] += p[e] / total * part.experts[e](token, ctx_of(1))[0]  # type: ignore[operator]
     return y
@@ -41,7 +41,7 @@ def test_both_ways_equal_a_plain_loop_over_experts(count: int, chosen: int) -> N
     expected = dense_loop(part, x)
     torch.testing.assert_close(part(x, ctx_of(4, 4, 4))[0], expected, atol=1e-6, rtol=1e-5)  # grouped by expert
     for t in range(4):
-        y, state = part(
+        y, state, *_ = part(
             x[:, t : t + 1], Context(Layout.continuation(torch.full((3,), t))), {}
         )  # every expert at every token
         torch.testing.assert_close(y[:, 0], expected[:, t], atol=1e-6, rtol=1e-5)
@@ -63,7 +63,7 @@ def test_gradients_equal_those_of_the_loop() -> None:
 
 def differentiable_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
     p = part.router(x).softmax(-1)
-    gates = torch.where(p >= p.topk(part.chosen).values[..., -1:], p, 0.0)
+    gates = torch.where(p >= p.topk(part.top_k).values[..., -1:], p, 0.0)
     gates = gates / gates.sum(-1, keepdim=True)
     return sum((gates[..., e, None] * expert(x, ctx_of(5, 5))[0] for e, expert in enumerate(part.experts)), 0 * x)
 
@@ -76,7 +76,7 @@ def test_two_experts_by_hand() -> None:
     for expert, scale in zip(part.experts, (1.0, 10.0, 1000.0)):
         expert.widen.weight.fill_(1.0)  # type: ignore[operator, union-attr]
         expert.narrow.weight.fill_(scale)  # type: ignore[operator, union-attr]
-    y, _ = part(torch.ones(1, 1, 1), ctx_of(1))
+    y = part(torch.ones(1, 1, 1), ctx_of(1)).output
     assert float(y) == pytest.approx(0.75 * 1 + 0.25 * 10)
 
 
@@ -108,12 +108,9 @@ def test_the_balance_is_a_loss_of_training_alone() -> None:
     part.router.weight.zero_()
     part.router.weight[3] = 100.0  # all like the last
     x = torch.ones(2, 3, WIDTH)
-    context = ctx_of(3, 3)
-    part.train()(x, context)
-    assert [float(loss) for loss in context.auxiliary_losses] == pytest.approx([0.05 * 4])
-    quiet = ctx_of(3, 3)
-    part.eval()(x, quiet)
-    assert quiet.auxiliary_losses == []
+    losses = part.train()(x, ctx_of(3, 3)).auxiliary_losses
+    assert [float(loss) for loss in losses] == pytest.approx([0.05 * 4])
+    assert part.eval()(x, ctx_of(3, 3)).auxiliary_losses == ()
 
 
 @torch.no_grad()
@@ -122,12 +119,11 @@ def test_padding_is_left_out_of_the_balance() -> None:
     x = torch.randn(2, 4, WIDTH)
     losses = []
     for padding in (x[1, 2:], 50 * torch.ones(2, WIDTH), -50 * torch.ones(2, WIDTH)):
-        context = ctx_of(4, 2)
-        part(torch.stack((x[0], torch.cat((x[1, :2], padding)))), context)
-        losses.append(context.auxiliary_losses[0])
+        padded = torch.stack((x[0], torch.cat((x[1, :2], padding))))
+        losses.append(part(padded, ctx_of(4, 2)).auxiliary_losses[0])
     alone = Context(Layout.packed(torch.tensor([[0, 0, 0, 0, 1, 1]])))
-    part(torch.cat((x[0], x[1, :2]))[None], alone)
-    torch.testing.assert_close(torch.stack(losses), alone.auxiliary_losses[0].expand(3))
+    loss = part(torch.cat((x[0], x[1, :2]))[None], alone).auxiliary_losses[0]
+    torch.testing.assert_close(torch.stack(losses), loss.expand(3))
 
 
 def test_the_balance_teaches_the_router() -> None:
@@ -140,11 +136,10 @@ def test_the_balance_teaches_the_router() -> None:
     optimizer = torch.optim.Adam(part.router.parameters(), 0.05)
     costs = []
     for _ in range(100):
-        context = ctx_of(64)
-        part(x, context)
-        costs.append(float(context.auxiliary_losses[0].detach()))
+        loss = part(x, ctx_of(64)).auxiliary_losses[0]
+        costs.append(float(loss.detach()))
         optimizer.zero_grad()
-        context.auxiliary_losses[0].backward()
+        loss.backward()
         optimizer.step()
     assert costs[0] > 2
     assert costs[-1] < 1.1
@@ -158,7 +153,7 @@ def test_no_token_knows_of_the_others() -> None:
     """All to one expert, hundreds of them: none is dropped."""
     part = MixtureOfExperts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
     x = torch.randn(1, 1, WIDTH)
-    crowd, _ = part(x.expand(1, 500, WIDTH), ctx_of(500))
+    crowd = part(x.expand(1, 500, WIDTH), ctx_of(500)).output
     torch.testing.assert_close(crowd, part(x, ctx_of(1))[0].expand(1, 500, WIDTH))
 
 
@@ -183,5 +178,5 @@ def test_a_step_compiles_to_one_graph() -> None:
 
 
 def test_more_cannot_be_chosen_than_there_are() -> None:
-    with pytest.raises(UserError, match="5 of 4 experts cannot be chosen: choose 1 to 4"):
+    with pytest.raises(UserError, match="top_k must be between 1 and the 4 experts, but is 5"):
         MixtureOfExperts(FEED_FORWARD, 4, 5).build(WIDTH)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.parts.attention import AttentionArgs, attend
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import AttentionMasks, Context, Layout
 from dragoman.parts.packed_attention import BLOCK, block_mask, packed_attention
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.relative_positions import ALiBi, RelativeBias
@@ -67,7 +67,7 @@ def test_within_one_row_it_is_plain_attention(lengths: str, visibility: str, pos
     sees, place = visibility_of(VISIBILITIES[visibility]), position_of(POSITIONS[position])
     query, key, value = heads(HEADS), heads(HEADS), heads(HEADS)
     expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees, (place,)))
-    found = packed_attention(query, key, value, layout, layout, Context(layout), sees, (place,), None)
+    found = packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(sees, (place,)))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -77,7 +77,7 @@ def test_heads_may_share_keys_and_have_a_scale_of_their_own(groups: int, scale: 
     layout, sees = layout_of(LENGTHS["across"]), visibility_of(Causal())
     query, key, value = heads(HEADS), heads(groups), heads(groups)
     expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees, scale=scale))
-    found = packed_attention(query, key, value, layout, layout, Context(layout), sees, (), scale)
+    found = packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(sees, scale=scale))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
@@ -95,7 +95,7 @@ def test_each_target_sees_its_own_source_alone(lengths: str, others: list[int], 
     queries, keys = layout_of(LENGTHS[lengths]), layout_of(others, width)
     query, key, value = heads(HEADS), heads(2, width), heads(2, width)
     expected = attend(query, key, value, queries, keys, Context(queries), AttentionArgs())
-    found = packed_attention(query, key, value, queries, keys, Context(queries), None, (), None)
+    found = packed_attention(query, key, value, queries, keys, AttentionMasks(), AttentionArgs())
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
     start, other = 0, 0
     for length, source in zip(LENGTHS[lengths], others):  # and by hand, pair by pair
@@ -149,16 +149,16 @@ def test_rows_need_not_end_where_a_block_does() -> None:
     query, key, value = heads(HEADS, 300), heads(HEADS, 300), heads(HEADS, 300)
     sees = visibility_of(Causal())
     expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees))
-    found = packed_attention(query, key, value, layout, layout, Context(layout), sees, (), None)
+    found = packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(sees))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_mask_is_made_once_for_all_layers() -> None:
     layout, sees = layout_of(LENGTHS["short"]), visibility_of(Causal())
-    context = Context(layout)
+    masks = AttentionMasks()
     for _ in range(2):
-        packed_attention(heads(2), heads(2), heads(2), layout, layout, context, sees, (), None)
-    assert len(context.masks) == 1
+        packed_attention(heads(2), heads(2), heads(2), layout, layout, masks, AttentionArgs(sees))
+    assert len(masks.blocks) == 1
 
 
 def test_what_is_left_over_may_come_in_pieces() -> None:
@@ -175,7 +175,7 @@ def test_what_is_left_over_may_come_in_pieces() -> None:
         assert tensor.grad.isfinite().all()
     with torch.no_grad():
         detached = (tensor.detach() for tensor in (query, key, value))
-        other = packed_attention(*detached, queries, keys, Context(queries), None, (), None)
+        other = packed_attention(*detached, queries, keys, AttentionMasks(), AttentionArgs())
     torch.testing.assert_close(other[:, :, :150], found[:, :, :150], atol=1e-5, rtol=1e-5)
     assert other.isfinite().all()
     assert found.isfinite().all()
@@ -192,7 +192,7 @@ def test_compiled_it_is_the_same(visibility: str, position: str) -> None:
 
     def look(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, segments: Tensor, starts: Tensor) -> Tensor:
         layout = Layout(positions, segment_ids=segments, max_length=WIDTH, cu_seqlens=starts)
-        return packed_attention(query, key, value, layout, layout, Context(layout), sees, (place,), None)
+        return packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(sees, (place,)))
 
     compiled = torch.compile(look, fullgraph=True, dynamic=False)
     for lengths in LENGTHS.values():

@@ -9,7 +9,7 @@ import torch
 
 from dragoman.parts.cells import CELLS, CellKind
 from dragoman.parts.mixer import Layout
-from dragoman.parts.recurrence import read_padded, read_rows
+from dragoman.parts.recurrence import run_padded, run_rows
 
 INPUTS, WIDTH = 5, 4
 LENGTHS = torch.tensor([6, 1, 4, 6, 2])
@@ -26,7 +26,7 @@ def test_padding_changes_nothing(cell: CellKind, both_ways: bool, layers: int) -
     layout = Layout.padded(6, LENGTHS)
     assert layout.token_mask is not None
     real = layout.token_mask[..., None]
-    found, expected = read_padded(one, x, layout), read_rows(other, x, layout)
+    found, expected = run_padded(one, x, layout), run_rows(other, x, layout)
     torch.testing.assert_close(found[0] * real, expected[0] * real)
     assert found[1].keys() == expected[1].keys()
     for name, last in expected[1].items():
@@ -50,7 +50,7 @@ def test_what_stands_in_the_padding_is_never_seen(cell: CellKind) -> None:
     layout = Layout.padded(6, LENGTHS)
     assert layout.token_mask is not None
     other = torch.where(layout.token_mask[..., None], x, 1e3 * torch.randn_like(x))
-    (y, last), (again, last_again) = (read_padded(cells, one, layout) for one in (x, other))
+    (y, last), (again, last_again) = (run_padded(cells, one, layout) for one in (x, other))
     assert torch.equal(y[layout.token_mask], again[layout.token_mask])
     for name in last:
         assert torch.equal(last[name], last_again[name])
@@ -64,9 +64,9 @@ def test_a_cell_that_has_grown_large_is_kept_to_the_bit() -> None:
             weight.mul_(20.0)
     x = 10 * torch.randn(3, 9, INPUTS)
     lengths = torch.tensor([9, 5, 1])
-    _, padded = read_padded(cells, x, Layout.padded(9, lengths))
+    _, padded = run_padded(cells, x, Layout.padded(9, lengths))
     for row, length in enumerate(lengths.tolist()):
-        _, alone = read_padded(cells, x[row : row + 1, :length], Layout.padded(length, lengths[row : row + 1]))
+        _, alone = run_padded(cells, x[row : row + 1, :length], Layout.padded(length, lengths[row : row + 1]))
         torch.testing.assert_close(padded["cell"][row], alone["cell"][0], rtol=1e-6, atol=1e-6)
 
 
@@ -76,8 +76,8 @@ def test_dropout_between_layers_only_in_training(cell: CellKind) -> None:
     x = torch.randn(5, 6, INPUTS)
     for training, same in ((True, False), (False, True)):
         cells.train(training)
-        one, other = (read_padded(cells, x, Layout.padded(6, LENGTHS))[0] for _ in range(2))
+        one, other = (run_padded(cells, x, Layout.padded(6, LENGTHS))[0] for _ in range(2))
         assert torch.equal(one, other) is same
     single = CELLS[cell](INPUTS, WIDTH, 1, 0.5).train()
-    one, other = (read_padded(single, x, Layout.padded(6, LENGTHS))[0] for _ in range(2))
+    one, other = (run_padded(single, x, Layout.padded(6, LENGTHS))[0] for _ in range(2))
     assert torch.equal(one, other)

@@ -32,7 +32,7 @@ def test_without_attention_it_is_plain_arithmetic() -> None:
         body.widen.weight.copy_(torch.eye(2))
         body.narrow.weight.copy_(scale * torch.eye(2))
     x = torch.tensor([[[3.0, 4.0]]])
-    y, _ = part(x, Context(Layout.padded(1, torch.tensor([1]))))
+    y = part(x, Context(Layout.padded(1, torch.tensor([1])))).output
     torch.testing.assert_close(y, x + 3 * x / 12.5**0.5)
 
 
@@ -40,11 +40,11 @@ def test_without_attention_it_is_plain_arithmetic() -> None:
 def test_each_body_keeps_its_own_state() -> None:
     part = SPEC.build(8)
     x = torch.randn(2, 5, 8)
-    whole, _ = part(x, Context(Layout.padded(5, torch.tensor([5, 5]))))
+    whole = part(x, Context(Layout.padded(5, torch.tensor([5, 5])))).output
     state = part.init_state(2, 6, x)
     assert {name: sorted(inner) for name, inner in state.items()} == {"0": ["key", "value"], "1": [], "2": []}
     for t in range(5):
-        y, state = part(x[:, t : t + 1], Context(Layout.continuation(torch.full((2,), t))), state)
+        y, state, *_ = part(x[:, t : t + 1], Context(Layout.continuation(torch.full((2,), t))), state)
         torch.testing.assert_close(y[:, 0], whole[:, t], atol=1e-5, rtol=1e-5)
 
 

@@ -82,14 +82,14 @@ def test_learned_positions_refuse_past_their_length_in_whole_sequences() -> None
     assert model.max_target_length(torch.tensor([1, 3])).tolist() == [5, 5]
     assert run(model, 5, 5).isfinite().all()
     for source, target in ((6, 5), (5, 6)):
-        with pytest.raises(UserError, match="a sequence of 6 tokens does not fit the 5 learned positions"):
+        with pytest.raises(UserError, match="has learned positions for 5 tokens, but a sequence has 6"):
             run(model, source, target)
 
 
 def test_learned_positions_refuse_past_their_length_in_steps() -> None:
     model = model_with(Learned(max_length=5))
     source, lengths = torch.ones(1, 3, dtype=torch.long), torch.tensor([3])
-    begin = model.start_decoding(source, lengths, beam=1, longest=5, first=2)
+    begin = model.start_decoding(source, lengths, beam=1, max_length=5, first=2)
     state = begin.state
     for position in range(5):
         logits, after = model.decode(
@@ -98,8 +98,8 @@ def test_learned_positions_refuse_past_their_length_in_steps() -> None:
         assert after is not None
         state = after
     torch.testing.assert_close(logits[0, 0], _whole(model, source, lengths), atol=1e-5, rtol=1e-5)
-    assert model.start_decoding(source, lengths, beam=1, longest=6, first=2).max_length == 5
-    with pytest.raises(UserError, match="6 tokens were asked for, but this model has 5 learned positions"):
+    assert model.start_decoding(source, lengths, beam=1, max_length=6, first=2).max_length == 5
+    with pytest.raises(UserError, match="has learned positions for 5 tokens, but 6 were requested"):
         model.decoder.init_state(1, 6, source)
 
 
@@ -122,7 +122,7 @@ def test_packed_sequences_need_positions_for_the_longest_only() -> None:
     part = Learned(max_length=3).build(4)
     fits = Layout.packed(torch.tensor([[0, 0, 0, 1, 1, 1, 2]]))
     assert torch.equal(part.embed(torch.zeros(1, 7, 4), fits)[0, 3:6], part.table.weight)
-    with pytest.raises(UserError, match="a sequence of 4 tokens does not fit the 3 learned positions"):
+    with pytest.raises(UserError, match="has learned positions for 3 tokens, but a sequence has 4"):
         part.embed(torch.zeros(1, 5, 4), Layout.packed(torch.tensor([[0, 0, 0, 0, 1]])))
 
 

@@ -43,7 +43,7 @@ def test_rows_of_different_lengths_end_with_their_own_last_words(name: str, sett
     assert isinstance(model, EncoderDecoderModel)
     source, source_lengths = torch.randint(4, 12, (3, 5)), torch.tensor([5, 3, 4])
     target, lengths = torch.randint(4, 12, (3, 4)), torch.tensor([2, 4, 1])
-    begin = model.start_decoding(source, source_lengths, beam=1, longest=9, first=2)
+    begin = model.start_decoding(source, source_lengths, beam=1, max_length=9, first=2)
     form = [(leaf.shape, leaf.dtype, leaf.stride()) for leaf in leaves(begin.state)]
     logits, state = model.decode(target, Context(Layout.padded(4, lengths), begin.memory), begin.state)
     assert state is not None
@@ -63,7 +63,7 @@ def test_a_row_without_a_word_stays_where_it_was(cell: Any) -> None:
     part = Recurrent(cell, 2).build(WIDTH)
     x = torch.randn(3, 4, WIDTH)
     state = {name: torch.randn_like(value) for name, value in part.init_state(3, 9, x).items()}
-    _, after = part(x, Context(Layout.padded(4, torch.tensor([4, 0, 2]))), state)
+    after = part(x, Context(Layout.padded(4, torch.tensor([4, 0, 2]))), state).state
     for name, value in state.items():
         assert torch.equal(after[name][1], value[1])
         assert not torch.equal(after[name][0], value[0])
@@ -73,14 +73,14 @@ def test_a_row_without_a_word_stays_where_it_was(cell: Any) -> None:
 def test_what_goes_on_word_by_word_must_read_forwards(direction: Any) -> None:
     part = Recurrent("lstm", direction=direction).build(WIDTH)
     x = torch.zeros(1, 1, WIDTH)
-    with pytest.raises(UserError, match="must read forwards: give it the direction 'forward'"):
+    with pytest.raises(UserError, match="can decode step by step: set direction to 'forward'"):
         part(x, Context(Layout.continuation(torch.tensor([0]))), part.init_state(1, 1, x))
 
 
 def test_a_fast_forward_encoder_cannot_go_on() -> None:
     part = FastForwardEncoder(2).build(WIDTH)
     x = torch.zeros(1, 1, WIDTH)
-    with pytest.raises(UserError, match="reads both ways and cannot go on word by word"):
+    with pytest.raises(UserError, match="is bidirectional and cannot decode"):
         part(x, Context(Layout.continuation(torch.tensor([0]))), part.init_state(1, 1, x))
 
 
@@ -94,14 +94,14 @@ def test_the_context_enters_beside_the_input() -> None:
     layout = Layout.padded(3, torch.tensor([3, 2]))
     expected = torchs(torch.cat((x, context), -1))[0]
     for memory in (None, Memory(x, layout)):  # in an encoder and in a decoder
-        y, _ = part(x, Context(layout, memory, source_context=context))
+        y = part(x, Context(layout, memory, source_context=context)).output
         close(y[0], expected[0])
         close(y[1, :2], expected[1, :2])
 
 
 def test_without_an_attending_part_below_there_is_no_context() -> None:
     part = Recurrent("lstm", attention_context=True).build(WIDTH)
-    with pytest.raises(UserError, match="reads what an attending part saw: put one below it"):
+    with pytest.raises(UserError, match="needs an attention layer below it"):
         part(torch.zeros(1, 2, WIDTH), Context(Layout.padded(2, torch.tensor([2]))))
 
 

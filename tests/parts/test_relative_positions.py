@@ -101,7 +101,7 @@ def test_shaws_attention_pair_by_pair(with_values: bool) -> None:
     assert keys.shape == (5, 3)
     expected = [shaw_by_hand(query[:, h], key[:, h], value[:, h], keys, values, 2) for h in range(2)]
     for recorder in (None, {}):
-        y, _ = part(x, Context(Layout.padded(5, torch.tensor([5])), recorder=recorder))
+        y = part(x, Context(Layout.padded(5, torch.tensor([5])), recorder=recorder)).output
         torch.testing.assert_close(y[0], part.output(torch.cat(expected, 1)), atol=1e-5, rtol=1e-5)
 
 
@@ -126,12 +126,12 @@ def test_steps_of_rows_at_different_places_equal_the_whole() -> None:
     for position in (Shaw(2), RelativeBias(2, 8, 8, bidirectional=False), ALiBi(2)):
         part = SelfAttention(heads=2, position=position, visibility=Causal()).build(8)
         x = torch.randn(2, 6, 8)
-        whole, _ = part(x, Context(Layout.padded(6, torch.tensor([6, 6]))))
+        whole = part(x, Context(Layout.padded(6, torch.tensor([6, 6])))).output
         state = part.init_state(2, 9, x)
-        _, state = part(x[:, :3], Context(Layout.padded(3, torch.tensor([3, 1]))), state)
+        state = part(x[:, :3], Context(Layout.padded(3, torch.tensor([3, 1]))), state).state
         at = torch.tensor([3, 1])
         for _ in range(3):
-            step, state = part(x[torch.arange(2), at][:, None], Context(Layout.continuation(at)), state)
+            step, state, *_ = part(x[torch.arange(2), at][:, None], Context(Layout.continuation(at)), state)
             torch.testing.assert_close(step[:, 0], whole[torch.arange(2), at], atol=1e-5, rtol=1e-5)
             at = at + 1
 
@@ -163,19 +163,19 @@ def test_alibi_falls_with_the_distance() -> None:
 @pytest.mark.parametrize("position", [RelativeBias(1), ALiBi(1), RelativeBias(8), ALiBi(8)])
 def test_another_number_of_heads_is_refused(position: RelativeBias | ALiBi) -> None:
     stack = Stack((SelfAttention(4),), position=position).build(8)
-    told = f"{type(position).__name__} was made for {position.heads} heads, but the attention has 4"
+    told = f"{type(position).__name__} has {position.heads} heads, but the attention has 4"
     with pytest.raises(UserError, match=told):
         stack(torch.randn(1, 3, 8), Context(Layout.padded(3, torch.tensor([3]))))
 
 
 def test_shaws_positions_belong_to_an_attention() -> None:
     stack = Stack((SelfAttention(4),), position=Shaw()).build(8)
-    with pytest.raises(UserError, match="are 8 wide, but the heads 2: make them the position of the attention"):
+    with pytest.raises(UserError, match="have width 8, but the heads have 2: set them as the position"):
         stack(torch.randn(1, 3, 8), Context(Layout.padded(3, torch.tensor([3]))))
 
 
 def test_too_few_buckets_are_refused() -> None:
-    with pytest.raises(UserError, match="2 buckets of distances up to 128 are 1 a direction"):
+    with pytest.raises(UserError, match="has 1 buckets per direction and max_distance 128"):
         RelativeBias(4, buckets=2).build(8)
-    with pytest.raises(UserError, match="32 buckets of distances up to 8 are 16 a direction"):
+    with pytest.raises(UserError, match="has 16 buckets per direction and max_distance 8"):
         RelativeBias(4, max_distance=8).build(8)

@@ -67,20 +67,20 @@ def test_what_stands_in_the_padding_is_never_seen() -> None:
 
 def test_what_is_no_sequence_of_such_vectors_is_refused() -> None:
     for part in (Patches(features=3).build(4), Frames(features=3).build(4)):
-        with pytest.raises(UserError, match="vectors of 3 numbers, batch × length × 3, but was given 2 × 5 × 4"):
+        with pytest.raises(UserError, match="batch × length × 3, but got 2 × 5 × 4"):
             part.embed_source(torch.zeros(2, 5, 4), padded([5, 5]))
-        with pytest.raises(UserError, match=r"but was given 2 × 5$"):
+        with pytest.raises(UserError, match=r"but got 2 × 5$"):
             part.embed_source(torch.zeros(2, 5, dtype=torch.long), padded([5, 5]))
 
 
 def test_frames_cannot_be_packed() -> None:
     part = Frames(features=3).build(4)
     assert not part.supports_packing
-    with pytest.raises(UserError, match="give each a row of its own"):
+    with pytest.raises(UserError, match="pass one recording per row"):
         part.embed_source(torch.zeros(1, 4, 3), Layout.packed(torch.tensor([[0, 0, 1, 1]])))
 
 
 @pytest.mark.parametrize("stride", [3, 6])
 def test_frames_are_only_halved(stride: int) -> None:
-    with pytest.raises(UserError, match=f"a stride is 1, 2, 4, 8 …, but it is {stride}"):
+    with pytest.raises(UserError, match=f"must be a power of two, but is {stride}"):
         Frames(features=3, stride=stride).build(4)

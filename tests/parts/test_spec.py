@@ -99,20 +99,20 @@ def test_an_unknown_part_deep_inside_is_found() -> None:
 
 
 def test_a_surplus_field_is_answered_with_the_nearest() -> None:
-    assert wrong({"kind": "FeedForward", "iner": 3}) == "unknown field of FeedForward 'iner': did you mean 'inner'?"
+    assert wrong({"kind": "FeedForward", "iner": 3}) == "unknown field of FeedForward 'iner': did you mean 'inner_dim'?"
 
 
 def test_a_missing_field_is_named_and_those_with_defaults_are_not() -> None:
-    assert wrong({"kind": "PreNorm", "dropout": 0.1}) == "PreNorm lacks its field body"
-    assert wrong({"kind": "Stack"}) == "Stack lacks its field block"
+    assert wrong({"kind": "PreNorm", "dropout": 0.1}) == "PreNorm needs the fields body"
+    assert wrong({"kind": "Stack"}) == "Stack needs the fields block"
     assert from_dict({"kind": "FeedForward"}, PARTS) == FeedForward()
 
 
 def test_a_description_without_a_kind() -> None:
     assert wrong({"heads": 3, "bias": True}) == (
-        "a part's description must name its kind, but this one has ['bias', 'heads']"
+        "the description of a part must have a field 'kind', but has ['bias', 'heads']"
     )
-    assert "must name its kind" in wrong({"kind": 3})
+    assert "must have a field 'kind'" in wrong({"kind": 3})
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_whole_number_will_do_for_a_fraction() -> None:
 def test_only_a_model_is_a_model() -> None:
     others: list[Any] = [{"kind": "Dot"}, [], 3]
     for data in others:
-        with pytest.raises(UserError, match="a model's description must be one of EncoderDecoder"):
+        with pytest.raises(UserError, match="the description of a model must be of kind EncoderDecoder"):
             model_from_dict(data)
 
 

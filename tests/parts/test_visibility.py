@@ -49,7 +49,7 @@ def test_attention_over_a_prefix_is_full_inside_and_causal_after_it() -> None:
     for other in (full, causal):
         other.load_state_dict(prefix.state_dict())
     x, layout = torch.randn(3, 5, 8), Layout.padded(5, torch.tensor([5, 5, 5]))
-    y, _ = prefix(x, Context(layout, prefix_lengths=torch.tensor([5, 0, 2])))
+    y = prefix(x, Context(layout, prefix_lengths=torch.tensor([5, 0, 2]))).output
     close = torch.testing.assert_close
     close(y[0], full(x, Context(layout))[0][0])
     close(y[1:, 2:], causal(x, Context(layout))[0][1:, 2:])

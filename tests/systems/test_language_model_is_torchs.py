@@ -112,7 +112,7 @@ def test_decoding_continues_the_encoded_source(cell: str, layers: int) -> None:
     """Rows of different lengths: each goes on from the state after its own last word."""
     model = model_of(cell, layers)
     torchs = Torchs(model, cell, layers)
-    begin = model.start_decoding(SOURCES, SOURCE_LENGTHS, beam=1, longest=5, first=SEP)
+    begin = model.start_decoding(SOURCES, SOURCE_LENGTHS, beam=1, max_length=5, first=SEP)
     for row, length in enumerate(SOURCE_LENGTHS.tolist()):
         _, last = torchs.recurrent(torchs.embedding(SOURCES[row : row + 1, :length]))
         expected = dict(zip(("hidden", "cell"), last if cell == "lstm" else (last,)))

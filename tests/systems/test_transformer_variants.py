@@ -100,7 +100,7 @@ def test_shaw_encoder_depends_only_on_distances() -> None:
     model = model_of("shaw", max_distance=2)
     words = torch.randn(1, 5, 8)
     here, there = (Layout(torch.arange(5)[None] + first) for first in (0, 100))
-    y, _ = model.encoder(words, Context(here))
+    y = model.encoder(words, Context(here)).output
     torch.testing.assert_close(model.encoder(words, Context(there))[0], y)
     assert not torch.allclose(model.encoder(words.flip(1), Context(here))[0].flip(1), y, atol=1e-3)
 
@@ -202,7 +202,7 @@ def test_encoder_equals_plain_operations(kind: str, training: bool, norm: Norm, 
                 y = norm(weights, f"{at}.after", y + body(weights, f"{at}.body", y))
     expected = norm(weights, "norm", y) if pre_norm else y
     padded = torch.cat((torch.cat((x, torch.full((2, 8), 9.0)))[None], torch.full((1, 7, 8), 9.0)))  # one row empty
-    given, _ = model.train(training).encoder(padded, Context(Layout.padded(7, torch.tensor([5, 0]))))
+    given = model.train(training).encoder(padded, Context(Layout.padded(7, torch.tensor([5, 0])))).output
     torch.testing.assert_close(given[0, :5], expected, atol=1e-5, rtol=1e-4)
 
 
@@ -241,9 +241,9 @@ def test_every_mixture_of_experts_has_a_balance_loss_in_training() -> None:
     assert isinstance(model, EncoderDecoderModel)
     tokens, layout = torch.randint(4, 11, (2, 5)), Layout.padded(5, torch.tensor([5, 3]))
     for training, losses in ((True, 4), (False, 0)):
-        _, ctx = model.train(training).forward_features(tokens, layout, tokens, layout)
-        assert len(ctx.auxiliary_losses) == losses
-        assert all(0.005 < float(loss.detach()) <= 0.01 * 4 for loss in ctx.auxiliary_losses)
+        features = model.train(training).forward_features(tokens, layout, tokens, layout)
+        assert len(features.auxiliary_losses) == losses
+        assert all(0.005 < float(loss.detach()) <= 0.01 * 4 for loss in features.auxiliary_losses)
 
 
 # ---- decoders alone

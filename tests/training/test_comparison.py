@@ -16,7 +16,7 @@ from dragoman.config import Config, from_yaml
 from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.evaluation import bleu
-from dragoman.models.flops import training_flops
+from dragoman.models import training_flops
 from dragoman.run import CONFIG_FILE, read_spec
 from dragoman.training import comparison_training as comparison
 from dragoman.training.comparison_training import (

@@ -16,7 +16,7 @@ from dragoman.models import DecoderOnly
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.embedding import Embedding, OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import FeedForward
-from dragoman.parts.matrices import hidden_matrices
+from dragoman.parts.initialization import hidden_matrices
 from dragoman.parts.stack import Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.training.ema import WeightAverage

@@ -36,7 +36,7 @@ def record_forward(
     recorder: dict[str, list[Tensor]] = {}
     layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
     with record_layers(output_stack(model)) as layers:
-        states, _ = model.forward_features(source, layouts[0], target, layouts[1], recorder)
+        states = model.forward_features(source, layouts[0], target, layouts[1], recorder).output
     first = source.shape[1] if model.is_decoder_only else 0  # first target position in the joint sequence
     return RecordedForward(
         at_least_float32(model.output(states)[0]),
@@ -61,7 +61,7 @@ def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
     The sublayers of a stack with a single block are recorded one by one.
     """
     recorded: dict[str, Tensor] = {}
-    parts: list[nn.Module] = [part for _, part in stack.parts()]
+    parts: list[nn.Module] = [part for _, part in stack.named_layers()]
     parts_per_layer = len(parts) // len(stack.layers) if len(stack.layers) > 1 else 1
 
     def record(name: str, x: Tensor, context: Context) -> None:

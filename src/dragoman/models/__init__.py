@@ -1,4 +1,4 @@
-"""Models: parts wired into p(y|x), p(y), and one label a word."""
+"""Models: parts combined to p(y|x), p(y), or one label per token."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from dragoman.errors import UserError
 from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
 from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
-from dragoman.models.model import DecodingStart, Model
+from dragoman.models.model import DecodingStart, Model, ModelSpec
 from dragoman.models.replaced_token_detection import ReplacedTokens, ReplacedTokensModel
 from dragoman.models.usage import Usage
 from dragoman.parts.catalog import PARTS
+from dragoman.parts.flops import Workload
 from dragoman.parts.spec import Spec, from_dict, to_dict
 
 __all__ = [
@@ -30,13 +31,14 @@ __all__ = [
     "ReplacedTokens",
     "ReplacedTokensModel",
     "Usage",
+    "count_flops",
     "count_parameters",
     "meta_model",
     "model_from_dict",
     "model_to_dict",
+    "training_flops",
 ]
 
-ModelSpec = EncoderDecoder | DecoderOnly | EncoderOnly | ReplacedTokens
 MODELS: dict[str, type[Spec]] = {
     kind.__name__: kind for kind in (EncoderDecoder, DecoderOnly, EncoderOnly, ReplacedTokens)
 }
@@ -45,18 +47,30 @@ model_to_dict = to_dict
 
 
 def model_from_dict(data: Any, parts: dict[str, type[Spec]] | None = None) -> ModelSpec:
-    """The model's spec from plain values; `parts` adds a user's own parts to the known ones."""
+    """Create a model's spec from JSON values; `parts` are additional kinds of parts, defined by a user."""
     model = from_dict(data, PARTS | MODELS | (parts or {}))
     if not isinstance(model, ModelSpec):
-        raise UserError(f"a model's description must be one of {', '.join(MODELS)}, but is {type(model).__name__}")
+        raise UserError(
+            f"the description of a model must be of kind {', '.join(MODELS)}, but is {type(model).__name__}"
+        )
     return model
 
 
 def meta_model(spec: ModelSpec) -> Model:
-    """The model with shapes and no memory."""
+    """Build a model on the meta device: shapes without memory."""
     with torch.device("meta"):
         return spec.build()
 
 
 def count_parameters(spec: ModelSpec) -> int:
     return sum(weight.numel() for weight in meta_model(spec).parameters())
+
+
+def count_flops(spec: ModelSpec, source: int, target: int) -> int:
+    """Count the operations of a forward pass over `source` and `target` tokens, without padding."""
+    return meta_model(spec).flops(Workload(target, source, spec.dim))
+
+
+def training_flops(spec: ModelSpec, source: int, target: int) -> int:
+    """Count the operations of a training step over `source` and `target` tokens, without padding."""
+    return meta_model(spec).training_flops(Workload(target, source, spec.dim))

@@ -1,4 +1,4 @@
-"""The decoder alone: p(y) = Π p(y_t | y_<t), and p(y|x) with x as the beginning of the same sequence."""
+"""The decoder-only model: p(y) = Π p(y_t | y_<t), and p(y|x) with x as the prefix of the sequence."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dragoman.models.encoder_decoder import first_tokens
-from dragoman.models.model import BaseModelSpec, DecodingStart, Model, position_limit
+from dragoman.models.model import DecodingStart, Model, ModelSpec, position_limit
 from dragoman.models.usage import CONTINUE, Usage
 from dragoman.parts.embedding import Embedding, OutputLayer, TokenEmbedding, Transform
-from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
-from dragoman.parts.mixer import Context, Layout, State, assign_paths, map_state
+from dragoman.parts.flops import Workload, module_flops
+from dragoman.parts.initialization import Glorot, Initialization
+from dragoman.parts.mixer import Context, Layout, MixerOutput, State, assign_paths, map_state
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import DECODER_ONLY_FRAMING, Framing
 
 
 @dataclass(frozen=True)
-class DecoderOnly(BaseModelSpec):
-    """One stack that reads what there is and writes what comes next: language models, and source and target as one."""
+class DecoderOnly(ModelSpec):
+    """One stack that predicts the next token: language models, or source and target in one sequence."""
 
     default_framing: ClassVar[Framing] = DECODER_ONLY_FRAMING
+    default_objectives: ClassVar[dict[str, str]] = {"pairs": "translation", "text": "language", "turns": "dialogue"}
 
     dim: int
     vocab_size: int
@@ -31,18 +33,16 @@ class DecoderOnly(BaseModelSpec):
     embedding: Embedding = field(default_factory=Embedding)
     tied_embeddings: bool = True
     output_bias: bool = False
-    initialization: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
+    initialization: Initialization = field(default_factory=Glorot)
     transform: Transform | None = None
     output_scaled: bool = False
-
-    default_objectives: ClassVar[dict[str, str]] = {"pairs": "translation", "text": "language", "turns": "dialogue"}
 
     def build(self, dim: int = 0) -> DecoderOnlyModel:
         return DecoderOnlyModel(self)
 
 
 class DecoderOnlyModel(Model):
-    """The source, if there is one, is the beginning of the sequence, and `context.prefix` says how long it is."""
+    """The source, if any, is a prefix of the sequence, whose length is `context.prefix_lengths`."""
 
     is_decoder_only = True
 
@@ -58,22 +58,25 @@ class DecoderOnlyModel(Model):
         assign_paths(self)
 
     @property
-    def embedding_tables(self) -> tuple[TokenEmbedding, TokenEmbedding]:
-        return self.target_embedding, self.target_embedding
-
-    @property
     def usage(self) -> Usage:
         return CONTINUE
 
     @property
+    def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+        return self.target_embedding, self.target_embedding
+
+    @property
     def max_source_length(self) -> int | None:
-        """A quarter of the places is left to the target."""
+        """Three quarters of the positions; the others are for the target."""
         limit = position_limit(self.decoder)
         return None if limit is None else max(1, 3 * limit // 4)
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
         limit = position_limit(self.decoder)
         return None if limit is None else limit - source_lengths
+
+    def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
+        return source + target
 
     def forward_features(
         self,
@@ -82,54 +85,54 @@ class DecoderOnlyModel(Model):
         target: Tensor,
         target_layout: Layout,
         recorder: dict[str, list[Tensor]] | None = None,
-    ) -> tuple[Tensor, Context]:
+    ) -> MixerOutput:
         if not source.shape[1]:
             return self.forward_tokens(target, target_layout, None, recorder)
         if source_layout.lengths is None or target_layout.lengths is None:
-            raise ValueError(
-                "source and target are joined row by row: packed ones must be joined before they are packed"
-            )
-        tokens, places = join(source, source_layout.lengths, target)
+            raise ValueError("packed sources and targets cannot be joined: join them before packing")
+        tokens, positions = join(source, source_layout.lengths, target)
         layout = Layout.padded(tokens.shape[1], source_layout.lengths + target_layout.lengths)
-        x, context = self.forward_tokens(tokens, layout, source_layout.lengths, recorder)
-        return x.gather(1, places[..., None].expand(-1, -1, x.shape[-1])), context
+        features = self.forward_tokens(tokens, layout, source_layout.lengths, recorder)
+        x = features.output
+        return features.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))
 
     def forward_tokens(
         self,
         tokens: Tensor,
         layout: Layout,
-        prefix: Tensor | None = None,
+        prefix_lengths: Tensor | None = None,
         recorder: dict[str, list[Tensor]] | None = None,
-    ) -> tuple[Tensor, Context]:
-        """Whole sequences, B T → B T D; `prefix` (B) is how much of each may be seen from everywhere."""
-        context = Context(layout, prefix_lengths=prefix, recorder=recorder)
-        return self.decoder(self.target_embedding(tokens), context)[0], context
-
-    def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        return source + target
+    ) -> MixerOutput:
+        """Read whole sequences, B T → B T D; `prefix_lengths` (B) tokens of each are visible from everywhere."""
+        context = Context(layout, prefix_lengths=prefix_lengths, recorder=recorder)
+        return self.decoder(self.target_embedding(tokens), context)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        x, state = self.decoder(self.target_embedding(target), context, state)
-        return self.output(x), state
+        decoded = self.decoder(self.target_embedding(target), context, state)
+        return self.output(decoded.output), decoded.state
 
     def start_decoding(
-        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """The source is read once, and its state repeated for the rows of a beam."""
+        """Read the sources once, and repeat the state for the rows of the beam."""
         batch, width = source.shape
-        places = min(width + longest, position_limit(self.decoder) or width + longest)
-        state = self.decoder.init_state(batch, places, self.target_embedding.weight)
+        max_length = min(width + max_length, position_limit(self.decoder) or width + max_length)
+        state = self.decoder.init_state(batch, max_length, self.target_embedding.weight)
         if width:
             context = Context(Layout.padded(width, lengths), prefix_lengths=lengths)
-            _, state = self.decoder(self.target_embedding(source), context, state)
+            state = self.decoder(self.target_embedding(source), context, state).state
         if beam > 1:
             state = map_state(lambda leaf: leaf.repeat_interleave(beam, 0), state)
         tokens = first_tokens(first, batch, source.device).repeat_interleave(beam)
-        return DecodingStart(None, state, tokens, lengths.repeat_interleave(beam), places)
+        return DecodingStart(None, state, tokens, lengths.repeat_interleave(beam), max_length)
+
+    def flops(self, work: Workload) -> int:
+        """Count the whole sequence in the stack, and the target in the output layer."""
+        return module_flops(self.decoder, work.of(work.source + work.tokens)) + module_flops(self.output, work)
 
 
 def join(source: Tensor, source_lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows of source and target as one, padding last (B S+T), and where each target token stands in them (B T)."""
-    places = source_lengths[:, None] + torch.arange(target.shape[1], device=target.device)  # B T
+    """Join rows of source and target, padding last: tokens (B S+T), and the positions of target tokens (B T)."""
+    positions = source_lengths[:, None] + torch.arange(target.shape[1], device=target.device)  # B T
     tokens = torch.cat((source, torch.zeros_like(target)), 1)
-    return tokens.scatter(1, places, target), places
+    return tokens.scatter(1, positions, target), positions

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from copy import copy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.models.model import BaseModelSpec, DecodingStart, Model, position_limit
+from dragoman.models.model import DecodingStart, Model, ModelSpec, position_limit
 from dragoman.models.usage import TRANSLATE, Usage
 from dragoman.parts.embedding import (
     Embedding,
@@ -21,17 +21,23 @@ from dragoman.parts.embedding import (
     Transform,
 )
 from dragoman.parts.feature_embedding import Frames, Patches
-from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
-from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State, assign_paths
+from dragoman.parts.flops import Workload, module_flops
+from dragoman.parts.initialization import Glorot, Initialization
+from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, State, assign_paths
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import ENCODER_DECODER_FRAMING, Framing
 
 
 @dataclass(frozen=True)
-class EncoderDecoder(BaseModelSpec):
-    """Embeddings, an encoder that reads the source, a decoder that writes the target, an output layer."""
+class EncoderDecoder(ModelSpec):
+    """Embeddings, an encoder that reads the source, a decoder that generates the target, an output layer."""
 
     default_framing: ClassVar[Framing] = ENCODER_DECODER_FRAMING
+    default_objectives: ClassVar[dict[str, str]] = {
+        "pairs": "translation",
+        "text": "denoising",
+        "features": "translation",
+    }
 
     dim: int
     source_vocab_size: int
@@ -39,33 +45,25 @@ class EncoderDecoder(BaseModelSpec):
     encoder: Stack
     decoder: Stack
     embedding: Embedding = field(default_factory=Embedding)
-    shared_embeddings: bool = False  # one table of embeddings for source and target
-    tied_embeddings: bool = False  # the output layer's matrix is the target embedding
+    shared_embeddings: bool = False  # one embedding table for source and target
+    tied_embeddings: bool = False  # the output layer uses the target embedding table
     output_bias: bool = True
-    initialization: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
-    transform: Transform | None = None  # a layer before the output layer
-    output_scaled: bool = False  # what the output layer reads is divided by √D
-    input: Patches | Frames | None = None  # what reads a source that is vectors, where it is no tokens
-
-    default_objectives: ClassVar[dict[str, str]] = {
-        "pairs": "translation",
-        "text": "denoising",
-        "features": "translation",
-    }
+    initialization: Initialization = field(default_factory=Glorot)
+    transform: Transform | None = None  # layer before the output layer
+    output_scaled: bool = False  # the input of the output layer is divided by √D
+    input: Patches | Frames | None = None  # embedding of feature vectors, if the source is not tokens
 
     def build(self, dim: int = 0) -> EncoderDecoderModel:
         return EncoderDecoderModel(self)
 
 
 class EncoderDecoderModel(Model):
-    """`encode` once for a source, `decode` as often as need be."""
-
     def __init__(self, spec: EncoderDecoder) -> None:
         super().__init__()
         if spec.shared_embeddings and spec.input is None and spec.source_vocab_size != spec.target_vocab_size:
             raise UserError(
-                f"one table of embeddings cannot serve {spec.source_vocab_size} source and {spec.target_vocab_size} "
-                "target tokens: learn a joint tokenizer, or do not share the embeddings"
+                f"shared embeddings need one vocabulary, but there are {spec.source_vocab_size} source and "
+                f"{spec.target_vocab_size} target tokens: train a joint tokenizer, or set shared embeddings to false"
             )
         self.spec: EncoderDecoder = spec
         self.vocab_size = spec.target_vocab_size
@@ -87,42 +85,38 @@ class EncoderDecoderModel(Model):
         assign_paths(self)
 
     @property
+    def usage(self) -> Usage:
+        return TRANSLATE
+
+    @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
         source = self.source_embedding
         return source if isinstance(source, TokenEmbedding) else None, self.target_embedding
 
     @property
-    def usage(self) -> Usage:
-        return TRANSLATE
+    def memory_layers(self) -> list[Mixer]:
+        """Layers of the decoder that read the source."""
+        layers = [part for part in self.decoder.modules() if isinstance(part, Mixer)]
+        return [layer for layer in layers if type(layer).project_memory is not Mixer.project_memory]
 
     @property
     def memory_paths(self) -> list[str]:
-        parts = (part for part in self.decoder.modules() if isinstance(part, Mixer))
-        return [part.path for part in parts if type(part).project_memory is not Mixer.project_memory]
+        return [layer.path for layer in self.memory_layers]
 
     @property
     def max_source_length(self) -> int | None:
         limit = position_limit(self.encoder)
         return None if limit is None else limit * self.source_embedding.stride
 
-    @property
-    def supports_packing(self) -> bool:
-        return super().supports_packing and self.source_embedding.supports_packing
-
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
         limit = position_limit(self.decoder)
         return None if limit is None else torch.full_like(source_lengths, limit)
 
     def encode(self, source: Tensor, layout: Layout, recorder: dict[str, list[Tensor]] | None = None) -> Memory:
-        """B S tokens or B S F vectors → what the decoder needs of them, every projection of it done."""
+        """Encode tokens, B S, or feature vectors, B S F."""
         x, layout = self.source_embedding.embed_source(source, layout)
-        context = Context(layout, recorder=recorder)
-        states, _ = self.encoder(x, context)
-        memory = Memory(states, layout, context.stack_inputs, context.final_state, context.auxiliary_losses)
-        for part in self.decoder.modules():
-            if isinstance(part, Mixer) and (kept := part.project_memory(memory)):
-                memory.projections[part.path] = kept
-        return memory
+        encoded = self.encoder(x, Context(layout, recorder=recorder))
+        return Memory(encoded.output, layout, encoded.stack_inputs, encoded.final_state, encoded.auxiliary_losses)
 
     def forward_features(
         self,
@@ -131,32 +125,40 @@ class EncoderDecoderModel(Model):
         target: Tensor,
         target_layout: Layout,
         recorder: dict[str, list[Tensor]] | None = None,
-    ) -> tuple[Tensor, Context]:
+    ) -> MixerOutput:
         memory = self.encode(source, source_layout, recorder)
-        context = Context(target_layout, memory, recorder=recorder, auxiliary_losses=memory.auxiliary_losses)
-        return self.decoder(self.target_embedding(target), context)[0], context
+        context = Context(target_layout, memory, recorder=recorder)
+        decoded: MixerOutput = self.decoder(self.target_embedding(target), context)
+        return decoded._replace(auxiliary_losses=memory.auxiliary_losses + decoded.auxiliary_losses)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        x, state = self.decoder(self.target_embedding(target), context, state)
-        return self.output(x), state
+        decoded = self.decoder(self.target_embedding(target), context, state)
+        return self.output(decoded.output), decoded.state
 
     def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:
-        made = copy(self)
-        made._modules = dict(self._modules)  # so that only its own are changed
-        made.vocab_size, made.output = len(tokens), self.output.restrict_vocabulary(tokens)
-        made._modules["target_embedding"] = RestrictedEmbedding(self.target_embedding, tokens)
-        return made
+        model = copy(self)
+        model._modules = dict(self._modules)  # replace modules of the copy only
+        model.vocab_size, model.output = len(tokens), self.output.restrict_vocabulary(tokens)
+        model._modules["target_embedding"] = RestrictedEmbedding(self.target_embedding, tokens)
+        return model
 
     def start_decoding(
-        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
         memory = self.encode(source, Layout.padded(source.shape[1], lengths))
-        rows, places = source.shape[0] * beam, min(longest, position_limit(self.decoder) or longest)
-        state = self.decoder.init_state(rows, places, memory.states)
+        memory.projections.update((layer.path, layer.project_memory(memory)) for layer in self.memory_layers)
+        max_length = min(max_length, position_limit(self.decoder) or max_length)
+        state = self.decoder.init_state(source.shape[0] * beam, max_length, memory.states)
         tokens = first_tokens(first, source.shape[0], source.device).repeat_interleave(beam)
-        return DecodingStart(memory, state, tokens, torch.zeros_like(tokens), places)
+        return DecodingStart(memory, state, tokens, torch.zeros_like(tokens), max_length)
+
+    def flops(self, work: Workload) -> int:
+        embedding = module_flops(self.source_embedding, work.of(work.source))
+        work = replace(work, source=-(-work.source // self.source_embedding.stride))
+        encoder = module_flops(self.encoder, work.of(work.source))
+        return embedding + encoder + module_flops(self.decoder, work) + module_flops(self.output, work)
 
 
 def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tensor:
-    """B: the token that each source's targets begin with."""
+    """B: first target token of each source."""
     return first if isinstance(first, Tensor) else torch.full((batch,), first, dtype=torch.long, device=device)

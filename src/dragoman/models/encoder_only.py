@@ -1,4 +1,4 @@
-"""The encoder alone: one label for every token, and, where it is asked for, one for the whole sequence."""
+"""The encoder-only model: one label per token, and optionally one for the whole sequence."""
 
 from __future__ import annotations
 
@@ -9,25 +9,27 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from dragoman.models.model import BaseModelSpec, Model, position_limit
+from dragoman.models.model import Model, ModelSpec, position_limit
 from dragoman.models.usage import FILL, TAG, Usage
 from dragoman.parts.embedding import Embedding, IdentityOutput, OutputLayer, TokenEmbedding, Transform
-from dragoman.parts.initialization import Glorot, Normal, Orthogonal, Uniform
-from dragoman.parts.mixer import Context, Layout, assign_paths
-from dragoman.parts.stack import Stack
+from dragoman.parts.flops import Workload, module_flops
+from dragoman.parts.initialization import Glorot, Initialization
+from dragoman.parts.mixer import Context, Layout, MixerOutput, assign_paths
+from dragoman.parts.stack import Stack, StackMixer
 from dragoman.text.framing import ENCODER_ONLY_FRAMING, Framing
 
 
 @dataclass(frozen=True)
-class EncoderOnly(BaseModelSpec):
-    """Embeddings, an encoder, and an output layer: the words that were masked, the tag of a word, was it replaced.
+class EncoderOnly(ModelSpec):
+    """Embeddings, an encoder, and an output layer: masked language models, taggers, discriminators.
 
-    `outputs` labels, the vocabulary unless told; with 0 there is no output layer, and the states themselves come out.
-    `types` of segments have a vector each (Devlin et al. 2019, §3.1). `pooled` labels of the whole sequence are read
-    off its first token: tanh(W h_1), then W.
+    The output layer has `num_labels` labels, by default the vocabulary; with 0 there is none, and the model returns
+    hidden states. `token_types` adds an embedding of sentence A or B (Devlin et al. 2019, §3.1). `pooled_labels` labels
+    of the whole sequence are computed from its first token: W tanh(W' h_1).
     """
 
     default_framing: ClassVar[Framing] = ENCODER_ONLY_FRAMING
+    default_objectives: ClassVar[dict[str, str]] = {"pairs": "tagging", "text": "masked"}
 
     dim: int
     vocab_size: int
@@ -39,66 +41,58 @@ class EncoderOnly(BaseModelSpec):
     output_bias: bool = True
     transform: Transform | None = None
     pooled_labels: int = 0
-    initialization: Glorot | Uniform | Orthogonal | Normal = field(default_factory=Glorot)
-
-    default_objectives: ClassVar[dict[str, str]] = {"pairs": "tagging", "text": "masked"}
-
-    def with_labels(self, num_labels: int) -> EncoderOnly:
-        return replace(self, num_labels=num_labels, tied_embeddings=False, transform=None, pooled_labels=0)
+    initialization: Initialization = field(default_factory=Glorot)
 
     def build(self, dim: int = 0) -> EncoderOnlyModel:
         return EncoderOnlyModel(self)
+
+    def with_labels(self, num_labels: int) -> EncoderOnly:
+        return replace(self, num_labels=num_labels, tied_embeddings=False, transform=None, pooled_labels=0)
 
 
 class EncoderOnlyModel(Model):
     can_generate = False
 
-    def __init__(self, spec: EncoderOnly, source_embedding: nn.Module | None = None) -> None:
-        """`source_embedding` is a table that is shared with another network."""
+    def __init__(self, spec: EncoderOnly, source_embedding: TokenEmbedding | None = None) -> None:
+        """`source_embedding` is a table shared with another network."""
         super().__init__()
         self.spec: EncoderOnly = spec
-        labels = spec.vocab_size if spec.num_labels is None else spec.num_labels
-        self.vocab_size = labels or spec.dim
+        self.num_labels = spec.num_labels or 0
+        outputs = spec.vocab_size if spec.num_labels is None else spec.num_labels
+        self.vocab_size = outputs or spec.dim
         self.encoder = spec.encoder.build(spec.dim)
         table = spec.embedding.build_embedding(spec.vocab_size, spec.dim)
         self.source_embedding = table if source_embedding is None else source_embedding
         self.types = nn.Embedding(spec.token_types, table.width) if spec.token_types else None
         tied = table if spec.tied_embeddings and spec.num_labels is None else None
-        output = OutputLayer(labels, spec.dim, tied, spec.output_bias, spec.transform) if labels else IdentityOutput()
+        output = OutputLayer(outputs, spec.dim, tied, spec.output_bias, spec.transform) if outputs else IdentityOutput()
         self.output: OutputLayer = output
         if tied is not None:
-            self.output.weight = self.source_embedding.weight  # type: ignore[assignment]
+            self.output.weight = self.source_embedding.weight
         self.pooler = Pooler(spec.dim, spec.pooled_labels) if spec.pooled_labels else None
         spec.initialization.initializer().apply(self)
         assign_paths(self)
 
     @property
-    def embedding_tables(self) -> tuple[TokenEmbedding | None, None]:
-        return self.source_embedding if isinstance(self.source_embedding, TokenEmbedding) else None, None
-
-    @property
     def usage(self) -> Usage | None:
-        """Tokens are predicted under masks, labels for words; a model without an output layer has no command."""
-        return FILL if self.spec.num_labels is None else TAG if self.spec.num_labels else None
-
-    @property
-    def num_labels(self) -> int:
-        return self.spec.num_labels or 0
+        """Fill for masked language models, tag for taggers, no command without an output layer."""
+        return FILL if self.spec.num_labels is None else TAG if self.num_labels else None
 
     @property
     def mask_predictor(self) -> EncoderOnlyModel | None:
         return self if self.spec.num_labels is None else None
 
     @property
+    def output_stack(self) -> StackMixer:
+        return self.encoder
+
+    @property
+    def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+        return self.source_embedding, None
+
+    @property
     def max_source_length(self) -> int | None:
         return position_limit(self.encoder)
-
-    def encode(self, source: Tensor, context: Context, token_types: Tensor | None = None) -> Tensor:
-        """B S tokens and their segments (the first where not told) → B S D."""
-        x = self.source_embedding(source)
-        if self.types is not None:
-            x = x + self.types(torch.zeros_like(source) if token_types is None else token_types)
-        return self.encoder(x, context)[0]
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         return source
@@ -111,10 +105,15 @@ class EncoderOnlyModel(Model):
         target_layout: Layout | None = None,
         recorder: dict[str, list[Tensor]] | None = None,
         token_types: Tensor | None = None,
-    ) -> tuple[Tensor, Context]:
-        """What the output layer reads at every source position, B S D; there is no target."""
-        context = Context(source_layout, recorder=recorder)
-        return self.encode(source, context, token_types), context
+    ) -> MixerOutput:
+        """Return the inputs of the output layer at all source positions, B S D; `target` is unused.
+
+        `token_types` (B S) are 0 by default.
+        """
+        x = self.source_embedding(source)
+        if self.types is not None:
+            x = x + self.types(torch.zeros_like(source) if token_types is None else token_types)
+        return self.encoder(x, Context(source_layout, recorder=recorder))
 
     def forward(
         self,
@@ -124,14 +123,17 @@ class EncoderOnlyModel(Model):
         target_lengths: Tensor | None = None,
         token_types: Tensor | None = None,
     ) -> Tensor:
-        """B S → B S labels."""
-        return self.output(
-            self.forward_features(source, Layout.padded(source.shape[1], source_lengths), token_types=token_types)[0]
-        )
+        """B S → logits of labels, B S V."""
+        layout = Layout.padded(source.shape[1], source_lengths)
+        return self.output(self.forward_features(source, layout, token_types=token_types).output)
+
+    def flops(self, work: Workload) -> int:
+        work = work.of(work.source)
+        return module_flops(self.encoder, work) + module_flops(self.output, work)
 
 
 class Pooler(nn.Module):
-    """W tanh(W' h_1), from the first token's state."""
+    """W tanh(W' h_1), h_1 being the state of the first token."""
 
     def __init__(self, dim: int, labels: int) -> None:
         super().__init__()

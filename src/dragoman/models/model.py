@@ -1,4 +1,4 @@
-"""What every model can do, whatever it is made of."""
+"""The interface of all models and of their specs."""
 
 from __future__ import annotations
 
@@ -13,68 +13,76 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.models.usage import Usage
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
-from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State
+from dragoman.parts.flops import Workload
+from dragoman.parts.mixer import Context, Layout, Memory, MixerOutput, State
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec
+from dragoman.parts.stack import StackMixer
 from dragoman.text.framing import Framing
+
+
+class ModelSpec(Spec):
+    """Description of a whole model."""
+
+    default_framing: ClassVar[Framing]  # special tokens around source and target, unless a checkpoint has its own
+    default_objectives: ClassVar[Mapping[str, str]]  # by the content of the data: pairs, text, turns or features
+    dim: int
+
+    def build(self, dim: int = 0) -> Model:
+        """Create the model; `dim` is unused, because a model's spec has its own."""
+        raise NotImplementedError
+
+    def with_labels(self, num_labels: int) -> ModelSpec:
+        """Return the spec of a tagger with the same encoder and a new output layer for labels of words."""
+        raise UserError(f"tagging needs an encoder-only system, but the system is {type(self).__name__}")
 
 
 @dataclass
 class DecodingStart:
-    """Where a search begins."""
+    """The start of a search."""
 
     memory: Memory | None
     state: State
-    tokens: Tensor  # R: the token that is fed first
+    tokens: Tensor  # R: first input token
     positions: Tensor  # R: its position
-    max_length: int  # how many positions there is room for; rows that are over stay at the last one
-
-
-class BaseModelSpec(Spec):
-    """Base class of the specs of models."""
-
-    default_framing: ClassVar[Framing]
-    default_objectives: ClassVar[Mapping[str, str]]  # by the content of the data: pairs, text, turns or features
-
-    def with_labels(self, num_labels: int) -> Any:
-        """Return the spec of the encoder with an output layer for labels of words."""
-        raise UserError(f"words are tagged by an encoder-only model, but the system is of kind {type(self).__name__}")
+    max_length: int  # positions in the state; finished rows stay at the last one
 
 
 class Model(nn.Module):
-    """Reads a source, writes or labels: p(y|x), p(y), or one label a token.
+    """A model of p(y|x) or p(y), or of one label per token.
 
-    Whole sequences are given as ids and where they lie, or padded with their lengths. A decoder alone reads its source
-    as the beginning of its own sequence, which may be empty (B 0); an encoder alone has no target.
+    Sequences are passed as ids with their layout, or padded with their lengths. A decoder-only model reads the source,
+    which may be empty (B 0), as the prefix of its sequence; an encoder-only model has no target.
     """
 
-    spec: Spec
+    spec: ModelSpec
     output: OutputLayer
-    decoder: Mixer
-    vocab_size: int  # how many tokens the output layer tells apart
-    can_generate = True  # can it go on token by token?
-    is_decoder_only = False  # are source and target one sequence?
-    source_features: int | None = None  # numbers a vector, where a source is vectors (B S F) and not tokens (B S)
-
-    @property
-    def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
-        """The token embeddings of source and target; None where there are none."""
-        return None, None
+    decoder: StackMixer
+    vocab_size: int  # outputs of the output layer
+    can_generate = True
+    is_decoder_only = False  # whether source and target form one sequence
+    source_features: int | None = None  # width of the vectors if the source is features (B S F), not tokens (B S)
+    num_labels = 0  # labels of a tagger; 0 for models that predict tokens
 
     @property
     def usage(self) -> Usage | None:
-        """The command that uses a model of this kind, where nothing is known of how it was trained."""
+        """The command that uses such a model, unless the objective of its training says otherwise."""
         return None
-
-    @property
-    def num_labels(self) -> int:
-        """Number of labels of a tagger; 0 for models that predict tokens."""
-        return 0
 
     @property
     def mask_predictor(self) -> Model | None:
         """The encoder that predicts masked tokens; None for models that are not trained for it."""
         return None
+
+    @property
+    def output_stack(self) -> StackMixer:
+        """The stack below the output layer."""
+        return self.decoder
+
+    @property
+    def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
+        """Embedding tables of source and target tokens; None if there are no such tokens."""
+        return None, None
 
     def forward_features(
         self,
@@ -83,81 +91,94 @@ class Model(nn.Module):
         target: Tensor,
         target_layout: Layout,
         recorder: dict[str, list[Tensor]] | None = None,
-    ) -> tuple[Tensor, Context]:
-        """What the output layer reads at every target position, B T D, and what the call has left in its context."""
+    ) -> MixerOutput:
+        """Return the inputs of the output layer at all target positions, B T D, and auxiliary losses.
+
+        `recorder` collects attention weights.
+        """
         raise NotImplementedError
 
     def forward(self, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
-        """Teacher forcing: padded tokens, B S and B T → B T V logits of the token after each."""
+        """Teacher forcing: padded tokens, B S and B T → logits of the next tokens, B T V."""
         layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
-        return self.output(self.forward_features(source, layouts[0], target, layouts[1])[0])
+        return self.output(self.forward_features(source, layouts[0], target, layouts[1]).output)
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """B T tokens → B T V logits of the token after each, and the state to go on from."""
+        """Tokens, B T → logits of the next tokens, B T V, and the new state."""
         raise NotImplementedError
 
     def start_decoding(
-        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+        self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
     ) -> DecodingStart:
-        """Everything that a search begins with: `beam` rows a source, room for `longest` tokens after the source.
+        """Encode the sources and create the state of a search with `beam` rows per source.
 
-        `first` is the token that is fed first, the same for all or one a source (B).
+        `max_length` target tokens fit into the state. `first` is the first input token of all rows, or of each source
+        (B).
         """
-        raise UserError("this model labels its source and writes no text: use a system with a decoder")
+        raise UserError("this model labels its source and generates no text: use a system with a decoder")
 
     def restrict_vocabulary(self, tokens: Tensor) -> Model:
-        """The model that writes only some tokens (N), by their numbers among these; the weights are shared."""
-        raise UserError(
-            "this model reads what it writes as one sequence, which needs all words: leave the shortlist out"
-        )
+        """Return a model that generates only `tokens` (N), under new ids 0 … N−1; it shares the weights."""
+        raise UserError("a decoder-only model reads and generates the same tokens: do not use a shortlist with it")
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
-        """The state whose row r goes on with what row `rows[r]` has seen."""
+        """Return the state whose row r continues row `rows[r]`."""
         return self.decoder.reorder_state(state, rows)
 
-    def grow_state(self, state: State, rows: int, places: int) -> tuple[State, int]:
-        """The state with room for so many positions, or for as many as there can be; and how many there are now."""
-        places = min(places, position_limit(self.decoder) or places)
-        return _filled(self.decoder.init_state(rows, places, next(self.decoder.parameters())), state), places
+    def grow_state(self, state: State, rows: int, max_length: int) -> tuple[State, int]:
+        """Return the state with room for `max_length` positions, or as many as supported, and this number."""
+        max_length = min(max_length, position_limit(self.decoder) or max_length)
+        empty = self.decoder.init_state(rows, max_length, next(self.decoder.parameters()))
+        return _copy_into(empty, state), max_length
 
     def max_target_length(self, source_lengths: Tensor) -> Tensor | None:
-        """B: how many target tokens can be placed after such sources; None where there is no limit."""
+        """B: largest supported number of target tokens for sources of these lengths; None if unlimited."""
         return None
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
-        """How many places rows with sources and targets of such lengths take up: the longer of the two."""
+        """Length of the rows of pairs with these source and target lengths: the longer of the two."""
         return np.maximum(source, target)
 
     @property
     def max_source_length(self) -> int | None:
-        """How many source tokens can be placed."""
+        """Largest supported number of source tokens; None if unlimited."""
         return None
 
     @property
     def supports_packing(self) -> bool:
-        """Can it read packed rows?"""
         return all(getattr(part, "supports_packing", True) for part in self.modules() if part is not self)
 
     @property
     def memory_paths(self) -> list[str]:
-        """The parts that look at the source, in order."""
+        """Paths of the layers that attend to the source, in order."""
         return []
+
+    def flops(self, work: Workload) -> int:
+        """Floating-point operations of a forward pass; `work.tokens` is the length of the target."""
+        raise NotImplementedError
+
+    def training_flops(self, work: Workload) -> int:
+        """Floating-point operations of a training step: the forward pass, and two as expensive ones backward.
+
+        Assumes a label at every position; objectives with fewer labels save a part of the output layer.
+        """
+        return 3 * self.flops(work)
 
 
 def position_limit(stack: nn.Module) -> int | None:
-    """The longest sequence that a stack's positions can place."""
+    """Return the longest sequence that the positions of a stack support."""
     limits = [part.max_length for part in stack.modules() if isinstance(part, Position) and part.max_length is not None]
     return min(limits, default=None)
 
 
-def _filled(wide: State, state: State) -> State:
-    """A state with what a narrower one holds in its first places."""
+def _copy_into(larger: State, state: State) -> State:
+    """Copy a state into the beginning of a larger one."""
     for name, leaf in state.items():
         if isinstance(leaf, dict):
-            wide[name] = _filled(wide[name], leaf)
-        elif wide[name].shape == leaf.shape:
-            wide[name] = leaf
+            larger[name] = _copy_into(larger[name], leaf)
+        elif larger[name].shape == leaf.shape:
+            larger[name] = leaf
         else:
-            wide[name] = wide[name].to(leaf.dtype)
-            wide[name][tuple(slice(size) for size in leaf.shape)] = leaf
-    return wide
+            larger[name] = larger[name].to(leaf.dtype)
+            larger[name][tuple(slice(size) for size in leaf.shape)] = leaf
+    return larger

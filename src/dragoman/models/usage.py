@@ -1,4 +1,4 @@
-"""Usage: which command of the command line uses a model."""
+"""Which command of the command line uses a model."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Usage:
-    """The command that uses a model, with a line of input as an example."""
+    """The command that uses a model, with an example of an input line."""
 
     command: str
     purpose: str
     example: str
 
     def hint(self, program: str, run: str, vectors: bool = False) -> str:
-        """A shell command that shows how to use a run; one that reads `vectors` is given a file of them."""
-        used = f"{program} {self.command} {shlex.quote(run)}"
-        return f"{used} FILE.npz" if vectors else f"echo {shlex.quote(self.example)} | {used}"
+        """Return a shell command that uses a run; models of feature `vectors` read a file instead of a line."""
+        command = f"{program} {self.command} {shlex.quote(run)}"
+        return f"{command} FILE.npz" if vectors else f"echo {shlex.quote(self.example)} | {command}"
 
 
 TRANSLATE = Usage("translate", "translate a file", "A sentence.")

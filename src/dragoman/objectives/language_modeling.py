@@ -94,5 +94,5 @@ class DialogueObjective(Objective):
         return source
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        features, context = self.model.forward_tokens(batch.source, source_layout(batch))
-        return self.source_token_loss(features, batch, context)
+        features = self.model.forward_tokens(batch.source, source_layout(batch))
+        return self.source_token_loss(features, batch)

@@ -96,13 +96,11 @@ class MaskedLanguageObjective(Objective):
         return super().supports_packing and not self.next_sentence  # predicted from the first token of a row
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        features, context = self.model.forward_features(
-            batch.source, source_layout(batch), token_types=batch.token_type_ids
-        )
-        loss = self.source_token_loss(features, batch, context)
+        features = self.model.forward_features(batch.source, source_layout(batch), token_types=batch.token_type_ids)
+        loss = self.source_token_loss(features, batch)
         if not self.next_sentence or self.model.pooler is None or batch.sentence_labels is None:
             return loss
-        logits = at_least_float32(self.model.pooler(features))
+        logits = at_least_float32(self.model.pooler(features.output))
         sentence_loss = F.cross_entropy(logits, batch.sentence_labels)
         correct = (logits.argmax(-1) == batch.sentence_labels).sum() / (batch.sentence_labels != IGNORE_INDEX).sum()
         metrics = {

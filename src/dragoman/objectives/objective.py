@@ -17,7 +17,7 @@ from dragoman.models import Model, Usage
 from dragoman.models.usage import TRANSLATE
 from dragoman.objectives.cross_entropy import FusedCrossEntropy, RDropCrossEntropy, chunk_rows, token_metrics
 from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Layout, MixerOutput
 from dragoman.text import Framing, Tokenizer
 
 #: what a pretrained model generates for a masked span: one token, the tokens of the span, or the whole text
@@ -152,21 +152,21 @@ class Objective(nn.Module):
     def supports_packing(self) -> bool:
         return self.task.model.supports_packing
 
-    def source_token_loss(self, features: Tensor, batch: Batch, context: Context) -> Loss:
+    def source_token_loss(self, features: MixerOutput, batch: Batch) -> Loss:
         """Compute the loss of labels that belong to source tokens, from encoder outputs (B S D)."""
-        sums = token_loss(self.model.output, labeled_features(features, batch), batch.labels, self.task.label_smoothing)
-        return reduce_loss(sums, batch.labels, context.auxiliary_losses)
+        sums = token_loss(
+            self.model.output, labeled_features(features.output, batch), batch.labels, self.task.label_smoothing
+        )
+        return reduce_loss(sums, batch.labels, features.auxiliary_losses)
 
 
 class SequenceObjective(Objective):
     """Predicts every target token from the source and the target tokens before it (teacher forcing)."""
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        features, context = self.model.forward_features(
-            batch.source, source_layout(batch), batch.target, target_layout(batch)
-        )
-        sums = token_loss(self.model.output, features, batch.labels, self.task.label_smoothing)
-        return reduce_loss(sums, batch.labels, context.auxiliary_losses)
+        features = self.model.forward_features(batch.source, source_layout(batch), batch.target, target_layout(batch))
+        sums = token_loss(self.model.output, features.output, batch.labels, self.task.label_smoothing)
+        return reduce_loss(sums, batch.labels, features.auxiliary_losses)
 
 
 def token_loss(

@@ -56,7 +56,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
 
     def _generator_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
         generator = self.model.generator
-        features = labeled_features(generator.forward_features(batch.source, source_layout(batch))[0], batch)
+        features = labeled_features(generator.forward_features(batch.source, source_layout(batch)).output, batch)
         return features, token_loss(generator.output, features, batch.labels)
 
     def _add_discriminator_loss(self, batch: Batch, sums: dict[str, Tensor], replacements: Tensor) -> Loss:
@@ -67,7 +67,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         unlabeled = batch.labels == IGNORE_INDEX  # their positions keep their tokens
         tokens = source.scatter(0, batch.label_positions, torch.where(unlabeled, at_labels, replacements))
         original = source.scatter(0, batch.label_positions, torch.where(unlabeled, at_labels, batch.labels))
-        features = self.model.forward_features(tokens.view_as(batch.source), source_layout(batch))[0]
+        features = self.model.forward_features(tokens.view_as(batch.source), source_layout(batch)).output
         logits = at_least_float32(self.model.output(features)[..., 0])  # B S
         replaced = (tokens != original).view_as(batch.source).to(logits.dtype)
         mask = batch.source != self.task.framing.pad

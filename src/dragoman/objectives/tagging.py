@@ -30,5 +30,5 @@ class TaggingObjective(Objective):
         return framed_row(prefix, store.source(index), suffix, store.target(index), framing.pad)
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        features, context = self.model.forward_features(batch.source, source_layout(batch))
-        return self.source_token_loss(features, batch, context)
+        features = self.model.forward_features(batch.source, source_layout(batch))
+        return self.source_token_loss(features, batch)

@@ -91,16 +91,14 @@ class TranslationObjective(Objective):
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         if batch.label_positions is not None:
-            features, context = self.model.forward_tokens(batch.source, source_layout(batch))
-            return self.source_token_loss(features, batch, context)
+            features = self.model.forward_tokens(batch.source, source_layout(batch))
+            return self.source_token_loss(features, batch)
         decoder_inputs = batch.target
         if self.sampling_rate and torch.is_grad_enabled():
             decoder_inputs = self._sampled_inputs(batch, self.sampling_ratio(step))
-        features, context = self.model.forward_features(
-            batch.source, source_layout(batch), decoder_inputs, target_layout(batch)
-        )
-        sums = token_loss(self.model.output, features, batch.labels, self.task.label_smoothing, self.rdrop_alpha)
-        return reduce_loss(sums, batch.labels, context.auxiliary_losses)
+        features = self.model.forward_features(batch.source, source_layout(batch), decoder_inputs, target_layout(batch))
+        sums = token_loss(self.model.output, features.output, batch.labels, self.task.label_smoothing, self.rdrop_alpha)
+        return reduce_loss(sums, batch.labels, features.auxiliary_losses)
 
     def sampling_ratio(self, step: int) -> float:
         """Return the share of decoder inputs that are sampled at a step."""
@@ -118,7 +116,7 @@ class TranslationObjective(Objective):
             for tensor in (batch.source, batch.source_lengths, batch.target, batch.target_lengths)
         )
         layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
-        features, _ = self.model.forward_features(source, layouts[0], target, layouts[1])
+        features = self.model.forward_features(source, layouts[0], target, layouts[1]).output
         chunks = features.flatten(0, 1).split(SAMPLING_CHUNK_TOKENS)
         tokens = torch.cat([sample_tokens(self.model.output(chunk)) for chunk in chunks]).view_as(target)
         replaced = torch.rand(target.shape, device=target.device) < ratio

@@ -75,5 +75,5 @@ class UnifiedLanguageObjective(Objective):
         return source + len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix) + 1
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        features, context = self.model.forward_tokens(batch.source, source_layout(batch), batch.sentence_labels)
-        return self.source_token_loss(features, batch, context)
+        features = self.model.forward_tokens(batch.source, source_layout(batch), batch.sentence_labels)
+        return self.source_token_loss(features, batch)

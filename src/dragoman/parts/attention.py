@@ -1,8 +1,9 @@
-"""Attention: softmax of scores, a weighted sum of values. All of it goes through `attend`, which picks the kernel."""
+"""Multi-head attention. All attention is computed by `attend`, which selects the kernel."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -11,132 +12,149 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.parts.attention_scores import Score
-from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State, beam_size
+from dragoman.parts.flops import Workload, attention_flops, module_flops
+from dragoman.parts.mixer import (
+    AttentionMasks,
+    CachedKeys,
+    Context,
+    Layout,
+    Memory,
+    Mixer,
+    MixerOutput,
+    State,
+    beam_size,
+)
 from dragoman.parts.norm import Identity
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.spec import Spec, build_part
 from dragoman.parts.triton_support import TRITON_AVAILABLE
 from dragoman.parts.visibility import Causal, Visibility
 
-if torch.cuda.is_available():  # packed rows are for GPUs, and what they need takes a second to import
-    from dragoman.parts.packed_attention import packed_attention, varying_attention
+if torch.cuda.is_available():  # for packed rows, which need a GPU; the import takes a second
+    from dragoman.parts.packed_attention import packed_attention, varlen_attention
 
 if TRITON_AVAILABLE:
     from dragoman.parts import kernels
 
-FEW = 32  # queries that our own kernels are for
+MAX_KERNEL_QUERIES = 32  # the Triton kernels are for few queries
 
 
 @dataclass(frozen=True)
 class AttentionArgs:
-    """How one attention looks: what may be seen, where things stand, how a key answers a query."""
+    """Arguments of one attention layer."""
 
-    visibility: Visibility | None = None  # None: everything
+    visibility: Visibility | None = None  # None: all keys are visible
     positions: tuple[Position, ...] = ()
     score: Score | None = None  # None: scaled dot product
-    scale: float | None = None  # of the dot product; 1/√E unless told
+    scale: float | None = None  # of the dot product; None: 1/√E
     dropout: float = 0.0
     path: str = ""
-    mask: Tensor | None = None  # B T S: what else must hold for a key to be seen
-    mask_key: tuple[object, ...] = ()  # what all that sees alike in a call has in common, so that it shares a mask
+    mask: Tensor | None = None  # B T S: additional mask, True where visible
+    mask_key: Hashable = None  # layers with the same key share their mask; None: the mask is not shared
+
+    @property
+    def sees_all(self) -> bool:
+        return (self.visibility is None or self.visibility.full) and self.mask is None
+
+    @property
+    def is_causal(self) -> bool:
+        return self.visibility is not None and self.visibility.causal
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is softmax(QKᵀ) V without bias and dropout, with a full or causal mask."""
+        visible = self.visibility is None or self.visibility.full or self.visibility.causal
+        return visible and not self.dropout and not any(position.has_score_bias for position in self.positions)
+
+    def needs_weights(self, context: Context) -> bool:
+        """Whether the attention weights must be computed explicitly."""
+        if context.recorder is not None or self.score is not None:
+            return True
+        return any(position.has_value_bias for position in self.positions)
+
+    def scale_of(self, query: Tensor) -> float:
+        return self.scale or 1 / math.sqrt(query.shape[-1])
 
 
 def attend(
-    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, look: AttentionArgs
+    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, args: AttentionArgs
 ) -> Tensor:
-    """softmax(score(Q, K) + bias) V over what may be seen.
+    """Compute softmax(score(Q, K) + bias) V over the visible keys.
 
-    query B H T E, key and value B G S E with G heads shared by H/G queries each → B H T E. A fused kernel wherever
-    nobody needs the weights themselves; all ways agree. Packed rows on a GPU go block by block where that is compiled,
-    and otherwise sequence by sequence.
+    Shape: query B H T E, key and value B G S E, each of the G heads shared by H/G query heads → B H T E. Uses a fused
+    kernel unless the weights are needed explicitly; all kernels agree. Packed rows on a GPU use FlexAttention in
+    compiled graphs, otherwise flash attention with variable lengths.
     """
-    needs_weights = context.recorder is not None or look.score is not None or _adds_to_values(look)
-    if keys.cu_seqlens is not None and not needs_weights and query.is_cuda and torch.compiler.is_compiling():
-        return packed_attention(query, key, value, queries, keys, context, look.visibility, look.positions, look.scale)
-    if keys.cu_seqlens is not None and not needs_weights and query.is_cuda and _plain(look):
-        return varying_attention(
-            query, key, value, queries, keys, look.visibility is not None and look.visibility.causal, look.scale
-        )
-    everything = (look.visibility is None or look.visibility.full) and look.mask is None
-    if everything and keys.lengths is not None and _by_kernel(query, context, look):
-        return kernels.short_query_attention(
-            query, key, value, keys.lengths, look.scale or 1 / math.sqrt(query.shape[-1])
-        )
-    bias = _bias(query, queries, keys, look)
-    whole = queries is keys and queries.segment_ids is None and bias is None
-    if (
-        whole and look.visibility is not None and look.visibility.causal and not needs_weights
-    ):  # padding on the right is hidden by causality itself
+    needs_weights = args.needs_weights(context)
+    if keys.cu_seqlens is not None and query.is_cuda and not needs_weights:
+        if torch.compiler.is_compiling():
+            return packed_attention(query, key, value, queries, keys, context.masks or AttentionMasks(), args)
+        if args.is_plain:
+            return varlen_attention(query, key, value, queries, keys, args.is_causal, args.scale)
+    if args.sees_all and keys.lengths is not None and use_kernel(query, context, args):
+        return kernels.short_query_attention(query, key, value, keys.lengths, args.scale_of(query))
+    bias = _score_bias(query, queries, keys, args)
+    shares_heads = key.shape[1] != query.shape[1]
+    if queries is keys and queries.segment_ids is None and bias is None and args.is_causal and not needs_weights:
+        # Padding is on the right, where the causal mask hides it.
         return F.scaled_dot_product_attention(
-            query,
-            key,
-            value,
-            dropout_p=look.dropout,
-            is_causal=True,
-            scale=look.scale,
-            enable_gqa=key.shape[1] != query.shape[1],
+            query, key, value, dropout_p=args.dropout, is_causal=True, scale=args.scale, enable_gqa=shares_heads
         )
     mask = bias
-    if bias is None and not needs_weights and look.mask_key and not torch.is_grad_enabled():
-        mask = _added(queries, keys, context, look, query)
+    if bias is None and not needs_weights and args.mask_key is not None and not torch.is_grad_enabled():
+        mask = additive_mask(queries, keys, context, args, query)
     else:
-        visible = _visible(queries, keys, context, look)
+        visible = _visible(queries, keys, context, args)
         if needs_weights:
-            return _explicit(query, key, value, visible, bias, queries, keys, context, look)
+            return _explicit_attention(query, key, value, visible, bias, queries, keys, context, args)
         if visible is not None:
             mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
-    # Products only where every query sees a key: what is left over in a packed row may see none, and the softmax of
-    # nothing is NaN. The fused kernel gives 0 there.
-    if key.stride(-2) == 1 and not look.dropout and keys.segment_ids is None:
-        return matmul_attention(query, key, value, mask, look.scale)
+    # Only if every query sees a key: the unused columns of a packed row may see none, and the softmax over no key is
+    # NaN. The fused kernel returns 0 for them.
+    if key.stride(-2) == 1 and not args.dropout and keys.segment_ids is None:
+        return matmul_attention(query, key, value, mask, args.scale)
     return F.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=mask,
-        dropout_p=look.dropout,
-        scale=look.scale,
-        enable_gqa=key.shape[1] != query.shape[1],
+        query, key, value, attn_mask=mask, dropout_p=args.dropout, scale=args.scale, enable_gqa=shares_heads
     )
 
 
-def _by_kernel(query: Tensor, context: Context, look: AttentionArgs) -> bool:
-    """Are there few enough queries for our own kernels, B H T E, and is it what these compute?"""
-    few = TRITON_AVAILABLE and query.is_cuda and query.shape[2] <= FEW and not torch.is_grad_enabled()
-    return few and context.recorder is None and look.score is None and _plain(look) and not _adds_to_values(look)
+def use_kernel(query: Tensor, context: Context, args: AttentionArgs) -> bool:
+    """Whether the Triton kernels support this attention: few queries (B H T E), no gradients, nothing unusual."""
+    few = TRITON_AVAILABLE and query.is_cuda and query.shape[2] <= MAX_KERNEL_QUERIES and not torch.is_grad_enabled()
+    return few and args.is_plain and not args.needs_weights(context)
 
 
 def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """B G S E each, in memory as a CPU's product of a few queries reads them, which is faster there than the kernel."""
+    """Arrange keys and values, B G S E, for `matmul_attention`, which for few queries is the fastest on a CPU."""
     if key.device.type != "cpu" or torch.is_grad_enabled():
         return key, value
     return key.transpose(-1, -2).contiguous().transpose(-1, -2), value.contiguous()
 
 
 def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Two products and a softmax; the queries that share a head's keys ask side by side.
+    """Compute attention by two matrix products; the query heads that share a key head are rows of one product.
 
-    `mask`, B 1 T S or B H T S, is True where a key may be seen, or a number that is added to its score.
+    `mask` (B 1 T S or B H T S) is boolean, True where visible, or is added to the scores.
     """
     batch, heads, count, width = query.shape
-    groups, longest = key.shape[1:3]
-    asked = query.reshape(batch * groups, -1, width)  # B·G (H/G)·T E
-    answers, scale = key.transpose(-1, -2).reshape(batch * groups, width, longest), scale or 1 / math.sqrt(width)
-    scores = torch.bmm(asked, answers).view(batch, heads, count, longest)
+    groups, keys = key.shape[1:3]
+    query = query.reshape(batch * groups, -1, width)  # B·G (H/G)·T E
+    transposed = key.transpose(-1, -2).reshape(batch * groups, width, keys)
+    scores = torch.bmm(query, transposed).view(batch, heads, count, keys)
+    scale = scale or 1 / math.sqrt(width)
     if mask is None:
         scores = scores * scale
     else:
-        scores = torch.add(_numbers(mask, query) if mask.dtype == torch.bool else mask, scores, alpha=scale)
-    weights, values = scores.softmax(-1).view(batch * groups, -1, longest), value.reshape(batch * groups, longest, -1)
-    return torch.bmm(weights, values).view(batch, heads, count, -1)
+        scores = torch.add(_to_additive(mask, query) if mask.dtype == torch.bool else mask, scores, alpha=scale)
+    weights = scores.softmax(-1).view(batch * groups, -1, keys)
+    return torch.bmm(weights, value.reshape(batch * groups, keys, -1)).view(batch, heads, count, -1)
 
 
-def _numbers(visible: Tensor, like: Tensor) -> Tensor:
-    """0 where something may be seen, else −∞."""
+def _to_additive(visible: Tensor, like: Tensor) -> Tensor:
     return torch.where(visible, 0.0, -torch.inf).to(like.dtype)
 
 
-def _explicit(
+def _explicit_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -145,77 +163,59 @@ def _explicit(
     queries: Layout,
     keys: Layout,
     context: Context,
-    look: AttentionArgs,
+    args: AttentionArgs,
 ) -> Tensor:
-    """The same with the weights written out: for the lens, and for scores that no kernel knows."""
-    shared = query.shape[1] // key.shape[1]
-    if shared > 1:
-        key, value = key.repeat_interleave(shared, 1), value.repeat_interleave(shared, 1)
-    if look.score is not None:
-        scores = look.score(query, key)  # B H T S
-    else:
-        scores = query @ key.transpose(-1, -2) * (look.scale or 1 / math.sqrt(query.shape[-1]))
+    """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements."""
+    heads_per_key = query.shape[1] // key.shape[1]
+    if heads_per_key > 1:
+        key, value = key.repeat_interleave(heads_per_key, 1), value.repeat_interleave(heads_per_key, 1)
+    scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)
     if bias is not None:
         scores = scores + bias
     if visible is not None:
         scores = scores.masked_fill(~visible[:, None], -torch.inf)
     weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    if visible is not None and (look.visibility is not None or keys.segment_ids is not None):
-        # padding that sees nothing gets 0, as from the kernels
+    if visible is not None and (args.visibility is not None or keys.segment_ids is not None):
+        # As in the fused kernels, padding that sees no key gets 0.
         weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
-    context.record(look.path, weights)
-    weights = F.dropout(weights, look.dropout)
+    context.record(args.path, weights)
+    weights = F.dropout(weights, args.dropout)
     y = weights @ value
-    for position in look.positions:
+    for position in args.positions:
         extra = position.value_bias(weights, queries.positions, keys.positions)
         y = y if extra is None else y + extra
     return y
 
 
-def _bias(query: Tensor, queries: Layout, keys: Layout, look: AttentionArgs) -> Tensor | None:
-    """What the position parts add to the scores, to be broadcast to B H T S."""
-    biased = [position for position in look.positions if type(position).score_bias is not Position.score_bias]
-    scaled = query * (look.scale or 1 / math.sqrt(query.shape[-1])) if biased else query
+def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArgs) -> Tensor | None:
+    """Sum the score biases of all position parts, broadcastable to B H T S."""
     total: Tensor | None = None
-    for position in biased:
-        bias = position.score_bias(scaled, queries.positions, keys.positions)
-        if bias is not None:
-            total = bias if total is None else total + bias
+    for position in args.positions:
+        if position.has_score_bias:
+            bias = position.score_bias(query * args.scale_of(query), queries.positions, keys.positions)
+            if bias is not None:
+                total = bias if total is None else total + bias
     return total
 
 
-def _plain(look: AttentionArgs) -> bool:
-    """Is it softmax(QKᵀ) V and no more, with everything or everything before visible?"""
-    biased = any(type(position).score_bias is not Position.score_bias for position in look.positions)
-    known = look.visibility is None or look.visibility.full or look.visibility.causal
-    return known and not biased and not look.dropout
+def additive_mask(queries: Layout, keys: Layout, context: Context, args: AttentionArgs, like: Tensor) -> Tensor | None:
+    """B 1 T S: −∞ where a query may not see a key, else 0; None if all is visible. Shared by layers with one key."""
+    masks = {} if context.masks is None else context.masks.additive
+    if args.mask_key not in masks:
+        visible = _visible(queries, keys, context, args)
+        masks[args.mask_key] = None if visible is None else _to_additive(visible[:, None], like)
+    return masks[args.mask_key]
 
 
-def _adds_to_values(look: AttentionArgs) -> bool:
-    return any(type(position).value_bias is not Position.value_bias for position in look.positions)
-
-
-def _added(queries: Layout, keys: Layout, context: Context, look: AttentionArgs, like: Tensor) -> Tensor | None:
-    """B 1 T S: −∞ where a query may not see a key, else 0; None where all is visible.
-
-    Made once for all layers that ask and answer in the same places and see as much.
-    """
-    if look.mask_key not in context.masks:
-        visible = _visible(queries, keys, context, look)
-        context.masks[look.mask_key] = None if visible is None else _numbers(visible[:, None], like)
-    return context.masks[look.mask_key]
-
-
-def _visible(queries: Layout, keys: Layout, context: Context, look: AttentionArgs) -> Tensor | None:
-    """B T S, True where a query may see a key: visibility, padding and borders of packed sequences; None: all of it."""
-    visibility = look.visibility
-    masks = (
-        [] if visibility is None or visibility.full else [visibility.mask(queries.positions, keys.positions, context)]
-    )
-    if look.mask is not None:
-        masks.append(look.mask)
-    if (real := keys.token_mask) is not None:
-        masks.append(real[:, None, :])
+def _visible(queries: Layout, keys: Layout, context: Context, args: AttentionArgs) -> Tensor | None:
+    """B T S, True where a query may see a key, by visibility, padding and packed segments; None if all is visible."""
+    masks = []
+    if args.visibility is not None and not args.visibility.full:
+        masks.append(args.visibility.mask(queries.positions, keys.positions, context))
+    if args.mask is not None:
+        masks.append(args.mask)
+    if (token_mask := keys.token_mask) is not None:
+        masks.append(token_mask[:, None, :])
     if keys.segment_ids is not None and queries.segment_ids is not None:
         masks.append(queries.segment_ids[:, :, None] == keys.segment_ids[:, None, :])
     visible = None
@@ -234,33 +234,32 @@ def join_heads(x: Tensor) -> Tensor:
     return x.transpose(1, 2).flatten(2)
 
 
-def head_width(dim: int, heads: int, kv_heads: int | None, width: int | None) -> int:
-    """The width of a head, or an error that says which numbers do not fit."""
-    if width is None and dim % heads:
-        raise UserError(f"a width of {dim} cannot be split into {heads} heads: choose a divisor of {dim}")
+def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> int:
+    """Return the width of a head, or raise an error if the numbers of heads do not fit."""
+    if head_dim is None and dim % heads:
+        raise UserError(f"the width {dim} is not divisible by {heads} heads: choose a divisor of {dim}")
     if heads % (kv_heads or heads):
-        raise UserError(f"{heads} query heads cannot share {kv_heads} key heads: choose a divisor of {heads}")
-    return width or dim // heads
+        raise UserError(f"{heads} query heads are not divisible by {kv_heads} key heads: choose a divisor of {heads}")
+    return head_dim or dim // heads
 
 
 @dataclass(frozen=True)
 class SelfAttention(Spec):
-    """Multi-head self-attention (Vaswani et al. 2017, §3.2.2): softmax(QKᵀ/√E) V in every head, then W_O.
+    """Multi-head self-attention (Vaswani et al. 2017, §3.2.2): softmax(QKᵀ/√E) V in each head, then W_O.
 
-    `kv_heads` fewer than `heads`: grouped queries (Ainslie et al. 2023), one: multi-query (Shazeer 2019). `scale` takes
-    the place of 1/√E.
+    Fewer `kv_heads` than `heads`: grouped-query attention (Ainslie et al. 2023), one: multi-query (Shazeer 2019).
     """
 
     heads: int = 8
     kv_heads: int | None = None
-    head_dim: int | None = None  # of one head; D / heads unless told
+    head_dim: int | None = None  # D / heads by default
     visibility: Spec = field(default_factory=Causal)
     position: Spec = field(default_factory=NoPosition)
     bias: bool = True
     dropout: float = 0.0
-    scale: float | None = None
-    output_bias: bool | None = None  # of W_O; as `bias` unless told
-    qk_norm: Spec | None = None  # of queries and keys, head by head (Henry et al. 2020)
+    scale: float | None = None  # 1/√E by default
+    output_bias: bool | None = None  # of W_O; equal to `bias` by default
+    qk_norm: Spec | None = None  # norm of queries and keys in each head (Henry et al. 2020)
 
     def build(self, dim: int) -> SelfAttentionMixer:
         return SelfAttentionMixer(self, dim)
@@ -277,89 +276,90 @@ class SelfAttentionMixer(Mixer):
         self.output = nn.Linear(self.heads * self.width, dim, bias=output_bias)
         self.position = build_part(spec.position, self.width, Position)
         self.visibility = build_part(spec.visibility, dim, Visibility)
+        self.visibility_key = repr(spec.visibility)
         self.query_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.key_norm = spec.qk_norm.build(self.width) if spec.qk_norm else Identity()
         self.supports_packing = self.visibility.supports_packing and self.position.supports_packing and not spec.dropout
         self.dropout, self.scale = spec.dropout, spec.scale
 
-    @property
-    def _sight(self) -> str:
-        """The same for all parts that surely see as much."""
-        return "all" if self.visibility.full else "before" if self.visibility.causal else self.path
-
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
-        shape = (batch, longest, self.kv_heads, self.width)
+    def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        shape = (batch, max_length, self.kv_heads, self.width)
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        return state  # caches are not copied: context.ancestors says which row wrote which key
+
+    def args(self, context: Context, length: int) -> AttentionArgs:
+        """Collect the arguments of `attend` for `length` keys."""
+        shared = context.shared_position
+        return AttentionArgs(
+            self.visibility,
+            (self.position,) if shared is None else (self.position, shared),
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+            path=self.path,
+            mask_key=("self", length, self.visibility_key) if context.layout.segment_ids is None else None,
+        )
+
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         groups = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E
         query, key, value = groups.split((self.heads, self.kv_heads, self.kv_heads), dim=2)
         query, key = self.query_norm(query), self.key_norm(key)
         positions = context.layout.positions
         query = self.position.rotate(query.transpose(1, 2), positions)  # B H T E
         key = self.position.rotate(key.transpose(1, 2), positions).transpose(1, 2)  # B T G E
-        shared = (context.shared_position,) if isinstance(context.shared_position, Position) else ()
-        longest = x.shape[1] if state is None else state["key"].shape[1]
-        look = AttentionArgs(
-            self.visibility,
-            (self.position, *shared),
-            scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
-            path=self.path,
-            mask_key=("own", longest, self._sight) if context.layout.segment_ids is None else (),
-        )
-        if state is not None and x.shape[1] == 1 and self.visibility.causal and _by_kernel(query, context, look):
-            return self.output(self._next(query, key, value, context, state)[:, None]), state
-        keys = context.layout
-        if state is not None:
-            rows, keys = _cached(x, longest, context)
-            key = state["key"].index_put_((rows, positions), key.to(state["key"].dtype))  # B S G E
-            value = state["value"].index_put_((rows, positions), value.to(state["value"].dtype))
-        if state is not None and context.ancestors is not None:
-            y = self._among_beams(query, key, value, context, look)
+        args = self.args(context, x.shape[1] if state is None else state["key"].shape[1])
+        if state is None:
+            layout = context.layout
+            y = attend(query, key.transpose(1, 2), value.transpose(1, 2), layout, layout, context, args)
+            return MixerOutput(self.output(join_heads(y)))
+        keys, values = state["key"], state["value"]  # R S G E
+        if x.shape[1] == 1 and self.visibility.causal and use_kernel(query, context, args):
+            position, scale = positions[:, 0].contiguous(), args.scale_of(query)
+            y = kernels.cached_attention_step(
+                query[:, :, 0], key[:, 0], value[:, 0], keys, values, position, context.ancestors, scale
+            )  # R H E; writes key and value into the caches
+            return MixerOutput(self.output(y.flatten(1)[:, None]), state)
+        cached = cached_keys(context, keys.shape[1])
+        keys.index_put_((cached.rows, positions), key.to(keys.dtype))
+        values.index_put_((cached.rows, positions), value.to(values.dtype))
+        batch, beam = cached.queries.positions.shape
+        if context.ancestors is not None:
+            query = query.view(batch, beam, self.heads, self.width).transpose(1, 2)  # B H K E
+        keys, values = (part.view(batch, -1, self.kv_heads, self.width).transpose(1, 2) for part in (keys, values))
+        args = args if cached.mask is None else replace(args, mask=cached.mask)
+        y = attend(query, keys, values, cached.queries, cached.keys, context, args)  # B H K E or R H T E
+        return MixerOutput(self.output(y.transpose(1, 2).reshape(*x.shape[:2], -1)), state)
+
+    def flops(self, work: Workload) -> int:
+        linear = module_flops(self.project, work) + module_flops(self.output, work)
+        positions = [self.position] if work.shared_position is None else [self.position, work.shared_position]
+        per_head = sum(module_flops(position, work.of(work.tokens * self.heads)) for position in positions)
+        return linear + per_head + attention_flops(work.tokens, work.tokens, self.heads * self.width)
+
+
+def cached_keys(context: Context, length: int) -> CachedKeys:
+    """Return the layout of caches of `length` keys, computed once for all layers.
+
+    In beam search, the keys of all hypotheses of a source are attended to, each hypothesis seeing those of its
+    ancestors: nothing is copied when a hypothesis continues another one.
+    """
+    layouts = {} if context.masks is None else context.masks.cached_keys
+    if length not in layouts:
+        positions, ancestors = context.layout.positions, context.ancestors
+        device = positions.device
+        rows = torch.arange(positions.shape[0], device=device)[:, None]
+        if ancestors is None:
+            keys = Layout(torch.arange(length, device=device).expand(positions.shape[0], -1))
+            cached = CachedKeys(rows, context.layout, keys)
         else:
-            y = attend(query, key.transpose(1, 2), value.transpose(1, 2), context.layout, keys, context, look)
-        return self.output(join_heads(y)), state
-
-    def _next(self, query: Tensor, key: Tensor, value: Tensor, context: Context, state: State) -> Tensor:
-        """R (H·E) for the next token of every row on a GPU, R H 1 E, with key and value R 1 G E put into the caches."""
-        scale, places = self.scale or 1 / math.sqrt(self.width), context.layout.positions[:, 0]
-        caches = state["key"], state["value"]
-        return kernels.cached_attention_step(
-            query[:, :, 0], key[:, 0], value[:, 0], *caches, places.contiguous(), context.ancestors, scale
-        ).flatten(1)
-
-    def _among_beams(self, query: Tensor, key: Tensor, value: Tensor, context: Context, look: AttentionArgs) -> Tensor:
-        """R H 1 E, with the caches of all hypotheses of a source, R S G E, as so many keys, of which each hypothesis
-        sees its ancestors': nothing is copied when it goes on with what another one has written."""
-        assert context.ancestors is not None
-        batch, width, longest = context.ancestors.shape
-        if "ancestors" not in context.masks:
-            queries = Layout(context.layout.positions.view(batch, width))
-            rows = torch.arange(width, device=query.device)[:, None]
-            places = torch.arange(longest, device=query.device).repeat(width).expand(batch, -1)  # B K·S
-            context.masks["ancestors"] = (
-                queries,
-                Layout(places),
-                (context.ancestors[:, :, None] == rows).flatten(2),
-            )  # B K K·S
-        queries, keys, mask = context.masks["ancestors"]
-        folded = query.unflatten(0, (batch, width))[..., 0, :].transpose(1, 2)  # B H K E
-        key, value = (x.view(batch, width * longest, *x.shape[2:]).transpose(1, 2) for x in (key, value))
-        y = attend(folded, key, value, queries, keys, context, replace(look, mask=mask))
-        return y.transpose(1, 2).flatten(0, 1)[:, :, None]
-
-    def reorder_state(self, state: State, rows: Tensor) -> State:
-        return state  # context.ancestors says who has written what
-
-
-def _cached(x: Tensor, longest: int, context: Context) -> tuple[Tensor, Layout]:
-    """The numbers of the rows of x, B 1, and where the keys of a cache lie: made once for all layers."""
-    name = "cache", longest
-    if name not in context.masks:
-        rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        context.masks[name] = rows, Layout(torch.arange(longest, device=x.device).expand(x.shape[0], -1))
-    return context.masks[name]
+            batch, beam, _ = ancestors.shape
+            keys = Layout(torch.arange(length, device=device).repeat(beam).expand(batch, -1))  # B K·S
+            hypothesis = torch.arange(beam, device=device)[:, None]
+            mask = (ancestors[:, :, None] == hypothesis).flatten(2)  # B K K·S
+            cached = CachedKeys(rows, Layout(positions.view(batch, beam)), keys, mask)
+        layouts[length] = cached
+    return layouts[length]
 
 
 @dataclass(frozen=True)
@@ -373,14 +373,14 @@ class CrossAttention(Spec):
     dropout: float = 0.0
     scale: float | None = None
     output_bias: bool | None = None
-    qk_norm: Spec | None = None  # of queries and keys
+    qk_norm: Spec | None = None
 
     def build(self, dim: int) -> CrossAttentionMixer:
         return CrossAttentionMixer(self, dim)
 
 
 class CrossAttentionMixer(Mixer):
-    """Keys and values are projected once for a source; the rows of a beam ask as so many more queries."""
+    """Keys and values are projected once per source; the hypotheses of a beam are additional queries."""
 
     def __init__(self, spec: CrossAttention, dim: int) -> None:
         super().__init__()
@@ -401,18 +401,25 @@ class CrossAttentionMixer(Mixer):
         key, value = matmul_layout(self.key_norm(key), value)
         return {"key": key, "value": value}  # B G S E
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+    def args(self) -> AttentionArgs:
+        dropout = self.dropout if self.training else 0.0
+        return AttentionArgs(scale=self.scale, dropout=dropout, path=self.path, mask_key="memory")
+
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         assert context.memory is not None
-        kept = context.memory.projections[self.path]
+        projections = self.memory_projections(context.memory)
         folded = fold_beams(x, context.memory)  # B K·T D
-        look = AttentionArgs(
-            scale=self.scale, dropout=self.dropout if self.training else 0.0, path=self.path, mask_key=("memory",)
-        )
         query = self.query_norm(split_heads(self.query(folded), self.heads))  # B H K·T E
-        y = attend(query, kept["key"], kept["value"], context.layout, context.memory.layout, context, look)
-        return self.output(join_heads(y)).reshape(x.shape), state
+        keys = context.memory.layout
+        y = attend(query, projections["key"], projections["value"], context.layout, keys, context, self.args())
+        return MixerOutput(self.output(join_heads(y)).reshape(x.shape), state)
+
+    def flops(self, work: Workload) -> int:
+        linear = module_flops(self.query, work) + module_flops(self.output, work)
+        projections = module_flops(self.project, work.of(work.source))
+        return linear + projections + attention_flops(work.tokens, work.source, self.heads * self.width)
 
 
 def fold_beams(x: Tensor, memory: Memory) -> Tensor:
-    """R T D → B K·T D: the hypotheses of a source side by side, so that its memory is never repeated."""
+    """R T D → B K·T D: the hypotheses of a source side by side, so that its memory is not repeated."""
     return x.reshape(memory.states.shape[0], beam_size(x.shape[0], memory) * x.shape[1], x.shape[2])

@@ -1,4 +1,4 @@
-"""Scores: how well a key answers a query, before the softmax. The five of the textbook."""
+"""Attention scores of recurrent decoders: dot, scaled dot, general, additive, concat."""
 
 from __future__ import annotations
 
@@ -8,19 +8,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.spec import Spec
 
 
 class Score(nn.Module):
-    """q·k, the score without parameters (Luong et al. 2015, “dot”)."""
+    """Dot product q·k (Luong et al. 2015, “dot”)."""
 
     def prepare(self, key: Tensor) -> Tensor:
-        """What depends on the keys alone, B S D → B S A, computed once for a source."""
+        """Compute what depends on the keys alone, once per source: B S D → B S A."""
         return key
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         """B … T D, B … S A → B … T S."""
         return query @ prepared.transpose(-1, -2)
+
+    def flops(self, work: Workload) -> int:
+        return 2 * work.tokens * work.source * work.width
 
 
 @dataclass(frozen=True)
@@ -46,7 +50,7 @@ class ScaledDotScore(Score):
 
 @dataclass(frozen=True)
 class General(Spec):
-    """score(q, k) = q·W k, the bilinear form (Luong et al. 2015, “general”)."""
+    """score(q, k) = q·W k (Luong et al. 2015, “general”)."""
 
     def build(self, dim: int) -> GeneralScore:
         return GeneralScore(dim)
@@ -60,6 +64,9 @@ class GeneralScore(Score):
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)
 
+    def flops(self, work: Workload) -> int:
+        return module_flops(self.key, work.of(work.source)) + super().flops(work)
+
 
 @dataclass(frozen=True)
 class Additive(Spec):
@@ -72,11 +79,11 @@ class Additive(Spec):
 
 
 class AdditiveScore(Score):
-    def __init__(self, dim: int, inner: int) -> None:
+    def __init__(self, dim: int, inner_dim: int) -> None:
         super().__init__()
-        self.query = nn.Linear(dim, inner, bias=False)
-        self.key = nn.Linear(dim, inner, bias=False)
-        self.value = nn.Linear(inner, 1, bias=False)
+        self.query = nn.Linear(dim, inner_dim, bias=False)
+        self.key = nn.Linear(dim, inner_dim, bias=False)
+        self.value = nn.Linear(inner_dim, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
         return self.key(key)
@@ -84,6 +91,10 @@ class AdditiveScore(Score):
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
         inner = torch.tanh(self.query(query).unsqueeze(-2) + prepared.unsqueeze(-3))  # B … T S A
         return self.value(inner).squeeze(-1)
+
+    def flops(self, work: Workload) -> int:
+        projections = module_flops(self.query, work) + module_flops(self.key, work.of(work.source))
+        return projections + module_flops(self.value, work.of(work.tokens * work.source))
 
 
 @dataclass(frozen=True)
@@ -97,16 +108,20 @@ class Concat(Spec):
 
 
 class ConcatScore(Score):
-    """One matrix over [q; k], multiplied in two halves so that the keys' half is computed once."""
+    """The matrix over [q; k] is multiplied in two halves, so that the half of the keys is computed once."""
 
-    def __init__(self, dim: int, inner: int) -> None:
+    def __init__(self, dim: int, inner_dim: int) -> None:
         super().__init__()
-        self.both = nn.Linear(2 * dim, inner, bias=False)
-        self.value = nn.Linear(inner, 1, bias=False)
+        self.both = nn.Linear(2 * dim, inner_dim, bias=False)
+        self.value = nn.Linear(inner_dim, 1, bias=False)
 
     def prepare(self, key: Tensor) -> Tensor:
         return key @ self.both.weight[:, key.shape[-1] :].T
 
     def forward(self, query: Tensor, prepared: Tensor) -> Tensor:
-        of_query = query @ self.both.weight[:, : query.shape[-1]].T
-        return self.value(torch.tanh(of_query.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
+        projected = query @ self.both.weight[:, : query.shape[-1]].T
+        return self.value(torch.tanh(projected.unsqueeze(-2) + prepared.unsqueeze(-3))).squeeze(-1)
+
+    def flops(self, work: Workload) -> int:
+        halves = (work.tokens + work.source) * self.both.weight.numel()
+        return halves + module_flops(self.value, work.of(work.tokens * work.source))

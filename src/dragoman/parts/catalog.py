@@ -1,53 +1,21 @@
-"""Every part by name: what a model's description may name, and nothing else."""
+"""All parts by name: the kinds that a model's description may contain."""
 
 from __future__ import annotations
 
-from dragoman.parts import (
-    attention,
-    convolution,
-    embedding,
-    experts,
-    fast_forward,
-    feedforward,
-    norm,
-    positions,
-    recurrence,
-    recurrent_context,
-    recurrent_decoder,
-    stack,
-    visibility,
-)
-from dragoman.parts import attention_scores as score
-from dragoman.parts import feature_embedding as sensory
-from dragoman.parts import initialization as initial
-from dragoman.parts import long_attention as compressed
-from dragoman.parts import relative_positions as relative
+import pkgutil
+from importlib import import_module
+
+from dragoman import parts
 from dragoman.parts.spec import Spec
 
-_MODULES = (
-    attention,
-    compressed,
-    convolution,
-    embedding,
-    experts,
-    fast_forward,
-    feedforward,
-    initial,
-    norm,
-    positions,
-    recurrence,
-    recurrent_context,
-    recurrent_decoder,
-    relative,
-    score,
-    sensory,
-    stack,
-    visibility,
-)
+#: modules of this folder that need a GPU and define no parts
+_WITHOUT_PARTS = {"catalog", "kernels", "packed_attention"}
 
+#: every Spec that a module of this folder defines
 PARTS: dict[str, type[Spec]] = {
     name: part
-    for module in _MODULES
-    for name, part in vars(module).items()
-    if isinstance(part, type) and issubclass(part, Spec) and part.__module__ == module.__name__
+    for info in pkgutil.iter_modules(parts.__path__, f"{parts.__name__}.")
+    if info.name.rpartition(".")[2] not in _WITHOUT_PARTS
+    for name, part in vars(import_module(info.name)).items()
+    if isinstance(part, type) and issubclass(part, Spec) and part.__module__ == info.name and part is not Spec
 }

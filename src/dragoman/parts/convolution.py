@@ -1,4 +1,4 @@
-"""Convolutions: gated or dilated, looking both ways or only back, over whole sequences or step by step."""
+"""Convolutional layers, gated or dilated, causal or centered, over whole sequences or step by step."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.attention import AttentionArgs, attend, fold_beams
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State
+from dragoman.parts.flops import Workload, attention_flops, module_flops
+from dragoman.parts.mixer import Context, LayerSequence, Layout, Memory, Mixer, MixerOutput, State
 from dragoman.parts.norm import LayerNormModule
 from dragoman.parts.spec import Spec, build_part
 
 
 class Convolution(nn.Module):
-    """y_t = W [x_{t−before}; …; x_{t+after}] + b: a linear layer over `kernel` inputs that stand `dilation` apart.
+    """y_t = W [x_{t−before}; …; x_{t+after}] + b over `kernel` inputs at distances of `dilation`.
 
-    Causal, the last of them is x_t; otherwise x_t is in the middle. Outside a sequence x is zero.
+    The last input is x_t if `causal`, otherwise x_t is in the middle. x is zero outside the sequence.
     """
 
     def __init__(self, linear: nn.Module, width: int, kernel: int, dilation: int, causal: bool) -> None:
-        """`linear` maps the inputs of a window one after the other, kernel · width, to one output."""
+        """`linear` maps the concatenated inputs of a window, kernel · width, to one output."""
         super().__init__()
         self.linear, self.width = linear, width
         self.kernel, self.dilation = kernel, dilation
@@ -35,7 +36,7 @@ class Convolution(nn.Module):
 
     def init_state(self, batch: int, like: Tensor) -> State:
         if self.after:
-            raise UserError("a convolution that looks ahead cannot go on step by step: make those of a decoder causal")
+            raise UserError("only causal convolutions can decode step by step: set causal to true in decoders")
         return {"seen": like.new_zeros(batch, self.before, self.width)}
 
     def forward(self, x: Tensor, layout: Layout, state: State | None) -> tuple[Tensor, State | None]:
@@ -44,7 +45,7 @@ class Convolution(nn.Module):
             x = torch.cat((state["seen"], x), 1)  # B before+T D
             state = {"seen": state["seen"].copy_(self.last(x, layout))}
         else:
-            if self.after and layout.token_mask is not None:  # one that looks back never meets padding on the right
+            if self.after and layout.token_mask is not None:  # causal ones never reach padding, which is on the right
                 x = x.masked_fill(~layout.token_mask[..., None], 0.0)
             x = F.pad(x, (0, 0, self.before, self.after))  # B before+T+after D
         starts = range(0, self.kernel * self.dilation, self.dilation)
@@ -52,20 +53,20 @@ class Convolution(nn.Module):
         return self.linear(windows), state
 
     def last(self, x: Tensor, layout: Layout) -> Tensor:
-        """B before D: what each row has seen last, of B before+T D."""
+        """B before+T D → B before D: the last inputs of each row."""
         if layout.token_mask is None:
             return x[:, x.shape[1] - self.before :]
-        places = layout.token_mask.sum(1, keepdim=True) + torch.arange(self.before, device=x.device)  # B before
-        return x.gather(1, places[..., None].expand(-1, -1, self.width))
+        index = layout.token_mask.sum(1, keepdim=True) + torch.arange(self.before, device=x.device)  # B before
+        return x.gather(1, index[..., None].expand(-1, -1, self.width))
 
 
-# ---- gated convolutions with attention in every layer
+# ---- gated convolutions with attention in every layer (ConvS2S)
 
 
 class WeightNormLinear(nn.Module):
-    """y = g · (v·x) / ‖v‖ + b for every output: weight normalisation (Salimans & Kingma 2016, eq. 2).
+    """y = g · (v·x) / ‖v‖ + b for each output: weight normalization (Salimans & Kingma 2016, eq. 2).
 
-    g is kept as its difference from its first value, `gain`, so that it starts from zero like a bias.
+    `growth` is the difference of g from its initial value `gain`, so that it is initialized with zeros like a bias.
     """
 
     def __init__(self, inputs: int, outputs: int, gain: float) -> None:
@@ -85,8 +86,8 @@ class WeightNormLinear(nn.Module):
 class GatedConvolution(Spec):
     """A ⊙ σ(B) with [A; B] = W [x_{t−before}; …; x_{t+after}] + b (Gehring et al. 2017, §3.2; Dauphin et al. 2016).
 
-    Weights are normalised and start with deviation √(4p/n), p of the n inputs of an output being kept by dropout, since
-    a gate leaves a quarter of the variance (§3.5): ‖w‖ = 2√p.
+    Weights are normalized. With n inputs and dropout 1 − p they start with standard deviation √(4p/n), because a gate
+    divides the variance by four (§3.5): ‖w‖ = 2√p.
     """
 
     kernel: int = 3
@@ -104,23 +105,23 @@ class GatedConvolutionMixer(Mixer):
         super().__init__()
         linear = WeightNormLinear(spec.kernel * dim, 2 * dim, 2 * math.sqrt(1 - spec.dropout))
         self.convolution = Convolution(linear, dim, spec.kernel, 1, spec.causal)
-        self.blocks = {"convolution.linear.weight": (dim,) * 2}  # what passes, and its gates
+        self.blocks = {"convolution.linear.weight": (dim,) * 2}  # values, gates
         self.dropout = Dropout(spec.dropout)
 
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+    def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         return self.convolution.init_state(batch, like)
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         y, state = self.convolution(self.dropout(x), context.layout, state)
-        return F.glu(y), state
+        return MixerOutput(F.glu(y), state)
 
 
 @dataclass(frozen=True)
 class MultiStepAttention(Spec):
     """c_i = √m Σ_j a_ij (z_j + e_j), a_i = softmax_j(d_i·z_j), d_i = W h_i + b + g_i (Gehring et al. 2017, §3.3).
 
-    z are the encoder's outputs, e its inputs, g the decoder's; m√(1/m) = √m, m the length of the source, keeps the
-    variance of the sum (§3.4).
+    z and e are outputs and inputs of the encoder, g inputs of the decoder; m is the length of the source, and
+    m√(1/m) = √m preserves the variance of the sum (§3.4).
     """
 
     def build(self, dim: int) -> MultiStepAttentionMixer:
@@ -140,17 +141,22 @@ class MultiStepAttentionMixer(Mixer):
         size = memory.states.shape[1] if lengths is None else lengths[:, None, None].to(memory.states.dtype)
         return {"value": (memory.states + memory.encoder_inputs) * size**0.5}  # B S D
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        assert context.memory is not None
-        query = fold_beams(self.query(x) + context.stack_inputs, context.memory)[:, None]  # B 1 K·T D
-        key, value = context.memory.states[:, None], context.memory.projections[self.path]["value"][:, None]  # B 1 S D
-        look = AttentionArgs(scale=1.0, path=self.path)
-        return attend(query, key, value, context.layout, context.memory.layout, context, look).reshape(x.shape), state
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        memory = context.memory
+        assert memory is not None
+        query = fold_beams(self.query(x) + context.stack_inputs, memory)[:, None]  # B 1 K·T D
+        key, value = memory.states[:, None], self.memory_projections(memory)["value"][:, None]  # B 1 S D
+        args = AttentionArgs(scale=1.0, path=self.path)
+        y = attend(query, key, value, context.layout, memory.layout, context, args)
+        return MixerOutput(y.reshape(x.shape), state)
+
+    def flops(self, work: Workload) -> int:
+        return module_flops(self.query, work) + attention_flops(work.tokens, work.source, work.width)
 
 
 @dataclass(frozen=True)
 class ScaledResidual(Spec):
-    """√½ (x + f(x)), f one part after the other: the sum varies as each summand does (Gehring et al. 2017, §3.4)."""
+    """√½ (x + f(x)), f being a sequence of parts; √½ preserves the variance (Gehring et al. 2017, §3.4)."""
 
     body: tuple[Spec, ...]
 
@@ -158,28 +164,19 @@ class ScaledResidual(Spec):
         return ScaledResidualMixer([build_part(part, dim, Mixer) for part in self.body])
 
 
-class ScaledResidualMixer(Mixer):
+class ScaledResidualMixer(LayerSequence):
     def __init__(self, body: list[Mixer]) -> None:
         super().__init__()
         self.body = nn.ModuleList(body)
 
-    def parts(self) -> list[tuple[str, Mixer]]:
+    def named_layers(self) -> list[tuple[str, Mixer]]:
         return [(name, cast(Mixer, part)) for name, part in self.body.named_children()]
 
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
-        return {name: part.init_state(batch, longest, like) for name, part in self.parts()}
-
-    def reorder_state(self, state: State, rows: Tensor) -> State:
-        return {name: part.reorder_state(state[name], rows) for name, part in self.parts()}
-
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        y, after = x, {}
-        for name, part in self.parts():
-            y, after[name] = part(y, context, None if state is None else state[name])
-        return (x + y) * math.sqrt(0.5), None if state is None else after
+    def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
+        return (x + y) * math.sqrt(0.5)
 
 
-# ---- dilated convolutions, the decoder unfolded over the encoder
+# ---- dilated convolutions, the decoder on top of the encoder (ByteNet)
 
 
 @dataclass(frozen=True)
@@ -189,7 +186,7 @@ class DilatedBlock(Spec):
     kernel: int = 3
     dilation: int = 1
     causal: bool = True
-    dropout: float = 0.0  # of what is added to x
+    dropout: float = 0.0  # of the residual branch
 
     def build(self, dim: int) -> DilatedBlockMixer:
         return DilatedBlockMixer(self, dim)
@@ -201,7 +198,7 @@ class DilatedBlockMixer(Mixer):
     def __init__(self, spec: DilatedBlock, dim: int) -> None:
         super().__init__()
         if dim % 2:
-            raise UserError(f"a width of {dim} cannot be halved inside a block: choose an even one")
+            raise UserError(f"DilatedBlock needs an even width, but the width is {dim}")
         inner = dim // 2
         self.norms = nn.ModuleList(LayerNormModule(width) for width in (dim, inner, inner))
         self.narrow = nn.Linear(dim, inner)
@@ -210,21 +207,21 @@ class DilatedBlockMixer(Mixer):
         self.widen = nn.Linear(inner, dim)
         self.dropout = Dropout(spec.dropout)
 
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+    def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         return self.convolution.init_state(batch, like)
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         y = self.narrow(F.relu(self.norms[0](x)))
         y, state = self.convolution(F.relu(self.norms[1](y)), context.layout, state)
         y = self.widen(F.relu(self.norms[2](y)))
-        return x + self.dropout(y), state
+        return MixerOutput(x + self.dropout(y), state)
 
 
 @dataclass(frozen=True)
 class Unfolding(Spec):
-    """x_t + W z_t + b: the decoder stands on the encoder, position on position (Kalchbrenner et al. 2016, §3.1–3.2).
+    """x_t + W z_t + b: the encoder's output z is added position by position (Kalchbrenner et al. 2016, §3.1–3.2).
 
-    Past the end of the source nothing is added, where the paper goes on reading a source filled up to a·|s| + b.
+    Beyond the end of the source nothing is added; in the paper, the source is padded to a·|s| + b.
     """
 
     def build(self, dim: int) -> UnfoldingMixer:
@@ -242,11 +239,14 @@ class UnfoldingMixer(Mixer):
         columns = self.project(memory.states)
         if memory.layout.token_mask is not None:
             columns = columns.masked_fill(~memory.layout.token_mask[..., None], 0.0)
-        return {"columns": F.pad(columns, (0, 0, 0, 1))}  # B S+1 D, the last for every place past the end
+        return {"columns": F.pad(columns, (0, 0, 0, 1))}  # B S+1 D, zeros for all positions beyond the end
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         assert context.memory is not None
-        columns = context.memory.projections[self.path]["columns"]
-        places = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1
-        below = columns.gather(1, places.expand(-1, -1, x.shape[-1]))  # B K·T D
-        return x + below.reshape(x.shape), state
+        columns = self.memory_projections(context.memory)["columns"]
+        index = context.layout.positions.reshape(columns.shape[0], -1, 1).clamp(max=columns.shape[1] - 1)  # B K·T 1
+        source = columns.gather(1, index.expand(-1, -1, x.shape[-1]))  # B K·T D
+        return MixerOutput(x + source.reshape(x.shape), state)
+
+    def flops(self, work: Workload) -> int:
+        return module_flops(self.project, work.of(work.source))

@@ -1,4 +1,4 @@
-"""Loops over the same matrices: their gradients are computed once for all steps."""
+"""Weight gradients of recurrent loops, computed once for all steps."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-Use = tuple[Tensor, Tensor]  # what a matrix was multiplied by, and the gradient of the product
+Use = tuple[Tensor, Tensor]  # input x and output gradient g of one product x W
 
 
 def deferred_weight_gradients() -> AbstractContextManager[Any]:
-    """Inside, ∂L/∂W = Σ_t x_tᵀ g_t of a product x_t W is one product of all x_t and all g_t, where autograd would
-    compute one for every step and add them up. Nothing else is different."""
-    return AtOnce() if torch.is_grad_enabled() and not torch.compiler.is_compiling() else nullcontext()
+    """Context manager in which ∂L/∂W = Σ_t x_tᵀ g_t of products x_t W is computed as one product over all steps.
+
+    Autograd would compute one product per step and sum them up. All results are the same.
+    """
+    enabled = torch.is_grad_enabled() and not torch.compiler.is_compiling()
+    return DeferredGradientMode() if enabled else nullcontext()
 
 
-class AtOnce(TorchFunctionMode):
+class DeferredGradientMode(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
-        self.shared: dict[tuple[Any, ...], tuple[Tensor, Shared]] = {}  # kept alive, so that no address comes up again
+        #: by address, shape and stride of a matrix; the matrix is kept alive so that its address is not reused
+        self.matrices: dict[tuple[Any, ...], tuple[Tensor, SharedMatrix]] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Iterable[type], args: Any = (), kwargs: Any = None
@@ -36,41 +40,40 @@ class AtOnce(TorchFunctionMode):
         if torch.is_autocast_enabled(x.device.type):
             x = x.to(torch.get_autocast_dtype(x.device.type))
         if func is F.linear:
-            return self.of(matrix, bias[0] if bias else None, True).linear(x)
-        return self.of(matrix, None, False)(x)
+            return self.shared(matrix, bias[0] if bias else None, True).linear(x)
+        return self.shared(matrix, None, False).multiply(x)
 
-    def of(self, matrix: Tensor, bias: Tensor | None, turned: bool) -> Shared:
-        """The matrix, or another view of it, as it was seen before."""
-        key = (matrix.data_ptr(), matrix.shape, matrix.stride(), matrix.dtype, turned)
-        if key not in self.shared:
-            self.shared[key] = matrix, Shared(matrix, bias, turned)
-        return self.shared[key][1]
+    def shared(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> SharedMatrix:
+        """Return the SharedMatrix of this matrix, or of another view of the same memory."""
+        key = (matrix.data_ptr(), matrix.shape, matrix.stride(), matrix.dtype, transposed)
+        if key not in self.matrices:
+            self.matrices[key] = matrix, SharedMatrix(matrix, bias, transposed)
+        return self.matrices[key][1]
 
 
-class Shared:
-    """A matrix that many are multiplied by."""
+class SharedMatrix:
+    """A matrix used in many products."""
 
-    def __init__(self, matrix: Tensor, bias: Tensor | None, turned: bool) -> None:
-        """`turned`: the transposed one is multiplied by."""
+    def __init__(self, matrix: Tensor, bias: Tensor | None, transposed: bool) -> None:
+        """`transposed`: the products are x Wᵀ."""
         if torch.is_autocast_enabled(matrix.device.type):
             matrix = matrix.to(torch.get_autocast_dtype(matrix.device.type))
         self.uses: list[Use] = []
-        self.bias = bias is not None
-        held = Held.apply(matrix.mT if turned else matrix, bias, self.uses)
-        self.matrix: Tensor = held[0] if self.bias else held
-        self.added: Tensor | None = held[1] if self.bias else None
-        cpu = matrix.device.type == "cpu"  # where rows that lie one after the other are multiplied faster
-        self.lying = self.matrix.detach().contiguous() if cpu and turned else self.matrix.detach()
+        outputs = CollectGradient.apply(matrix.mT if transposed else matrix, bias, self.uses)
+        self.matrix: Tensor = outputs if bias is None else outputs[0]
+        self.bias: Tensor | None = None if bias is None else outputs[1]
+        on_cpu = matrix.device.type == "cpu"  # where products with a contiguous matrix are faster
+        self.contiguous = self.matrix.detach().contiguous() if on_cpu and transposed else self.matrix.detach()
 
-    def __call__(self, x: Tensor) -> Tensor:
-        return Times.apply(x, self.matrix, self.lying, self.added, self.uses)
+    def multiply(self, x: Tensor) -> Tensor:
+        return DeferredProduct.apply(x, self.matrix, self.contiguous, self.bias, self.uses)
 
     def linear(self, x: Tensor) -> Tensor:
-        return self(x.flatten(0, -2)).unflatten(0, x.shape[:-1]) if x.dim() != 2 else self(x)
+        return self.multiply(x.flatten(0, -2)).unflatten(0, x.shape[:-1]) if x.dim() != 2 else self.multiply(x)
 
 
-class Held(torch.autograd.Function):
-    """The matrix itself; its gradient is that of all its uses, none of which has given it any."""
+class CollectGradient(torch.autograd.Function):
+    """Identity of a matrix and its bias; the backward pass computes the gradients of all uses."""
 
     @staticmethod
     def forward(ctx: Any, matrix: Tensor, bias: Tensor | None, uses: list[Use]) -> Any:
@@ -82,23 +85,23 @@ class Held(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor | None) -> tuple[Tensor | None, Tensor | None, None]:
         if not ctx.uses:
             return None, None, None
-        x, g = (torch.cat(some, -2) for some in zip(*ctx.uses))
+        x, g = (torch.cat(steps, -2) for steps in zip(*ctx.uses))
         ctx.uses.clear()
         bias = None if ctx.bias is None else g.sum(0, dtype=ctx.bias.dtype)
         return x.mT @ g, bias, None
 
 
-class Times(torch.autograd.Function):
-    """x W + b."""
+class DeferredProduct(torch.autograd.Function):
+    """x W + b, whose backward pass records x and the output gradient instead of computing the weight gradient."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, lying: Tensor, bias: Tensor | None, uses: list[Use]) -> Tensor:
-        """`lying` is the matrix once more, as it is multiplied by fastest."""
+    def forward(
+        ctx: Any, x: Tensor, matrix: Tensor, contiguous: Tensor, bias: Tensor | None, uses: list[Use]
+    ) -> Tensor:
+        """`contiguous` is a copy of the matrix for faster products."""
         ctx.save_for_backward(x, matrix)
         ctx.uses = uses
-        if bias is None:
-            return x @ lying
-        return torch.addmm(bias.to(x.dtype), x, lying)
+        return x @ contiguous if bias is None else torch.addmm(bias.to(x.dtype), x, contiguous)
 
     @staticmethod
     def backward(ctx: Any, g: Tensor) -> tuple[Tensor | None, None, None, None, None]:

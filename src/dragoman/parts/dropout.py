@@ -1,4 +1,4 @@
-"""Dropout, by torch's kernel on a GPU and in compiled graphs, and on the CPU by sixteen random bits a number."""
+"""Dropout: by torch's kernel on a GPU and in compiled graphs, by 16 random bits per number on a CPU."""
 
 from __future__ import annotations
 
@@ -6,28 +6,27 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-STEPS = 2**16  # the share that is dropped is so many parts fine
+RANDOM_VALUES = 2**16  # resolution of the dropout probability on a CPU
 
 
 class Dropout(nn.Dropout):
-    """y = x ⊙ m / (1 − p), each m being 0 with probability p, in training alone (Srivastava et al. 2014)."""
+    """y = x ⊙ m / (1 − p), each m being 0 with probability p, in training only (Srivastava et al. 2014)."""
 
     def forward(self, x: Tensor) -> Tensor:
         return dropout(x, self.p, self.training)
 
 
-def dropout(x: Tensor, share: float, training: bool) -> Tensor:
-    """The same as a function.
+def dropout(x: Tensor, p: float, training: bool) -> Tensor:
+    """Set numbers to zero with probability `p` and scale the others by 1 / (1 − p), if `training`.
 
-    On the CPU a draw of 64 bits serves four numbers here, where torch's dropout draws for each: 4 % of a small
-    Transformer's step.
+    On a CPU, one 64-bit random number serves four elements, which saves 4 % of a small Transformer's training step.
     """
-    if not training or not share:
+    if not training or not p:
         return x
     if x.device.type != "cpu" or torch.compiler.is_compiling():
-        return F.dropout(x, share, training)
-    dropped = min(round(share * STEPS), STEPS - 1)
-    draws = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
-    bits = draws.view(torch.int16)[: x.numel()].view(x.shape)
-    kept = (bits >= dropped - STEPS // 2).to(x.dtype)
-    return x * kept.mul_(STEPS / (STEPS - dropped))
+        return F.dropout(x, p, training)
+    dropped = min(round(p * RANDOM_VALUES), RANDOM_VALUES - 1)
+    numbers = torch.empty(-(-x.numel() // 4), dtype=torch.int64).random_(-(2**63), None)
+    bits = numbers.view(torch.int16)[: x.numel()].view(x.shape)
+    mask = (bits >= dropped - RANDOM_VALUES // 2).to(x.dtype)
+    return x * mask.mul_(RANDOM_VALUES / (RANDOM_VALUES - dropped))

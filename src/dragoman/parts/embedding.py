@@ -1,4 +1,4 @@
-"""Embeddings: a vector for every token, and the output layer that turns vectors back into tokens."""
+"""Token embeddings, and the output layer that maps vectors to logits of tokens."""
 
 from __future__ import annotations
 
@@ -10,27 +10,33 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.parts.feedforward import ACTIVATIONS, Activation
+from dragoman.parts.flops import Workload
 from dragoman.parts.mixer import Layout
 from dragoman.parts.spec import Spec
 
 
-class SourceEmbedding(nn.Module):
-    """A source made into vectors for an encoder: tokens, or vectors of another kind that stand for sight and sound."""
+def is_embedding_table(module: nn.Module) -> bool:
+    """Whether the rows of the module's weight are vectors of tokens, positions or labels, not a linear map."""
+    return isinstance(module, nn.Embedding) or getattr(module, "is_embedding_table", False)
 
-    stride = 1  # how many places of the source become one
-    supports_packing = True  # can it read packed rows?
+
+class SourceEmbedding(nn.Module):
+    """Maps a source, token ids or feature vectors, to vectors for the encoder."""
+
+    stride = 1  # source positions per output position
+    supports_packing = True
 
     def embed_source(self, source: Tensor, layout: Layout) -> tuple[Tensor, Layout]:
-        """The vectors, and where they lie."""
+        """Return the vectors (B S D) and their layout."""
         return self(source), layout
 
 
 @dataclass(frozen=True)
 class Embedding(Spec):
-    """A learned vector a token, times √D where `scaled` (Vaswani et al. 2017, §3.4).
+    """A learned vector for each token, multiplied by √D if `scaled` (Vaswani et al. 2017, §3.4).
 
-    `width` other than the model's: the vectors are narrower, and the stack that reads them projects them (Lan et al.
-    2020). `word_dropout` leaves out whole tokens (Gal & Ghahramani 2016).
+    `width` other than the model's: the stack projects the vectors (Lan et al. 2020). `word_dropout` is the probability
+    of replacing all vectors of a token by zeros (Gal & Ghahramani 2016).
     """
 
     scaled: bool = False
@@ -42,10 +48,12 @@ class Embedding(Spec):
 
 
 class TokenEmbedding(SourceEmbedding):
-    def __init__(self, spec: Embedding, vocabulary: int, dim: int) -> None:
+    is_embedding_table = True
+
+    def __init__(self, spec: Embedding, vocab_size: int, dim: int) -> None:
         super().__init__()
         self.width = spec.width or dim
-        self.weight = nn.Parameter(torch.empty(vocabulary, self.width))
+        self.weight = nn.Parameter(torch.empty(vocab_size, self.width))
         self.scale = math.sqrt(self.width) if spec.scaled else 1.0
         self.word_dropout = spec.word_dropout
 
@@ -53,13 +61,16 @@ class TokenEmbedding(SourceEmbedding):
         """B T → B T D."""
         x = nn.functional.embedding(tokens, self.weight)
         if self.training and self.word_dropout > 0:
-            kept = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
-            x = x * (kept / (1 - self.word_dropout))[..., None].to(x.dtype)
+            mask = torch.rand(tokens.shape, device=tokens.device) >= self.word_dropout
+            x = x * (mask / (1 - self.word_dropout))[..., None].to(x.dtype)
         return x if self.scale == 1.0 else x * self.scale
+
+    def flops(self, work: Workload) -> int:
+        return 0
 
 
 class RestrictedEmbedding(nn.Module):
-    """Vectors of tokens that are known by their numbers among some."""
+    """Embedding of a restricted vocabulary: token i is `tokens[i]` of the table."""
 
     def __init__(self, table: nn.Module, tokens: Tensor) -> None:
         super().__init__()
@@ -67,16 +78,15 @@ class RestrictedEmbedding(nn.Module):
         self.tokens: Tensor
         self.register_buffer("tokens", tokens, persistent=False)
 
-    def forward(self, numbers: Tensor) -> Tensor:
-        return self.table(self.tokens[numbers])
+    def forward(self, indices: Tensor) -> Tensor:
+        return self.table(self.tokens[indices])
 
 
 @dataclass(frozen=True)
 class Transform(Spec):
-    """One more layer before the output: norm(f(W h + b)) (Devlin et al. 2019).
+    """A layer before the output layer: norm(f(W h + b)) (Devlin et al. 2019).
 
-    It is as wide as the table that the output layer is tied to; where it is tied to none, `width`, the model's unless
-    told.
+    It has the width of the embedding table that the output layer is tied to, otherwise `width`, by default the model's.
     """
 
     activation: Activation = "gelu"
@@ -99,10 +109,12 @@ class TransformLayer(nn.Module):
 
 
 class OutputLayer(nn.Module):
-    """Logits of the next token: W h + b, with W the embedding's own where the two are tied (Press & Wolf 2017).
+    """Logits W h + b, W being the embedding table `tied`, if any (Press & Wolf 2017).
 
-    `transform` is a layer of its own before it; `scaled` multiplies h by 1/√D (Raffel et al. 2020).
+    `transform` is applied to h first; `scaled` multiplies h by 1/√D (Raffel et al. 2020).
     """
+
+    is_embedding_table = True
 
     def __init__(
         self,
@@ -114,8 +126,7 @@ class OutputLayer(nn.Module):
         scaled: bool = False,
     ) -> None:
         super().__init__()
-        free = (transform.width if transform else None) or dim
-        width = free if tied is None else tied.width
+        width = tied.width if tied is not None else (transform.width if transform else None) or dim
         self.scale = 1 / math.sqrt(dim) if scaled else 1.0
         self.transform: nn.Module
         if transform is not None:
@@ -126,17 +137,17 @@ class OutputLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(outputs)) if bias else None
 
     def output_features(self, x: Tensor) -> Tensor:
-        """What W is multiplied with."""
+        """Return the vectors that are multiplied by W."""
         x = self.transform(x)
         return x if self.scale == 1.0 else x * self.scale
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
-        """The layer that knows only some tokens (N), by their numbers among these."""
-        made = copy(self)
-        made._parameters = dict(self._parameters)
-        made.weight = nn.Parameter(self.weight.detach()[tokens], requires_grad=False)
-        made.bias = None if self.bias is None else nn.Parameter(self.bias.detach()[tokens], requires_grad=False)
-        return made
+        """Return a layer with the outputs `tokens` (N) only, in this order."""
+        layer = copy(self)
+        layer._parameters = dict(self._parameters)
+        layer.weight = nn.Parameter(self.weight.detach()[tokens], requires_grad=False)
+        layer.bias = None if self.bias is None else nn.Parameter(self.bias.detach()[tokens], requires_grad=False)
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
         """B T D → B T V."""
@@ -144,7 +155,7 @@ class OutputLayer(nn.Module):
 
 
 class IdentityOutput(OutputLayer):
-    """No labels: what comes out is what went in, B T D, for encoders whose states are all that is wanted of them."""
+    """No output layer: returns the hidden states, B T D."""
 
     def __init__(self) -> None:
         nn.Module.__init__(self)

@@ -1,10 +1,10 @@
-"""Deep LSTMs with fast-forward connections: a linear way past the recurrence, from the words to the top.
+"""Deep LSTMs with fast-forward connections: a linear path past the recurrence, from the embeddings to the top.
 
     f^k_t = W^k [½f^{k−1}_t; h^{k−1}_t],   h^k_t = LSTM^k(f^k_t, h^k_{t±1}),   f^1_t = W^1 x_t
 
-f is what enters the four gates of a layer from below, 4D wide; its first half goes on to the next layer beside the
-layer's output h (Zhou et al. 2016, §3.1 and §3.2). Deviations: the LSTM is torch's, without peepholes and with biases
-(in f as well), and the half of f is the one that torch puts first, that of the input and forget gates.
+f, of width 4D, is the input of the four gates of a layer; half of it is passed to the next layer together with the
+output h (Zhou et al. 2016, §3.1 and §3.2). Deviations: torch's LSTM, without peepholes and with biases (also in f); the
+half of f is that of the input and forget gates, which torch puts first.
 """
 
 from __future__ import annotations
@@ -18,21 +18,27 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.cells import Cells, LSTMCells
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.mixer import Context, Layout, Mixer, State
+from dragoman.parts.flops import Workload, matrix_flops
+from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.recurrence import continue_rows, flip
 from dragoman.parts.recurrent_context import AttentionContext, FromZero
 from dragoman.parts.recurrent_decoder import RecurrentDecoder
 from dragoman.parts.spec import Spec
 
 
-def above(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
-    """[½f; h], B T 3D: what the next layer reads, above one that has read x and put out `hidden`.
+def next_input(cells: Cells, x: Tensor, hidden: Tensor) -> Tensor:
+    """[½f; h], B T 3D: the input of the layer above cells with input x and output `hidden`.
 
-    Half of f is computed here a second time, because torch's kernel does not give it out.
+    Computes half of f a second time, because torch's kernel does not return it.
     """
     weight, bias = cells.weight("ih", 0)
     half = F.linear(x, weight[: 2 * cells.dim], bias[: 2 * cells.dim])
     return torch.cat((half, hidden), -1)
+
+
+def input_size(cells: Cells) -> int:
+    """Number of elements of the input matrix."""
+    return cells.weight("ih", 0)[0].numel()
 
 
 def cells_of(layers: nn.ModuleList) -> list[LSTMCells]:
@@ -41,10 +47,10 @@ def cells_of(layers: nn.ModuleList) -> list[LSTMCells]:
 
 @dataclass(frozen=True)
 class FastForwardEncoder(Spec):
-    """Two columns of LSTMs, each of which changes its direction from layer to layer; the second begins backwards.
+    """Two columns of LSTMs that alternate their direction from layer to layer; the second starts backward.
 
-    e_t = W_p [h_t; h'_t; f_t; f'_t] of the two columns' top layers (Zhou et al. 2016, §3.2). W_p projects to the width
-    of the model, where the paper's projects to a quarter of the 10D that come in.
+    e_t = W_p [h_t; h'_t; f_t; f'_t] of the top layers of both columns (Zhou et al. 2016, §3.2). W_p projects to the
+    width of the model; in the paper, to a quarter of its 10D inputs.
     """
 
     layers: int = 9
@@ -62,11 +68,11 @@ class FastForwardEncoderMixer(Mixer):
         self.columns = nn.ModuleList(FastForwardColumn(spec, dim, backward) for backward in (False, True))
         self.project = nn.Linear(10 * dim, dim, bias=False)
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         if state is not None:
-            raise UserError("a fast-forward encoder reads both ways and cannot go on word by word: use its decoder")
+            raise UserError("FastForwardEncoder is bidirectional and cannot decode: use FastForwardDecoder")
         hidden, entered = zip(*(column(x, context.layout) for column in self.columns))
-        return self.project(torch.cat((*hidden, *entered), -1)), None
+        return MixerOutput(self.project(torch.cat((*hidden, *entered), -1)))
 
 
 class FastForwardColumn(nn.Module):
@@ -76,23 +82,28 @@ class FastForwardColumn(nn.Module):
         self.layers = nn.ModuleList(LSTMCells(3 * dim if k else dim, dim, 1, 0.0) for k in range(spec.layers))
 
     def forward(self, x: Tensor, layout: Layout) -> tuple[Tensor, Tensor]:
-        """B T D → the top layer's h, B T D, and f, B T 4D."""
+        """B T D → h, B T D, and f, B T 4D, of the top layer."""
         last = len(self.layers) - 1
         for k, cells in enumerate(cells_of(self.layers)):
-            turned = self.backward != bool(k % 2)
-            hidden, _ = cells.read(flip(x, layout) if turned else x)  # turned or not, padding comes last
-            hidden = flip(hidden, layout) if turned else hidden
+            backward = self.backward != bool(k % 2)
+            hidden, _ = cells.run_sequence(flip(x, layout) if backward else x)  # padding comes last in both directions
+            hidden = flip(hidden, layout) if backward else hidden
             if k < last:
-                x = above(cells, x, self.dropout(hidden))
+                x = next_input(cells, x, self.dropout(hidden))
         return hidden, cells.project(x)
+
+    def flops(self, work: Workload) -> int:
+        """Add what is computed twice: half of f of the lower layers, and f of the top layer."""
+        *lower, top = cells_of(self.layers)
+        repeated = sum(input_size(cells) // 2 for cells in lower) + input_size(top)
+        return matrix_flops(self, work) + 2 * work.tokens * repeated
 
 
 @dataclass(frozen=True)
 class FastForwardDecoder(Spec):
-    """One column of forward LSTMs; the bottom one reads [y_{t−1}; c_t], its last state has asked for the context c_t.
+    """One column of forward LSTMs; the bottom one reads [y_{t−1}; c_t], with its previous state as the query of c_t.
 
-    The top layer's h goes to the output layer (Zhou et al. 2016, §3.2). The first state, of which the paper says
-    nothing, is zero.
+    The output is h of the top layer (Zhou et al. 2016, §3.2). The initial state, not specified in the paper, is zero.
     """
 
     layers: int = 7
@@ -112,20 +123,25 @@ class FastForwardDecoderMixer(Mixer):
         self.bottom = RecurrentDecoder("lstm", 1, spec.context, "before", "context", FromZero()).build(dim)
         self.layers = nn.ModuleList(LSTMCells(3 * dim, dim, 1, 0.0) for _ in range(spec.layers - 1))
 
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+    def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         states = {str(k): cells.init_state(batch, like) for k, cells in enumerate(cells_of(self.layers))}
-        return {"bottom": self.bottom.init_state(batch, longest, like)} | states
+        return {"bottom": self.bottom.init_state(batch, max_length, like)} | states
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        hidden, bottom = self.bottom(x, context, None if state is None else state["bottom"])
-        assert context.source_context is not None
-        below, x = self.bottom.cells, torch.cat((x, context.source_context), -1)
-        after: State = {"bottom": bottom}
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        result = self.bottom(x, context, None if state is None else state["bottom"])
+        hidden, source_context = result.output, result.source_context
+        below, x = self.bottom.cells, torch.cat((x, source_context), -1)
+        new_state: State = {"bottom": result.state}
         for k, cells in enumerate(cells_of(self.layers)):
-            x = above(below, x, self.dropout(hidden))
+            x = next_input(below, x, self.dropout(hidden))
             if state is None:
-                hidden, _ = cells.read(x)  # padding comes after all that counts
+                hidden, _ = cells.run_sequence(x)  # padding comes last
             else:
-                hidden, after[str(k)] = continue_rows(cells, x, context.layout, state[str(k)])
+                hidden, new_state[str(k)] = continue_rows(cells, x, context.layout, state[str(k)])
             below = cells
-        return self.dropout(hidden), None if state is None else after
+        return MixerOutput(self.dropout(hidden), None if state is None else new_state, source_context)
+
+    def flops(self, work: Workload) -> int:
+        """Add the half of f that is computed twice for all layers but the top one."""
+        lower = [self.bottom.cells, *cells_of(self.layers)][:-1]
+        return matrix_flops(self, work) + 2 * work.tokens * sum(input_size(cells) // 2 for cells in lower)

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.mixer import Context, Mixer, State
+from dragoman.parts.mixer import Context, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec
 
 Activation = Literal["relu", "gelu", "gelu-tanh", "quick-gelu", "silu", "tanh", "identity"]
@@ -29,9 +29,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 @dataclass(frozen=True)
 class FeedForward(Spec):
-    """FFN(x) = W₂ f(W₁ x + b₁) + b₂, four times as wide inside unless told (Vaswani et al. 2017, §3.3).
+    """FFN(x) = W₂ f(W₁ x + b₁) + b₂ (Vaswani et al. 2017, §3.3).
 
-    Gated: W₂ (f(W₁ x) ⊙ V x), which with silu is SwiGLU (Shazeer 2020).
+    `inner_dim` is 4·D by default. `gated`: W₂ (f(W₁ x) ⊙ V x), which with silu is SwiGLU (Shazeer 2020).
     """
 
     inner_dim: int | None = None
@@ -47,15 +47,15 @@ class FeedForward(Spec):
 class FeedForwardMixer(Mixer):
     def __init__(self, spec: FeedForward, dim: int) -> None:
         super().__init__()
-        inner = spec.inner_dim or 4 * dim
-        self.widen = nn.Linear(dim, inner, bias=spec.bias)
-        self.gate = nn.Linear(dim, inner, bias=spec.bias) if spec.gated else None
-        self.narrow = nn.Linear(inner, dim, bias=spec.bias)
+        inner_dim = spec.inner_dim or 4 * dim
+        self.widen = nn.Linear(dim, inner_dim, bias=spec.bias)
+        self.gate = nn.Linear(dim, inner_dim, bias=spec.bias) if spec.gated else None
+        self.narrow = nn.Linear(inner_dim, dim, bias=spec.bias)
         self.activation = ACTIVATIONS[spec.activation]
         self.dropout = Dropout(spec.dropout)
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         inner = self.activation(self.widen(x))
         if self.gate is not None:
             inner = inner * self.gate(x)
-        return self.narrow(self.dropout(inner)), state
+        return MixerOutput(self.narrow(self.dropout(inner)), state)

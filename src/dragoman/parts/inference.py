@@ -1,15 +1,10 @@
-"""Weights laid out for the CPU: the same model, its matrices packed once for the kernels that multiply by them.
-
-torch's plain product reads a matrix as it lies and rearranges it on every call, which for the few rows of a step takes
-as long as the product itself. For inference alone: what was packed does not learn, and gives no gradients.
-"""
+"""Models optimized for inference: packed weights on a CPU, bfloat16 on a GPU, and fewer operations per step."""
 
 from __future__ import annotations
 
-import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from copy import deepcopy
+from collections.abc import Callable
+from copy import copy, deepcopy
+from dataclasses import replace
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -17,232 +12,129 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import unknown_name
-from dragoman.parts.attention import CrossAttentionMixer, SelfAttentionMixer
+from dragoman.parts.attention import (
+    CrossAttentionMixer,
+    SelfAttentionMixer,
+    additive_mask,
+    cached_keys,
+    matmul_attention,
+)
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.embedding import OutputLayer
-from dragoman.parts.feedforward import FeedForwardMixer
-from dragoman.parts.inference_attention import QuickCrossAttention, QuickSelfAttention
-from dragoman.parts.mixer import Context, Layout, Mixer, State
+from dragoman.parts.embedding import OutputLayer, TokenEmbedding
+from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
+from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity, LayerNormModule
-from dragoman.parts.positions import SinusoidalPosition
+from dragoman.parts.packed_linear import PACKS, Product, pack
+from dragoman.parts.positions import SinusoidalPosition, SinusoidalTable
 from dragoman.parts.stack import ResidualMixer, StackMixer
 
-Product = Callable[[Tensor], Tensor]  # x → x Wᵀ + b, over the last dimension
-Pack = Callable[[Tensor, Tensor | None], Product]
 InferencePrecision = Literal["float32", "int8", "bfloat16"]
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
-ROWS = 160  # of x that matrices are packed for; any other number of them can be multiplied
-FEW = 4  # rows of x that are too few for packing to pay
-TALL = 8_000  # rows of a matrix from which on it is a vocabulary
-PLACES = 1024  # of a sequence that have their sines ready
+CPU_TABLE_LENGTH, GPU_TABLE_LENGTH = 1024, 4096  # positions whose sinusoids are precomputed
+
+
+# ---- CPU
 
 
 def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "float32") -> AnyModule:
-    """The model with packed matrices: the same within rounding in “float32”, faster and coarser in “int8”.
+    """Return a copy of the model for inference on a CPU, with weights packed in “float32” or “int8”.
 
-    The one that was given stays as it is, and the two share their weights; the packed ones come on top, as much memory
-    again (a quarter of it in int8). A matrix that no kernel here can pack, or that lies on a GPU, stays a plain one.
+    In float32 the results are the same up to rounding; int8 is faster and less precise. The copy shares the original
+    weights and adds the packed ones,
+    which need as much memory again (a quarter in int8). Weights that no kernel can pack stay as they are.
     """
     if weights not in PACKS:
         raise unknown_name("kind of weights", weights, PACKS)
     tensors = (*model.parameters(), *model.buffers())
-    copy = deepcopy(model, {id(tensor): tensor for tensor in tensors})
+    optimized = deepcopy(model, {id(tensor): tensor for tensor in tensors})
     packed: dict[tuple[int, int], Product] = {}  # a matrix that several layers share is packed once
     children: list[tuple[nn.Module, str, Any]] = [
-        (parent, name, child) for parent in copy.modules() for name, child in parent.named_children()
+        (parent, name, child) for parent in optimized.modules() for name, child in parent.named_children()
     ]
-    for parent, name, child in reversed(children):  # what lies deepest first
-        if type(child) in QUICK:
-            setattr(parent, name, QUICK[type(child)](child, _product(child.weight, child.bias, weights, packed)))
-            if isinstance(child, OutputLayer):
-                getattr(parent, name).pack = PACKS[weights]
+    for parent, name, child in reversed(children):  # innermost first
+        if type(child) in PACKED_MODULES:
+            key = id(child.weight), id(child.bias)
+            if key not in packed:
+                packed[key] = pack(child.weight, child.bias, weights)
+            setattr(parent, name, PACKED_MODULES[type(child)](child, packed[key], weights))
     for parent, name, child in reversed(children):
-        if type(child) in QUIET:
-            setattr(parent, name, QUIET[type(child)](child))
-    for part in copy.modules():
+        if type(child) in INFERENCE_MODULES:
+            setattr(parent, name, INFERENCE_MODULES[type(child)](child))
+    for part in optimized.modules():
         if getattr(part, "activation", None) is F.relu:
-            part.activation = torch.relu_  # type: ignore[assignment]  # of a product: nobody else will look at it
-        if part is not copy:  # whose parts may be changed for a search
-            part.__dict__.update(part._modules)  # where Python looks first
-    return copy
+            part.activation = torch.relu_  # type: ignore[assignment]  # in place: its input is used nowhere else
+        if part is not optimized:  # whose parts may be replaced by a search
+            part.__dict__.update(part._modules)  # found without nn.Module.__getattr__
+    return optimized
 
 
-def _product(
-    weight: Tensor, bias: Tensor | None, weights: InferencePrecision, packed: dict[tuple[int, int], Product]
-) -> Product:
-    key = id(weight), id(bias)
-    if key not in packed:
-        able = weight.device.type == "cpu" and weight.dtype == torch.float32
-        detached = None if bias is None else bias.detach()
-        packed[key] = (PACKS[weights] if able else plain)(weight.detach(), detached)
-    return packed[key]
-
-
-def plain(weight: Tensor, bias: Tensor | None) -> Product:
-    return lambda x: F.linear(x, weight, bias)
-
-
-def packed_float32(weight: Tensor, bias: Tensor | None) -> Product:
-    """By MKL, or else by oneDNN, whose products of a few rows begin more slowly; plain where torch has neither."""
-    try:
-        if torch.backends.mkl.is_available():
-            return _mkl(weight, bias)
-        if torch.backends.mkldnn.is_available():
-            return _onednn(weight, bias)
-    except (AttributeError, RuntimeError):  # operators that are not for the public may go away
-        pass
-    return plain(weight, bias)
-
-
-def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
-    """So few rows that reading the matrix is all the work are multiplied by it as it lies, but for a vocabulary."""
-    matrix, multiply = torch.ops.mkl._mkl_reorder_linear_weight(weight, ROWS), torch.ops.mkl._mkl_linear.default
-    width, few = weight.shape[1], 0 if weight.shape[0] >= TALL else FEW
-
-    def product(x: Tensor) -> Tensor:
-        rows = x.numel() // width
-        return F.linear(x, weight, bias) if rows < few else multiply(x, matrix, weight, bias, rows)
-
-    return product
-
-
-def _onednn(weight: Tensor, bias: Tensor | None) -> Product:
-    matrix, multiply = torch.ops.mkldnn._reorder_linear_weight(weight), torch.ops.mkldnn._linear_pointwise.default
-    return lambda x: multiply(x, matrix, bias, "none", [], "")
-
-
-def packed_int8(weight: Tensor, bias: Tensor | None) -> Product:
-    """y = s_x s_w (q_x − z_x) q_wᵀ + b: a scale s_w for every row of W, the scale and zero of x by what comes.
-
-    The activations of a call have one scale, those of all its rows, so that in int8 a row may depend, within rounding,
-    on its company. What a feed-forward layer has widened differs in size from row to row by far: where W narrows, every
-    row is divided by its largest number first. Float32 where torch cannot multiply so.
-    """
-    rows, columns = weight.shape
-    inside = bias if columns <= rows else None
-    try:
-        with _engine(weight), warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message=".*quantized tensor creation functions")  # will go some day
-            scale = weight.abs().amax(1).clamp(min=1e-8).double() / 127
-            zero = torch.zeros_like(scale, dtype=torch.long)
-            whole = torch.quantize_per_channel(weight, scale, zero, 0, torch.qint8)
-            matrix = torch.ops.quantized.linear_prepack(whole, inside)
-    except (AttributeError, RuntimeError):
-        return packed_float32(weight, bias)
-    multiply, narrow = torch.ops.quantized.linear_dynamic.default, not _vnni()
-    if columns <= rows:
-        return lambda x: multiply(x, matrix, narrow)
-
-    def product(x: Tensor) -> Tensor:
-        size = x.abs().amax(-1, keepdim=True).clamp_(min=1e-8)
-        y = multiply(x / size, matrix, narrow)
-        return y.mul_(size) if bias is None else torch.addcmul(bias, y, size)
-
-    return product
-
-
-def _vnni() -> bool:
-    """Can the processor add products of bytes without their overflowing? Otherwise activations get seven bits."""
-    return bool(getattr(torch.cpu, "_is_vnni_supported", lambda: False)())
-
-
-@contextmanager
-def _engine(weight: Tensor) -> Iterator[None]:
-    """The library that packs int8: oneDNN for matrices as tall as a vocabulary, for which it is faster; else FBGEMM."""
-    before, known = torch.backends.quantized.engine, torch.backends.quantized.supported_engines
-    wished = ("onednn", "x86") if weight.shape[0] >= TALL else ("x86", "onednn")
-    torch.backends.quantized.engine = next((name for name in (*wished, "qnnpack") if name in known), before)
-    try:
-        yield
-    finally:
-        torch.backends.quantized.engine = before
-
-
-class QuickLinear(nn.Module):
+class PackedLinear(nn.Module):
     """y = x Wᵀ + b."""
 
-    def __init__(self, layer: nn.Linear, product: Product) -> None:
+    def __init__(self, layer: nn.Linear, product: Product, precision: str) -> None:
         super().__init__()
         self.weight, self.bias, self.product = layer.weight, layer.bias, product
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x)
 
-    __call__ = forward  # without what torch does around every call of a module for those who watch it
+    __call__ = forward  # without the hooks of nn.Module.__call__
 
 
-class QuickOutput(OutputLayer):
-    """Logits of the next token."""
+class PackedOutput(OutputLayer):
+    """Output layer with a packed weight."""
 
-    pack: Pack  # as it was packed
-
-    def __init__(self, layer: OutputLayer, product: Product) -> None:
+    def __init__(self, layer: OutputLayer, product: Product, precision: str) -> None:
         nn.Module.__init__(self)
         self.scale, self.transform, self.weight, self.bias = layer.scale, layer.transform, layer.weight, layer.bias
-        self.product = product
+        self.product, self.precision = product, precision
 
     def restrict_vocabulary(self, tokens: Tensor) -> OutputLayer:
-        made = super().restrict_vocabulary(tokens)
-        assert isinstance(made, QuickOutput)
-        able = made.weight.device.type == "cpu" and made.weight.dtype == torch.float32
-        made.product = (self.pack if able else plain)(made.weight, made.bias)
-        return made
+        layer = super().restrict_vocabulary(tokens)
+        assert isinstance(layer, PackedOutput)
+        layer.product = pack(layer.weight, layer.bias, self.precision)
+        return layer
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(self.output_features(x))
 
 
-class QuickResidual(ResidualMixer):
-    """norm(x + f(norm(x)))."""
+def _copy_attributes(target: nn.Module, source: nn.Module) -> None:
+    nn.Module.__init__(target)
+    target.__dict__.update(source.__dict__)
+
+
+class InferenceResidual(ResidualMixer):
+    """Residual connection without dropout."""
 
     def __init__(self, part: ResidualMixer) -> None:
-        Mixer.__init__(self)
-        self.body, self.before, self.after, self.path = part.body, part.before, part.after, part.path
-        self.fresh = isinstance(part.body, SelfAttentionMixer | CrossAttentionMixer | FeedForwardMixer)  # of a product
+        _copy_attributes(self, part)
+        # whether the output of the body is a new tensor that may be modified
+        self.in_place = isinstance(part.body, SelfAttentionMixer | CrossAttentionMixer | FeedForwardMixer)
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        y, state = self.body.forward(self.before.forward(x, context.layout), context, state)
-        return self.after.forward(y.add_(x) if self.fresh else x + y, context.layout), state
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        result = self.body.forward(self.before.forward(x, context.layout), context, state)
+        total = result.output.add_(x) if self.in_place else x + result.output
+        return result.with_output(self.after.forward(total, context.layout))
 
     __call__ = forward
 
 
-class QuickStack(StackMixer):
-    """Parts on top of one another, which are what they are."""
+class InferenceStack(StackMixer):
+    """Stack with a fixed list of layers."""
 
     def __init__(self, stack: StackMixer) -> None:
-        nn.Module.__init__(self)
-        self.__dict__.update(stack.__dict__)
-        self.fixed = stack.parts()
+        _copy_attributes(self, stack)
+        self.fixed_layers = stack.named_layers()
 
-    def parts(self) -> list[tuple[str, Mixer]]:
-        return self.fixed
-
-
-class QuickSinusoids(SinusoidalPosition):
-    """Sines that were computed once for the first places."""
-
-    def __init__(self, position: SinusoidalPosition) -> None:
-        nn.Module.__init__(self)
-        self.__dict__.update(position.__dict__)
-        self.table = self.encoding(torch.arange(PLACES, device=self.frequency.device))
-
-    def embed(self, x: Tensor, layout: Layout) -> Tensor:
-        if x.is_cuda:
-            return super().embed(x, layout)
-        try:
-            return x + F.embedding(layout.positions, self.table)
-        except IndexError:  # further on
-            return super().embed(x, layout)
+    def named_layers(self) -> list[tuple[str, Mixer]]:
+        return self.fixed_layers
 
 
-class QuickNorm(LayerNormModule):
-    """(x − mean) / √(variance + ε) · g + b."""
-
+class InferenceLayerNorm(LayerNormModule):
     def __init__(self, norm: LayerNormModule) -> None:
-        nn.Module.__init__(self)
-        self.__dict__.update(norm.__dict__)
+        _copy_attributes(self, norm)
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
         return torch.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
@@ -250,8 +142,8 @@ class QuickNorm(LayerNormModule):
     __call__ = forward
 
 
-class Quiet(Identity):
-    """Nothing: what dropout and norms that are none do."""
+class InferenceIdentity(Identity):
+    """Replaces dropout and identities."""
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
         return x
@@ -259,16 +151,121 @@ class Quiet(Identity):
     __call__ = forward
 
 
-PACKS: dict[str, Pack] = {"float32": packed_float32, "int8": packed_int8}
-QUICK: dict[type[nn.Module], Callable[..., nn.Module]] = {nn.Linear: QuickLinear, OutputLayer: QuickOutput}
-QUIET: dict[type[nn.Module], Callable[..., nn.Module]] = {
-    ResidualMixer: QuickResidual,
-    StackMixer: QuickStack,
-    SinusoidalPosition: QuickSinusoids,
-    LayerNormModule: QuickNorm,
-    SelfAttentionMixer: QuickSelfAttention,
-    CrossAttentionMixer: QuickCrossAttention,
-    Dropout: Quiet,
-    Identity: Quiet,
-    nn.Identity: Quiet,
+class InferenceSelfAttention(SelfAttentionMixer):
+    """Decoding steps of self-attention in few operations; everything else as in the base class."""
+
+    def __init__(self, part: SelfAttentionMixer) -> None:
+        _copy_attributes(self, part)
+        self.sizes = [self.heads, self.kv_heads, self.kv_heads]
+        position = part.position
+        biased = position.has_score_bias or position.has_value_bias or position.rotates
+        self.plain = part.visibility.causal and not biased and isinstance(part.query_norm, Identity)
+
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        shared = context.shared_position
+        plain = self.plain and not (shared is not None and (shared.has_score_bias or shared.has_value_bias))
+        if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not plain:
+            return super().forward(x, context, state)
+        keys, values = state["key"], state["value"]
+        cached = cached_keys(context, keys.shape[1])
+        batch = len(cached.keys.positions)
+        query, key, value = self.project(x).view(len(x), 1, -1, self.width).split_with_sizes(self.sizes, 2)  # R 1 H E
+        keys.index_put_((cached.rows, context.layout.positions), key)
+        values.index_put_((cached.rows, context.layout.positions), value)
+        keys, values = (part.view(batch, -1, self.kv_heads, self.width).transpose(1, 2) for part in (keys, values))
+        query = query.view(batch, -1, self.heads, self.width).transpose(1, 2)  # B H K E
+        mask = self.step_mask(x, context, state["key"].shape[1])
+        shares_heads = self.heads != self.kv_heads
+        y = F.scaled_dot_product_attention(query, keys, values, mask, scale=self.scale, enable_gqa=shares_heads)
+        return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), 1, -1)), state)
+
+    def step_mask(self, x: Tensor, context: Context, length: int) -> Tensor | None:
+        """B 1 K K·S: additive mask of one step over caches of `length` keys, computed once for all layers."""
+        key = ("step", length)
+        if context.masks is not None and key in context.masks.additive:
+            return context.masks.additive[key]
+        cached = cached_keys(context, length)
+        args = replace(self.args(context, length), mask=cached.mask, mask_key=key)
+        return additive_mask(cached.queries, cached.keys, context, args, x)
+
+    __call__ = forward
+
+
+class InferenceCrossAttention(CrossAttentionMixer):
+    """Cross-attention in few operations, if the keys are arranged by `matmul_layout`."""
+
+    def __init__(self, part: CrossAttentionMixer) -> None:
+        _copy_attributes(self, part)
+        self.plain = isinstance(part.query_norm, Identity)
+
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        assert context.memory is not None
+        key, value = self.memory_projections(context.memory).values()  # B G S E
+        if context.recorder is not None or not self.plain or key.stride(-2) != 1:
+            return super().forward(x, context, state)
+        mask = additive_mask(context.layout, context.memory.layout, context, self.args(), x)
+        query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
+        y = matmul_attention(query, key, value, mask, self.scale)
+        return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), x.shape[1], -1)), state)
+
+    __call__ = forward
+
+
+def _sinusoidal_table(position: SinusoidalPosition) -> SinusoidalTable:
+    return SinusoidalTable(position, CPU_TABLE_LENGTH)
+
+
+PACKED_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {nn.Linear: PackedLinear, OutputLayer: PackedOutput}
+INFERENCE_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
+    ResidualMixer: InferenceResidual,
+    StackMixer: InferenceStack,
+    SinusoidalPosition: _sinusoidal_table,
+    LayerNormModule: InferenceLayerNorm,
+    SelfAttentionMixer: InferenceSelfAttention,
+    CrossAttentionMixer: InferenceCrossAttention,
+    Dropout: InferenceIdentity,
+    Identity: InferenceIdentity,
+    nn.Identity: InferenceIdentity,
 }
+
+
+# ---- GPU
+
+
+def to_bfloat16(model: AnyModule) -> AnyModule:
+    """Return a copy of the model for decoding on a GPU, in bfloat16 and with fewer kernels."""
+    converted = deepcopy(model).eval().requires_grad_(False)
+    frequencies = {name: buffer for name, buffer in converted.named_buffers() if name.endswith(".frequency")}
+    converted = converted.to(torch.bfloat16)
+    for name, buffer in frequencies.items():  # angles need float32
+        path, _, attribute = name.rpartition(".")
+        setattr(converted.get_submodule(path), attribute, buffer)
+    for parent in list(converted.modules()):
+        for name, child in parent.named_children():
+            if type(child) is SinusoidalPosition:
+                setattr(parent, name, SinusoidalTable(child, GPU_TABLE_LENGTH, torch.bfloat16))
+            if isinstance(child, TokenEmbedding) and child.scale != 1.0:
+                setattr(parent, name, _scaled_embedding(child))
+        if isinstance(parent, FeedForwardMixer) and parent.activation is F.relu:
+            parent.widen, parent.activation = ReluLinear(parent.widen), ACTIVATIONS["identity"]
+    return converted
+
+
+def _scaled_embedding(table: TokenEmbedding) -> TokenEmbedding:
+    """Return a copy whose vectors are already multiplied by the scale."""
+    scaled = copy(table)
+    scaled._parameters = {"weight": nn.Parameter(table.weight * table.scale, requires_grad=False)}
+    scaled.scale = 1.0
+    return scaled
+
+
+class ReluLinear(nn.Linear):
+    """max(0, W x + b) in one kernel on a GPU."""
+
+    def __init__(self, linear: nn.Linear) -> None:
+        _copy_attributes(self, linear)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not x.is_cuda or self.bias is None or torch.compiler.is_compiling():
+            return super().forward(x).relu_()
+        return torch._addmm_activation(self.bias, x.flatten(0, -2), self.weight.t()).unflatten(0, x.shape[:-1])

@@ -1,4 +1,4 @@
-"""Initial weights: the same spec and the same seed give the same model."""
+"""Weight initialization, and the hidden matrices of a model for optimizers that treat them specially."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from dragoman.parts.embedding import OutputLayer, TokenEmbedding
+from dragoman.parts.embedding import is_embedding_table
+from dragoman.parts.mixer import Mixer
 from dragoman.parts.spec import Spec
 
 
 class Initializer:
-    """Sets the weights of a model; biases become zero, norms keep their ones and zeros."""
+    """Initializes the weights of a model; biases are set to zero, norms keep their ones and zeros."""
 
     def matrix(self, weight: nn.Parameter) -> None:
         nn.init.xavier_uniform_(weight)
 
     def recurrent(self, weight: nn.Parameter) -> None:
-        """The matrix from state to state, its gates one above the other."""
+        """Initialize a matrix from state to state, with its gates stacked along the rows."""
         self.matrix(weight)
 
     def table(self, weight: nn.Parameter) -> None:
-        """One vector a row."""
+        """Initialize an embedding table."""
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
 
     def apply(self, model: nn.Module) -> None:
@@ -31,12 +32,12 @@ class Initializer:
             if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d)):
                 continue
             for name, weight in module.named_parameters(recurse=False):
-                if weight.is_meta or id(weight) in done:  # of a blueprint, or tied to one that is set already
+                if weight.is_meta or id(weight) in done:  # on the meta device, or a tied weight
                     continue
                 done.add(id(weight))
                 if weight.dim() < 2:
                     nn.init.zeros_(weight)
-                elif isinstance(module, (TokenEmbedding, OutputLayer, nn.Embedding)):
+                elif is_embedding_table(module):
                     self.table(weight)
                 elif name.startswith("weight_hh"):
                     self.recurrent(weight)
@@ -56,11 +57,11 @@ class UniformInitializer(Initializer):
 
 
 class NormalInitializer(Initializer):
-    def __init__(self, deviation: float) -> None:
-        self.deviation = deviation
+    def __init__(self, std: float) -> None:
+        self.std = std
 
     def matrix(self, weight: nn.Parameter) -> None:
-        nn.init.normal_(weight, std=self.deviation)
+        nn.init.normal_(weight, std=self.std)
 
     def table(self, weight: nn.Parameter) -> None:
         self.matrix(weight)
@@ -74,7 +75,7 @@ class OrthogonalInitializer(Initializer):
 
 @dataclass(frozen=True)
 class Glorot(Spec):
-    """Matrices uniform within ±√(6 / (in + out)) (Glorot & Bengio 2010), embeddings normal with deviation 1/√D."""
+    """Matrices uniform within ±√(6 / (in + out)) (Glorot & Bengio 2010), embeddings normal with std 1/√D."""
 
     def initializer(self) -> Initializer:
         return Initializer()
@@ -82,7 +83,7 @@ class Glorot(Spec):
 
 @dataclass(frozen=True)
 class Uniform(Spec):
-    """Every weight uniform within ±bound (Sutskever et al. 2014: 0.08; Luong et al. 2015: 0.1)."""
+    """All weights uniform within ±bound (Sutskever et al. 2014: 0.08; Luong et al. 2015: 0.1)."""
 
     bound: float = 0.08
 
@@ -92,7 +93,7 @@ class Uniform(Spec):
 
 @dataclass(frozen=True)
 class Orthogonal(Spec):
-    """Recurrent matrices orthogonal (Saxe et al. 2014; Bahdanau et al. 2015, §B.1), the others Glorot's."""
+    """Recurrent matrices orthogonal (Saxe et al. 2014; Bahdanau et al. 2015, §B.1), the others as in Glorot."""
 
     def initializer(self) -> Initializer:
         return OrthogonalInitializer()
@@ -100,9 +101,39 @@ class Orthogonal(Spec):
 
 @dataclass(frozen=True)
 class Normal(Spec):
-    """Every weight normal around zero (Radford et al. 2018; Devlin et al. 2019: a deviation of 0.02)."""
+    """All weights normal with mean 0 (Radford et al. 2018 and Devlin et al. 2019: std 0.02)."""
 
     std: float = 0.02
 
     def initializer(self) -> Initializer:
         return NormalInitializer(self.std)
+
+
+Initialization = Glorot | Uniform | Orthogonal | Normal
+
+
+def hidden_matrices(model: nn.Module) -> dict[nn.Parameter, tuple[int, ...]]:
+    """Map each weight matrix of the mixers to the row counts of the matrices stacked in it.
+
+    A module whose weight stacks several matrices says so in `blocks`: {weight name: rows of each}. Embedding tables,
+    output layers and matrices of one row or column are left out.
+    """
+    tables = {
+        weight
+        for module in model.modules()
+        if is_embedding_table(module)
+        for weight in module.parameters(recurse=False)
+    }
+    matrices = {
+        weight: (weight.shape[0],)
+        for module in model.modules()
+        if isinstance(module, Mixer)
+        for weight in module.parameters()
+        if weight.dim() == 2 and min(weight.shape) > 1 and weight not in tables
+    }
+    blocks = {
+        module.get_parameter(name): rows
+        for module in model.modules()
+        for name, rows in getattr(module, "blocks", {}).items()
+    }
+    return {weight: blocks.get(weight, rows) for weight, rows in matrices.items()}

@@ -1,6 +1,6 @@
-"""Kernels in Triton for the steps of a search on a GPU: attention of few queries, and sums that are normalised.
+"""Triton kernels for decoding steps on a GPU: attention of few queries, and layer norm of a sum.
 
-The kernels that torch has are made for many queries; with one a row they are slow, and need a mask written out.
+torch's attention kernels are made for many queries: with one query per row they are slow and need an explicit mask.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 32  # keys at a time
+BLOCK = 32  # keys per iteration
 
 
 def cached_attention_step(
@@ -23,28 +23,28 @@ def cached_attention_step(
     ancestors: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """Attention of one token a row: query R H E, its key and value R G E → R H E, key and value put into the caches.
+    """Attention of one token per row: query R H E, its key and value R G E → R H E; key and value enter the caches.
 
-    keys and values R S G E hold what stands before position (R); with `ancestors` (B K S), the rows of a source hold it
-    for one another: row k has at place s what row ancestors[k, s] has written there.
+    The caches `keys` and `values`, R S G E, hold what precedes `positions` (R). With `ancestors` (B K S), hypothesis k
+    reads at position s what hypothesis ancestors[k, s] of the same source has written.
     """
-    return _of_one(query, keys, values, positions, (key, value), ancestors, scale)
+    return _single_query(query, keys, values, positions, (key, value), ancestors, scale)
 
 
-def _of_one(
+def _single_query(
     query: Tensor,
     keys: Tensor,
     values: Tensor,
     ends: Tensor,
-    own: tuple[Tensor, Tensor] | None,
+    new: tuple[Tensor, Tensor] | None,
     ancestors: Tensor | None,
     scale: float,
 ) -> Tensor:
-    """One query a row, R H E, over the first `ends` (R) of R S G E → R H E."""
+    """Attention of one query per row, R H E, over the first `ends` (R) of R S G E, and over a new key and value."""
     rows, heads, width = query.shape
     y = torch.empty(rows, heads, width, dtype=query.dtype, device=query.device)
-    key, value = own or (query, query)
-    _next[rows, heads](
+    key, value = new or (query, query)
+    _single_query_kernel[rows, heads](
         query,
         keys,
         values,
@@ -64,23 +64,22 @@ def _of_one(
         SCALE=scale,
         E=width,
         WIDTH=triton.next_power_of_2(width),
-        BLOCK=BLOCK if own is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,
+        BLOCK=BLOCK if new is None or keys.shape[1] > 2 * BLOCK else BLOCK // 2,
         BEAMS=ancestors is not None,
-        OWN=own is not None,
+        NEW=new is not None,
         num_warps=1,
     )
     return y
 
 
 def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Tensor, scale: float) -> Tensor:
-    """query B H T E, key and value B G S E, of which the first `lengths` (B) are real → B H T E."""
+    """Attention of few queries, B H T E, over the first `lengths` (B) keys and values of B G S E → B H T E."""
     batch, heads, count, width = query.shape
     if count == 1:
-        found = _of_one(query[:, :, 0], key.transpose(1, 2), value.transpose(1, 2), lengths, None, None, scale)
-        return found[:, :, None]
+        y = _single_query(query[:, :, 0], key.transpose(1, 2), value.transpose(1, 2), lengths, None, None, scale)
+        return y[:, :, None]
     y = torch.empty(batch, count, heads, width, dtype=query.dtype, device=query.device)
-    strides = query.stride()[:3], key.stride()[:3], value.stride()[:3]
-    _look[batch, heads](
+    _short_query_kernel[batch, heads](
         query,
         key,
         value,
@@ -88,9 +87,9 @@ def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Te
         y,
         heads // key.shape[1],
         count,
-        *strides[0],
-        *strides[1],
-        *strides[2],
+        *query.stride()[:3],
+        *key.stride()[:3],
+        *value.stride()[:3],
         SCALE=scale,
         E=width,
         WIDTH=max(16, triton.next_power_of_2(width)),
@@ -102,135 +101,135 @@ def short_query_attention(query: Tensor, key: Tensor, value: Tensor, lengths: Te
 
 
 @triton.jit
-def _look(
+def _short_query_kernel(
     query,
     keys,
     values,
     ends,
     y,
-    shared,
+    heads_per_key,
     count,
     query_row,
     query_head,
-    query_place,
+    query_position,
     key_row,
     key_head,
-    key_place,
+    key_position,
     value_row,
     value_head,
-    value_place,
+    value_position,
     SCALE: tl.constexpr,
     E: tl.constexpr,
     WIDTH: tl.constexpr,
     COUNT: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
-    """All queries of one row and head a program: softmax(Q K) V over the first `ends` keys, with running maxima."""
+    """One program per row and head: softmax(Q K) V over the first `ends` keys, block by block."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    group, heads = head // shared, tl.num_programs(1)
+    group, heads = head // heads_per_key, tl.num_programs(1)
     t, e, s = tl.arange(0, COUNT), tl.arange(0, WIDTH), tl.arange(0, BLOCK)
-    asked = (t < count)[:, None] & (e < E)[None, :]
-    place = query + row * query_row + head * query_head + t[:, None] * query_place + e[None, :]
-    q = tl.load(place, mask=asked, other=0.0)
+    query_mask = (t < count)[:, None] & (e < E)[None, :]
+    address = query + row * query_row + head * query_head + t[:, None] * query_position + e[None, :]
+    q = tl.load(address, mask=query_mask, other=0.0)
     end = tl.load(ends + row)
-    found = tl.zeros([COUNT, WIDTH], dtype=tl.float32)
+    weighted = tl.zeros([COUNT, WIDTH], dtype=tl.float32)
     total = tl.zeros([COUNT], dtype=tl.float32)
-    most = tl.full([COUNT], -float("inf"), dtype=tl.float32)
+    maximum = tl.full([COUNT], -float("inf"), dtype=tl.float32)
     for first in range(0, end, BLOCK):
-        seen = first + s < end
-        there = seen[:, None] & (e < E)[None, :]
-        places = keys + row * key_row + group * key_head + (first + s)[:, None] * key_place + e[None, :]
-        k = tl.load(places, mask=there, other=0.0)
-        places = values + row * value_row + group * value_head + (first + s)[:, None] * value_place + e[None, :]
-        v = tl.load(places, mask=there, other=0.0)
+        visible = first + s < end
+        mask = visible[:, None] & (e < E)[None, :]
+        address = keys + row * key_row + group * key_head + (first + s)[:, None] * key_position + e[None, :]
+        k = tl.load(address, mask=mask, other=0.0)
+        address = values + row * value_row + group * value_head + (first + s)[:, None] * value_position + e[None, :]
+        v = tl.load(address, mask=mask, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * SCALE
-        scores = tl.where(seen[None, :], scores, -float("inf"))
-        above = tl.maximum(most, tl.max(scores, 1))
-        shrunk, weights = tl.exp(most - above), tl.exp(scores - above[:, None])
-        found = found * shrunk[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
-        total = total * shrunk + tl.sum(weights, 1)
-        most = above
-    found = found / tl.maximum(total, 1e-30)[:, None]  # nothing at all where nothing is seen
-    place = ((row * count + t) * heads + head)[:, None] * E + e[None, :]
-    tl.store(y + place, found.to(y.dtype.element_ty), mask=asked)
+        scores = tl.where(visible[None, :], scores, -float("inf"))
+        new_maximum = tl.maximum(maximum, tl.max(scores, 1))
+        rescale, weights = tl.exp(maximum - new_maximum), tl.exp(scores - new_maximum[:, None])
+        weighted = weighted * rescale[:, None] + tl.dot(weights.to(v.dtype), v, input_precision="ieee")
+        total = total * rescale + tl.sum(weights, 1)
+        maximum = new_maximum
+    weighted = weighted / tl.maximum(total, 1e-30)[:, None]  # 0 if no key is visible
+    address = ((row * count + t) * heads + head)[:, None] * E + e[None, :]
+    tl.store(y + address, weighted.to(y.dtype.element_ty), mask=query_mask)
 
 
 @triton.jit
-def _next(
+def _single_query_kernel(
     query,
     keys,
     values,
     ends,
     y,
-    own_key,
-    own_value,
+    new_key,
+    new_value,
     ancestors,
-    shared,
-    beams,
-    longest,
+    heads_per_key,
+    beam,
+    cache_length,
     query_row,
     query_head,
     key_row,
-    key_place,
+    key_position,
     key_head,
     value_row,
-    value_place,
+    value_position,
     value_head,
-    own_key_row,
-    own_key_head,
-    own_value_row,
-    own_value_head,
+    new_key_row,
+    new_key_head,
+    new_value_row,
+    new_value_head,
     SCALE: tl.constexpr,
     E: tl.constexpr,
     WIDTH: tl.constexpr,
     BLOCK: tl.constexpr,
     BEAMS: tl.constexpr,
-    OWN: tl.constexpr,
+    NEW: tl.constexpr,
 ):
-    """One row and head a program: softmax(q K) V over the first `ends` keys, block by block, and the query's own."""
+    """One program per row and head: softmax(q K) V over the first `ends` keys, block by block, and the new key."""
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
-    group, heads = head // shared, tl.num_programs(1)
+    group, heads = head // heads_per_key, tl.num_programs(1)
     e = tl.arange(0, WIDTH)
     inside = e < E
     end = tl.load(ends + row)
     q = tl.load(query + row * query_row + head * query_head + e, mask=inside, other=0.0).to(tl.float32) * SCALE
-    most, total, found = -float("inf"), 0.0, tl.zeros([WIDTH], dtype=tl.float32)
-    if OWN:
-        k = tl.load(own_key + row * own_key_row + group * own_key_head + e, mask=inside, other=0.0)
-        v = tl.load(own_value + row * own_value_row + group * own_value_head + e, mask=inside, other=0.0)
-        if head % shared == 0:
-            tl.store(keys + row * key_row + end * key_place + group * key_head + e, k, mask=inside)
-            tl.store(values + row * value_row + end * value_place + group * value_head + e, v, mask=inside)
-        most, total, found = tl.sum(q * k.to(tl.float32), 0), total + 1.0, v.to(tl.float32)
+    maximum, total, weighted = -float("inf"), 0.0, tl.zeros([WIDTH], dtype=tl.float32)
+    if NEW:
+        k = tl.load(new_key + row * new_key_row + group * new_key_head + e, mask=inside, other=0.0)
+        v = tl.load(new_value + row * new_value_row + group * new_value_head + e, mask=inside, other=0.0)
+        if head % heads_per_key == 0:
+            tl.store(keys + row * key_row + end * key_position + group * key_head + e, k, mask=inside)
+            tl.store(values + row * value_row + end * value_position + group * value_head + e, v, mask=inside)
+        maximum, total, weighted = tl.sum(q * k.to(tl.float32), 0), total + 1.0, v.to(tl.float32)
     for first in range(0, end, BLOCK):
         s = first + tl.arange(0, BLOCK)
-        seen = s < end
-        home = row + tl.zeros([BLOCK], dtype=tl.int64)
+        visible = s < end
+        source_row = row + tl.zeros([BLOCK], dtype=tl.int64)
         if BEAMS:
-            home = row // beams * beams + tl.load(ancestors + row * longest + s, mask=seen, other=0)
-        there = seen[:, None] & inside[None, :]
-        places = keys + (home * key_row + s * key_place)[:, None] + group * key_head + e[None, :]
-        answers = tl.load(places, mask=there, other=0.0).to(tl.float32)
-        places = values + (home * value_row + s * value_place)[:, None] + group * value_head + e[None, :]
-        block = tl.load(places, mask=there, other=0.0).to(tl.float32)
-        scores = tl.where(seen, tl.sum(q[None, :] * answers, 1), -float("inf"))
-        above = tl.maximum(most, tl.max(scores, 0))
-        shrunk, weights = tl.exp(most - above), tl.exp(scores - above)
-        found = found * shrunk + tl.sum(weights[:, None] * block, 0)
-        total = total * shrunk + tl.sum(weights, 0)
-        most = above
-    found = found / tl.maximum(total, 1e-30)  # nothing at all where nothing is seen
-    tl.store(y + (row * heads + head) * E + e, found.to(y.dtype.element_ty), mask=inside)
+            source_row = row // beam * beam + tl.load(ancestors + row * cache_length + s, mask=visible, other=0)
+        mask = visible[:, None] & inside[None, :]
+        address = keys + (source_row * key_row + s * key_position)[:, None] + group * key_head + e[None, :]
+        k_block = tl.load(address, mask=mask, other=0.0).to(tl.float32)
+        address = values + (source_row * value_row + s * value_position)[:, None] + group * value_head + e[None, :]
+        v_block = tl.load(address, mask=mask, other=0.0).to(tl.float32)
+        scores = tl.where(visible, tl.sum(q[None, :] * k_block, 1), -float("inf"))
+        new_maximum = tl.maximum(maximum, tl.max(scores, 0))
+        rescale, weights = tl.exp(maximum - new_maximum), tl.exp(scores - new_maximum)
+        weighted = weighted * rescale + tl.sum(weights[:, None] * v_block, 0)
+        total = total * rescale + tl.sum(weights, 0)
+        maximum = new_maximum
+    weighted = weighted / tl.maximum(total, 1e-30)  # 0 if no key is visible
+    tl.store(y + (row * heads + head) * E + e, weighted.to(y.dtype.element_ty), mask=inside)
 
 
 def add_and_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsilon: float) -> Tensor:
-    """LayerNorm(x + y) over the last dimension, the sum rounded as x is."""
-    found = torch.empty_like(x, memory_format=torch.contiguous_format)
+    """LayerNorm(x + y) over the last dimension, the sum rounded to the dtype of x."""
+    z = torch.empty_like(x, memory_format=torch.contiguous_format)
     width = x.shape[-1]
-    _sum_normalised[(x.numel() // width,)](
+    _add_and_norm_kernel[(x.numel() // width,)](
         x.contiguous(),
         y.contiguous(),
-        found,
+        z,
         weight,
         weight if bias is None else bias,
         width,
@@ -239,18 +238,20 @@ def add_and_norm(x: Tensor, y: Tensor, weight: Tensor, bias: Tensor | None, epsi
         WIDTH=triton.next_power_of_2(width),
         num_warps=1 if width <= 512 else 4,
     )
-    return found
+    return z
 
 
 @triton.jit
-def _sum_normalised(x, y, found, weight, bias, width, EPSILON: tl.constexpr, BIAS: tl.constexpr, WIDTH: tl.constexpr):
+def _add_and_norm_kernel(
+    x, y, output, weight, bias, width, EPSILON: tl.constexpr, BIAS: tl.constexpr, WIDTH: tl.constexpr
+):
     row, d = tl.program_id(0).to(tl.int64), tl.arange(0, WIDTH)
     inside = d < width
     a = tl.load(x + row * width + d, mask=inside, other=0.0)
     total = (a + tl.load(y + row * width + d, mask=inside, other=0.0)).to(a.dtype).to(tl.float32)
-    away = tl.where(inside, total - tl.sum(total, 0) / width, 0.0)
-    z = away * tl.rsqrt(tl.sum(away * away, 0) / width + EPSILON)
+    centered = tl.where(inside, total - tl.sum(total, 0) / width, 0.0)
+    z = centered * tl.rsqrt(tl.sum(centered * centered, 0) / width + EPSILON)
     z = z * tl.load(weight + d, mask=inside, other=0.0).to(tl.float32)
     if BIAS:
         z += tl.load(bias + d, mask=inside, other=0.0).to(tl.float32)
-    tl.store(found + row * width + d, z.to(found.dtype.element_ty), mask=inside)
+    tl.store(output + row * width + d, z.to(output.dtype.element_ty), mask=inside)

@@ -1,24 +1,29 @@
-"""The protocol of every part between embedding and output: mixers, what they share in a call, and what they remember.
+"""The interface of all layers between embedding and output layer: mixers, their inputs, outputs and states.
 
-Letters for shapes, in the whole project: B batch, T target or query positions, S source or key positions, D width,
-H heads, E width of a head, V vocabulary, K beam, R rows of a search (B·K).
+Shapes in the whole project: B batch, T target or query positions, S source or key positions, D model width, H heads,
+E head width, V vocabulary, K beam, R rows of a search (B·K).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-#: A nested dict of tensors, batch first, fixed in shape, dtype and stride: key–value caches and recurrent states alike.
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import BlockMask
+
+    from dragoman.parts.positions import Position
+
+#: Nested dict of tensors, batch first, of constant shape, dtype and stride: key–value caches and recurrent states.
 State = dict[str, Any]
 
 
 def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
-    """The state with `function` done to every tensor in it."""
+    """Apply `function` to every tensor of a state."""
     return {
         name: map_state(function, value) if isinstance(value, dict) else function(value)
         for name, value in state.items()
@@ -27,133 +32,209 @@ def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where the tokens of one call lie.
+    """The positions of the tokens of one call.
 
-    Padded: a row is one sequence, filled up on the right (`lengths`). Packed: a row holds several sequences one after
-    another, told apart by `segments`; token t of a sequence has position t in either. Where all sequences stand in one
-    row, `starts` says where each begins.
+    Padded: each row is one sequence, padded on the right (`lengths`). Packed: a row holds several sequences, numbered
+    by `segment_ids`. In both, token t of a sequence has position t.
     """
 
-    positions: Tensor  # B T: each token's place in its own sequence
-    lengths: Tensor | None = None  # B: real tokens of each row; None where nothing is padded
-    segment_ids: Tensor | None = None  # B T: which sequence of a packed row; None where a row is one sequence
-    max_length: int | None = None  # no sequence is longer than this; None where `init_state` has seen to it
-    cu_seqlens: Tensor | None = None  # N+1: where each sequence of one packed row begins, and where the last one ends
+    positions: Tensor  # B T: position of each token in its sequence
+    lengths: Tensor | None = None  # B: tokens of each row without padding; None if nothing is padded
+    segment_ids: Tensor | None = None  # B T: sequence of each token of a packed row; None if rows are not packed
+    max_length: int | None = None  # upper bound of the sequence lengths; None in decoding steps
+    cu_seqlens: Tensor | None = None  # N+1: start of each sequence in a single packed row, and the end of the last
 
     @staticmethod
     def padded(width: int, lengths: Tensor) -> Layout:
-        """Rows of one sequence each, `lengths` tokens of `width`."""
+        """Layout of rows padded to `width`, with `lengths` (B) tokens each."""
         positions = torch.arange(width, device=lengths.device).expand(lengths.shape[0], width)  # B T
         return Layout(positions, lengths=lengths, max_length=width)
 
     @staticmethod
     def packed(segment_ids: Tensor, max_length: int | None = None) -> Layout:
-        """Rows of several sequences; `segments` (B T) counts them up from 0 from left to right.
+        """Layout of packed rows; `segment_ids` (B T) count the sequences of a row from 0, left to right.
 
-        Who packed them knows the `longest`; unless told it is looked up, for which a GPU must be waited for.
+        Pass `max_length` if it is known: computing it synchronizes with the GPU.
         """
-        places = torch.arange(segment_ids.shape[1], device=segment_ids.device).expand_as(segment_ids)  # B T
-        new = torch.ones_like(segment_ids, dtype=torch.bool)
-        new[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
-        start = torch.where(new, places, 0).cummax(1).values  # B T: where the token's sequence began
-        positions = places - start
+        columns = torch.arange(segment_ids.shape[1], device=segment_ids.device).expand_as(segment_ids)  # B T
+        is_first = torch.ones_like(segment_ids, dtype=torch.bool)
+        is_first[:, 1:] = segment_ids[:, 1:] != segment_ids[:, :-1]
+        start = torch.where(is_first, columns, 0).cummax(1).values  # B T: column where the token's sequence starts
+        positions = columns - start
         return Layout(positions, segment_ids=segment_ids, max_length=max_length or int(positions.max()) + 1)
 
     @staticmethod
     def packed_row(width: int, lengths: Tensor, max_length: int) -> Layout:
-        """One row of `width` places with sequences of these `lengths` (N) in it; what is left of it counts as one more.
+        """Layout of one row of `width` columns with sequences of `lengths` (N); unused columns form one more segment.
 
-        Lengths of zero stand for no sequence, so that batches of different numbers of sequences have the same shape.
+        Lengths of zero are allowed, so that batches with different numbers of sequences have the same shapes.
         """
         ends = lengths.cumsum(0)
-        starts = nn.functional.pad(ends, (1, 0)).int()  # N+1, as kernels want it
-        places = torch.arange(width, device=lengths.device)
-        segments = torch.searchsorted(ends, places, right=True)  # N for what is left
-        positions = (places - starts[segments]).clamp(max=max_length - 1)
-        return Layout(positions[None], segment_ids=segments[None], max_length=max_length, cu_seqlens=starts)
+        cu_seqlens = nn.functional.pad(ends, (1, 0)).int()  # N+1; attention kernels expect int32
+        columns = torch.arange(width, device=lengths.device)
+        segment_ids = torch.searchsorted(ends, columns, right=True)  # N in unused columns
+        positions = (columns - cu_seqlens[segment_ids]).clamp(max=max_length - 1)
+        return Layout(positions[None], segment_ids=segment_ids[None], max_length=max_length, cu_seqlens=cu_seqlens)
 
     @staticmethod
     def continuation(first: Tensor, count: int = 1, max_length: int | None = None) -> Layout:
-        """`count` tokens that continue each row from position `first` (R)."""
-        places = first[:, None]
-        return Layout(
-            places if count == 1 else places + torch.arange(count, device=first.device), max_length=max_length
-        )
+        """Layout of `count` tokens that continue each row from position `first` (R)."""
+        start = first[:, None]
+        positions = start if count == 1 else start + torch.arange(count, device=first.device)
+        return Layout(positions, max_length=max_length)
 
     @property
     def token_mask(self) -> Tensor | None:
-        """B T: which tokens are not padding; None where all are real."""
+        """B T: True for tokens, False for padding; None if nothing is padded."""
         return None if self.lengths is None else self.positions < self.lengths[:, None]
 
 
 @dataclass
 class Memory:
-    """What is constant for a source: computed once, never reordered, never repeated for a beam."""
+    """The encoded source: constant during decoding, neither reordered nor repeated for the hypotheses of a beam."""
 
-    states: Tensor  # B S D: the encoder's output
+    states: Tensor  # B S D: output of the encoder
     layout: Layout
-    encoder_inputs: Tensor | None = None  # B S D: what entered the encoder's first layer, positions counted in
-    final_state: State | None = None  # the last recurrent state of the encoder: hidden (and cell), B L D
-    auxiliary_losses: list[Tensor] = field(default_factory=list)  # the encoder's auxiliary losses
-    projections: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # by the path of the part that keeps it
+    encoder_inputs: Tensor | None = None  # B S D: embeddings with positions, input of the first encoder layer
+    final_state: State | None = None  # final state of a recurrent encoder: hidden (and cell), B L D
+    auxiliary_losses: tuple[Tensor, ...] = ()  # of the encoder
+    projections: dict[str, dict[str, Tensor]] = field(default_factory=dict)  # for decoding: path → project_memory()
 
 
-@dataclass
+class AttentionMasks:
+    """Masks of one call, computed by the first layer that needs them and shared by all layers with the same key."""
+
+    def __init__(self) -> None:
+        self.additive: dict[Hashable, Tensor | None] = {}  # B 1 T S: 0 or −∞; None: all visible
+        self.blocks: dict[Hashable, BlockMask] = {}  # FlexAttention's, for packed rows
+        self.cached_keys: dict[int, CachedKeys] = {}  # by the length of the cache
+
+
+class CachedKeys(NamedTuple):
+    """Layout of key–value caches: the keys of all K hypotheses of a source are attended to as one sequence."""
+
+    rows: Tensor  # R 1: row numbers, to write into the cache
+    queries: Layout  # B K, or R T if there is no beam
+    keys: Layout  # B K·S, or R S
+    mask: Tensor | None = None  # B K K·S: True for the keys of a hypothesis and its ancestors
+
+
+@dataclass(frozen=True)
 class Context:
-    """What one call shares among all its parts."""
+    """Read-only inputs that all layers of one call share.
+
+    The caller sets the fields up to `recorder`; the stack adds the others before it calls its layers.
+    """
 
     layout: Layout
     memory: Memory | None = None
-    shared_position: nn.Module | None = None  # the stack's position part, where its layers share one
-    prefix_lengths: Tensor | None = None  # R: how much of each row may be seen from everywhere
-    stack_inputs: Tensor | None = None  # B T D: what entered the stack's first layer, positions counted in
-    ancestors: Tensor | None = None  # B K S: which row of its source holds what a row has at each position
-    source_context: Tensor | None = (
-        None  # B T D: what an attending layer of this stack saw of the source, for those above it
-    )
-    final_state: State | None = None  # left here by a recurrent part that has read to the end
-    auxiliary_losses: list[Tensor] = field(default_factory=list)  # auxiliary losses
-    masks: dict[Any, Any] = field(default_factory=dict)  # of packed rows, made once for all layers
-    recorder: dict[str, list[Tensor]] | None = None  # attention weights by path, while somebody is looking
+    prefix_lengths: Tensor | None = None  # R: length of the prefix of each row that is visible from everywhere
+    ancestors: Tensor | None = None  # B K S: which hypothesis of the beam wrote the cache at each position
+    recorder: dict[str, list[Tensor]] | None = None  # collects attention weights, path → one tensor per call
+    masks: AttentionMasks | None = None  # shared by all layers of the stack; None: masks are not shared
+    shared_position: Position | None = None  # the stack's position part, for its attention layers
+    stack_inputs: Tensor | None = None  # B T D: embeddings with positions, input of the first layer
+    source_context: Tensor | None = None  # B T D: attention over the source, returned by a layer below
 
     def record(self, path: str, weights: Tensor) -> None:
+        """Append attention weights to the recorder, if there is one."""
         if self.recorder is not None:
             self.recorder.setdefault(path, []).append(weights.detach())
 
 
-class Mixer(nn.Module):
-    """(x: B T D, context, state) → (y: B T D, state).
+class MixerOutput(NamedTuple):
+    """What a layer returns."""
 
-    Without a state, x is whole sequences. With one, x continues what the state has seen; a call may write into the
-    state that it is given, and what goes on is the one it returns.
+    output: Tensor  # B T D
+    state: State | None = None  # to continue from; None if the layer was called without a state
+    source_context: Tensor | None = None  # B T D: attention over the source, for recurrent layers above
+    final_state: State | None = None  # recurrent state after the last token, if called without a state
+    auxiliary_losses: tuple[Tensor, ...] = ()
+    stack_inputs: Tensor | None = None  # B T D: embeddings with positions; returned by stacks
+
+    def with_output(self, output: Tensor) -> MixerOutput:
+        return MixerOutput(output, *self[1:])
+
+
+class Mixer(nn.Module):
+    """Base class of layers: x (B T D), context, state → MixerOutput.
+
+    Without a state, x holds whole sequences. With a state, x continues the sequences that the state has read; the
+    layer may modify this state in place, and the caller continues with the returned one.
     """
 
-    path: str = ""  # its place in the model, under which it keeps its memory and records its weights
-    supports_packing: bool = True  # can it read packed rows?
+    path: str = ""  # qualified name in the model: key of memory projections and of recorded attention weights
+    supports_packing: bool = True
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
-        """What this part needs to go on step by step up to `longest` tokens; `like` gives dtype and device."""
+        """Create the state for decoding up to `max_length` tokens, with dtype and device of `like`."""
         return {}
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
-        """The state whose row r goes on with what row `rows[r]` has seen."""
+        """Return the state whose row r continues row `rows[r]`."""
         return map_state(lambda leaf: leaf.index_select(0, rows), state)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        """What this part computes once from the memory: projected keys and values, a first state."""
+        """Compute what depends on the source alone: projected keys and values, an initial state."""
         return {}
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
+    def memory_projections(self, memory: Memory) -> dict[str, Tensor]:
+        """Return the projections computed before decoding, or compute them now."""
+        projections = memory.projections.get(self.path)
+        return self.project_memory(memory) if projections is None else projections
+
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         raise NotImplementedError
 
 
+class LayerSequence(Mixer):
+    """Named layers, run one after the other; the state maps their names to their states."""
+
+    def named_layers(self) -> list[tuple[str, Mixer]]:
+        raise NotImplementedError
+
+    def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        return {name: layer.init_state(batch, max_length, like) for name, layer in self.named_layers()}
+
+    def reorder_state(self, state: State, rows: Tensor) -> State:
+        return {name: layer.reorder_state(state[name], rows) for name, layer in self.named_layers()}
+
+    def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
+        """Return the input and the context of the first layer."""
+        return x, context
+
+    def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
+        """Compute the output from the input x of the sequence and the output y of its last layer."""
+        return y
+
+    def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:
+        """Return what to call one after the other: the layers."""
+        return self.named_layers()
+
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        y, context = self.prepare(x, context)
+        new_state: State = {}
+        final_state: State | None = None
+        losses: tuple[Tensor, ...] = ()
+        for name, layer in self.steps(context, state):
+            result = layer(y, context, None if state is None else state[name])
+            y, new_state[name] = result.output, result.state
+            losses += result.auxiliary_losses
+            if result.final_state is not None:
+                final_state = result.final_state
+            if result.source_context is not None:
+                context = replace(context, source_context=result.source_context)
+        y, state = self.finish(x, y, context.layout), None if state is None else new_state
+        return MixerOutput(y, state, context.source_context, final_state, losses, context.stack_inputs)
+
+
 def assign_paths(root: nn.Module) -> None:
-    """Tell every mixer below `root` its path."""
+    """Set the path of every mixer below `root`."""
     for path, module in root.named_modules():
         if isinstance(module, Mixer):
             module.path = path
 
 
 def beam_size(rows: int, memory: Memory) -> int:
-    """How many rows of a search stand for each source."""
+    """Number of rows (hypotheses) per source."""
     return rows // memory.states.shape[0]

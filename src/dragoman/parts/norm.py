@@ -1,6 +1,6 @@
-"""Normalisation: zero mean and unit deviation over the width or over the batch, or unit root mean square.
+"""Normalization: layer norm, RMS norm, and batch norm over tokens.
 
-A norm is told the layout, for those whose statistics must leave padding out.
+Norms take the layout as a second argument, because batch statistics must ignore padding.
 """
 
 from __future__ import annotations
@@ -31,22 +31,22 @@ class LayerNormModule(nn.LayerNorm):
 
 class RMSNormModule(nn.RMSNorm):
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
-        """In the precision of x, which under autocast need not be that of the weights."""
+        """Compute in the precision of x, which under autocast may differ from that of the weights."""
         return nn.functional.rms_norm(x, self.normalized_shape, self.weight.to(x.dtype), self.eps)
 
 
 class BatchNormModule(nn.BatchNorm1d):
-    """torch's own over tokens in place of rows, with sums that leave padding out and wait for no GPU."""
+    """Batch norm over tokens; the statistics ignore padding and are computed without synchronizing with the GPU."""
 
-    supports_packing = False  # what is left of a packed row would be counted too
-    supports_recomputation = False  # running statistics follow a batch once
+    supports_packing = False  # unused columns of a packed row would enter the statistics
+    supports_recomputation = False  # a second forward pass would update the running statistics again
     running_mean: Tensor
     running_var: Tensor
     momentum: float
 
     def __init__(self, dim: int, epsilon: float, momentum: float) -> None:
         super().__init__(dim, eps=epsilon, momentum=momentum)
-        self.register_buffer("num_batches_tracked", None)  # needed for averages over all batches alone
+        self.register_buffer("num_batches_tracked", None)  # used by cumulative averages only
 
     def forward(self, x: Tensor, layout: Layout | None = None) -> Tensor:
         mean, variance = self.running_mean, self.running_var
@@ -54,13 +54,13 @@ class BatchNormModule(nn.BatchNorm1d):
             mean, variance = self._statistics(x, None if layout is None else layout.token_mask)
         return ((x - mean) * (variance + self.eps).rsqrt() * self.weight + self.bias).to(x.dtype)
 
-    def _statistics(self, x: Tensor, real: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Mean and variance over the real tokens, each D; the running ones follow where gradients are computed.
+    def _statistics(self, x: Tensor, token_mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Compute mean and variance (D each) over tokens, and update the running statistics if gradients are computed.
 
         A pass without gradients, such as the first one of scheduled sampling, must not count a batch a second time.
         """
         tokens = at_least_float32(x).flatten(0, -2)  # B·T D
-        weight = torch.ones_like(tokens[:, :1]) if real is None else real.flatten()[:, None].to(tokens.dtype)
+        weight = torch.ones_like(tokens[:, :1]) if token_mask is None else token_mask.flatten()[:, None].to(tokens)
         count = weight.sum()
         mean = (tokens * weight).sum(0) / count
         variance = ((tokens - mean).square() * weight).sum(0) / count
@@ -72,9 +72,9 @@ class BatchNormModule(nn.BatchNorm1d):
 
 
 def add_and_norm(x: Tensor, y: Tensor, norm: nn.Module, layout: Layout | None) -> Tensor:
-    """norm(x + y); on a GPU, where nothing is learned, by one kernel."""
-    learns = torch.is_grad_enabled() or torch.compiler.is_compiling()  # the compiler has kernels of its own
-    if TRITON_AVAILABLE and x.is_cuda and not learns and isinstance(norm, LayerNormModule) and x.dtype == y.dtype:
+    """Compute norm(x + y), with a fused kernel on a GPU if neither gradients nor a compiled graph are needed."""
+    fusible = x.is_cuda and not torch.is_grad_enabled() and not torch.compiler.is_compiling() and x.dtype == y.dtype
+    if TRITON_AVAILABLE and fusible and isinstance(norm, LayerNormModule):
         return kernels.add_and_norm(x, y, norm.weight, norm.bias, norm.eps)
     return norm(x + y, layout)
 
@@ -102,10 +102,10 @@ class RMSNorm(Spec):
 
 @dataclass(frozen=True)
 class BatchNorm(Spec):
-    """y = (x − mean) / √(variance + ε) · g + b, over all real tokens of a batch (Ioffe & Szegedy 2015).
+    """y = (x − mean) / √(variance + ε) · g + b, over all tokens of a batch (Ioffe & Szegedy 2015).
 
-    Outside training with running ones: running ← (1 − momentum) · running + momentum · the batch's. In training the
-    words of a batch know of each other through it, later ones of a target too.
+    Evaluation uses running statistics: running ← (1 − momentum) · running + momentum · batch. In training, the tokens
+    of a batch influence each other through the statistics, including later tokens of a target.
     """
 
     epsilon: float = 1e-5

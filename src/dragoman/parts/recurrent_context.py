@@ -1,4 +1,4 @@
-"""What a recurrent decoder knows of the source, and what it shows: summaries, first states, contexts, read-outs."""
+"""Components of recurrent decoders: source summaries, initial states, contexts, and readouts."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.parts.attention import AttentionArgs, attend, fold_beams
 from dragoman.parts.attention_scores import Additive, Score
+from dragoman.parts.flops import Workload, matrix_flops, module_flops
 from dragoman.parts.mixer import Context, Memory, State, beam_size
 from dragoman.parts.spec import Spec, build_part
 
-# ---- how a decoder sums the source up, and how it starts
+# ---- summaries of the source
 
 
 class Summary(nn.Module):
-    """One vector for a source, B W; the last state of the encoder's top layer."""
+    """One vector per source, B W: the final state of the encoder's top layer."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -34,21 +35,21 @@ class BackwardSummary(Summary):
 
 class MeanSummary(Summary):
     def forward(self, memory: Memory) -> Tensor:
-        real = memory.layout.token_mask
-        if real is None:
+        token_mask = memory.layout.token_mask
+        if token_mask is None:
             return memory.states.mean(1)
-        return (memory.states * real[..., None]).sum(1) / real.sum(1, keepdim=True)
+        return (memory.states * token_mask[..., None]).sum(1) / token_mask.sum(1, keepdim=True)
 
 
 def encoder_final_state(memory: Memory) -> State:
     if memory.final_state is None:
-        raise UserError("this decoder starts from an encoder's last state: give it a recurrent encoder")
+        raise UserError("this decoder starts from the final state of the encoder: use a recurrent encoder")
     return memory.final_state
 
 
 @dataclass(frozen=True)
 class LastState(Spec):
-    """The encoder's last state h_T (Cho et al. 2014)."""
+    """The final state h_T of the encoder (Cho et al. 2014)."""
 
     def build(self, dim: int) -> Summary:
         return Summary(dim)
@@ -56,7 +57,7 @@ class LastState(Spec):
 
 @dataclass(frozen=True)
 class BackwardState(Spec):
-    """The last state of the encoder's backward direction, ←h_1 (Bahdanau et al. 2015, §A.2.2)."""
+    """The final state ←h_1 of the encoder's backward direction (Bahdanau et al. 2015, §A.2.2)."""
 
     def build(self, dim: int) -> Summary:
         return BackwardSummary(dim // 2)
@@ -70,20 +71,28 @@ class MeanState(Spec):
         return MeanSummary(dim)
 
 
-class InitialState(nn.Module):
-    """The decoder's first state: zero."""
+# ---- initial states
 
-    def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
-        """`kept` is what the context remembers of the source."""
+
+class InitialState(nn.Module):
+    """The initial state of the decoder: zero."""
+
+    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        """`projections` are those of the context, `zero` is a state of zeros."""
         return zero
+
+    def flops(self, work: Workload) -> int:
+        return matrix_flops(self, work.of(1))
 
 
 class CopiedInitialState(InitialState):
-    def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
-        last = encoder_final_state(memory)
-        if {name: value.shape for name, value in last.items()} != {name: value.shape for name, value in zero.items()}:
-            raise UserError("a decoder that starts from the encoder's last state needs its cell, layers and width")
-        return last
+    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        final = encoder_final_state(memory)
+        if {name: value.shape for name, value in final.items()} != {name: value.shape for name, value in zero.items()}:
+            raise UserError(
+                "a decoder that starts from the encoder's final state needs the same cell, number of layers and width"
+            )
+        return final
 
 
 class SummaryInitialState(InitialState):
@@ -92,7 +101,7 @@ class SummaryInitialState(InitialState):
         self.summary = summary
         self.hidden = nn.Linear(summary.width, layers * dim)
 
-    def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
+    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
         hidden = torch.tanh(self.hidden(self.summary(memory)))
         return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
 
@@ -102,10 +111,10 @@ class ContextInitialState(InitialState):
         super().__init__()
         self.hidden = nn.Linear(dim, layers * dim)
 
-    def forward(self, memory: Memory, kept: dict[str, Tensor], zero: State) -> State:
-        if "context" not in kept:
-            raise UserError("this decoder starts from its context: give it one that is the same at every step")
-        hidden = torch.tanh(self.hidden(kept["context"]))
+    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        if "context" not in projections:
+            raise UserError("this decoder starts from a context that is the same at every step: use FixedContext")
+        hidden = torch.tanh(self.hidden(projections["context"]))
         return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
 
 
@@ -113,15 +122,15 @@ class ContextInitialState(InitialState):
 class FromZero(Spec):
     """s_0 = 0."""
 
-    def start(self, layers: int, dim: int) -> InitialState:
+    def build_initial_state(self, layers: int, dim: int) -> InitialState:
         return InitialState()
 
 
 @dataclass(frozen=True)
 class FromLast(Spec):
-    """s_0 = the encoder's last state, layer by layer (Sutskever et al. 2014; Luong et al. 2015)."""
+    """s_0 = the final state of the encoder, layer by layer (Sutskever et al. 2014; Luong et al. 2015)."""
 
-    def start(self, layers: int, dim: int) -> InitialState:
+    def build_initial_state(self, layers: int, dim: int) -> InitialState:
         return CopiedInitialState()
 
 
@@ -131,31 +140,32 @@ class FromSummary(Spec):
 
     summary: Spec = field(default_factory=BackwardState)
 
-    def start(self, layers: int, dim: int) -> InitialState:
+    def build_initial_state(self, layers: int, dim: int) -> InitialState:
         return SummaryInitialState(build_part(self.summary, dim, Summary), layers, dim)
 
 
 @dataclass(frozen=True)
 class FromContext(Spec):
-    """s_0 = tanh(W c), c the context that is the same at every step (Cho et al. 2014, §A.1.2)."""
+    """s_0 = tanh(W c), c being a fixed context (Cho et al. 2014, §A.1.2)."""
 
-    def start(self, layers: int, dim: int) -> InitialState:
+    def build_initial_state(self, layers: int, dim: int) -> InitialState:
         return ContextInitialState(layers, dim)
 
 
-# ---- what a decoder knows of the source at each step
+# ---- contexts: what the decoder sees of the source at each step
 
 
 class ContextModule(nn.Module):
-    """Nothing."""
+    """A context of zeros: the decoder sees nothing of the source."""
 
-    attends = False  # does it depend on who asks?
+    attends = False  # whether it depends on the query
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Compute what depends on the source alone."""
         return {}
 
-    def forward(self, query: Tensor, context: Context, kept: dict[str, Tensor], path: str) -> Tensor:
-        """query R T D → context R T D."""
+    def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
+        """query R T D → context R T D; `path` names recorded attention weights."""
         return query.new_zeros(query.shape)
 
 
@@ -168,10 +178,13 @@ class FixedContextModule(ContextModule):
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
 
-    def forward(self, query: Tensor, context: Context, kept: dict[str, Tensor], path: str) -> Tensor:
+    def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
         assert context.memory is not None
-        rows = kept["context"].repeat_interleave(beam_size(query.shape[0], context.memory), 0)
+        rows = projections["context"].repeat_interleave(beam_size(query.shape[0], context.memory), 0)
         return rows[:, None].expand(query.shape)
+
+    def flops(self, work: Workload) -> int:
+        return matrix_flops(self, work.of(1))
 
 
 class AttentionContextModule(ContextModule):
@@ -184,17 +197,21 @@ class AttentionContextModule(ContextModule):
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         return {"key": self.score.prepare(memory.states)}
 
-    def forward(self, query: Tensor, context: Context, kept: dict[str, Tensor], path: str) -> Tensor:
+    def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
         assert context.memory is not None
         folded = fold_beams(query, context.memory)[:, None]  # B 1 K·T D
-        look = AttentionArgs(score=self.score, path=path)
-        key, value = kept["key"][:, None], context.memory.states[:, None]  # B 1 S D
-        return attend(folded, key, value, context.layout, context.memory.layout, context, look).reshape(query.shape)
+        key, value = projections["key"][:, None], context.memory.states[:, None]  # B 1 S D
+        args = AttentionArgs(score=self.score, path=path)
+        return attend(folded, key, value, context.layout, context.memory.layout, context, args).reshape(query.shape)
+
+    def flops(self, work: Workload) -> int:
+        """Count the scores and the weighted sum."""
+        return module_flops(self.score, work) + 2 * work.tokens * work.source * work.width
 
 
 @dataclass(frozen=True)
 class NoContext(Spec):
-    """The first state is all that the decoder learns of the source (Sutskever et al. 2014)."""
+    """The decoder sees the source through its initial state only (Sutskever et al. 2014)."""
 
     def build(self, dim: int) -> ContextModule:
         return ContextModule()
@@ -202,7 +219,7 @@ class NoContext(Spec):
 
 @dataclass(frozen=True)
 class FixedContext(Spec):
-    """The same c = tanh(V summary) at every step (Cho et al. 2014, §2.2)."""
+    """c = tanh(V summary), the same at every step (Cho et al. 2014, §2.2)."""
 
     summary: Spec = field(default_factory=LastState)
 
@@ -220,14 +237,14 @@ class AttentionContext(Spec):
         return AttentionContextModule(build_part(self.score, dim, Score))
 
 
-# ---- what a decoder shows to the output layer
+# ---- readouts: what the decoder passes to the output layer
 
 
 class ReadoutModule(nn.Module):
     """The state itself."""
 
     def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
-        """… D each → … D."""
+        """Input, state and context, … D each → … D."""
         return hidden
 
 
@@ -251,7 +268,7 @@ class MaxoutReadoutModule(ReadoutModule):
 
 @dataclass(frozen=True)
 class StateReadout(Spec):
-    """The state s_i goes to the output layer."""
+    """s_i."""
 
     def build(self, dim: int) -> ReadoutModule:
         return ReadoutModule()
@@ -267,9 +284,9 @@ class AttentionalReadout(Spec):
 
 @dataclass(frozen=True)
 class MaxoutReadout(Spec):
-    """Deep output: the larger of each pair in U s_i + V y_{i−1} + C c_i (Bahdanau et al. 2015, §A.2.2).
+    """Deep output: the maximum of each pair in U s_i + V y_{i−1} + C c_i (Bahdanau et al. 2015, §A.2.2).
 
-    With s_i, as in the paper's eq. 4, where its appendix writes s_{i−1}.
+    Uses s_i, as in eq. 4 of the paper; its appendix has s_{i−1}.
     """
 
     def build(self, dim: int) -> ReadoutModule:

@@ -1,5 +1,4 @@
-"""The recurrent decoder: one class whose orthogonal choices give Sutskever's, Cho's, Bahdanau's and Luong's,
-and the bottom layer of deeper ones."""
+"""The recurrent decoder of Sutskever, Cho, Bahdanau and Luong, and the bottom layer of deeper ones."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from torch import Tensor
 from dragoman.parts.cells import CELLS, CellKind
 from dragoman.parts.deferred_gradients import deferred_weight_gradients
 from dragoman.parts.dropout import dropout
-from dragoman.parts.mixer import Context, Layout, Memory, Mixer, State, beam_size
+from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, State, beam_size
 from dragoman.parts.recurrence import continue_rows
 from dragoman.parts.recurrent_context import (
     AttentionContext,
@@ -30,10 +29,10 @@ from dragoman.parts.spec import Spec, build_part
 
 @dataclass(frozen=True)
 class RecurrentDecoder(Spec):
-    """s_i = g(s_{i−1}, y_{i−1}, fed), c_i = context(s), output = readout(s_i, y_{i−1}, c_i).
+    """s_i = g(s_{i−1}, y_{i−1}, feedback), c_i = context(s), output = readout(s_i, y_{i−1}, c_i).
 
-    `asks`: whose state looks at the source, s_{i−1} before the step (Bahdanau) or s_i after it (Luong). `feeds`: what
-    enters the cell beside the last word: nothing, the context, or the last output (input feeding, Luong §3.3).
+    `attends`: the query of the context is s_{i−1}, "before" the step (Bahdanau), or s_i, "after" it (Luong).
+    `feedback`: additional input of the cell: "nothing", the "context", or the last "output" (Luong §3.3).
     """
 
     cell: CellKind = "gru"
@@ -57,87 +56,98 @@ class RecurrentDecoderMixer(Mixer):
         self.dim, self.dropout = dim, spec.dropout
         self.context = build_part(spec.context, dim, ContextModule)
         self.readout = build_part(spec.readout, dim, ReadoutModule)
-        self.start = spec.initial_state.start(spec.layers, dim)
-        self.asks_before = spec.attends == "before"
+        self.start = spec.initial_state.build_initial_state(spec.layers, dim)
+        self.attends_before = spec.attends == "before"
         self.feeds_context, self.feeds_output = spec.feedback == "context", spec.feedback == "output"
-        #: does a step need what the step before it found? Otherwise whole sequences go through at once
-        self.sequential = self.feeds_output or (self.context.attends and (self.asks_before or self.feeds_context))
+        #: whether a step needs a result of the previous step; otherwise whole sequences are computed at once
+        self.sequential = self.feeds_output or (self.context.attends and (self.attends_before or self.feeds_context))
         inputs = dim * (2 if self.feeds_context or self.feeds_output else 1)
         self.cells = CELLS[spec.cell](inputs, dim, spec.layers, spec.dropout)
 
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+    def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         return {"cells": self.cells.init_state(batch, like), "fed": like.new_zeros(batch, self.dim)}
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
-        kept = self.context.project_memory(memory)
-        start = self.start(memory, kept, self.cells.init_state(memory.states.shape[0], memory.states))
-        return kept | {f"start {name}": value for name, value in start.items()}
+        projections = self.context.project_memory(memory)
+        start = self.start(memory, projections, self.cells.init_state(memory.states.shape[0], memory.states))
+        return projections | {f"start {name}": value for name, value in start.items()}
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        """Leaves in `context.context` what it saw of the source at each step, for the parts above."""
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         assert context.memory is not None
-        kept = context.memory.projections[self.path]
-        cells, fed = self._begin(x, context, kept, state)
-        # without a state nobody asks where rows ended, and padding comes after all that counts
+        projections = self.memory_projections(context.memory)
+        cells, fed = self._initial(x, context, projections, state)
+        # Without a state, the final state is not needed, and padding comes last.
         layout = Layout(context.layout.positions) if state is None else context.layout
         if self.sequential:
             with deferred_weight_gradients():
-                y, cells, fed = self._steps(x, context, kept, cells, fed, layout.token_mask)
+                y, source_context, cells, fed = self._run_steps(x, context, projections, cells, fed, layout.token_mask)
         else:
-            y, cells = self._whole(x, context, kept, cells, layout)
-        after = None if state is None else {"cells": cells, "fed": fed}
-        return dropout(y, self.dropout, self.training), after
+            y, source_context, cells = self._run_sequence(x, context, projections, cells, layout)
+        new_state = None if state is None else {"cells": cells, "fed": fed}
+        return MixerOutput(dropout(y, self.dropout, self.training), new_state, source_context)
 
-    def _begin(self, x: Tensor, context: Context, kept: dict[str, Tensor], state: State | None) -> tuple[State, Tensor]:
-        """The state to go on from: at a sequence's first position, the one that the source gives."""
+    def _initial(
+        self, x: Tensor, context: Context, projections: dict[str, Tensor], state: State | None
+    ) -> tuple[State, Tensor]:
+        """Return the state to continue from: the initial one at the first position of a sequence."""
         assert context.memory is not None
-        repeats = beam_size(x.shape[0], context.memory)
-        names = [name for name in kept if name.startswith("start ")]
-        start = {name.removeprefix("start "): kept[name].repeat_interleave(repeats, 0) for name in names}
+        beam = beam_size(x.shape[0], context.memory)
+        names = [name for name in projections if name.startswith("start ")]
+        start = {name.removeprefix("start "): projections[name].repeat_interleave(beam, 0) for name in names}
         if state is None:
             return start, x.new_zeros(x.shape[0], self.dim)
-        first = context.layout.positions[:, 0] == 0  # R
-        cells = {name: torch.where(first[:, None, None], start[name], state["cells"][name]) for name in start}
-        return cells, state["fed"].masked_fill(first[:, None], 0.0)
+        is_first = context.layout.positions[:, 0] == 0  # R
+        cells = {name: torch.where(is_first[:, None, None], start[name], state["cells"][name]) for name in start}
+        return cells, state["fed"].masked_fill(is_first[:, None], 0.0)
 
-    def _whole(
-        self, x: Tensor, context: Context, kept: dict[str, Tensor], cells: State, layout: Layout
-    ) -> tuple[Tensor, State]:
-        """Nothing is fed back: one call for the whole sequence."""
-        inputs = torch.cat((x, self.context(x, context, kept, self.path)), -1) if self.feeds_context else x
+    def _run_sequence(
+        self, x: Tensor, context: Context, projections: dict[str, Tensor], cells: State, layout: Layout
+    ) -> tuple[Tensor, Tensor, State]:
+        """Compute whole sequences at once: output, context and final state."""
+        inputs = torch.cat((x, self.context(x, context, projections, self.path)), -1) if self.feeds_context else x
         hidden, cells = continue_rows(self.cells, inputs, layout, cells)
-        context.source_context = self.context(hidden, context, kept, self.path)
-        return self.readout(x, hidden, context.source_context), cells
+        source_context = self.context(hidden, context, projections, self.path)
+        return self.readout(x, hidden, source_context), source_context, cells
 
-    def _steps(
-        self, x: Tensor, context: Context, kept: dict[str, Tensor], cells: State, fed: Tensor, real: Tensor | None
-    ) -> tuple[Tensor, State, Tensor]:
-        """Word by word; the input's share of the gates is computed for all words beforehand."""
+    def _run_steps(
+        self,
+        x: Tensor,
+        context: Context,
+        projections: dict[str, Tensor],
+        cells: State,
+        fed: Tensor,
+        token_mask: Tensor | None,
+    ) -> tuple[Tensor, Tensor, State, Tensor]:
+        """Compute step by step: output, context, final state and last feedback.
+
+        The input's contribution to the gates is computed for all steps in advance.
+        """
         gates = self.cells.project(x)  # R T G
-        of_fed = self.cells.weight("ih", 0)[0][:, self.dim :]  # G D
+        feedback_weight = self.cells.weight("ih", 0)[0][:, self.dim :]  # G D
         states: list[Tensor] = []
         contexts: list[Tensor] = []
         outputs: list[Tensor] = []
-        for step, (word, gate) in enumerate(zip(x.unbind(1), gates.unbind(1))):
-            before, fed_before = cells, fed
-            if self.asks_before:
-                attended = self.context(cells["hidden"][:, -1:], context, kept, self.path)[:, 0]
+        for step, (token, gate) in enumerate(zip(x.unbind(1), gates.unbind(1))):
+            previous, previous_fed = cells, fed
+            if self.attends_before:
+                attended = self.context(cells["hidden"][:, -1:], context, projections, self.path)[:, 0]
                 fed = attended if self.feeds_context else fed
             if self.feeds_context or self.feeds_output:
-                gate = gate + F.linear(fed, of_fed)
+                gate = gate + F.linear(fed, feedback_weight)
             hidden, cells = self.cells.step(gate, cells)
-            if not self.asks_before:
-                attended = self.context(hidden[:, None], context, kept, self.path)[:, 0]
+            if not self.attends_before:
+                attended = self.context(hidden[:, None], context, projections, self.path)[:, 0]
                 fed = attended if self.feeds_context else fed
             if self.feeds_output:
-                fed = self.readout(word, hidden, attended)
+                fed = self.readout(token, hidden, attended)
                 outputs.append(fed)
             states.append(hidden)
             contexts.append(attended)
-            if real is not None:  # a row that has come to its end stays there
-                cells = {name: torch.where(real[:, step, None, None], cells[name], before[name]) for name in cells}
-                fed = torch.where(real[:, step, None], fed, fed_before)
-        context.source_context = torch.stack(contexts, 1)  # R T D
+            if token_mask is not None:  # padding does not change the state
+                mask = token_mask[:, step, None]
+                cells = {name: torch.where(mask[..., None], cells[name], previous[name]) for name in cells}
+                fed = torch.where(mask, fed, previous_fed)
+        source_context = torch.stack(contexts, 1)  # R T D
         if self.feeds_output:
-            return torch.stack(outputs, 1), cells, fed
-        return self.readout(x, torch.stack(states, 1), context.source_context), cells, fed
+            return torch.stack(outputs, 1), source_context, cells, fed
+        return self.readout(x, torch.stack(states, 1), source_context), source_context, cells, fed

@@ -1,4 +1,4 @@
-"""Specs: frozen descriptions of parts that build them, round-trip through JSON exactly, and can be compared."""
+"""Specs: frozen descriptions of parts, which build modules, are saved as JSON, and can be compared."""
 
 from __future__ import annotations
 
@@ -19,14 +19,13 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 class Configurable:
-    """A frozen dataclass of plain values and other descriptions: written as JSON, read back exactly, compared."""
+    """Base class of frozen dataclasses of plain values and other configurables, which are saved as JSON."""
 
 
 class Spec(Configurable):
     """Description of a part: a frozen dataclass of plain values and other specs.
 
-    `build(dim)` makes the module; the width flows down at build time, so a spec never repeats it. Specs have no
-    run-time methods: what a part does lives in the module that it builds.
+    `build(dim)` creates the module. The model's width is passed down when building, so that specs do not repeat it.
     """
 
     def build(self, dim: int) -> nn.Module:
@@ -34,15 +33,15 @@ class Spec(Configurable):
 
 
 def build_part(spec: Spec, dim: int, kind: type[Module]) -> Module:
-    """The module that a spec builds, if it is of the kind that its place needs."""
+    """Build the module of a spec, or raise an error if it is not a `kind`."""
     module = spec.build(dim) if type(spec).build is not Spec.build else None
     if not isinstance(module, kind):
-        raise UserError(f"a {kind.__name__.lower()} was expected, but {type(spec).__name__} was given")
+        raise UserError(f"expected a part that builds a {kind.__name__}, but got {type(spec).__name__}")
     return module
 
 
 def to_dict(value: Any) -> Any:
-    """Plain JSON values for a description, its kind beside its fields."""
+    """Convert a configurable to JSON values: its fields, and its class name as `kind`."""
     if isinstance(value, Configurable):
         return {"kind": type(value).__name__} | {f.name: to_dict(getattr(value, f.name)) for f in _fields(value)}
     if isinstance(value, tuple):
@@ -51,9 +50,10 @@ def to_dict(value: Any) -> Any:
 
 
 def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "part") -> Any:
-    """What `to_dict` wrote; an unknown kind, a missing or surplus field, a value of another type is an error.
+    """Create what `to_dict` has written; unknown kinds or fields, missing fields and wrong types are errors.
 
-    Only what is in `known` can be made, so that reading a stranger's file executes nothing of his.
+    Only the classes in `known` can be created, so that reading an untrusted file runs no foreign code. `what` names the
+    kind of object in messages.
     """
     if isinstance(data, list):
         return tuple(from_dict(item, known, what) for item in data)
@@ -62,7 +62,7 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
     data = legacy.translate_description(data)
     kind = data.get("kind")
     if not isinstance(kind, str):
-        raise UserError(f"a {what}'s description must name its kind, but this one has {sorted(data)}")
+        raise UserError(f"the description of a {what} must have a field 'kind', but has {sorted(data)}")
     if kind not in known:
         raise unknown_name(what, kind, known)
     cls = known[kind]
@@ -76,12 +76,12 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
             raise UserError(f"{kind}.{name} must be {_readable(hints[name])}, but is {value!r}")
     required = {f.name for f in _fields(cls) if f.default is MISSING and f.default_factory is MISSING}
     if missing := required - values.keys():
-        raise UserError(f"{kind} lacks its field {', '.join(sorted(missing))}")
+        raise UserError(f"{kind} needs the fields {', '.join(sorted(missing))}")
     return cls(**values)
 
 
 def _fields(spec: Configurable | type[Configurable]) -> tuple[Field[Any], ...]:
-    return fields(spec)  # type: ignore[arg-type]  # every description is a dataclass
+    return fields(spec)  # type: ignore[arg-type]  # every configurable is a dataclass
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -105,7 +105,7 @@ def _readable(hint: Any) -> str:
 
 
 def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
-    """The same spec with `changes` made to every part of `kind` in it: a system as a variant of another."""
+    """Return the spec with `changes` applied to every part of `kind` in it, to define a variant of a system."""
     if isinstance(spec, tuple):
         return tuple(replace_everywhere(item, kind, **changes) for item in spec)
     if not isinstance(spec, Spec):
@@ -115,7 +115,7 @@ def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
 
 
 def find_specs(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
-    """Every part of `kind` in a spec, outermost first."""
+    """Yield every part of `kind` in a spec, outermost first."""
     if isinstance(spec, kind):
         yield spec
     if isinstance(spec, tuple):
@@ -127,30 +127,30 @@ def find_specs(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:
 
 
 def differences(before: Any, after: Any, path: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two descriptions differ: (path, value before, value after).
+    """Yield the differences of two configurables: (path, value before, value after).
 
-    Parts of two kinds that hold other parts (a norm before and a norm after) differ in their kind, given by its name,
-    and then in what they hold.
+    If two parts of different kinds both contain other parts (a norm before and a norm after), their kinds and then the
+    common fields are compared.
     """
     if isinstance(before, Configurable) and isinstance(after, Configurable):
-        mine, others = ({f.name: getattr(one, f.name) for f in _fields(one)} for one in (before, after))
-        shared = [name for name in mine if name in others]
+        left, right = ({f.name: getattr(part, f.name) for f in _fields(part)} for part in (before, after))
+        shared = [name for name in left if name in right]
         if type(before) is not type(after):
-            if not any(isinstance(mine[name], Configurable) for name in shared):
+            if not any(isinstance(left[name], Configurable) for name in shared):
                 yield path, before, after
                 return
             yield path, type(before).__name__, type(after).__name__
         for name in shared:
-            yield from differences(mine[name], others[name], f"{path}.{name}".lstrip("."))
+            yield from differences(left[name], right[name], f"{path}.{name}".lstrip("."))
     elif isinstance(before, tuple) and isinstance(after, tuple) and len(before) == len(after):
-        for i, (left, right) in enumerate(zip(before, after)):
-            yield from differences(left, right, f"{path}[{i}]")
+        for i, (old, new) in enumerate(zip(before, after)):
+            yield from differences(old, new, f"{path}[{i}]")
     elif before != after:
         yield path, before, after
 
 
 def outline(value: Any, name: str = "") -> Iterator[str]:
-    """A spec as an indented list that people read: one part a line with its plain values, its own parts below it."""
+    """Yield the lines of an indented outline: one part per line with its plain values, its parts below it."""
     label = f"{name}: " if name else ""
     if isinstance(value, tuple):
         for i, item in enumerate(value):

@@ -1,8 +1,10 @@
-"""Wiring: residual connections around a part, and parts on top of one another."""
+"""Residual connections and stacks of layers."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import cast
 
 import torch
@@ -11,10 +13,13 @@ from torch.utils.checkpoint import checkpoint
 
 from dragoman.errors import UserError
 from dragoman.parts.dropout import Dropout
-from dragoman.parts.mixer import Context, Mixer, State
+from dragoman.parts.flops import Workload, module_flops
+from dragoman.parts.mixer import AttentionMasks, Context, LayerSequence, Layout, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity, LayerNorm, add_and_norm
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.spec import Spec, build_part
+
+NamedLayers = list[tuple[str, Mixer]]
 
 
 @dataclass(frozen=True)
@@ -30,7 +35,7 @@ class Residual(Spec):
 
 @dataclass(frozen=True)
 class PreNorm(Spec):
-    """x + f(norm(x)): normalisation inside the branch, the residual path left free (Xiong et al. 2020)."""
+    """x + f(norm(x)): normalization inside the residual branch (Xiong et al. 2020)."""
 
     body: Spec
     norm: Spec = field(default_factory=LayerNorm)
@@ -60,20 +65,20 @@ class ResidualMixer(Mixer):
         self.after = after
         self.dropout = Dropout(dropout)
 
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
-        return self.body.init_state(batch, longest, like)
+    def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
+        return self.body.init_state(batch, max_length, like)
 
     def reorder_state(self, state: State, rows: Tensor) -> State:
         return self.body.reorder_state(state, rows)
 
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        y, state = self.body(self.before(x, context.layout), context, state)
-        return add_and_norm(x, self.dropout(y), self.after, context.layout), state
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        result: MixerOutput = self.body(self.before(x, context.layout), context, state)
+        return result.with_output(add_and_norm(x, self.dropout(result.output), self.after, context.layout))
 
 
 @dataclass(frozen=True)
 class Parallel(Spec):
-    """x + Σ_k f_k(norm(x)): parts side by side behind one norm (Wang & Komatsuzaki 2021; Chowdhery et al. 2022, §2)."""
+    """x + Σ_k f_k(norm(x)): parallel layers after one norm (Wang & Komatsuzaki 2021; Chowdhery et al. 2022, §2)."""
 
     bodies: tuple[Spec, ...]
     norm: Spec = field(default_factory=LayerNorm)
@@ -83,38 +88,35 @@ class Parallel(Spec):
         return ParallelMixer([build_part(body, dim, Mixer) for body in self.bodies], self.norm.build(dim), self.dropout)
 
 
-class ParallelMixer(Mixer):
+class ParallelMixer(LayerSequence):
     def __init__(self, bodies: list[Mixer], norm: nn.Module, dropout: float) -> None:
         super().__init__()
         self.bodies = nn.ModuleList(bodies)
         self.norm = norm
         self.dropout = Dropout(dropout)
 
-    def parts(self) -> list[tuple[str, Mixer]]:
+    def named_layers(self) -> NamedLayers:
         return [(name, cast(Mixer, body)) for name, body in self.bodies.named_children()]
 
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
-        return {name: body.init_state(batch, longest, like) for name, body in self.parts()}
-
-    def reorder_state(self, state: State, rows: Tensor) -> State:
-        return {name: body.reorder_state(state[name], rows) for name, body in self.parts()}
-
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        same, after = self.norm(x, context.layout), {}
-        for name, body in self.parts():
-            y, after[name] = body(same, context, None if state is None else state[name])
-            x = x + self.dropout(y)
-        return x, None if state is None else after
+    def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
+        normalized = self.norm(x, context.layout)
+        new_state: State = {}
+        losses: tuple[Tensor, ...] = ()
+        for name, body in self.named_layers():
+            result = body(normalized, context, None if state is None else state[name])
+            x, new_state[name] = x + self.dropout(result.output), result.state
+            losses += result.auxiliary_losses
+        return MixerOutput(x, None if state is None else new_state, auxiliary_losses=losses)
 
 
 @dataclass(frozen=True)
 class Stack(Spec):
-    """A block of parts, `depth` times on top of itself, positions put in at the bottom.
+    """A block of parts, repeated `depth` times with separate weights.
 
-    `position` is also shared by the layers through context, for position parts that enter at every layer. What comes in is
-    normalised by `input_norm` (Devlin et al. 2019) and, where it has another width than the model, `input_width`,
-    projected after that (Lan et al. 2020). `recomputed`: nothing that a block computes is kept for the backward pass,
-    which computes it once more (Chen et al. 2016), or part by part where the block is alone; the result is the same.
+    `position` is added to the embeddings, and is also passed to all attention layers, for positions that act there.
+    The input is normalized by `input_norm` (Devlin et al. 2019) and, if `input_dim` differs from the model's width,
+    projected (Lan et al. 2020). `gradient_checkpointing` recomputes each block in the backward pass instead of keeping
+    its activations (Chen et al. 2016); in a stack of one block, each part.
     """
 
     block: tuple[Spec, ...]
@@ -130,70 +132,71 @@ class Stack(Spec):
         return StackMixer(self, dim)
 
 
-class StackMixer(Mixer):
+class StackMixer(LayerSequence):
     def __init__(self, spec: Stack, dim: int) -> None:
         super().__init__()
         self.layers = nn.ModuleList(
             nn.ModuleList(build_part(part, dim, Mixer) for part in spec.block) for _ in range(spec.depth)
         )
-        width = spec.input_dim or dim
-        self.position = build_part(spec.position, width, Position)
+        input_dim = spec.input_dim or dim
+        self.position = build_part(spec.position, input_dim, Position)
         self.supports_packing = self.position.supports_packing
-        self.input_norm = spec.input_norm.build(width) if spec.input_norm else Identity()
+        self.input_norm = spec.input_norm.build(input_dim) if spec.input_norm else Identity()
         self.dropout = Dropout(spec.dropout)
-        self.project = nn.Identity() if width == dim else nn.Linear(width, dim)
+        self.project = nn.Identity() if input_dim == dim else nn.Linear(input_dim, dim)
         self.norm = spec.norm.build(dim) if spec.norm else Identity()
-        self.recomputed = spec.gradient_checkpointing
+        self.gradient_checkpointing = spec.gradient_checkpointing
+        layers, size = self.named_layers(), max(1, len(spec.block)) if spec.depth > 1 else 1
+        self._blocks = [LayerBlock(layers[start : start + size]) for start in range(0, len(layers), size)]
         if spec.gradient_checkpointing and not all(
             getattr(part, "supports_recomputation", True) for part in self.layers.modules()
         ):
             raise UserError(
-                "layers cannot be computed twice where they keep running statistics, which would follow a batch twice: "
-                "leave training.gradient_checkpointing out, or choose another norm"
+                "gradient checkpointing cannot be used with batch normalization, whose running statistics would count "
+                "every batch twice: set training.gradient_checkpointing to false, or choose another norm"
             )
 
-    def parts(self) -> list[tuple[str, Mixer]]:
+    def named_layers(self) -> NamedLayers:
         blocks = enumerate(self.layers.children())
         return [(f"{i}.{j}", cast(Mixer, part)) for i, block in blocks for j, part in enumerate(block.children())]
 
-    def init_state(self, batch: int, longest: int, like: Tensor) -> State:
+    def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         limit = self.position.max_length
-        if limit is not None and longest > limit:
+        if limit is not None and max_length > limit:
             raise UserError(
-                f"{longest} tokens were asked for, but this model has {limit} learned positions: ask for less"
+                f"this model has learned positions for {limit} tokens, but {max_length} were requested: "
+                f"set a maximum length of at most {limit}"
             )
-        return {name: part.init_state(batch, longest, like) for name, part in self.parts()}
+        return super().init_state(batch, max_length, like)
 
-    def reorder_state(self, state: State, rows: Tensor) -> State:
-        return {name: part.reorder_state(state[name], rows) for name, part in self.parts()}
-
-    def forward(self, x: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        context.shared_position = self.position
+    def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
         x = self.input_norm(self.position.embed(x, context.layout), context.layout)
-        x = context.stack_inputs = self.project(self.dropout(x))
-        if self.recomputed and state is None and context.recorder is None and torch.is_grad_enabled():
-            parts = [part for _, part in self.parts()]
-            size = len(parts) // len(self.layers) if len(self.layers) > 1 else 1
-            for start in range(0, len(parts), size):
-                x = recomputed(parts[start : start + size], x, context)
-            return self.norm(x, context.layout), None
-        after: State = {}
-        for name, part in self.parts():
-            x, after[name] = part(x, context, None if state is None else state[name])
-        return self.norm(x, context.layout), None if state is None else after
+        x = self.project(self.dropout(x))
+        return x, replace(context, masks=AttentionMasks(), shared_position=self.position, stack_inputs=x)
+
+    def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:
+        """Return the layers, or blocks of them whose activations are recomputed in the backward pass."""
+        if not self.gradient_checkpointing or state is not None or context.recorder or not torch.is_grad_enabled():
+            return self.named_layers()
+        return [("", partial(checkpoint, block, use_reentrant=False)) for block in self._blocks]
+
+    def finish(self, x: Tensor, y: Tensor, layout: Layout) -> Tensor:
+        return self.norm(y, layout)
+
+    def flops(self, work: Workload) -> int:
+        parts = module_flops(self.layers, replace(work, shared_position=self.position))
+        return parts + sum(module_flops(part, work) for part in (self.input_norm, self.project, self.norm))
 
 
-def recomputed(parts: list[Mixer], x: Tensor, context: Context) -> Tensor:
-    """x through all parts; what they leave in context is left there once, though they are computed twice."""
+class LayerBlock(LayerSequence):
+    """Layers that belong to a stack, as a unit of gradient checkpointing."""
 
-    def layer(x: Tensor, attended: Tensor | None) -> tuple[Tensor, Tensor | None, State | None, list[Tensor]]:
-        own = replace(context, source_context=attended, auxiliary_losses=[], masks=dict(context.masks))
-        for part in parts:
-            x, _ = part(x, own)
-        return x, own.source_context, own.final_state, own.auxiliary_losses
+    def __init__(self, layers: NamedLayers) -> None:
+        super().__init__()
+        self._layers = layers  # in a list, so that they are not registered twice
 
-    x, context.source_context, context.final_state, losses = checkpoint(
-        layer, x, context.source_context, use_reentrant=False
-    )
-    context.auxiliary_losses.extend(losses)
-    return x
+    def named_layers(self) -> NamedLayers:
+        return self._layers
+
+    def prepare(self, x: Tensor, context: Context) -> tuple[Tensor, Context]:
+        return x, replace(context, masks=AttentionMasks())  # a recomputed function must not modify shared objects

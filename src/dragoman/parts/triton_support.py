@@ -1,4 +1,4 @@
-"""Whether kernels of our own can be had for a GPU here."""
+"""Whether Triton kernels can be compiled."""
 
 from __future__ import annotations
 
@@ -6,11 +6,7 @@ import os
 import shutil
 from importlib.util import find_spec
 
+#: Triton needs a C compiler to launch its kernels.
+_COMPILER = os.environ.get("CC") or shutil.which("clang") or shutil.which("gcc")
 
-def _can_be_made() -> bool:
-    """They are written in Triton, which needs a C compiler to start what it has made."""
-    compiler = os.environ.get("CC") or shutil.which("clang") or shutil.which("gcc")
-    return compiler is not None and find_spec("triton") is not None
-
-
-TRITON_AVAILABLE = _can_be_made()
+TRITON_AVAILABLE = _COMPILER is not None and find_spec("triton") is not None

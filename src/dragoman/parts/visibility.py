@@ -1,7 +1,7 @@
-"""Visibility: who may look at whom. `see(query positions, key positions, context)` → bool, True where allowed.
+"""Visibility: which positions a position may attend to.
 
-Most ask two positions and nothing else: they say so in `allows`, which kernels call for single pairs as well. Padding
-and the borders of packed sequences are no concern of theirs: `attend` adds them.
+Most visibilities depend on the two positions only and implement `allows`, which kernels call for single pairs as well.
+Padding and the borders of packed sequences are masked by `attend`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from dragoman.parts.spec import Spec
 
 
 class Visibility(nn.Module):
-    """Everything sees everything."""
+    """Every position sees every position."""
 
-    causal = False  # exactly “j ≤ i”, which kernels know by name
-    full = True  # nothing is hidden
-    past_only = False  # is everything that comes later hidden?
-    supports_packing = True  # is it the same for each sequence of a packed row?
+    causal = False  # exactly j ≤ i, which fused kernels implement
+    full = True  # nothing is masked
+    past_only = False  # all later positions are masked
+    supports_packing = True
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
-        """May position i see position j?"""
+        """Whether position i sees position j, elementwise."""
         return (i >= 0) & (j >= 0)
 
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
-        """query B T, key B S → B T S."""
+        """Positions of queries (B T) and keys (B S) → B T S, True where visible."""
         return self.allows(query[:, :, None], key[:, None, :])
 
 
@@ -51,35 +51,26 @@ class WindowVisibility(Visibility):
         return (j <= i) & (i - j < self.size)
 
 
-class BlockVisibility(Visibility):
-    full = False
-    past_only = True
-
-    def __init__(self, size: int) -> None:
-        super().__init__()
-        self.size = size
-
+class BlockVisibility(WindowVisibility):
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
         return (j <= i) & (i // self.size == j // self.size)
 
 
 class PrefixVisibility(Visibility):
     full = False
-    supports_packing = False  # context tells one prefix a row
+    supports_packing = False  # the context has one prefix length per row
 
     def allows(self, i: Tensor, j: Tensor) -> Tensor:
         return j <= i
 
     def mask(self, query: Tensor, key: Tensor, context: Context) -> Tensor:
-        before = key[:, None, :] <= query[:, :, None]
-        return (
-            before if context.prefix_lengths is None else before | (key < context.prefix_lengths[:, None])[:, None, :]
-        )
+        past = key[:, None, :] <= query[:, :, None]
+        return past if context.prefix_lengths is None else past | (key < context.prefix_lengths[:, None])[:, None, :]
 
 
 @dataclass(frozen=True)
 class Full(Spec):
-    """Every position sees every other: encoders and cross-attention."""
+    """Every position sees every position: encoders and cross-attention."""
 
     def build(self, dim: int) -> Visibility:
         return Visibility()
@@ -87,7 +78,7 @@ class Full(Spec):
 
 @dataclass(frozen=True)
 class Causal(Spec):
-    """Position i sees j ≤ i, itself included: the mask of decoders, put in before the softmax."""
+    """Position i sees j ≤ i: the mask of decoders."""
 
     def build(self, dim: int) -> CausalVisibility:
         return CausalVisibility()
@@ -95,7 +86,7 @@ class Causal(Spec):
 
 @dataclass(frozen=True)
 class Window(Spec):
-    """Position i sees the last `size` positions, itself included."""
+    """Position i sees the last `size` positions, including itself."""
 
     size: int = 128
 
@@ -105,7 +96,7 @@ class Window(Spec):
 
 @dataclass(frozen=True)
 class Block(Spec):
-    """Position i sees j ≤ i in its own block of `size` positions, itself included (Liu et al. 2018, §4.2.4)."""
+    """Position i sees j ≤ i in its own block of `size` positions (Liu et al. 2018, §4.2.4)."""
 
     size: int = 256
 
@@ -115,10 +106,10 @@ class Block(Spec):
 
 @dataclass(frozen=True)
 class Prefix(Spec):
-    """Position i sees j ≤ i and all of the row's prefix: the sequence-to-sequence mask of Dong et al. (2019, §2.2).
+    """Position i sees j ≤ i and the prefix of its row: the sequence-to-sequence mask of Dong et al. (2019, §2.2).
 
-    A prefix that covers the row makes it a mask for both ways, an empty one the causal mask, so that one stack has all
-    three. Steps after the prefix need not be told how long it was: they see what is before them in any case.
+    With a prefix as long as the row it is a bidirectional mask, without a prefix a causal one. Decoding steps after the
+    prefix need no prefix length: they see all earlier positions.
     """
 
     def build(self, dim: int) -> PrefixVisibility:

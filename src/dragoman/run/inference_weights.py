@@ -8,8 +8,8 @@ import torch
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model
-from dragoman.parts.bfloat16 import to_bfloat16
-from dragoman.parts.inference import PACKS, InferencePrecision, optimize_for_inference
+from dragoman.parts.inference import InferencePrecision, optimize_for_inference, to_bfloat16
+from dragoman.parts.packed_linear import PACKS
 
 
 class _Optimized(NamedTuple):

@@ -113,7 +113,7 @@ class Run:
 
     @property
     def spec(self) -> ModelSpec:
-        return self.model.spec  # type: ignore[return-value]
+        return self.model.spec
 
     # ---- what the run was trained for
 

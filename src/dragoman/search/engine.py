@@ -337,12 +337,11 @@ class SearchEngine:
             recorder: dict[str, list[Tensor]] | None = {} if self.strategy.needs_attention and not number else None
             places = writer["positions"].clamp(max=room[number] - 1)  # rows that are over stay at the last one
             layout = Layout.continuation(places.flatten(), max_length=room[number])
-            ctx = Context(layout, memory_of(writer["memory"]), recorder=recorder)
-            if "ancestors" in writer:  # what is written now, each row has written itself
+            if "ancestors" in writer:  # each row writes the current token itself
                 own = torch.arange(width, device=slots["tokens"].device)[None, :, None].expand(batch, -1, 1)
-                ctx.ancestors = writer["ancestors"].scatter(2, places[..., None], own)
-                writer["ancestors"] = ctx.ancestors
-            logits, left = model.decode(slots["tokens"].flatten()[:, None], ctx, state)
+                writer["ancestors"] = writer["ancestors"].scatter(2, places[..., None], own)
+            context = Context(layout, memory_of(writer["memory"]), ancestors=writer.get("ancestors"), recorder=recorder)
+            logits, left = model.decode(slots["tokens"].flatten()[:, None], context, state)
             assert left is not None
             after.append(left)
             writer["positions"] = writer["positions"].add_(1)

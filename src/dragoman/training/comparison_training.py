@@ -21,8 +21,8 @@ from dragoman.data import TokenStore
 from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation.system_comparison import RunResult
 from dragoman.models import ModelSpec, meta_model
-from dragoman.models.flops import Workload, flops
 from dragoman.objectives import objective_class
+from dragoman.parts.flops import Workload
 from dragoman.run import CHECKPOINT_DIR, CONFIG_FILE, Run, is_run_folder, load, read_framing, read_spec
 from dragoman.search.forced_decoding import attention_weights
 from dragoman.storage import write_file
@@ -225,7 +225,7 @@ class _Plan:
 def pair_flops(spec: ModelSpec) -> Callable[[int, int], int]:
     """The training FLOPs of a pair of source and target length: a forward pass, and a backward pass of twice that."""
     model = meta_model(spec)
-    return cache(lambda source, target: 3 * flops(model, Workload(target, source, spec.dim)))
+    return cache(lambda source, target: model.training_flops(Workload(target, source, spec.dim)))
 
 
 def evaluate_run(

@@ -10,8 +10,7 @@ from typing import Any
 from dragoman.config import TRAINING_DEFAULTS, Config
 from dragoman.data import DataFormat, TokenStore
 from dragoman.errors import UserError
-from dragoman.models import ModelSpec, meta_model
-from dragoman.models.flops import training_flops
+from dragoman.models import ModelSpec, meta_model, training_flops
 from dragoman.objectives import objective_class
 from dragoman.systems import SYSTEMS
 from dragoman.text.untranslatable import CopyEvidence

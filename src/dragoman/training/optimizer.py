@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
-from dragoman.parts.matrices import hidden_matrices
+from dragoman.parts.initialization import hidden_matrices
 from dragoman.training.adadelta import Adadelta
 from dragoman.training.adafactor import Adafactor
 from dragoman.training.muon import Muon, adam_state, momentum_state

@@ -6,18 +6,17 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor, nn
 from torch.distributed.checkpoint import state_dict_loader, state_dict_saver
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.hf_storage import HuggingFaceStorageReader, HuggingFaceStorageWriter
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forward_method
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from dragoman import checkpoint
 from dragoman.errors import UserError
-from dragoman.parts.mixer import Context, Mixer
+from dragoman.parts.mixer import Mixer
 from dragoman.storage import os_errors_as_user_errors, remove_folder
 from dragoman.training.ema import WeightAverage
 from dragoman.training.parallel import (
@@ -49,10 +48,6 @@ class ShardedStrategy(ParallelStrategy):
         mesh = init_device_mesh(self.device.type, (self.processes.world_size,))
         for unit in shard_units(learner):
             fully_shard(unit, mesh=mesh)
-            if remembers(unit):
-                register_fsdp_forward_method(unit, "project_memory")
-            unit.register_forward_pre_hook(_hide, prepend=True)
-            unit.register_forward_pre_hook(_show)
         fully_shard(learner, mesh=mesh)
         for module in learner.modules():
             if isinstance(module, FSDPModule):
@@ -97,31 +92,11 @@ class ShardedStrategy(ParallelStrategy):
 
 
 def shard_units(model: nn.Module) -> Iterator[nn.Module]:
-    """The layers of every stack, and the parts that look at the source before their layer does; inner ones first."""
+    """Yield the layers of every stack, last first."""
     mixers = {path: part for path, part in model.named_modules() if isinstance(part, Mixer)}
     for path, part in reversed(mixers.items()):
-        above = sum(path.startswith(f"{other}.") for other in mixers)
-        if above == 1 or remembers(part):
+        if sum(path.startswith(f"{other}.") for other in mixers) == 1:
             yield part
-
-
-def remembers(part: nn.Module) -> bool:
-    return isinstance(part, Mixer) and type(part).project_memory is not Mixer.project_memory
-
-
-class _Hidden:
-    """What fully_shard must not look into: it would make a copy, and what a layer leaves there would be lost."""
-
-    def __init__(self, ctx: Context) -> None:
-        self.ctx = ctx
-
-
-def _hide(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(_Hidden(one) if isinstance(one, Context) else one for one in arguments)
-
-
-def _show(module: nn.Module, arguments: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(one.ctx if isinstance(one, _Hidden) else one for one in arguments)
 
 
 def read_shards(folder: Path, state: dict[str, Tensor]) -> None:

@@ -216,5 +216,5 @@ def pretraining(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: 
 
 def _with_head(body: Conversion, modules: dict[str, str], unused: tuple[str, ...] = (), **changes: Any) -> Conversion:
     """Add the modules of a head and change fields of the spec."""
-    spec = replace(body.spec, **changes)
+    spec = replace(body.spec, **changes)  # type: ignore[type-var]  # every spec is a dataclass
     return replace(body, spec=spec, modules={**body.modules, **modules}, unused=(*body.unused, *unused))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.parts.cells import LSTMCell, LSTMCells
-from dragoman.parts.deferred_gradients import Held, deferred_weight_gradients
+from dragoman.parts.deferred_gradients import CollectGradient, deferred_weight_gradients
 
 Step = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
@@ -55,9 +55,11 @@ def test_gradients_are_those_of_autograd(step: Step) -> None:
 
 def test_a_matrix_gets_its_gradient_in_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
-    backward = Held.backward
+    backward = CollectGradient.backward
     monkeypatch.setattr(
-        Held, "backward", staticmethod(lambda context, *g: (calls.append(len(context.uses)), backward(context, *g))[1])
+        CollectGradient,
+        "backward",
+        staticmethod(lambda context, *g: (calls.append(len(context.uses)), backward(context, *g))[1]),
     )
     gradients(batched, True)
     assert sorted(calls) == [5, 5, 5]  # the weight; the memory as it is and transposed

@@ -7,9 +7,10 @@ import torch
 from torch import nn
 
 from dragoman.errors import UserError
-from dragoman.parts import inference as quick_module
+from dragoman.parts import packed_linear
 from dragoman.parts.embedding import Embedding, OutputLayer
-from dragoman.parts.inference import FEW, ROWS, TALL, optimize_for_inference
+from dragoman.parts.inference import InferencePrecision, optimize_for_inference
+from dragoman.parts.packed_linear import MIN_PACKED_ROWS, PACKED_ROWS, VOCABULARY_ROWS
 
 LINEAR = {"atol": 1e-5, "rtol": 1e-5}
 
@@ -25,7 +26,7 @@ def test_any_number_of_rows(rows: tuple[int, ...], bias: bool) -> None:
 
 
 @torch.no_grad()
-def test_rows_that_do_not_lie_one_after_the_other() -> None:
+def test_rows_that_are_not_contiguous() -> None:
     layer, x = nn.Linear(48, 33), torch.randn(48, 2, 5)
     for made in (optimize_for_inference(nn.Sequential(layer)), optimize_for_inference(nn.Sequential(layer), "int8")):
         torch.testing.assert_close(made(x.permute(1, 2, 0)), made(x.permute(1, 2, 0).contiguous()))
@@ -58,7 +59,7 @@ def test_int8_rounds_a_matrix_row_by_row() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_a_large_row_leaves_a_small_one_its_digits(bias: bool) -> None:
+def test_int8_scales_each_row_of_a_wide_input(bias: bool) -> None:
     """With one scale for both, the small row's numbers would all be 0: its largest is 1/1000 of the other's."""
     layer = nn.Linear(64, 16, bias=bias)
     x = torch.randn(2, 64) * torch.tensor([[1000.0], [1.0]])
@@ -68,15 +69,13 @@ def test_a_large_row_leaves_a_small_one_its_digits(bias: bool) -> None:
 
 @pytest.mark.parametrize("weights", ["float32", "int8"])
 @torch.no_grad()
-def test_without_kernels_products_are_plain(
-    monkeypatch: pytest.MonkeyPatch, weights: quick_module.InferencePrecision
-) -> None:
+def test_without_kernels_weights_are_not_packed(monkeypatch: pytest.MonkeyPatch, weights: InferencePrecision) -> None:
     def missing(*_: object) -> None:
         raise AttributeError("no such operator")
 
     layer, x = nn.Linear(6, 5), torch.randn(4, 6)
-    monkeypatch.setattr(quick_module, "_mkl", missing)
-    monkeypatch.setattr(quick_module, "_onednn", missing)
+    monkeypatch.setattr(packed_linear, "_mkl", missing)
+    monkeypatch.setattr(packed_linear, "_onednn", missing)
     monkeypatch.setattr(torch, "quantize_per_channel", missing)
     assert torch.equal(optimize_for_inference(nn.Sequential(layer), weights)(x), layer(x))
 
@@ -91,12 +90,12 @@ def test_without_mkl_onednn_packs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @torch.no_grad()
-def test_other_precisions_stay_plain() -> None:
+def test_float64_weights_are_not_packed() -> None:
     layer, x = nn.Linear(6, 5).double(), torch.randn(4, 6).double()
     assert torch.equal(optimize_for_inference(nn.Sequential(layer), "int8")(x), layer(x))
 
 
-def test_the_engine_of_others_is_left_alone() -> None:
+def test_the_quantized_engine_is_restored() -> None:
     before = torch.backends.quantized.engine
     optimize_for_inference(nn.Sequential(nn.Linear(6, 5)), "int8")
     assert torch.backends.quantized.engine == before
@@ -119,8 +118,8 @@ def test_an_unknown_kind_of_weights() -> None:
 
 @torch.no_grad()
 def test_many_rows_by_a_vocabulary_are_the_same() -> None:
-    layer = nn.Linear(16, TALL)
+    layer = nn.Linear(16, VOCABULARY_ROWS)
     made = optimize_for_inference(nn.Sequential(layer))
-    for rows in (FEW - 1, FEW, ROWS - 1, ROWS, 3 * ROWS):
+    for rows in (MIN_PACKED_ROWS - 1, MIN_PACKED_ROWS, PACKED_ROWS - 1, PACKED_ROWS, 3 * PACKED_ROWS):
         x = torch.randn(rows, 16, generator=torch.Generator().manual_seed(rows))
         torch.testing.assert_close(made(x), layer(x), atol=1e-5, rtol=1e-5)

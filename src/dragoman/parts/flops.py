@@ -1,0 +1,47 @@
+"""Floating-point operations of modules.
+
+As in `torch.utils.flop_counter`, only matrix products are counted, and a multiplication and an addition are two
+operations: a matrix of I × O costs 2·I·O per token, attention of T queries to S keys of H heads 4·T·S·H·E, masked or
+not. Look-ups, norms, softmax and other elementwise operations cost nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from dragoman.parts.positions import Position
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The input sizes of a module."""
+
+    tokens: int  # T: tokens that it reads
+    source: int  # S: source tokens that a decoder layer can attend to
+    width: int  # D: model width
+    shared_position: Position | None = None  # the stack's position part, used by every attention layer in it
+
+    def of(self, tokens: int) -> Workload:
+        """Return the workload with another number of tokens."""
+        return replace(self, tokens=tokens)
+
+
+def module_flops(module: nn.Module, work: Workload) -> int:
+    """Count the operations of a forward pass: by the module's own method `flops`, or by its matrices."""
+    formula = getattr(module, "flops", None)
+    return matrix_flops(module, work) if formula is None else formula(work)
+
+
+def matrix_flops(module: nn.Module, work: Workload) -> int:
+    """Count a product of each token with each matrix of the module, and the operations of its submodules."""
+    size = sum(weight.numel() for weight in module.parameters(recurse=False) if weight.dim() == 2)
+    return 2 * work.tokens * size + sum(module_flops(child, work) for child in module.children())
+
+
+def attention_flops(queries: int, keys: int, width: int) -> int:
+    """Count scores and weighted sum; `width` is that of all heads together."""
+    return 4 * queries * keys * width
