@@ -225,7 +225,7 @@ def test_masked_words_cost_torchs_cross_entropy(tokenizer: Tokenizer, store_of: 
     batch = only(objective, store_of([[8, 9, 10, 11], [12, 13], [14, 15, 16]]))
     loss = objective(batch)
     layout = Layout.padded(batch.source.shape[1], batch.source_lengths)
-    features, _ = model.forward_features(batch.source, layout, token_types=batch.token_type_ids)
+    features = model.forward_features(batch.source, layout, token_types=batch.token_type_ids).output
     words = F.cross_entropy(model.output(features).flatten(0, 1), answers_of(batch).flatten(), reduction="sum")
     next_one = F.cross_entropy(model.pooler(features), batch.sentence_labels)
     torch.testing.assert_close(loss.metrics["nll_loss"], words.detach())
