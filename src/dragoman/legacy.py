@@ -280,6 +280,16 @@ UNLOGGED: dict[str, str] = {"total": "loss", "likelihood": "nll_loss", "lost": "
 STOP: dict[str, Any] = {"complete": True, "hopeless": False, "steps": "steps"}
 
 
+#: fields of `preflight.json`, at any depth
+PREFLIGHT: dict[str, str] = {
+    "read": "pairs_read",
+    "lopsided": "length_mismatch",
+    "first": "locations",
+    "source_pieces": "source_tokens",
+    "target_pieces": "target_tokens",
+}
+
+
 def translate_settings(values: dict[str, Any], where: str = "the configuration") -> dict[str, Any]:
     """Return a configuration tree under present names.
 
@@ -378,3 +388,12 @@ def translate_train_state(values: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(state.get(field), dict):
             state[field] = {names.get(name, name): value for name, value in state[field].items()}
     return state
+
+
+def translate_preflight(values: Any) -> Any:
+    """Rename the fields of a preflight report to their present names."""
+    if isinstance(values, list):
+        return [translate_preflight(value) for value in values]
+    if not isinstance(values, dict):
+        return values
+    return {PREFLIGHT.get(name, name): translate_preflight(value) for name, value in values.items()}

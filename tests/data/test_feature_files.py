@@ -207,12 +207,12 @@ def test_the_preflight_counts_feature_vectors(tmp_path: Path) -> None:
     chunks = features.encode(features.read([corpus]), Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING))
     kept, report = inspect_encoded(chunks, tokenizer, data_format="features")
     assert [len(encoded.source) for encoded in kept] == [40, 30, 2]
-    assert (report.read, report.pairs, list(report.dropped)) == (4, 3, ["source empty"])
+    assert (report.pairs_read, report.pairs, list(report.dropped)) == (4, 3, ["source empty"])
     assert report.source.words is None
     assert (report.source.tokens.total, report.source.tokens.max) == (72, 40)
     assert report.target is not None
     assert report.target.tokens.total == 5
-    assert report.lopsided.pairs == 0  # of course there are more frames than words
+    assert report.length_mismatch.pairs == 0  # of course there are more frames than words
     assert any("source tokens" in line for line in report.lines())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from pair_encoding import encode_pairs, inspect_encoded, inspect_pairs
 
 from dragoman.data import MemoryEstimate, SentencePair
-from dragoman.data.preflight import CorpusOverlap, LengthStats
+from dragoman.data.preflight import CorpusOverlap, LengthStats, load_preflight
 from dragoman.errors import UserError
 
 
@@ -21,7 +22,7 @@ def corpus(*texts: tuple[str, str | None]) -> list[SentencePair]:
 
 def test_lengths_are_counted_by_words_characters_and_tokens(tokenizer) -> None:
     report = inspect_pairs(corpus(("a bc", "ü"), ("abcdef", "xy z  w"), ("a b c", "é")), tokenizer)
-    assert (report.read, report.pairs) == (3, 3)
+    assert (report.pairs_read, report.pairs) == (3, 3)
     assert report.source.words == LengthStats(total=6, mean=2.0, median=2, p95=3, max=3)
     assert report.source.characters == LengthStats(total=15, mean=5.0, median=5, p95=6, max=6)
     assert report.target.characters == LengthStats(total=9, mean=3.0, median=1, p95=7, max=7)
@@ -43,20 +44,20 @@ def test_empty_and_overlong_pairs_are_dropped_with_reason_and_location(tokenizer
     pairs = corpus(("a", "b"), ("", "b"), ("a", " \t"), ("abcde", "b"), ("a", "bcdef"), ("", ""), ("abcd", "bcde"))
     kept, report = inspect_encoded(encode_pairs(pairs, tokenizer), tokenizer, max_length=4)
     assert [encoded.pair.line for encoded in kept] == [1, 7]
-    assert {reason: (found.pairs, found.first) for reason, found in report.dropped.items()} == {
+    assert {reason: (found.pairs, found.locations) for reason, found in report.dropped.items()} == {
         "source empty": (2, ["train:2", "train:6"]),
         "target empty": (1, ["train:3"]),
         "source longer than 4 tokens": (1, ["train:4"]),
         "target longer than 4 tokens": (1, ["train:5"]),
     }
-    assert (report.read, report.pairs) == (7, 2)
+    assert (report.pairs_read, report.pairs) == (7, 2)
     assert "71 % of the training pairs were dropped" in report.warnings
 
 
 def test_only_the_first_locations_are_reported(tokenizer) -> None:
     report = inspect_pairs(corpus(("a", "b"), *[("", "x")] * 10), tokenizer)
     assert report.dropped["source empty"].pairs == 10
-    assert report.dropped["source empty"].first == ["train:2", "train:3", "train:4"]
+    assert report.dropped["source empty"].locations == ["train:2", "train:3", "train:4"]
 
 
 def test_no_usable_pairs_is_an_error(tokenizer) -> None:
@@ -72,8 +73,11 @@ def test_duplicates_identical_and_lopsided_pairs_are_counted_but_kept(tokenizer)
     )
     assert report.pairs == 7
     assert report.duplicates == 2
-    assert (report.identical.pairs, report.identical.first) == (1, ["train:6"])
-    assert (report.lopsided.pairs, report.lopsided.first) == (1, ["train:7"])  # 9 > 4 · 2, with the end counted
+    assert (report.identical.pairs, report.identical.locations) == (1, ["train:6"])
+    assert (report.length_mismatch.pairs, report.length_mismatch.locations) == (
+        1,
+        ["train:7"],
+    )  # 9 > 4 · 2, with the end counted
     assert "29 % of the training pairs are duplicates of an earlier pair" in report.warnings
     assert "14 % of the training pairs have the same text on both sides, which teaches copying" in report.warnings
 
@@ -105,7 +109,7 @@ def test_samples_show_the_segmentation(tokenizer) -> None:
     report = inspect_pairs(corpus(("", "x"), ("ab", "c"), *[("d", "e")] * 9), tokenizer)
     assert len(report.samples) == 3
     first = report.samples[0]
-    assert (first.source_pieces, first.source_decoded, first.target_pieces) == (["a", "b"], "ab", ["c"])
+    assert (first.source_tokens, first.source_decoded, first.target_tokens) == (["a", "b"], "ab", ["c"])
 
 
 def test_monolingual_text_has_no_target(tokenizer) -> None:
@@ -124,8 +128,15 @@ def test_memory_is_sixteen_bytes_a_parameter_and_the_activations(tokenizer) -> N
 
 def test_the_report_is_json_and_readable(tokenizer) -> None:
     report = inspect_pairs(corpus(("a b", "b"), ("", "b")), tokenizer, references={"valid": corpus(("a b", "b"))})
-    assert json.loads(json.dumps(report.to_dict()))["dropped"]["source empty"] == {"pairs": 1, "first": ["train:2"]}
+    assert json.loads(json.dumps(report.to_dict()))["dropped"]["source empty"] == {"pairs": 1, "locations": ["train:2"]}
     text = "\n".join(report.lines())
     assert "Kept 1 of 2 pairs" in text
     assert "dropped 1: source empty (train:2)" in text
     assert "warning: 100 % of the pairs of valid are also in train" in text
+
+
+def test_reports_of_earlier_versions_are_read_under_present_names(tmp_path: Path) -> None:
+    old = {"read": 2, "pairs": 1, "lopsided": {"pairs": 1, "first": ["a:1"]}, "samples": [{"source_pieces": ["a"]}]}
+    (tmp_path / "preflight.json").write_text(json.dumps(old), encoding="utf-8")
+    present = {"pairs_read": 2, "pairs": 1, "length_mismatch": {"pairs": 1, "locations": ["a:1"]}}
+    assert load_preflight(tmp_path) == present | {"samples": [{"source_tokens": ["a"]}]}

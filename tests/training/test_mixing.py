@@ -209,7 +209,7 @@ def test_a_tag_stands_before_every_source_of_its_corpus(two: Path, tagged: Path)
         name = "news" if valid.source(i)[0] == numbers["news"] else "web"
         assert tokenizer.decode(valid.source(i).tolist()) in sentences(two, name)
     report = json.loads((tagged / "preflight.json").read_text())
-    assert report["samples"][0]["source_pieces"][0] == "<tag:news>"
+    assert report["samples"][0]["source_tokens"][0] == "<tag:news>"
 
 
 def test_a_tag_is_never_written(tagged: Path) -> None:

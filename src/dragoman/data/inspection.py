@@ -68,26 +68,26 @@ class ColumnCounts:
 class InspectionCounts:
     """Counts over some pairs; picklable, so that worker processes can return them."""
 
-    read: int = 0
+    pairs_read: int = 0
     pairs: int = 0
     source: ColumnCounts = field(default_factory=ColumnCounts)
     target: ColumnCounts = field(default_factory=ColumnCounts)
     dropped: dict[str, Occurrences] = field(default_factory=dict)  # by reason
     identical: Occurrences = field(default_factory=Occurrences)
-    lopsided: Occurrences = field(default_factory=Occurrences)
+    length_mismatch: Occurrences = field(default_factory=Occurrences)
     samples: list[SampleSegmentation] = field(default_factory=list)
     hashes: tuple[_Hashes, _Hashes] | None = None  # of sources and of pairs
 
     def merge(self, later: InspectionCounts) -> None:
         """Add the counts of later pairs, without their hashes."""
-        self.read += later.read
+        self.pairs_read += later.pairs_read
         self.pairs += later.pairs
         self.source.merge(later.source)
         self.target.merge(later.target)
         for reason, pairs in later.dropped.items():
             self.dropped.setdefault(reason, Occurrences()).merge(pairs)
         self.identical.merge(later.identical)
-        self.lopsided.merge(later.lopsided)
+        self.length_mismatch.merge(later.length_mismatch)
         self.samples += later.samples[: MAX_SHOWN - len(self.samples)]
 
 
@@ -95,7 +95,7 @@ def inspect_chunk(
     chunk: list[EncodedPair], data_format: DataFormat, encoding: Encoding, tag: Sequence[int] = ()
 ) -> tuple[list[EncodedPair], InspectionCounts]:
     """Drop empty and overlong pairs, and count the rest; `tag` are ids that are prepended to the sources."""
-    counts = InspectionCounts(read=len(chunk))
+    counts = InspectionCounts(pairs_read=len(chunk))
     kept = []
     for encoded in chunk:
         if reason := _drop_reason(encoded, encoding.max_length):
@@ -118,7 +118,113 @@ def inspect_chunk(
                 counts.identical.add(pair)
             lengths = len(source) + 1, len(target or ()) + 1  # with EOS, which makes short pairs less different
             if not has_features and max(lengths) > MAX_LENGTH_RATIO * min(lengths):
-                counts.lopsided.add(pair)
+                counts.length_mismatch.add(pair)
+    counts.samples = [_sample(encoded, encoding, tag, has_features) for encoded in kept[:MAX_SHOWN]]
+    return kept, counts
+
+
+class CorpusInspection:
+    """Accumulates the counts of a corpus and writes the preflight report.
+
+    Args:
+        references: other corpora (valid, test) that the training corpus should not contain, by name.
+        purpose: of the corpus, for messages.
+        folder: for a temporary file with the hashes of a large corpus.
+    """
+
+    def __init__(
+        self,
+        references: Mapping[str, Iterable[SentencePair]] | None = None,
+        purpose: str = "train on",
+        folder: Path | None = None,
+    ) -> None:
+        self.purpose = purpose
+        self.references = {name: _ReferenceCorpus(pairs) for name, pairs in (references or {}).items()}
+        self.duplicates = DuplicateCounter(folder)
+        self.counts = InspectionCounts()
+
+    def add(self, counts: InspectionCounts) -> None:
+        """Add the counts of the next pairs."""
+        self.counts.merge(counts)
+        if counts.hashes is not None:
+            self.duplicates.add(counts.hashes[1])
+            for reference in self.references.values():
+                reference.add_training_pairs(counts.hashes)
+
+    def require_pairs(self) -> None:
+        """Raise a UserError if no pairs were kept."""
+        counts = self.counts
+        if not counts.pairs:
+            reasons = ", ".join(f"{dropped.pairs:,} {reason}" for reason, dropped in counts.dropped.items())
+            raise UserError(
+                f"none of {counts.pairs_read:,} pairs can be used to {self.purpose} ({reasons or 'there are none'})"
+            )
+
+    def report(self) -> ColumnReport | None:
+        if not self.tokens:
+            return None
+        tokens = LengthStats.from_histogram(self.tokens)
+        if not self.words:
+            return ColumnReport(None, None, tokens, 0.0)
+        words, characters = map(LengthStats.from_histogram, (self.words, self.characters))
+        return ColumnReport(words, characters, tokens, self.unknown / tokens.total)
+
+
+@dataclass
+class InspectionCounts:
+    """Counts over some pairs; picklable, so that worker processes can return them."""
+
+    pairs_read: int = 0
+    pairs: int = 0
+    source: ColumnCounts = field(default_factory=ColumnCounts)
+    target: ColumnCounts = field(default_factory=ColumnCounts)
+    dropped: dict[str, Occurrences] = field(default_factory=dict)  # by reason
+    identical: Occurrences = field(default_factory=Occurrences)
+    length_mismatch: Occurrences = field(default_factory=Occurrences)
+    samples: list[SampleSegmentation] = field(default_factory=list)
+    hashes: tuple[_Hashes, _Hashes] | None = None  # of sources and of pairs
+
+    def merge(self, later: InspectionCounts) -> None:
+        """Add the counts of later pairs, without their hashes."""
+        self.pairs_read += later.pairs_read
+        self.pairs += later.pairs
+        self.source.merge(later.source)
+        self.target.merge(later.target)
+        for reason, pairs in later.dropped.items():
+            self.dropped.setdefault(reason, Occurrences()).merge(pairs)
+        self.identical.merge(later.identical)
+        self.length_mismatch.merge(later.length_mismatch)
+        self.samples += later.samples[: MAX_SHOWN - len(self.samples)]
+
+
+def inspect_chunk(
+    chunk: list[EncodedPair], data_format: DataFormat, encoding: Encoding, tag: Sequence[int] = ()
+) -> tuple[list[EncodedPair], InspectionCounts]:
+    """Drop empty and overlong pairs, and count the rest; `tag` are ids that are prepended to the sources."""
+    counts = InspectionCounts(pairs_read=len(chunk))
+    kept = []
+    for encoded in chunk:
+        if reason := _drop_reason(encoded, encoding.max_length):
+            counts.dropped.setdefault(reason, Occurrences()).add(encoded.pair)
+        else:
+            kept.append(encoded)
+    if not kept:
+        return kept, counts
+    pairs, has_features = [encoded.pair for encoded in kept], data_format.source_is_features
+    counts.pairs = len(kept)
+    counts.hashes = _hash_pairs(pairs)
+    if has_features:
+        counts.source.tokens.update(len(encoded.source) for encoded in kept)
+    else:
+        counts.source.add_text([pair.source for pair in pairs], [encoded.source for encoded in kept])
+    if pairs[0].target is not None:
+        counts.target.add_text([pair.target or "" for pair in pairs], [encoded.target or [] for encoded in kept])
+        for pair, source, target, _ in kept:
+            if pair.source == pair.target:
+                counts.identical.add(pair)
+            lengths = len(source) + 1, len(target or ()) + 1  # with EOS, which makes short pairs less different
+            if not has_features and max(lengths) > MAX_LENGTH_RATIO * min(lengths):
+                counts.length_mismatch.add(pair)
     counts.samples = [_sample(encoded, encoding, tag, has_features) for encoded in kept[:MAX_SHOWN]]
     return kept, counts
 
@@ -156,7 +262,7 @@ class CorpusInspection:
         if not self.counts.pairs:
             reasons = ", ".join(f"{dropped.pairs:,} {reason}" for reason, dropped in self.counts.dropped.items())
             raise UserError(
-                f"none of {self.counts.read:,} pairs can be used to {self.purpose} ({reasons or 'there are none'})"
+                f"none of {self.counts.pairs_read:,} pairs can be used to {self.purpose} ({reasons or 'there are none'})"
             )
 
     def report(self, memory: MemoryEstimate | None = None) -> Preflight:
@@ -165,14 +271,14 @@ class CorpusInspection:
         source, target = counts.source.report(), counts.target.report()
         assert source is not None
         return Preflight(
-            read=counts.read,
+            pairs_read=counts.pairs_read,
             pairs=counts.pairs,
             source=source,
             target=target,
             ratio=target.tokens.total / source.tokens.total if target else None,
             duplicates=self.duplicates.count(),
             identical=counts.identical,
-            lopsided=counts.lopsided,
+            length_mismatch=counts.length_mismatch,
             dropped=counts.dropped,
             overlaps=[reference.overlap(name) for name, reference in self.references.items()],
             samples=counts.samples,
@@ -217,10 +323,10 @@ def _sample(encoded: EncodedPair, encoding: Encoding, tag: Sequence[int], has_fe
     tokenizer, target_tokenizer = encoding.source_tokenizer, encoding.target_tokenizer
     return SampleSegmentation(
         source=pair.source,
-        source_pieces=[pair.source] if has_features else [*tokenizer.tokens(tag), *tokenizer.tokens(source)],
+        source_tokens=[pair.source] if has_features else [*tokenizer.tokens(tag), *tokenizer.tokens(source)],
         source_decoded=pair.source if has_features else tokenizer.decode(source),
         target=pair.target,
-        target_pieces=[] if target is None else target_tokenizer.tokens(target),
+        target_tokens=[] if target is None else target_tokenizer.tokens(target),
         target_decoded=None if target is None else target_tokenizer.decode(target),
     )
 

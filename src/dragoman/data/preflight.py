@@ -5,13 +5,18 @@ The field names are part of `preflight.json`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from dragoman.data.corpus import SentencePair
+from dragoman.legacy import translate_preflight
+
+PREFLIGHT_FILE = "preflight.json"
 
 POOR_FIT = 1.5  # warn above this multiple of the fertility on the text that the tokenizer was learned from
 MAX_FERTILITY = 0.6  # tokens per character; warn above, if the fertility on that text is not known
@@ -62,20 +67,20 @@ class Occurrences:
     """The number of pairs with some property, and the locations of the first ones."""
 
     pairs: int = 0
-    first: list[str] = field(default_factory=list)
+    locations: list[str] = field(default_factory=list)
 
     def add(self, pair: SentencePair) -> None:
         self.pairs += 1
         if self.pairs <= MAX_SHOWN:
-            self.first.append(f"{pair.corpus}:{pair.line}")
+            self.locations.append(f"{pair.corpus}:{pair.line}")
 
     def merge(self, later: Occurrences) -> None:
         self.pairs += later.pairs
-        self.first += later.first[: MAX_SHOWN - len(self.first)]
+        self.locations += later.locations[: MAX_SHOWN - len(self.locations)]
 
     def describe(self, name: str) -> str:
-        more = ", …" if self.pairs > len(self.first) else ""
-        return f"{self.pairs:,}: {name} ({', '.join(self.first)}{more})"
+        more = ", …" if self.pairs > len(self.locations) else ""
+        return f"{self.pairs:,}: {name} ({', '.join(self.locations)}{more})"
 
 
 @dataclass(frozen=True)
@@ -95,10 +100,10 @@ class SampleSegmentation:
     """A sentence pair, its tokens, and the text that they decode to."""
 
     source: str
-    source_pieces: list[str]
+    source_tokens: list[str]
     source_decoded: str
     target: str | None
-    target_pieces: list[str]
+    target_tokens: list[str]
     target_decoded: str | None
 
 
@@ -120,14 +125,14 @@ class MemoryEstimate:
 class Preflight:
     """The preflight report; all values are about the pairs that were kept unless stated otherwise."""
 
-    read: int  # number of pairs before filtering
+    pairs_read: int  # before filtering
     pairs: int
     source: ColumnReport
     target: ColumnReport | None
     ratio: float | None  # target tokens per source token
     duplicates: int
     identical: Occurrences  # equal source and target
-    lopsided: Occurrences  # very different lengths
+    length_mismatch: Occurrences  # very different lengths
     dropped: dict[str, Occurrences]  # by reason
     overlaps: list[CorpusOverlap]
     samples: list[SampleSegmentation]
@@ -145,7 +150,7 @@ class Preflight:
 
     def lines(self) -> list[str]:
         """Format the report as plain text."""
-        out = [f"Kept {self.pairs:,} of {self.read:,} pairs"]
+        out = [f"Kept {self.pairs:,} of {self.pairs_read:,} pairs"]
         out += [f"  dropped {pairs.describe(reason)}" for reason, pairs in self.dropped.items()]
         out.append(f"  {'':18}{'total':>14} {'mean':>8} {'median':>7} {'95 %':>7} {'max':>7}")
         for name, column in (("source", self.source), ("target", self.target)):
@@ -157,7 +162,7 @@ class Preflight:
         if self.ratio is not None:
             out.append(f"  {self.ratio:.2f} target tokens per source token")
         out.append(f"  {self.duplicates:,} duplicates of an earlier pair")
-        remarks = {"identical source and target": self.identical, "very different lengths": self.lopsided}
+        remarks = {"identical source and target": self.identical, "very different lengths": self.length_mismatch}
         out += [f"  {pairs.describe(remark)}" for remark, pairs in remarks.items() if pairs.pairs]
         for overlap in self.overlaps:
             out.append(
@@ -165,8 +170,8 @@ class Preflight:
                 f"{overlap.sources_in_train:,} sources are also in train"
             )
         for sample in self.samples:
-            out.append(f"  {' '.join(sample.source_pieces)}")
-            out += [f"    → {' '.join(sample.target_pieces)}"] * (sample.target is not None)
+            out.append(f"  {' '.join(sample.source_tokens)}")
+            out += [f"    → {' '.join(sample.target_tokens)}"] * (sample.target is not None)
         if self.memory:
             sizes = [_format_bytes(size) for size in (self.memory.total, self.memory.model, self.memory.activations)]
             out.append(f"  about {sizes[0]} of memory: {sizes[1]} model and optimizer, {sizes[2]} activations")
@@ -180,10 +185,10 @@ def _warnings(report: Preflight) -> Iterator[str]:
             unit = "pairs" if overlap.pairs_in_train else "sources"
             yield f"{percent} of the {unit} of {overlap.name} are also in train: scores will be too optimistic"
     shares = {
-        "were dropped": 1 - report.pairs / report.read,
+        "were dropped": 1 - report.pairs / report.pairs_read,
         "are duplicates of an earlier pair": report.duplicates / report.pairs,
         "have the same text on both sides, which teaches copying": report.identical.pairs / report.pairs,
-        "have very different lengths on both sides and may be misaligned": report.lopsided.pairs / report.pairs,
+        "have very different lengths on both sides and may be misaligned": report.length_mismatch.pairs / report.pairs,
     }
     for problem, share in shares.items():
         if share > WARNING_SHARE:
@@ -214,6 +219,11 @@ def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) ->
             f"the tokenizer splits the {name} into short tokens, {fertility:.2f} per character{comparison}: it was not "
             "learned from such text. Learn it from both languages: pretrain on text of both (--source may be repeated)"
         )
+
+
+def load_preflight(folder: Path) -> dict[str, Any]:
+    """Read the report of a run folder; raise FileNotFoundError if it has none, as imported runs."""
+    return translate_preflight(json.loads((folder / PREFLIGHT_FILE).read_text(encoding="utf-8")))
 
 
 def training_fertility(values: Mapping[str, Any], joint: bool) -> tuple[float | None, float | None]:

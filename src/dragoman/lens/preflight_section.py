@@ -18,10 +18,10 @@ def preflight_section(preflight: Record | None) -> Markup:
     if preflight is None:
         return paragraph("The run folder has no preflight report of its data.")
     facts = [
-        f"Kept {preflight['pairs']:,} of {preflight['read']:,} sentence pairs.",
+        f"Kept {preflight['pairs']:,} of {preflight['pairs_read']:,} sentence pairs.",
         f"{preflight['duplicates']:,} pairs are duplicates of an earlier pair.",
         f"{preflight['identical']['pairs']:,} pairs have equal source and target.",
-        f"{preflight['lopsided']['pairs']:,} pairs have very different lengths.",
+        f"{preflight['length_mismatch']['pairs']:,} pairs have very different lengths.",
     ]
     if preflight["ratio"] is not None:
         facts.append(f"There are {preflight['ratio']:.2f} target tokens per source token.")
@@ -42,7 +42,7 @@ def _dropped(dropped: dict[str, Record]) -> Markup:
     if not dropped:
         return Markup()
     chart = bar_chart({reason: found["pairs"] for reason, found in dropped.items()}, "Dropped pairs by reason", "pairs")
-    locations = [f"{reason}: for instance {', '.join(found['first'])}" for reason, found in dropped.items()]
+    locations = [f"{reason}: for instance {', '.join(found['locations'])}" for reason, found in dropped.items()]
     return join(figure(chart, scroll=True), bullet_list(locations))
 
 
@@ -70,6 +70,6 @@ def _samples(samples: Sequence[Record]) -> Markup:
 
     cards = []
     for sample in samples:
-        target = {} if sample["target"] is None else {"target": tokens(sample["target_pieces"])}
-        cards.append(definition_list({"source": tokens(sample["source_pieces"])} | target))
+        target = {} if sample["target"] is None else {"target": tokens(sample["target_tokens"])}
+        cards.append(definition_list({"source": tokens(sample["source_tokens"])} | target))
     return join(tag("h3", "Tokenized samples"), paragraph("▁ stands for a space."), *cards)

@@ -12,6 +12,7 @@ from typing import Any
 import yaml
 
 from dragoman import checkpoint, config
+from dragoman.data.preflight import PREFLIGHT_FILE, load_preflight
 from dragoman.lens.axes import Points, evenly_spaced, format_number
 from dragoman.lens.charts import attention_heatmap, line_chart
 from dragoman.lens.html_page import (
@@ -53,8 +54,7 @@ def run_report(run: Run) -> str:
     """Return the report of a run as an HTML page."""
     name = run.folder.resolve().name
     metrics, samples = run.metrics(), read_samples(run.folder)
-    preflight_file = run.folder / "preflight.json"
-    preflight = json.loads(preflight_file.read_text(encoding="utf-8")) if preflight_file.exists() else None
+    preflight = load_preflight(run.folder) if (run.folder / PREFLIGHT_FILE).exists() else None
     last_samples = samples[max(samples)] if samples else []
     corrupts = run.objective is not None and run.objective.corrupts_input
     sections = {

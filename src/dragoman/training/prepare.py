@@ -11,6 +11,7 @@ from typing import Any
 from dragoman.config import Config, DataConfig, record_automatic_settings, to_yaml
 from dragoman.data import HoldoutSplit, MemoryEstimate, Preflight, SentencePair, TokenStore
 from dragoman.data.corpus_passes import CorpusSurvey, Log, choose_num_workers, survey_corpora
+from dragoman.data.preflight import PREFLIGHT_FILE
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, count_parameters, meta_model
 from dragoman.objectives import Objective, TaskContext, build_objective
@@ -178,7 +179,7 @@ def _write(
     config = replace(config, data=_absolute_files(config.data), text=text, training=training)
     (folder / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
     write_model_file(folder, config.system.name or "", spec, framing)
-    (folder / "preflight.json").write_text(json.dumps(preflight, indent=1, ensure_ascii=False), encoding="utf-8")
+    (folder / PREFLIGHT_FILE).write_text(json.dumps(preflight, indent=1, ensure_ascii=False), encoding="utf-8")
 
 
 def _absolute_files(config: DataConfig) -> DataConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -10,7 +9,7 @@ from pathlib import Path
 from dragoman.config import Config, TextConfig
 from dragoman.data import DataFormat, Preflight, SentencePair
 from dragoman.data.corpus_passes import CorpusSurvey, Log
-from dragoman.data.preflight import training_fertility
+from dragoman.data.preflight import load_preflight, training_fertility
 from dragoman.errors import UserError
 from dragoman.run import is_run_folder, read_tokenizers
 from dragoman.text import Tokenizer, learn_tokenizer
@@ -69,9 +68,8 @@ def with_fertility(
         return preflight
     fertility: tuple[float | None, float | None] = None, None
     try:
-        values = json.loads((folder / "preflight.json").read_text(encoding="utf-8"))
         source, target = read_tokenizers(folder)
-        fertility = training_fertility(values, source is target)
+        fertility = training_fertility(load_preflight(folder), source is target)
     except (OSError, ValueError, KeyError, TypeError, UserError):
         pass  # an imported run, or a tokenizer file
     if tokenizers[1].kind == LABEL_TYPE:

@@ -88,7 +88,7 @@ class StoreWriter:
         self.inspection.require_pairs()
         counts = self.inspection.counts
         if counts.dropped:
-            dropped = f"{counts.read - counts.pairs:,} of {counts.read:,} validation pairs"
+            dropped = f"{counts.pairs_read - counts.pairs:,} of {counts.pairs_read:,} validation pairs"
             self.log(f"  dropped {dropped}: {', '.join(counts.dropped)}")
         return write_shards(self.folder / "valid", self.held_out, self.names, tags)
 
