@@ -159,7 +159,7 @@ def test_bad_words_equal_excluded_phrases_for_word_tokens(name: str) -> None:
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token="w3"))
     library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
     tokenizer = ImportedTokenizer(
-        TokenizerComponents(library, {number: word for word, number in names.items()}, [], {})
+        TokenizerComponents(library, {number: word for word, number in names.items()}, {}, {})
     )
     free, _ = models.generate(LONGEST, 3, length_penalty=1.0)
     pairs = {pair for some in free for tokens, _ in some for pair in pairwise(tokens)}

@@ -18,7 +18,8 @@ from dragoman.search.forbidden_phrases import ForbiddenPhrases
 from dragoman.search.phrase_automaton import PhraseAutomaton
 from dragoman.search.slots import Tree
 from dragoman.text import Tokenizer, learn_tokenizer, split_words
-from dragoman.text.hf_tokenizers import SpecialToken, TokenizerComponents
+from dragoman.text.hf_tokenizer_files import TokenConfig
+from dragoman.text.hf_tokenizers import TokenizerComponents
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 from laws.small import pairs, small_model
 
@@ -174,8 +175,8 @@ def byte_level() -> ImportedTokenizer:
     texts = ["éa éa éü éü €a €ab …a …é …é ,…house, house… 日日é 日日é the house", *TEXTS]
     library.train_from_iterator(texts, trainer)
     names = {number: name for name, number in library.get_vocab().items()}
-    symbols = [SpecialToken("</s>", library.token_to_id("</s>"))]
-    return ImportedTokenizer(TokenizerComponents(library, names, symbols, {"eos": symbols[0].id}))
+    eos = library.token_to_id("</s>")
+    return ImportedTokenizer(TokenizerComponents(library, names, {eos: TokenConfig("</s>")}, {"eos": eos}))
 
 
 def test_pieces_that_begin_and_end_within_characters() -> None:

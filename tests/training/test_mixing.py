@@ -275,7 +275,9 @@ def test_dropout_leaves_a_tag_as_it_is() -> None:
     tokenizer = learn_tokenizer(["low lower lowest newest widest"] * 9, "bpe", 300).with_tags(["web"])
     ids = [tokenizer.tags["web"], *tokenizer.encode("lowest newest")]
     random = np.random.default_rng(0)
-    found = [BPEDropout(tokenizer, 0.5).resegment_row(ids, random).tolist() for _ in range(20)]
+    keys = random.integers(0, 2**63, 20).astype(np.uint64)
+    lengths = np.array([len(ids)])
+    found = [BPEDropout(tokenizer, 0.5)(np.array(ids), lengths, keys[n : n + 1])[0].tolist() for n in range(20)]
     assert {one[0] for one in found} == {ids[0]}
     assert {tokenizer.decode(one) for one in found} == {"lowest newest"}
     assert len({tuple(one) for one in found}) > 1

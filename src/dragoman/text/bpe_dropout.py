@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import unicodedata
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -63,11 +62,6 @@ class BPEDropout:
         merges = [(ids[left], ids[right], ids[left + right]) for left, right in model["merges"]]
         self._merges = _MergeTable(merges, tokenizer.vocab_size)
         self._clear_cache()
-
-    def resegment_row(self, ids: Sequence[int] | NDArray[np.integer], rng: np.random.Generator) -> NDArray[Any]:
-        """Segment one row of token ids again."""
-        key = np.array([rng.bit_generator.random_raw()], np.uint64)
-        return self(np.asarray(ids, np.int32), np.array([len(ids)]), key)[0]
 
     def __call__(
         self, flat: NDArray[Any], lengths: NDArray[Any], keys: UInt64Array

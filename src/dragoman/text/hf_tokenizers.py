@@ -63,29 +63,20 @@ class MissingTokenizerError(UserError):
 
 
 @dataclass(frozen=True)
-class SpecialToken:
-    """A special token with its id; `lstrip` and `rstrip`: it includes the white space on its left or right."""
-
-    content: str
-    id: int
-    lstrip: bool = False
-    rstrip: bool = False
-
-
-@dataclass(frozen=True)
 class TokenizerComponents:
     """What an `ImportedTokenizer` consists of.
 
     Attributes:
         library: segments text, unless there is a `segmenter`; joins tokens
         names: token of each id
+        special_tokens: special token of each id that has one
         role_ids: id of each role (`hf_tokenizer_files.ROLES`) that the tokenizer has
         language_codes: ids of codes such as `>>deu<<`, which are recognized at the beginning of any text (Marian)
     """
 
     library: tokenizers.Tokenizer
     names: dict[int, str]
-    special_tokens: list[SpecialToken]
+    special_tokens: dict[int, TokenConfig]
     role_ids: dict[str, int]
     segmenter: SentencePieceSegmenter | None = None
     language_codes: dict[str, int] = field(default_factory=dict)
@@ -171,9 +162,8 @@ def _from_document(
     if any(library.token_to_id(token["content"]) != token["id"] for token in document["added_tokens"]):
         raise UserError(f"{origin} is damaged: the ids of its added tokens are not consecutive")
     names = {token_id: name for name, token_id in all_ids.items()}
-    return TokenizerComponents(
-        library, names, _special_tokens(special.values(), all_ids), files.role_ids(by_role, all_ids)
-    )
+    special_tokens = {all_ids[name]: token for name, token in special.items() if name in all_ids}
+    return TokenizerComponents(library, names, special_tokens, files.role_ids(by_role, all_ids))
 
 
 def _hide(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
@@ -209,10 +199,6 @@ def _check_charsmap(normalizer: object) -> None:
                 raise ValueError("its table of character rules has a wrong length")
         for step in normalizer.get("normalizers") or ():
             _check_charsmap(step)
-
-
-def _special_tokens(tokens: Iterable[TokenConfig], ids: Mapping[str, int]) -> list[SpecialToken]:
-    return [SpecialToken(t.content, ids[t.content], t.lstrip, t.rstrip) for t in tokens if t.content in ids]
 
 
 # ---- WordPiece and byte-level BPE
@@ -360,7 +346,7 @@ def _sentencepiece(
     return TokenizerComponents(
         library,
         names,
-        _special_tokens(special_tokens.values(), ids),
+        {ids[name]: token for name, token in special_tokens.items() if name in ids},
         files.role_ids(by_role, ids),
         sentencepiece_segmenter(model, names, special_tokens, unk),
         dict(language_codes or {}),

@@ -14,7 +14,8 @@ from typing import Any
 from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.text import hf_tokenizers
-from dragoman.text.hf_tokenizers import HIDDEN, SpecialToken, TokenizerComponents
+from dragoman.text.hf_tokenizer_files import TokenConfig
+from dragoman.text.hf_tokenizers import HIDDEN, TokenizerComponents
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter, model_from_version_1
 from dragoman.text.special_tokens import BYTE_TOKENS
 from dragoman.text.tokenizer import TOKENIZER_FORMAT_VERSION, Tokenizer
@@ -59,9 +60,9 @@ class ImportedTokenizer(Tokenizer):
         self.pad, self.unk = self._first_id("pad", "eos"), self._first_id("unk")
         self.bos, self.eos = self._first_id("decoder_start", "bos", "cls", "eos"), self._first_id("eos", "sep")
         self.mask, self.sep, self.cls = (self.role_ids.get(role) for role in ("mask", "sep", "cls"))
-        self.special_token_ids = {token.content: token.id for token in components.special_tokens}
+        self.special_token_ids = {token.content: token_id for token_id, token in components.special_tokens.items()}
         self.all_special_ids = frozenset(self.special_token_ids.values())
-        longest_first = sorted(components.special_tokens, key=lambda token: -len(token.content))
+        longest_first = sorted(components.special_tokens.values(), key=lambda token: -len(token.content))
         self._special_pattern = re.compile(f"({'|'.join(map(_pattern, longest_first))})")
         self._decoder = self._library.decoder
         self._byte_level = self._join(["Ġa"]) == " a"  # GPT-2 writes bytes as letters
@@ -97,8 +98,7 @@ class ImportedTokenizer(Tokenizer):
         """Encode a text with the mask token in place of every `gap`."""
         if self.mask is None:
             raise UserError("this tokenizer has no mask token")
-        special_tokens = self._components.special_tokens
-        mask = next((token for token in special_tokens if token.id == self.mask), SpecialToken("", self.mask))
+        mask = self._components.special_tokens.get(self.mask, TokenConfig(""))
         texts = re.split(_pattern(replace(mask, content=gap)), text)
         return self._encode_joined(texts, [self.mask] * (len(texts) - 1))
 
@@ -188,7 +188,7 @@ class ImportedTokenizer(Tokenizer):
             "kind": self.kind,
             "marker": self.marker,
             "names": {n: name for n, name in self._names.items() if self._library.id_to_token(n) != name},
-            "special_tokens": [asdict(token) for token in components.special_tokens],
+            "special_tokens": [{"id": n, **asdict(token)} for n, token in components.special_tokens.items()],
             "role_ids": components.role_ids,
             "language_codes": components.language_codes,
             "sentencepiece": components.segmenter.to_dict() if components.segmenter else None,
@@ -207,10 +207,10 @@ class ImportedTokenizer(Tokenizer):
             names |= {int(n): str(name) for n, name in fields["names"].items()}
             if not names:
                 raise ValueError("it has no tokens")
-            special_tokens = [
-                SpecialToken(str(token["content"]), int(token["id"]), bool(token["lstrip"]), bool(token["rstrip"]))
+            special_tokens = {
+                int(token["id"]): TokenConfig(str(token["content"]), bool(token["lstrip"]), bool(token["rstrip"]))
                 for token in fields["special_tokens"]
-            ]
+            }
             role_ids, codes = (
                 {str(k): int(n) for k, n in fields[key].items()} for key in ("role_ids", "language_codes")
             )
@@ -224,7 +224,7 @@ class ImportedTokenizer(Tokenizer):
                 else:
                     stored = fields["sentencepiece"]
                     model, unk = SentencePieceModel(base64.b64decode(stored["model"]), origin), stored["unk"]
-                special = [token.content for token in special_tokens]
+                special = [token.content for token in special_tokens.values()]
                 segmenter = hf_tokenizers.sentencepiece_segmenter(model, names, special, int(unk))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{origin} is damaged: {error!r}") from None
@@ -248,7 +248,7 @@ def _common_prefix(left: str, right: str) -> int:
     return next((n for n, (a, b) in enumerate(zip(left, right)) if a != b), min(len(left), len(right)))
 
 
-def _pattern(token: SpecialToken) -> str:
+def _pattern(token: TokenConfig) -> str:
     return (r"\s*" * token.lstrip) + re.escape(token.content) + (r"\s*" * token.rstrip)
 
 

@@ -141,7 +141,7 @@ def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
     vocabulary = {label: number for number, label in enumerate(labels)}
     library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ImportedTokenizer(TokenizerComponents(library, dict(enumerate(labels)), [], {}))
+    return ImportedTokenizer(TokenizerComponents(library, dict(enumerate(labels)), {}, {}))
 
 
 def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
