@@ -101,12 +101,9 @@ def test_by_default_the_budget_is_that_of_a_single_training(tmp_path: Path, conf
     prepare_run(
         tmp_path / "single", replace(config, system=replace(config.system, name="bahdanau", settings={})), print
     )
-    planned = from_yaml(tmp_path / "single" / CONFIG_FILE).training.steps
-    assert planned is not None
-    assert (
-        comparison._steps(tmp_path / "single", ComparisonBudget(), from_yaml(tmp_path / "single" / CONFIG_FILE))
-        == planned
-    )
+    training = from_yaml(tmp_path / "single" / CONFIG_FILE).training
+    assert training.steps is not None
+    assert comparison.budget_steps(tmp_path / "single", ComparisonBudget(), training) == training.steps
 
 
 class Interrupted(SilentDisplay):

@@ -158,7 +158,7 @@ def test_resumed_on_another_number_it_is_the_same_training(
     shutil.copytree(prepared, run)
     before, after = sizes
     ended = resume(run, before, spread, Event(before - 1, 12, STOP))  # told to one of them, all stop
-    assert "nothing is lost; go on with" in ended[0].said
+    assert "is saved; continue with" in ended[0].said
     assert checkpoint.read_values(run / "checkpoints" / "last")["progress"]["step"] == 12
     resume(run, after, spread)
     assert_alike(trained, run)
@@ -291,7 +291,7 @@ def test_sgd_is_not_sharded(corpus: Path, tmp_path: Path) -> None:
     for one in together(2, command, tmp_path / "said", arguments):
         assert one.code == 2
         assert (
-            one.said == "dragoman: training.optimizer sgd cannot train sharded weights: choose adamw, or "
+            one.said == "dragoman: training.optimizer=sgd does not support sharded weights: choose adamw, or "
             "training.parallelism=replicated\n"
         )
 

@@ -399,7 +399,7 @@ def test_no_budget_is_larger_than_the_corpus() -> None:
 
 
 def test_when_nothing_fits_it_is_said() -> None:
-    with pytest.raises(UserError, match="not even 500 tokens a batch fit"):
+    with pytest.raises(UserError, match="not even 500 tokens per batch fit"):
         largest_fitting(lambda tokens: None, 500, 7000, 10**9)
 
 
@@ -439,7 +439,7 @@ def test_on_a_cpu_the_budget_is_an_estimate(corpus: Path, tmp_path: Path, monkey
     config = override_settings(small_config(corpus), ["training.batch_tokens=null", "training.auto_batch_size=true"])
     prepared = prepare_run(tmp_path / "run", config, lambda text: None)
     [choice] = [choice for choice in prepared.choices if choice.setting == "training.batch_tokens"]
-    assert "by an estimate: nothing is tried on a CPU" in str(choice)
+    assert "by an estimate for the CPU" in str(choice)
     written = from_yaml(tmp_path / "run" / CONFIG_FILE).training
     assert written.batch_tokens == choice.value
     assert not written.auto_batch_size
@@ -462,8 +462,8 @@ def test_on_a_gpu_budgets_are_tried(run: Path, monkeypatch: pytest.MonkeyPatch) 
         config, read_spec(run), run / "data", read_tokenizers(run), read_framing(run), said.append
     )
     assert 900 / 1.06 <= tokens <= 900
-    assert "the most that fit 0.8 GiB" in why
-    assert said[0] == "looking for the most tokens a batch that fit the memory"
+    assert "the largest that fits into 0.8 GiB" in why
+    assert said[0] == "searching for the largest batch that fits into memory"
 
 
 def test_a_cpu_without_memory_is_said(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

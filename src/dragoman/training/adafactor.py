@@ -1,4 +1,4 @@
-"""Adafactor: Adam's second moments factored into rows and columns, and steps relative to the size of the weights."""
+"""Adafactor: factored second moments, and updates relative to the size of the weights."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ GRADIENT_EPSILON, WEIGHT_EPSILON = 1e-30, 1e-3  # ε₁ and ε₂
 UPDATE_CLIP = 1.0  # d: the largest root mean square of an update
 
 
-def first_state(weight: Tensor, momentum: bool) -> dict[str, Tensor]:
-    """State before the first step: row and column means for matrices, every square for vectors."""
+def initial_state(weight: Tensor, momentum: bool) -> dict[str, Tensor]:
+    """Return the state before the first step: row and column means for matrices, all squares for vectors."""
     state = {"step": torch.zeros((), device=weight.device)}
     if weight.dim() >= 2:
         state["row"] = weight.new_zeros(weight.shape[:-1], requires_grad=False)
@@ -31,8 +31,8 @@ class Adafactor(torch.optim.Optimizer):
         R ← β R + (1 − β) mean_columns(∇² + ε₁),   C ← β C + (1 − β) mean_rows(∇² + ε₁),   β = 1 − t^−0.8
         U = ∇ / √(R Cᵀ / mean(R)),   U ← U / max(1, RMS(U) / d),   W ← W − η max(ε₂, RMS(W)) U
 
-    Vectors keep all squares. With `momentum` μ the step is a running mean of such steps. Nothing waits for the device,
-    and where `found_inf` is 1 nothing changes.
+    Vectors keep all squares. With `momentum` μ the update is a moving average of such updates. A step never
+    synchronizes, and changes nothing where `found_inf` is 1.
     """
 
     found_inf: Tensor
@@ -40,25 +40,25 @@ class Adafactor(torch.optim.Optimizer):
     def __init__(self, weights: Iterable[nn.Parameter], momentum: float = 0.0) -> None:
         super().__init__(weights, {"lr": 0.0, "momentum": momentum})
         for weight in self.param_groups[0]["params"]:
-            self.state[weight] = first_state(weight.detach(), momentum > 0)
+            self.state[weight] = initial_state(weight.detach(), momentum > 0)
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        bad = self.found_inf > 0
+        skip = self.found_inf > 0
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:
-                    self._step(weight, group["lr"], group["momentum"], bad)
+                    self._step(weight, group["lr"], group["momentum"], skip)
 
-    def _step(self, weight: nn.Parameter, rate: Tensor, momentum: float, bad: Tensor) -> None:
+    def _step(self, weight: nn.Parameter, rate: Tensor, momentum: float, skip: Tensor) -> None:
         state = self.state[weight]
-        state["step"] += ~bad
+        state["step"] += ~skip
         beta = 1 - state["step"].clamp(min=1).pow(-DECAY).to(weight.dtype)
-        gradient = torch.where(bad, 0.0, weight.grad)  # type: ignore[arg-type]
+        gradient = torch.where(skip, 0.0, weight.grad)  # type: ignore[arg-type]
         squares = gradient.square() + GRADIENT_EPSILON
 
-        def average(name: str, value: Tensor, kept: Tensor | float) -> Tensor:
-            state[name].copy_(torch.where(bad, state[name], kept * state[name] + (1 - kept) * value))
+        def average(name: str, value: Tensor, decay: Tensor | float) -> Tensor:
+            state[name].copy_(torch.where(skip, state[name], decay * state[name] + (1 - decay) * value))
             return state[name]
 
         if weight.dim() >= 2:
@@ -71,7 +71,7 @@ class Adafactor(torch.optim.Optimizer):
         update = rate * _root_mean_square(weight).clamp(min=WEIGHT_EPSILON) * update
         if momentum:
             update = average("exp_avg", update, momentum)
-        weight.sub_(torch.where(bad, 0.0, update))
+        weight.sub_(torch.where(skip, 0.0, update))
 
 
 def _root_mean_square(tensor: Tensor) -> Tensor:

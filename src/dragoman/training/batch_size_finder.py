@@ -1,4 +1,4 @@
-"""The largest token budget that fits the memory, found by trying before training (as Marian's --mini-batch-fit)."""
+"""Search for the largest batch that fits into memory, before training (as Marian's --mini-batch-fit)."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import torch
 
 from dragoman.config import Config, to_yaml
 from dragoman.data import Batch, Batches, TokenStore
+from dragoman.data.corpus_passes import Log
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, count_parameters
 from dragoman.run import CONFIG_FILE, write_model_file, write_tokenizers
@@ -23,87 +24,88 @@ from dragoman.training.oom import InsufficientMemoryError
 from dragoman.training.resolve import estimate_activations
 from dragoman.training.trainer import Trainer
 
-NEAR = 1.05  # budgets that differ by less are alike
-MARGIN = 0.9  # of the memory; the rest is for what varies from batch to batch, and for validation
-LOOKED_AT = 2**20  # pairs among which the longest is looked for
-
-Say = Callable[[str], None]
+TOLERANCE = 1.05  # batch sizes that differ by a smaller factor count as equal
+USABLE_MEMORY = 0.9  # the rest is for differences between batches, and for validation
+MAX_PAIRS_INSPECTED = 2**20  # to find the longest pair
+REMEDIES = "choose a smaller system, lower data.max_length, or set training.gradient_checkpointing=true"
 
 
 def find_batch_size(
-    config: Config, spec: ModelSpec, data: Path, tokenizers: tuple[Tokenizer, Tokenizer], framing: Framing, say: Say
+    config: Config, spec: ModelSpec, data: Path, tokenizers: tuple[Tokenizer, Tokenizer], framing: Framing, log: Log
 ) -> tuple[int, str]:
-    """The tokens a batch, and how they were found; `config` is resolved but for them, `data` the run's stores."""
+    """Return the largest number of tokens per batch that fits into memory, and how it was found.
+
+    `config` is resolved except for the batch size, and `data` holds the token stores of the run.
+    """
     store = TokenStore(data / "train")
-    least, most = 4 * (store.max_length + 2), 2 * (store.tokens + 2 * len(store))  # an epoch, source and target as one
+    lowest = 4 * (store.max_length + 2)
+    highest = max(lowest, 2 * (store.tokens + 2 * len(store)))  # an epoch with source and target concatenated
     if torch.device(config.training.device).type != "cuda":
-        return estimate_batch_size(config, spec, least, most)
+        return estimate_batch_size(config, spec, lowest, highest)
     with tempfile.TemporaryDirectory() as folder:
         scratch = Path(folder)
         write_tokenizers(scratch, *tokenizers)
         write_model_file(scratch, config.system.name or "", spec, framing)
         (scratch / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
         (scratch / "data").symlink_to(data.resolve())
-        limit = int(MARGIN * torch.cuda.mem_get_info(config.training.device)[0])
+        limit = int(USABLE_MEMORY * torch.cuda.mem_get_info(config.training.device)[0])
         trials = 0
 
-        def peak(tokens: int) -> int | None:
+        def peak_memory(tokens: int) -> int | None:
             nonlocal trials
             trials += 1
             used = measure_peak_memory(scratch, config, tokens)
-            say(f"  {tokens:,} tokens a batch {'do not fit' if used is None else f'take {used / 2**30:.1f} GiB'}")
+            log(f"  {tokens:,} tokens per batch {'do not fit' if used is None else f'take {used / 2**30:.1f} GiB'}")
             return used
 
-        say("looking for the most tokens a batch that fit the memory")
-        tokens = largest_fitting(peak, least, max(least, most), limit)
-    return tokens, f"the most that fit {limit / 2**30:.1f} GiB, by {trials} trials"
+        log("searching for the largest batch that fits into memory")
+        tokens = largest_fitting(peak_memory, lowest, highest, limit)
+    return tokens, f"the largest that fits into {limit / 2**30:.1f} GiB, by {trials} trials"
 
 
-def largest_fitting(peak: Callable[[int], int | None], least: int, most: int, limit: int) -> int:
-    """The largest budget whose peak is within the limit, to 5 %; `peak` answers None where memory ran out.
+def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highest: int, limit: int) -> int:
+    """Return the largest batch size, within 5 %, whose peak memory is within the limit.
 
-    Budgets are doubled until one does not fit, and halved between then on. From two peaks on the next budget is
-    foretold, as if memory grew by as much for every token; a forecast may be wrong, and is always tried.
+    Sizes are doubled until one does not fit, then bisected. From the second measurement on, the next size is
+    extrapolated linearly. `peak_memory` returns None if a size is out of memory.
     """
-    fitting: list[tuple[int, int]] = []
-    high: int | None = None
-    tokens = least
+    fitting: list[tuple[int, int]] = []  # size and peak memory
+    too_large: int | None = None
+    tokens = lowest
     while True:
-        used = peak(tokens)
+        used = peak_memory(tokens)
         if used is not None and used <= limit:
             fitting.append((tokens, used))
         else:
-            high = tokens
+            too_large = tokens
         if not fitting:
-            raise UserError(
-                f"not even {least:,} tokens a batch fit the memory: choose a smaller system, lower data.max_length, or "
-                "set training.gradient_checkpointing=true"
-            )
-        low = fitting[-1][0]
-        tokens = min(most, _next(fitting, high, limit))
-        if tokens < NEAR * low or (high is not None and high < NEAR * low):
-            return low
+            raise UserError(f"not even {lowest:,} tokens per batch fit into memory: {REMEDIES}")
+        largest = fitting[-1][0]
+        tokens = min(highest, _next_size(fitting, too_large, limit))
+        if tokens < TOLERANCE * largest or (too_large is not None and too_large < TOLERANCE * largest):
+            return largest
 
 
-def _next(fitting: list[tuple[int, int]], high: int | None, limit: int) -> int:
-    low, used = fitting[-1]
-    guess = 2.0 * low if high is None else (low + high) / 2
-    if len(fitting) > 1 and (grown := used - fitting[-2][1]) > 0:
-        foretold = low + 0.99 * (limit - used) * (low - fitting[-2][0]) / grown
-        guess = min(foretold, 16.0 * low) if high is None or foretold < high / 1.02 else guess
-    return int(guess)
+def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int) -> int:
+    largest, used = fitting[-1]
+    size = 2.0 * largest if too_large is None else (largest + too_large) / 2
+    if len(fitting) > 1 and (growth := used - fitting[-2][1]) > 0:
+        extrapolated = largest + 0.99 * (limit - used) * (largest - fitting[-2][0]) / growth
+        if too_large is None or extrapolated < too_large / 1.02:
+            size = min(extrapolated, 16.0 * largest)
+    return int(size)
 
 
 def measure_peak_memory(folder: Path, config: Config, tokens: int) -> int | None:
-    """Bytes that steps over the widest batch of such a budget take; None where it did not fit."""
+    """Return the peak memory in bytes of steps over the largest batch of this size; None if it does not fit."""
     gpu = torch.device(config.training.device).type == "cuda"
     if gpu:
         torch.cuda.reset_peak_memory_stats()
     try:
-        return _used(folder, replace(config, training=replace(config.training, batch_tokens=tokens)))
+        return _run_steps(folder, replace(config, training=replace(config.training, batch_tokens=tokens)))
     except InsufficientMemoryError:
         return None
-    finally:  # nothing of a trial is left for the next
+    finally:  # leave nothing of a trial to the next one
         gc.collect()
         if config.training.compile:
             torch._dynamo.reset()
@@ -111,8 +113,8 @@ def measure_peak_memory(folder: Path, config: Config, tokens: int) -> int | None
             torch.cuda.empty_cache()
 
 
-def _used(folder: Path, config: Config) -> int | None:
-    """Three steps: what is replayed later is recorded in the third, and takes memory of its own."""
+def _run_steps(folder: Path, config: Config) -> int | None:
+    """Run three steps: the third one captures CUDA graphs, which take memory of their own."""
     trainer = Trainer(folder, SilentDisplay(), config)
     batch = widest_batch(trainer.batches)
     trainer.model.train()
@@ -124,40 +126,38 @@ def _used(folder: Path, config: Config) -> int | None:
 
 
 def widest_batch(batches: Batches) -> Batch:
-    """A batch as large as any: packed ones are all alike; padded, the longest row as often as there is room for it."""
+    """Build the largest batch: any packed one, or as many copies of the longest row as fit into a padded one."""
     if batches.packed_shape is not None:
         return batches.build_batch(batches.plan_window(0, 0)[0], 0)
-    some = slice(0, min(LOOKED_AT, len(batches.store)))
-    widths = batches.rows.row_length(*(np.asarray(side.lengths[some], np.int64) for side in batches.store.columns))
-    longest = int(widths.argmax())
-    return batches.build_batch(np.full(max(1, batches.budget // int(widths[longest])), longest), 0)
+    rows = slice(0, min(MAX_PAIRS_INSPECTED, len(batches.store)))
+    columns = (np.asarray(column.lengths[rows], np.int64) for column in batches.store.columns)
+    lengths = batches.rows.row_length(*columns)
+    longest = int(lengths.argmax())
+    return batches.build_batch(np.full(max(1, batches.budget // int(lengths[longest])), longest), 0)
 
 
-def estimate_batch_size(config: Config, spec: ModelSpec, least: int, most: int) -> tuple[int, str]:
-    """On a CPU, where running out of memory ends the process: what is free, by the estimate of the preflight."""
-    free, many = available_memory(), 2**20
-    some, more = (
-        estimate_activations(spec, count, config.training.gradient_checkpointing) for count in (many, 2 * many)
-    )
-    each = (more - some) / many
-    model = 16 * count_parameters(spec) + some - many * each  # weights, gradients, two moments, a chunk of logits
-    tokens = int((MARGIN * free - model) / each)
-    if tokens < least:
-        raise UserError(
-            f"training needs about {(model + least * each) / 2**30:.1f} GiB, but {free / 2**30:.1f} GiB are free: "
-            "choose a smaller system, lower data.max_length, or set training.gradient_checkpointing=true"
-        )
-    return min(tokens, most), f"the most that fit {free / 2**30:.1f} GiB, by an estimate: nothing is tried on a CPU"
+def estimate_batch_size(config: Config, spec: ModelSpec, lowest: int, highest: int) -> tuple[int, str]:
+    """Estimate the largest batch size on a CPU, where running out of memory would end the process."""
+    free, sample = available_memory(), 2**20
+    checkpointing = config.training.gradient_checkpointing
+    single, double = (estimate_activations(spec, tokens, checkpointing) for tokens in (sample, 2 * sample))
+    per_token = (double - single) / sample
+    fixed = 16 * count_parameters(spec) + single - sample * per_token  # weights, gradients, two moments, logits
+    tokens = int((USABLE_MEMORY * free - fixed) / per_token)
+    if tokens < lowest:
+        needed = (fixed + lowest * per_token) / 2**30
+        raise UserError(f"training needs about {needed:.1f} GiB, but {free / 2**30:.1f} GiB are free: {REMEDIES}")
+    return min(tokens, highest), f"the largest that fits into {free / 2**30:.1f} GiB, by an estimate for the CPU"
 
 
 def available_memory() -> int:
-    """Bytes that this process may still take."""
+    """Return the bytes that this process can still allocate."""
     limits = [os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")]
     try:
         lines = Path("/proc/meminfo").read_text(encoding="ascii").splitlines()
         limits += [1024 * int(line.split()[1]) for line in lines if line.startswith("MemAvailable")]
-        used, most = (Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii") for name in ("current", "max"))
-        limits.append(int(most) - int(used))
-    except (OSError, ValueError):  # another system, or no limit
+        used, limit = (Path(f"/sys/fs/cgroup/memory.{name}").read_text(encoding="ascii") for name in ("current", "max"))
+        limits.append(int(limit) - int(used))
+    except (OSError, ValueError):  # another operating system, or no limit
         pass
     return min(limits)

@@ -1,4 +1,4 @@
-"""Muon: momentum made orthogonal for the matrices inside a model, AdamW for everything else."""
+"""Muon: orthogonalized momentum for the hidden matrices of a model, AdamW for all other weights."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from torch.optim.adamw import adamw
 
 from dragoman.training.parallel import full_tensor, is_sharded, shard_like
 
-A, B, C = 3.4445, -4.7750, 2.0315  # of Jordan et al. 2024: small singular values grow fastest
+A, B, C = 3.4445, -4.7750, 2.0315  # Jordan et al. 2024: small singular values grow fastest
 
 
 def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, steps: int = 5) -> Tensor:
-    """U Vᵀ of every M = U S Vᵀ in N R C, nearly: Newton–Schulz steps bring all of S close to 1.
+    """Approximate U Vᵀ of every M = U S Vᵀ in N R C by Newton–Schulz iterations, which bring S close to 1.
 
         X ← a X + (b G + c G²) X,   G = X Xᵀ,   X₀ = M / ‖M‖
 
-    a, b, c and five steps leave singular values between about 0.7 and 1.2 (Jordan et al. 2024), which does for an
-    optimiser; those that were nearly 0 stay below.
+    a, b, c and five iterations give singular values between about 0.7 and 1.2 (Jordan et al. 2024), accurate enough
+    for an optimizer; values near 0 stay below. `precision` is that of the iterations.
     """
     tall = matrices.shape[-2] > matrices.shape[-1]
     x = matrices.mT if tall else matrices
@@ -33,12 +33,12 @@ def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, step
 
 
 def momentum_state(weight: Tensor) -> dict[str, Tensor]:
-    """The first momentum: zero. It is there from the start, so that no step differs from the others."""
+    """Return the initial momentum; it exists from the start, so that all steps are the same computation."""
     return {"momentum_buffer": torch.zeros_like(weight)}
 
 
 def adam_state(weight: Tensor) -> dict[str, Tensor]:
-    """Adam's first state, under torch's names."""
+    """Return Adam's initial state, under torch's names."""
     step = torch.zeros((), dtype=torch.float32, device=weight.device)
     return {"step": step, "exp_avg": torch.zeros_like(weight), "exp_avg_sq": torch.zeros_like(weight)}
 
@@ -48,10 +48,13 @@ class Muon(torch.optim.Optimizer):
 
         M ← μ M + (1 − μ) ∇,   O = orthogonal((1 − μ) ∇ + μ M),   W ← (1 − ηλ) W − 0.2 √max(rows, columns) η O
 
-    so that an entry of an update is as large as one of AdamW's, and one learning rate η and one decay λ serve both.
-    `matrices` are hidden ones, with the rows of the blocks of each that count as matrices of their own; `others` are
-    the groups that AdamW updates. Matrices of one shape go through one batched multiplication. `precision` is that of
-    the Newton–Schulz steps. Nothing waits for the device, and where `found_inf` is 1 nothing changes.
+    so that updates have the magnitude of AdamW's, and both share one learning rate η and one weight decay λ. Matrices
+    of one shape are orthogonalized in one batch. A step never synchronizes, and changes nothing where `found_inf` is 1.
+
+    Args:
+        matrices: hidden matrices, each with the number of rows of its blocks, which are orthogonalized separately.
+        others: parameter groups that AdamW updates.
+        precision: of the Newton–Schulz iterations.
     """
 
     def __init__(
@@ -82,30 +85,30 @@ class Muon(torch.optim.Optimizer):
                 self._adamw(group)
 
     def _orthogonal(self, group: dict[str, Any]) -> None:
-        alike: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
-        parts: list[tuple[Tensor, Tensor]] = []
+        by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
+        shards: list[tuple[Tensor, Tensor]] = []
         for weight, rows in zip(group["params"], group["blocks"]):
             if weight.grad is not None:
-                three = [weight, weight.grad, self.state[weight]["momentum_buffer"]]
-                if is_sharded(weight):  # a part of a matrix says nothing of its directions
-                    three, own = [full_tensor(one) for one in three], three
-                    parts += [(own[0], three[0]), (own[2], three[2])]
-                for block in zip(*(one.split(rows) for one in three)):
-                    alike.setdefault(block[0].shape, []).append(block)
+                tensors = [weight, weight.grad, self.state[weight]["momentum_buffer"]]
+                if is_sharded(weight):  # singular values need the full matrix
+                    sharded, tensors = tensors, [full_tensor(tensor) for tensor in tensors]
+                    shards += [(sharded[0], tensors[0]), (sharded[2], tensors[2])]
+                for block in zip(*(tensor.split(rows) for tensor in tensors)):
+                    by_shape.setdefault(block[0].shape, []).append(block)
         skip = self.found_inf > 0
-        for shape, blocks in alike.items():
-            weights, gradients, momenta = (list(one) for one in zip(*blocks))
+        for shape, blocks in by_shape.items():
+            weights, gradients, momenta = (list(tensors) for tensors in zip(*blocks))
             gradient, before = torch.stack(gradients), torch.stack(momenta)  # N R C
             after = before.lerp(gradient, 1 - group["momentum"])
             update = orthogonalize(gradient.lerp(after, group["momentum"]), self.precision)
             update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))
-            kept = torch.where(skip, 1.0, 1 - group["lr"] * group["weight_decay"])
+            decay = torch.where(skip, 1.0, 1 - group["lr"] * group["weight_decay"])
             torch._foreach_copy_(momenta, list(torch.where(skip, before, after).unbind()))
-            torch._foreach_mul_(weights, kept)
-            # x + −0 is x to the bit, even where x is −0
+            torch._foreach_mul_(weights, decay)
+            # x + −0 is exactly x, even for x = −0
             torch._foreach_add_(weights, list(torch.where(skip, -0.0, update).unbind()))
-        for part, whole in parts:
-            part.copy_(shard_like(whole, part))
+        for shard, full in shards:
+            shard.copy_(shard_like(full, shard))
 
     def _adamw(self, group: dict[str, Any]) -> None:
         weights = [weight for weight in group["params"] if weight.grad is not None]

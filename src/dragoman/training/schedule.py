@@ -1,7 +1,7 @@
-"""Learning-rate schedules: a linear warm-up, then a decay, as functions of the step and the share of the budget used.
+"""Learning-rate schedules: a linear warmup, then a decay by the step or by the used fraction of the budget.
 
-With a budget of steps or epochs the share follows from the step alone, so that resuming is exact. With a budget of time
-it is what the clock said, recorded in the training state.
+With a budget of steps or epochs the fraction depends on the step alone, so that resuming is exact. With a time budget
+it is measured and saved in the training state.
 """
 
 from __future__ import annotations
@@ -13,82 +13,79 @@ from dataclasses import dataclass
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
 
-WARMUP_SHARE = 0.1  # of a budget of time, at most
-SCHEDULES_WITH_END = ("cosine", "linear", "stable")  # schedules that must know their end
+MAX_WARMUP_TIME = 0.1  # fraction of a time budget
+SCHEDULES_WITH_END = ("cosine", "linear", "stable")
 
 
 @dataclass(frozen=True)
 class ScheduleHorizon:
-    """The length of the training: steps to its end, steps of an epoch, share of the time that is used.
+    """The length of a training, as far as it is known."""
 
-    `fits_warmup`: the warm-up takes at most a tenth of the time, however many steps that is.
-    """
-
-    steps: int | None = None
+    steps: int | None = None  # to the end
     steps_per_epoch: int | None = None
-    reductions: int = 0  # times that the schedule `plateau` has reduced the rate
-    time_used: float | None = None
-    limits_warmup: bool = False
+    reductions: int = 0  # of the learning rate by the schedule `plateau`
+    time_used: float | None = None  # fraction of the time budget
+    limits_warmup: bool = False  # the warmup takes at most a tenth of the time
 
 
 @dataclass(frozen=True)
 class SchedulePoint:
-    """Where a step lies: in warm-ups (1: the warm-up is done), epochs, and as a share of the budget, where it has one.
+    """A step in units of the schedule; at a steady pace the warmup ends at the fraction `used / warmups`."""
 
-    At a steady pace the warm-up ends at the share `used / warmups`.
-    """
-
-    warmups: float
+    warmups: float  # 1: the warmup is complete
     epochs: float | None
-    used: float | None
+    used: float | None  # fraction of the budget, if there is one
     reductions: int
 
 
 def inverse_sqrt(point: SchedulePoint, config: TrainingConfig) -> float:
-    """√(warmup / step) after the warm-up (Vaswani et al. 2017, §5.3)."""
+    """√(warmup / step) after the warmup (Vaswani et al. 2017, §5.3)."""
     return 1 / math.sqrt(point.warmups)
 
 
 def cosine(point: SchedulePoint, config: TrainingConfig) -> float:
-    """½ (1 + cos π·progress) from the warm-up to the end (Loshchilov & Hutter 2017)."""
-    used = _used(point, config)
-    return _above(config, 0.5 * (1 + math.cos(math.pi * _progress(used, used / point.warmups))))
+    """½ (1 + cos π·progress) from the warmup to the end (Loshchilov & Hutter 2017)."""
+    used = _fraction_used(point, config)
+    return _to_final_rate(config, 0.5 * (1 + math.cos(math.pi * _progress(used, used / point.warmups))))
 
 
 def linear(point: SchedulePoint, config: TrainingConfig) -> float:
-    """1 − progress from the warm-up to the end (Devlin et al. 2019, §A.2)."""
-    used = _used(point, config)
-    return _above(config, 1 - _progress(used, used / point.warmups))
+    """1 − progress from the warmup to the end (Devlin et al. 2019, §A.2)."""
+    used = _fraction_used(point, config)
+    return _to_final_rate(config, 1 - _progress(used, used / point.warmups))
 
 
 def constant(point: SchedulePoint, config: TrainingConfig) -> float:
-    """1 after the warm-up."""
+    """1 after the warmup."""
     return 1.0
 
 
 def stable(point: SchedulePoint, config: TrainingConfig) -> float:
-    """1, and 1 − √progress over the last `decay` of the budget: warm-up, stable, decay (Hu et al. 2024, §4).
+    """Warmup, stable, decay (Hu et al. 2024, §4): 1, then 1 − √progress over the last `decay_fraction` of the budget.
 
-    The decay is not the paper's exponential one but that of Hägele et al. (2024, §3), who found it better than a
+    The decay is not the paper's exponential one but that of Hägele et al. (2024, §3), which they found better than a
     linear one at every length.
     """
-    used = _used(point, config)
-    return _above(config, 1 - math.sqrt(_progress(used, max(used / point.warmups, 1 - config.decay_fraction))))
+    used = _fraction_used(point, config)
+    start = max(used / point.warmups, 1 - config.decay_fraction)
+    return _to_final_rate(config, 1 - math.sqrt(_progress(used, start)))
 
 
 def halving(point: SchedulePoint, config: TrainingConfig) -> float:
-    """1 for `hold` epochs, then halved, and again after every `halve_every` of an epoch.
+    """1 up to `halving_start_epoch`, then halved, and again after every `halving_interval` epochs.
 
     Every epoch after five in Luong et al. (2015, §4.1), every half epoch after five in Sutskever et al. (2014, §3.4).
     """
     if point.epochs is None:
-        raise UserError("the schedule halving must know the steps of an epoch, which are not known: choose another one")
+        raise UserError(
+            "the schedule halving needs the number of steps of an epoch, which is unknown: choose another schedule"
+        )
     past = point.epochs - config.resolved("halving_start_epoch")
     return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / config.resolved("halving_interval")))
 
 
 def plateau(point: SchedulePoint, config: TrainingConfig) -> float:
-    """Reduced by `plateau_factor` after each validation whose loss is not the lowest so far (Gehring et al. 2017)."""
+    """Multiplied by `plateau_factor` after each validation without a lower loss (Gehring et al. 2017)."""
     return config.resolved("plateau_factor") ** point.reductions
 
 
@@ -104,7 +101,7 @@ SCHEDULES: dict[str, Callable[[SchedulePoint, TrainingConfig], float]] = {
 
 
 def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | None = None) -> float:
-    """The learning rate of a step, counted from 1; without a horizon the end is that of `training.steps`."""
+    """Return the learning rate of a step, from 1; without a horizon training ends at `training.steps`."""
     point = _point(config, step, horizon or ScheduleHorizon(config.steps))
     peak = config.learning_rate or 0.0
     if point.warmups <= 1:
@@ -114,44 +111,46 @@ def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | 
 
 
 def schedule_start(config: TrainingConfig) -> int:
-    """The step after which the schedule starts again: where a finished run was extended, if its schedule had an end."""
+    """Return the step at which the schedule starts: that of the last extension, if the schedule has an end."""
     ends = config.schedule in SCHEDULES_WITH_END or config.minutes is not None
     return config.extended_at if ends else 0
 
 
 def warmup_steps(config: TrainingConfig, steps: int | None) -> int:
-    """Steps of the warm-up; of one that is done again, at most a tenth of the steps that follow."""
+    """Return the steps of the warmup; after an extension at most a tenth of the steps that follow."""
     start, warmup = schedule_start(config), max(1, config.warmup_steps or 1)
     return warmup if not start or steps is None else max(1, min(warmup, (steps - start) // 10))
 
 
 def _point(config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> SchedulePoint:
-    start, shares = schedule_start(config), []
+    start, fractions = schedule_start(config), []
     warmups = (step - start) / warmup_steps(config, horizon.steps)
     if horizon.steps is not None:
-        shares.append((step - start) / max(1, horizon.steps - start))
+        fractions.append((step - start) / max(1, horizon.steps - start))
     if horizon.time_used is not None:
-        shares.append(horizon.time_used)
-        warmups = max(warmups, horizon.time_used / WARMUP_SHARE if horizon.limits_warmup else 0.0)
+        fractions.append(horizon.time_used)
+        if horizon.limits_warmup:
+            warmups = max(warmups, horizon.time_used / MAX_WARMUP_TIME)
     epochs = None if horizon.steps_per_epoch is None else (step - 1) / horizon.steps_per_epoch
-    return SchedulePoint(warmups, epochs, min(1.0, max(shares)) if shares else None, horizon.reductions)
+    used = min(1.0, max(fractions)) if fractions else None
+    return SchedulePoint(warmups, epochs, used, horizon.reductions)
 
 
-def _used(point: SchedulePoint, config: TrainingConfig) -> float:
+def _fraction_used(point: SchedulePoint, config: TrainingConfig) -> float:
     if point.used is None:
         raise UserError(
-            f"the schedule {config.schedule} must know its end: set training.steps, epochs or minutes, or choose "
-            "inverse-sqrt"
+            f"the schedule {config.schedule} needs the end of training: set training.steps, epochs or minutes, or "
+            "choose inverse-sqrt"
         )
     return point.used
 
 
-def _above(config: TrainingConfig, share: float) -> float:
-    """A share that falls from 1 to 0, made to end at `final_rate`."""
+def _to_final_rate(config: TrainingConfig, factor: float) -> float:
+    """Map a factor that falls from 1 to 0 to one that ends at `final_rate_factor`."""
     final = config.resolved("final_rate_factor")
-    return final + (1 - final) * share
+    return final + (1 - final) * factor
 
 
 def _progress(used: float, start: float) -> float:
-    """From 0 at `start` to 1 at the end of the budget."""
+    """Return the progress from 0 at the fraction `start` to 1 at the end of the budget."""
     return min(1.0, max(0.0, used - start) / max(1e-9, 1 - start))

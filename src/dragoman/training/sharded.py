@@ -1,4 +1,4 @@
-"""Weights of a training in parts, one a process; and what was written in parts read again by any number of them."""
+"""Sharded weights (FSDP), and checkpoints of shards that any number of processes can read."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from dragoman.training.parallel import (
 
 
 class ShardedStrategy(ParallelStrategy):
-    """Every process keeps a part of each weight, of its gradient and of optimiser's (Rajbhandari et al. 2020).
+    """Every process keeps a shard of each weight, its gradient and optimizer state (Rajbhandari et al. 2020).
 
-    A layer is put together when it is needed and taken apart again (torch's fully_shard). Weights, gradients and their
-    sums are float32; what is computed in bfloat16 is cast within the layer, as on one process.
+    torch's fully_shard gathers the weights of a layer when they are needed. Weights, gradients and their sums are
+    float32; computations in bfloat16 cast within the layer, as on a single process.
     """
 
     supports_compile = False
@@ -41,53 +41,55 @@ class ShardedStrategy(ParallelStrategy):
     lockstep = True
     name = "sharded"
 
-    def distribute(self, learner: nn.Module) -> None:
-        broadcast_weights(learner)
-        # nothing is written into what a layer returns, so that views do no harm
+    def distribute(self, module: nn.Module) -> None:
+        broadcast_weights(module)
+        # outputs of layers are never modified in place, so that views are safe
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         mesh = init_device_mesh(self.device.type, (self.processes.world_size,))
-        for unit in shard_units(learner):
+        for unit in shard_units(module):
             fully_shard(unit, mesh=mesh)
-        fully_shard(learner, mesh=mesh)
-        for module in learner.modules():
-            if isinstance(module, FSDPModule):
-                module.set_gradient_divide_factor(1.0)  # sums, no means
-                module.set_force_sum_reduction_for_comms(True)
-            if hasattr(module, "flatten_weights"):
-                module.flatten_weights = False  # type: ignore[assignment]
-        self.statistics = running_statistics(learner)
+        fully_shard(module, mesh=mesh)
+        for part in module.modules():
+            if isinstance(part, FSDPModule):
+                part.set_gradient_divide_factor(1.0)  # sums instead of means
+                part.set_force_sum_reduction_for_comms(True)
+            if getattr(part, "flatten_weights", False):
+                part.flatten_weights = False  # type: ignore[assignment]
+        self.statistics = running_statistics(module)
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        average_statistics(self.statistics, self.processes)  # the gradients' sums came with the backward pass
+        average_statistics(self.statistics, self.processes)  # gradients are summed in the backward pass
 
     def gather(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        found = {}
-        for name, tensor in tensors.items():  # one at a time: the others keep none of it
+        gathered = {}
+        for name, tensor in tensors.items():  # one at a time, to keep only one full tensor on the device
             full = full_tensor(tensor)
             if self.processes.rank == 0:
-                found[name] = full.cpu()
-        return found
+                gathered[name] = full.cpu()
+        return gathered
 
     def write_shards(self, state: Mapping[str, Tensor], folder: Path) -> Path | None:
         shards = folder / ".shards.partial"
 
-        def begin() -> None:
+        def create_folder() -> None:
             with os_errors_as_user_errors(folder):
                 remove_folder(shards)
                 shards.mkdir()
 
-        self.processes.on_first_rank(begin)
+        self.processes.on_first_rank(create_folder)
         if state:
-            writer = HuggingFaceStorageWriter(str(shards), save_distributed=True)  # torch's own would be a pickle
-            with _disk(folder):
+            writer = HuggingFaceStorageWriter(str(shards), save_distributed=True)  # torch's default format is a pickle
+            with _disk_errors(folder):
                 state_dict_saver.save(dict(state), storage_writer=writer)
         return shards
 
     @contextmanager
-    def inference_weights(self, model: nn.Module, copy: nn.Module, average: WeightAverage | None) -> Iterator[None]:
+    def inference_weights(
+        self, model: nn.Module, inference_model: nn.Module, average: WeightAverage | None
+    ) -> Iterator[None]:
         weights = self.gather(weights_for_inference(model, average))
         if self.processes.rank == 0:
-            checkpoint.set_weights(copy, weights, Path())
+            checkpoint.set_weights(inference_model, weights, Path())
         yield
 
 
@@ -100,23 +102,24 @@ def shard_units(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def read_shards(folder: Path, state: dict[str, Tensor]) -> None:
-    """Fill a state, in parts or whole, with what any number of processes has written."""
+    """Load a state, sharded or full, from the shards of any number of processes."""
     if not state:
         return
-    with warnings.catch_warnings(), _disk(folder):
-        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # one process is meant
+    with warnings.catch_warnings(), _disk_errors(folder):
+        warnings.filterwarnings("ignore", message="torch.distributed is disabled")  # a single process reads
         state_dict_loader.load(state, storage_reader=HuggingFaceStorageReader(str(folder)))
 
 
 @contextmanager
-def _disk(folder: Path) -> Iterator[None]:
-    """What the disk of any process refuses, as if it were this one's."""
+def _disk_errors(folder: Path) -> Iterator[None]:
+    """Turn errors of the disk of any process into a UserError."""
     try:
         with os_errors_as_user_errors(folder):
             yield
     except CheckpointException as error:
-        cause = next((one for one, _ in error.failures.values() if isinstance(one, OSError)), None)
+        causes = [cause for cause, _ in error.failures.values()]
         with os_errors_as_user_errors(folder):
-            if cause is not None:
-                raise cause from None
-        raise UserError(f"{folder} cannot be written or read: {next(iter(error.failures.values()))[0]}") from None
+            for cause in causes:
+                if isinstance(cause, OSError):
+                    raise cause from None
+        raise UserError(f"{folder} cannot be written or read: {causes[0]}") from None
