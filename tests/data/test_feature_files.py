@@ -301,7 +301,7 @@ def test_attention_to_feature_positions(trained: Path) -> None:
 
 def test_coverage_counts_positions_after_downsampling(trained: Path) -> None:
     source, _ = colours(trained, "cover", 5)
-    code, out, said = invoke("translate", trained / "run", source, "--coverage", 0.2)
+    code, out, said = invoke("translate", trained / "run", source, "--coverage-penalty", 0.2)
     assert code == 0, said
     assert len(out.splitlines()) == 5
 

@@ -16,7 +16,6 @@ from dragoman.data.phrasebook.grammar import AlignedPair, Clause, Sentence, Subo
 from dragoman.data.phrasebook.lexicon import ADJECTIVES, BE, CLAUSE_VERBS, MODALS, NOUNS, TIMES, VERBS
 from dragoman.data.phrasebook.phrases import (
     GERMAN_DETERMINERS,
-    Adverbial,
     Coordination,
     NounPhrase,
     Prepositional,
@@ -208,12 +207,12 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         ),
         # verb second
         (
-            statement(MAN, READ, (the("book"),), front=Adverbial(TIMES["today"])),
+            statement(MAN, READ, (the("book"),), front=TIMES["today"]),
             "Today the man reads the book.",
             "Heute liest der Mann das Buch.",
         ),
         (
-            statement(WE, VERBS["arrive"], front=Adverbial(TIMES["every day"])),
+            statement(WE, VERBS["arrive"], front=TIMES["every day"]),
             "Every day we arrive.",
             "Jeden Tag kommen wir an.",
         ),
@@ -252,12 +251,12 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
             "Wem hat der Mann geholfen?",
         ),
         (question(SHE, READ, (question_pronoun(thing=True),)), "What does she read?", "Was liest sie?"),
-        (question(SHE, VERBS["go"], front=Adverbial(lexicon.WHERE_TO)), "Where does she go?", "Wohin geht sie?"),
+        (question(SHE, VERBS["go"], front=lexicon.WHERE_TO), "Where does she go?", "Wohin geht sie?"),
         (
             statement(
                 ICH,
                 CLAUSE_VERBS["know"],
-                after=Subordinate("", Clause(SHE, VERBS["work"], front=Adverbial(lexicon.QUESTIONS["where"]))),
+                after=Subordinate("", Clause(SHE, VERBS["work"], front=lexicon.QUESTIONS["where"])),
             ),
             "I know where she works.",
             "Ich weiß, wo sie arbeitet.",

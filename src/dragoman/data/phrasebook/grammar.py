@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dragoman.data.phrasebook import lexicon
-from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Modal, Verb
-from dragoman.data.phrasebook.phrases import THIRD_SINGULAR, Adverbial, Bitext, Nominal, Prepositional, Word
+from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Bitext, Modal, Verb, Word
+from dragoman.data.phrasebook.phrases import THIRD_SINGULAR, Nominal, Prepositional
 
 _PUNCTUATION = {",", ".", "?"}
 
@@ -68,20 +68,20 @@ class Clause:
     perfect: bool = False
     modal: Modal | None = None
     negated: bool = False
-    front: Adverbial | Prepositional | Subordinate | None = None
+    front: Adverb | Prepositional | Subordinate | None = None
     frequency: Adverb | None = None
     manner: Adverb | None = None
-    phrases: tuple[Adverbial | Prepositional, ...] = ()
+    phrases: tuple[Adverb | Prepositional, ...] = ()
     time: Adverb | None = None
     after: Subordinate | None = None
 
     def realize(self, order: str) -> Bitext:
         """Lay the clause out as a "statement", a "question" or a "subordinate" clause."""
         inverted = order == "question" and not self.subject.opens_clause
-        frequency, manner, time = (_realize_adverb(adverb) for adverb in (self.frequency, self.manner, self.time))
+        frequency, manner, time = map(_realize, (self.frequency, self.manner, self.time))
         verbs = self._verbs(inverted, order == "subordinate", frequency.english)
         subject = self._subject()
-        front = self.front.realize() if self.front else Bitext([], [])
+        front = _realize(self.front)
         if isinstance(self.front, Subordinate):
             comma = Word(",")
             front = Bitext([*front.english, comma], [*front.german, Word(",", comma)])
@@ -109,7 +109,7 @@ class Clause:
 
         phrases = [phrase.realize() for phrase in self.phrases]
         predicate = [Word(word.english) for word in self.predicate]
-        last = self.after.realize() if self.after else Bitext([], [])
+        last = _realize(self.after)
         after += _enclose(last.german)
 
         core = verbs.helper + subject.english if inverted else subject.english + verbs.helper
@@ -224,8 +224,8 @@ class Sentence:
         return AlignedPair(_to_text(english), _to_text(german), _alignment(english, german))
 
 
-def _realize_adverb(adverb: Adverb | None) -> Bitext:
-    return Adverbial(adverb).realize() if adverb else Bitext([], [])
+def _realize(phrase: Adverb | Prepositional | Subordinate | None) -> Bitext:
+    return phrase.realize() if phrase else Bitext([], [])
 
 
 def _enclose(german: list[Word]) -> list[Word]:

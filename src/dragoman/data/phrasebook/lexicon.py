@@ -1,6 +1,7 @@
 """Words of the phrasebook: in a given syntactic role, every English word has exactly one German translation.
 
-Nouns and verbs are in CSV files, whose columns are the fields of the classes below.
+Nouns and verbs are in CSV files, whose columns are the fields of the classes below. A German word of a sentence keeps
+the English words that it translates, so that the gold word alignment follows from generation.
 """
 
 from __future__ import annotations
@@ -9,7 +10,24 @@ import csv
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
+
+
+class Word:
+    """A word of a sentence; a German word keeps its English `origins`."""
+
+    __slots__ = ("origins", "text")
+
+    def __init__(self, text: str, *origins: Word) -> None:
+        self.text = text
+        self.origins = origins
+
+
+class Bitext(NamedTuple):
+    """The words of a phrase in both languages."""
+
+    english: list[Word]
+    german: list[Word]
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,8 +61,14 @@ class Adjective:
 
 @dataclass(frozen=True, eq=False)
 class Adverb:
+    """An adverb, or a phrase that behaves like one ("every day")."""
+
     english: str
     german: str
+
+    def realize(self) -> Bitext:
+        english = [Word(text) for text in self.english.split()]
+        return Bitext(english, [Word(text, word) for text, word in zip(self.german.split(), english, strict=True)])
 
 
 @dataclass(frozen=True, eq=False)

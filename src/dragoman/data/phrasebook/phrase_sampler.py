@@ -9,7 +9,6 @@ from typing import TypeVar
 from dragoman.data.phrasebook import lexicon
 from dragoman.data.phrasebook.lexicon import MODALS, NOUNS, Adjective, Adverb, Modal, Noun, Verb
 from dragoman.data.phrasebook.phrases import (
-    Adverbial,
     Coordination,
     Nominal,
     NounPhrase,
@@ -149,7 +148,7 @@ class PhraseSampler:
 
     def opening(
         self, verb: Verb, times: Sequence[str], no_time: bool, negated: bool
-    ) -> tuple[Adverbial | Prepositional, bool, bool]:
+    ) -> tuple[Adverb | Prepositional, bool, bool]:
         """Sample an adverbial for the front; return it and whether the clause excludes further time and place."""
         draw = self.random()
         if draw < 0.3 and "place" in verb.adjuncts and not negated:
@@ -157,8 +156,8 @@ class PhraseSampler:
         if draw < 0.4 and "here" in verb.adjuncts and not negated:
             return self.here_or_there(), no_time, True
         if draw < 0.75 and not no_time:
-            return Adverbial(lexicon.TIMES[self.pick(times)]), True, False
-        return Adverbial(lexicon.PERHAPS), no_time, False
+            return lexicon.TIMES[self.pick(times)], True, False
+        return lexicon.PERHAPS, no_time, False
 
     def frequency(self, tense: str, modal: Modal | None) -> Adverb:
         if tense == "modal":
@@ -167,15 +166,15 @@ class PhraseSampler:
             names = ["often", "always", "sometimes", "never", "already" if tense == "perfect" else "often"]
         return lexicon.FREQUENCIES[self.pick(names)]
 
-    def manner(self, adjuncts: Sequence[str], phrases: Sequence[Adverbial | Prepositional]) -> Adverb | None:
+    def manner(self, adjuncts: Sequence[str], phrases: Sequence[Adverb | Prepositional]) -> Adverb | None:
         manners = [word for word in adjuncts if word in lexicon.MANNERS and not (word == "alone" and phrases)]
-        has_adverb = any(isinstance(phrase, Adverbial) for phrase in phrases)
+        has_adverb = any(isinstance(phrase, Adverb) for phrase in phrases)
         return lexicon.MANNERS[self.pick(manners)] if manners and not has_adverb and self.chance(0.2) else None
 
-    def phrases(self, verb: Verb, subject: Nominal) -> tuple[Adverbial | Prepositional, ...]:
+    def phrases(self, verb: Verb, subject: Nominal) -> tuple[Adverb | Prepositional, ...]:
         """Sample at most one phrase of company or benefit, then one of direction or place."""
         adjuncts = verb.adjuncts
-        phrases: list[Adverbial | Prepositional] = []
+        phrases: list[Adverb | Prepositional] = []
         if "company" in adjuncts and self.chance(0.2):
             phrases.append(Prepositional(self.pick(("with", "with", "without")), self.other_person(subject)))
         elif "beneficiary" in adjuncts and self.chance(0.35):
@@ -193,8 +192,8 @@ class PhraseSampler:
             phrases.append(self.here_or_there())
         return tuple(phrases)
 
-    def here_or_there(self) -> Adverbial:
-        return Adverbial(lexicon.PLACE_ADVERBS[self.pick(("here", "there"))])
+    def here_or_there(self) -> Adverb:
+        return lexicon.PLACE_ADVERBS[self.pick(("here", "there"))]
 
     def other_person(self, subject: Nominal) -> Nominal:
         return self.nominal(("person",), known=True, subject=subject)

@@ -1,15 +1,12 @@
-"""Phrases that are realized in English and German at once.
-
-Each German word keeps the English words that it translates, so that the gold word alignment follows from generation.
-"""
+"""Noun phrases, pronouns and prepositional phrases, realized in English and German at once."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from dragoman.data.phrasebook import lexicon
-from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Noun
+from dragoman.data.phrasebook.lexicon import Adjective, Bitext, Noun, Word
 
 if TYPE_CHECKING:
     from dragoman.data.phrasebook.grammar import Clause
@@ -17,23 +14,6 @@ if TYPE_CHECKING:
 THIRD_SINGULAR, PLURAL = 2, 3  # indices into Verb.finite
 CASES = ("nom", "acc", "dat")
 _DEFINITE = frozenset(["the", "this", *lexicon.POSSESSIVES])
-
-
-class Word:
-    """A word of a sentence; a German word keeps its English `origins`."""
-
-    __slots__ = ("origins", "text")
-
-    def __init__(self, text: str, *origins: Word) -> None:
-        self.text = text
-        self.origins = origins
-
-
-class Bitext(NamedTuple):
-    """The words of a phrase in both languages."""
-
-    english: list[Word]
-    german: list[Word]
 
 
 # Nominals: subjects, objects and complements of prepositions
@@ -142,21 +122,6 @@ class Coordination(Nominal):
         return Bitext(
             [*first.english, conjunction, *second.english], [*first.german, Word("und", conjunction), *second.german]
         )
-
-
-# Adverbials: phrases that can open a statement
-
-
-@dataclass(eq=False, slots=True)
-class Adverbial:
-    """An adverb, or a phrase that behaves like one ("every day")."""
-
-    adverb: Adverb
-
-    def realize(self) -> Bitext:
-        english = [Word(text) for text in self.adverb.english.split()]
-        german = zip(self.adverb.german.split(), english, strict=True)
-        return Bitext(english, [Word(text, word) for text, word in german])
 
 
 @dataclass(eq=False, slots=True)

@@ -11,7 +11,7 @@ from typing import Literal
 
 from dragoman.data.phrasebook import lexicon
 from dragoman.data.phrasebook.grammar import Clause, Sentence, Subordinate
-from dragoman.data.phrasebook.lexicon import BE, CLAUSE_VERBS, MODALS, NOUNS, VERBS, Adjective, Verb
+from dragoman.data.phrasebook.lexicon import BE, CLAUSE_VERBS, MODALS, NOUNS, VERBS, Adjective, Adverb, Verb
 from dragoman.data.phrasebook.phrase_sampler import (
     POSSESSED_DETERMINERS,
     PhraseSampler,
@@ -19,7 +19,6 @@ from dragoman.data.phrasebook.phrase_sampler import (
     known_determiners,
 )
 from dragoman.data.phrasebook.phrases import (
-    Adverbial,
     Nominal,
     NounPhrase,
     Prepositional,
@@ -29,7 +28,7 @@ from dragoman.data.phrasebook.phrases import (
     relative_pronoun,
 )
 
-Front = Adverbial | Prepositional | Subordinate | Literal["any"] | None  # "any": sample an adverbial that fits
+Front = Adverb | Prepositional | Subordinate | Literal["any"] | None  # "any": sample an adverbial that fits
 
 _CONJUNCTIONS = ("because", "because", "although", "if", "while", "before")
 _TIMES = {
@@ -150,11 +149,11 @@ class SentenceSampler(PhraseSampler):
             return self.clause(verb=verb, only_object=question_pronoun(word == "what"), without=("negation",))
         if word == "where":
             verb = self.pick_unused(_PLACED)
-            where = Adverbial(lexicon.WHERE_TO if "goal" in verb.adjuncts else lexicon.QUESTIONS["where"])
+            where = lexicon.WHERE_TO if "goal" in verb.adjuncts else lexicon.QUESTIONS["where"]
             return self.clause(verb=verb, front=where, without=("negation", "place"))
         without = () if word == "why" else ("negation", "time")
         verb = self.pick_unused(_DYNAMIC_EVENTS)
-        return self.clause(verb=verb, front=Adverbial(lexicon.QUESTIONS[word]), without=without)
+        return self.clause(verb=verb, front=lexicon.QUESTIONS[word], without=without)
 
     def clause(
         self,
@@ -261,7 +260,7 @@ class SentenceSampler(PhraseSampler):
         temporary = adjective.english in _TEMPORARY
         time = frequency = None
         if front == "any":
-            front = Adverbial(lexicon.TIMES["today"] if temporary and self.chance(0.6) else lexicon.PERHAPS)
+            front = lexicon.TIMES["today"] if temporary and self.chance(0.6) else lexicon.PERHAPS
         elif temporary and "time" not in without:
             if self.chance(0.25):
                 time = lexicon.TIMES[self.pick(("today", "now"))]
