@@ -144,17 +144,13 @@ class Batches:
                     f"the data has no {position}: continue with the corpus, seed and training.batch_tokens with which "
                     "it was saved"
                 )
-            for batch in range(position.batch, len(plan)):
-                next_position = replace(position, batch=batch + 1)
-                if batch + 1 == len(plan):
-                    is_last = position.window + 1 == self.windows
-                    next_position = (
-                        DataPosition(position.epoch + 1)
-                        if is_last
-                        else DataPosition(position.epoch, position.window + 1)
-                    )
-                yield plan[batch], position.epoch, next_position
-            position = next_position
+            following = DataPosition(position.epoch, position.window + 1)
+            if following.window == self.windows:
+                following = DataPosition(position.epoch + 1)
+            for number, indices in enumerate(plan[position.batch :], position.batch + 1):
+                after = following if number == len(plan) else replace(position, batch=number)
+                yield indices, position.epoch, after
+            position = following
 
     def iterate_epoch(self, epoch: int) -> Iterator[Batch]:
         """Yield the batches of one epoch."""
