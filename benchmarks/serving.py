@@ -112,7 +112,18 @@ class Server:
     """`dragoman serve` in a process of its own."""
 
     def __init__(self, run: str, *options: str) -> None:
-        command = [sys.executable, "-m", "dragoman", "serve", run, "--port", "0", "--requests-per-minute", "0", *options]
+        command = [
+            sys.executable,
+            "-m",
+            "dragoman",
+            "serve",
+            run,
+            "--port",
+            "0",
+            "--requests-per-minute",
+            "0",
+            *options,
+        ]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert self.process.stdout is not None
         self.port = int(self.process.stdout.readline().strip().rpartition(":")[2])

@@ -28,7 +28,7 @@ from dragoman.data import phrasebook
 from dragoman.evaluation import bleu, exact_match, format_table
 from dragoman.run import Run
 from dragoman.search.engine import SearchEngine
-from dragoman.search.slots import EMPTY_SLOT
+from dragoman.search.search_state import EMPTY_SLOT
 
 RULES: dict[str, Any] = {"true": True, "false": False, "never": "never", "steps": "steps"}
 
@@ -43,9 +43,9 @@ def counted() -> Iterator[list[int]]:
     """Counts the decode steps of all sources."""
     count, step = [0], SearchEngine._step
 
-    def counting(self: SearchEngine, slots: Any, course: Any) -> Any:
-        count[0] += sum(number != EMPTY_SLOT for number in course.inside)
-        return step(self, slots, course)
+    def counting(self: SearchEngine, state: Any, progress: Any) -> Any:
+        count[0] += sum(number != EMPTY_SLOT for number in progress.sources)
+        return step(self, state, progress)
 
     SearchEngine._step = counting  # type: ignore[method-assign]
     try:

@@ -81,7 +81,17 @@ def main() -> None:
         text, whole, output = folder / "text", folder / "whole", folder / "out"
         with text.open("w", encoding="utf-8") as file:
             file.writelines(f"{pair.source}\n" for pair in islice(phrasebook.sentences(1), options.lines))
-        command = [*DRAGOMAN, "translate", str(run), str(text), "--beam-size", "1", "--device", options.device, "--output"]
+        command = [
+            *DRAGOMAN,
+            "translate",
+            str(run),
+            str(text),
+            "--beam-size",
+            "1",
+            "--device",
+            options.device,
+            "--output",
+        ]
 
         process = subprocess.Popen([*command, str(whole)])
         seen = watch(process, whole)

@@ -29,9 +29,8 @@ from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 from dragoman.run import Run
-from dragoman.run.decoding import SearchRequest, decode
 from dragoman.run.sources import Source, is_empty
-from dragoman.search import Beam, Hypothesis, LengthLimit
+from dragoman.search import Beam, Hypothesis, LengthLimit, SearchRequest
 
 MAX_SENTENCES = 4096
 PARTS = ("encoder", "decoder", "output layer", "search")
@@ -94,7 +93,7 @@ def measure_speed(run: Run, texts: Sequence[Source], batch_size: int, beam: Beam
 
 def _translate(run: Run, texts: Sequence[Source], beam: Beam) -> list[list[Hypothesis]]:
     source, lengths = run.pad_batch(run.encode_sources(texts), run.framing.pad)
-    hypotheses = decode(beam, run, SearchRequest(source, lengths, torch.arange(len(texts)), texts))
+    hypotheses = beam.decode(run, SearchRequest(source, lengths, torch.arange(len(texts)), texts))
     for nbest in hypotheses:
         run.target_tokenizer.decode(nbest[0].tokens)
     return hypotheses

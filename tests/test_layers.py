@@ -29,6 +29,7 @@ SHARED = {
     "memory",
     "processes",
     "legacy",
+    "cuda_graphs",
     "__version__",
 }
 #: imports against the order, each with its reason

@@ -108,8 +108,11 @@ SETTINGS: dict[str, str] = {
     "search.description": "search.strategy",
 }
 
-#: values of settings, by the present name of the setting: {"section.name": {"old": "new"}}
-SETTING_VALUES: dict[str, dict[str, str]] = {"search.rank_unfinished": {"behind": "last", "beside": "by_score"}}
+#: values of settings and of fields, by the present name: {"section.name": {"old": "new"}}
+SETTING_VALUES: dict[str, dict[str, str]] = {
+    "search.rank_unfinished": {"behind": "last", "beside": "by_score"},
+    "Beam.rank_unfinished": {"behind": "last", "beside": "by_score"},
+}
 
 #: kinds of specs and search configurations: "OldKind" → "NewKind"
 KINDS: dict[str, str] = {
@@ -171,6 +174,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "length": "length_limit",
         "normalisation": "length_normalization",
         "coverage": "coverage_penalty",
+        "unfinished": "rank_unfinished",
         "no_repeat": "no_repeat_ngram_size",
         "groups": "num_groups",
         "diversity": "diversity_penalty",
@@ -355,7 +359,8 @@ def translate_description(data: dict[str, Any]) -> dict[str, Any]:
         return data
     kind = KINDS.get(kind, kind)
     fields = FIELDS.get(kind, {})
-    return {fields.get(name, name): kind if name == "kind" else value for name, value in data.items()}
+    translated = {fields.get(name, name): kind if name == "kind" else value for name, value in data.items()}
+    return {name: _present_value(f"{kind}.{name}", value) for name, value in translated.items()}
 
 
 def translate_framing(values: Mapping[str, Any]) -> dict[str, Any]:

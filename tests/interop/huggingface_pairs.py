@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from dragoman.interop.huggingface import ConvertedCheckpoint
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, build_engine
+from dragoman.search.configs import EarlyStopping
 from dragoman.search.engine import LogitsProcessor
-from dragoman.search.slots import Tree
-from dragoman.search.stopping import EarlyStopping
+from dragoman.search.search_state import ConstraintTensors
 
 OPEN: dict[str, Any] = {"forced_eos_token_id": None}  # END is not put behind what the limit cuts off
 UNTIED: dict[str, Any] = {"tie_word_embeddings": False}  # else random models write each word again and again
@@ -122,7 +122,7 @@ class Pair:
         self,
         longest: int,
         rules: Sequence[LogitsProcessor] = (),
-        wishes: Tree | None = None,
+        constraints: ConstraintTensors | None = None,
         banned: Sequence[int] = (),
         least: int = 0,
         **settings: Any,
@@ -135,7 +135,7 @@ class Pair:
         length = LengthLimit(0, longest, longest, least)
         limits = length.max_lengths(lengths, self.ours.max_target_length(lengths))
         searching = build_engine([self.ours], symbols, Beam(length_limit=length, **settings), rules)
-        return searching.search(source, lengths, limits, torch.arange(len(source)), wishes)
+        return searching.search(source, lengths, limits, torch.arange(len(source)), constraints)
 
 
 def _until(row: list[int], end: int, longest: int) -> tuple[list[int], bool]:

@@ -27,7 +27,7 @@ def test_greedy_and_beam_outputs_equal_generate(name: str, tmp_path: Path) -> No
             for early in EARLY:
                 found, made = models.generate(LONGEST, beams, length_penalty=alpha, early_stopping=early)
                 settings = {"size": beams, "n_best": beams, "length_penalty": alpha}
-                ours = models.search(LONGEST, **settings, early_stopping=early, unfinished="beside")
+                ours = models.search(LONGEST, **settings, early_stopping=early, rank_unfinished="by_score")
                 assert_same(ours, found, made.sequences_scores)
                 results.append(found)
                 apart[early] += found != results[0]
@@ -43,7 +43,7 @@ def test_greedy_and_beam_outputs_equal_generate(name: str, tmp_path: Path) -> No
 
 def test_results_do_not_depend_on_the_batch(tmp_path: Path) -> None:
     models = pair("t5", 0, tmp_path, LENGTHS, VOCABULARY)
-    settings = {"size": 4, "n_best": 4, "early_stopping": False, "unfinished": "beside"}
+    settings = {"size": 4, "n_best": 4, "early_stopping": False, "rank_unfinished": "by_score"}
     together = plain(models.search(LONGEST, **settings))
     for ids, expected in zip(models.ids, together):
         alone = Pair(models.theirs, models.ours, models.checkpoint, False, [ids])

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
+from dragoman.search.forced_decoding import token_scores
 from dragoman.search.logits_processors import ForcedPrefix
-from dragoman.search.scoring import token_scores
 from dragoman.text.hf_tokenizers import TokenizerComponents
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 
@@ -75,7 +75,7 @@ def test_random_settings(name: str, seed: int, wish: dict[str, Any]) -> None:
         n_best=wish["best"],
         length_penalty=wish["alpha"],
         early_stopping=wish["early"],
-        unfinished="beside",
+        rank_unfinished="by_score",
     )
     assert_same(hypotheses, found, said.sequences_scores)
 
@@ -95,7 +95,7 @@ def test_generate_counts_bos_in_lengths() -> None:
         models = made(name)
         found, said = models.generate(9, 4, max_new_tokens=None, max_length=10, min_length=6, length_penalty=0.0)
         ours = models.search(
-            9, least=5, size=4, n_best=4, length_penalty=0.0, early_stopping=False, unfinished="beside"
+            9, least=5, size=4, n_best=4, length_penalty=0.0, early_stopping=False, rank_unfinished="by_score"
         )
         assert_same(ours, found, said.sequences_scores)
         assert min(len(tokens) for some in found for tokens, _ in some) >= 5
@@ -128,7 +128,13 @@ def test_prefix_counts_in_our_scores_but_not_in_generate(name: str, beams: int) 
         LONGEST, beams, decoder_input_ids=begun, max_new_tokens=LONGEST - 2, length_penalty=0.0
     )
     wish = {"prefix": prefix, "prefix_length": torch.full_like(lengths, 2)}
-    beam = {"size": beams, "n_best": beams, "length_penalty": 0.0, "early_stopping": False, "unfinished": "beside"}
+    beam = {
+        "size": beams,
+        "n_best": beams,
+        "length_penalty": 0.0,
+        "early_stopping": False,
+        "rank_unfinished": "by_score",
+    }
     ours = models.search(LONGEST, [ForcedPrefix()], wish, **(beam if beams > 1 else {"size": 1}))
     assert plain(ours) == found
     if beams > 1:
@@ -141,7 +147,7 @@ def test_generate_counts_bos_and_prompt_in_ngrams() -> None:
     models = made("bart")
     assert models.symbols.bos == models.symbols.eos
     found, said = models.generate(9, 3, no_repeat_ngram_size=1, length_penalty=1.0)
-    beam = {"size": 3, "n_best": 3, "no_repeat_ngram_size": 1, "early_stopping": False, "unfinished": "beside"}
+    beam = {"size": 3, "n_best": 3, "no_repeat_ngram_size": 1, "early_stopping": False, "rank_unfinished": "by_score"}
     assert_same(models.search(9, least=9, **beam), found, said.sequences_scores)
     assert plain(models.search(9, **beam)) != found
     models = made("llama")
@@ -170,7 +176,7 @@ def test_bad_words_equal_excluded_phrases_for_word_tokens(name: str) -> None:
     never = ForbiddenPhrases(
         tokenizer, [" ".join(f"w{token}" for token in one) for one in bad], models.symbols, VOCABULARY
     )
-    ours = models.search(LONGEST, [never], size=3, n_best=3, early_stopping=False, unfinished="beside")
+    ours = models.search(LONGEST, [never], size=3, n_best=3, early_stopping=False, rank_unfinished="by_score")
     assert_same(ours, found, said.sequences_scores)
 
 
@@ -179,7 +185,7 @@ def test_minimum_length_equal_to_the_limit() -> None:
     models = made("marian-open")
     found, said = models.generate(6, 3, min_new_tokens=6, length_penalty=1.0)
     assert not any(finished for some in found for _, finished in some)
-    beam = {"size": 3, "n_best": 3, "early_stopping": False, "unfinished": "beside"}
+    beam = {"size": 3, "n_best": 3, "early_stopping": False, "rank_unfinished": "by_score"}
     assert_same(models.search(6, banned=[models.symbols.eos], **beam), found, said.sequences_scores)
     assert any(one.finished for some in models.search(6, least=6, **beam) for one in some)
 
@@ -189,5 +195,5 @@ def test_fewer_hypotheses_than_n_best() -> None:
     models = made("bart")
     _, said = models.generate(1, 2)
     assert said.sequences_scores.tolist() == [0.0, -1e9] * len(LENGTHS)
-    ours = models.search(1, size=2, n_best=2, early_stopping=False, unfinished="beside")
+    ours = models.search(1, size=2, n_best=2, early_stopping=False, rank_unfinished="by_score")
     assert plain(ours) == [[([], True)]] * len(LENGTHS)

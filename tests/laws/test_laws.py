@@ -25,11 +25,12 @@ from small import (
 
 from dragoman.models import DecoderOnlyModel, EncoderOnlyModel, Model, model_from_dict, model_to_dict
 from dragoman.parts.mixer import Context, Layout, State, map_state
-from dragoman.search import Beam, LengthLimit, exhaustive_search, search
+from dragoman.search import Beam, LengthLimit, search
 from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import SearchEngine
-from dragoman.search.scoring import token_scores
+from dragoman.search.forced_decoding import token_scores
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.exhaustive import exhaustive_search
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:
@@ -258,7 +259,7 @@ def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, alph
     wide = Beam(128, alpha, early_stopping="steps", n_best=40)
     engine = SearchEngine([model], SYMBOLS, BeamSearch(wide, SYMBOLS.eos))
     found = engine.search(source, torch.tensor([4]), torch.tensor([4]), torch.tensor([0]))[0]
-    oracle = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=alpha, best=40)
+    oracle = exhaustive_search(model, source, SYMBOLS, max_length=4, alpha=alpha, n_best=40)
     assert len(oracle) == 40
     assert [h.tokens for h in found if h.finished] == [h.tokens for h in oracle]
     for one, other in zip(found, oracle):

@@ -14,7 +14,7 @@ from dragoman.parts.attention import CrossAttentionMixer
 from dragoman.parts.inference import optimize_for_inference
 from dragoman.parts.positions import Sinusoidal
 from dragoman.search import Beam, LengthLimit, Sample, TokenSearch, build_engine
-from dragoman.search.scoring import token_scores
+from dragoman.search.forced_decoding import token_scores
 
 SHORT, LONG = (
     LengthLimit(ratio=0, offset=9),

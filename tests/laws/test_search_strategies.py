@@ -11,9 +11,9 @@ from small import SYMBOLS, every_writer, pairs, small_model
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, TokenSearch, build_engine
 from dragoman.search.engine import LogitsProcessor
+from dragoman.search.forced_decoding import token_scores
 from dragoman.search.logits_processors import ForcedPrefix
-from dragoman.search.scoring import token_scores
-from dragoman.search.slots import Tree
+from dragoman.search.search_state import ConstraintTensors
 
 SHORT, LONG = (
     LengthLimit(ratio=0, offset=9),
@@ -34,7 +34,7 @@ def run(
     variant: str,
     settings: TokenSearch,
     rows: list[int],
-    wishes: Tree | None = None,
+    constraints: ConstraintTensors | None = None,
     *rules: LogitsProcessor,
 ) -> list[list[Hypothesis]]:
     p = pairs(variant)
@@ -42,7 +42,7 @@ def run(
     longest = int(p.source_lengths[rows].max())
     lengths = p.source_lengths[rows]
     limits = settings.length_limit.max_lengths(lengths, models[0].max_target_length(lengths))
-    return searching.search(p.source[rows, :longest], lengths, limits, torch.tensor(rows), wishes)
+    return searching.search(p.source[rows, :longest], lengths, limits, torch.tensor(rows), constraints)
 
 
 def forced(model: Model, variant: str, row: int, one: Hypothesis) -> float:
@@ -97,11 +97,11 @@ def test_a_model_together_with_itself_changes_nothing(variant: str, settings: To
 def test_a_target_begins_as_it_is_told(variant: str) -> None:
     model = small_model(variant)
     prefixes = [[5, 9, 5], [], [7]]
-    wishes = {
-        "prefix": torch.tensor([[*prefix, *[0] * (3 - len(prefix))] for prefix in prefixes]),
-        "prefix_length": torch.tensor([len(prefix) for prefix in prefixes]),
-    }
-    found = run([model], variant, Beam(3, n_best=3, length_limit=SHORT), [0, 1, 2], wishes, ForcedPrefix())
+    constraints = ConstraintTensors(
+        torch.tensor([[*prefix, *[0] * (3 - len(prefix))] for prefix in prefixes]),
+        torch.tensor([len(prefix) for prefix in prefixes]),
+    )
+    found = run([model], variant, Beam(3, n_best=3, length_limit=SHORT), [0, 1, 2], constraints, ForcedPrefix())
     free = run([model], variant, Beam(3, n_best=3, length_limit=SHORT), [0, 1, 2])
     assert [h.tokens for h in found[1]] == [h.tokens for h in free[1]]
     for row, (prefix, hypotheses) in enumerate(zip(prefixes, found)):

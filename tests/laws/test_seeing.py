@@ -29,7 +29,7 @@ from dragoman.parts.long_attention import LocalAttentionMixer
 from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.relative_positions import ShawKeys
 from dragoman.search import Beam, LengthLimit, Sample, build_engine
-from dragoman.search.scoring import token_scores
+from dragoman.search.forced_decoding import token_scores
 
 
 def first_pair(variant: str, model: Model) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -11,7 +11,7 @@ from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, build_engine
 from dragoman.search.engine import LogitsProcessor
 from dragoman.search.logits_processors import ForcedPrefix
-from dragoman.search.slots import Tree
+from dragoman.search.search_state import ConstraintTensors
 from dragoman.search.speculative import AcceptanceStats, SpeculativeEngine
 
 READS_VECTORS = [name for name in WRITERS if as_read(name, torch.tensor([[4]])).dim() == 3]
@@ -44,7 +44,7 @@ def both(
     settings: Beam | Sample,
     ahead: int = 4,
     rules: tuple[LogitsProcessor, ...] = (),
-    wishes: Tree | None = None,
+    constraints: ConstraintTensors | None = None,
     most: int | None = None,
 ) -> tuple[list[Hypothesis], AcceptanceStats]:
     """What is found without the draft, after it has been seen to be what is found with it."""
@@ -53,8 +53,8 @@ def both(
     asked: tuple[Tensor, ...] = (p.source, p.source_lengths, limits, torch.arange(3))
     alone = build_engine([model], SYMBOLS, settings, rules)
     drafted = SpeculativeEngine(alone, draft, ahead)
-    found = [one for [one] in drafted.search(*asked, wishes, most)]
-    plain = [one for [one] in alone.search(*asked, wishes)]
+    found = [one for [one] in drafted.search(*asked, constraints, most)]
+    plain = [one for [one] in alone.search(*asked, constraints)]
     assert [one.tokens for one in found] == [one.tokens for one in plain]
     assert [one.finished for one in found] == [one.finished for one in plain]
     assert [one.score for one in found] == pytest.approx([one.score for one in plain], abs=1e-9)
@@ -88,7 +88,7 @@ def test_the_draft_may_be_another_system(variant: str) -> None:
 
 @every_writer
 def test_a_target_begins_as_it_is_told_with_a_draft_too(variant: str) -> None:
-    wishes = {"prefix": torch.tensor([[5, 9, 5], [0, 0, 0], [7, 0, 0]]), "prefix_length": torch.tensor([3, 0, 1])}
+    constraints = ConstraintTensors(torch.tensor([[5, 9, 5], [0, 0, 0], [7, 0, 0]]), torch.tensor([3, 0, 1]))
     model, settings = small_model(variant), Beam(1, length_limit=SHORT)
-    found, _ = both(model, shaken(variant, 0.2), variant, settings, 4, (ForcedPrefix(),), wishes, most=2)
+    found, _ = both(model, shaken(variant, 0.2), variant, settings, 4, (ForcedPrefix(),), constraints, most=2)
     assert found[0].tokens[:3] == [5, 9, 5]

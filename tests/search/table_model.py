@@ -33,7 +33,7 @@ class TableModel:
         table = {tuple(hypothesis.split()): total for hypothesis, total in totals.items()}
         self.words = ["<s>", "</s>", *sorted({word for prefix in table for word in prefix} - {"</s>"})]
         self.ids = {word: i for i, word in enumerate(self.words)}
-        self.vocabulary = len(self.words) + FILLERS
+        self.vocab_size = len(self.words) + FILLERS
         self.symbols = SpecialTokens(bos=0, eos=1, suppressed=(0,))
         self.steps: list[list[Prefix]] = []  # what was fed at each step, row by row
         self.nothing = self._row({})
@@ -46,13 +46,15 @@ class TableModel:
     def _row(self, children: dict[str, float]) -> Tensor:
         left = 1 - sum(math.exp(log_p) for log_p in children.values())
         assert left >= -1e-9, f"the continuations {children} have more than all of the probability"
-        row = torch.full((self.vocabulary,), -torch.inf)
+        row = torch.full((self.vocab_size,), -torch.inf)
         row[len(self.words) :] = math.log(max(left, 1e-30) / FILLERS)
         for word, log_p in children.items():
             row[self.ids[word]] = log_p
         return row
 
-    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> DecodingStart:
+    def start_decoding(
+        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+    ) -> DecodingStart:
         rows = source.shape[0] * beam
         state: State = {"written": torch.full((rows, longest + 1), -1)}
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
@@ -64,11 +66,11 @@ class TableModel:
         self.steps.append(fed)
         return torch.stack([self.after(prefix) for prefix in fed])[:, None], {"written": written}
 
-    def widened(self, state: State, rows: int, places: int) -> tuple[State, int]:
+    def grow_state(self, state: State, rows: int, places: int) -> tuple[State, int]:
         written = state["written"]
         return {"written": torch.nn.functional.pad(written, (0, places - written.shape[1]), value=-1)}, places
 
-    def reorder(self, state: State, rows: Tensor) -> State:
+    def reorder_state(self, state: State, rows: Tensor) -> State:
         return map_state(lambda leaf: leaf.index_select(0, rows), state)
 
     def __call__(self, source: Tensor, lengths: Tensor, target: Tensor, target_lengths: Tensor) -> Tensor:
@@ -102,10 +104,10 @@ class RandomTable:
     """
 
     symbols = SpecialTokens(bos=0, eos=1, suppressed=(0,))
-    longest_source = None
+    max_source_length = None
 
     def __init__(self, seed: int, vocabulary: int = 6, draw: Callable[[torch.Generator, int], Tensor] | None = None):
-        self.seed, self.vocabulary = seed, vocabulary
+        self.seed, self.vocab_size = seed, vocabulary
         self.draw = draw or (lambda chance, size: 2.5 * torch.randn(size, generator=chance))
         self.rows: dict[tuple[int, ...], Tensor] = {}
         self.steps = 0
@@ -117,10 +119,12 @@ class RandomTable:
             number = 0
             for token in (self.seed, *key):
                 number = (number * 1_000_003 + token + 1) % 2**61
-            self.rows[key] = self.draw(torch.Generator().manual_seed(number), self.vocabulary)
+            self.rows[key] = self.draw(torch.Generator().manual_seed(number), self.vocab_size)
         return self.rows[key]
 
-    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> DecodingStart:
+    def start_decoding(
+        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+    ) -> DecodingStart:
         tokens = first_tokens(first, len(source), source.device).repeat_interleave(beam)
         written = torch.full((len(tokens), longest + 1), -1)
         state: State = {"source": source[:, 0].repeat_interleave(beam), "written": written}
@@ -133,11 +137,11 @@ class RandomTable:
         logits = [self.after(source, row[1 : place + 1]) for source, row, place in rows]
         return torch.stack(logits)[:, None], {"source": state["source"], "written": written}
 
-    def widened(self, state: State, rows: int, places: int) -> tuple[State, int]:
+    def grow_state(self, state: State, rows: int, places: int) -> tuple[State, int]:
         more = (0, places - state["written"].shape[1])
         return {"source": state["source"], "written": torch.nn.functional.pad(state["written"], more, value=-1)}, places
 
-    def reorder(self, state: State, rows: Tensor) -> State:
+    def reorder_state(self, state: State, rows: Tensor) -> State:
         return map_state(lambda leaf: leaf.index_select(0, rows), state)
 
     def every_target(self, source: int, limit: int) -> list[tuple[tuple[int, ...], float, int]]:
@@ -148,6 +152,6 @@ class RandomTable:
             for prefix, score in prefixes:
                 log_p = self.after(source, prefix).double().log_softmax(-1).tolist()
                 found.append((prefix, score + log_p[1], length))
-                longer += [((*prefix, word), score + log_p[word]) for word in range(2, self.vocabulary)]
+                longer += [((*prefix, word), score + log_p[word]) for word in range(2, self.vocab_size)]
             prefixes = longer
         return found

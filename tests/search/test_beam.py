@@ -11,8 +11,9 @@ from table_model import TableModel, beam_search
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
-from dragoman.search import Beam, Hypothesis, LengthLimit, exhaustive_search, search
+from dragoman.search import Beam, Hypothesis, LengthLimit, search
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.exhaustive import exhaustive_search
 
 #: the textbook's tree: log p of every hypothesis that is looked at
 PIE = {
@@ -128,17 +129,11 @@ def test_exhaustive_search_scores_every_sentence(alpha: float) -> None:
     model = TableModel(tree)
     model.vocabulary = len(model.words)  # no fillers to go through
     source = torch.zeros(1, 1, dtype=torch.long)
-    found = exhaustive_search(cast(Any, model), source, model.symbols, longest=3, alpha=alpha, best=4)
+    found = exhaustive_search(cast(Any, model), source, model.symbols, max_length=3, alpha=alpha, n_best=4)
     by_hand = {"a": -1.5 / 2**alpha, "b": -1.3 / 2**alpha, "a b": -2.1 / 3**alpha, "": -2.5}
     order = sorted(by_hand, key=lambda sentence: -by_hand[sentence])
     assert [model.sentence(h.tokens) for h in found] == order
     assert [h.normalized_score for h in found] == pytest.approx([by_hand[sentence] for sentence in order], abs=1e-5)
-
-
-def test_exhaustive_search_refuses_what_it_cannot_finish() -> None:
-    model = TableModel({"a": -1.0})
-    with pytest.raises(UserError, match="targets was asked for, but does at most 200,000"):
-        exhaustive_search(cast(Any, model), torch.zeros(1, 1, dtype=torch.long), model.symbols, longest=5, alpha=0.0)
 
 
 # ---- when to stop
@@ -240,10 +235,10 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
     ("settings", "message"),
     [
         ({"size": 0}, "a beam must be at least 1 wide, but is 0"),
-        ({"size": 2, "best": 3}, "a beam of 2 cannot give the 3 best: widen it, or ask for fewer"),
-        ({"size": 2, "best": 0}, "at least 1 hypothesis must be given back, but 0 were asked for"),
+        ({"size": 2, "n_best": 3}, "a beam of 2 cannot give the 3 best: widen it, or ask for fewer"),
+        ({"size": 2, "n_best": 0}, "at least 1 hypothesis must be given back, but 0 were asked for"),
         (
-            {"size": 4, "best": 3, "early_stopping": True, "num_finished": 2},
+            {"size": 4, "n_best": 3, "early_stopping": True, "num_finished": 2},
             "a search that stops at num_finished=2 hypotheses cannot return best=3: raise num_finished",
         ),
         (
@@ -259,11 +254,11 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
             {"size": 4, "num_finished": 2},
             "num_finished=2 needs early_stopping=True or False, but it is 'never': change one of them",
         ),
-        ({"size": 4, "groups": 3}, "a beam of 4 cannot be parted into 3 groups: choose a divisor of it"),
-        ({"diversity": -1.0}, "the diversity of groups must lie between 0 and 100, but is -1.0"),
-        ({"no_repeat": -2}, "n-grams that come only once have at least 1 token, not -2: 0 allows all"),
+        ({"size": 4, "num_groups": 3}, "a beam of 4 cannot be parted into 3 groups: choose a divisor of it"),
+        ({"diversity_penalty": -1.0}, "the diversity of groups must lie between 0 and 100, but is -1.0"),
+        ({"no_repeat_ngram_size": -2}, "n-grams that come only once have at least 1 token, not -2: 0 allows all"),
         (
-            {"size": 4, "groups": 2, "coverage": 0.2},
+            {"size": 4, "num_groups": 2, "coverage_penalty": 0.2},
             "diverse groups and coverage cannot be had together: leave one of them out",
         ),
     ],

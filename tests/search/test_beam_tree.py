@@ -42,7 +42,7 @@ def tree() -> tuple[TableModel, BeamTree]:
     found = engine.search(source, one, torch.tensor([8]), torch.tensor([0]))[0]
     assert [model.sentence(h.tokens) for h in found] == ["b c e", "a c"]
     nodes = [
-        BeamNode(**{**vars(node), "piece": model.sentence([node.token_id]) if node.parent is not None else ""})
+        BeamNode(**{**vars(node), "token": model.sentence([node.token_id]) if node.parent is not None else ""})
         for node in assign_ranks(watching.nodes, found)
     ]
     return model, BeamTree("beam", tuple(nodes))

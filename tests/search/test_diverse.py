@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 from table_model import TableModel
 
 from dragoman.search import Beam
-from dragoman.search.diverse import DiverseBeamSearch
+from dragoman.search.diverse_beam import DiverseBeamSearch
 from dragoman.search.engine import SearchEngine
 
 #: three words, each of which may be a whole sentence
@@ -24,11 +25,11 @@ def groups(table: dict[str, float], settings: Beam, limit: int = 4) -> list[list
     strategy = DiverseBeamSearch(settings, model.symbols.eos)
     found: list[list[tuple[str, Any]]] = []
 
-    def results(slots: Any) -> list[Any]:
-        for name in strategy.names:
-            some = strategy.group.hypotheses(slots["groups"][name])[0]
+    def results(state: Any) -> list[Any]:
+        for group in state.strategy.groups:
+            some = strategy.group.hypotheses(replace(state, strategy=group))[0]
             found.append([(model.sentence(h.tokens), pytest.approx(h.score, abs=1e-5)) for h in some])
-        return DiverseBeamSearch.hypotheses(strategy, slots)
+        return DiverseBeamSearch.hypotheses(strategy, state)
 
     strategy.hypotheses = results  # type: ignore[method-assign]
     engine = SearchEngine([cast(Any, model)], model.symbols, strategy)

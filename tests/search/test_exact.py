@@ -14,10 +14,11 @@ from table_model import TableModel
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, exhaustive_search, search
+from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, search
 from dragoman.search.exact_search import ExactResult, ExactSearch, exact_search
-from dragoman.search.scoring import token_scores
+from dragoman.search.forced_decoding import token_scores
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.exhaustive import exhaustive_search
 
 SYMBOLS = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
 WRITERS = ["transformer", "bahdanau", "luong", "convs2s", "gpt", "roformer", "gnmt", "llama"]
@@ -49,7 +50,7 @@ def test_it_finds_the_mode_of_every_system(system: str) -> None:
     model = small_model(system, vocabulary=7)  # 3 words and END: 1 + 3 + 9 + 27 targets of up to 4 tokens
     source = torch.tensor([[4, 6, 5, 4]])
     for alpha, width in ((0.0, 1), (0.0, 5), (0.7, 7), (-0.5, 2)):
-        oracle = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=alpha)[0]
+        oracle = exhaustive_search(model, source, SYMBOLS, max_length=4, alpha=alpha)[0]
         found = mode(model, source, 4, ExactSearch(length_penalty=alpha, batch_size=width))
         assert found.proven_optimal
         assert found.hypothesis.tokens == oracle.tokens
@@ -172,7 +173,7 @@ def test_begun_with_the_mode_it_keeps_it_and_looks_at_less() -> None:
     model = small_model("transformer", vocabulary=8)
     source = torch.tensor([[4, 6, 5, 4]])
     first = mode(model, source, 5, ExactSearch(batch_size=1))
-    again = mode(model, source, 5, ExactSearch(batch_size=1), begun=[first.hypothesis])
+    again = mode(model, source, 5, ExactSearch(batch_size=1), initial_hypotheses=[first.hypothesis])
     assert again.hypothesis == first.hypothesis
     assert again.expansions <= first.expansions
 
@@ -203,7 +204,7 @@ def test_scores_are_teacher_forced_scores_and_no_beam_is_better() -> None:
 def test_forced_and_closed_targets() -> None:
     model = small_model("transformer", vocabulary=8)
     source, lengths, limits = torch.tensor([[4, 6, 5]]), torch.tensor([3]), torch.tensor([4])
-    forced = replace(SYMBOLS, forced=(5,), closed=True)
+    forced = replace(SYMBOLS, forced_bos=(5,), force_eos_at_limit=True)
     found = exact_search(model, source, lengths, forced, limits, ExactSearch())[0]
     every: list[tuple[float, list[int]]] = []
     prefixes: list[list[int]] = [[5]]
@@ -226,6 +227,6 @@ def test_mistakes_are_answered() -> None:
         with pytest.raises(UserError):
             make()
     model = small_model("transformer", vocabulary=8)
-    forced = replace(SYMBOLS, forced=(5, 6))
+    forced = replace(SYMBOLS, forced_bos=(5, 6))
     with pytest.raises(UserError, match="no target ends within 2 tokens"):
         exact_search(model, torch.tensor([[4]]), torch.tensor([1]), forced, torch.tensor([2]), ExactSearch())

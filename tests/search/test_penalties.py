@@ -15,10 +15,11 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.parts.mixer import Context, State
-from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, exhaustive_search, search
+from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, search
+from dragoman.search.beam import coverage_penalty
 from dragoman.search.forced_decoding import attention_weights, cross_attention
-from dragoman.search.penalties import coverage_penalty
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.exhaustive import exhaustive_search
 
 SYMBOLS = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
 SOURCE, LENGTHS = torch.tensor([[4, 5, 6, 7, 8], [8, 4, 5, 0, 0], [6, 0, 0, 0, 0]]), torch.tensor([5, 3, 1])
@@ -223,9 +224,9 @@ def test_a_beam_as_wide_as_the_space_finds_the_best_of_all(name: str) -> None:
     wide = Beam(128, 0.6, early_stopping="steps", n_best=40, length_normalization="gnmt", coverage_penalty=0.4)
     found = beam_search(model, source, torch.tensor([3]), SYMBOLS, torch.tensor([4]), wide)[0]
     for best in (1, 5, 40):  # the exact rule returns the same
-        exact = replace(wide, early_stopping="never", best=best)
+        exact = replace(wide, early_stopping="never", n_best=best)
         assert beam_search(model, source, torch.tensor([3]), SYMBOLS, torch.tensor([4]), exact)[0] == found[:best]
-    every = exhaustive_search(model, source, SYMBOLS, longest=4, alpha=0.0, best=40)
+    every = exhaustive_search(model, source, SYMBOLS, max_length=4, alpha=0.0, n_best=40)
     order = sorted(every, key=lambda h: -chosen_by(model, source, h, 0.6, 0.4))
     assert [h.tokens for h in found if h.finished] == [h.tokens for h in order]
     assert [h.tokens for h in order] != [h.tokens for h in every]
@@ -285,17 +286,17 @@ def test_greedy_search_says_what_it_was_normalised_by() -> None:
 
 @pytest.mark.parametrize("name", ["sutskever", "cho", "rnn-lm", "transformer-d"])
 def test_coverage_without_attention_is_refused(name: str) -> None:
-    with pytest.raises(UserError, match="but no part of this model looks at a source"):
+    with pytest.raises(UserError, match="needs attention to the source, but this model has none"):
         search(model_of(name), SOURCE, LENGTHS, SYMBOLS, Beam(2, coverage_penalty=0.1), torch.arange(3))
 
 
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"coverage": -0.1}, "a coverage penalty must lie between 0 and 10, but is -0.1"),
-        ({"coverage": 11.0}, "a coverage penalty must lie between 0 and 10, but is 11.0"),
-        ({"coverage": math.nan}, "a coverage penalty must lie between 0 and 10, but is nan"),
-        ({"normalisation": "gnmd"}, "unknown length normalisation 'gnmd': did you mean 'gnmt'?"),
+        ({"coverage_penalty": -0.1}, "coverage_penalty must be between 0 and 10, but is -0.1"),
+        ({"coverage_penalty": 11.0}, "coverage_penalty must be between 0 and 10, but is 11.0"),
+        ({"coverage_penalty": math.nan}, "coverage_penalty must be between 0 and 10, but is nan"),
+        ({"length_normalization": "gnmd"}, "unknown length_normalization 'gnmd': did you mean 'gnmt'?"),
     ],
 )
 def test_a_penalty_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:

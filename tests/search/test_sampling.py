@@ -213,26 +213,26 @@ def test_asking_for_more_samples_keeps_those_that_were_there(model: EncoderDecod
         *[
             (
                 {"temperature": value},
-                f"the temperature must be a number from 1.2e-38 to 3.4e+38, but is {value}: for the most likely token "
+                f"temperature must be from 1.2e-38 to 3.4e+38, but is {value}: for the most probable token "
                 "use a beam of 1",
             )
             for value in (0.0, -1.0, 1e-38, 1e39, math.inf, math.nan)
         ],
         *[
-            ({"top_p": value}, f"top-p must be a number from 1.2e-38 to 1, but is {value}")
+            ({"top_p": value}, f"top_p must be from 1.2e-38 to 1, but is {value}")
             for value in (0.0, 1.1, 1e-300, math.nan)
         ],
         *[
-            ({"typical": value}, f"typical-p must be a number from 1.2e-38 to 1, but is {value}")
+            ({"typical_p": value}, f"typical_p must be from 1.2e-38 to 1, but is {value}")
             for value in (0.0, 1.1, 1e-300, math.nan)
         ],
-        ({"min_p": math.nan}, "min-p must lie between 0 and 1, but is nan"),
-        ({"top_k": 0}, "top-k must be at least 1, but is 0"),
-        ({"min_p": 1.5}, "min-p must lie between 0 and 1, but is 1.5"),
-        ({"no_repeat": -1}, "n-grams that come only once have at least 1 token, not -1: 0 allows all"),
-        ({"best": 0}, "at least 1 sample must be drawn, but 0 were asked for"),
-        ({"seed": -1}, "a seed must be at least 0 and below 2^63, but is -1"),
-        ({"seed": 2**63}, "a seed must be at least 0 and below 2^63, but is 9223372036854775808"),
+        ({"min_p": math.nan}, "min_p must be between 0 and 1, but is nan"),
+        ({"top_k": 0}, "top_k must be at least 1, but is 0"),
+        ({"min_p": 1.5}, "min_p must be between 0 and 1, but is 1.5"),
+        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be at least 1, or 0 to allow repetitions, but is -1"),
+        ({"n_best": 0}, "n_best, the number of samples, must be at least 1, but is 0"),
+        ({"seed": -1}, "seed must be at least 0 and below 2^63, but is -1"),
+        ({"seed": 2**63}, "seed must be at least 0 and below 2^63, but is 9223372036854775808"),
     ],
 )
 def test_a_sampling_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:

@@ -67,7 +67,7 @@ class Pairs:
     monolingual = False
 
     def __init__(self, sources: list[list[int]], targets: list[list[int]]) -> None:
-        self.sides = [Column(sources), Column(targets)]
+        self.columns = [Column(sources), Column(targets)]
 
     def __len__(self) -> int:
         return len(self.sides[0].lengths)
@@ -132,7 +132,7 @@ def test_a_shortlist_of_the_whole_vocabulary_changes_nothing(run: Run, search: B
 
 
 def test_only_what_is_on_the_list_is_written(run: Run) -> None:
-    found = learned(run, best=3, frequent=5)
+    found = learned(run, translations=3, frequent=5)
     allowed = set(found.frequent.tolist()) | set(found.pieces.tolist()) | set(run.target_tokenizer.encode("zzz"))
     few = run.with_shortlist(found)
     for translation in few.translate(TEXTS, search=Beam(4, length_limit=SHORT)):

@@ -33,16 +33,18 @@ SYMBOLS = SpecialTokens(START, END, suppressed=(START,))
 class Parrot(nn.Module):
     """Says the same words whatever it is fed, and remembers what was fed to it."""
 
-    longest_source: int | None = None
+    max_source_length: int | None = None
 
     def __init__(self, *words: int, vocabulary: int = 10) -> None:
         super().__init__()
-        self.vocabulary, self.words = vocabulary, torch.tensor([*words, END])
+        self.vocab_size, self.words = vocabulary, torch.tensor([*words, END])
         self.weight = nn.Parameter(torch.zeros(1))
         self.decoder = SimpleNamespace(init_state=lambda rows, longest, like: {"last": like.new_zeros(rows)})
         self.fed: list[list[int]] = []  # of the first row, call by call
 
-    def start(self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor) -> DecodingStart:
+    def start_decoding(
+        self, source: Tensor, lengths: Tensor, beam: int, longest: int, first: int | Tensor
+    ) -> DecodingStart:
         tokens = first_tokens(first, len(source), source.device)
         return DecodingStart(None, {"last": torch.zeros(len(source))}, tokens, torch.zeros_like(tokens), longest)
 
@@ -50,9 +52,9 @@ class Parrot(nn.Module):
         real = tokens if ctx.layout.token_mask is None else tokens.where(ctx.layout.token_mask, -1)
         self.fed.append([token for token in real[0].tolist() if token >= 0])
         said = self.words[ctx.layout.positions.clamp(max=len(self.words) - 1)]
-        return 20.0 * nn.functional.one_hot(said, self.vocabulary).float(), state
+        return 20.0 * nn.functional.one_hot(said, self.vocab_size).float(), state
 
-    def widened(self, state: State, rows: int, places: int) -> tuple[State, int]:
+    def grow_state(self, state: State, rows: int, places: int) -> tuple[State, int]:
         return state, places
 
 
@@ -66,7 +68,7 @@ def spoken(model: Any, draft: Any, ahead: int, sources: int = 1) -> tuple[list[l
 def test_drafts_are_kept_up_to_the_first_that_is_wrong() -> None:
     """The draft says 5 6 9 8: of 5 6 9 the model takes two and says 7; then 8 and END are right, and it is over."""
     model, draft = Parrot(5, 6, 7, 8), Parrot(5, 6, 9, 8)
-    found, searching = spoken(model, draft, ahead=3)
+    found, searching = spoken(model, draft, 3)
     assert found == [[5, 6, 7, 8]]
     assert searching.acceptance == AcceptanceStats(rounds=2, proposed=5, accepted=4)
     assert searching.acceptance.mean_accepted == 2.0
@@ -78,7 +80,7 @@ def test_drafts_are_kept_up_to_the_first_that_is_wrong() -> None:
 
 
 def test_a_draft_that_is_always_wrong_costs_no_words() -> None:
-    found, searching = spoken(Parrot(5, 6, 7), Parrot(8, 8, 8, 8, 8, 8), ahead=2)
+    found, searching = spoken(Parrot(5, 6, 7), Parrot(8, 8, 8, 8, 8, 8), 2)
     assert found == [[5, 6, 7]]
     assert searching.acceptance == AcceptanceStats(rounds=4, proposed=4, accepted=0)
 
@@ -130,21 +132,21 @@ def test_where_there_is_no_place_for_drafts_the_model_writes_alone() -> None:
 
 
 def test_what_a_draft_cannot_be_is_said() -> None:
-    with pytest.raises(UserError, match="a draft with 11 words cannot be judged by a model with 10"):
+    with pytest.raises(UserError, match="a vocabulary of 11 tokens, but the model one of 10"):
         spoken(Parrot(5), Parrot(5, vocabulary=11), 2)
     short = Parrot(5)
     short.max_source_length = 0
-    with pytest.raises(UserError, match="a source has 1 tokens, but the draft reads no more than 0"):
+    with pytest.raises(UserError, match="a source has 1 tokens, but the draft model reads at most 0"):
         spoken(Parrot(5), short, 2)
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"ahead": 0}, "at least 1 word must be drafted"),
-        ({"search": Beam(2)}, "use a beam of 1, or sample"),
-        ({"search": Beam(1, coverage_penalty=0.2)}, "use a beam of 1, or sample"),
-        ({"search": Sample(n_best=2)}, "draws 1 sample a source, not 2"),
+        ({"draft_tokens": 0}, "draft_tokens must be at least 1"),
+        ({"search": Beam(2)}, "generates one hypothesis per source"),
+        ({"search": Beam(1, coverage_penalty=0.2)}, "generates one hypothesis per source"),
+        ({"search": Sample(n_best=2)}, "generates one hypothesis per source"),
     ],
 )
 def test_what_cannot_be_speculated_on_is_refused(given: dict[str, Any], said: str) -> None:
@@ -154,5 +156,5 @@ def test_what_cannot_be_speculated_on_is_refused(given: dict[str, Any], said: st
 
 def test_it_is_described_like_other_searches() -> None:
     search = Speculative("runs/small", 3, Sample(top_k=5))
-    assert search_to_dict(search)["draft"] == "runs/small"
+    assert search_to_dict(search)["draft_model"] == "runs/small"
     assert search_from_dict(search_to_dict(search)) == search

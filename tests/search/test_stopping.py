@@ -15,6 +15,7 @@ from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import SearchEngine
 from dragoman.search.greedy import Greedy
 from dragoman.search.required_phrases import ConstrainedBeam, required_phrase_tensors
+from dragoman.search.search_state import ConstraintTensors
 
 #: a ends early; b c falls behind it at first, and is better in the end where lengths count: −1.0/2 < −1.3/4
 LATE = {"a": -0.6, "b": -0.9, "a </s>": -1.0, "b c": -1.2, "b c d": -1.25, "b c d </s>": -1.3}
@@ -23,7 +24,7 @@ LATE = {"a": -0.6, "b": -0.9, "a </s>": -1.0, "b c": -1.2, "b c d": -1.25, "b c 
 def run(settings: Beam, longest: int, closed: bool = False) -> tuple[int, list[tuple[str, Any, bool]]]:
     """How many steps it took, and what was found."""
     model = TableModel(LATE)
-    symbols = replace(model.symbols, closed=closed)
+    symbols = replace(model.symbols, force_eos_at_limit=closed)
     source = torch.zeros(1, 1, dtype=torch.long)
     found = beam_search(cast(Any, model), source, torch.tensor([1]), symbols, torch.tensor([longest]), settings)
     return len(model.steps), [(model.sentence(h.tokens), near(h.normalized_score), h.finished) for h in found[0]]
@@ -57,17 +58,20 @@ def test_a_hopeless_beam_may_miss_what_rises_later() -> None:
 def test_unfinished_hypotheses_stand_behind_complete_ones_or_beside_them() -> None:
     cut, complete = ("b c d", near(-1.25 / 3), False), ("a", near(-1.0 / 2), True)
     assert run(Beam(2, n_best=2), longest=3)[1] == [complete, cut]
-    assert run(Beam(2, n_best=2, unfinished="beside"), longest=3)[1] == [cut, complete]
+    assert run(Beam(2, n_best=2, rank_unfinished="by_score"), longest=3)[1] == [cut, complete]
 
 
 def test_a_closed_beam_ends_at_the_limit_at_no_cost() -> None:
-    assert run(Beam(2, n_best=2), longest=3, closed=True)[1] == [("b c", near(-1.2 / 3), True), ("a", near(-0.5), True)]
+    assert run(Beam(2, n_best=2), longest=3, closed=True)[1] == [
+        ("b c", near(-1.2 / 3), True),
+        ("a", near(-0.5), True),
+    ]
 
 
 def test_every_source_is_closed_at_its_own_limit() -> None:
     """a has log p −0.6, END at the limit 0; without a word before it there is nothing to pay."""
     model = TableModel(LATE)
-    symbols = replace(model.symbols, closed=True)
+    symbols = replace(model.symbols, force_eos_at_limit=True)
     source, lengths, limits = torch.zeros(2, 1, dtype=torch.long), torch.tensor([1, 1]), torch.tensor([1, 2])
     found = search(
         cast(Any, model), source, lengths, symbols, Beam(1, length_penalty=0.0), torch.arange(len(source)), limits
@@ -79,8 +83,8 @@ def test_every_source_is_closed_at_its_own_limit() -> None:
 
 
 def test_another_place_for_unfinished_hypotheses_is_refused() -> None:
-    with pytest.raises(UserError, match="unfinished hypotheses stand 'behind' or 'beside' complete ones, not 'before'"):
-        Beam(unfinished=cast(Any, "before"))
+    with pytest.raises(UserError, match="rank_unfinished must be 'last' or 'by_score', but is 'before'"):
+        Beam(rank_unfinished=cast(Any, "before"))
 
 
 # ---- the exact rule
@@ -119,8 +123,9 @@ def found_by(
     """The number of steps, and the hypotheses of each source."""
     model.steps = 0
     engine = SearchEngine([cast(Any, model)], replace(model.symbols, **symbols), strategy(settings, model.symbols.eos))
-    wishes = required_phrase_tensors([[] for _ in SOURCES]) if strategy is ConstrainedBeam else None
-    found = engine.search(SOURCES, torch.ones(len(SOURCES)).long(), LIMITS, torch.arange(len(SOURCES)), wishes)
+    required = required_phrase_tensors([[] for _ in SOURCES]) if strategy is ConstrainedBeam else None
+    constraints = ConstraintTensors(required=required)
+    found = engine.search(SOURCES, torch.ones(len(SOURCES)).long(), LIMITS, torch.arange(len(SOURCES)), constraints)
     return model.steps, found
 
 
@@ -131,10 +136,10 @@ def test_the_exact_rule_returns_what_a_search_up_to_the_limit_returns(alpha: flo
     for number in range(24):
         size = 2 + number % 3
         normalisation = "gnmt" if number % 2 else "power"
-        unfinished = "beside" if number // 2 % 2 else "behind"
+        unfinished = "by_score" if number // 2 % 2 else "last"
         best = 1 + number // 4 % size
-        settings = Beam(size, alpha, n_best=best, length_normalization=normalisation, unfinished=unfinished)
-        more: dict[str, Any] = {"least": number % 5, "closed": number % 7 == 6}
+        settings = Beam(size, alpha, n_best=best, length_normalization=normalisation, rank_unfinished=unfinished)
+        more: dict[str, Any] = {"min_length": number % 5, "force_eos_at_limit": number % 7 == 6}
         model = RandomTable(number)
         steps, every = found_by(model, replace(settings, early_stopping="steps"), **more)
         early, exact = found_by(model, settings, **more)

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from dragoman.models import DecoderOnlyModel
 from dragoman.search import Beam, LengthLimit, SpecialTokens, search
-from dragoman.search.scoring import token_scores
+from dragoman.search.forced_decoding import token_scores
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import BOS, EOS, SEP
 

@@ -20,7 +20,7 @@ from dragoman.training.checkpoint_selection import default_metric
 from dragoman.training.display import format_metrics
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import ValidationResult, search_name
+from dragoman.training.validation import ValidationResult
 
 SENTENCES = ["Der alte Mann liest das Buch .", "Sie schläft .", "Wir sehen heute den Hund ."]
 WORDS = ["gehst", "ging weg", "ist gegangen", "wir gehen alle nach Hause"]
@@ -156,4 +156,4 @@ def test_the_decoded_sentences_are_spread_over_all_validation_corpora(corpus: Pa
 
 def test_the_log_names_the_search() -> None:
     assert format_metrics(result(1.0, bleu=31.25, exact=4.0).to_record()) == "BLEU 31.2  exact match 4.0 % (beam 2)"
-    assert [search_name(search) for search in (Beam(5), Beam(1), Sample())] == ["beam 5", "greedy", "sampling"]
+    assert [search.label for search in (Beam(5), Beam(1), Sample())] == ["beam 5", "greedy", "sampling"]

@@ -12,7 +12,7 @@ from dragoman.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
     from dragoman.run import Run
-    from dragoman.search import Beam, LengthLimit, Rerank, SearchConfig, TokenSearch
+    from dragoman.search import Beam, LengthLimit, Rerank, Sample, SearchConfig
 
 NumCandidates = Annotated[
     int | None,
@@ -171,7 +171,7 @@ class SearchOptions:
 
     def search_config(self, run: Run) -> SearchConfig:
         """Return the run's default search with the changes of these options."""
-        from dragoman.search import Beam, ExactSearch, MinimumBayesRisk, Speculative, read_search_config
+        from dragoman.search import ExactSearch, MinimumBayesRisk, Speculative, read_search_config
 
         if self.search is not None:
             return read_search_config(self.search)
@@ -187,14 +187,13 @@ class SearchOptions:
         config = self._token_search(run, self.n_best or 1)
         if self.draft_model is None:
             return config
-        greedy_or_sample = replace(config, size=1) if isinstance(config, Beam) else config
-        return Speculative(self.draft_model, self.draft_tokens or 4, greedy_or_sample)
+        return Speculative(self.draft_model, self.draft_tokens or 4, config.with_single_row())
 
     def _count(self, default: int) -> int:
         """Number of candidates to choose from."""
         return self.num_candidates or self.beam_size or default
 
-    def _token_search(self, run: Run, n_best: int) -> TokenSearch:
+    def _token_search(self, run: Run, n_best: int) -> Beam | Sample:
         """The search that finds the `n_best` hypotheses or candidates."""
         from dragoman.search import Sample
 
@@ -222,7 +221,7 @@ class SearchOptions:
         limit = self._length_limit(default.length_limit)
         return replace(default, size=size, n_best=n_best, length_limit=limit, **values)
 
-    def _reranking(self, run: Run, candidates: TokenSearch) -> Rerank:
+    def _reranking(self, run: Run, candidates: Beam | Sample) -> Rerank:
         from dragoman.search import Rerank, RerankWeights
 
         rerankers = classify_rerankers(run, self.rerank_with or [])

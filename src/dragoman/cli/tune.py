@@ -38,8 +38,13 @@ def tune(
     model.check(run)
     sources, references = read_pairs(source, reference, layout, "--reference")
 
-    from dragoman.run.decoding import reranking_scorers
-    from dragoman.search.reranking import Candidate, Reranker, RerankWeights, tune_rerank_weights
+    from dragoman.search.reranking import (
+        Candidate,
+        Reranker,
+        RerankWeights,
+        reranking_scorers,
+        tune_rerank_weights,
+    )
 
     loaded = model.load(run)
     if not all(isinstance(text, str) for text in sources):

@@ -1,4 +1,4 @@
-"""The beam as a tree: a strategy that writes down what another one does."""
+"""The tree of a beam search: a strategy that records the continuations that another strategy selects or prunes."""
 
 from __future__ import annotations
 
@@ -11,126 +11,116 @@ from torch import Tensor
 from dragoman.lens.inspection_types import BeamNode, BeamTree, NodeStatus
 from dragoman.parts.precision import at_least_float32
 from dragoman.run import Run
-from dragoman.run.decoding import length_limits
-from dragoman.run.translation_constraints import Constraints
-from dragoman.search import Beam, Hypothesis, TokenSearch, build_engine
+from dragoman.search import Constraints, Hypothesis, SearchState, TokenSearch, build_engine
 from dragoman.search.engine import Strategy
-from dragoman.search.slots import Tree as Slots
 
 
 def recorded_search(
-    run: Run, source: Tensor, lengths: Tensor, settings: TokenSearch, wishes: Constraints
+    run: Run, source: Tensor, lengths: Tensor, search: TokenSearch, constraints: Constraints
 ) -> tuple[Hypothesis, BeamTree]:
-    """The best hypothesis of one source (1 S), and every hypothesis that was looked at on the way to it."""
-    limits = length_limits(run, settings.length_limit, lengths)
-    searching = build_engine(
-        run.inference_models, run.special_tokens, settings, wishes.logits_processors, wishes.include is not None
+    """Search the targets of one source (1 S); return the best hypothesis and the tree of all recorded ones."""
+    special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
+    max_lengths = search.length_limit.max_lengths_of(run, lengths)
+    engine = build_engine(
+        run.inference_models, special_tokens, search, constraints.logits_processors, constraints.include is not None
     )
-    watching = RecordingStrategy(searching.strategy, run.special_tokens.eos, settings)
-    searching.strategy, searching.use_cuda_graphs = watching, False  # what is recorded and replayed cannot be watched
-    asked = wishes.to_tensors(run.target_tokenizer, limits, len(run.special_tokens.forced_bos))
-    keys = torch.zeros(1, dtype=torch.long)
-    hypotheses = searching.search(source, lengths, limits, keys, asked)[0]
-    nodes = assign_ranks(watching.nodes, hypotheses)
-    pieces = run.target_tokenizer.tokens([node.token_id for node in nodes[1:]])
-    named = [nodes[0], *(replace(node, token=piece) for node, piece in zip(nodes[1:], pieces))]
-    return hypotheses[0], BeamTree(type(settings).__name__.lower(), tuple(named))
+    recorder = RecordingStrategy(engine.strategy, special_tokens.eos, search)
+    engine.strategy, engine.use_cuda_graphs = recorder, False  # a replayed graph calls no Python
+    tensors = constraints.to_tensors(tokenizer, max_lengths, len(special_tokens.forced_bos))
+    hypotheses = engine.search(source, lengths, max_lengths, torch.zeros(1, dtype=torch.long), tensors)[0]
+    root, *nodes = assign_ranks(recorder.nodes, hypotheses)
+    tokens = tokenizer.tokens([node.token_id for node in nodes])
+    named = (replace(node, token=token) for node, token in zip(nodes, tokens))
+    return hypotheses[0], BeamTree(type(search).__name__.lower(), (root, *named))
 
 
 @dataclass
 class FinishedHypothesis:
-    """A hypothesis that was set aside: log p, by what it is compared, and its size without END."""
+    """A finished hypothesis; `length` does not count EOS."""
 
     score: float
-    normalised: float
-    size: int
+    normalized_score: float
+    length: int
 
 
 class RecordingStrategy(Strategy):
-    """Does as its strategy does, and keeps a node for every continuation that was chosen or nearly so.
+    """Selects tokens like another strategy, and adds a node for every selected continuation.
 
-    Of a step the 2K best continuations are kept beside those that were chosen. Only the first source is watched.
+    The 2K best other continuations of a step are recorded as well, as pruned ones. Only the first source is recorded.
     """
 
-    def __init__(self, strategy: Strategy, end: int, settings: TokenSearch) -> None:
-        self.strategy, self.end, self.settings = strategy, end, settings
+    def __init__(self, strategy: Strategy, eos: int, search: TokenSearch) -> None:
+        self.strategy, self.eos, self.search = strategy, eos, search
         self.rows_per_source = strategy.rows_per_source
         self.needs_attention, self.reorders_rows = strategy.needs_attention, strategy.reorders_rows
         self.nodes = [BeamNode(0, None, 0, 0, "", -1, 0.0, 0.0, 0.0, "kept")]
-        self.at = [0] * strategy.rows_per_source  # the node at which each row stands
+        self.row_nodes = [0] * strategy.rows_per_source  # the index of the last node of each row
 
-    def init_state(self, slots: Slots, longest: int) -> None:
-        self.strategy.init_state(slots, longest)
+    def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        return self.strategy.init_state(state, max_length)
 
-    def hypotheses(self, slots: Slots) -> list[list[Hypothesis]]:
-        return self.strategy.hypotheses(slots)
+    def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
+        return self.strategy.hypotheses(state)
 
-    def select(self, slots: Slots, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        over, scores = bool(slots["over"][0]), _scores(slots)[0].clone()
-        ended = slots["ended"][0].clone() if "ended" in slots else torch.zeros_like(scores, dtype=torch.bool)
-        log_p = logits[0] - norm[0, :, None]  # K V, before the strategy may write into them
-        tokens, parents = self.strategy.select(slots, logits, norm, looks)
-        if not over:
-            own = torch.arange(len(scores)) if parents is None else parents[0].cpu()
-            self._record(slots, scores.cpu(), ended.cpu(), at_least_float32(log_p).cpu(), tokens[0].cpu(), own)
-        return tokens, parents
+    def select(
+        self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
+    ) -> tuple[SearchState, Tensor | None]:
+        scores, ended_rows = state.scores[0], state.strategy.ended_rows
+        ended = torch.zeros_like(scores, dtype=torch.bool) if ended_rows is None else ended_rows[0]
+        log_p = logits[0] - log_normalizer[0, :, None]  # K V, before the strategy may change the logits in place
+        after, parents = self.strategy.select(state, logits, log_normalizer, attention)
+        if not bool(state.done[0]):
+            rows = torch.arange(len(scores)) if parents is None else parents[0].cpu()
+            self._record(after, scores.cpu(), ended.cpu(), at_least_float32(log_p).cpu(), rows)
+        return after, parents
 
-    def _record(
-        self, slots: Slots, scores: Tensor, ended: Tensor, log_p: Tensor, tokens: Tensor, parents: Tensor
-    ) -> None:
-        """One step of a source: scores and ended K, log p K V, what was chosen K."""
-        step = int(slots["step"][0]) + 1
-        at_limit = step >= int(slots["limit"][0])
-        going: NodeStatus = "truncated" if at_limit else "pruned" if bool(slots["over"][0]) else "kept"
-        before, total = list(self.at), scores[:, None] + log_p  # K V
-        taken: set[tuple[int, int]] = set()
+    def _record(self, state: SearchState, scores: Tensor, ended: Tensor, log_p: Tensor, parents: Tensor) -> None:
+        """Record a step: the state after it, and scores and ended rows (K) and log p (K V) before it."""
+        step, tokens = int(state.step[0]) + 1, state.tokens[0].cpu()
+        at_limit = step >= int(state.max_length[0])
+        live: NodeStatus = "truncated" if at_limit else "pruned" if bool(state.done[0]) else "kept"
+        parent_nodes, total = list(self.row_nodes), scores[:, None] + log_p  # K V
+        recorded: set[tuple[int, int]] = set()
 
-        def add(row: int, token: int, fate: NodeStatus, into: int, normalised: float | None = None) -> int:
-            taken.add((row, token))
-            score = float(total[row, token])
-            shown = score / self._penalty(step) if normalised is None else normalised
-            node = BeamNode(
-                len(self.nodes), before[row], step, into, "", token, float(log_p[row, token]), score, shown, fate
-            )
-            self.nodes.append(node)
-            return node.index
+        def add(row: int, token: int, status: NodeStatus, new_row: int, normalized: float | None = None) -> int:
+            recorded.add((row, token))
+            score, token_score = float(total[row, token]), float(log_p[row, token])
+            shown = score / self.search.length_divisor(step) if normalized is None else normalized
+            index = len(self.nodes)
+            parent = parent_nodes[row]
+            self.nodes.append(BeamNode(index, parent, step, new_row, "", token, token_score, score, shown, status))
+            return index
 
-        for into, (row, token) in enumerate(zip(parents.tolist(), tokens.tolist())):
+        for new_row, (row, token) in enumerate(zip(parents.tolist(), tokens.tolist())):
             if bool(ended[row]) or total[row, token] == -torch.inf:
                 continue
-            fate: NodeStatus = "finished" if token == self.end else going
-            self.at[into] = add(row, token, fate, into)
-        aside = _complete(slots)
+            self.row_nodes[new_row] = add(row, token, "finished" if token == self.eos else live, new_row)
+        finished = [hypothesis for hypothesis in _finished_hypotheses(state) if hypothesis.length == step - 1]
         for row in range(len(scores)):
-            score = float(total[row, self.end])
-            match = next(
-                (one for one in aside if one.size == step - 1 and isclose(one.score, score, rel_tol=1e-5)), None
-            )
-            if match is not None and (row, self.end) not in taken:
-                add(row, self.end, "finished", row, match.normalised)
-        open_ = total.masked_fill(ended[:, None], -torch.inf).flatten()
-        for place in open_.topk(min(2 * len(scores), len(open_))).indices.tolist():
-            row, token = divmod(place, log_p.shape[1])
-            if (row, token) not in taken and open_[place] > -torch.inf:
+            score = float(total[row, self.eos])
+            match = next((h for h in finished if isclose(h.score, score, rel_tol=1e-5)), None)
+            if match is not None and (row, self.eos) not in recorded:
+                add(row, self.eos, "finished", row, match.normalized_score)
+        continuations = total.masked_fill(ended[:, None], -torch.inf).flatten()
+        for index in continuations.topk(min(2 * len(scores), len(continuations))).indices.tolist():
+            row, token = divmod(index, log_p.shape[1])
+            if (row, token) not in recorded and continuations[index] > -torch.inf:
                 add(row, token, "pruned", row)
-
-    def _penalty(self, length: int) -> float:
-        return self.settings.length_divisor(length) if isinstance(self.settings, Beam) else 1.0
 
 
 def assign_ranks(nodes: list[BeamNode], hypotheses: list[Hypothesis]) -> list[BeamNode]:
-    """The nodes, with their places among what was given back."""
-    ends = {_tokens(nodes, node): node.index for node in nodes if node.status in ("finished", "truncated")}
-    found = list(nodes)
-    for rank, one in reversed(list(enumerate(hypotheses, 1))):  # samples may be alike: the best rank is the last word
-        number = ends.get((*one.tokens, one.finished))
-        if number is not None:
-            found[number] = replace(found[number], rank=rank)
-    return found
+    """Return the nodes, with the ranks of those that are returned hypotheses."""
+    ends = {_path_tokens(nodes, node): node.index for node in nodes if node.status in ("finished", "truncated")}
+    ranked = list(nodes)
+    for rank, hypothesis in reversed(list(enumerate(hypotheses, 1))):  # of equal samples the best rank remains
+        index = ends.get((*hypothesis.tokens, hypothesis.finished))
+        if index is not None:
+            ranked[index] = replace(ranked[index], rank=rank)
+    return ranked
 
 
-def _tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...]:
-    """The words of a hypothesis, and whether END comes after them."""
+def _path_tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...]:
+    """Return the token ids of a hypothesis without EOS, and whether it is finished."""
     finished = node.status == "finished"
     tokens = [] if finished else [node.token_id]
     while node.parent:
@@ -139,19 +129,11 @@ def _tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...]:
     return (*reversed(tokens), finished)
 
 
-def _groups(slots: Slots) -> list[Slots]:
-    """What strategies of several beams keep for each, or the slots themselves."""
-    return list(slots["groups"].values()) if "groups" in slots else [slots]
-
-
-def _scores(slots: Slots) -> Tensor:
-    return torch.cat([group["scores"] for group in _groups(slots)], 1)
-
-
-def _complete(slots: Slots) -> list[FinishedHypothesis]:
-    found = []
-    for group in _groups(slots):
-        if "aside" in group:
-            columns = (group["aside"][name][0].tolist() for name in ("score", "normalized", "size"))
-            found += [FinishedHypothesis(*one) for one in zip(*columns) if one[0] > -torch.inf]
-    return found
+def _finished_hypotheses(state: SearchState) -> list[FinishedHypothesis]:
+    """Return the finished hypotheses of the first source."""
+    return [
+        FinishedHypothesis(*row)
+        for buffer in state.strategy.finished_buffers
+        for row in zip(*(column[0].tolist() for column in (buffer.scores, buffer.normalized_scores, buffer.lengths)))
+        if row[0] > -torch.inf
+    ]

@@ -16,11 +16,10 @@ from dragoman.data.batching import batch_by_length
 from dragoman.errors import UserError
 from dragoman.objectives.denoising import sentinel_ids
 from dragoman.objectives.objective import Infilling
-from dragoman.run.decoding import SearchRequest, decode
 from dragoman.run.labeling import batch_logits
 from dragoman.run.results import FillResult, ScoredText
 from dragoman.run.sources import frame_source, max_source_tokens, normalize_text
-from dragoman.search import Beam, Hypothesis
+from dragoman.search import Beam, Hypothesis, SearchRequest
 from dragoman.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -164,7 +163,7 @@ def _decode_rows(run: Run, rows: Sequence[list[int]], search: Beam) -> Iterator[
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)
     for batch in batch_by_length([len(ids) for ids in rows], batch_tokens) if rows else []:
         source, lengths = run.pad_batch([frame_source(run, rows[n]) for n in batch], run.framing.pad)
-        yield from zip(batch.tolist(), decode(search, run, SearchRequest(source, lengths, torch.from_numpy(batch))))
+        yield from zip(batch.tolist(), search.decode(run, SearchRequest(source, lengths, torch.from_numpy(batch))))
 
 
 def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | None:
@@ -181,7 +180,8 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
     decoder = _with_sentinels_allowed(run) if infilling == "span" else run
     source, lengths = run.pad_batch([row.source.tolist() for row in rows], pad)
     request = SearchRequest(source, lengths, torch.arange(len(rows)))
-    return [hypotheses[0].tokens for hypotheses in decode(Beam(1, length_limit=run.length_limit), decoder, request)]
+    search = Beam(1, length_limit=run.length_limit)
+    return [hypotheses[0].tokens for hypotheses in search.decode(decoder, request)]
 
 
 def _predict_labels(run: Run, row: BatchRow) -> list[int]:

@@ -14,8 +14,13 @@ from dragoman.errors import UserError
 from dragoman.run.results import Alignment, ScoredText, SentenceAttention
 from dragoman.run.sources import Source, normalize_text
 from dragoman.search import Hypothesis
-from dragoman.search.forced_decoding import TokenWordMap, attention_weights, cross_attention, word_alignment
-from dragoman.search.scoring import token_scores
+from dragoman.search.forced_decoding import (
+    TokenWordMap,
+    attention_weights,
+    cross_attention,
+    token_scores,
+    word_alignment,
+)
 
 if TYPE_CHECKING:
     from dragoman.run.run import Run

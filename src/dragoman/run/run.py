@@ -22,7 +22,7 @@ from dragoman.models import Model, ModelSpec, Usage
 from dragoman.objectives import Objective, objective_class
 from dragoman.parts.inference import InferencePrecision
 from dragoman.parts.spec import Spec
-from dragoman.run import decoding, filling, labeling, pair_scoring
+from dragoman.run import filling, labeling, pair_scoring
 from dragoman.run.inference_weights import InferenceWeights
 from dragoman.run.results import (
     Alignment,
@@ -45,10 +45,19 @@ from dragoman.run.run_folder import (
 )
 from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source, is_empty
 from dragoman.run.token_stream import stream_tokens
-from dragoman.run.translation_constraints import TargetPrefix
 from dragoman.run.translator import Translator, continue_prompts
-from dragoman.search import Beam, LengthLimit, Sample, SearchConfig, SpecialTokens, Speculative, search_from_dict
-from dragoman.search.configs import OtherRun
+from dragoman.search import (
+    Beam,
+    LengthLimit,
+    OtherRun,
+    Sample,
+    SearchConfig,
+    SearchRequest,
+    SpecialTokens,
+    Speculative,
+    search_from_dict,
+)
+from dragoman.search.constraints import TargetPrefix
 from dragoman.search.engine import SearchEngine
 from dragoman.search.shortlist import Shortlist
 from dragoman.search.speculative import AcceptanceStats
@@ -366,7 +375,12 @@ class Run:
     def draft_acceptance(self, texts: Sequence[Source], search: Speculative) -> AcceptanceStats:
         """Measure how many tokens proposed by a draft model this run accepts in the translations of texts."""
         self.check_translates()
-        return decoding.acceptance(self, [text for text in texts if not is_empty(text)], search)
+        total = AcceptanceStats()
+        for text in texts:
+            if not is_empty(text):
+                source, lengths = self.pad_batch(self.encode_sources([text]), self.framing.pad)
+                total += search.acceptance(self, SearchRequest(source, lengths, torch.tensor([0])))
+        return total
 
     @property
     def default_search(self) -> SearchConfig:
@@ -393,7 +407,7 @@ class Run:
             length_limit=self.length_limit,
             length_normalization=settings.length_normalization,
             coverage_penalty=settings.coverage_penalty,
-            unfinished="behind" if settings.rank_unfinished == "last" else "beside",
+            rank_unfinished=settings.rank_unfinished,
             no_repeat_ngram_size=settings.no_repeat_ngram_size,
         )
 

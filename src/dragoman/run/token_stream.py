@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from dragoman.run.decoding import SearchRequest, StepByStep, decode, prepared
 from dragoman.run.pair_scoring import align_batch
 from dragoman.run.results import StreamedTokens, Translation
 from dragoman.run.sources import (
@@ -20,10 +19,10 @@ from dragoman.run.sources import (
     normalize_source,
     normalize_text,
 )
-from dragoman.run.translation_constraints import Constraints
 from dragoman.run.translator import Translator, to_translation
-from dragoman.search import Beam, Hypothesis
+from dragoman.search import Constraints, Hypothesis, SearchRequest
 from dragoman.search.partial_results import PartialResult, partial_result
+from dragoman.search.search_config import StepwiseSearch
 from dragoman.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -48,10 +47,11 @@ def stream_tokens(
     constraints = Constraints([prefix] if prefix else None, [include] if include else None, translator.forbidden)
     request = SearchRequest(source, lengths, torch.tensor([0]), [text], constraints=constraints)
     detokenizer = _Detokenizer(run.target_tokenizer)
-    if isinstance(search, StepByStep) and run.shortlist is None:  # a shortlist has token ids of its own
-        hypotheses, streamed_score = yield from _stream_search(run, search, request, detokenizer)
+    stepwise = search.as_stepwise
+    if stepwise is not None and run.shortlist is None:  # a shortlist has token ids of its own
+        hypotheses, streamed_score = yield from _stream_search(run, stepwise, request, detokenizer)
     else:
-        hypotheses, streamed_score = decode(search, run, request)[0], 0.0
+        hypotheses, streamed_score = search.decode(run, request)[0], 0.0
     best = hypotheses[0]
     alignments = align_batch(run, source, lengths, [best.tokens]) if translator.align else None
     truncated = len(ids) > max_source_tokens(run)
@@ -62,11 +62,10 @@ def stream_tokens(
 
 
 def _stream_search(
-    run: Run, search: StepByStep, request: SearchRequest, detokenizer: _Detokenizer
+    run: Run, search: StepwiseSearch, request: SearchRequest, detokenizer: _Detokenizer
 ) -> Generator[StreamedTokens, None, tuple[list[Hypothesis], float | None]]:
     """Yield all parts but the last; return the hypotheses and log p of the yielded tokens (None if unknown)."""
-    engine, arguments = prepared(search, run, request)
-    length_divisor = search.length_divisor if isinstance(search, Beam) else lambda length: 1.0
+    engine, arguments = search.prepare(run, request)
     last: PartialResult | None = None
     with closing(engine.steps(*arguments)) as steps:
         while True:
@@ -75,8 +74,8 @@ def _stream_search(
             except StopIteration as end:
                 single = last is None or last.single_hypothesis
                 return end.value[0], (last.score if last else 0.0) if single else None
-            result = partial_result(state, 0, run.special_tokens.eos, length_divisor)
-            if result is None or result == last or bool(state["over"][0]):  # the last part follows after the search
+            result = partial_result(state, 0, run.special_tokens.eos, search.length_divisor)
+            if result is None or result == last or bool(state.done[0]):  # the last part follows after the search
                 continue
             score = result.score - (last.score if last else 0.0) if result.single_hypothesis else None
             last = result

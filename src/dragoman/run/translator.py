@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from dragoman.data.batching import batch_by_length
 from dragoman.errors import UserError
 from dragoman.processes import fork_map
-from dragoman.run.decoding import SearchRequest, decode
 from dragoman.run.pair_scoring import align_batch, batch_cross_attention, hypothesis_token_scores
 from dragoman.run.results import Alignment, Translation
 from dragoman.run.sources import (
@@ -30,8 +29,8 @@ from dragoman.run.sources import (
     split_into_sentences,
     tag_ids,
 )
-from dragoman.run.translation_constraints import Constraints, TargetPrefix
-from dragoman.search import Hypothesis, SearchConfig
+from dragoman.search import Constraints, Hypothesis, SearchConfig, SearchRequest
+from dragoman.search.constraints import TargetPrefix
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
 from dragoman.search.unknown_words import UnknownWordReplacer
 from dragoman.text import alignment_words
@@ -170,7 +169,7 @@ class Translator:
                 constraints=constraints.select(rows.tolist()),
                 max_batch_size=max(1, batch_tokens // source.shape[1]),
             )
-            hypotheses = decode(self.search, run, request)
+            hypotheses = self.search.decode(run, request)
             best = [ranked[0].tokens for ranked in hypotheses]
             alignments = align_batch(run, source, lengths, best) if self.align else None
             scores = hypothesis_token_scores(run, source, lengths, hypotheses) if self.token_scores else None
@@ -278,7 +277,7 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> 
         source, lengths = run.pad_batch([token_ids[i][:-1] for i in batch], run.framing.pad)
         last_token = torch.tensor([token_ids[i][-1] for i in batch], device=run.device)
         request = SearchRequest(source, lengths, torch.from_numpy(batch), first_token=last_token)
-        for i, hypotheses in zip(batch, decode(search, run, request)):
+        for i, hypotheses in zip(batch, search.decode(run, request)):
             prompt = token_ids[i][len(prefix) :]
             results[i] = to_translation(run, [h._replace(tokens=[*prompt, *h.tokens]) for h in hypotheses])
     return results

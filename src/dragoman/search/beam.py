@@ -1,149 +1,246 @@
-"""Beam search: at each step the K likeliest hypotheses; finished ones are set aside."""
+"""Beam search: continue the K best hypotheses at each step, and collect finished ones."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from dragoman.errors import UserError
 from dragoman.parts.precision import at_least_float32
-from dragoman.search.configs import Beam
-from dragoman.search.engine import Hypothesis, Strategy
-from dragoman.search.greedy import write_tokens
-from dragoman.search.penalties import coverage_penalty, looked
-from dragoman.search.slots import Tree
-from dragoman.search.stopping import search_ends
+from dragoman.search.engine import Strategy, gather_rows, write_tokens
+from dragoman.search.search_state import Hypothesis, HypothesisBuffer, SearchState, StrategyState
 from dragoman.search.topk import first_true, topk, topk_continuations
+
+if TYPE_CHECKING:
+    from dragoman.search.configs import Beam
+
+
+@dataclass
+class BeamState(StrategyState):
+    """The state of beam search."""
+
+    finished: HypothesisBuffer  # ended with EOS, best first
+    truncated: HypothesisBuffer  # by the length limit
+    attention: Tensor | None  # B K S: sum of the attention weights of each hypothesis, for the coverage penalty
+
+    @property
+    def finished_buffers(self) -> list[HypothesisBuffer]:
+        return [self.finished]
+
+    @property
+    def truncated_buffers(self) -> list[HypothesisBuffer]:
+        return [self.truncated]
 
 
 class BeamSearch(Strategy):
-    """The `settings.best` hypotheses of each source, best first, by log p(y|x) / |y|^α.
+    """Finds the `config.n_best` hypotheses of each source, ranked by log p(y|x) / lp(y) + cp(x, y).
 
-    Of the K·V continuations the 2K best are looked at: an END among the first K finishes a hypothesis, which is set
-    aside; the first K others are continued. Length and coverage penalties rank finished hypotheses only; which ones are
-    continued is decided by log p(y|x) alone.
+    Of the K·V continuations the 2K best are considered: an EOS among the first K finishes a hypothesis, and the first K
+    others are continued. Length normalization and coverage penalty rank finished hypotheses only; log p(y|x) alone
+    decides which hypotheses are continued.
     """
 
     reorders_rows = True
 
-    def __init__(self, settings: Beam, end: int) -> None:
-        self.settings, self.end, self.rows_per_source = settings, end, settings.size
-        self.watches = settings.coverage_penalty > 0
+    def __init__(self, config: Beam, eos: int) -> None:
+        self.config, self.eos, self.rows_per_source = config, eos, config.size
+        self.needs_attention = config.coverage_penalty > 0
 
-    def init_state(self, slots: Tree, longest: int) -> None:
-        tokens = slots["tokens"]
-        batch, width = tokens.shape
-        slots["scores"] = torch.full((batch, width), -torch.inf, device=tokens.device)
-        slots["scores"][:, 0] = 0.0  # at first all hypotheses are the same: let one speak
-        slots["written"] = torch.zeros((batch, width, longest), dtype=torch.long, device=tokens.device)
-        slots["aside"] = empty(batch, self.settings.max_finished, longest, tokens.device)  # finished
-        slots["cut"] = empty(batch, width, longest, tokens.device)  # truncated by the length limit
-        if self.watches:
-            slots["looks"] = torch.zeros(batch, width, slots["real"].shape[1], device=tokens.device)  # B K S, in all
-
-    def select(
-        self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None, penalty: Tensor | None = None
-    ) -> tuple[Tensor, Tensor]:
-        """`penalty` (B V) is subtracted from log p of tokens where continuations are compared, not from the scores."""
-        settings, width = self.settings, self.rows_per_source
-        step, limit, written = slots["step"], slots["limit"], slots["written"]
-        if self.watches:
-            slots["looks"] = slots["looks"] + at_least_float32(looked(looks))
-        best, parent, token = candidates(slots["scores"], logits, norm, 2 * width, penalty)  # B 2K
-        divisor = settings.length_divisor(step + 1)[:, None]  # B 1
-        end = token == self.end
-        finished = torch.where(end[:, :width], best[:, :width], -torch.inf)
-        normalized = finished / divisor + self._coverage(slots, parent[:, :width])
-        set_aside(slots["aside"], finished, normalized, gather_rows(written, parent[:, :width]), step)
-        kept = first_true(~end, width)  # B K
-        scores, token, parent = best.gather(1, kept), token.gather(1, kept), parent.gather(1, kept)
-        slots["written"] = written = write_tokens(gather_rows(written, parent), step, token)
-        at_limit = limit == step + 1
-        truncate(slots["cut"], at_limit, scores, scores / divisor + self._coverage(slots, parent), written, limit)
-        ends = search_ends(settings, slots["aside"]["normalized"], scores, step + 1, limit)
-        slots["over"] = over = slots["over"] | (limit <= step + 1) | ends
-        slots["scores"] = scores.masked_fill(over[:, None], -torch.inf)  # a finished source is not continued
-        if self.watches:
-            slots["looks"] = gather_rows(slots["looks"], parent)
-        return token, parent
-
-    def _coverage(self, slots: Tree, parent: Tensor) -> Tensor | float:
-        """B N: the penalty of what the hypotheses `parent` (B N) have written, this step's token counted in."""
-        if not self.watches:
-            return 0.0
-        return coverage_penalty(slots["looks"], slots["real"][:, None], self.settings.coverage_penalty).gather(
-            1, parent
+    def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        batch, device = len(state.tokens), state.tokens.device
+        rows = self.rows_per_source
+        scores = torch.full((batch, rows), -torch.inf, device=device)
+        scores[:, 0] = 0.0  # all hypotheses are equal at first: continue one of them
+        attention = None
+        if state.source_mask is not None:
+            attention = torch.zeros(batch, rows, state.source_mask.shape[1], device=device)
+        return replace(
+            state,
+            scores=scores,
+            output_tokens=torch.zeros((batch, rows, max_length), dtype=torch.long, device=device),
+            strategy=BeamState(
+                HypothesisBuffer.empty(batch, self.config.max_finished, max_length, device),
+                HypothesisBuffer.empty(batch, rows, max_length, device),
+                attention,
+            ),
         )
 
-    def hypotheses(self, slots: Tree) -> list[list[Hypothesis]]:
-        """The finished hypotheses, then those that the length limit truncated, or both by score."""
+    def select(
+        self,
+        state: SearchState,
+        logits: Tensor,
+        log_normalizer: Tensor,
+        attention: Tensor | None,
+        penalty: Tensor | None = None,
+    ) -> tuple[SearchState, Tensor]:
+        """Select the best continuations; `penalty` B V is subtracted from log p in comparisons, not from scores."""
+        width, step = self.rows_per_source, state.step
+        beam = self._with_attention(state, attention)
+        scores, parents, tokens = best_continuations(state.scores, logits, log_normalizer, 2 * width, penalty)  # B 2K
+        is_eos = tokens == self.eos
+        finished_scores = torch.where(is_eos[:, :width], scores[:, :width], -torch.inf)
+        finished = self._add_finished(state, beam, finished_scores, parents[:, :width])
+        live = first_true(~is_eos, width)  # B K
+        scores, tokens, parents = scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live)
+        output_tokens = write_tokens(gather_rows(state.output_tokens, parents), step, tokens)
+        normalized = self._normalize(state, beam, scores, parents)
+        truncated = truncate(beam.truncated, state, scores, normalized, output_tokens)
+        return self._continue(
+            state, replace(beam, truncated=truncated), finished, scores, tokens, parents, output_tokens
+        )
+
+    def _with_attention(self, state: SearchState, attention: Tensor | None) -> BeamState:
+        """Return the beam's state with this step's attention weights added."""
+        beam = state.strategy
+        assert isinstance(beam, BeamState)
+        if beam.attention is None:
+            return beam
+        if attention is None:
+            raise UserError("a coverage penalty needs attention to the source, but this model has none: set it to 0")
+        return replace(beam, attention=beam.attention + at_least_float32(attention))
+
+    def _normalize(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> Tensor:
+        """Return log p / lp + cp of hypotheses with one more token: scores and parents B N → B N."""
+        normalized = scores / self.config.length_divisor(state.step + 1)[:, None]
+        if beam.attention is None or state.source_mask is None:
+            return normalized
+        coverage = coverage_penalty(beam.attention, state.source_mask[:, None], self.config.coverage_penalty)
+        return normalized + coverage.gather(1, parents)
+
+    def _add_finished(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> HypothesisBuffer:
+        """Add hypotheses that end with EOS; scores B N, −∞ for none, and parents B N."""
+        normalized = self._normalize(state, beam, scores, parents)
+        return add_finished(beam.finished, scores, normalized, gather_rows(state.output_tokens, parents), state.step)
+
+    def _continue(
+        self,
+        state: SearchState,
+        beam: BeamState,
+        finished: HypothesisBuffer,
+        scores: Tensor,
+        tokens: Tensor,
+        parents: Tensor,
+        output_tokens: Tensor,
+    ) -> tuple[SearchState, Tensor]:
+        """Return the state in which the selected hypotheses are continued."""
+        length, max_length = state.step + 1, state.max_length
+        ends = search_ends(self.config, finished.normalized_scores, scores, length, max_length)
+        done = state.done | (max_length <= length) | ends
+        attention = None if beam.attention is None else gather_rows(beam.attention, parents)
+        state = replace(
+            state,
+            tokens=tokens,
+            scores=scores.masked_fill(done[:, None], -torch.inf),  # hypotheses of a source that is done are dropped
+            output_tokens=output_tokens,
+            done=done,
+            strategy=replace(beam, finished=finished, attention=attention),
+        )
+        return state, parents
+
+    def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
+        """Return finished hypotheses, followed by truncated ones or ranked together with them."""
+        beam = state.strategy
+        assert isinstance(beam, BeamState)
         results = []
-        best = self.settings.n_best
-        for finished, truncated in zip(rows(slots["aside"], True), rows(slots["cut"], False)):
-            found = finished + truncated
-            if self.settings.unfinished == "beside":
-                found.sort(key=lambda one: -one.normalized_score)
-            results.append(found[:best])
+        for finished, truncated in zip(beam.finished.to_hypotheses(True), beam.truncated.to_hypotheses(False)):
+            ranked = finished + truncated
+            if self.config.rank_unfinished == "by_score":
+                ranked.sort(key=lambda hypothesis: -hypothesis.normalized_score)
+            results.append(ranked[: self.config.n_best])
         return results
 
 
-def candidates(
-    scores: Tensor, logits: Tensor, norm: Tensor, count: int, penalty: Tensor | None = None
+def best_continuations(
+    scores: Tensor, logits: Tensor, log_normalizer: Tensor, count: int, penalty: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """B K scores so far and B K V logits → the best continuations: log p of them, their hypotheses, their tokens, B N.
+    """Return scores, parents and tokens of the best continuations, B N each, best first.
 
-    With a `penalty` (B V) they are chosen and ordered by log p − penalty of their token.
+    Args:
+        scores: B K, log p of the hypotheses.
+        logits: B K V, of the next tokens.
+        log_normalizer: B K, log Σ exp of the logits.
+        count: N.
+        penalty: B V, subtracted from log p where continuations are compared, but not from the scores.
     """
     if penalty is None:
-        return topk_continuations(scores, logits, norm, count)
-    _, parent, token = topk_continuations(scores, logits - penalty[:, None], norm, count)
-    log_p = logits.flatten(1).gather(1, parent * logits.shape[2] + token) - norm.gather(1, parent)
-    return scores.gather(1, parent) + log_p.clamp_(max=0), parent, token
+        return topk_continuations(scores, logits, log_normalizer, count)
+    _, parents, tokens = topk_continuations(scores, logits - penalty[:, None], log_normalizer, count)
+    log_p = logits.flatten(1).gather(1, parents * logits.shape[2] + tokens) - log_normalizer.gather(1, parents)
+    return scores.gather(1, parents) + log_p.clamp_(max=0), parents, tokens
 
 
-def gather_rows(rows: Tensor, parents: Tensor) -> Tensor:
-    """B K …, the rows that stand at `parents` (B N): B N …"""
-    index = parents.reshape(*parents.shape, *(1,) * (rows.dim() - 2)).expand(-1, -1, *rows.shape[2:])
-    return rows.gather(1, index)
+def add_finished(
+    buffer: HypothesisBuffer, scores: Tensor, normalized_scores: Tensor, tokens: Tensor, lengths: Tensor
+) -> HypothesisBuffer:
+    """Add hypotheses to a sorted buffer, where they replace worse ones.
+
+    Args:
+        scores: B N, log p, −∞ for no hypothesis; `normalized_scores` likewise.
+        tokens: B N T.
+        lengths: B.
+    """
+    size = buffer.scores.shape[1]
+    best, order = topk(torch.cat((buffer.normalized_scores, normalized_scores), 1), size)
+    return HypothesisBuffer(
+        best,
+        torch.cat((buffer.scores, scores), 1).gather(1, order),
+        torch.cat((buffer.lengths, lengths[:, None].expand_as(scores)), 1).gather(1, order),
+        gather_rows(torch.cat((buffer.tokens, tokens), 1), order),
+    )
 
 
-def empty(batch: int, room: int, longest: int, device: torch.device) -> Tree:
-    """Room for hypotheses of each source that are not continued, by their normalised scores."""
-    nothing = torch.full((batch, room), -torch.inf, device=device)
-    return {
-        "normalized": nothing,
-        "score": nothing.clone(),
-        "size": torch.zeros((batch, room), dtype=torch.long, device=device),  # without END
-        "written": torch.zeros((batch, room, longest), dtype=torch.long, device=device),
-    }
+def truncate(
+    buffer: HypothesisBuffer, state: SearchState, scores: Tensor, normalized_scores: Tensor, tokens: Tensor
+) -> HypothesisBuffer:
+    """Store the live hypotheses, B K, of the sources that reach their length limit with this step."""
+    at_limit = (state.max_length == state.step + 1)[:, None]
+    return HypothesisBuffer(
+        torch.where(at_limit, normalized_scores, buffer.normalized_scores),
+        torch.where(at_limit, scores, buffer.scores),
+        torch.where(at_limit, state.max_length[:, None], buffer.lengths),
+        torch.where(at_limit[..., None], tokens, buffer.tokens),
+    )
 
 
-def set_aside(aside: Tree, score: Tensor, normalized: Tensor, written: Tensor, size: Tensor) -> None:
-    """Add finished hypotheses, score B K, −∞ where there is none: a better one replaces the worst, best first."""
-    room = aside["score"].shape[1]
-    aside["normalized"], order = topk(torch.cat((aside["normalized"], normalized), 1), room)
-    aside["score"] = torch.cat((aside["score"], score), 1).gather(1, order)
-    aside["size"] = torch.cat((aside["size"], size[:, None].expand_as(score)), 1).gather(1, order)
-    aside["written"] = gather_rows(torch.cat((aside["written"], written), 1), order)
+def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, max_length: Tensor) -> Tensor:
+    """Return the sources (B) whose search ends before the length limit, by `config.stopping_rule`.
+
+    Args:
+        finished: B N, normalized scores of the finished hypotheses, best first, −∞ for none.
+        live: B K, log p of the hypotheses that can be continued, −∞ for none.
+        length: B, the number of their tokens.
+        max_length: B, the length limit, EOS included.
+
+    True stops at `config.max_finished` finished hypotheses. False stops when moreover the best live hypothesis,
+    normalized by its present length, is not better than the worst of them: a heuristic, since with α > 0 its normalized
+    score may still rise.
+
+    "never" is exact: it stops when no continuation can become one of the n best. log p only falls as a hypothesis
+    grows, and a coverage penalty is at most 0, so every continuation scores at most log p / max lp(l), with l from the
+    next length to the limit. lp is monotonic, so its maximum is at one end.
+    """
+    rule = config.stopping_rule
+    if rule == "steps":
+        return torch.zeros_like(max_length, dtype=torch.bool)
+    if rule is True:
+        return finished[:, config.max_finished - 1] > -torch.inf
+    best = live.amax(1)
+    if rule is False:
+        worst = finished[:, config.max_finished - 1]
+        return (worst > -torch.inf) & (best / config.length_divisor(length) <= worst)
+    return best / config.max_length_divisor(length + 1, max_length) <= finished[:, config.n_best - 1]
 
 
-def truncate(cut: Tree, at_limit: Tensor, score: Tensor, normalized: Tensor, written: Tensor, size: Tensor) -> None:
-    """Keep the live hypotheses, B K, of the sources (B) that have reached their length limit."""
-    here = at_limit[:, None]
-    cut["normalized"] = torch.where(here, normalized, cut["normalized"])
-    cut["score"] = torch.where(here, score, cut["score"])
-    cut["size"] = torch.where(here, size[:, None], cut["size"])
-    cut["written"] = torch.where(here[..., None], written, cut["written"])
+def coverage_penalty(attention: Tensor, source_mask: Tensor, beta: float) -> Tensor:
+    """Coverage penalty cp(x, y) = β Σ_j log min(Σ_i p_ij, 1) (Wu et al. 2016, eq. 14).
 
-
-def rows(kept: Tree, finished: bool) -> list[list[Hypothesis]]:
-    """The hypotheses of each source, best first."""
-    columns = (kept[name].tolist() for name in ("written", "size", "score", "normalized"))
-    found = [
-        [
-            Hypothesis(written[:size], score, normalized, finished)
-            for written, size, score, normalized in zip(*source)
-            if score > -torch.inf
-        ]
-        for source in zip(*columns)
-    ]
-    return found if finished else [sorted(some, key=lambda one: -one.normalized_score) for some in found]
+    Args:
+        attention: … S, attention that each source token has received, Σ_i p_ij. No attention at all counts as the
+            smallest positive number, so that all hypotheses can be compared.
+        source_mask: … S, False for padding.
+    """
+    logs = attention.clamp(torch.finfo(attention.dtype).tiny, 1.0).log()
+    return beta * torch.where(source_mask, logs, 0.0).sum(-1)

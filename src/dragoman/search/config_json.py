@@ -1,4 +1,4 @@
-"""Searches as plain values: what Python, the command line, the run folder and a service say to one another."""
+"""Search configurations as JSON, for run folders, the command line and services."""
 
 from __future__ import annotations
 
@@ -6,41 +6,44 @@ import json
 from pathlib import Path
 from typing import Any
 
-from dragoman import legacy
 from dragoman.errors import UserError
+from dragoman.legacy import translate_stopping
 from dragoman.parts.spec import Configurable, from_dict, to_dict
-from dragoman.search.configs import Beam, LengthLimit, OtherRun, Sample
+from dragoman.search.configs import Beam, Sample
 from dragoman.search.exact_search import ExactSearch
 from dragoman.search.minimum_bayes_risk import MinimumBayesRisk
 from dragoman.search.reranking import Rerank, RerankWeights
+from dragoman.search.search_config import LengthLimit, OtherRun, SearchConfig
 from dragoman.search.speculative import Speculative
 
-#: what is searched for, or how to choose among what was found
-SearchConfig = Beam | Sample | MinimumBayesRisk | Rerank | ExactSearch | Speculative
-
-SEARCHES: dict[str, type[Configurable]] = {
+SEARCHES: dict[str, type[SearchConfig]] = {
     kind.__name__: kind for kind in (Beam, Sample, MinimumBayesRisk, Rerank, ExactSearch, Speculative)
 }
-KINDS: dict[str, type[Configurable]] = SEARCHES | {kind.__name__: kind for kind in (LengthLimit, RerankWeights)}
+KINDS: dict[str, type[Configurable]] = {**SEARCHES, "LengthLimit": LengthLimit, "RerankWeights": RerankWeights}
 
 
 def search_to_dict(search: SearchConfig) -> dict[str, Any]:
-    """A search as JSON has it; a run that is open is named by its folder."""
-    return _named(to_dict(search))
+    """Return a search as plain values; an open run is named by its folder."""
+    return _with_folders(to_dict(search))
 
 
 def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
-    """The search that was described; what is left out is as in Python, what is unknown or contradictory is refused."""
+    """Return the search that plain values describe; fields that are left out have their defaults.
+
+    Args:
+        data: Such as `{"kind": "Beam", "size": 5}`.
+        where: What the values come from, for error messages.
+    """
     if not isinstance(data, dict):
-        raise UserError(f"{where} must be names and values such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
-    found = from_dict(_current(data), KINDS, "search")
-    if type(found).__name__ not in SEARCHES:
-        raise UserError(f"{type(found).__name__} is a part of a search: describe one of {', '.join(SEARCHES)}")
-    return found
+        raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
+    search = from_dict(_translate_stopping(data), KINDS, "search")
+    if not isinstance(search, SearchConfig):
+        raise UserError(f"{type(search).__name__} is only a part of a search: use one of {', '.join(SEARCHES)}")
+    return search
 
 
 def read_search_config(text: str) -> SearchConfig:
-    """From JSON, or from a file that holds it."""
+    """Read a search from JSON, or from a file that contains JSON."""
     where = "the search"
     if not text.lstrip().startswith("{"):
         where = text
@@ -48,23 +51,23 @@ def read_search_config(text: str) -> SearchConfig:
             text = Path(text).read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
-            raise UserError(f"{where} cannot be read: {reason}; name a file of JSON, or give JSON itself") from None
+            raise UserError(f"cannot read {where}: {reason}; give JSON, or a file that contains JSON") from None
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{where} is no JSON: {error}") from None
+        raise UserError(f"{where} is not valid JSON: {error}") from None
     return search_from_dict(data, where)
 
 
-def _current(value: Any) -> Any:
-    """A description with the names that earlier versions used replaced by the present ones."""
+def _translate_stopping(value: Any) -> Any:
+    """Replace the former settings of stopping rules, also in nested searches."""
     if not isinstance(value, dict):
         return value
-    current = {name: _current(item) for name, item in value.items()}
-    return legacy.translate_stopping(current, "Beam.") if value.get("kind") == "Beam" else current
+    current = {name: _translate_stopping(item) for name, item in value.items()}
+    return translate_stopping(current, "Beam.") if value.get("kind") == "Beam" else current
 
 
-def _named(value: Any) -> Any:
+def _with_folders(value: Any) -> Any:
     if isinstance(value, dict):
-        return {name: _named(item) for name, item in value.items()}
+        return {name: _with_folders(item) for name, item in value.items()}
     return str(value.folder) if isinstance(value, OtherRun) else value

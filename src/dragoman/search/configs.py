@@ -1,103 +1,90 @@
-"""Descriptions of searches: small values that say how to look for a translation."""
+"""Beam search and sampling as configurations."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Literal, Protocol, runtime_checkable
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, Literal, get_args
 
-import torch
 from torch import Tensor
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.parts.spec import Configurable
-from dragoman.search.penalties import LENGTH_NORMALIZATIONS, LengthNormalization
-from dragoman.search.stopping import RULES, EarlyStopping
+from dragoman.search.beam import BeamSearch
+from dragoman.search.diverse_beam import DiverseBeamSearch
+from dragoman.search.engine import SpecialTokens, Strategy
+from dragoman.search.greedy import Greedy
+from dragoman.search.required_phrases import ConstrainedBeam
+from dragoman.search.sampling import Sampling
+from dragoman.search.search_config import LengthLimit, TokenSearch
 
-TINY, HUGE = 1.2e-38, 3.4e38  # the smallest and largest normal numbers of float32, in which tokens are drawn
+MIN_FLOAT32, MAX_FLOAT32 = 1.2e-38, 3.4e38  # the smallest and largest normal numbers; tokens are drawn in float32
+
+#: `early_stopping` as in Hugging Face's `generate`, and "steps", which always searches up to the length limit
+EarlyStopping = Literal[True, False, "never", "steps"]
+DEFAULT_LENGTH_LIMIT = LengthLimit()
+EARLY_STOPPING: tuple[EarlyStopping, ...] = get_args(EarlyStopping)
+LengthNormalization = Literal["power", "gnmt"]
+
+#: lp(y) by length and α: |y|^α, or (5 + |y|)^α / (5 + 1)^α (Wu et al. 2016, eq. 14)
+LENGTH_NORMALIZATIONS: dict[str, Callable[[Any, float], Any]] = {
+    "power": lambda length, alpha: length**alpha,
+    "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
+}
 
 
-@runtime_checkable
-class OtherRun(Protocol):
-    """A run that is open, where a description may also name the folder of one."""
-
-    @property
-    def folder(self) -> Path: ...
+def check_length_penalty(alpha: float) -> None:
+    if not -10 <= alpha <= 10:
+        raise UserError(f"length_penalty must be between -10 and 10, but is {alpha}")
 
 
-@dataclass(frozen=True)
-class LengthLimit(Configurable):
-    """How long a target may get: `ratio` times the source plus `extra` tokens, never more than `most`.
-
-    No END comes before `least` tokens, unless the limit does.
-    """
-
-    ratio: float = 2.0
-    offset: int = 20
-    max: int = 512
-    min: int = 0
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.min <= self.max:
-            raise UserError(f"a target of at least {self.min} and at most {self.max} tokens cannot be: change one")
-        if not 0 <= self.ratio < math.inf or self.offset < 0 or self.max < 1:
-            raise UserError("a length limit needs a ratio and an extra of at least 0 and at most of at least 1")
-
-    def max_lengths(self, source_lengths: Tensor, max_target_length: Tensor | None) -> Tensor:
-        """B source lengths → B: how long each target may get, END counted in; never longer than there is `room` (B)."""
-        wished = ((source_lengths * self.ratio).long() + self.offset).clamp(1, self.max)
-        return wished if max_target_length is None else torch.minimum(wished, max_target_length.clamp(min=1))
+def check_ngram_size(size: int) -> None:
+    if size < 0:
+        raise UserError(f"no_repeat_ngram_size must be at least 1, or 0 to allow repetitions, but is {size}")
 
 
 @dataclass(frozen=True)
-class Beam(Configurable):
-    """Beam search: keep the `size` best hypotheses, set finished ones aside, choose by log p(y|x) / |y|^α.
+class Beam(TokenSearch):
+    """Beam search: continue the `size` best hypotheses, and rank finished ones by log p(y|x) / lp(y) + cp(x, y).
 
-    `early_stopping` says when the search of a source ends before its length limit:
+    lp(y) is the length normalization and cp(x, y) the coverage penalty (Wu et al. 2016, §7). `early_stopping` says when
+    the search of a source ends before its length limit:
 
-    - "never": when no hypothesis can enter the `best` finished ones any more. Exact: the result is that of "steps".
-    - False: when `size` hypotheses have finished and the best live one, at its present length, is no better than the
+    - "never": when no hypothesis can become one of the `n_best` finished ones. Exact: the result is that of "steps".
+    - False: when `size` hypotheses have finished and the best live one, at its present length, is not better than the
       worst of them. A heuristic.
     - True: as soon as `size` hypotheses have finished. A wide beam then prefers short hypotheses.
     - "steps": only at the length limit.
 
-    `num_finished` replaces `size` in True and False. A beam of one hypothesis is greedy search, which ends with END.
-
-    Hypotheses that the limit truncates are returned where too few have finished, or, with `unfinished` "beside", are
-    ranked among them. With `normalisation` "gnmt" and a `coverage` of β the choice is by log p(y|x) / lp(y) + cp(x, y)
-    (Wu et al. 2016, §7).
+    `num_finished` replaces `size` in True and False. A beam of one hypothesis is greedy search, which ends with EOS.
     """
 
     size: int = 5
     length_penalty: float = 1.0  # α
     early_stopping: EarlyStopping = "never"
-    num_finished: int | None = None  # of early_stopping True and False; `size` if not given
+    num_finished: int | None = None  # for early_stopping True and False; `size` if None
     n_best: int = 1  # number of hypotheses to return
-    length_limit: LengthLimit = LengthLimit()
-    length_normalization: LengthNormalization = "power"  # |y|^α, or GNMT's
+    length_limit: LengthLimit = DEFAULT_LENGTH_LIMIT
+    length_normalization: LengthNormalization = "power"
     coverage_penalty: float = 0.0  # β
-    unfinished: Literal["behind", "beside"] = "behind"  # where they stand to the complete ones
-    no_repeat_ngram_size: int = 0  # no n-gram of so many tokens comes twice; 0: any may
-    num_groups: int = 1  # of hypotheses that keep away from one another: diverse beam search (Vijayakumar et al. 2018)
-    diversity_penalty: float = (
-        0.5  # λ: what a word costs a group for each time that groups before it have written it now
-    )
+    rank_unfinished: Literal["last", "by_score"] = "last"  # rank of hypotheses truncated by the length limit
+    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0 allows repetitions
+    num_groups: int = 1  # groups of diverse beam search (Vijayakumar et al. 2018)
+    diversity_penalty: float = 0.5  # λ: subtracted from log p for each earlier group that has chosen the same token
 
     def __post_init__(self) -> None:
-        if not -10 <= self.length_penalty <= 10:
-            raise UserError(f"a length penalty must lie between -10 and 10, but is {self.length_penalty}")
+        check_length_penalty(self.length_penalty)
+        check_ngram_size(self.no_repeat_ngram_size)
         if self.length_normalization not in LENGTH_NORMALIZATIONS:
-            raise unknown_name("length normalisation", self.length_normalization, LENGTH_NORMALIZATIONS)
+            raise unknown_name("length_normalization", self.length_normalization, LENGTH_NORMALIZATIONS)
         if not 0 <= self.coverage_penalty <= 10:
-            raise UserError(f"a coverage penalty must lie between 0 and 10, but is {self.coverage_penalty}")
+            raise UserError(f"coverage_penalty must be between 0 and 10, but is {self.coverage_penalty}")
         if self.size < 1:
-            raise UserError(f"a beam must be at least 1 wide, but is {self.size}")
+            raise UserError(f"the size of a beam must be at least 1, but is {self.size}")
         if self.n_best < 1:
-            raise UserError(f"at least 1 hypothesis must be given back, but {self.n_best} were asked for")
+            raise UserError(f"n_best must be at least 1, but is {self.n_best}")
         if self.n_best > self.size:
-            raise UserError(f"a beam of {self.size} cannot give the {self.n_best} best: widen it, or ask for fewer")
-        if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in RULES):
+            raise UserError(f"a beam of {self.size} cannot give the {self.n_best} best: raise size, or lower n_best")
+        if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in EARLY_STOPPING):
             raise UserError(f"early_stopping must be True, False, 'never' or 'steps', but is {self.early_stopping!r}")
         if self.num_finished is not None:
             if not isinstance(self.early_stopping, bool):
@@ -107,36 +94,43 @@ class Beam(Configurable):
                 )
             if self.num_finished < self.n_best:
                 raise UserError(
-                    f"a search that stops at num_finished={self.num_finished} hypotheses cannot return best="
+                    f"a search that stops at num_finished={self.num_finished} hypotheses cannot return n_best="
                     f"{self.n_best}: raise num_finished"
                 )
-        if self.unfinished not in ("behind", "beside"):
-            raise UserError(f"unfinished hypotheses stand 'behind' or 'beside' complete ones, not {self.unfinished!r}")
-        if self.no_repeat_ngram_size < 0:
-            raise UserError(
-                f"n-grams that come only once have at least 1 token, not {self.no_repeat_ngram_size}: 0 allows all"
-            )
+        if self.rank_unfinished not in ("last", "by_score"):
+            raise UserError(f"rank_unfinished must be 'last' or 'by_score', but is {self.rank_unfinished!r}")
         if self.num_groups < 1 or self.size % self.num_groups:
             raise UserError(
-                f"a beam of {self.size} cannot be parted into {self.num_groups} groups: choose a divisor of it"
+                f"a beam of {self.size} cannot be divided into num_groups={self.num_groups}: choose a divisor"
             )
         if not 0 <= self.diversity_penalty <= 100:
-            raise UserError(f"the diversity of groups must lie between 0 and 100, but is {self.diversity_penalty}")
+            raise UserError(f"diversity_penalty must be between 0 and 100, but is {self.diversity_penalty}")
         if self.num_groups > 1 and self.coverage_penalty:
-            raise UserError("diverse groups and coverage cannot be had together: leave one of them out")
+            raise UserError("diverse beam search has no coverage penalty: set num_groups to 1 or coverage_penalty to 0")
 
     @property
     def rows_per_source(self) -> int:
-        """How many rows a source takes up in a batch."""
         return self.size
+
+    @property
+    def label(self) -> str:
+        return "greedy" if self.is_greedy else f"beam {self.size}"
 
     @property
     def is_greedy(self) -> bool:
         return self.size == 1 and self.max_finished == 1 and self.coverage_penalty == 0
 
     @property
+    def has_single_row(self) -> bool:
+        return self.is_greedy
+
+    def with_single_row(self) -> Beam:
+        """Return greedy search with the other settings of this beam."""
+        return replace(self, size=1, n_best=1)
+
+    @property
     def stopping_rule(self) -> EarlyStopping:
-        """The stopping rule in effect: a beam of one hypothesis ends with its first END, as greedy search does."""
+        """The stopping rule in effect: a beam of one hypothesis ends with its first EOS, as greedy search does."""
         return True if self.size == 1 else self.early_stopping
 
     @property
@@ -145,58 +139,85 @@ class Beam(Configurable):
         return self.num_finished or self.size
 
     def length_divisor(self, length: Any) -> Any:
-        """lp(y) of a length, END included, by which log p(y|x) is divided; a number, or a tensor of them."""
         return LENGTH_NORMALIZATIONS[self.length_normalization](length, self.length_penalty)
 
-    def max_length_divisor(self, length: Tensor, limit: Tensor) -> Tensor:
-        """The maximum of lp over the lengths from `length` to `limit`, B each."""
-        return self.length_divisor(limit if self.length_penalty > 0 else length)
+    def max_length_divisor(self, length: Tensor, max_length: Tensor) -> Tensor:
+        """Return the maximum of lp over the lengths from `length` to `max_length`, B each."""
+        return self.length_divisor(max_length if self.length_penalty > 0 else length)
+
+    def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
+        num_tokens = vocab_size - len(special_tokens.suppressed) - 1
+        if self.size > num_tokens:
+            raise UserError(f"a beam of {self.size} is larger than the vocabulary of {num_tokens} tokens: lower size")
+        eos = special_tokens.eos
+        if has_required_phrases:
+            if self.num_groups > 1:
+                raise UserError("required phrases do not work with diverse beam search: set num_groups to 1")
+            return ConstrainedBeam(self, eos)
+        if self.num_groups > 1:
+            return DiverseBeamSearch(self, eos)
+        return Greedy(1, eos, self.length_divisor) if self.is_greedy else BeamSearch(self, eos)
 
 
 @dataclass(frozen=True)
-class Sample(Configurable):
-    """Draw from p(y|x): softened by `temperature`, from the `top_k` likeliest tokens or the `top_p` of the mass.
+class Sample(TokenSearch):
+    """Sampling from p(y|x), rescaled by `temperature` and truncated.
 
-    `min_p`: from tokens at least so many times as likely as the likeliest (Nguyen et al. 2024). `typical`: from those
-    whose surprise is nearest to the expected one, so much of the mass (Meister et al. 2023).
+    `top_k` keeps the k most probable tokens, `top_p` the most probable ones with a probability mass of p (nucleus
+    sampling), `min_p` those with at least `min_p` times the probability of the most probable one (Nguyen et al. 2024),
+    and `typical_p` those whose −log p is closest to the entropy, up to a mass of p (Meister et al. 2023).
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    n_best: int = 1  # how many samples of each source
+    n_best: int = 1  # number of samples per source
     seed: int = 0
-    length_limit: LengthLimit = LengthLimit()
+    length_limit: LengthLimit = DEFAULT_LENGTH_LIMIT
     min_p: float | None = None
     typical_p: float | None = None
-    no_repeat_ngram_size: int = 0  # as with a beam
+    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0 allows repetitions
 
     def __post_init__(self) -> None:
-        if not TINY <= self.temperature <= HUGE:
+        check_ngram_size(self.no_repeat_ngram_size)
+        if not MIN_FLOAT32 <= self.temperature <= MAX_FLOAT32:
             raise UserError(
-                f"the temperature must be a number from {TINY:.1e} to {HUGE:.1e}, but is {self.temperature}: for the "
-                "most likely token use a beam of 1"
+                f"temperature must be from {MIN_FLOAT32:.1e} to {MAX_FLOAT32:.1e}, but is {self.temperature}: for the "
+                "most probable token use a beam of 1"
             )
         if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top-k must be at least 1, but is {self.top_k}")
-        if self.top_p is not None and not TINY <= self.top_p <= 1:
-            raise UserError(f"top-p must be a number from {TINY:.1e} to 1, but is {self.top_p}")
+            raise UserError(f"top_k must be at least 1, but is {self.top_k}")
+        for name, mass in (("top_p", self.top_p), ("typical_p", self.typical_p)):
+            if mass is not None and not MIN_FLOAT32 <= mass <= 1:
+                raise UserError(f"{name} must be from {MIN_FLOAT32:.1e} to 1, but is {mass}")
         if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise UserError(f"min-p must lie between 0 and 1, but is {self.min_p}")
-        if self.typical_p is not None and not TINY <= self.typical_p <= 1:
-            raise UserError(f"typical-p must be a number from {TINY:.1e} to 1, but is {self.typical_p}")
-        if self.no_repeat_ngram_size < 0:
-            raise UserError(
-                f"n-grams that come only once have at least 1 token, not {self.no_repeat_ngram_size}: 0 allows all"
-            )
+            raise UserError(f"min_p must be between 0 and 1, but is {self.min_p}")
         if self.n_best < 1:
-            raise UserError(f"at least 1 sample must be drawn, but {self.n_best} were asked for")
+            raise UserError(f"n_best, the number of samples, must be at least 1, but is {self.n_best}")
         if not 0 <= self.seed < 2**63:
-            raise UserError(f"a seed must be at least 0 and below 2^63, but is {self.seed}")
+            raise UserError(f"seed must be at least 0 and below 2^63, but is {self.seed}")
 
     @property
     def rows_per_source(self) -> int:
         return self.n_best
 
+    @property
+    def label(self) -> str:
+        return "sampling"
 
-TokenSearch = Beam | Sample
+    @property
+    def has_single_row(self) -> bool:
+        return self.n_best == 1
+
+    def with_single_row(self) -> Sample:
+        """Return the search with one sample."""
+        return replace(self, n_best=1)
+
+    @property
+    def is_random(self) -> bool:
+        return True
+
+    def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
+        if has_required_phrases:
+            raise UserError("required phrases need beam search, but the search is sampling: use Beam")
+        return Sampling(self, special_tokens.eos)

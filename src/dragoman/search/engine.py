@@ -1,11 +1,11 @@
-"""The stepping engine under every search: sources in slots, one token a row and step, caches instead of prefixes."""
+"""The engine of all step-by-step searches: sources in slots, one token per row and step, caches instead of prefixes."""
 
 from __future__ import annotations
 
 from collections.abc import Generator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,104 +14,114 @@ from torch.nn.functional import pad
 from dragoman.models import Model
 from dragoman.models.encoder_decoder import first_tokens
 from dragoman.models.model import position_limit
-from dragoman.parts.mixer import Context, Layout
+from dragoman.parts.mixer import Context, Layout, Memory
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.forced_decoding import cross_attention
-from dragoman.search.replay import Replay
-from dragoman.search.slots import (
+from dragoman.search.graphed_function import GraphedFunction
+from dragoman.search.search_state import (
     EMPTY_SLOT,
-    Answer,
+    AsyncRead,
     BatchProgress,
-    Tree,
-    map_tree,
-    memory_of,
-    rounded,
-    rows_of,
-    take,
-    unshared,
-    wider,
-    writer_of,
+    ConstraintTensors,
+    DecoderState,
+    Hypothesis,
+    SearchState,
+    map_tensors,
+    replace_sources,
+    round_up_size,
+    select_sources,
 )
 from dragoman.search.topk import kernel_input, log_sum_exp
 
-INITIAL_CACHE_LENGTH = 16  # words that there is room for at first
+INITIAL_CACHE_LENGTH = 16  # tokens for which caches are allocated at first; they are doubled when full
 INITIAL_CACHE_LENGTH_GPU = 64
-MIN_SHRINK_FACTOR = (
-    4  # times as few sources must be left for a GPU to go on in another shape, which it must get to know
-)
-MAX_COMPILED_SHAPES = 64  # shapes of slots that a step is compiled for
+MIN_SHRINK_FACTOR = 4  # with CUDA graphs, shrink a batch only when it is 4× smaller: each new shape has to be captured
+MAX_COMPILED_SHAPES = 64
+CHECK_INTERVAL = 4  # on a GPU, ask every so many steps which sources are done
 
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """The token ids that a search must know; `banned` are never written, what is `forced` is written first of all.
+    """The token ids that a search must know."""
 
-    `start`, which is fed first, may be another for every source (B).
-    """
-
-    bos: int | Tensor
+    bos: int | Tensor  # decoded first; one for all sources, or one each (B)
     eos: int
-    suppressed: tuple[int, ...] = ()
-    forced_bos: tuple[int, ...] = ()  # at no cost: its log p is 0
-    force_eos_at_limit: bool = False  # at the length limit END is forced as well
-    min_length: int = 0  # words before END may come, unless the limit is lower
-
-
-class Hypothesis(NamedTuple):
-    """A target that was found: its tokens without START and END, and log p(y|x) with END counted in."""
-
-    tokens: list[int]
-    score: float
-    normalized_score: float  # by which it was chosen: score / |y|^α, or with the penalties that were asked for
-    finished: bool  # did it reach END within the length limit?
-    proven_optimal: bool | None = None  # by exact search: is there none better?
+    suppressed: tuple[int, ...] = ()  # never generated
+    forced_bos: tuple[int, ...] = ()  # generated first, with log p = 0
+    force_eos_at_limit: bool = False  # generate EOS at the length limit, with log p = 0
+    min_length: int = 0  # no EOS before this number of tokens, unless the length limit is lower
 
 
 class Strategy:
-    """How words are chosen, for K rows a source."""
+    """Selects the tokens of K hypotheses per source."""
 
     rows_per_source: int  # K
-    needs_attention = False  # must the weights of attention be written down?
-    reorders_rows = False  # may a row go on with what another one has written?
+    needs_attention = False  # whether `select` needs attention weights
+    reorders_rows = False  # whether a row may continue the hypothesis of another row
 
-    def init_state(self, slots: Tree, longest: int) -> None:
-        """Put into new slots what the strategy needs."""
+    def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        """Return the state of new sources with scores, output tokens (up to `max_length`) and the strategy's state."""
+        raise NotImplementedError
 
-    def select(self, slots: Tree, logits: Tensor, norm: Tensor, looks: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Logits B K V, −∞ where a token may not be written, and log Σ exp of them all, B K → tokens and parents, B K.
+    def select(
+        self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
+    ) -> tuple[SearchState, Tensor | None]:
+        """Select the next tokens.
 
-        `slots["step"]` (B) words were written before. Says in `slots["over"]` which sources are.
+        Args:
+            logits: B K V, −∞ for tokens that must not be generated. May be changed in place.
+            log_normalizer: B K, log Σ exp of the logits before any was set to −∞.
+            attention: B K S, attention to the source, if `needs_attention`.
+
+        Returns:
+            the state with new tokens, output tokens, scores, `done` and strategy state, and the parents B K: the row
+            that each row continues, or None if each continues its own hypothesis.
         """
         raise NotImplementedError
 
-    def fused_step(self, slots: Tree, logits: Tensor, symbols: SpecialTokens, banned: Tensor) -> bool:
-        """All that follows from the models' B K V logits in a step, where one kernel does it; False: none does."""
+    def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
+        """Do everything that follows the models in a step with one kernel, in place; return False if there is none."""
         return False
 
-    def hypotheses(self, slots: Tree) -> list[list[Hypothesis]]:
-        """Of each source, best first."""
+    def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each source, best first."""
         raise NotImplementedError
 
 
 class LogitsProcessor:
-    """What may be written. What a rule must know of its sources it puts into their slots, all of it B … or B K …"""
+    """Restricts the tokens that may be generated next. Its state has rows B … or B K …."""
 
-    def init_state(self, slots: Tree, longest: int) -> None:
-        """Put into new slots what the rule needs."""
+    def init_state(self, state: SearchState) -> Any:
+        """Return the processor's state for new sources, or None if it has none."""
+        return None
 
-    def __call__(self, slots: Tree, logits: Tensor) -> Tensor:
-        """B K V logits, those of tokens that may not be written next set to −∞."""
+    def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
+        """Return the logits B K V with −∞ for tokens that must not be generated."""
         return logits
 
-    def update(self, slots: Tree, tokens: Tensor, parents: Tensor | None) -> None:
-        """Tokens (B K) were written, each after what row `parents` (B K) had; None: after the same row's."""
+    def update(self, own_state: Any, tokens: Tensor, parents: Tensor | None) -> Any:
+        """Return the state after new tokens (B K), which continue the rows `parents` (B K; None: their own)."""
+        return own_state
+
+
+@dataclass
+class SearchInputs:
+    """The sources of a search."""
+
+    source: Tensor  # N S, or N S F
+    lengths: Tensor  # N
+    max_lengths: Tensor  # N: of the targets, EOS included
+    keys: Tensor  # N: numbers of the sources, from which samples are drawn
+    constraints: ConstraintTensors
+    first_tokens: Tensor  # N: decoded first
+    empty: Tensor  # N: slots without a source
 
 
 class SearchEngine:
-    """Searches with one model, or with several that write together, each word by the mean of their probabilities.
+    """Searches with one model, or with an ensemble that averages probabilities.
 
-    On a GPU, unless told otherwise, the slots have one of a few shapes, and a step is recorded once for each and then
-    replayed; `compiled`: and its kernels are made for it, which takes some time before the first.
+    With CUDA graphs (by default on a GPU), batches have one of a few shapes, and the step of a shape is captured and
+    replayed. With `compile`, the step is compiled as well, which takes some time at first.
     """
 
     def __init__(
@@ -125,13 +135,13 @@ class SearchEngine:
     ) -> None:
         self.models, self.special_tokens, self.strategy = models, special_tokens, strategy
         self.logits_processors, self.compile, self.use_cuda_graphs = logits_processors, compile, use_cuda_graphs
-        self.entering, self.replay = Replay(self._begin, again=False), Replay(self._next, again=True)
-        self.word = self._word
+        self.graphed_start = GraphedFunction(self._start, in_place=False)
+        self.graphed_step = GraphedFunction(lambda state: self.decode_step(state), in_place=True)
         if compile:
             torch._dynamo.config.recompile_limit = max(MAX_COMPILED_SHAPES, torch._dynamo.config.recompile_limit)
-            self.word = torch.compile(self._word, fullgraph=True, dynamic=False)
-        self.plain = not logits_processors and not special_tokens.forced_bos and not special_tokens.force_eos_at_limit
-        self.banned: dict[torch.device, Tensor] = {}
+            self.decode_step = torch.compile(self.decode_step, fullgraph=True, dynamic=False)  # type: ignore
+        self.can_fuse = not (logits_processors or special_tokens.forced_bos or special_tokens.force_eos_at_limit)
+        self._suppressed: dict[torch.device, Tensor] = {}
 
     def search(
         self,
@@ -139,13 +149,19 @@ class SearchEngine:
         lengths: Tensor,
         max_lengths: Tensor,
         keys: Tensor,
-        constraints: Tree | None = None,
+        constraints: ConstraintTensors | None = None,
         max_sources: int | None = None,
     ) -> list[list[Hypothesis]]:
-        """N S sources, how long their targets may get (N) and their numbers (N) → the hypotheses of each.
+        """Return the hypotheses of each source, best first.
 
-        `wishes` are tensors, one row a source, that rules look at. Up to `most` sources are searched at a time; as soon
-        as a quarter of them is over these leave, and others enter.
+        Args:
+            source: N S, or N S F, padded.
+            lengths: N, of the sources.
+            max_lengths: N, of the targets, EOS included.
+            keys: N, numbers of the sources, from which samples are drawn.
+            constraints: N …, on the targets.
+            max_sources: The number of sources that are searched at a time. When a quarter of them is done, others take
+                their slots.
         """
         steps = self.steps(source, lengths, max_lengths, keys, constraints, max_sources)
         while True:
@@ -161,253 +177,271 @@ class SearchEngine:
         lengths: Tensor,
         max_lengths: Tensor,
         keys: Tensor,
-        constraints: Tree | None = None,
+        constraints: ConstraintTensors | None = None,
         max_sources: int | None = None,
-    ) -> Generator[tuple[list[int], Tree], None, list[list[Hypothesis]]]:
-        """The same step by step, for those who look on: after each the numbers of the sources inside and their slots.
+    ) -> Generator[tuple[list[int], SearchState], None, list[list[Hypothesis]]]:
+        """Search step by step, with the arguments of `search`.
 
-        Closing the generator ends the search.
+        Yields after each step the numbers of the sources in the slots (or EMPTY_SLOT) and their state. Returns the
+        hypotheses of each source. Closing the generator ends the search.
         """
-        asked: Tree = {"source": source, "lengths": lengths, "limits": max_lengths, "keys": keys.to(source.device)}
-        asked |= {
-            "wishes": constraints or {},
-            "first": first_tokens(self.special_tokens.bos, len(source), source.device),
-        }
-        count, max_sources = len(source), max_sources or len(source)
-        replays = source.is_cuda if self.use_cuda_graphs is None else self.use_cuda_graphs
-        course = self._course(max_lengths.tolist(), min(max_sources, count), replays)
-        if replays and not self.has_position_limit:
-            asked["source"] = wider(source, rounded(source.shape[1]))
-        slots, entered = self._enter(asked, course.inside, course, first=True), max(course.inside) + 1
-        found: dict[int, list[Hypothesis]] = {}
-        answer: Answer | None = None
-        while course.inside:
-            slots = self._step(slots, course)
-            yield course.inside, slots
-            if answer is None and (not source.is_cuda or max(course.ages) % 4 == 0 or course.ends):
-                answer = Answer(slots["over"])
-                if source.is_cuda and not course.ends:
-                    continue  # until after the next step, so that the device does not wait meanwhile
-            over = [] if answer is None else answer.read()
-            answer = None
-            searched = sum(number != EMPTY_SLOT for number in course.inside)
-            done = [
-                n for n, (is_over, number) in enumerate(zip(over, course.inside)) if is_over and number != EMPTY_SLOT
-            ]
-            if not done or 4 * len(done) < searched:
+        count, device = len(source), source.device
+        use_cuda_graphs = source.is_cuda if self.use_cuda_graphs is None else self.use_cuda_graphs
+        progress = self._begin_batch(max_lengths.tolist(), min(max_sources or count, count), use_cuda_graphs)
+        if use_cuda_graphs and not self.has_position_limit:
+            source = _pad_sources(source, round_up_size(source.shape[1]))
+        first = first_tokens(self.special_tokens.bos, count, device)
+        constraints = constraints or ConstraintTensors()
+        inputs = SearchInputs(source, lengths, max_lengths, keys.to(device), constraints, first, empty=lengths < 0)
+        state, entered = self._enter(inputs, progress.sources, progress, first=True), max(progress.sources) + 1
+        results: dict[int, list[Hypothesis]] = {}
+        pending: AsyncRead | None = None
+        while progress.sources:
+            state = self._step(state, progress)
+            yield progress.sources, state
+            if pending is None:
+                if source.is_cuda and max(progress.steps) % CHECK_INTERVAL and not progress.all_at_limit:
+                    continue
+                pending = AsyncRead(state.done)
+                if source.is_cuda and not progress.all_at_limit:
+                    continue  # read it after the next step, so that the device does not wait
+            done = pending.read()
+            pending = None
+            occupied = [n for n, number in enumerate(progress.sources) if number != EMPTY_SLOT]
+            leaving = [n for n in occupied if done[n]]
+            if not leaving or 4 * len(leaving) < len(occupied):
                 continue
-            leaving = self._told(slots)
-            if len(done) < len(course.inside):
-                leaving = take(leaving, torch.tensor(done, device=source.device))
-            found |= zip((course.inside[n] for n in done), self.strategy.hypotheses(leaving))
-            more = min(len(done), count - entered)
-            if more:
-                new = range(entered, entered + more)
-                self._replace(slots, torch.tensor(done[:more], device=source.device), asked, new, course)
-                for n, number in zip(done, new):
-                    course.inside[n], course.ages[n] = number, 0
-                entered += more
-            elif len(done) == searched:
-                break  # nobody is left
-            for n in done[more:]:
-                course.inside[n], course.ages[n] = EMPTY_SLOT, 0
-            slots = self._drawn_together(slots, course)
-        return [found[number] for number in range(count)]
+            ended = state.without_decoders
+            if len(leaving) < len(progress.sources):
+                ended = select_sources(ended, torch.tensor(leaving, device=device))
+            results |= zip((progress.sources[n] for n in leaving), self.strategy.hypotheses(ended))
+            new = range(entered, min(entered + len(leaving), count))
+            if new:
+                slots = torch.tensor(leaving[: len(new)], device=device)
+                replace_sources(state, slots, self._enter(inputs, new, progress))
+                entered += len(new)
+            elif len(leaving) == len(occupied):
+                break
+            for n, slot in enumerate(leaving):
+                progress.sources[slot], progress.steps[slot] = new[n] if n < len(new) else EMPTY_SLOT, 0
+            state = self._shrink(state, progress)
+        return [results[number] for number in range(count)]
 
-    def _course(self, limits: list[int], count: int, replays: bool) -> BatchProgress:
-        """Where a search of so many sources begins."""
-        longest = max(limits)
-        if replays and not self.has_position_limit:
-            longest = rounded(longest)
-        room = (
-            longest
-            if self.compile and replays
-            else min(longest, INITIAL_CACHE_LENGTH_GPU if replays else INITIAL_CACHE_LENGTH)
-        )
-        course = BatchProgress(longest, room, [], list(range(count)), [], replays, limits)
-        course.inside += [EMPTY_SLOT] * (course.size(count) - count)
-        course.ages = [0] * len(course.inside)
-        return course
+    def _begin_batch(self, max_lengths: list[int], count: int, use_cuda_graphs: bool) -> BatchProgress:
+        """Return the progress of a search that begins with `count` sources."""
+        max_length = max(max_lengths)
+        if use_cuda_graphs and not self.has_position_limit:
+            max_length = round_up_size(max_length)
+        initial = INITIAL_CACHE_LENGTH_GPU if use_cuda_graphs else INITIAL_CACHE_LENGTH
+        cache_length = max_length if self.compile and use_cuda_graphs else min(max_length, initial)
+        progress = BatchProgress(max_length, cache_length, list(range(count)), [], use_cuda_graphs, max_lengths)
+        progress.sources += [EMPTY_SLOT] * (progress.num_slots(count) - count)
+        progress.steps = [0] * len(progress.sources)
+        return progress
 
     @cached_property
     def has_position_limit(self) -> bool:
-        """Has a model positions for so many tokens and no more, so that there may be none to spare?"""
+        """Whether a model has a fixed number of positions, so that sources and targets cannot be padded freely."""
         limits = ((model.max_source_length, position_limit(model.decoder)) for model in self.models)
         return any(limit is not None for pair in limits for limit in pair)
 
-    def _drawn_together(self, slots: Tree, course: BatchProgress) -> Tree:
-        """The slots without empty places, or on a GPU in the next smaller shape that all searched ones fit into."""
-        kept = [n for n, number in enumerate(course.inside) if number != EMPTY_SLOT]
-        size = course.size(len(kept))
-        if size >= len(course.inside) or (course.replays and size > len(course.inside) // MIN_SHRINK_FACTOR > 0):
-            return slots
-        kept += [n for n, number in enumerate(course.inside) if number == EMPTY_SLOT][: size - len(kept)]
-        course.inside, course.ages = [course.inside[n] for n in kept], [course.ages[n] for n in kept]
-        return take(slots, torch.tensor(kept, dtype=torch.long, device=slots["over"].device))
+    def _shrink(self, state: SearchState, progress: BatchProgress) -> SearchState:
+        """Remove empty slots; with CUDA graphs only if a much smaller shape suffices."""
+        slots = [n for n, number in enumerate(progress.sources) if number != EMPTY_SLOT]
+        size = progress.num_slots(len(slots))
+        present = len(progress.sources)
+        if size >= present or (progress.use_cuda_graphs and size > present // MIN_SHRINK_FACTOR > 0):
+            return state
+        slots += [n for n, number in enumerate(progress.sources) if number == EMPTY_SLOT][: size - len(slots)]
+        progress.sources = [progress.sources[n] for n in slots]
+        progress.steps = [progress.steps[n] for n in slots]
+        return select_sources(state, torch.tensor(slots, dtype=torch.long, device=state.done.device))
 
-    def _replace(self, slots: Tree, where: Tensor, asked: Tree, numbers: Sequence[int], course: BatchProgress) -> None:
-        """Put new sources into the places of others that are over."""
-        new = self._enter(asked, numbers, course)
-        map_tree(lambda other, leaf: leaf.index_copy_(0, where, other.to(leaf.dtype)), new, slots)
+    def _enter(
+        self, inputs: SearchInputs, numbers: Sequence[int], progress: BatchProgress, first: bool = False
+    ) -> SearchState:
+        """Return the state of new sources. An empty slot holds the first source, which is done.
 
-    def _enter(self, asked: Tree, numbers: Sequence[int], course: BatchProgress, first: bool = False) -> Tree:
-        """Slots for some of the sources; for nobody there is the first of them, and over.
-
-        Those that are entered `first` may be the same tensors as the last time.
+        The `first` sources of a batch may be entered by a CUDA graph, into the tensors of an earlier batch.
         """
-        device = asked["source"].device
-        nobody = torch.zeros(len(numbers), dtype=torch.bool, device=device)
+        device = inputs.source.device
+        if list(numbers) != list(range(len(inputs.source))):
+            rows = torch.tensor([max(0, number) for number in numbers], device=device)
+            inputs = map_tensors(lambda leaf: leaf[rows], inputs)
+        empty = torch.zeros(len(numbers), dtype=torch.bool, device=device)
         if EMPTY_SLOT in numbers:
-            nobody = torch.tensor([number == EMPTY_SLOT for number in numbers], device=device)
-        if list(numbers) != list(range(len(asked["source"]))):
-            asked = take(asked, torch.tensor([max(0, number) for number in numbers], device=device))
-        asked = asked | {"over": nobody}
-        begin = self.entering if first and course.replays else self._begin
-        slots, places = begin(asked, course.room, course.longest)
-        course.places = list(places)
-        return slots
+            empty = torch.tensor([number == EMPTY_SLOT for number in numbers], device=device)
+        inputs = replace(inputs, empty=empty)
+        start = self.graphed_start if first and progress.use_cuda_graphs else self._start
+        return start(inputs, progress.cache_length, progress.max_length)
 
-    def _begin(self, asked: Tree, room: int, longest: int) -> tuple[Tree, tuple[int, ...]]:
-        """Slots with room for so many words, of targets no longer than that, and for how many positions, by model."""
-        source, lengths, limits = asked["source"], asked["lengths"], asked["limits"]
-        width, batch = self.strategy.rows_per_source, len(source)
-        starts = [model.start_decoding(source, lengths, width, room, asked["first"]) for model in self.models]
-        slots: Tree = {
-            "writers": {str(n): writer_of(start, batch, self.strategy.reorders_rows) for n, start in enumerate(starts)},
-            "tokens": starts[0].tokens.unflatten(0, (batch, width)),
-            "step": torch.zeros_like(limits),
-            "limit": limits,
-            "key": asked["keys"],
-            "over": asked["over"],
-            "wishes": asked["wishes"],
-        }
-        if self.strategy.needs_attention:  # of the places of the memory, which may be fewer than the source has
-            memory = slots["writers"]["0"]["memory"]
-            places = torch.arange((memory["states"] if memory else source).shape[1], device=source.device)
-            slots["real"] = places < (memory["lengths"] if memory else lengths)[:, None]  # B S
-        self.strategy.init_state(slots, longest)
-        for rule in self.logits_processors:
-            rule.init_state(slots, longest)
-        return map_tree(unshared, slots), tuple(start.max_length for start in starts)
+    def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
+        """Return the initial state, with caches for `cache_length` tokens of targets of at most `max_length`."""
+        rows, batch = self.strategy.rows_per_source, len(inputs.source)
+        starts = [
+            model.start_decoding(inputs.source, inputs.lengths, rows, cache_length, inputs.first_tokens)
+            for model in self.models
+        ]
+        decoders = [DecoderState.start(start, batch, self.strategy.reorders_rows) for start in starts]
+        source_mask = None
+        if self.strategy.needs_attention:
+            source_mask = _source_mask(inputs, decoders[0].memory)
+        state = SearchState(
+            starts[0].tokens.unflatten(0, (batch, rows)),
+            torch.zeros_like(inputs.max_lengths),
+            inputs.max_lengths,
+            inputs.empty,
+            inputs.keys,
+            decoders,
+            inputs.constraints,
+            source_mask,
+        )
+        state = self.strategy.init_state(state, max_length)
+        state.processors = [processor.init_state(state) for processor in self.logits_processors]
+        return map_tensors(_writable, state)
 
-    def _step(self, slots: Tree, course: BatchProgress) -> Tree:
-        """One word more for every row."""
-        if max(course.ages) >= course.room < course.longest:
-            slots = map_tree(lambda leaf: leaf, slots)
-            self._widen(slots, course)
-        course.ages = [age + 1 for age in course.ages]
-        return (self.replay if course.replays else self._next)(slots, *course.places)[0]
+    def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
+        """Decode one token, as a CUDA graph if these are used, after growing the caches if they are full."""
+        if max(progress.steps) >= progress.cache_length < progress.max_length:
+            state = self._grow_caches(state, progress)
+        progress.steps = [step + 1 for step in progress.steps]
+        return self.graphed_step(state) if progress.use_cuda_graphs else self.decode_step(state)
 
-    def _next(self, slots: Tree, *places: int) -> tuple[Tree, None]:
-        return self._advance(slots, places), None
+    def decode_step(self, state: SearchState) -> SearchState:
+        """Decode one token of every row.
 
-    def _advance(self, slots: Tree, places: Sequence[int]) -> Tree:
-        """The slots with a word more; models see their states row by row, R …, as these lie in memory."""
-        batch, width = slots["tokens"].shape
-        writers: Tree = {name: dict(writer) for name, writer in slots["writers"].items()}
-        states = [rows_of(writer.pop("state")) for writer in writers.values()]
-        after, states = self.word(slots | {"writers": writers}, states, tuple(places))
-        for writer, state in zip(after["writers"].values(), states):
-            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), state)
-        return after
+        Shapes are static, and nothing here depends on the values of tensors: a GPU never waits, and the step can be
+        compiled and captured. Caches and positions are updated in place.
+        """
+        logits, attention, decoders = self._next_logits(state)
+        state = replace(state, decoders=decoders)
+        suppressed = self._suppressed_tokens(logits.device)
+        if self.can_fuse and self.strategy.fused_step(state, logits, self.special_tokens, suppressed):
+            return state
+        log_normalizer = log_sum_exp(logits)  # B K
+        logits = self._restrict(state, logits, log_normalizer)
+        state, parents = self.strategy.select(state, logits, log_normalizer, attention)
+        processors = [
+            processor.update(own_state, state.tokens, parents)
+            for processor, own_state in zip(self.logits_processors, state.processors)
+        ]
+        if parents is not None:
+            decoders = self._reorder(decoders, parents)
+        return replace(state, step=state.step + 1, processors=processors, decoders=decoders)
 
-    def _word(self, slots: Tree, states: list[Tree], places: Sequence[int]) -> tuple[Tree, list[Tree]]:
-        """Tensors only: nothing here may depend on what is in them, or wait for it."""
-        slots = map_tree(lambda leaf: leaf, slots)  # the tree is a new one, the tensors are not
-        logits, looks, states = self._logits(slots, states, places)
-        if self.plain and self.strategy.fused_step(slots, logits, self.special_tokens, self._banned(logits.device)):
-            return slots, states
-        norm = log_sum_exp(logits)  # B K
-        logits = self._allowed(slots, logits, norm)
-        tokens, parents = self.strategy.select(slots, logits, norm, looks)
-        for rule in self.logits_processors:
-            rule.update(slots, tokens, parents)
-        slots["tokens"] = tokens
-        slots["step"] = slots["step"] + 1
-        return slots, states if parents is None else self._reorder(slots, states, parents)
-
-    def _logits(self, slots: Tree, states: list[Tree], room: Sequence[int]) -> tuple[Tensor, Tensor | None, list[Tree]]:
-        """B K V: what the models would write next; B K S: where in the source they looked; their states after that."""
-        batch, width = slots["tokens"].shape
-        found: list[Tensor] = []
-        after: list[Tree] = []
-        looks = None
-        for number, (model, state) in enumerate(zip(self.models, states)):
-            writer = slots["writers"][str(number)]
+    def _next_logits(self, state: SearchState) -> tuple[Tensor, Tensor | None, list[DecoderState]]:
+        """Run the models: logits B K V of the next tokens, attention B K S of the first model, new decoder states."""
+        batch, rows = state.tokens.shape
+        all_logits: list[Tensor] = []
+        decoders: list[DecoderState] = []
+        attention = None
+        for number, (model, decoder) in enumerate(zip(self.models, state.decoders)):
             recorder: dict[str, list[Tensor]] | None = {} if self.strategy.needs_attention and not number else None
-            places = writer["positions"].clamp(max=room[number] - 1)  # rows that are over stay at the last one
-            layout = Layout.continuation(places.flatten(), max_length=room[number])
-            if "ancestors" in writer:  # each row writes the current token itself
-                own = torch.arange(width, device=slots["tokens"].device)[None, :, None].expand(batch, -1, 1)
-                writer["ancestors"] = writer["ancestors"].scatter(2, places[..., None], own)
-            context = Context(layout, memory_of(writer["memory"]), ancestors=writer.get("ancestors"), recorder=recorder)
-            logits, left = model.decode(slots["tokens"].flatten()[:, None], context, state)
-            assert left is not None
-            after.append(left)
-            writer["positions"] = writer["positions"].add_(1)
-            found.append(kernel_input(logits[:, 0]).unflatten(0, (batch, width)))
-            if recorder is not None:  # the rows of a source ask side by side, as so many queries
-                looks = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
-        if len(found) == 1:
-            return found[0], looks, after
-        return torch.stack([at_least_float32(logits).log_softmax(-1) for logits in found]).logsumexp(0), looks, after
+            positions = decoder.positions.clamp(max=decoder.max_positions - 1)  # rows that are done remain at the last
+            layout = Layout.continuation(positions.flatten(), max_length=decoder.max_positions)
+            ancestors = decoder.ancestors
+            if ancestors is not None:  # the token that is decoded now is in the cache of its own row
+                own_row = torch.arange(rows, device=positions.device)[None, :, None].expand(batch, -1, 1)
+                ancestors = ancestors.scatter(2, positions[..., None], own_row)
+            context = Context(layout, decoder.memory, ancestors=ancestors, recorder=recorder)
+            logits, cache = model.decode(state.tokens.flatten()[:, None], context, decoder.cache)
+            assert cache is not None
+            all_logits.append(kernel_input(logits[:, 0]).unflatten(0, (batch, rows)))
+            decoders.append(replace(decoder, cache=cache, positions=decoder.positions.add_(1), ancestors=ancestors))
+            if recorder is not None:  # the rows of a source are queries side by side
+                attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
+        if len(all_logits) == 1:
+            return all_logits[0], attention, decoders
+        log_p = torch.stack([at_least_float32(logits).log_softmax(-1) for logits in all_logits])
+        return log_p.logsumexp(0), attention, decoders
 
-    def _allowed(self, slots: Tree, logits: Tensor, norm: Tensor) -> Tensor:
-        step, last = slots["step"], self.special_tokens.eos
-        if self.special_tokens.suppressed:
-            logits = logits.index_fill_(-1, self._banned(logits.device), -torch.inf)
-        end = logits[..., last].clone() if self.logits_processors else logits
-        if self.special_tokens.min_length:
-            early = step < torch.clamp(slots["limit"] - 1, max=self.special_tokens.min_length)  # a limit is a limit
-            logits[..., last] = logits[..., last].masked_fill(early[:, None], -torch.inf)
-        for rule in self.logits_processors:
-            logits = rule(slots, logits)
-        if self.logits_processors:  # where they leave nothing that could be written END comes, whatever they say
+    def _restrict(self, state: SearchState, logits: Tensor, log_normalizer: Tensor) -> Tensor:
+        """Return the logits with −∞ for tokens that must not be generated; changes them in place."""
+        special, eos = self.special_tokens, self.special_tokens.eos
+        if special.suppressed:
+            logits = logits.index_fill_(-1, self._suppressed_tokens(logits.device), -torch.inf)
+        eos_logits = logits[..., eos].clone() if self.logits_processors else logits
+        if special.min_length:
+            too_short = state.step < torch.clamp(state.max_length - 1, max=special.min_length)
+            logits[..., eos] = logits[..., eos].masked_fill(too_short[:, None], -torch.inf)
+        for processor, own_state in zip(self.logits_processors, state.processors):
+            logits = processor(state, own_state, logits)
+        if self.logits_processors:  # if they leave no token, EOS is generated
             stuck = logits.amax(-1) == -torch.inf  # B K
-            logits[..., last] = torch.where(stuck, end, logits[..., last])
-        if self.special_tokens.forced_bos or self.special_tokens.force_eos_at_limit:
-            logits = at_least_float32(logits)  # so that what is forced costs nothing, not even by rounding
-        for number, token in enumerate(self.special_tokens.forced_bos):
-            logits = _only(token, logits, norm, step == number)
-        if self.special_tokens.force_eos_at_limit:
-            logits = _only(last, logits, norm, step + 1 == slots["limit"])
+            logits[..., eos] = torch.where(stuck, eos_logits, logits[..., eos])
+        if special.forced_bos or special.force_eos_at_limit:
+            logits = at_least_float32(logits)  # so that log p of a forced token is exactly 0
+        for number, token in enumerate(special.forced_bos):
+            logits = _force_token(token, logits, log_normalizer, state.step == number)
+        if special.force_eos_at_limit:
+            logits = _force_token(eos, logits, log_normalizer, state.step + 1 == state.max_length)
         return logits
 
-    def _banned(self, device: torch.device) -> Tensor:
-        if device not in self.banned:
-            self.banned[device] = torch.tensor(self.special_tokens.suppressed, dtype=torch.long, device=device)
-        return self.banned[device]
+    def _suppressed_tokens(self, device: torch.device) -> Tensor:
+        if device not in self._suppressed:
+            self._suppressed[device] = torch.tensor(self.special_tokens.suppressed, dtype=torch.long, device=device)
+        return self._suppressed[device]
 
-    def _reorder(self, slots: Tree, states: list[Tree], parents: Tensor) -> list[Tree]:
+    def _reorder(self, decoders: list[DecoderState], parents: Tensor) -> list[DecoderState]:
+        """Let every row continue the hypothesis of its parent (B K)."""
         batch, width = parents.shape
         rows = (torch.arange(batch, device=parents.device)[:, None] * width + parents).flatten()
-        for writer in slots["writers"].values():
-            writer["positions"] = writer["positions"].gather(1, parents)
-            if "ancestors" in writer:
-                index = parents[..., None].expand_as(writer["ancestors"])
-                writer["ancestors"] = writer["ancestors"].gather(1, index)
-        return [model.reorder_state(state, rows) for model, state in zip(self.models, states)]
+        return [
+            replace(
+                decoder,
+                cache=model.reorder_state(decoder.cache, rows),
+                positions=decoder.positions.gather(1, parents),
+                ancestors=None if decoder.ancestors is None else gather_rows(decoder.ancestors, parents),
+            )
+            for model, decoder in zip(self.models, decoders)
+        ]
 
-    def _widen(self, slots: Tree, course: BatchProgress) -> None:
-        """Twice the room for words, in steps, so that nobody looks at places that nothing has been written to yet."""
-        more = min(course.longest, 2 * course.room) - course.room
-        course.room += more
-        batch, width = slots["tokens"].shape
-        for number, model in enumerate(self.models):
-            writer = slots["writers"][str(number)]
-            before = course.places[number]
-            widened, course.places[number] = model.grow_state(rows_of(writer["state"]), batch * width, before + more)
-            writer["state"] = map_tree(lambda leaf: leaf.unflatten(0, (batch, width)), widened)
-            if "ancestors" in writer:
-                writer["ancestors"] = pad(writer["ancestors"], (0, course.places[number] - before))
-
-    def _told(self, slots: Tree) -> Tree:
-        """The slots without what only the models need."""
-        return {name: value for name, value in slots.items() if name != "writers"}
+    def _grow_caches(self, state: SearchState, progress: BatchProgress) -> SearchState:
+        """Double the length of all caches: attention to positions that are not used yet costs time."""
+        more = min(progress.max_length, 2 * progress.cache_length) - progress.cache_length
+        progress.cache_length += more
+        decoders = []
+        for model, decoder in zip(self.models, state.decoders):
+            cache, size = model.grow_state(decoder.cache, state.tokens.numel(), decoder.max_positions + more)
+            ancestors = decoder.ancestors
+            if ancestors is not None:
+                ancestors = pad(ancestors, (0, size - decoder.max_positions))
+            decoders.append(replace(decoder, cache=cache, max_positions=size, ancestors=ancestors))
+        return replace(state, decoders=decoders)
 
 
-def _only(token: int, logits: Tensor, norm: Tensor, where: Tensor) -> Tensor:
-    """Nothing but a token, and that at no cost, for some of the sources (B)."""
-    alone = torch.full_like(logits, -torch.inf)
-    alone[..., token] = norm
-    return torch.where(where[:, None, None], alone, logits)
+def gather_rows(rows: Tensor, parents: Tensor) -> Tensor:
+    """Gather rows of each source: rows B K …, parents B N → B N …."""
+    index = parents.reshape(*parents.shape, *(1,) * (rows.dim() - 2)).expand(-1, -1, *rows.shape[2:])
+    return rows.gather(1, index)
+
+
+def write_tokens(output_tokens: Tensor, step: Tensor, tokens: Tensor) -> Tensor:
+    """Write tokens B K at position `step` (B) of the output tokens B K T."""
+    positions = step[:, None, None].expand(*tokens.shape, 1).clamp(max=output_tokens.shape[-1] - 1)
+    return output_tokens.scatter(2, positions, tokens[..., None])
+
+
+def _source_mask(inputs: SearchInputs, memory: Memory | None) -> Tensor:
+    """B S: the positions of the memory, which may be fewer than those of the source, that are not padding."""
+    width, lengths = inputs.source.shape[1], inputs.lengths
+    if memory is not None and memory.layout.lengths is not None:
+        width, lengths = memory.states.shape[1], memory.layout.lengths
+    return torch.arange(width, device=lengths.device) < lengths[:, None]
+
+
+def _pad_sources(source: Tensor, width: int) -> Tensor:
+    """Pad sources, B S or B S F, to `width` positions."""
+    return pad(source, (*(0, 0) * (source.dim() - 2), 0, width - source.shape[1]))
+
+
+def _writable(leaf: Tensor) -> Tensor:
+    """Return a tensor whose rows can be changed: a copy if elements share memory."""
+    return leaf.contiguous() if 0 in leaf.stride() else leaf
+
+
+def _force_token(token: int, logits: Tensor, log_normalizer: Tensor, sources: Tensor) -> Tensor:
+    """Let some sources (B, truth values) generate nothing but `token`, with log p = 0."""
+    forced = torch.full_like(logits, -torch.inf)
+    forced[..., token] = log_normalizer
+    return torch.where(sources[:, None, None], forced, logits)

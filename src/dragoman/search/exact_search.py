@@ -1,8 +1,8 @@
-"""Exact search: the mode of the model, proved, and with it how far a beam is from what it looks for."""
+"""Exact search: find the most probable target of a model, and prove that it is."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,58 +12,83 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import DecodingStart, Model
-from dragoman.parts.mixer import Context, Layout, State, map_state
+from dragoman.parts.mixer import Context, Layout, State
 from dragoman.parts.precision import at_least_float32
-from dragoman.parts.spec import Configurable
-from dragoman.search.configs import LengthLimit
-from dragoman.search.engine import Hypothesis, SpecialTokens
-from dragoman.search.penalties import LENGTH_NORMALIZATIONS
-from dragoman.search.slots import map_tree
+from dragoman.search.configs import LENGTH_NORMALIZATIONS, Beam, check_length_penalty
+from dragoman.search.engine import SpecialTokens
+from dragoman.search.search_config import DecodingRun, LengthLimit, SearchConfig, SearchRequest
+from dragoman.search.search_state import Hypothesis, map_tensors
+
+INITIAL_BEAM_SIZE = 5  # of the beam search that gives the first lower bound
 
 
 @dataclass(frozen=True)
-class ExactSearch(Configurable):
-    """Look until nothing better can be left: argmax_y log p(y|x) / |y|^α over all y that END within the length limit.
+class ExactSearch(SearchConfig):
+    """Find argmax_y log p(y|x) / |y|^α over all y that end within the length limit (Stahlberg & Byrne 2019).
 
-    `most` prefixes of each source are gone on from, `width` at a time; what was found by then is not proved. With a
-    `length_penalty` the bound is loose, and far more must be looked at.
+    The search expands at most `max_expansions` prefixes of each source; a result found by then is not proven optimal.
+    With a `length_penalty` the bound is loose, and far more prefixes have to be expanded.
     """
 
     max_expansions: int = 100_000
     length_penalty: float = 0.0  # α
     length_limit: LengthLimit = field(default_factory=LengthLimit)
-    batch_size: int = 16
+    batch_size: int = 16  # prefixes that are expanded at a time
+
+    is_bounded = False
 
     def __post_init__(self) -> None:
         if self.max_expansions < 1 or self.batch_size < 1:
             raise UserError(
-                f"exact search needs at least 1 prefix and a width of 1, not {self.max_expansions} and {self.batch_size}"
+                f"max_expansions and batch_size must be at least 1, but are {self.max_expansions} and {self.batch_size}"
             )
-        if not -10 <= self.length_penalty <= 10:
-            raise UserError(f"a length penalty must lie between -10 and 10, but is {self.length_penalty}")
+        check_length_penalty(self.length_penalty)
 
     @property
     def rows_per_source(self) -> int:
-        """How many rows a source takes up in a batch."""
         return self.batch_size
 
     @property
     def n_best(self) -> int:
         return 1
 
+    @property
+    def label(self) -> str:
+        return "exact search"
+
     def length_divisor(self, length: int) -> float:
-        """What log p(y|x) of so many tokens, END counted in, is divided by."""
+        """Return the number by which log p(y|x) of a length, EOS included, is divided."""
         return LENGTH_NORMALIZATIONS["power"](length, self.length_penalty)
+
+    def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        if run.ensemble_members:
+            raise UserError("exact search works with a single model: do not use an ensemble")
+        if request.constraints:
+            raise UserError("exact search does not support prefixes, required or forbidden phrases: use Beam")
+        num_tokens = run.model.vocab_size - len(run.special_tokens.suppressed) - 1
+        beam = Beam(min(INITIAL_BEAM_SIZE, num_tokens), self.length_penalty, length_limit=self.length_limit)
+        initial = [hypotheses[0] for hypotheses in beam.decode(run, request)]
+        max_lengths = self.length_limit.max_lengths_of(run, request.lengths)
+        results = exact_search(
+            run.inference_models[0],
+            request.source,
+            request.lengths,
+            request.special_tokens(run),
+            max_lengths,
+            self,
+            initial,
+        )
+        return [[result.hypothesis._replace(proven_optimal=result.proven_optimal)] for result in results]
 
 
 @dataclass(frozen=True)
 class ExactResult:
-    """The best target that was found, and whether it is proved that there is no better one."""
+    """The best target that was found."""
 
     hypothesis: Hypothesis
     proven_optimal: bool
-    upper_bound: float  # no target is better than this by its normalised score; where proved that of the hypothesis
-    expansions: int  # how many prefixes were gone on from
+    upper_bound: float  # no target has a higher normalized score
+    expansions: int  # number of prefixes that were expanded
 
 
 @torch.inference_mode()
@@ -76,168 +101,168 @@ def exact_search(
     config: ExactSearch,
     initial_hypotheses: Sequence[Hypothesis | None] | None = None,
 ) -> list[ExactResult]:
-    """B S → the mode of each source among the targets that END within `limits` (B) tokens.
+    """Find the best target of each source.
 
-    Depth first, the likeliest continuation first, and never on from a prefix that cannot become better than the best
-    target so far, because log p(y|x) only falls as y grows (Stahlberg & Byrne 2019). What was `begun` with,
-    say the result of a beam, is the first target to be better than, and what is given back, unproved, where nothing
-    ENDs. Prefixes are read `settings.width` at a time.
+    Depth-first search, the most probable continuation first. A prefix that cannot become better than the best target so
+    far is pruned, since log p(y|x) only falls as y grows.
+
+    Args:
+        source: B S, padded.
+        lengths: B.
+        max_lengths: B, of the targets, EOS included.
+        initial_hypotheses: Targets to improve on, such as the result of a beam search. One of them is returned, not
+            proven optimal, if no target ends within `max_expansions`.
     """
-    modes = []
-    for i, (length, limit) in enumerate(zip(lengths.tolist(), max_lengths.tolist())):
-        start = special_tokens.bos[i : i + 1] if isinstance(special_tokens.bos, Tensor) else special_tokens.bos
-        begin = model.start_decoding(source[i : i + 1, :length], lengths[i : i + 1], 1, limit, start)
-        walk = Walk(model, begin, special_tokens, limit, config, initial_hypotheses[i] if initial_hypotheses else None)
-        modes.append(walk.mode())
-    return modes
+    results = []
+    for i, (length, max_length) in enumerate(zip(lengths.tolist(), max_lengths.tolist())):
+        bos = special_tokens.bos[i : i + 1] if isinstance(special_tokens.bos, Tensor) else special_tokens.bos
+        start = model.start_decoding(source[i : i + 1, :length], lengths[i : i + 1], 1, max_length, bos)
+        initial = initial_hypotheses[i] if initial_hypotheses else None
+        results.append(BranchAndBound(model, start, special_tokens, max_length, config, initial).run())
+    return results
 
 
 @dataclass
 class Branch:
-    """A prefix that was read, and the continuations of it that are still to be looked at, best last."""
+    """An expanded prefix, and its continuations that are not expanded yet, best last."""
 
     prefix: list[int]
-    state: State  # of 1 row
+    cache: State  # of 1 row
     tokens: NDArray[np.int64]
     scores: NDArray[np.float64]
 
-    @property
-    def over(self) -> bool:
-        return not len(self.tokens)
-
-    def prune(self, lowest: float) -> None:
-        """Forget what is not above `lowest`."""
-        first = int(np.searchsorted(self.scores, lowest, side="right"))
+    def prune(self, lower_bound: float) -> None:
+        """Remove continuations whose score is not above the bound."""
+        first = int(np.searchsorted(self.scores, lower_bound, side="right"))
         self.tokens, self.scores = self.tokens[first:], self.scores[first:]
 
-    def take(self, count: int) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The best continuations, best first."""
-        taken = self.tokens[-count:][::-1], self.scores[-count:][::-1]
+    def pop_best(self, count: int) -> tuple[list[int], list[float]]:
+        """Remove and return the best continuations, best first."""
+        best = self.tokens[-count:][::-1].tolist(), self.scores[-count:][::-1].tolist()
         self.tokens, self.scores = self.tokens[:-count], self.scores[:-count]
-        return taken
+        return best
 
 
-class Walk:
-    """The walk through the prefixes of one source; its path is a stack of branches."""
+class BranchAndBound:
+    """The search tree of one source; `branches` is the stack of the depth-first search."""
 
     def __init__(
         self,
         model: Model,
-        begin: DecodingStart,
-        symbols: SpecialTokens,
-        limit: int,
-        settings: ExactSearch,
-        best: Hypothesis | None,
+        start: DecodingStart,
+        special_tokens: SpecialTokens,
+        max_length: int,
+        config: ExactSearch,
+        initial: Hypothesis | None,
     ) -> None:
-        self.model, self.begin, self.symbols, self.limit, self.settings = model, begin, symbols, limit, settings
-        self.begun = best
-        self.best = best if best is not None and best.finished and len(best.tokens) < limit else None
-        if self.best is not None:
-            normalized = self.best.score / settings.length_divisor(len(self.best.tokens) + 1)
-            self.best = Hypothesis(self.best.tokens, self.best.score, normalized, True)
+        self.model, self.start, self.special_tokens = model, start, special_tokens
+        self.max_length, self.config, self.initial = max_length, config, initial
+        self.best: Hypothesis | None = None
+        if initial is not None and initial.finished and len(initial.tokens) < max_length:
+            self._propose(initial.tokens, initial.score)
         self.branches: list[Branch] = []
-        self.expanded = 0
+        self.expansions = 0
 
-    def mode(self) -> ExactResult:
-        self.read([[]], [0.0], self.begin.state, self.begin.tokens)
-        while self.branches and self.expanded < self.settings.max_expansions:
-            self.go_on()
+    def run(self) -> ExactResult:
+        self._expand([[]], [0.0], self.start.state, self.start.tokens)
+        while self.branches and self.expansions < self.config.max_expansions:
+            self._expand_best()
         for branch in self.branches:
-            branch.prune(self.lowest(len(branch.prefix) + 1))
-        left = [self.bound(branch) for branch in self.branches if not branch.over]
+            branch.prune(self._lower_bound(len(branch.prefix) + 1))
+        bounds = [
+            float(branch.scores[-1]) / self._max_divisor(len(branch.prefix) + 1)
+            for branch in self.branches
+            if len(branch.tokens)
+        ]
         if self.best is not None:
-            return ExactResult(self.best, not left, max([self.best.normalized_score, *left]), self.expanded)
-        if self.begun is not None:
-            return ExactResult(self.begun, False, max([-np.inf, *left]), self.expanded)
-        if left:
-            raise UserError(f"no target was found among {self.expanded:,} prefixes: look at more of them")
-        raise UserError(f"no target ends within {self.limit} tokens: raise the length limit")
+            return ExactResult(self.best, not bounds, max([self.best.normalized_score, *bounds]), self.expansions)
+        if self.initial is not None:
+            return ExactResult(self.initial, False, max([-np.inf, *bounds]), self.expansions)
+        if bounds:
+            raise UserError(f"no target ended within {self.expansions:,} expanded prefixes: raise max_expansions")
+        raise UserError(f"no target ends within {self.max_length} tokens: raise the length limit")
 
-    def steepest(self, written: int) -> float:
-        """The penalty at which so many tokens, END still to come, may be worth most: it only rises or only falls."""
-        return max(self.settings.length_divisor(written + 1), self.settings.length_divisor(self.limit))
+    def _max_divisor(self, length: int) -> float:
+        """Return the largest length divisor of targets that begin with `length` tokens; it is monotonic."""
+        return max(self.config.length_divisor(length + 1), self.config.length_divisor(self.max_length))
 
-    def lowest(self, written: int) -> float:
-        """log p that a prefix of so many tokens must be above for anything better to come of it."""
-        return -np.inf if self.best is None else self.best.normalized_score * self.steepest(written)
+    def _lower_bound(self, length: int) -> float:
+        """Return the log p that a prefix of this length must exceed to become better than the best target."""
+        return -np.inf if self.best is None else self.best.normalized_score * self._max_divisor(length)
 
-    def bound(self, branch: Branch) -> float:
-        return float(branch.scores[-1]) / self.steepest(len(branch.prefix) + 1)
-
-    def go_on(self) -> None:
-        """Read the best continuations of the last branches, one row each."""
-        room = min(self.settings.batch_size, self.settings.max_expansions - self.expanded)
+    def _expand_best(self) -> None:
+        """Expand the best continuations of the last branches, one row each."""
+        count = min(self.config.batch_size, self.config.max_expansions - self.expansions)
         prefixes: list[list[int]] = []
         scores: list[float] = []
-        states: list[tuple[State, int]] = []
-        while self.branches and len(prefixes) < room:
+        caches: list[State] = []
+        repeats: list[int] = []
+        while self.branches and len(prefixes) < count:
             branch = self.branches[-1]
-            branch.prune(self.lowest(len(branch.prefix) + 1))
-            tokens, values = branch.take(room - len(prefixes))
-            if len(tokens):
-                prefixes += [[*branch.prefix, token] for token in tokens.tolist()]
-                scores += values.tolist()
-                states.append((branch.state, len(tokens)))
-            if branch.over:
+            branch.prune(self._lower_bound(len(branch.prefix) + 1))
+            tokens, token_scores = branch.pop_best(count - len(prefixes))
+            if tokens:
+                prefixes += [[*branch.prefix, token] for token in tokens]
+                scores += token_scores
+                caches.append(branch.cache)
+                repeats.append(len(tokens))
+            if not len(branch.tokens):
                 self.branches.pop()
         if prefixes:
-            last = torch.tensor([prefix[-1] for prefix in prefixes], device=self.begin.tokens.device)
-            self.read(prefixes, scores, _rows(states), last)
+            cache = map_tensors(
+                lambda *leaves: torch.cat([leaf.expand(n, *leaf.shape[1:]) for leaf, n in zip(leaves, repeats)]),
+                *caches,
+            )
+            last = torch.tensor([prefix[-1] for prefix in prefixes], device=self.start.tokens.device)
+            self._expand(prefixes, scores, cache, last)
 
-    def read(self, prefixes: list[list[int]], scores: list[float], state: State, tokens: Tensor) -> None:
-        """Feed the last `tokens` (R) of some prefixes: take what ENDs, and keep what may become better than it."""
-        written = torch.tensor([len(prefix) for prefix in prefixes], device=tokens.device)
-        positions = (self.begin.positions + written).clamp(max=self.begin.max_length - 1)
-        logits, after = self.model.decode(
-            tokens[:, None], Context(Layout.continuation(positions), self.begin.memory), state
-        )
-        assert after is not None
-        self.expanded += len(prefixes)
-        log_p = at_least_float32(logits[:, 0]).log_softmax(-1).double()
-        total = torch.tensor(scores, device=tokens.device, dtype=torch.double)[:, None] + self.allowed(log_p, prefixes)
-        for prefix, score in zip(prefixes, total[:, self.symbols.eos].tolist()):
-            self.take(prefix, score)
-        total[:, self.symbols.eos] = -torch.inf
-        total[written + 1 >= self.limit] = -torch.inf  # no room for END after one more
-        lowest = total.new_tensor([self.lowest(len(prefix) + 1) for prefix in prefixes])
-        rows, words = (total > lowest[:, None]).nonzero(as_tuple=True)
-        row, word, value = (column.cpu().numpy() for column in (rows, words, total[rows, words]))
-        bounds = np.searchsorted(row, np.arange(len(prefixes) + 1))
-        for i in reversed(range(len(prefixes))):  # the best branch is gone on with first
-            some = slice(bounds[i], bounds[i + 1])
-            order = value[some].argsort(kind="stable")
+    def _expand(self, prefixes: list[list[int]], scores: list[float], cache: State, tokens: Tensor) -> None:
+        """Decode the last tokens (R) of some prefixes: record targets that end, and push continuations."""
+        lengths = torch.tensor([len(prefix) for prefix in prefixes], device=tokens.device)
+        positions = (self.start.positions + lengths).clamp(max=self.start.max_length - 1)
+        context = Context(Layout.continuation(positions), self.start.memory)
+        logits, cache_after = self.model.decode(tokens[:, None], context, cache)
+        assert cache_after is not None
+        self.expansions += len(prefixes)
+        log_p = self._restrict(at_least_float32(logits[:, 0]).log_softmax(-1).double(), prefixes)
+        total = torch.tensor(scores, device=tokens.device, dtype=torch.double)[:, None] + log_p  # R V
+        eos = self.special_tokens.eos
+        for prefix, score in zip(prefixes, total[:, eos].tolist()):
+            self._propose(prefix, score)
+        total[:, eos] = -torch.inf
+        total[lengths + 1 >= self.max_length] = -torch.inf  # no position for EOS after one more token
+        bounds = total.new_tensor([self._lower_bound(len(prefix) + 1) for prefix in prefixes])
+        rows, columns = (total > bounds[:, None]).nonzero(as_tuple=True)
+        row, token, value = (column.cpu().numpy() for column in (rows, columns, total[rows, columns]))
+        starts = np.searchsorted(row, np.arange(len(prefixes) + 1))
+        for i in reversed(range(len(prefixes))):  # the best branch is expanded first
+            part = slice(starts[i], starts[i + 1])
+            order = value[part].argsort(kind="stable")
             if len(order):
-                own = map_state(_row(i), after)
-                self.branches.append(Branch(prefixes[i], own, word[some][order], value[some][order]))
+                row_cache = _row(cache_after, i)
+                self.branches.append(Branch(prefixes[i], row_cache, token[part][order], value[part][order]))
 
-    def take(self, prefix: list[int], score: float) -> None:
-        """A target that ENDs: the best so far?"""
-        normalized = score / self.settings.length_divisor(len(prefix) + 1)
-        if score > -np.inf and (self.best is None or normalized > self.best.normalized_score):
-            self.best = Hypothesis(prefix, score, normalized, True)
+    def _propose(self, tokens: list[int], score: float) -> None:
+        """Keep a target that has ended if it is the best so far."""
+        normalized_score = score / self.config.length_divisor(len(tokens) + 1)
+        if score > -np.inf and (self.best is None or normalized_score > self.best.normalized_score):
+            self.best = Hypothesis(tokens, score, normalized_score, True)
 
-    def allowed(self, log_p: Tensor, prefixes: list[list[int]]) -> Tensor:
-        """R V: log p with −∞ for what may not be written, and 0 for what must be."""
-        log_p[:, list(self.symbols.suppressed)] = -torch.inf
+    def _restrict(self, log_p: Tensor, prefixes: list[list[int]]) -> Tensor:
+        """Set log p (R V) of tokens that must not be generated to −∞, and that of forced tokens to 0, in place."""
+        special = self.special_tokens
+        log_p[:, list(special.suppressed)] = -torch.inf
         for row, prefix in zip(log_p, prefixes):
-            written = len(prefix)
-            if written < self.settings.length_limit.min:
-                row[self.symbols.eos] = -torch.inf
-            if written < len(self.symbols.forced_bos):
-                row.fill_(-torch.inf)[self.symbols.forced_bos[written]] = 0.0
-            if self.symbols.force_eos_at_limit and written + 1 == self.limit:
-                row.fill_(-torch.inf)[self.symbols.eos] = 0.0
+            length = len(prefix)
+            if length < self.config.length_limit.min:
+                row[special.eos] = -torch.inf
+            if length < len(special.forced_bos):
+                row.fill_(-torch.inf)[special.forced_bos[length]] = 0.0
+            if special.force_eos_at_limit and length + 1 == self.max_length:
+                row.fill_(-torch.inf)[special.eos] = 0.0
         return log_p
 
 
-def _row(i: int) -> Callable[[Tensor], Tensor]:
-    return lambda leaf: leaf[i : i + 1]
-
-
-def _rows(states: list[tuple[State, int]]) -> State:
-    """States of 1 row each, so many times each, as the rows of one."""
-    counts = [count for _, count in states]
-    return map_tree(
-        lambda *leaves: torch.cat([leaf.expand(count, *leaf.shape[1:]) for leaf, count in zip(leaves, counts)]),
-        *(state for state, _ in states),
-    )
+def _row(cache: State, row: int) -> State:
+    """Return one row of a cache."""
+    return map_tensors(lambda leaf: leaf[row : row + 1], cache)

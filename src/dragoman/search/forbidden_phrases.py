@@ -1,182 +1,211 @@
-"""Forbidden phrases: words that are never written, however they might be cut into pieces."""
+"""Forbidden phrases: they are never generated, however they might be segmented into tokens."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.search.beam import gather_rows
-from dragoman.search.engine import LogitsProcessor, SpecialTokens
-from dragoman.search.phrase_automaton import OTHER, POINTS, SPACE, Bools, Numbers, PhraseAutomaton
-from dragoman.search.slots import Tree
+from dragoman.search.engine import LogitsProcessor, SpecialTokens, gather_rows
+from dragoman.search.phrase_automaton import NUM_CODE_POINTS, OTHER, SPACE, Bools, Ints, PhraseAutomaton
+from dragoman.search.search_state import SearchState, map_tensors
 from dragoman.text import Tokenizer
 
-MOST = 1 << 29  # bytes of the largest table
+MAX_TABLE_BYTES = 1 << 29
 
-States = tuple[Tensor, Tensor, Tensor]
+
+@dataclass
+class PhraseTables:
+    """The automaton as tensors. S states, A classes of characters, V tokens, G groups of tokens that read alike.
+
+    Tokens that hold a part of a UTF-8 character (P of them, of up to L bytes) are read byte by byte.
+    """
+
+    group: Tensor  # V: group of each token
+    next: Tensor  # S G: state after a token
+    hit: Tensor  # 2 S V: whether a token completes a phrase; [1]: if it is the last token of the target
+    ends: Tensor  # S: whether the end of the target completes a phrase
+    next_by_class: Tensor  # S A: state after a character
+    hit_by_class: Tensor  # S A: whether a character completes a phrase
+    partial: Tensor  # P: tokens with a part of a character
+    partial_bytes: Tensor  # P L, padded with −1
+    partial_index: Tensor  # V: index in `partial`, or −1
+    classes: Tensor  # class of each code point
+    letters_before: Tensor  # how many letters precede each code point
+
+
+@dataclass
+class ReadState:
+    """Where the automaton is in the text of each hypothesis, B K each."""
+
+    state: Tensor
+    bits: Tensor  # of a character of which some bytes were read
+    missing: Tensor  # bytes that this character lacks
+
+    def where(self, condition: Tensor, other: ReadState) -> ReadState:
+        """Take the values of `self` where the condition holds, and those of `other` elsewhere."""
+        return map_tensors(lambda own, others: torch.where(condition, own, others), self, other)
 
 
 class ForbiddenPhrases(LogitsProcessor):
-    """None of some phrases is ever written as whole words, whatever its pieces.
+    """Phrases that never occur as whole words, however they are segmented.
 
-    A token is forbidden if a phrase would be closed by it: what begins with no letter after the phrase, END, or a token
-    with all of the phrase and more. Nothing else is, but for what would leave nothing to be written: a phrase that no
-    token can go on with (where tokens are whole words), half a character all of whose other halves close a phrase, and,
-    as the last token before the length limit cuts a text off, what completes a phrase. Case matters unless told.
+    A token is forbidden if it completes a phrase: by a character other than a letter after the phrase, by EOS, or by
+    containing the whole phrase and more. Tokens after which nothing could be generated are forbidden too: those that
+    end with a phrase that no token continues (with tokens that are whole words), a part of a character that completes a
+    phrase with whatever byte follows, and a token that ends with a phrase as the last one before the length limit.
 
-    Half characters are read as the tokenizers learned here join them: what is no UTF-8 becomes U+FFFD, no letter.
+    Bytes that are not UTF-8 are read as U+FFFD, which is not a letter, as Dragoman's tokenizers decode them.
     """
 
     def __init__(
         self,
         tokenizer: Tokenizer,
         phrases: Iterable[str],
-        symbols: SpecialTokens,
-        vocabulary: int,
+        special_tokens: SpecialTokens,
+        vocab_size: int,
         ignore_case: bool = False,
     ) -> None:
-        """`vocabulary` is how many tokens the model can write, which may be more than the tokenizer has."""
-        self.phrases = PhraseAutomaton.of(phrases, ignore_case)
-        self.end, self.closed = symbols.eos, symbols.force_eos_at_limit
-        spelled = tokenizer.surface_forms()[:vocabulary]
-        spelled += [b""] * (vocabulary - len(spelled))
-        whole = [_text(spelling) for spelling in spelled]
-        odd = [number for number, text in enumerate(whole) if text is None]
-        kinds: dict[tuple[int, ...], int] = {(): 0}  # tokens of the same characters, but for what no phrase has
-        kind = [kinds.setdefault(self._numbers(text or ""), len(kinds)) for text in whole]
-        ends = self.phrases.ends
-        if 2 * len(ends) * vocabulary > MOST:
+        """`vocab_size` is that of the model, which may exceed the tokenizer's."""
+        self.automaton = PhraseAutomaton.build(phrases, ignore_case)
+        self.eos, self.force_eos_at_limit = special_tokens.eos, special_tokens.force_eos_at_limit
+        forms = tokenizer.surface_forms()[:vocab_size]
+        forms += [b""] * (vocab_size - len(forms))
+        texts = [_decode(form) for form in forms]
+        partial = [token for token, text in enumerate(texts) if text is None]
+        groups: dict[tuple[int, ...], int] = {(): 0}
+        group = [groups.setdefault(self._class_sequence(text or ""), len(groups)) for text in texts]
+        ends = self.automaton.ends
+        if 2 * len(ends) * vocab_size > MAX_TABLE_BYTES:
             raise UserError(
-                f"forbidden phrases with {len(ends):,} letters are too many for a vocabulary of {vocabulary:,}: forbid "
-                f"no more than {MOST // (2 * vocabulary):,} letters"
+                f"forbidden phrases with {len(ends):,} letters are too many for a vocabulary of {vocab_size:,} tokens: "
+                f"forbid at most {MAX_TABLE_BYTES // (2 * vocab_size):,} letters"
             )
-        after, hit = self._tables(list(kinds))
-        if not odd:
-            written = {kind[number] for number in range(vocabulary) if number not in symbols.suppressed} - {0}
-            hit = self._without_ways_out(after, hit, sorted(written))
-        longest = max((len(spelled[number]) for number in odd), default=0)
-        bytes_of = [[*spelled[number]] + [-1] * (longest - len(spelled[number])) for number in odd]
-        classes, letters = self.phrases.characters() if odd else (np.zeros(1, np.int64), np.zeros(2, np.int64))
-        places = np.full(vocabulary, -1)
-        places[odd] = np.arange(len(odd))
-        self.tables = {
-            "kind": torch.tensor(kind),  # V
-            "next": torch.from_numpy(after),  # S G, for G kinds
-            "hit": torch.from_numpy(np.stack((hit[:, kind], (hit | ends[after])[:, kind]))),  # 2 S V; 1: the last token
-            "ends": torch.from_numpy(ends),  # S
-            "step": torch.from_numpy(self.phrases.next),  # S A
-            "closes": torch.from_numpy(self.phrases.hit),  # S A
-            "odd": torch.tensor(odd, dtype=torch.long),  # P
-            "bytes": torch.tensor(bytes_of, dtype=torch.long).reshape(len(odd), longest),  # P L
-            "place": torch.from_numpy(places),  # V: among the odd
-            "classes": torch.from_numpy(classes),  # of all of Unicode
-            "letters": torch.from_numpy(letters),  # how many of the characters before this one are
-        }
+        next_states, hit = self._read_groups(list(groups))
+        if not partial:
+            usable = {group[token] for token in range(vocab_size) if token not in special_tokens.suppressed} - {0}
+            hit = self._forbid_dead_ends(next_states, hit, sorted(usable))
+        max_bytes = max((len(forms[token]) for token in partial), default=0)
+        partial_bytes = [[*forms[token]] + [-1] * (max_bytes - len(forms[token])) for token in partial]
+        no_classes = np.zeros(1, np.int64), np.zeros(2, np.int64)
+        classes, letters = self.automaton.unicode_classes() if partial else no_classes
+        partial_index = np.full(vocab_size, -1)
+        partial_index[partial] = np.arange(len(partial))
+        self.tables = PhraseTables(
+            torch.tensor(group),
+            torch.from_numpy(next_states),
+            torch.from_numpy(np.stack((hit[:, group], (hit | ends[next_states])[:, group]))),
+            torch.from_numpy(ends),
+            torch.from_numpy(self.automaton.next),
+            torch.from_numpy(self.automaton.hit),
+            torch.tensor(partial, dtype=torch.long),
+            torch.tensor(partial_bytes, dtype=torch.long).reshape(len(partial), max_bytes),
+            torch.from_numpy(partial_index),
+            torch.from_numpy(classes),
+            torch.from_numpy(letters),
+        )
 
-    def _numbers(self, text: str) -> tuple[int, ...]:
-        """The characters of a text; of several that no phrase has one is enough, and of several spaces."""
-        found = [self.phrases.number(character) for character in text]
-        return tuple(n for n, before in zip(found, [-1, *found]) if n > SPACE or n != before)
+    def _class_sequence(self, text: str) -> tuple[int, ...]:
+        """Return the classes of the characters of a text, without repetitions of those that occur in no phrase."""
+        classes = [self.automaton.class_of(character) for character in text]
+        return tuple(number for number, before in zip(classes, [-1, *classes]) if number > SPACE or number != before)
 
-    def _tables(self, kinds: list[tuple[int, ...]]) -> tuple[Numbers, Bools]:
-        """S G: the state after a token of each kind, and whether a phrase is closed by it."""
-        states = len(self.phrases.next)
-        after = np.repeat(np.arange(states, dtype=np.int32)[:, None], len(kinds), 1)
-        hit = np.zeros((states, len(kinds)), bool)
-        for place in range(max(map(len, kinds))):
-            some = [number for number, kind in enumerate(kinds) if place < len(kind)]
-            character = np.array([kinds[number][place] for number in some])
-            hit[:, some] |= self.phrases.hit[after[:, some], character]
-            after[:, some] = self.phrases.next[after[:, some], character]
-        return after, hit
+    def _read_groups(self, groups: list[tuple[int, ...]]) -> tuple[Ints, Bools]:
+        """S G: the state after a token of each group, and whether it completes a phrase."""
+        num_states = len(self.automaton.next)
+        states = np.repeat(np.arange(num_states, dtype=np.int32)[:, None], len(groups), 1)
+        hit = np.zeros((num_states, len(groups)), bool)
+        for position in range(max(map(len, groups))):
+            columns = [number for number, group in enumerate(groups) if position < len(group)]
+            characters = np.array([groups[number][position] for number in columns])
+            hit[:, columns] |= self.automaton.hit[states[:, columns], characters]
+            states[:, columns] = self.automaton.next[states[:, columns], characters]
+        return states, hit
 
-    def _without_ways_out(self, after: Numbers, hit: Bools, written: list[int]) -> Bools:
-        """Forbids tokens after which neither END nor any other token might be written."""
+    def _forbid_dead_ends(self, next_states: Ints, hit: Bools, usable: list[int]) -> Bools:
+        """Forbid tokens after which neither EOS nor any other token may be generated."""
         while True:
-            stuck = self.phrases.ends & hit[:, written].all(1)
-            more = hit | stuck[after]
+            dead = self.automaton.ends & hit[:, usable].all(1)
+            more = hit | dead[next_states]
             if (more == hit).all():
                 return more
             hit = more
 
-    def init_state(self, slots: Tree, longest: int) -> None:
-        tokens = slots["tokens"]
-        self.tables = {name: table.to(tokens.device) for name, table in self.tables.items()}
-        # of the automaton, and of half a character: its bits so far and how many bytes it lacks
-        slots["forbidden"] = {name: torch.zeros_like(tokens) for name in ("state", "bits", "lacks")}
+    def init_state(self, state: SearchState) -> ReadState:
+        self.tables = map_tensors(lambda table: table.to(state.tokens.device), self.tables)
+        return ReadState(*(torch.zeros_like(state.tokens) for _ in range(3)))
 
-    def __call__(self, slots: Tree, logits: Tensor) -> Tensor:
-        tables, here = self.tables, slots["forbidden"]
-        last = (slots["step"] + 1 + self.closed >= slots["limit"])[:, None]  # B 1
-        broken = here["lacks"] > 0  # what comes next but does not complete the character
-        state = torch.where(broken, tables["step"][:, OTHER][here["state"]], here["state"])
-        ends = tables["ends"][here["state"]]  # B K
-        hit = tables["hit"][last.long(), state] | (broken & ends)[..., None]  # B K V
-        if len(tables["odd"]):
-            hit[..., tables["odd"]] = self._odd_hit(here, last)
-        hit[..., self.end] = ends
+    def __call__(self, state: SearchState, own_state: ReadState, logits: Tensor) -> Tensor:
+        tables = self.tables
+        last = (state.step + 1 + self.force_eos_at_limit >= state.max_length)[:, None]  # B 1
+        incomplete = own_state.missing > 0  # a character that a token of whole characters leaves incomplete
+        automaton_state = torch.where(incomplete, tables.next_by_class[:, OTHER][own_state.state], own_state.state)
+        ends = tables.ends[own_state.state]  # B K
+        hit = tables.hit[last.long(), automaton_state] | (incomplete & ends)[..., None]  # B K V
+        if len(tables.partial):
+            hit[..., tables.partial] = self._partial_hit(own_state, last)
+        hit[..., self.eos] = ends
         return logits.masked_fill_(hit, -torch.inf)
 
-    def _odd_hit(self, here: Tree, last: Tensor) -> Tensor:
-        """B K P: is a phrase closed by a token that has a part of a character, or by whatever follows?"""
+    def _partial_hit(self, own_state: ReadState, last: Tensor) -> Tensor:
+        """B K P: whether a token with a part of a character completes a phrase, now or with whatever byte follows."""
         tables = self.tables
-        old = [here[name][..., None] for name in ("state", "bits", "lacks")]  # B K 1
-        hit, (state, bits, lacks) = self._read((old[0], old[1], old[2]), tables["bytes"])
-        least, most = (((bits + more) << (6 * lacks)).clamp(max=POINTS) for more in (0, 1))
-        hopeless = (lacks > 0) & (tables["letters"][least] == tables["letters"][most])
-        return hit | (tables["ends"][state] & (hopeless | last[..., None]))
+        hit, after = self._read_bytes(map_tensors(lambda leaf: leaf[..., None], own_state), tables.partial_bytes)
+        lowest, highest = (((after.bits + more) << (6 * after.missing)).clamp(max=NUM_CODE_POINTS) for more in (0, 1))
+        dead = (after.missing > 0) & (tables.letters_before[lowest] == tables.letters_before[highest])
+        return hit | (tables.ends[after.state] & (dead | last[..., None]))
 
-    def _read(self, states: States, spelled: Tensor) -> tuple[Tensor, States]:
-        """… states and the bytes of tokens, … L → whether phrases are closed by them, and the states after them."""
-        state, bits, lacks = states
-        tables = self.tables
+    def _read_bytes(self, before: ReadState, token_bytes: Tensor) -> tuple[Tensor, ReadState]:
+        """Read the bytes of tokens, … L: whether they complete phrases, and the states after them."""
+        tables, state, bits, missing = self.tables, before.state, before.bits, before.missing
         hit = torch.zeros_like(state, dtype=torch.bool)
-        for byte in spelled.unbind(-1):
+        for byte in token_bytes.unbind(-1):
             joined = (bits << 6) | (byte & 0x3F)
-            fits = (byte & 0xC0 == 0x80) & (lacks > 0)  # and is neither too long a form, nor a surrogate, nor too large
-            fits &= (lacks != 2) | ((joined >= 0x20) & ((joined < 0x360) | (joined > 0x37F)))
-            fits &= (lacks != 3) | ((joined >= 0x10) & (joined < 0x110))
-            broken = ~fits & (lacks > 0)  # half a character is left behind
-            other = tables["step"][:, OTHER][state]
-            new_hit = hit | (broken & tables["closes"][:, OTHER][state])
-            new = torch.where(broken, other, state)
-            head = (byte >= 0xC2).long() + (byte >= 0xE0) + (byte >= 0xF0) - 3 * (byte > 0xF4)  # bytes that follow
-            head = head.clamp(min=0)
-            left = torch.where(fits, lacks - 1, head)
-            bits_now = torch.where(fits, joined, byte & (0x7F >> (head + (head > 0))))
-            alone = torch.where(byte < 0x80, tables["classes"][byte.clamp(0, 0x7F)], OTHER)
-            character = torch.where(fits, tables["classes"][joined.clamp(0, POINTS - 1)], alone)
-            whole = left == 0
-            new_hit = new_hit | (whole & tables["closes"][new, character])
-            new = torch.where(whole, tables["step"][new, character], new)
-            real = byte >= 0
-            hit, state = torch.where(real, new_hit, hit), torch.where(real, new, state)
-            bits, lacks = torch.where(real & ~whole, bits_now, bits * ~real), torch.where(real, left, lacks)
-        return hit, (state, bits, lacks)
+            continues = (byte & 0xC0 == 0x80) & (missing > 0)  # and is not overlong, a surrogate, or too large
+            continues &= (missing != 2) | ((joined >= 0x20) & ((joined < 0x360) | (joined > 0x37F)))
+            continues &= (missing != 3) | ((joined >= 0x10) & (joined < 0x110))
+            broken = ~continues & (missing > 0)  # the character before remains incomplete
+            new_hit = hit | (broken & tables.hit_by_class[:, OTHER][state])
+            new_state = torch.where(broken, tables.next_by_class[:, OTHER][state], state)
+            following = (byte >= 0xC2).long() + (byte >= 0xE0) + (byte >= 0xF0) - 3 * (byte > 0xF4)
+            following = following.clamp(min=0)  # bytes after a first byte
+            new_missing = torch.where(continues, missing - 1, following)
+            new_bits = torch.where(continues, joined, byte & (0x7F >> (following + (following > 0))))
+            single = torch.where(byte < 0x80, tables.classes[byte.clamp(0, 0x7F)], OTHER)
+            character = torch.where(continues, tables.classes[joined.clamp(0, NUM_CODE_POINTS - 1)], single)
+            whole = new_missing == 0
+            new_hit = new_hit | (whole & tables.hit_by_class[new_state, character])
+            new_state = torch.where(whole, tables.next_by_class[new_state, character], new_state)
+            real = byte >= 0  # not padding
+            hit, state = torch.where(real, new_hit, hit), torch.where(real, new_state, state)
+            bits = torch.where(real & ~whole, new_bits, bits * ~real)
+            missing = torch.where(real, new_missing, missing)
+        return hit, ReadState(state, bits, missing)
 
-    def update(self, slots: Tree, tokens: Tensor, parents: Tensor | None) -> None:
-        tables, here = self.tables, slots["forbidden"]
-        state, bits, lacks = (
-            here[name] if parents is None else gather_rows(here[name], parents) for name in ("state", "bits", "lacks")
-        )
-        kind, place = tables["kind"][tokens], tables["place"][tokens]
-        begun = torch.where(lacks > 0, tables["step"][:, OTHER][state], state)
-        after, nothing = tables["next"][begun, kind].long(), torch.zeros_like(bits)
-        silent = (kind == 0) & (place < 0)  # a special symbol
-        new = [torch.where(silent, old, one) for old, one in zip((state, bits, lacks), (after, nothing, nothing))]
-        if len(tables["odd"]):
-            _, read = self._read((state, bits, lacks), tables["bytes"][place.clamp(min=0)])
-            new = [torch.where(place >= 0, one, other) for one, other in zip(read, new)]
-        slots["forbidden"] = dict(zip(("state", "bits", "lacks"), new))
+    def update(self, own_state: ReadState, tokens: Tensor, parents: Tensor | None) -> ReadState:
+        tables = self.tables
+        if parents is not None:
+            own_state = map_tensors(lambda leaf: gather_rows(leaf, parents), own_state)
+        group, partial_index = tables.group[tokens], tables.partial_index[tokens]
+        state, missing = own_state.state, own_state.missing
+        state = torch.where(missing > 0, tables.next_by_class[:, OTHER][state], state)
+        zeros = torch.zeros_like(missing)
+        after = ReadState(tables.next[state, group].long(), zeros, zeros)
+        is_special = (group == 0) & (partial_index < 0)
+        after = own_state.where(is_special, after)
+        if len(tables.partial):
+            _, read = self._read_bytes(own_state, tables.partial_bytes[partial_index.clamp(min=0)])
+            after = read.where(partial_index >= 0, after)
+        return after
 
 
-def _text(spelling: bytes) -> str | None:
-    """None if it has but a part of a character."""
+def _decode(form: bytes) -> str | None:
+    """Decode the bytes of a token; None if they hold a part of a character."""
     try:
-        return spelling.decode()
+        return form.decode()
     except UnicodeDecodeError:
         return None

@@ -1,4 +1,4 @@
-"""Alignments: which source token each target token looked at."""
+"""Forced decoding: token scores, attention weights and word alignments of given targets by teacher forcing."""
 
 from __future__ import annotations
 
@@ -11,16 +11,28 @@ from torch import Tensor
 
 from dragoman.models import Model
 from dragoman.parts.mixer import Layout
+from dragoman.parts.precision import at_least_float32
 from dragoman.text import Tokenizer
+
+
+@torch.inference_mode()
+def token_scores(
+    model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
+) -> Tensor:
+    """Return log p of each token after BOS (B T), 0 for padding, of targets with BOS and EOS (B T+1)."""
+    logits = model(source, source_lengths, target[:, :-1], target_lengths - 1)
+    log_p = at_least_float32(logits).log_softmax(-1).gather(2, target[:, 1:, None])[..., 0]  # B T
+    token_mask = Layout.padded(log_p.shape[1], target_lengths - 1).token_mask
+    return torch.where(token_mask, log_p, 0.0) if token_mask is not None else log_p
 
 
 @torch.inference_mode()
 def attention_weights(
     model: Model, source: Tensor, source_lengths: Tensor, target: Tensor, target_lengths: Tensor
 ) -> dict[str, Tensor]:
-    """Every attention of a teacher-forced pass, by the path of its part: B H T S.
+    """Return the weights of every attention, B H T S, by its path in the model.
 
-    Row t of the decoder's is what was looked at when the token after target[t] was chosen.
+    Row t of the decoder's weights belongs to the prediction of the token after target[t].
     """
     recorder: dict[str, list[Tensor]] = {}
     layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
@@ -29,61 +41,61 @@ def attention_weights(
 
 
 def cross_attention(model: Model, weights: dict[str, Tensor]) -> Tensor | None:
-    """The decoder's looks at the source in one picture: the mean over heads and layers, B T S; None if it has none."""
-    looks = [weights[path].mean(1) for path in model.memory_paths if path in weights]
-    return torch.stack(looks).mean(0) if looks else None
+    """Return the mean cross-attention over heads and layers, B T S, or None if the model has none."""
+    means = [weights[path].mean(1) for path in model.memory_paths if path in weights]
+    return torch.stack(means).mean(0) if means else None
 
 
 @dataclass(frozen=True)
 class TokenWordMap:
-    """The words of some pieces: for each piece the index of its word, −1 for none (END, spaces).
-
-    `core` leaves out punctuation that is attached to a word: “.” in “sleeps.” says nothing about “sleeps”.
-    """
+    """The word of each token: its index, or −1 for none (EOS, spaces)."""
 
     word_ids: list[int]
-    core_word_ids: list[int]
-    punctuation: frozenset[int] = frozenset()  # the words of punctuation alone
+    core_word_ids: list[int]  # without punctuation attached to a word: “.” in “sleeps.” does not belong to “sleeps”
+    punctuation: frozenset[int] = frozenset()  # words that consist of punctuation
 
     @classmethod
     def from_ids(cls, tokenizer: Tokenizer, ids: Sequence[int]) -> TokenWordMap:
         return cls.from_tokens(tokenizer.word_ids(ids), tokenizer.tokens(ids))
 
     @classmethod
-    def from_tokens(cls, words: list[int], pieces: Sequence[str]) -> TokenWordMap:
-        marks = [_is_punctuation(piece) for piece in pieces]
-        spelled = {word for word, mark in zip(words, marks) if not mark}
-        core = [-1 if mark and word in spelled else word for word, mark in zip(words, marks)]
-        return cls(words, core, frozenset(words) - spelled)
+    def from_tokens(cls, word_ids: list[int], tokens: Sequence[str]) -> TokenWordMap:
+        is_mark = [_is_punctuation(token) for token in tokens]
+        with_letters = {word for word, mark in zip(word_ids, is_mark) if not mark}
+        core = [-1 if mark and word in with_letters else word for word, mark in zip(word_ids, is_mark)]
+        return cls(word_ids, core, frozenset(word_ids) - with_letters)
 
 
-def _is_punctuation(piece: str) -> bool:
-    """Whether a piece has neither letters nor digits; one may be a byte, <0x2E>."""
-    if byte := re.fullmatch(r"<0x([0-9A-F]{2})>", piece):
+def _is_punctuation(token: str) -> bool:
+    """Whether a token, which may be a byte such as <0x2E>, has neither letters nor digits."""
+    if byte := re.fullmatch(r"<0x([0-9A-F]{2})>", token):
         return int(byte[1], 16) < 128 and not chr(int(byte[1], 16)).isalnum()
-    return not any(map(str.isalnum, piece))
+    return not any(map(str.isalnum, token))
 
 
 def word_alignment(weights: Tensor, source: TokenWordMap, target: TokenWordMap) -> list[tuple[int, int]]:
-    """T S weights over pieces → (source word, target word) links: each target word with the word it looked at most.
+    """Align each target word with the source word of the highest attention; return pairs (source, target).
 
-    Punctuation attached to a word has no say in where the word is linked, and attracts no other words.
+    Punctuation attached to a word neither decides with which word it is aligned, nor is aligned with other words.
+
+    Args:
+        weights: T S, attention between tokens.
     """
     count = max(source.word_ids, default=-1) + 1
     if count == 0:
         return []
     weights = weights[: len(target.word_ids), : len(source.word_ids)].float().cpu()
-    over_words, over_cores = (_summed(weights, words, count) for words in (source.word_ids, source.core_word_ids))
-    links = []
+    by_word, by_core = (_sum_by_word(weights, ids, count) for ids in (source.word_ids, source.core_word_ids))
+    alignment = []
     for word in range(max(target.word_ids, default=-1) + 1):
-        pieces = [piece for piece, of in enumerate(target.core_word_ids) if of == word]
-        if pieces:
-            weight = over_words if word in target.punctuation else over_cores
-            links.append((int(weight[pieces].sum(0).argmax()), word))
-    return sorted(links)
+        rows = [row for row, word_id in enumerate(target.core_word_ids) if word_id == word]
+        if rows:
+            word_weights = by_word if word in target.punctuation else by_core
+            alignment.append((int(word_weights[rows].sum(0).argmax()), word))
+    return sorted(alignment)
 
 
-def _summed(weights: Tensor, words: list[int], count: int) -> Tensor:
-    """T S weights over pieces → T `count` weights over words."""
-    columns = torch.tensor([word if word >= 0 else count for word in words])
+def _sum_by_word(weights: Tensor, word_ids: list[int], count: int) -> Tensor:
+    """Sum attention to tokens (T S) by their words (T `count`)."""
+    columns = torch.tensor([word if word >= 0 else count for word in word_ids])
     return torch.zeros(len(weights), count + 1).index_add_(1, columns, weights)[:, :count]

@@ -1,256 +1,242 @@
-"""Kernels in Triton for rows as long as a vocabulary: the logarithm of a sum of exponentials, and the largest."""
+"""Triton kernels for rows of logits: log-sum-exp, top-k, and a fused step of greedy search."""
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
 
-BLOCK = 8192  # logits at a time
-CHUNK = 64  # logits of which only the largest is looked at first
-FEW = 128  # rows that a GPU has processors for
-NARROW = 1024  # rows that are looked through at once
-NONE = -(2**31)  # is below every number
+if TYPE_CHECKING:
+    from dragoman.search.engine import SpecialTokens
+    from dragoman.search.search_state import SearchState
+
+BLOCK = 8192  # logits that a program reads at a time
+CHUNK = 64  # logits whose maximum decides whether they are read again
+NUM_PROCESSORS = 128  # with at most this number of rows, each row has a multiprocessor of its own
+MAX_SINGLE_BLOCK = 1024  # rows of at most this width are read at once
+MIN_RANK = -(2**31)  # below the rank of every number
 
 
 def log_sum_exp(logits: Tensor) -> Tensor:
-    """R V → R in float32."""
+    """R V → R, in float32."""
     rows, width = logits.shape
-    found = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    block = _block(rows, width, BLOCK)
-    _log_sum[(rows,)](logits, found, width, logits.stride(0), BLOCK=block, num_warps=_warps(block))
-    return found
+    result = torch.empty(rows, dtype=torch.float32, device=logits.device)
+    block = _block_size(rows, width, BLOCK)
+    _log_sum_exp_kernel[(rows,)](logits, result, width, logits.stride(0), BLOCK=block, num_warps=_num_warps(block))
+    return result
 
 
-def greedy_step(
-    logits: Tensor,
-    banned: Tensor,
-    end: int,
-    least: int,
-    step: Tensor,
-    limit: Tensor,
-    tokens: Tensor,
-    scores: Tensor,
-    ended: Tensor,
-    over: Tensor,
-    written: Tensor,
-) -> None:
-    """A step of greedy search at once: B V logits; all of B in place, `written` B T.
+def greedy_step(logits: Tensor, suppressed: Tensor, special_tokens: SpecialTokens, state: SearchState) -> None:
+    """Append the most probable token, and add its log p to the scores, in place; B V logits, one row per source.
 
-    The largest logit that is not `banned` (N), and not that of END before `least` words, is the token that is written
-    at place `step`, unless the row has ended, and its log-probability is added to the score.
+    Suppressed tokens (N), and EOS before `min_length` tokens, are not generated. Rows that have ended do not change.
     """
     rows, width = logits.shape
-    block = _block(rows, width, BLOCK // 2)
-    _write_largest[(rows,)](
+    block = _block_size(rows, width, BLOCK // 2)
+    tensors = (state.step, state.max_length, state.tokens, state.scores, state.strategy.ended_rows, state.done)
+    sizes = (width, logits.stride(0), len(suppressed), state.output_tokens.shape[-1])
+    _greedy_step_kernel[(rows,)](
         logits,
-        banned,
-        step,
-        limit,
-        tokens,
-        scores,
-        ended,
-        over,
-        written,
-        width,
-        logits.stride(0),
-        len(banned),
-        end,
-        least,
-        written.shape[-1],
+        suppressed,
+        *tensors,
+        state.output_tokens,
+        *sizes,
+        special_tokens.eos,
+        special_tokens.min_length,
         BLOCK=block,
-        num_warps=_warps(block),
+        num_warps=_num_warps(block),
     )
-
-
-def _block(rows: int, width: int, many: int) -> int:
-    """How much is looked at at a time, of `many` rows or of so few that each has a processor to itself."""
-    return min(many if rows > FEW else 2 * BLOCK, triton.next_power_of_2(width))
-
-
-def _warps(block: int) -> int:
-    """For so many numbers at a time: 32 a thread."""
-    return max(1, block // 1024)
 
 
 def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """R V → the `count` largest in float32, largest first, and where they stand, R N.
+    """R V → the `count` largest values in float32, largest first, and their indices, R N each.
 
-    The largest are in those chunks that have the largest maxima: only these are looked into.
+    The largest values are in the chunks with the largest maxima: only these chunks are read again.
     """
     rows, width = logits.shape
     values = torch.empty(rows, count, dtype=torch.float32, device=logits.device)
-    places = torch.empty(rows, count, dtype=torch.long, device=logits.device)
-    if width <= NARROW:
+    indices = torch.empty(rows, count, dtype=torch.long, device=logits.device)
+    if width <= MAX_SINGLE_BLOCK:
         block = triton.next_power_of_2(width)
-        _best[(rows,)](
-            logits, values, places, width, count, logits.stride(0), BLOCK=block, NONE=NONE, num_warps=1 + (block > 256)
+        sizes = (width, count, logits.stride(0))
+        _topk_kernel[(rows,)](
+            logits, values, indices, *sizes, BLOCK=block, MIN_RANK=MIN_RANK, num_warps=1 + (block > 256)
         )
-        return values, places
+        return values, indices
     chunks = triton.cdiv(width, CHUNK)
     maxima = torch.empty(rows, chunks, dtype=logits.dtype, device=logits.device)
-    _maxima[rows, triton.cdiv(width, BLOCK // 2)](
-        logits, maxima, width, chunks, logits.stride(0), CHUNK=CHUNK, CHUNKS=BLOCK // 2 // CHUNK, num_warps=4
+    sizes = (width, chunks, logits.stride(0))
+    _chunk_maxima_kernel[rows, triton.cdiv(width, BLOCK // 2)](
+        logits, maxima, *sizes, CHUNK=CHUNK, CHUNKS=BLOCK // 2 // CHUNK, num_warps=4
     )
-    _best_of_chunks[(rows,)](
+    _topk_of_chunks_kernel[(rows,)](
         logits,
         maxima,
         values,
-        places,
-        width,
-        chunks,
+        indices,
+        *sizes,
         count,
-        logits.stride(0),
         CHUNK=CHUNK,
         CHUNKS=triton.next_power_of_2(chunks),
         COUNT=triton.next_power_of_2(count),
-        NONE=NONE,
+        MIN_RANK=MIN_RANK,
         num_warps=4,
     )
-    return values, places
+    return values, indices
+
+
+def _block_size(rows: int, width: int, many_rows_block: int) -> int:
+    """Return how many logits a program reads at a time: more if there are so few rows that each has a processor."""
+    return min(many_rows_block if rows > NUM_PROCESSORS else 2 * BLOCK, triton.next_power_of_2(width))
+
+
+def _num_warps(block: int) -> int:
+    """Return the number of warps with which a thread reads 32 numbers of a block."""
+    return max(1, block // 1024)
 
 
 @triton.jit
-def _log_sum(logits, found, width, stride, BLOCK: tl.constexpr):
+def _log_sum_exp_kernel(logits, result, width, stride, BLOCK: tl.constexpr):
     row = tl.program_id(0).to(tl.int64)
-    place = tl.arange(0, BLOCK)
-    most = -float("inf")
+    offset = tl.arange(0, BLOCK)
+    maximum = -float("inf")
     total = 0.0
-    for first in range(0, width, BLOCK):
-        x = tl.load(logits + row * stride + first + place, mask=first + place < width, other=-float("inf"))
+    for start in range(0, width, BLOCK):
+        x = tl.load(logits + row * stride + start + offset, mask=start + offset < width, other=-float("inf"))
         x = x.to(tl.float32)
-        above = tl.maximum(most, tl.max(x, 0))
-        base = tl.where(above == -float("inf"), 0.0, above)  # ∞ − ∞ is no number
-        total = total * tl.exp(most - base) + tl.sum(tl.exp(x - base), 0)
-        most = above
-    tl.store(found + row, most + tl.log(total))
+        new_maximum = tl.maximum(maximum, tl.max(x, 0))
+        base = tl.where(new_maximum == -float("inf"), 0.0, new_maximum)  # avoids ∞ − ∞
+        total = total * tl.exp(maximum - base) + tl.sum(tl.exp(x - base), 0)
+        maximum = new_maximum
+    tl.store(result + row, maximum + tl.log(total))
 
 
 @triton.jit
-def _write_largest(
+def _greedy_step_kernel(
     logits,
-    banned,
+    suppressed,
     step,
-    limit,
+    max_length,
     tokens,
     scores,
     ended,
-    over,
-    written,
+    done,
+    output_tokens,
     width,
     stride,
-    bans,
-    end,
-    least,
-    longest,
+    num_suppressed,
+    output_length,
+    eos,
+    min_length,
     BLOCK: tl.constexpr,
 ):
-    row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    now, last, is_over = tl.load(step + row), tl.load(limit + row), tl.load(ended + row) != 0
-    closed = tl.where(now < tl.minimum(last - 1, least), end, -1)  # END may not come yet; a limit is a limit
-    most = -float("inf")
+    row, offset = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    now, limit, has_ended = tl.load(step + row), tl.load(max_length + row), tl.load(ended + row) != 0
+    forbidden_eos = tl.where(now < tl.minimum(limit - 1, min_length), eos, -1)
+    maximum = -float("inf")
     total = 0.0
     token = now * 0
-    for first in range(0, width, BLOCK):
-        x = tl.load(logits + row * stride + first + place, mask=first + place < width, other=-float("inf"))
+    for start in range(0, width, BLOCK):
+        x = tl.load(logits + row * stride + start + offset, mask=start + offset < width, other=-float("inf"))
         x = x.to(tl.float32)
         largest = tl.max(x, 0)
-        above = tl.maximum(most, largest)
-        base = tl.where(above == -float("inf"), 0.0, above)  # ∞ − ∞ is no number
-        total = total * tl.exp(most - base) + tl.sum(tl.exp(x - base), 0)
-        if largest > most:  # the first of those that are as large
-            token = first + tl.min(tl.where(x == largest, place, BLOCK), 0).to(tl.int64)
-        most = above
-    best, allowed = most, token != closed
-    for n in range(bans):
-        allowed = allowed & (token != tl.load(banned + n))
-    if not allowed:  # once more, without those that may not be written
+        new_maximum = tl.maximum(maximum, largest)
+        base = tl.where(new_maximum == -float("inf"), 0.0, new_maximum)  # avoids ∞ − ∞
+        total = total * tl.exp(maximum - base) + tl.sum(tl.exp(x - base), 0)
+        if largest > maximum:  # the first one of equal logits
+            token = start + tl.min(tl.where(x == largest, offset, BLOCK), 0).to(tl.int64)
+        maximum = new_maximum
+    best, allowed = maximum, token != forbidden_eos
+    for n in range(num_suppressed):
+        allowed = allowed & (token != tl.load(suppressed + n))
+    if not allowed:  # again, without the tokens that must not be generated
         best = -float("inf")
         token = now * 0
-        for first in range(0, width, BLOCK):
-            x = tl.load(logits + row * stride + first + place, mask=first + place < width, other=-float("inf"))
-            x = tl.where(first + place == closed, -float("inf"), x.to(tl.float32))
-            for n in range(bans):
-                x = tl.where(first + place == tl.load(banned + n), -float("inf"), x)
+        for start in range(0, width, BLOCK):
+            x = tl.load(logits + row * stride + start + offset, mask=start + offset < width, other=-float("inf"))
+            x = tl.where(start + offset == forbidden_eos, -float("inf"), x.to(tl.float32))
+            for n in range(num_suppressed):
+                x = tl.where(start + offset == tl.load(suppressed + n), -float("inf"), x)
             largest = tl.max(x, 0)
             if largest > best:
-                token = first + tl.min(tl.where(x == largest, place, BLOCK), 0).to(tl.int64)
+                token = start + tl.min(tl.where(x == largest, offset, BLOCK), 0).to(tl.int64)
                 best = largest
     tl.store(tokens + row, token)
-    score = tl.load(scores + row) + (best - (most + tl.log(total)))
-    tl.store(scores + row, score, mask=not is_over)
-    tl.store(written + row * longest + tl.minimum(now, longest - 1), token, mask=not is_over)
-    is_over = is_over | (token == end) | (now + 1 >= last)
-    tl.store(ended + row, is_over)
-    tl.store(over + row, is_over)
+    score = tl.load(scores + row) + (best - (maximum + tl.log(total)))
+    tl.store(scores + row, score, mask=not has_ended)
+    tl.store(output_tokens + row * output_length + tl.minimum(now, output_length - 1), token, mask=not has_ended)
+    has_ended = has_ended | (token == eos) | (now + 1 >= limit)
+    tl.store(ended + row, has_ended)
+    tl.store(done + row, has_ended)
     tl.store(step + row, now + 1)
 
 
 @triton.jit
-def _maxima(logits, maxima, width, chunks, stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
+def _chunk_maxima_kernel(logits, maxima, width, chunks, stride, CHUNK: tl.constexpr, CHUNKS: tl.constexpr):
     row, chunk = tl.program_id(0).to(tl.int64), tl.program_id(1) * CHUNKS + tl.arange(0, CHUNKS)
-    place = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    x = tl.load(logits + row * stride + place, mask=place < width, other=-float("inf")).to(tl.float32)
+    index = chunk[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+    x = tl.load(logits + row * stride + index, mask=index < width, other=-float("inf")).to(tl.float32)
     tl.store(maxima + row * chunks + chunk, tl.max(x, 1).to(maxima.dtype.element_ty), mask=chunk < chunks)
 
 
 @triton.jit
-def _ranks(x):
-    """float32 as whole numbers in the same order, none of them the least of all: that is for what was taken away."""
+def _rank(x):
+    """float32 as integers of the same order, above MIN_RANK, which marks numbers that were taken."""
     bits = x.to(tl.int32, bitcast=True)
     return bits ^ ((bits >> 31) & 0x7FFFFFFF)
 
 
 @triton.jit
-def _numbers(ranks):
-    """What `_ranks` was given."""
-    return (ranks ^ ((ranks >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
+def _from_rank(rank):
+    """The inverse of `_rank`."""
+    return (rank ^ ((rank >> 31) & 0x7FFFFFFF)).to(tl.float32, bitcast=True)
 
 
 @triton.jit
-def _best(logits, values, places, width, count, stride, BLOCK: tl.constexpr, NONE: tl.constexpr):
-    """By looking for the largest, taking it away, and looking again."""
-    row, place = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
-    x = tl.load(logits + row * stride + place, mask=place < width, other=0.0).to(tl.float32)
-    ranks = tl.where(place < width, _ranks(x), NONE)
-    for n in range(count):
-        best = tl.argmax(ranks, 0)
-        tl.store(values + row * count + n, _numbers(tl.max(ranks, 0)))
-        tl.store(places + row * count + n, best.to(tl.int64))
-        ranks = tl.where(place == best, NONE, ranks)
+def _topk_kernel(logits, values, indices, width, count, stride, BLOCK: tl.constexpr, MIN_RANK: tl.constexpr):
+    row, index = tl.program_id(0).to(tl.int64), tl.arange(0, BLOCK)
+    x = tl.load(logits + row * stride + index, mask=index < width, other=0.0).to(tl.float32)
+    rank = tl.where(index < width, _rank(x), MIN_RANK)
+    for n in range(count):  # find the largest, remove it, and repeat
+        best = tl.argmax(rank, 0)
+        tl.store(values + row * count + n, _from_rank(tl.max(rank, 0)))
+        tl.store(indices + row * count + n, best.to(tl.int64))
+        rank = tl.where(index == best, MIN_RANK, rank)
 
 
 @triton.jit
-def _best_of_chunks(
+def _topk_of_chunks_kernel(
     logits,
     maxima,
     values,
-    places,
+    indices,
     width,
     chunks,
-    count,
     stride,
+    count,
     CHUNK: tl.constexpr,
     CHUNKS: tl.constexpr,
     COUNT: tl.constexpr,
-    NONE: tl.constexpr,
+    MIN_RANK: tl.constexpr,
 ):
     row, chunk, number = tl.program_id(0).to(tl.int64), tl.arange(0, CHUNKS), tl.arange(0, COUNT)
     x = tl.load(maxima + row * chunks + chunk, mask=chunk < chunks, other=0.0).to(tl.float32)
-    ranks = tl.where(chunk < chunks, _ranks(x), NONE)
-    chosen = tl.full([COUNT], CHUNKS, dtype=tl.int32)  # none
+    rank = tl.where(chunk < chunks, _rank(x), MIN_RANK)
+    chosen = tl.full([COUNT], CHUNKS, dtype=tl.int32)  # beyond the last chunk
     for n in range(count):
-        best = tl.argmax(ranks, 0)
+        best = tl.argmax(rank, 0)
         chosen = tl.where(number == n, best, chosen)
-        ranks = tl.where(chunk == best, NONE, ranks)
-    place = chosen[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
-    y = tl.load(logits + row * stride + place, mask=place < width, other=0.0).to(tl.float32)
-    ranks = tl.reshape(tl.where(place < width, _ranks(y), NONE), [COUNT * CHUNK])
-    place = tl.reshape(place, [COUNT * CHUNK])
+        rank = tl.where(chunk == best, MIN_RANK, rank)
+    index = chosen[:, None] * CHUNK + tl.arange(0, CHUNK)[None, :]
+    y = tl.load(logits + row * stride + index, mask=index < width, other=0.0).to(tl.float32)
+    rank = tl.reshape(tl.where(index < width, _rank(y), MIN_RANK), [COUNT * CHUNK])
+    index = tl.reshape(index, [COUNT * CHUNK])
     for n in range(count):
-        most = tl.max(ranks, 0)
-        best = tl.min(tl.where(ranks == most, place, CHUNKS * CHUNK), 0)  # of equal values the lower index
-        tl.store(values + row * count + n, _numbers(most))
-        tl.store(places + row * count + n, best.to(tl.int64))
-        ranks = tl.where(place == best, NONE, ranks)
+        maximum = tl.max(rank, 0)
+        best = tl.min(tl.where(rank == maximum, index, CHUNKS * CHUNK), 0)  # the lower index of equal values
+        tl.store(values + row * count + n, _from_rank(maximum))
+        tl.store(indices + row * count + n, best.to(tl.int64))
+        rank = tl.where(index == best, MIN_RANK, rank)

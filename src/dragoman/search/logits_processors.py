@@ -1,44 +1,47 @@
-"""Rules: what may be written next, whatever the strategy."""
+"""Logits processors: restrictions on the next token that any strategy can use."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from dragoman.search.engine import LogitsProcessor
-from dragoman.search.slots import Tree
+from dragoman.search.search_state import SearchState
 
 
 class ForcedPrefix(LogitsProcessor):
-    """Targets that begin as they are told: `wishes["prefix"]` (B P) up to `wishes["prefix_length"]` (B).
+    """Targets begin with `constraints.prefix` (B P), up to `constraints.prefix_length` (B).
 
-    What is forced costs what the model says that it costs, so that scores stay those of teacher forcing.
+    Forced tokens keep the log-probability that the model gives them, so that scores are those of teacher forcing.
     """
 
-    def __call__(self, slots: Tree, logits: Tensor) -> Tensor:
-        prefix, length, step = slots["wishes"]["prefix"], slots["wishes"]["prefix_length"], slots["step"]
-        token = prefix.gather(1, step.clamp(max=prefix.shape[1] - 1)[:, None])  # B 1
+    def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
+        prefix, length = state.constraints.prefix, state.constraints.prefix_length
+        assert prefix is not None
+        assert length is not None
+        token = prefix.gather(1, state.step.clamp(max=prefix.shape[1] - 1)[:, None])  # B 1
         index = token[:, None].expand(-1, logits.shape[1], 1)
-        only = torch.full_like(logits, -torch.inf).scatter(2, index, logits.gather(2, index))
-        return torch.where((step < length)[:, None, None], only, logits)
+        forced = torch.full_like(logits, -torch.inf).scatter(2, index, logits.gather(2, index))
+        return torch.where((state.step < length)[:, None, None], forced, logits)
 
 
 class NoRepeatNGram(LogitsProcessor):
-    """No n-gram of tokens twice in a target (Paulus et al. 2018, §2.5)."""
+    """No n-gram of tokens occurs twice in a target (Paulus et al. 2018, §2.5)."""
 
     def __init__(self, size: int) -> None:
         self.size = size
 
-    def __call__(self, slots: Tree, logits: Tensor) -> Tensor:
-        written, step = slots["written"], slots["step"]
-        longest, n = written.shape[-1], self.size
-        if longest < n:
+    def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
+        tokens, step, n = state.output_tokens, state.step, self.size
+        max_length = tokens.shape[-1]
+        if max_length < n:
             return logits
-        grams = written.unfold(-1, n, 1)  # B K N n
-        places = step[:, None] + torch.arange(1 - n, 0, device=step.device)  # B n−1: of the last words
-        last = written.gather(2, places.clamp(0, longest - 1)[:, None].expand(-1, written.shape[1], -1))  # B K n−1
-        whole = torch.arange(n - 1, longest, device=step.device) < step[:, None]  # B N: n-grams that were written
-        again = (grams[..., :-1] == last[:, :, None]).all(-1) & whole[:, None] & (step >= n - 1)[:, None, None]
-        token = torch.where(again, grams[..., -1], 0).clamp(min=0)  # below 0 where a row is over
-        least = torch.where(again, -torch.inf, torch.inf)
-        return logits.scatter_reduce(2, token, least, "amin")
+        ngrams = tokens.unfold(-1, n, 1)  # B K N n
+        positions = step[:, None] + torch.arange(1 - n, 0, device=step.device)  # B n−1: of the last tokens
+        last = tokens.gather(2, positions.clamp(0, max_length - 1)[:, None].expand(-1, tokens.shape[1], -1))  # B K n−1
+        generated = torch.arange(n - 1, max_length, device=step.device) < step[:, None]  # B N
+        repeats = (ngrams[..., :-1] == last[:, :, None]).all(-1) & generated[:, None] & (step >= n - 1)[:, None, None]
+        token = torch.where(repeats, ngrams[..., -1], 0).clamp(min=0)  # PAD, which is negative, in rows that have ended
+        return logits.scatter_reduce(2, token, torch.where(repeats, -torch.inf, torch.inf), "amin")

@@ -1,4 +1,4 @@
-"""Minimum Bayes risk: of what a search has found take not the likeliest, but what is best on average."""
+"""Minimum Bayes risk decoding: select the candidate with the highest expected utility."""
 
 from __future__ import annotations
 
@@ -8,55 +8,64 @@ from dataclasses import dataclass
 import numpy as np
 
 from dragoman.errors import UserError
-from dragoman.parts.spec import Configurable
-from dragoman.search.configs import Sample, TokenSearch
-from dragoman.search.utilities import Array, utility_of
+from dragoman.search.configs import Beam, Sample
+from dragoman.search.ngram_metrics import Array, get_metric
+from dragoman.search.search_config import DecodingRun, SearchConfig, SearchRequest, TokenSearch, check_n_best
+from dragoman.search.search_state import Hypothesis
+from dragoman.text import Tokenizer
 
 
 @dataclass(frozen=True)
-class MinimumBayesRisk(Configurable):
-    """Minimum Bayes risk decoding: the candidate that is worth most where any of the references may be right.
+class MinimumBayesRisk(SearchConfig):
+    """Minimum Bayes risk decoding: ŷ = argmax_h Σ_r w_r u(h, r), with candidates h and references r.
 
-        ŷ = argmax_h Σ_r w_r u(h, r)
-
-    `candidates` and `references` say which searches find them; unless told both are the same list. Samples all weigh
-    the same (Eikema & Aziz 2020), the n best of a beam p(r|x)^α over the sum of that (Kumar & Byrne 2004). With
-    `aggregated` the n-grams of the references are averaged, and not the utilities: linear in their number.
+    Samples have equal weights (Eikema & Aziz 2020), the n best of a beam weights proportional to p(r|x)^α (Kumar &
+    Byrne 2004). With `aggregate_references`, n-gram counts of references are averaged instead of utilities, which makes
+    the cost linear in their number (Vamvas & Sennrich 2024).
     """
 
-    candidates: TokenSearch
-    references: TokenSearch | None = None
+    candidates: Beam | Sample
+    references: Beam | Sample | None = None  # None: the candidates
     utility: str = "chrf"  # or chrf++, bleu
     posterior_scale: float = 1.0  # α
     aggregate_references: bool = False
-    n_best: int = 1  # how many of the candidates to give back
+    n_best: int = 1  # number of candidates to return
 
     def __post_init__(self) -> None:
-        utility_of(self.utility)
+        get_metric(self.utility)
         if not 0 <= self.posterior_scale < float("inf"):
-            raise UserError(f"the sharpness of weights must be at least 0 and finite, but is {self.posterior_scale}")
-        if self.n_best < 1:
-            raise UserError(f"at least 1 hypothesis must be given back, but {self.n_best} were asked for")
-        if self.n_best > self.candidates.n_best:
-            raise UserError(
-                f"{self.candidates.n_best} candidates cannot give the {self.n_best} best: search for more, or ask for fewer"
-            )
-        if self.candidates.n_best == 1:
-            raise UserError(
-                "minimum risk chooses among candidates, but its search gives only 1: ask it for the best 2 or more"
-            )
+            raise UserError(f"posterior_scale must be at least 0 and finite, but is {self.posterior_scale}")
+        check_n_best(self, self.candidates)
 
     @property
     def rows_per_source(self) -> int:
-        """How many rows a source takes up in a batch."""
-        return max(self.candidates.rows_per_source, self.references.rows_per_source if self.references else 0)
+        return max(search.rows_per_source for search in self.token_searches)
 
-    def weights(self, scores: Sequence[float]) -> Array:
-        """What references with log p(y|x) of `scores` weigh: all the same if they were drawn, else p^α; sum 1."""
+    @property
+    def label(self) -> str:
+        return "minimum Bayes risk"
+
+    @property
+    def token_searches(self) -> list[TokenSearch]:
+        return [self.candidates, *([self.references] if self.references else [])]
+
+    def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        all_candidates = self.candidates.decode(run, request)
+        all_references = self.references.decode(run, request) if self.references else [None] * len(all_candidates)
+        results = []
+        for candidates, references in zip(all_candidates, all_references):
+            texts, scores = _texts_and_scores(run.target_tokenizer, candidates)
+            others = None if references is None else _texts_and_scores(run.target_tokenizer, references)
+            chosen = self.choose(texts, scores, *(others or (None, None)))
+            results.append([candidates[number] for number, _ in chosen])
+        return results
+
+    def reference_weights(self, scores: Sequence[float]) -> Array:
+        """Return the weights, with sum 1, of references with log p(y|x) `scores`."""
         if not len(scores):
             return np.zeros(0)
-        drawn = isinstance(self.references or self.candidates, Sample)
-        scaled = np.zeros(len(scores)) if drawn else self.posterior_scale * np.asarray(scores, float)
+        is_random = (self.references or self.candidates).is_random
+        scaled = np.zeros(len(scores)) if is_random else self.posterior_scale * np.asarray(scores, float)
         weights = np.exp(scaled - scaled.max())
         return weights / weights.sum()
 
@@ -67,15 +76,17 @@ class MinimumBayesRisk(Configurable):
         references: Sequence[str] | None = None,
         reference_scores: Sequence[float] | None = None,
     ) -> list[tuple[int, float]]:
-        """The `best` candidates of a source, each text once, by number and expected utility.
+        """Return the index and the expected utility of the `n_best` different candidates of a source, best first.
 
-        Candidates and references come with their log p(y|x); without references the candidates are their own.
+        `scores` are log p(y|x). Without references, the candidates are the references.
         """
         if references is None or reference_scores is None:
             references, reference_scores = candidates, scores
-        weights = self.weights(reference_scores)
+        weights = self.reference_weights(reference_scores)
         expected = expected_utilities(candidates, references, weights, self.utility, self.aggregate_references)
-        return [(i, float(expected[i])) for i in _ranked(candidates, expected)[: self.n_best]]
+        first = {text: index for index, text in reversed(list(enumerate(candidates)))}
+        ranked = sorted(sorted(first.values()), key=lambda index: -round(float(expected[index]), 9))
+        return [(index, float(expected[index])) for index in ranked[: self.n_best]]
 
 
 def expected_utilities(
@@ -85,45 +96,31 @@ def expected_utilities(
     utility: str = "chrf",
     aggregate_references: bool = False,
 ) -> Array:
-    """C: Σ_r w_r u(h, r) of every candidate, from 0 to 100; weights are uniform unless told, and made to sum to 1.
+    """Return Σ_r w_r u(h, r) of every candidate h, from 0 to 100.
 
-    A text that stands there twice is looked at once; as a reference it weighs twice.
+    Weights are normalized to sum 1; None: they are equal. Equal texts are evaluated once.
     """
-    measure = utility_of(utility)
+    metric = get_metric(utility)
     if not candidates or not references:
-        raise UserError(f"{'references' if candidates else 'candidates'} are needed to choose by risk: there are none")
-    weighed = np.ones(len(references)) if weights is None else np.asarray(weights, float)
-    if len(weighed) != len(references):
-        raise UserError(f"{len(weighed)} weights cannot go with {len(references)} references: one each is needed")
-    if not (weighed >= 0).all() or not 0 < weighed.sum() < np.inf:
-        raise UserError("the weights of references must be finite numbers of at least 0, and not all of them 0")
-    own, mine = _once(candidates)
-    other, theirs = _once(references)
-    weighed = np.bincount(theirs, weighed / weighed.sum())
+        raise UserError("minimum Bayes risk needs at least one candidate and one reference")
+    weight = np.ones(len(references)) if weights is None else np.asarray(weights, float)
+    if len(weight) != len(references):
+        raise UserError(f"expected one weight per reference, got {len(weight)} for {len(references)} references")
+    if not (weight >= 0).all() or not 0 < weight.sum() < np.inf:
+        raise UserError("the weights of references must be finite numbers >= 0 with a positive sum")
+    unique_candidates, candidate_index = _unique(candidates)
+    unique_references, reference_index = _unique(references)
+    weight = np.bincount(reference_index, weight / weight.sum())
     if aggregate_references:
-        return measure.aggregated(own, other, weighed)[mine]
-    return (measure.pairwise(own, other) @ weighed)[mine]
+        return metric.aggregated(unique_candidates, unique_references, weight)[candidate_index]
+    return (metric.pairwise(unique_candidates, unique_references) @ weight)[candidate_index]
 
 
-def choose_candidate(
-    candidates: Sequence[str],
-    references: Sequence[str] | None = None,
-    weights: Sequence[float] | Array | None = None,
-    utility: str = "chrf",
-    aggregate_references: bool = False,
-) -> int:
-    """The number of the candidate with the highest expected utility; of equals the first."""
-    references = candidates if references is None else references
-    return int(expected_utilities(candidates, references, weights, utility, aggregate_references).round(9).argmax())
+def _texts_and_scores(tokenizer: Tokenizer, hypotheses: Sequence[Hypothesis]) -> tuple[list[str], list[float]]:
+    return [tokenizer.decode(h.tokens) for h in hypotheses], [h.score for h in hypotheses]
 
 
-def _ranked(texts: Sequence[str], expected: Array) -> list[int]:
-    """Best first, each text where it first stands; of equals, but for rounding, the first."""
-    first = {text: i for i, text in reversed(list(enumerate(texts)))}
-    return sorted(sorted(first.values()), key=lambda i: -round(float(expected[i]), 9))
-
-
-def _once(texts: Sequence[str]) -> tuple[list[str], Array]:
-    """The texts without those that stood there before, and where among them each of the texts is."""
-    numbers = {text: i for i, text in enumerate(dict.fromkeys(texts))}
-    return list(numbers), np.array([numbers[text] for text in texts])
+def _unique(texts: Sequence[str]) -> tuple[list[str], Array]:
+    """Return the different texts, and the index among them of each text."""
+    indices = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+    return list(indices), np.array([indices[text] for text in texts])

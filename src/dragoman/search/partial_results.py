@@ -1,4 +1,4 @@
-"""A search as it goes on: what is certain already, and what is likeliest as things stand."""
+"""The result of a search that is still running: what is certain already, and the best hypothesis so far."""
 
 from __future__ import annotations
 
@@ -8,37 +8,38 @@ from itertools import takewhile
 
 import torch
 
-from dragoman.search.greedy import PAD
-from dragoman.search.slots import Tree
+from dragoman.search.search_state import PAD, SearchState
 
 
 @dataclass(frozen=True)
 class PartialResult:
-    """Of one source, without START and END."""
+    """The result for one source so far, without BOS and EOS."""
 
-    stable_prefix: list[int]  # what all hypotheses begin with that may still be the best: it will not change any more
+    stable_prefix: list[int]  # common prefix of all hypotheses: it does not change any more
     best_tokens: list[int]  # the best hypothesis
     score: float  # its log p
-    single_hypothesis: bool  # was there never another one?
+    single_hypothesis: bool  # whether the search has one hypothesis only
 
 
-def partial_result(slots: Tree, source: int, end: int, penalty: Callable[[float], float]) -> PartialResult | None:
-    """How things stand for one of the sources in the slots; `penalty` gives what scores are divided by to compare them.
+def partial_result(
+    state: SearchState, source: int, eos: int, length_divisor: Callable[[float], float]
+) -> PartialResult | None:
+    """Return the result for one source so far, or None if all its hypotheses were dropped.
 
-    None where nothing can be told: all hypotheses of the source are given up.
+    `length_divisor` gives the number by which the score of a hypothesis of some length is divided in comparisons.
     """
-    step, width, found = int(slots["step"][source]), slots["written"].shape[1], []
-    for group in slots.get("groups", {"": slots}).values():
-        rows = zip(group["written"][source, :, :step].tolist(), group["scores"][source].tolist())
-        words = [([token for token in row if token != PAD], score) for row, score in rows]
-        found += [(row, score, score / penalty(len(row))) for row, score in words if score > -torch.inf]
-        for kept in ("aside", "cut"):
-            if kept in group:
-                columns = (group[kept][name][source].tolist() for name in ("written", "size", "score", "normalized"))
-                found += [(row[:size], score, by) for row, size, score, by in zip(*columns) if score > -torch.inf]
-    if not found:
+    step = int(state.step[source])
+    rows = zip(state.output_tokens[source, :, :step].tolist(), state.scores[source].tolist())
+    live = [([token for token in row if token != PAD], score) for row, score in rows]
+    hypotheses = [(tokens, score, score / length_divisor(len(tokens))) for tokens, score in live if score > -torch.inf]
+    for buffer in state.strategy.finished_buffers + state.strategy.truncated_buffers:
+        columns = (buffer.tokens, buffer.lengths, buffer.scores, buffer.normalized_scores)
+        for tokens, length, score, normalized in zip(*(column[source].tolist() for column in columns)):
+            if score > -torch.inf:
+                hypotheses.append((tokens[:length], score, normalized))
+    if not hypotheses:
         return None
-    targets = [row[:-1] if row[-1:] == [end] else row for row, _, _ in found]
-    best = max(range(len(found)), key=lambda number: found[number][2])
-    settled = [column[0] for column in takewhile(lambda column: len({*column}) == 1, zip(*targets))]
-    return PartialResult(settled, targets[best], found[best][1], width == 1)
+    targets = [tokens[:-1] if tokens[-1:] == [eos] else tokens for tokens, _, _ in hypotheses]
+    best = max(range(len(hypotheses)), key=lambda number: hypotheses[number][2])
+    stable_prefix = [column[0] for column in takewhile(lambda column: len({*column}) == 1, zip(*targets))]
+    return PartialResult(stable_prefix, targets[best], hypotheses[best][1], state.scores.shape[1] == 1)

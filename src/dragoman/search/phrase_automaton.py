@@ -1,4 +1,4 @@
-"""Phrases in texts: an automaton that knows where they stand as whole words."""
+"""An automaton that finds phrases as whole words in texts."""
 
 from __future__ import annotations
 
@@ -11,114 +11,114 @@ import numpy as np
 
 from dragoman.errors import UserError
 
-OTHER, LETTER, SPACE = range(3)  # what characters are if no phrase has them
-POINTS = 0x110000  # of Unicode
+OTHER, LETTER, SPACE = range(3)  # classes of the characters that occur in no phrase
+NUM_CODE_POINTS = 0x110000  # of Unicode
 
 Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
-Numbers = np.ndarray[tuple[int, ...], np.dtype[np.signedinteger]]
+Ints = np.ndarray[tuple[int, ...], np.dtype[np.signedinteger]]
 
 
 def is_letter(character: str) -> bool:
-    """Is it a part of words: a letter, a mark on one, a digit or an underscore?"""
+    """Whether a character is part of words: a letter, a combining mark, a digit or an underscore."""
     return character == "_" or unicodedata.category(character)[0] in "LMN"
 
 
 @dataclass(frozen=True)
 class PhraseAutomaton:
-    """An automaton that reads a text character by character and knows when one of some phrases stands there alone.
+    """A finite automaton that reads a text character by character and finds phrases that occur as whole words.
 
-    It stands alone if the characters before and after it are no letters, where it begins or ends with one. A space in
-    it is any white space. In `next` (S A) is the state after a character, in `hit` (S A) whether a phrase is closed by
-    it: by the first character after it, or by its own last one if that is no letter. `ends` (S) are the states in which
-    the end of a text closes one. Characters are numbered by `number`; all that are in no phrase are alike.
+    A phrase that begins or ends with a letter occurs as whole words if there is no letter before or after it. A space
+    in a phrase matches any white space. All characters of one class that occur in no phrase are treated alike.
     """
 
-    alphabet: dict[str, int]
+    alphabet: dict[str, int]  # classes of the characters that occur in phrases
     ignore_case: bool
-    next: Numbers
-    hit: Bools
-    ends: Bools
+    next: Ints  # S A: state after a character
+    hit: Bools  # S A: whether a phrase is complete: before the character, or with it if it is not a letter
+    ends: Bools  # S: whether a phrase is complete at the end of the text
 
-    def number(self, character: str) -> int:
-        found = self.alphabet.get(_fold(character) if self.ignore_case else character)
-        if found is not None:
-            return found
+    def class_of(self, character: str) -> int:
+        """Return the class of a character, which is its column in `next` and `hit`."""
+        known = self.alphabet.get(_fold(character) if self.ignore_case else character)
+        if known is not None:
+            return known
         return SPACE if character.isspace() else LETTER if is_letter(character) else OTHER
 
     def occurs_in(self, text: str) -> bool:
-        """Does one of the phrases stand in the text?"""
+        """Whether one of the phrases occurs in the text."""
         state = 0
         for character in text:
-            number = self.number(character)
-            if self.hit[state, number]:
+            column = self.class_of(character)
+            if self.hit[state, column]:
                 return True
-            state = int(self.next[state, number])
+            state = int(self.next[state, column])
         return bool(self.ends[state])
 
-    def characters(self) -> tuple[Numbers, Numbers]:
-        """The number of every character of Unicode, and how many of those before it are letters."""
+    def check_required(self, required: Iterable[str]) -> None:
+        """Raise an error if a forbidden phrase occurs in a required one."""
+        for phrase in required:
+            if self.occurs_in(phrase):
+                raise UserError(f"the required phrase {phrase!r} contains a forbidden one: change one of them")
+
+    def unicode_classes(self) -> tuple[Ints, Ints]:
+        """Return the class of every code point, and how many letters precede each code point."""
         classes = _classes().copy()
         for character, number in self.alphabet.items():
-            same = _folded().get(character, ()) if self.ignore_case else ()
-            classes[[ord(one) for one in (character, *same)]] = number
+            same = _case_variants().get(character, ()) if self.ignore_case else ()
+            classes[[ord(variant) for variant in (character, *same)]] = number
         return classes, np.concatenate(([0], np.cumsum(_classes() == LETTER)))
 
     @classmethod
-    def of(cls, phrases: Iterable[str], ignore_case: bool = False) -> PhraseAutomaton:
+    def build(cls, phrases: Iterable[str], ignore_case: bool = False) -> PhraseAutomaton:
+        """Build the automaton of some phrases."""
         plain = [" ".join(phrase.split()) for phrase in phrases]
         if not all(plain) or any("\ufffd" in phrase for phrase in plain):
-            raise UserError("a forbidden phrase must have words, and no U+FFFD, which stands for what is no character")
+            raise UserError("a forbidden phrase is empty or contains U+FFFD: give words without it")
         if ignore_case:
             plain = ["".join(map(_fold, phrase)) for phrase in plain]
-        seen = sorted({*"".join(plain)} - {" "})
-        alphabet = {character: number for number, character in enumerate(seen, SPACE + 1)}
-        letter = [False, True, False, *map(is_letter, seen)]
+        characters = sorted({*"".join(plain)} - {" "})
+        alphabet = {character: number for number, character in enumerate(characters, SPACE + 1)}
+        letters = [False, True, False, *map(is_letter, characters)]
         rows = sorted({tuple(alphabet.get(character, SPACE) for character in phrase) for phrase in plain})
-        return cls(alphabet, ignore_case, *_automaton(rows, letter))
+        return cls(alphabet, ignore_case, *_build_tables(rows, letters))
 
 
-def _automaton(phrases: Sequence[tuple[int, ...]], letter: Sequence[bool]) -> tuple[Numbers, Bools, Bools]:
-    """By sets of states: (phrase, how many of its characters were read), and whether a word may begin here."""
-    begun: dict[int, set[tuple[int, int]]] = {}
+def _build_tables(phrases: Sequence[tuple[int, ...]], letters: Sequence[bool]) -> tuple[Ints, Bools, Bools]:
+    """Return `next`, `hit` and `ends`, by the powerset construction.
+
+    A state is a set of (phrase, number of its characters that were read), and whether a word may begin here.
+    """
+    first: dict[int, set[tuple[int, int]]] = {}
     for number, phrase in enumerate(phrases):
-        begun.setdefault(phrase[0], set()).add((number, 1))
+        first.setdefault(phrase[0], set()).add((number, 1))
     start: tuple[frozenset[tuple[int, int]], bool] = (frozenset(), True)
     numbers, queue = {start: 0}, [start]
-    after, hit = [], []
-    for active, fresh in queue:  # which grows meanwhile
-        wanted: dict[int, set[tuple[int, int]]] = {}
-        pending = False
-        for number, place in active:
+    next_states, hit = [], []
+    for active, word_start in queue:  # grows during the loop
+        continued: dict[int, set[tuple[int, int]]] = {}
+        complete = False
+        for number, position in active:
             phrase = phrases[number]
-            if place == len(phrase):
-                pending = True
+            if position == len(phrase):
+                complete = True
                 continue
-            wanted.setdefault(phrase[place], set()).add((number, place + 1))
-            if phrase[place - 1] == SPACE:
-                wanted.setdefault(SPACE, set()).add((number, place))
-        row, closed = [], []
-        for symbol, inside in enumerate(letter):
-            reached = wanted.get(symbol, set()) | (begun.get(symbol, set()) if fresh or not inside else set())
-            whole = {one for one in reached if one[1] == len(phrases[one[0]])}
-            closed.append(not inside and (pending or bool(whole)))
-            state = (frozenset(reached if inside else reached - whole), not inside)
+            continued.setdefault(phrase[position], set()).add((number, position + 1))
+            if phrase[position - 1] == SPACE:
+                continued.setdefault(SPACE, set()).add((number, position))
+        next_row, hit_row = [], []
+        for symbol, letter in enumerate(letters):
+            reached = continued.get(symbol, set()) | (first.get(symbol, set()) if word_start or not letter else set())
+            whole = {item for item in reached if item[1] == len(phrases[item[0]])}
+            hit_row.append(not letter and (complete or bool(whole)))
+            state = (frozenset(reached if letter else reached - whole), not letter)
             if state not in numbers:
                 numbers[state] = len(queue)
                 queue.append(state)
-            row.append(numbers[state])
-        after.append(row)
-        hit.append(closed)
-    ends = [any(place == len(phrases[number]) for number, place in active) for active, _ in queue]
-    return np.array(after), np.array(hit), np.array(ends)
-
-
-def check_required(required: Iterable[str], phrases: PhraseAutomaton) -> None:
-    """Refuses required phrases in which a forbidden one stands."""
-    for phrase in required:
-        if phrases.occurs_in(phrase):
-            raise UserError(
-                f"the required phrase {phrase!r} has words that are forbidden: require or forbid them, not both"
-            )
+            next_row.append(numbers[state])
+        next_states.append(next_row)
+        hit.append(hit_row)
+    ends = [any(position == len(phrases[number]) for number, position in active) for active, _ in queue]
+    return np.array(next_states), np.array(hit), np.array(ends)
 
 
 def _fold(character: str) -> str:
@@ -127,17 +127,17 @@ def _fold(character: str) -> str:
 
 
 @cache
-def _classes() -> Numbers:
-    """What each character of Unicode is."""
-    characters = map(chr, range(POINTS))
+def _classes() -> Ints:
+    """Return the class of every code point, apart from phrases."""
+    characters = map(chr, range(NUM_CODE_POINTS))
     return np.array([SPACE if c.isspace() else LETTER if is_letter(c) else OTHER for c in characters])
 
 
 @cache
-def _folded() -> dict[str, list[str]]:
-    """The characters that are the same as another one but for their case."""
-    same: dict[str, list[str]] = {}
-    for character in map(chr, range(POINTS)):
+def _case_variants() -> dict[str, list[str]]:
+    """Return the characters that differ from another one only by case, by that one."""
+    variants: dict[str, list[str]] = {}
+    for character in map(chr, range(NUM_CODE_POINTS)):
         if (folded := _fold(character)) != character:
-            same.setdefault(folded, []).append(character)
-    return same
+            variants.setdefault(folded, []).append(character)
+    return variants

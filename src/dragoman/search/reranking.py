@@ -1,4 +1,4 @@
-"""Reranking: the n best of a search in a new order, by what other models say of them."""
+"""Reranking: order the n best hypotheses of a search by a noisy channel model, a language model and their length."""
 
 from __future__ import annotations
 
@@ -11,35 +11,40 @@ import numpy as np
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.parts.spec import Configurable
-from dragoman.search.configs import OtherRun, TokenSearch
-from dragoman.search.utilities import Array, Bleu, ChrF, Overlap, Utility, paired
+from dragoman.search.configs import Beam, Sample
+from dragoman.search.ngram_metrics import Array, Bleu, ChrF, NGramMetric, NGramOverlap, count_shared_ngrams
+from dragoman.search.search_config import DecodingRun, OtherRun, SearchConfig, SearchRequest, TokenSearch, check_n_best
+from dragoman.search.search_state import Hypothesis
+
+METRICS: dict[str, NGramMetric] = {"bleu": Bleu(effective_order=False), "chrf": ChrF(), "chrf++": ChrF(word_order=2)}
+MODEL_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)  # the grid of weights that is tried first
+LENGTH_WEIGHTS = (0.0, -1.0, -0.5, 0.5, 1.0, 2.0)
+INITIAL_STEP, MIN_STEP = 0.25, 1 / 64  # of the search for better weights
+MIN_SCORE = -1e9  # in place of −∞, so that a weight of 0 gives 0
 
 
 class Scorer(Protocol):
-    """log p(target|source) of pairs of texts, or log p(target) where there are no sources: what a run can say."""
+    """Returns log p(target|source) of pairs of texts, or log p(target) without sources."""
 
     def __call__(self, sources: Sequence[str] | None, targets: Sequence[str]) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A translation that was found, and what is known of it."""
+    """A translation with the features by which it is reranked."""
 
     text: str
-    direct: float  # log p(y|x), by which it was found
-    length: float = 0.0  # |y|: its tokens
+    direct: float  # log p(y|x)
+    length: float = 0.0  # |y|, in tokens
     channel: float = 0.0  # log p(x|y)
     language: float = 0.0  # log p(y)
 
 
 @dataclass(frozen=True)
 class RerankWeights(Configurable):
-    """The noisy channel: by Bayes' rule p(y|x) ∝ p(x|y) p(y), here beside the direct model and with a word on length.
+    """Weights of reranking by log p(y|x) + λ₁ log p(x|y) + λ₂ log p(y) + λ₃ |y|.
 
-        log p(y|x) + λ₁ log p(x|y) + λ₂ log p(y) + λ₃ |y|
-
-    Yu et al. (2017), Yee et al. (2019); with λ₁ = 0 it is reranking by a language model alone. The models
-    read texts, so each may cut them into tokens of its own.
+    With the channel model this is noisy channel reranking: p(y|x) ∝ p(x|y) p(y) (Yu et al. 2017, Yee et al. 2019).
     """
 
     channel: float = 0.0  # λ₁
@@ -48,75 +53,103 @@ class RerankWeights(Configurable):
 
     def __post_init__(self) -> None:
         if not all(np.isfinite(weight) for weight in astuple(self)):
-            raise UserError(f"the weights of a reranking must be finite numbers, but are {astuple(self)}")
+            raise UserError(f"the weights of reranking must be finite numbers, but are {astuple(self)}")
+
+    @property
+    def vector(self) -> Array:
+        """The weights of the features direct, channel, language and length."""
+        return np.array((1.0, *astuple(self)))
 
     def score(self, candidate: Candidate) -> float:
-        return float(_features([candidate])[0] @ _weights(self))
+        return float(_features([candidate])[0] @ self.vector)
 
     def rank(self, candidates: Sequence[Candidate]) -> list[int]:
-        """The numbers of the candidates, best first; equals stay in order."""
-        if not candidates:
-            return []
-        return np.argsort(-(_features(candidates) @ _weights(self)), kind="stable").tolist()
+        """Return the indices of the candidates, best first; ties keep their order."""
+        return np.argsort(-(_features(candidates) @ self.vector), kind="stable").tolist() if candidates else []
 
 
 @dataclass(frozen=True)
-class Rerank(Configurable):
-    """Of what a search has found take what other runs, and its length, speak for as well; see `Weights`.
+class Rerank(SearchConfig):
+    """Select among the hypotheses of a search by `RerankWeights`."""
 
-    `channel` is a run from target to source, `language` one of a decoder alone: open, or the folder of one.
-    """
-
-    candidates: TokenSearch
+    candidates: Beam | Sample
     weights: RerankWeights
-    channel_model: str | OtherRun | None = None
-    language_model: str | OtherRun | None = None
-    n_best: int = 1  # how many of the candidates to give back
+    channel_model: str | OtherRun | None = None  # a run from target to source, open or by its folder
+    language_model: str | OtherRun | None = None  # a language model of the target
+    n_best: int = 1  # number of candidates to return
 
     def __post_init__(self) -> None:
-        for name in ("channel", "language"):
-            weight, judge = getattr(self.weights, name), getattr(self, f"{name}_model")
-            if weight and judge is None:
-                raise UserError(f"a weight of {weight} for the {name} model was given, but no {name} model: name a run")
-            if judge is not None and not weight:
-                raise UserError(f"the {name} model weighs 0, so it would be asked in vain: weigh it, or leave it out")
+        models = ((self.weights.channel, self.channel_model), (self.weights.language, self.language_model))
+        for name, (weight, model) in zip(("channel", "language"), models):
+            if weight and model is None:
+                raise UserError(f"the {name} weight is {weight}, but there is no {name} model: set {name}_model")
+            if model is not None and not weight:
+                raise UserError(
+                    f"there is a {name} model, but its weight is 0: set weights.{name}, or remove the model"
+                )
         if self.weights == RerankWeights():
-            raise UserError("reranking needs a channel model, a language model or a weight of lengths: give one")
-        if self.n_best < 1:
-            raise UserError(f"at least 1 hypothesis must be given back, but {self.n_best} were asked for")
-        if self.n_best > self.candidates.n_best:
-            raise UserError(
-                f"{self.candidates.n_best} candidates cannot give the {self.n_best} best: search for more, or ask for fewer"
-            )
-        if self.candidates.n_best == 1:
-            raise UserError(
-                "reranking chooses among candidates, but its search gives only 1: ask it for the best 2 or more"
-            )
+            raise UserError("all weights of reranking are 0: set weights.channel, weights.language or weights.length")
+        check_n_best(self, self.candidates)
 
     @property
     def rows_per_source(self) -> int:
-        """How many rows a source takes up in a batch."""
         return self.candidates.rows_per_source
+
+    @property
+    def label(self) -> str:
+        return "reranking"
+
+    @property
+    def token_searches(self) -> list[TokenSearch]:
+        return [self.candidates]
+
+    @property
+    def other_runs(self) -> list[str | OtherRun]:
+        return [model for model in (self.channel_model, self.language_model) if model is not None]
+
+    def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        if not request.texts:
+            raise UserError("reranking needs source texts: use Beam or Sample to continue a text")
+        if self.channel_model is not None and not all(isinstance(text, str) for text in request.texts):
+            raise UserError(
+                "a channel model generates the source text, but this run reads vectors: use no channel model"
+            )
+        nbest = self.candidates.decode(run, request)
+        reranker = Reranker(self.weights, *reranking_scorers(run, self.channel_model, self.language_model))
+        decode = run.target_tokenizer.decode
+        candidates = [[Candidate(decode(h.tokens), h.score, len(h.tokens)) for h in source] for source in nbest]
+        orders = reranker([str(text) for text in request.texts], candidates)
+        return [[source[index] for index in order[: self.n_best]] for source, order in zip(nbest, orders)]
+
+
+def reranking_scorers(
+    run: DecodingRun, channel_model: str | OtherRun | None, language_model: str | OtherRun | None
+) -> tuple[Scorer | None, Scorer | None]:
+    """Return the scorers of a channel model and of a language model."""
+
+    def scorer(reference: str | OtherRun | None) -> Scorer | None:
+        if reference is None:
+            return None
+        model = run.open_run(reference)
+        return lambda sources, targets: [scored.score for scored in model.score(sources, targets)]
+
+    return scorer(channel_model), scorer(language_model)
 
 
 class Reranker:
-    """Asks other runs about candidates, and sorts them anew."""
+    """Scores candidates with other models, and ranks them."""
 
     def __init__(self, weights: RerankWeights, channel: Scorer | None = None, language: Scorer | None = None) -> None:
-        """`channel` is a model from target to source, `language` one of targets."""
-        given = (("channel", weights.channel, channel), ("language", weights.language, language))
-        for name, weight, scorer in given:
-            if weight and scorer is None:
-                raise UserError(f"a weight of {weight} for the {name} model was given, but no {name} model")
+        for name, scorer in (("channel", channel), ("language", language)):
+            if (weight := getattr(weights, name)) and scorer is None:
+                raise UserError(f"the {name} weight is {weight}, but there is no {name} model")
         self.weights, self.channel, self.language = weights, channel, language
 
     def score(self, sources: Sequence[str], nbest: Sequence[Sequence[Candidate]]) -> list[list[Candidate]]:
-        """The candidates of each source with what every model there is says of them; each pair is scored once."""
+        """Return the candidates of each source with the scores of all models; equal pairs are scored once."""
         if len(sources) != len(nbest):
-            raise UserError(
-                f"{len(sources)} sources cannot go with {len(nbest)} lists of candidates: one each is needed"
-            )
-        pairs = list(dict.fromkeys((x, one.text) for x, some in zip(sources, nbest) for one in some))
+            raise UserError(f"expected one list of candidates per source, got {len(nbest)} for {len(sources)} sources")
+        pairs = list(dict.fromkeys((x, candidate.text) for x, source in zip(sources, nbest) for candidate in source))
         texts = list(dict.fromkeys(text for _, text in pairs))
         channel = dict.fromkeys(pairs, 0.0)
         language = dict.fromkeys(texts, 0.0)
@@ -125,104 +158,92 @@ class Reranker:
         if self.language is not None and texts:
             language = dict(zip(texts, self.language(None, texts)))
         return [
-            [replace(one, channel=channel[x, one.text], language=language[one.text]) for one in some]
-            for x, some in zip(sources, nbest)
+            [replace(one, channel=channel[x, one.text], language=language[one.text]) for one in source]
+            for x, source in zip(sources, nbest)
         ]
 
     def __call__(self, sources: Sequence[str], nbest: Sequence[Sequence[Candidate]]) -> list[list[int]]:
-        """Of each source the numbers of its candidates, best first."""
-        return [self.weights.rank(some) for some in self.score(sources, nbest)]
-
-
-METRICS: dict[str, Utility] = {"bleu": Bleu(effective=False), "chrf": ChrF(), "chrf++": ChrF(words=2)}
-COARSE = (0.0, 0.25, 0.5, 1.0, 2.0)
-LENGTHS = (0.0, -1.0, -0.5, 0.5, 1.0, 2.0)
-FINE = 1 / 64
-IMPOSSIBLE = -1e9
+        """Return the indices of the candidates of each source, best first."""
+        return [self.weights.rank(candidates) for candidates in self.score(sources, nbest)]
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """The weights that did best, their corpus score, and that of choosing by log p(y|x) alone."""
+    """The best weights and their corpus score."""
 
     weights: RerankWeights
     score: float
-    baseline_score: float
+    baseline_score: float  # of ranking by log p(y|x)
 
 
 def tune_rerank_weights(
     nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: str = "bleu"
 ) -> TuningResult:
-    """The weights whose first choices have the highest corpus BLEU or chrF: a coarse grid, then finer and finer steps.
+    """Find the weights with the highest corpus BLEU or chrF of the best candidates.
 
-    Of each candidate it is counted once what it shares with its reference; a corpus score is then a sum of counts. No
-    weights do worse on these references than none, because none are in the grid. Feature by feature a step is tried
-    in either direction; when none helps, steps are halved.
+    A grid of weights is tried first, including weights of 0. Then each weight is raised and lowered by a step, which is
+    halved when nothing improves. N-grams that candidates share with their references are counted once.
     """
     if metric not in METRICS:
         raise unknown_name("metric", metric, METRICS)
     if len(nbest) != len(references):
-        raise UserError(
-            f"{len(nbest)} lists of candidates cannot go with {len(references)} references: one each is needed"
-        )
+        raise UserError(f"expected one reference per source, got {len(references)} for {len(nbest)} sources")
     if not nbest or not all(nbest):
-        raise UserError("weights are tuned on candidates of every source, but there is a source that has none")
-    score = _corpus(nbest, references, METRICS[metric])
-    features = np.concatenate([_features(some) for some in nbest])
-    grids = [grid if features[:, i].any() else (0.0,) for i, grid in enumerate((COARSE, COARSE, LENGTHS), 1)]
-    alone = score(RerankWeights())
-    best = TuningResult(RerankWeights(), alone, alone)
+        raise UserError("tuning needs candidates of every source, but a source has none")
+    score = _corpus_score(nbest, references, METRICS[metric])
+    features = np.concatenate([_features(candidates) for candidates in nbest])
+    all_grids = (MODEL_WEIGHTS, MODEL_WEIGHTS, LENGTH_WEIGHTS)
+    grids = [grid if features[:, column].any() else (0.0,) for column, grid in enumerate(all_grids, 1)]
+    baseline = score(RerankWeights())
+    best = TuningResult(RerankWeights(), baseline, baseline)
     for weights in product(*grids):
         best = _better(best, RerankWeights(*weights), score)
-    step = 0.25
-    while step >= FINE:
+    step = INITIAL_STEP
+    while step >= MIN_STEP:
         last = best
-        for i, grid in enumerate(grids):
-            for move in (-step, step) if len(grid) > 1 else ():
-                moved = list(astuple(best.weights))
-                moved[i] += move
-                best = _better(best, RerankWeights(*moved), score)
+        for column, grid in enumerate(grids):
+            for change in (-step, step) if len(grid) > 1 else ():
+                changed = list(astuple(best.weights))
+                changed[column] += change
+                best = _better(best, RerankWeights(*changed), score)
         if best is last:
             step /= 2
     return best
 
 
 def _better(best: TuningResult, weights: RerankWeights, score: Callable[[RerankWeights], float]) -> TuningResult:
-    found = score(weights)
-    return TuningResult(weights, found, best.baseline_score) if found > best.score + 1e-9 else best
+    new_score = score(weights)
+    return TuningResult(weights, new_score, best.baseline_score) if new_score > best.score + 1e-9 else best
 
 
 def _features(candidates: Sequence[Candidate]) -> Array:
-    """N 4; what is impossible is very bad, so that it stays a number when it is not asked for."""
+    """N 4: the features direct, channel, language and length."""
     rows = [(one.direct, one.channel, one.language, one.length) for one in candidates]
-    return np.maximum(np.array(rows, float), IMPOSSIBLE)
+    return np.maximum(np.array(rows, float), MIN_SCORE)
 
 
-def _weights(weights: RerankWeights) -> Array:
-    return np.array((1.0, *astuple(weights)))
-
-
-def _corpus(
-    nbest: Sequence[Sequence[Candidate]], references: Sequence[str], measure: Utility
+def _corpus_score(
+    nbest: Sequence[Sequence[Candidate]], references: Sequence[str], metric: NGramMetric
 ) -> Callable[[RerankWeights], float]:
-    """Gives the corpus score of what some weights choose."""
-    texts = [one.text for some in nbest for one in some]
-    source = np.repeat(np.arange(len(nbest)), [len(some) for some in nbest])
-    place = np.concatenate([np.arange(len(some)) for some in nbest])  # of a candidate in its list
-    width = int(place.max()) + 1
+    """Return a function from weights to the corpus score of the candidates that they select."""
+    texts = [candidate.text for candidates in nbest for candidate in candidates]
+    source = np.repeat(np.arange(len(nbest)), [len(candidates) for candidates in nbest])
+    rank = np.concatenate([np.arange(len(candidates)) for candidates in nbest])
+    width = int(rank.max()) + 1
     partner = np.append(len(texts) + source, len(texts) + np.arange(len(references)))
-    features = np.full((len(nbest), width, 4), (-np.inf, 0, 0, 0))  # S N 4; what is not there is never chosen
-    features[source, place] = _features([one for some in nbest for one in some])
-    orders = measure.orders([*texts, *references])
-    counts = np.zeros((len(nbest), width, 3, len(orders)))  # n-grams of the candidate, of the reference, and shared
+    features = np.full((len(nbest), width, 4), (-np.inf, 0, 0, 0))  # B N 4; padding is never selected
+    features[source, rank] = _features([candidate for candidates in nbest for candidate in candidates])
+    orders = metric.count_ngrams([*texts, *references])
+    counts = np.zeros((len(nbest), width, 3, len(orders)))  # n-grams of candidate and reference, and shared ones
     for n, order in enumerate(orders):
-        own, other = order.totals[: len(texts)], order.totals[len(texts) + source]
-        both = paired(order, partner)[: len(texts)]
-        counts[source, place, :, n] = np.stack((measure.counted(own, other), other, both), 1)
+        in_candidate, in_reference = order.totals[: len(texts)], order.totals[len(texts) + source]
+        shared = count_shared_ngrams(order, partner)[: len(texts)]
+        in_candidate = metric.effective_count(in_candidate, in_reference)
+        counts[source, rank, :, n] = np.stack((in_candidate, in_reference, shared), 1)
 
     def score(weights: RerankWeights) -> float:
-        chosen = (features @ _weights(weights)).argmax(1)
-        own, other, both = counts[np.arange(len(chosen)), chosen].sum(0)
-        return float(measure.score(Overlap(list(own), list(other), list(both))))
+        chosen = (features @ weights.vector).argmax(1)
+        in_candidate, in_reference, shared = counts[np.arange(len(chosen)), chosen].sum(0)
+        return float(metric.score(NGramOverlap(list(in_candidate), list(in_reference), list(shared))))
 
     return score

@@ -22,8 +22,8 @@ from torch import Tensor
 
 from dragoman.data.token_store import TokenStore
 from dragoman.errors import UserError
-from dragoman.search.engine import Hypothesis, SpecialTokens
-from dragoman.search.slots import Tree
+from dragoman.search.engine import SpecialTokens
+from dragoman.search.search_state import ConstraintTensors, Hypothesis
 from dragoman.storage import write_file
 
 SHORTLIST_FILE = "shortlist.safetensors"
@@ -63,9 +63,10 @@ class VocabularySubset:
         banned, forced = here(symbols.suppressed), here(symbols.forced_bos)
         return replace(symbols, bos=start, eos=here((symbols.eos,))[0], suppressed=banned, forced_bos=forced)
 
-    def local_constraints(self, wishes: Tree) -> Tree:
+    def local_constraints(self, constraints: ConstraintTensors) -> ConstraintTensors:
         """What targets must begin with, by its numbers here."""
-        return wishes | {"prefix": self.to_local(wishes["prefix"])} if "prefix" in wishes else wishes
+        prefix = constraints.prefix
+        return constraints if prefix is None else replace(constraints, prefix=self.to_local(prefix))
 
     def to_global(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
         """Hypotheses in the vocabulary's own numbers."""

@@ -10,10 +10,9 @@ from collections.abc import Sequence
 from concurrent.futures import Future, InvalidStateError
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any
 
 from dragoman.run import Run, Translation
-from dragoman.search import Sample, SearchConfig
+from dragoman.search import SearchConfig
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
@@ -33,13 +32,7 @@ class DecodeOptions:
     @property
     def needs_own_batch(self) -> bool:
         """Whether results depend on the position in the batch: random draws are seeded by the sentence index."""
-        return bool(self.prefix) or is_stochastic(self.search)
-
-
-def is_stochastic(search: Any) -> bool:
-    """Whether a search, or a search that it is composed of, samples."""
-    parts = (getattr(search, name, None) for name in ("candidates", "references", "search"))
-    return isinstance(search, Sample) or any(part is not None and is_stochastic(part) for part in parts)
+        return bool(self.prefix) or self.search.is_random
 
 
 @dataclass

@@ -11,7 +11,7 @@ from typing import Any
 from dragoman.errors import UserError, unknown_name
 from dragoman.run import Run, Translation
 from dragoman.run.sources import split_into_sentences
-from dragoman.search import Beam, LengthLimit, MinimumBayesRisk, Sample, SearchConfig, search_from_dict
+from dragoman.search import Beam, LengthLimit, SearchConfig, search_from_dict
 from dragoman.serving.inspection_queue import InspectionQueue
 from dragoman.serving.languages import LanguageDetector, LanguagePair, language_name
 from dragoman.serving.request_batching import Batcher, DecodeOptions
@@ -187,20 +187,15 @@ class Service:
 
     def validate_search(self, served: ServedRun, description: dict[str, Any]) -> SearchConfig:
         """Parse the search of a request; searches that use other runs or have no bounds are rejected."""
-        kind = description.get("kind")
-        if kind not in ("Beam", "Sample", "MinimumBayesRisk"):
-            raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
         search = search_from_dict(description)
-        parts = [search]
-        if isinstance(search, MinimumBayesRisk):
-            parts = [search.candidates, *([search.references] if search.references else [])]
+        if search.other_runs or not search.is_bounded:
+            kind = type(search).__name__
+            raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
         max_tokens, max_rows = (
             max(served.run.config.search.max_target_length, LengthLimit().max),
             self.limits.max_hypotheses,
         )
-        for part in parts:
-            if not isinstance(part, (Beam, Sample)):
-                raise RequestError(400, "candidates and references need a search of kind 'Beam' or 'Sample'")
+        for part in search.token_searches:
             if part.rows_per_source > max_rows:
                 raise RequestError(400, f"a search may have {max_rows} hypotheses, not {part.rows_per_source:,}")
             if part.length_limit.max > max_tokens:

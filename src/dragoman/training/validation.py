@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +16,6 @@ from dragoman.data import Batches, TokenStore
 from dragoman.data.feature_files import describe_features
 from dragoman.objectives import Objective, pretraining_examples
 from dragoman.run import Run, Source, filling
-from dragoman.search import Beam, SearchConfig
 from dragoman.text import Tokenizer
 from dragoman.training.checkpoint_selection import ValidationScore, check_metric, default_metric
 
@@ -146,7 +144,7 @@ class Validator:
         texts = [t.text for t in run.translate(self.sources, search=search, alignment=False, tag=self.tags)]
         if not _has_free_memory(run.device):  # engines are kept only if training does not need their memory
             run.engine_cache = None
-        return texts, search_name(search)
+        return texts, search.label
 
     def _repair(self) -> list[ValidationSample]:
         """Return corrupted inputs, their targets, and the reconstructions of a model that fills gaps."""
@@ -172,14 +170,6 @@ def evenly_spaced(store: TokenStore, count: int) -> list[int]:
 def decode_references(store: TokenStore, tokenizer: Tokenizer, indices: Sequence[int]) -> list[str]:
     """Return the targets of some sentences as text."""
     return [tokenizer.decode(store.target(index).tolist()) for index in indices]
-
-
-def search_name(search: SearchConfig) -> str:
-    """Return a short name of a search, such as `beam 5`."""
-    if isinstance(search, Beam):
-        return "greedy" if search.is_greedy else f"beam {search.size}"
-    words = re.sub(r"(?<!^)(?=[A-Z])", " ", type(search).__name__).lower()
-    return {"sample": "sampling", "minimum bayes risk": "minimum Bayes risk"}.get(words, words)
 
 
 def _has_free_memory(device: torch.device) -> bool:

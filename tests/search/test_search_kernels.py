@@ -2,8 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
+from torch import Tensor
+
+from dragoman.search import SpecialTokens
+from dragoman.search.greedy import RowsState
+from dragoman.search.search_state import map_tensors
+from search.states import initial_state
 
 pytestmark = pytest.mark.gpu
 
@@ -51,28 +59,28 @@ def test_a_step_of_greedy_search_at_once(width: int, least: int) -> None:
     logits[0, 0], logits[1, end], logits[2, end] = 60.0, 50.0, 70.0  # banned, early, and at the limit
     step, limit = torch.tensor([0, 1, 2, 5, 3], device="cuda"), torch.tensor([6, 6, 3, 6, 6], device="cuda")
     ended = torch.tensor([False, False, False, False, True], device="cuda")
-    slots = {
-        "step": step.clone(),
-        "limit": limit,
-        "tokens": torch.zeros_like(step)[:, None],
-        "scores": torch.zeros(5, 1, device="cuda"),
-        "ended": ended[:, None].clone(),
-        "over": torch.zeros_like(ended),
-        "written": torch.full((5, 1, longest), -1, device="cuda"),
-    }
-    kernels.greedy_step(logits, banned, end, least, *slots.values())
+    state = initial_state(5, 1, longest)
+    state = replace(
+        map_tensors(Tensor.cuda, state),
+        step=step.clone(),
+        max_length=limit,
+        scores=torch.zeros(5, 1, device="cuda"),
+        output_tokens=torch.full((5, 1, longest), -1, device="cuda"),
+        strategy=RowsState(ended[:, None].clone()),
+    )
+    kernels.greedy_step(logits, banned, SpecialTokens(2, end, min_length=least), state)
     allowed = logits.index_fill(1, banned, -torch.inf)
     allowed[step < (limit - 1).clamp(max=least), end] = -torch.inf
     best, token = allowed.max(-1)
-    assert slots["tokens"][:, 0].tolist() == token.tolist()
-    torch.testing.assert_close(slots["scores"][:, 0], (best - logits.logsumexp(-1)).masked_fill(ended, 0.0))
+    assert state.tokens[:, 0].tolist() == token.tolist()
+    torch.testing.assert_close(state.scores[:, 0], (best - logits.logsumexp(-1)).masked_fill(ended, 0.0))
     over = (ended | (token == end) | (step + 1 >= limit)).tolist()
-    assert slots["ended"][:, 0].tolist() == over
-    assert slots["over"].tolist() == over
-    assert slots["step"].tolist() == (step + 1).tolist()
+    assert state.strategy.ended_rows[:, 0].tolist() == over
+    assert state.done.tolist() == over
+    assert state.step.tolist() == (step + 1).tolist()
     expected = torch.full((5, longest), -1, device="cuda").scatter(1, step[:, None], token[:, None])
-    assert slots["written"][:4, 0].tolist() == expected[:4].tolist()
-    assert (slots["written"][4] == -1).all()
+    assert state.output_tokens[:4, 0].tolist() == expected[:4].tolist()
+    assert (state.output_tokens[4] == -1).all()
 
 
 @pytest.mark.parametrize("width", [100, 1500, 32_000])

@@ -16,12 +16,12 @@ from dragoman.errors import UserError
 from dragoman.search import Beam, Sample, SpecialTokens, TokenSearch, build_engine
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
 from dragoman.search.phrase_automaton import PhraseAutomaton
-from dragoman.search.slots import Tree
 from dragoman.text import Tokenizer, learn_tokenizer, split_words
 from dragoman.text.hf_tokenizer_files import TokenConfig
 from dragoman.text.hf_tokenizers import TokenizerComponents
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 from laws.small import pairs, small_model
+from search.states import initial_state
 
 TEXTS = [
     "the old house is in New York, the houses are old.",
@@ -70,12 +70,22 @@ def closed(raw: bytes, phrases: list[str], ignore_case: bool) -> bool:
     return bool(half) and half not in letter_beginnings() and stands_in(text, phrases, ignore_case)
 
 
-def slots_of(limit: int, rows: int = 1) -> Tree:
-    return {"tokens": torch.zeros(1, rows, dtype=torch.long), "step": torch.tensor([0]), "limit": torch.tensor([limit])}
+class Tracked:
+    """A processor with its state, which follows the tokens of one source."""
 
+    def __init__(self, processor: ForbiddenPhrases, limit: int, rows: int = 1) -> None:
+        self.processor, self.state = processor, initial_state(1, rows, limit)
+        self.own_state = processor.init_state(self.state)
 
-def banned(rule: ForbiddenPhrases, slots: Tree, vocabulary: int) -> list[bool]:
-    return (rule(slots, torch.zeros(1, 1, vocabulary))[0, 0] == -torch.inf).tolist()
+    def append(self, tokens: list[int], parents: list[int] | None = None) -> None:
+        rows = None if parents is None else torch.tensor([parents])
+        self.own_state = self.processor.update(self.own_state, torch.tensor([tokens]), rows)
+        self.state.step = self.state.step + 1
+
+    def forbidden(self, vocab_size: int) -> torch.Tensor:
+        """1 K V"""
+        logits = torch.zeros(1, self.state.tokens.shape[1], vocab_size)
+        return self.processor(self.state, self.own_state, logits) == -torch.inf
 
 
 KINDS = [(kind, marker) for kind in ("bpe", "unigram", "character", "byte") for marker in ("initial", "final")]
@@ -115,11 +125,10 @@ def test_exactly_what_closes_a_phrase_is_forbidden(kind: str, marker: str, ignor
     for _ in range(10):
         phrases = draw.sample(FORBIDDEN, draw.randint(1, 3))
         rule = ForbiddenPhrases(tokenizer, phrases, symbols_of(tokenizer), tokenizer.vocab_size + 3, ignore_case)
-        slots = slots_of(1000)
-        rule.init_state(slots, 1000)
+        tracked = Tracked(rule, 1000)
         written = b""
         for token in walk(draw, tokenizer, [p.upper() if ignore_case else p for p in phrases]):
-            found = banned(rule, slots, tokenizer.vocab_size + 3)
+            found = tracked.forbidden(tokenizer.vocab_size + 3)[0, 0].tolist()
             text = written.decode(errors="replace")
             assert found[tokenizer.eos] == stands_in(text, phrases, ignore_case)
             asked = {token, *draw.sample(range(7, tokenizer.vocab_size), 12), 7 + 0x20, 7 + 0xC3, 7 + 0xA9, 7 + 0xE2}
@@ -130,7 +139,7 @@ def test_exactly_what_closes_a_phrase_is_forbidden(kind: str, marker: str, ignor
             if found[token]:
                 stopped += 1
                 continue
-            rule.update(slots, torch.tensor([[token]]), None)
+            tracked.append([token])
             written += spelled[token]
     assert steps > 20
     assert stopped
@@ -145,19 +154,17 @@ def test_random_allowed_walks_never_contain_a_phrase(kind: str, marker: str) -> 
         phrases = draw.sample(FORBIDDEN, draw.randint(1, 4))
         rule = ForbiddenPhrases(tokenizer, phrases, symbols_of(tokenizer, bool(number % 2)), tokenizer.vocab_size)
         limit = draw.randint(1, 25)
-        slots = slots_of(limit)
-        rule.init_state(slots, limit)
+        tracked = Tracked(rule, limit)
         tokens: list[int] = []
         for _ in range(limit - number % 2):  # END is forced
-            found = banned(rule, slots, tokenizer.vocab_size)
+            found = tracked.forbidden(tokenizer.vocab_size)[0, 0].tolist()
             free = [token for token in (*range(7, tokenizer.vocab_size), tokenizer.eos) if not found[token]]
             assert free
             liked = [token for token in free if token in near and token > 6] or free
             tokens.append(draw.choice(liked if draw.random() < 0.9 else free))
             if tokens[-1] == tokenizer.eos:
                 break
-            rule.update(slots, torch.tensor([[tokens[-1]]]), None)
-            slots["step"] = slots["step"] + 1
+            tracked.append([tokens[-1]])
         assert not stands_in(tokenizer.decode(tokens), phrases), (phrases, tokenizer.tokens(tokens))
 
 
@@ -192,11 +199,10 @@ def test_pieces_that_begin_and_end_within_characters() -> None:
     for _ in range(12):
         phrases = draw.sample(["house", "é", "日é", "…", "the house", "éa", "a"], 2)
         rule = ForbiddenPhrases(tokenizer, phrases, symbols, tokenizer.vocab_size)
-        slots = slots_of(1000)
-        rule.init_state(slots, 1000)
+        tracked = Tracked(rule, 1000)
         written = b""
         for _ in range(25):
-            found = banned(rule, slots, tokenizer.vocab_size)
+            found = tracked.forbidden(tokenizer.vocab_size)[0, 0].tolist()
             token = draw.choice(draw.choice([near, half, range(1, tokenizer.vocab_size)]))
             assert found[tokenizer.eos] == stands_in(written.decode(errors="replace"), phrases)
             for other in {token, *half, *draw.sample(range(1, tokenizer.vocab_size), 10)}:
@@ -208,7 +214,7 @@ def test_pieces_that_begin_and_end_within_characters() -> None:
             if found[token]:
                 stopped += 1
                 continue
-            rule.update(slots, torch.tensor([[token]]), None)
+            tracked.append([token])
             written += spelled[token]
     assert stopped
 
@@ -240,7 +246,7 @@ def test_the_automaton_knows_what_the_definition_says(seed: int) -> None:
     texts = ["".join(draw.choices(characters, k=draw.randint(1, 14))) for _ in range(60)]
     phrases = [text.strip()[:4].strip() for text in texts[:6]]
     phrases = [" ".join(phrase.split()) for phrase in phrases if phrase] or ["a"]
-    automaton = PhraseAutomaton.of(phrases)
+    automaton = PhraseAutomaton.build(phrases)
     for text in texts:
         assert automaton.occurs_in(text) == stands_in(text, phrases), (text, phrases)
 
@@ -249,20 +255,17 @@ def test_whole_words_have_no_way_out() -> None:
     """After ▁house a tokenizer of whole words can only close the word: the word itself is forbidden."""
     tokenizer = learn_tokenizer(["the house is old", "a houses boat"], kind="word")
     rule = ForbiddenPhrases(tokenizer, ["house"], symbols_of(tokenizer), tokenizer.vocab_size)
-    slots = slots_of(10)
-    rule.init_state(slots, 10)
-    found = banned(rule, slots, tokenizer.vocab_size)
+    tracked = Tracked(rule, 10)
+    found = tracked.forbidden(tokenizer.vocab_size)[0, 0].tolist()
     assert [piece for piece, no in zip(tokenizer.tokens(range(tokenizer.vocab_size)), found) if no] == ["▁house"]
 
 
 def after(rule: ForbiddenPhrases, tokenizer: Tokenizer, tokens: list[int], limit: int = 100) -> list[bool]:
     """What is forbidden after some tokens."""
-    slots = slots_of(limit)
-    rule.init_state(slots, limit)
+    tracked = Tracked(rule, limit)
     for token in tokens:
-        rule.update(slots, torch.tensor([[token]]), None)
-        slots["step"] = slots["step"] + 1
-    return banned(rule, slots, tokenizer.vocab_size)
+        tracked.append([token])
+    return tracked.forbidden(tokenizer.vocab_size)[0, 0].tolist()
 
 
 def test_bytes_that_make_no_character_close_a_word() -> None:
@@ -307,18 +310,17 @@ def test_doubled_letters_count() -> None:
 def test_every_row_follows_its_own_past() -> None:
     tokenizer = tokenizer_of("byte", "initial")
     rule = ForbiddenPhrases(tokenizer, ["ab"], symbols_of(tokenizer), tokenizer.vocab_size)
-    slots = slots_of(10, rows=3)
-    rule.init_state(slots, 10)
+    tracked = Tracked(rule, 10, rows=3)
     a, b, space = (tokenizer.encode(text)[0] for text in ("a", "b", " "))
-    rule.update(slots, torch.tensor([[a, b, space]]), None)
-    rule.update(slots, torch.tensor([[b, b, a]]), torch.tensor([[0, 1, 0]]))
-    found = rule(slots, torch.zeros(1, 3, tokenizer.vocab_size)) == -torch.inf
+    tracked.append([a, b, space])
+    tracked.append([b, b, a], [0, 1, 0])
+    found = tracked.forbidden(tokenizer.vocab_size)
     assert found[0, :, tokenizer.eos].tolist() == [True, False, False]
-    rule.update(slots, torch.tensor([[a, a, a]]), torch.tensor([[1, 0, 2]]))
-    assert not (rule(slots, torch.zeros(1, 3, tokenizer.vocab_size)) == -torch.inf).any()
+    tracked.append([a, a, a], [1, 0, 2])
+    assert not tracked.forbidden(tokenizer.vocab_size).any()
 
 
 def test_what_cannot_be_forbidden_is_refused() -> None:
     for phrase in ("", "  ", "a\ufffd"):
-        with pytest.raises(UserError, match="a forbidden phrase must have words"):
-            PhraseAutomaton.of([phrase])
+        with pytest.raises(UserError, match="a forbidden phrase is empty"):
+            PhraseAutomaton.build([phrase])

@@ -7,8 +7,8 @@ import torch
 
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, build_engine
 from dragoman.search.engine import SearchEngine
-from dragoman.search.replay import Replay, apart, copy
-from dragoman.search.slots import rounded
+from dragoman.search.graphed_function import MAX_GRAPHS, GraphedFunction, copy_tensors, unshare_tensors
+from dragoman.search.search_state import round_up_size
 from laws.small import SYMBOLS, pairs, small_model
 
 LENGTH = LengthLimit(0, 20, 20)
@@ -21,7 +21,7 @@ SEARCHES = {
 SYSTEMS = ["transformer", "luong", "bahdanau", "convs2s", "gpt"]
 
 
-def found(engine: SearchEngine, variant: str, device: str = "cpu") -> list[list[Hypothesis]]:
+def decoded(engine: SearchEngine, variant: str, device: str = "cpu") -> list[list[Hypothesis]]:
     """Eight sources, of which four are searched at a time, so that some leave and others enter."""
     read = pairs(variant)
     source, lengths = torch.cat([read.source] * 3)[:8], read.source_lengths.repeat(3)[:8]
@@ -39,11 +39,11 @@ def same(some: list[list[Hypothesis]], others: list[list[Hypothesis]]) -> None:
 @pytest.mark.parametrize("variant", SYSTEMS)
 def test_fixed_shapes_find_the_same(variant: str, search: str) -> None:
     model = small_model(variant).eval()
-    plain = found(build_engine([model], SYMBOLS, SEARCHES[search]), variant)
+    plain = decoded(build_engine([model], SYMBOLS, SEARCHES[search]), variant)
     replayed = build_engine([model], SYMBOLS, SEARCHES[search])
     replayed.use_cuda_graphs = True
     for _ in range(2):  # the second time all shapes are known
-        same(found(replayed, variant), plain)
+        same(decoded(replayed, variant), plain)
 
 
 @pytest.mark.gpu
@@ -54,15 +54,16 @@ def test_fixed_shapes_find_the_same(variant: str, search: str) -> None:
 def test_recorded_steps_find_the_same(variant: str, search: str, compiled: bool) -> None:
     torch.backends.cudnn.allow_tf32 = False
     model = small_model(variant).eval()
-    plain = found(build_engine([model], SYMBOLS, SEARCHES[search]), variant)
+    plain = decoded(build_engine([model], SYMBOLS, SEARCHES[search]), variant)
     replayed = build_engine([model.cuda()], SYMBOLS, SEARCHES[search], compile=compiled)
     for _ in range(3):
-        same(found(replayed, variant, "cuda"), plain)
-    assert any(known.graph is not None for known in replayed.replay.shapes.values())
+        same(decoded(replayed, variant, "cuda"), plain)
+    assert replayed.graphed_step.cache is not None
+    assert any(entry.graph is not None for entry in replayed.graphed_step.cache.entries.values())
 
 
 def test_a_few_shapes_are_enough_for_all_sizes() -> None:
-    assert [rounded(number, 1) for number in (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 33)] == [
+    assert [round_up_size(number, 1) for number in (1, 2, 3, 4, 5, 6, 7, 9, 12, 13, 33)] == [
         1,
         2,
         3,
@@ -75,22 +76,25 @@ def test_a_few_shapes_are_enough_for_all_sizes() -> None:
         16,
         48,
     ]
-    assert [rounded(number) for number in (1, 16, 17, 24, 25, 33, 100)] == [16, 16, 24, 24, 32, 48, 128]
+    assert [round_up_size(number) for number in (1, 16, 17, 24, 25, 33, 100)] == [16, 16, 24, 24, 32, 48, 128]
 
 
 def test_what_shares_memory_is_kept_apart() -> None:
     one = torch.arange(4)
-    tree = apart({"one": one, "inside": {"view": one[1:], "other": torch.zeros(2)}})
-    copy(tree, {"one": torch.full((4,), 7), "inside": {"view": torch.tensor([1, 2, 3]), "other": torch.ones(2)}})
+    tree = unshare_tensors({"one": one, "inside": {"view": one[1:], "other": torch.zeros(2)}})
+    copy_tensors(
+        tree, {"one": torch.full((4,), 7), "inside": {"view": torch.tensor([1, 2, 3]), "other": torch.ones(2)}}
+    )
     assert tree["one"].tolist() == [7, 7, 7, 7]
     assert tree["inside"]["view"].tolist() == [1, 2, 3]
 
 
-def test_only_the_shapes_that_were_used_last_are_kept() -> None:
-    replay = Replay(lambda slots: ({"tokens": slots["tokens"] + 1}, None), again=True)
+def test_only_the_most_recently_used_shapes_are_kept() -> None:
+    graphed = GraphedFunction(lambda tree: {"tokens": tree["tokens"] + 1}, in_place=True)
     first = {"tokens": torch.zeros(1)}
     for size in range(1, 30):
-        replay({"tokens": torch.zeros(size)})
-        replay(first)
-    assert len(replay.shapes) == 16
-    assert replay(first)[0]["tokens"].tolist() == [1.0]
+        graphed({"tokens": torch.zeros(size)})
+        graphed(first)
+    assert graphed.cache is not None
+    assert len(graphed.cache.entries) == MAX_GRAPHS
+    assert graphed(first)["tokens"].tolist() == [1.0]

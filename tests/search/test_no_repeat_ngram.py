@@ -21,7 +21,7 @@ def test_rows_that_are_over_disturb_nobody(settings: Beam | Sample, size: int) -
     symbols = SpecialTokens(bos=0, eos=1, suppressed=(0, 1))
     source, lengths = torch.randint(4, 30, (6, 4)), torch.full((6,), 4)
     limits = torch.tensor([2, 10, 10, 10, 10, 10])
-    wish = replace(settings, no_repeat=size, length=LengthLimit(0, 10, 10))
+    wish = replace(settings, no_repeat_ngram_size=size, length_limit=LengthLimit(0, 10, 10))
     together = search(model, source, lengths, symbols, wish, torch.arange(6), limits)
     for row, some in enumerate(together):
         alone = search(model, source[[row]], lengths[:1], symbols, wish, torch.tensor([row]), limits[[row]])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -11,24 +12,26 @@ import torch
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.search import Beam, Hypothesis, SpecialTokens, exhaustive_search
+from dragoman.search import Beam, Constraints, Hypothesis, SpecialTokens
 from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import SearchEngine
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
+from dragoman.search.forced_decoding import token_scores
 from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.phrase_automaton import PhraseAutomaton
 from dragoman.search.required_phrases import (
     ConstrainedBeam,
-    advance,
     allocate,
     check_phrases_fit,
-    encode_required_phrases,
+    encode_phrase,
+    match_token,
     required_phrase_tensors,
 )
-from dragoman.search.scoring import token_scores
-from dragoman.search.slots import Tree, map_tree
+from dragoman.search.search_state import ConstraintTensors, map_tensors
 from dragoman.text import learn_tokenizer
 from laws.small import SYMBOLS, as_read, pairs, small_model
+from search.exhaustive import exhaustive_search
+from search.states import initial_state
 
 every_kind = pytest.mark.parametrize("variant", ["transformer", "bahdanau", "convs2s", "llama", "moe", "gnmt"])
 Wanted = list[list[list[int]]]
@@ -49,8 +52,8 @@ def found(
     engine = SearchEngine([model_of(variant)], SYMBOLS, ConstrainedBeam(settings, SYMBOLS.eos))
     lengths = p.source_lengths[rows]
     source = p.source[rows][:, : int(lengths.max())]
-    wishes = required_phrase_tensors([wanted[row] for row in rows])
-    return engine.search(source, lengths, torch.tensor(limits)[rows], rows, wishes)
+    constraints = ConstraintTensors(required=required_phrase_tensors([wanted[row] for row in rows]))
+    return engine.search(source, lengths, torch.tensor(limits)[rows], rows, constraints)
 
 
 def count(tokens: list[int], phrase: list[int]) -> int:
@@ -100,7 +103,7 @@ def test_without_phrases_it_is_a_plain_beam(variant: str, early_stopping: Any) -
 
 def test_penalties_act_as_in_a_plain_beam() -> None:
     p = pairs("transformer")
-    settings = Beam(4, 0.6, n_best=4, length_normalization="gnmt", coverage_penalty=0.3, unfinished="beside")
+    settings = Beam(4, 0.6, n_best=4, length_normalization="gnmt", coverage_penalty=0.3, rank_unfinished="by_score")
     plain = SearchEngine([model_of("transformer")], SYMBOLS, BeamSearch(settings, SYMBOLS.eos))
     expected = plain.search(p.source, p.source_lengths, torch.tensor([9, 8, 10]), torch.arange(3))
     assert found("transformer", [[], [], []], settings, [9, 8, 10]) == expected
@@ -113,35 +116,33 @@ def test_what_is_forbidden_is_written_in_no_phrase_and_nowhere_else() -> None:
     model, p = small_model("transformer", tokenizer.vocab_size), pairs("transformer", tokenizer.vocab_size)
     symbols = SpecialTokens(tokenizer.bos, tokenizer.eos, (0, 1, 2, 4, 5, 6))
     rule = ForbiddenPhrases(tokenizer, ["the", "old house"], symbols, model.vocab_size)
-    wishes = encode_required_phrases(tokenizer, [["old", "house"], ["houses"], []], rule.phrases)
+    constraints = Constraints(include=[["old", "house"], ["houses"], []], exclude=rule)
     engine = SearchEngine([model], symbols, ConstrainedBeam(Beam(4, n_best=2), symbols.eos), [rule])
     limits = torch.tensor([12, 8, 8])
-    results = engine.search(p.source, p.source_lengths, limits, torch.arange(3), wishes)
+    tensors = constraints.to_tensors(tokenizer, limits, 0)
+    results = engine.search(p.source, p.source_lengths, limits, torch.arange(3), tensors)
     for hypotheses, phrases in zip(results, [["old", "house"], ["houses"], []]):
         assert hypotheses
         for h in hypotheses:
             assert has_all(h.tokens, [tokenizer.encode(phrase) for phrase in phrases])
-            assert not rule.phrases.occurs_in(tokenizer.decode(h.tokens))
+            assert not rule.automaton.occurs_in(tokenizer.decode(h.tokens))
 
 
 def test_a_step_compiles_to_one_graph() -> None:
     strategy = ConstrainedBeam(Beam(3), SYMBOLS.eos)
-    zeros = torch.zeros(3, dtype=torch.long)
-    slots: Tree = {"tokens": torch.full((3, 3), 2), "step": zeros, "limit": zeros + 9, "over": zeros > 0}
-    slots["wishes"] = required_phrase_tensors(WANTED)
-    strategy.init_state(slots, 9)
+    state = initial_state(3, 3, 9)
+    state.constraints.required = required_phrase_tensors(WANTED)
+    state = strategy.init_state(state, 9)
     logits = torch.randn(3, 3, 13, generator=torch.Generator().manual_seed(0))
     whole = torch.compile(strategy.select, fullgraph=True, dynamic=False, backend="eager")
-    copies = [map_tree(torch.clone, slots) for _ in range(2)]
+    states = [map_tensors(torch.clone, state) for _ in range(2)]
     for _ in range(3):
-        (tokens, parents), (same_tokens, same_parents) = (
-            step(copy, logits.clone(), logits.logsumexp(-1), None)
-            for step, copy in zip((strategy.select, whole), copies)
+        (plain, parents), (compiled, same_parents) = (
+            step(one, logits.clone(), logits.logsumexp(-1), None) for step, one in zip((strategy.select, whole), states)
         )
-        assert torch.equal(tokens, same_tokens)
+        assert torch.equal(plain.tokens, compiled.tokens)
         assert torch.equal(parents, same_parents)
-        for copy in copies:
-            copy |= {"step": copy["step"] + 1, "tokens": tokens}
+        states = [replace(one, step=one.step + 1) for one in (plain, compiled)]
 
 
 @every_kind
@@ -165,8 +166,9 @@ def test_a_beam_as_wide_as_the_space_equals_exhaustive_search(variant: str, phra
         [model], SYMBOLS, ConstrainedBeam(Beam(330, 0.7, early_stopping="steps", n_best=330), SYMBOLS.eos)
     )
     limits = torch.tensor([5])
-    results = engine.search(source, torch.tensor([4]), limits, torch.tensor([0]), required_phrase_tensors([phrases]))[0]
-    every = exhaustive_search(model, source, SYMBOLS, longest=5, alpha=0.7, best=1000)
+    constraints = ConstraintTensors(required=required_phrase_tensors([phrases]))
+    results = engine.search(source, torch.tensor([4]), limits, torch.tensor([0]), constraints)[0]
+    every = exhaustive_search(model, source, SYMBOLS, max_length=5, alpha=0.7, n_best=1000)
     oracle = [h for h in every if has_all(h.tokens, phrases)]
     complete = [h for h in results if h.finished]
     assert oracle
@@ -188,9 +190,9 @@ def test_a_limit_with_just_enough_room_is_enough(variant: str, size: int) -> Non
 
 def test_what_other_rules_make_impossible_is_never_called_finished() -> None:
     p = pairs("transformer")
-    wishes = required_phrase_tensors([[[5, 9]]]) | {"prefix": torch.full((1, 5), 7), "prefix_length": torch.tensor([5])}
+    constraints = ConstraintTensors(torch.full((1, 5), 7), torch.tensor([5]), required_phrase_tensors([[[5, 9]]]))
     engine = SearchEngine([model_of("transformer")], SYMBOLS, ConstrainedBeam(Beam(3), SYMBOLS.eos), [ForcedPrefix()])
-    (results,) = engine.search(p.source[:1], p.source_lengths[:1], torch.tensor([5]), torch.tensor([0]), wishes)
+    (results,) = engine.search(p.source[:1], p.source_lengths[:1], torch.tensor([5]), torch.tensor([0]), constraints)
     assert [(h.tokens, h.finished) for h in results] == [([7] * 5, False)]
 
 
@@ -208,13 +210,13 @@ def test_banks_take_turns_the_fullest_first() -> None:
 def test_progress_is_the_longest_beginning_that_was_just_written(seed: int) -> None:
     draw = random.Random(seed)
     phrase = [draw.randrange(2) for _ in range(draw.randint(1, 5))]
-    wishes = required_phrase_tensors([[phrase, [9]]])
+    phrases = required_phrase_tensors([[phrase, [9]]])
     met = place = torch.zeros(1, 1, 2, dtype=torch.long)
     text: list[int] = []
     since = 0  # where the last whole phrase ended
     for _ in range(40):
         text.append(draw.randrange(3))
-        met, place = advance(wishes, met, place, torch.tensor([[text[-1]]]))
+        met, place = match_token(phrases, met, place, torch.tensor([[text[-1]]]))
         ends = [size for size in range(len(phrase) + 1) if text[since:][len(text) - since - size :] == phrase[:size]]
         longest = max(size for size in ends if size <= len(text) - since)
         since = len(text) if longest == len(phrase) else since
@@ -223,10 +225,10 @@ def test_progress_is_the_longest_beginning_that_was_just_written(seed: int) -> N
 
 
 def test_phrases_are_padded_counted_and_those_within_others_left_out() -> None:
-    wishes = required_phrase_tensors([[[4, 5], [4, 5], [6]], [], [[5], [4, 5, 6]]])
-    assert wishes["required"].tolist() == [[[4, 5, -1], [6, -1, -1]], [[-1] * 3] * 2, [[4, 5, 6], [-1] * 3]]
-    assert wishes["required_length"].tolist() == [[2, 1], [0, 0], [3, 0]]
-    assert wishes["required_times"].tolist() == [[2, 1], [0, 0], [1, 0]]
+    phrases = required_phrase_tensors([[[4, 5], [4, 5], [6]], [], [[5], [4, 5, 6]]])
+    assert phrases.tokens.tolist() == [[[4, 5, -1], [6, -1, -1]], [[-1] * 3] * 2, [[4, 5, 6], [-1] * 3]]
+    assert phrases.lengths.tolist() == [[2, 1], [0, 0], [3, 0]]
+    assert phrases.counts.tolist() == [[2, 1], [0, 0], [1, 0]]
 
 
 # ---- texts
@@ -239,10 +241,12 @@ TEXTS = ["the old house is in New York", "a house by the sea, and the sea"] * 3
 @pytest.mark.parametrize("marker", ["initial", "final"])
 def test_texts_are_cut_as_within_a_sentence(kind: str, marker: str) -> None:
     tokenizer = learn_tokenizer(TEXTS, kind=kind, size=340, marker=marker)
-    wishes = encode_required_phrases(tokenizer, [["house"], ["New  York ", "sea"], []])
+    constraints = Constraints(include=[["house"], ["New  York ", "sea"], []])
+    required = constraints.to_tensors(tokenizer, torch.full((3,), 99), 0).required
+    assert required is not None
     phrases = [
         [tokens[:length] for tokens, length in zip(*source)]
-        for source in zip(wishes["required"].tolist(), wishes["required_length"].tolist())
+        for source in zip(required.tokens.tolist(), required.lengths.tolist())
     ]
     assert [[tokenizer.decode(phrase) for phrase in source if phrase] for source in phrases] == [
         ["house"],
@@ -255,16 +259,16 @@ def test_texts_are_cut_as_within_a_sentence(kind: str, marker: str) -> None:
 
 def test_what_cannot_be_required_is_refused() -> None:
     words = learn_tokenizer(TEXTS, kind="word")
-    with pytest.raises(UserError, match="'old castle' has a word that the target vocabulary does not"):
-        encode_required_phrases(words, [["house"], ["old castle"]])
-    with pytest.raises(UserError, match="a required phrase has no words"):
-        encode_required_phrases(words, [["house", " "]])
-    with pytest.raises(UserError, match="'the old house' has words that are forbidden"):
-        encode_required_phrases(words, [["sea"], ["the old house"]], PhraseAutomaton.of(["house"]))
-    encode_required_phrases(words, [["sea"], ["house"]], PhraseAutomaton.of(["the old house", "hous", "Sea"]))
-    wishes = required_phrase_tensors([[[4, 5]], [[4, 5, 6], [7], [7], [5, 6]]])
-    check_phrases_fit(wishes, torch.tensor([3, 6]))
-    with pytest.raises(UserError, match="a source have 5 tokens, but its target may have no more than 4 before"):
-        check_phrases_fit(wishes, torch.tensor([3, 5]))
-    with pytest.raises(UserError, match="a source have 2 tokens, but its target may have no more than 1 before"):
-        check_phrases_fit(wishes, torch.tensor([3, 9]), before=1)
+    with pytest.raises(UserError, match="'old castle' has a word outside the target vocabulary"):
+        encode_phrase(words, "old castle")
+    with pytest.raises(UserError, match="a required phrase is empty"):
+        encode_phrase(words, " ")
+    with pytest.raises(UserError, match="'the old house' contains a forbidden one"):
+        PhraseAutomaton.build(["house"]).check_required(["sea", "the old house"])
+    PhraseAutomaton.build(["the old house", "hous", "Sea"]).check_required(["sea", "house"])
+    phrases = required_phrase_tensors([[[4, 5]], [[4, 5, 6], [7], [7], [5, 6]]])
+    check_phrases_fit(phrases, torch.tensor([3, 6]))
+    with pytest.raises(UserError, match="a source have 5 tokens, but its target may have at most 4"):
+        check_phrases_fit(phrases, torch.tensor([3, 5]))
+    with pytest.raises(UserError, match="a source have 2 tokens, but its target may have at most 1"):
+        check_phrases_fit(phrases, torch.tensor([3, 9]), forced=1)

@@ -1,0 +1,91 @@
+"""CUDA graphs: work of a fixed shape is captured once and then replayed with a single launch."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import torch
+
+Static = TypeVar("Static")
+
+SYNC_CHECKS = 2  # calls in which work is checked for device synchronization before it stays eager
+
+
+@dataclass
+class CapturedGraph(Generic[Static]):
+    """The work for one key, and whether it can be captured."""
+
+    static: Static  # the tensors that the work reads and writes, always in the same memory
+    calls: int = 0
+    synchronizes: bool = True  # until a call has shown otherwise; such work cannot be captured
+    graph: torch.cuda.CUDAGraph | None = None
+
+
+class CudaGraphCache(Generic[Static]):
+    """Captures work as CUDA graphs, one for each key; the `max_graphs` most recently used ones are kept.
+
+    The first call of a key runs eagerly, on the stream used for capture: it creates what is created only once (compiled
+    kernels, gradients, workspaces). The second call checks for device synchronization. If there is none, the third call
+    captures the work, and later calls replay it. On a CPU all work runs eagerly.
+
+        entry = cache.lookup(key, create_static_tensors)
+        entry.static["x"].copy_(x)
+        cache.run(entry, lambda: work(entry.static))
+    """
+
+    def __init__(self, device: torch.device, max_graphs: int) -> None:
+        self.device, self.max_graphs = device, max_graphs
+        self.entries: dict[Hashable, CapturedGraph[Static]] = {}
+        self.stream: torch.cuda.Stream | None = None
+        self.pool: Any = None
+
+    def lookup(self, key: Hashable, create: Callable[[], Static]) -> CapturedGraph[Static]:
+        """Return the entry of a key, with the static tensors of `create()` if the key is new."""
+        entry = self.entries.pop(key, None) or CapturedGraph(create())
+        self.entries[key] = entry  # now the most recently used one
+        if len(self.entries) > self.max_graphs:
+            self.entries.pop(next(iter(self.entries)))
+        return entry
+
+    def run(self, entry: CapturedGraph[Static], work: Callable[[], None]) -> None:
+        """Run the work of an entry, as a graph if possible. It must use the same tensors in every call."""
+        if self.device.type != "cuda":
+            work()
+            return
+        if entry.graph is not None:
+            entry.graph.replay()
+            return
+        if self.stream is None:
+            self.stream, self.pool = torch.cuda.Stream(self.device), torch.cuda.graph_pool_handle()
+        entry.calls += 1
+        current = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(current)
+        with torch.cuda.stream(self.stream):
+            if not entry.synchronizes:
+                graph = torch.cuda.CUDAGraph()
+                # thread_local: other threads may prepare batches meanwhile
+                with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
+                    work()
+                entry.graph = graph
+                graph.replay()
+            elif 1 < entry.calls <= 1 + SYNC_CHECKS:
+                entry.synchronizes = _synchronizes(work)
+            else:
+                work()
+        current.wait_stream(self.stream)
+
+
+def _synchronizes(work: Callable[[], None]) -> bool:
+    """Run the work and return whether it synchronizes with the device."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")
+        try:
+            caught.clear()  # the warning that the debug mode is a prototype
+            work()
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
+    return any("synchroniz" in str(warning.message) for warning in caught)

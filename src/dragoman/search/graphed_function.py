@@ -1,0 +1,92 @@
+"""Functions from trees of tensors to trees of tensors, captured as CUDA graphs for each shape of their input."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dragoman.cuda_graphs import CapturedGraph, CudaGraphCache
+from dragoman.search.search_state import Tree, map_tensors, tensor_leaves, tree_leaves
+
+MAX_GRAPHS = 16
+
+
+@dataclass
+class StaticTensors:
+    """The trees that a captured function reads and writes."""
+
+    inputs: Any
+    outputs: Any = None
+    alias: Any = None  # another tree of the same tensors as `inputs`
+
+
+class GraphedFunction:
+    """A function of a tree and of integers, captured when a shape of the tree comes up for the third time.
+
+    For one shape the result consists always of the same tensors, with new values. If `in_place`, these are the tensors
+    of the input, so that the next step finds its input in place.
+    """
+
+    def __init__(self, function: Callable[..., Any], in_place: bool) -> None:
+        self.function, self.in_place = function, in_place
+        self.cache: CudaGraphCache[StaticTensors] | None = None
+
+    def __call__(self, tree: Any, *numbers: int) -> Any:
+        if self.cache is None:
+            self.cache = CudaGraphCache(tensor_leaves(tree)[0].device, MAX_GRAPHS)
+        entry = self._lookup(self.cache, tree, numbers)
+        static = entry.static
+        if tree is not static.inputs and tree is not static.alias and not copy_tensors(static.inputs, tree):
+            static.alias = tree
+
+        def work() -> None:
+            outputs = self.function(static.inputs, *numbers)
+            if static.outputs is None:
+                static.outputs = unshare_tensors(outputs)
+            else:
+                copy_tensors(static.outputs, outputs)
+
+        self.cache.run(entry, work)
+        return static.outputs
+
+    def _lookup(
+        self, cache: CudaGraphCache[StaticTensors], tree: Any, numbers: tuple[int, ...]
+    ) -> CapturedGraph[StaticTensors]:
+        for entry in cache.entries.values():  # the tree of the last step needs no key
+            if not numbers and (entry.static.inputs is tree or entry.static.alias is tree):
+                return entry
+        leaves = ((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(tree))
+        return cache.lookup((numbers, *leaves), lambda: self._static_tensors(tree))
+
+    def _static_tensors(self, tree: Any) -> StaticTensors:
+        inputs = unshare_tensors(tree, clone_all=not self.in_place)
+        return StaticTensors(inputs, inputs if self.in_place else None)
+
+
+def copy_tensors(destination: Any, source: Any) -> int:
+    """Copy the values of a tree into another one, where they do not share memory; return how many were copied."""
+    pairs = zip(tensor_leaves(destination), tensor_leaves(source))
+    moved = [
+        (to, values) for to, values in pairs if to.data_ptr() != values.data_ptr() or to.stride() != values.stride()
+    ]
+    for dtype in {to.dtype for to, _ in moved}:  # one kernel for all tensors of a type
+        group = [pair for pair in moved if pair[0].dtype == dtype]
+        torch._foreach_copy_([to for to, _ in group], [values for _, values in group])
+    return len(moved)
+
+
+def unshare_tensors(tree: Tree, clone_all: bool = False) -> Tree:
+    """Return a tree in which no two tensors share memory, or, with `clone_all`, one of copies."""
+    seen: set[int] = set()
+
+    def unshared(leaf: Tensor) -> Tensor:
+        storage = leaf.untyped_storage().data_ptr()
+        is_shared = storage in seen or clone_all
+        seen.add(storage)
+        return leaf.clone() if is_shared else leaf
+
+    return map_tensors(unshared, tree)

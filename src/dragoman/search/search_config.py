@@ -1,0 +1,289 @@
+"""What all search configurations have in common: they are plain values that know how to decode sources with a run."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from dragoman.errors import UserError
+from dragoman.models import Model
+from dragoman.parts.spec import Configurable
+from dragoman.search.constraints import NO_CONSTRAINTS, Constraints
+from dragoman.search.engine import LogitsProcessor, SearchEngine, SpecialTokens, Strategy
+from dragoman.search.logits_processors import NoRepeatNGram
+from dragoman.search.search_state import ConstraintTensors, Hypothesis
+from dragoman.text import Tokenizer
+
+if TYPE_CHECKING:
+    from dragoman.search.shortlist import Shortlist
+
+MAX_CACHED_ENGINES = 4  # of a run
+
+EngineArguments = tuple[Tensor, Tensor, Tensor, Tensor, ConstraintTensors, int | None]
+
+
+@runtime_checkable
+class OtherRun(Protocol):
+    """An open run, in place of the folder of one."""
+
+    @property
+    def folder(self) -> Path: ...
+
+
+class DecodingRun(Protocol):
+    """What searches need of a run."""
+
+    model: Model
+    ensemble_members: list[Model]  # besides `model`
+    special_tokens: SpecialTokens
+    target_tokenizer: Tokenizer
+    shortlist: Shortlist | None
+    engine_cache: dict[Any, SearchEngine] | None
+    compile_steps: bool
+
+    @property
+    def inference_weights(self) -> Callable[[Model], Model]: ...
+
+    @property
+    def inference_models(self) -> list[Model]: ...
+
+    def open_run(self, other: str | OtherRun) -> Any: ...
+
+    def check_same_vocabulary(self, other: Any, reason: str) -> None: ...
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """Sources for a search, and constraints on their targets."""
+
+    source: Tensor  # B S, or B S F, padded
+    lengths: Tensor  # B
+    keys: Tensor  # B: numbers of the sources, from which samples are drawn
+    texts: Sequence[Any] = ()  # the sources before tokenization, if they are to be translated
+    first_token: Tensor | None = None  # B: decoded first in place of BOS
+    constraints: Constraints = NO_CONSTRAINTS
+    max_batch_size: int | None = None  # sources that are searched at a time
+
+    def special_tokens(self, run: DecodingRun) -> SpecialTokens:
+        """Return the run's special tokens, with the first token of this request."""
+        return run.special_tokens if self.first_token is None else replace(run.special_tokens, bos=self.first_token)
+
+
+@dataclass(frozen=True)
+class LengthLimit(Configurable):
+    """The largest length of a target: `ratio` · source length + `offset` tokens, at most `max`, EOS included.
+
+    EOS is not generated before `min` tokens, unless the limit is lower.
+    """
+
+    ratio: float = 2.0
+    offset: int = 20
+    max: int = 512
+    min: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.min <= self.max:
+            raise UserError(f"a length limit needs 0 <= min <= max, but has min={self.min} and max={self.max}")
+        if not 0 <= self.ratio < math.inf or self.offset < 0 or self.max < 1:
+            raise UserError(
+                f"a length limit needs ratio >= 0, offset >= 0 and max >= 1, but has ratio={self.ratio}, "
+                f"offset={self.offset} and max={self.max}"
+            )
+
+    def max_lengths(self, source_lengths: Tensor, max_target_length: Tensor | None) -> Tensor:
+        """Return the largest length of each target (B), at most `max_target_length` (B), which a model supports."""
+        lengths = ((source_lengths * self.ratio).long() + self.offset).clamp(1, self.max)
+        return lengths if max_target_length is None else torch.minimum(lengths, max_target_length.clamp(min=1))
+
+    def max_lengths_of(self, run: DecodingRun, source_lengths: Tensor) -> Tensor:
+        """Return the largest length of each target (B) that all models of a run support."""
+        lengths = self.max_lengths(source_lengths, run.model.max_target_length(source_lengths))
+        for model in run.ensemble_members:
+            limit = model.max_target_length(source_lengths)
+            lengths = lengths if limit is None else torch.minimum(lengths, limit.clamp(min=1))
+        return lengths
+
+
+class SearchConfig(Configurable):
+    """A search: a plain value that can be written as JSON, and that decodes sources with a run."""
+
+    is_bounded = True  # whether its cost is bounded by `rows_per_source` and the length limits
+
+    @property
+    def n_best(self) -> int:
+        """The number of hypotheses that are returned for each source."""
+        raise NotImplementedError
+
+    @property
+    def rows_per_source(self) -> int:
+        """The number of rows that a source occupies in a batch."""
+        raise NotImplementedError
+
+    @property
+    def label(self) -> str:
+        """The search in a few words, such as `beam 5`."""
+        raise NotImplementedError
+
+    @property
+    def as_stepwise(self) -> StepwiseSearch | None:
+        """The search itself if it generates token by token, so that it can be streamed."""
+        return None
+
+    @property
+    def as_token_search(self) -> TokenSearch | None:
+        """The search itself if it is a beam search or sampling, so that its hypotheses can be recorded."""
+        return None
+
+    @property
+    def token_searches(self) -> list[TokenSearch]:
+        """The beam searches and samplings that it consists of."""
+        return []
+
+    @property
+    def other_runs(self) -> list[str | OtherRun]:
+        """The runs that it needs besides the one that decodes."""
+        return []
+
+    @property
+    def is_random(self) -> bool:
+        """Whether its result depends on random numbers."""
+        return any(search.is_random for search in self.token_searches)
+
+    def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        """Return the hypotheses of each source, best first."""
+        raise NotImplementedError
+
+
+class StepwiseSearch(SearchConfig):
+    """A search that generates token by token."""
+
+    @property
+    def as_stepwise(self) -> StepwiseSearch:
+        return self
+
+    @property
+    def length_limit(self) -> LengthLimit:
+        raise NotImplementedError
+
+    def length_divisor(self, length: Any) -> Any:
+        """Return lp(y) for a length, EOS included, by which log p(y|x) is divided: a number, or a tensor of numbers."""
+        return 1.0
+
+    def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
+        """Return the engine that searches, which may be one that the run has cached."""
+        raise NotImplementedError
+
+    def prepare(self, run: DecodingRun, request: SearchRequest) -> tuple[SearchEngine, EngineArguments]:
+        """Return the engine and the arguments for its `search` and `steps`."""
+        engine = self.engine(run, request)
+        max_lengths = self.length_limit.max_lengths_of(run, request.lengths)
+        num_forced = len(run.special_tokens.forced_bos)
+        constraints = request.constraints.to_tensors(run.target_tokenizer, max_lengths, num_forced)
+        return engine, (
+            request.source,
+            request.lengths,
+            max_lengths,
+            request.keys,
+            constraints,
+            request.max_batch_size,
+        )
+
+    def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        engine, arguments = self.prepare(run, request)
+        return engine.search(*arguments)
+
+
+class TokenSearch(StepwiseSearch):
+    """Beam search or sampling."""
+
+    no_repeat_ngram_size: int
+
+    @property
+    def has_single_row(self) -> bool:
+        """Whether it appends tokens to one hypothesis per source: greedy search, or a single sample."""
+        raise NotImplementedError
+
+    @property
+    def as_token_search(self) -> TokenSearch:
+        return self
+
+    @property
+    def token_searches(self) -> list[TokenSearch]:
+        return [self]
+
+    @property
+    def is_random(self) -> bool:
+        return False
+
+    def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
+        """Return the strategy that selects tokens; `has_required_phrases`: one for required phrases."""
+        raise NotImplementedError
+
+    def engine(self, run: DecodingRun, request: SearchRequest) -> SearchEngine:
+        constraints, special_tokens = request.constraints, request.special_tokens(run)
+        models, processors = run.inference_models, constraints.logits_processors
+        if run.engine_cache is None or processors or constraints.include is not None or request.first_token is not None:
+            return build_engine(models, special_tokens, self, processors, constraints.include is not None)
+        key = (self, *(weight.data_ptr() for model in models for weight in model.parameters()))
+        if key not in run.engine_cache:
+            while len(run.engine_cache) >= MAX_CACHED_ENGINES:
+                run.engine_cache.pop(next(iter(run.engine_cache)))
+            run.engine_cache[key] = build_engine(models, special_tokens, self, compile=run.compile_steps)
+        return run.engine_cache[key]
+
+    def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        if run.shortlist is None:
+            return super().decode(run, request)
+        if request.constraints.include is not None or request.constraints.exclude is not None:
+            raise UserError("a shortlist restricts the vocabulary: do not use it with required or forbidden phrases")
+        engine, (source, lengths, max_lengths, keys, constraints, max_sources) = self.prepare(run, request)
+        prefixes = [] if constraints.prefix is None else [constraints.prefix]
+        subset = run.shortlist.select(source, engine.special_tokens, prefixes)
+        models = [model.restrict_vocabulary(subset.token_ids) for model in engine.models]
+        special_tokens = subset.local_special_tokens(engine.special_tokens)
+        small = build_engine(models, special_tokens, self, request.constraints.logits_processors)
+        constraints = subset.local_constraints(constraints)
+        return subset.to_global(small.search(source, lengths, max_lengths, keys, constraints, max_sources))
+
+
+def build_engine(
+    models: Sequence[Model],
+    special_tokens: SpecialTokens,
+    config: TokenSearch,
+    logits_processors: Sequence[LogitsProcessor] = (),
+    has_required_phrases: bool = False,
+    compile: bool = False,
+) -> SearchEngine:
+    """Return the engine that searches as a configuration says.
+
+    Args:
+        models: One model, or an ensemble.
+        logits_processors: Besides those of the configuration.
+        has_required_phrases: Whether there are phrases that targets must contain.
+        compile: Whether to compile the decoding step.
+    """
+    strategy = config.strategy(special_tokens, models[0].vocab_size, has_required_phrases)
+    own_processors = [NoRepeatNGram(config.no_repeat_ngram_size)] if config.no_repeat_ngram_size else []
+    special_tokens = replace(special_tokens, min_length=config.length_limit.min)
+    return SearchEngine(models, special_tokens, strategy, [*own_processors, *logits_processors], compile)
+
+
+def check_n_best(config: SearchConfig, candidates: SearchConfig) -> None:
+    """Raise an error if a configuration that selects among candidates gets too few of them."""
+    if config.n_best < 1:
+        raise UserError(f"n_best must be at least 1, but is {config.n_best}")
+    if candidates.n_best < 2:
+        raise UserError(
+            f"{config.label} selects among candidates, but its search returns only 1: set n_best of candidates to "
+            "2 or more"
+        )
+    if config.n_best > candidates.n_best:
+        raise UserError(
+            f"{candidates.n_best} candidates cannot give the {config.n_best} best: get more candidates, or lower n_best"
+        )
