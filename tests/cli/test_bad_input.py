@@ -268,9 +268,9 @@ def test_a_damaged_tokenizer(dragoman: Dragoman, copy: Path) -> None:
 def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus: Path) -> None:
     for more, expected in [
         (["--beam-size", 2, "--n-best", 3], "cannot give the 3 best"),
-        (["--beam-size", 0], "at least 1 wide"),
-        (["--beam-size", 100000], "wider than"),
-        (["--sample", "--temperature", 0], "the temperature must be a number from"),
+        (["--beam-size", 0], "must be at least 1"),
+        (["--beam-size", 100000], "larger than"),
+        (["--sample", "--temperature", 0], "temperature must be from"),
         (["--sample", "--top-p", 1.5], "top-p"),
         (["--sample", "--num-groups", 2], "--sample and --num-groups cannot be combined"),
         (["--min-p", 0.1], "--min-p needs --sample: add it"),

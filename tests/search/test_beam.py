@@ -127,7 +127,7 @@ def test_exhaustive_search_scores_every_sentence(alpha: float) -> None:
     """Three words, up to two of them: END can only follow where the table says so."""
     tree = {"a": -1.0, "b": -1.2, "a </s>": -1.5, "b </s>": -1.3, "a b": -2.0, "a b </s>": -2.1, "</s>": -2.5}
     model = TableModel(tree)
-    model.vocabulary = len(model.words)  # no fillers to go through
+    model.vocab_size = len(model.words)  # no fillers to go through
     source = torch.zeros(1, 1, dtype=torch.long)
     found = exhaustive_search(cast(Any, model), source, model.symbols, max_length=3, alpha=alpha, n_best=4)
     by_hand = {"a": -1.5 / 2**alpha, "b": -1.3 / 2**alpha, "a b": -2.1 / 3**alpha, "": -2.5}
@@ -234,16 +234,16 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": 0}, "a beam must be at least 1 wide, but is 0"),
-        ({"size": 2, "n_best": 3}, "a beam of 2 cannot give the 3 best: widen it, or ask for fewer"),
-        ({"size": 2, "n_best": 0}, "at least 1 hypothesis must be given back, but 0 were asked for"),
+        ({"size": 0}, "the size of a beam must be at least 1, but is 0"),
+        ({"size": 2, "n_best": 3}, "a beam of 2 cannot give the 3 best: raise size, or lower n_best"),
+        ({"size": 2, "n_best": 0}, "n_best must be at least 1, but is 0"),
         (
             {"size": 4, "n_best": 3, "early_stopping": True, "num_finished": 2},
-            "a search that stops at num_finished=2 hypotheses cannot return best=3: raise num_finished",
+            "a search that stops at num_finished=2 hypotheses cannot return n_best=3: raise num_finished",
         ),
         (
             {"size": 4, "early_stopping": False, "num_finished": 0},
-            "a search that stops at num_finished=0 hypotheses cannot return best=1: raise num_finished",
+            "a search that stops at num_finished=0 hypotheses cannot return n_best=1: raise num_finished",
         ),
         (
             {"size": 4, "early_stopping": "soon"},
@@ -254,12 +254,12 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
             {"size": 4, "num_finished": 2},
             "num_finished=2 needs early_stopping=True or False, but it is 'never': change one of them",
         ),
-        ({"size": 4, "num_groups": 3}, "a beam of 4 cannot be parted into 3 groups: choose a divisor of it"),
-        ({"diversity_penalty": -1.0}, "the diversity of groups must lie between 0 and 100, but is -1.0"),
-        ({"no_repeat_ngram_size": -2}, "n-grams that come only once have at least 1 token, not -2: 0 allows all"),
+        ({"size": 4, "num_groups": 3}, "a beam of 4 cannot be divided into num_groups=3: choose a divisor"),
+        ({"diversity_penalty": -1.0}, "diversity_penalty must be between 0 and 100, but is -1.0"),
+        ({"no_repeat_ngram_size": -2}, "no_repeat_ngram_size must be at least 1, or 0 to allow repetitions, but is -2"),
         (
             {"size": 4, "num_groups": 2, "coverage_penalty": 0.2},
-            "diverse groups and coverage cannot be had together: leave one of them out",
+            "diverse beam search has no coverage penalty: set num_groups to 1 or coverage_penalty to 0",
         ),
     ],
 )
@@ -269,7 +269,7 @@ def test_a_beam_that_contradicts_itself_is_refused(settings: dict[str, Any], mes
     assert str(error.value) == message
 
 
-@pytest.mark.parametrize("settings", [{"ratio": -1.0}, {"extra": -1}, {"most": 0}])
+@pytest.mark.parametrize("settings", [{"ratio": -1.0}, {"offset": -1}, {"max": 0}])
 def test_a_length_limit_below_nothing_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(UserError, match="a length limit needs"):
         LengthLimit(**settings)
@@ -277,7 +277,7 @@ def test_a_length_limit_below_nothing_is_refused(settings: dict[str, Any]) -> No
 
 @pytest.mark.parametrize("least", [-1, 9])
 def test_a_least_length_beyond_the_most_is_refused(least: int) -> None:
-    with pytest.raises(UserError, match=f"a target of at least {least} and at most 8 tokens cannot be: change one"):
+    with pytest.raises(UserError, match=f"has min={least} and max=8"):
         LengthLimit(max=8, min=least)
 
 
@@ -288,5 +288,5 @@ def test_a_beam_wider_than_the_vocabulary_is_refused() -> None:
     symbols = TableModel(PIE).symbols  # START is banned, END is no word: seven are left of nine
     source, lengths = torch.ones(1, 2, dtype=torch.long), torch.tensor([2])
     assert search(model, source, lengths, symbols, Beam(7), torch.tensor([0]))
-    with pytest.raises(UserError, match="a beam of 8 is wider than the 7 words of the vocabulary"):
+    with pytest.raises(UserError, match="a beam of 8 is larger than the vocabulary of 7 tokens"):
         search(model, source, lengths, symbols, Beam(8), torch.tensor([0]))

@@ -133,21 +133,29 @@ def test_a_search_can_be_described(client: TestClient, run: Run) -> None:
     assert answers == [run.translate([TEXT], search=Sample(seed=3, top_k=5))[0].text] * 2
 
 
+RERANK = {
+    "kind": "Rerank",
+    "candidates": {"kind": "Beam", "n_best": 2},
+    "weights": {"kind": "RerankWeights", "channel": 1.0},
+    "channel_model": "/etc",
+}
+
+
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        ({"text": "a", "search": {"kind": "Exact"}}, "'Beam', 'Sample' and 'MinimumBayesRisk', not 'Exact'"),
+        ({"text": "a", "search": {"kind": "Exact"}}, "'Beam', 'Sample' and 'MinimumBayesRisk', not 'ExactSearch'"),
         (
-            {"text": "a", "search": {"kind": "Rerank", "candidates": {"kind": "Beam"}, "channel": "/etc"}},
+            {"text": "a", "search": RERANK},
             "not 'Rerank'",
         ),
         ({"text": "a", "search": {"kind": "Beam", "size": 65}}, "64 hypotheses"),
         ({"text": "a", "search": {"kind": "Beam", "sise": 5}}, "sise"),
         ({"text": "a", "search": {"kind": "Beam", "early_stopping": "soon"}}, "early_stopping must be"),
-        ({"text": "a", "search": {"kind": "Sample", "temperature": 1e-39}}, "temperature must be a number from"),
-        ({"text": "a", "search": {"kind": "Sample", "temperature": 1e39}}, "temperature must be a number from"),
-        ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top-p must be a number from"),
-        ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical-p must be a number from"),
+        ({"text": "a", "search": {"kind": "Sample", "temperature": 1e-39}}, "temperature must be from"),
+        ({"text": "a", "search": {"kind": "Sample", "temperature": 1e39}}, "temperature must be from"),
+        ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top_p must be from"),
+        ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical_p must be from"),
         ({"text": "a", "search": {"kind": "Beam", "size": 2, "n_best": 3}}, "cannot give the 3 best"),
         (
             {"text": "a", "search": {"kind": "Sample", "length": {"kind": "Length", "most": 10**6}}},
