@@ -23,6 +23,8 @@ from search.exhaustive import exhaustive_search
 SYMBOLS = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
 WRITERS = ["transformer", "bahdanau", "luong", "convs2s", "gpt", "roformer", "gnmt", "llama"]
 
+EXACT = ExactSearch()
+
 
 def small_model(name: str, vocabulary: int = 13) -> Model:
     """Weights larger than usual, so that the model has opinions and mistakes show."""
@@ -38,9 +40,7 @@ def small_model(name: str, vocabulary: int = 13) -> Model:
     return model
 
 
-def mode(
-    model: Model, source: torch.Tensor, longest: int, settings: ExactSearch = ExactSearch(), **more: Any
-) -> ExactResult:
+def mode(model: Model, source: torch.Tensor, longest: int, settings: ExactSearch = EXACT, **more: Any) -> ExactResult:
     lengths = torch.tensor([source.shape[1]])
     return exact_search(model, source, lengths, SYMBOLS, torch.tensor([longest]), settings, **more)[0]
 
