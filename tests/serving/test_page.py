@@ -224,11 +224,11 @@ def test_four_hundred_words_stay_responsive(show: Opening) -> None:
     assert rows == sorted(rows)
     sync_api.expect(page.locator(".result li")).to_have_count(90)
     page.locator(".result li button").nth(3).click()
-    sync_api.expect(page.locator("#chosen")).to_contain_text("Sentence 4 of 90")
+    sync_api.expect(page.locator("#selected-sentence")).to_contain_text("Sentence 4 of 90")
     page.get_by_label("Next sentence").press("Enter")
-    sync_api.expect(page.locator("#chosen")).to_contain_text("Sentence 5 of 90")
+    sync_api.expect(page.locator("#selected-sentence")).to_contain_text("Sentence 5 of 90")
     page.keyboard.press("Enter")  # the focus has stayed
-    sync_api.expect(page.locator("#chosen")).to_contain_text("Sentence 6 of 90")
+    sync_api.expect(page.locator("#selected-sentence")).to_contain_text("Sentence 6 of 90")
     page.locator(".stage").wait_for()
     assert sideways(page) <= 0
 
@@ -237,28 +237,28 @@ def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tupl
     page, mine = show(text=SENTENCE), "Der Mann schläft."
     page.locator(".stage").wait_for()
     found = own(runs, 0)
-    page.get_by_label("Yours").fill(mine)
-    figures = page.locator("#own-figures")
-    sync_api.expect(figures).to_contain_text("less likely than the run's own")
+    page.get_by_label("Your translation").fill(mine)
+    figures = page.locator("#translation-score")
+    sync_api.expect(figures).to_contain_text("less probable than the run's translation")
     score = runs[0][0].score([SENTENCE], [mine])[0].score
     assert f"log p {score:.2f}".replace("-", "−") in figures.text_content()
     sync_api.expect(page.locator(".word[data-word^=q]").first).to_have_text("Der")
     sync_api.expect(page.locator(".result li button")).to_have_text(found)  # which stays
     page.get_by_role("tab", name="Beam").click()
-    sync_api.expect(page.locator("#views")).to_contain_text("The whole translation was given")
+    sync_api.expect(page.locator("#views")).to_contain_text("The translation was given")
     wait_for_link(page, "view=beam")
     page.reload()  # the link says it all
-    sync_api.expect(page.locator("#own")).to_have_value(mine)
-    sync_api.expect(figures).to_contain_text("less likely")
-    page.locator("#own").fill(found)
-    sync_api.expect(figures).to_have_text(re.compile("a piece · the run's own$"))
-    page.locator("#own").fill(mine)
-    sync_api.expect(figures).to_contain_text("less likely")
+    sync_api.expect(page.locator("#user-translation")).to_have_value(mine)
+    sync_api.expect(figures).to_contain_text("less probable")
+    page.locator("#user-translation").fill(found)
+    sync_api.expect(figures).to_have_text(re.compile("per token · the run's translation$"))
+    page.locator("#user-translation").fill(mine)
+    sync_api.expect(figures).to_contain_text("less probable")
     page.locator("#source").fill("The man sleeps.")
-    sync_api.expect(page.locator("#own")).to_have_value("")
+    sync_api.expect(page.locator("#user-translation")).to_have_value("")
     sync_api.expect(figures).to_have_text("")
     page.locator("#source").fill(SENTENCE)  # which has one
-    sync_api.expect(page.locator("#own")).to_have_value(mine)
+    sync_api.expect(page.locator("#user-translation")).to_have_value(mine)
 
 
 # ---- attention
@@ -275,9 +275,9 @@ def test_words_light_up_as_they_were_looked_at(show: Opening, runs: list[tuple[R
     pieces = [n for n, word in enumerate(seen.target.word_ids) if word == 0]  # type: ignore[union-attr]
     last = seen.cross_attention[pieces].mean(0)[-1].item()  # END stands alone
     assert lit[-1] == pytest.approx(last, abs=1e-3)
-    sync_api.expect(page.locator(".told")).to_contain_text("looked at")
+    sync_api.expect(page.locator(".attention-status")).to_contain_text("attends to")
     page.locator("[data-word=k1]").hover()
-    sync_api.expect(page.locator(".told")).to_contain_text("“old”")
+    sync_api.expect(page.locator(".attention-status")).to_contain_text("“old”")
     assert [weight(word) for word in page.locator(".word[data-word^=k]").all()] == [0] * len(lit)
     assert any(weight(word) > 0 for word in page.locator(".word[data-word^=q]").all())
 
@@ -295,7 +295,7 @@ def test_a_head_can_be_picked(show: Opening) -> None:
     page.get_by_role("button", name="within the source").click()
     sync_api.expect(page.locator("h4").first).to_have_text("Attention: all layers, all heads")
     sync_api.expect(page.locator(".line").nth(1).locator(".word").first).to_have_text("The")
-    page.get_by_role("button", name="pieces").click()
+    page.get_by_role("button", name="tokens").click()
     sync_api.expect(page.locator(".line").first.locator(".word").first).to_contain_text("▁")
 
 
@@ -327,7 +327,7 @@ def test_chinese_has_pieces_for_words(show: Opening) -> None:
     assert words.count() > 3
     assert "".join(words.all_text_contents()).startswith("女孩看见这本书。")
     words.first.hover()
-    sync_api.expect(page.locator(".told")).to_contain_text(words.first.text_content())
+    sync_api.expect(page.locator(".attention-status")).to_contain_text(words.first.text_content())
 
 
 # ---- probabilities
@@ -349,12 +349,12 @@ def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple
     sync_api.expect(page.locator(".chip .piece").first).to_have_text(other)
     sync_api.expect(page.locator(".result li button")).to_have_text(expected.target.text)
     wait_for_link(page, f"forced=0.0-{token}")
-    page.locator("#beside").select_option("recurrent")  # which leaves the first as it is
+    page.locator("#compare").select_option("recurrent")  # which leaves the first as it is
     sync_api.expect(page.locator(".result li button").first).to_have_text(expected.target.text)
-    page.locator("#beside").select_option("")
+    page.locator("#compare").select_option("")
     sync_api.expect(page.locator(".result")).to_have_count(1)
     sync_api.expect(page.locator(".chip.forced")).to_have_count(1)
-    page.get_by_role("button", name="Back to its own translation").click()
+    page.get_by_role("button", name="Back to the run's translation").click()
     sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
     sync_api.expect(page.locator(".chip.forced")).to_have_count(0)
 
@@ -370,7 +370,7 @@ def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, Langua
     assert told.text_content() == f"step {steps} of {steps}"
     page.get_by_label("First step").click()
     sync_api.expect(told).to_have_text(f"step 1 of {steps}")
-    assert page.locator(".node:not(.later)").evaluate_all("all => all.every((one) => one.dataset.step === '1')")
+    assert page.locator(".node:not(.future)").evaluate_all("all => all.every((one) => one.dataset.step === '1')")
     page.get_by_label("Step forward").click()
     sync_api.expect(told).to_have_text(f"step 2 of {steps}")
     page.locator(".tree").focus()
@@ -394,7 +394,7 @@ def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, Langua
 
 def test_two_runs_stand_side_by_side(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=SENTENCE)
-    page.get_by_label("beside").select_option("recurrent")
+    page.get_by_label("Compare with").select_option("recurrent")
     results = page.locator(".result li button")
     sync_api.expect(results).to_have_count(2)
     sync_api.expect(results.nth(0)).to_have_text(own(runs, 0))
@@ -405,10 +405,10 @@ def test_two_runs_stand_side_by_side(show: Opening, runs: list[tuple[Run, Langua
     sync_api.expect(loss.locator(".curve.series0").first).to_be_visible()
     sync_api.expect(loss.locator(".dot.series1").first).to_be_visible()
     page.get_by_role("tab", name="Positions").click()
-    sync_api.expect(page.locator("section[data-side='0'] figure")).not_to_have_count(0)
-    sync_api.expect(page.locator("section[data-side='1'] .empty")).to_contain_text("no position parts")
+    sync_api.expect(page.locator("section[data-panel='0'] figure")).not_to_have_count(0)
+    sync_api.expect(page.locator("section[data-panel='1'] .empty")).to_contain_text("no position encodings")
     page.get_by_role("tab", name="Layers").click()
-    sync_api.expect(page.locator("section[data-side='0'] .picture")).to_be_visible()
+    sync_api.expect(page.locator("section[data-panel='0'] .picture")).to_be_visible()
 
 
 # ---- links, files
@@ -416,7 +416,7 @@ def test_two_runs_stand_side_by_side(show: Opening, runs: list[tuple[Run, Langua
 
 def test_a_link_shows_the_same_again(show: Opening) -> None:
     text = f"{SENTENCE} The man sleeps."
-    page = show(text=text, beside="recurrent", sentence=1, layer=2, head=1, word="q0", view="attention")
+    page = show(text=text, compare="recurrent", sentence=1, layer=2, head=1, word="q0", view="attention")
     page.locator(".stage").nth(1).wait_for()
     page.get_by_role("button", name="Copy link").click()
     sync_api.expect(page.locator("#copy")).to_have_text("Copied")
@@ -425,7 +425,7 @@ def test_a_link_shows_the_same_again(show: Opening) -> None:
     again.goto(link)
     again.locator(".stage").nth(1).wait_for()
     for one in (page, again):
-        sync_api.expect(one.locator(".word.lit").first).to_be_visible()
+        sync_api.expect(one.locator(".word.highlighted").first).to_be_visible()
         sync_api.expect(one.locator("#busy")).to_have_text("")
     texts = [one.locator("main").inner_text().replace("Copied", "") for one in (page, again)]
     assert texts[0] == texts[1]
@@ -438,7 +438,7 @@ def test_a_link_that_fits_no_more_says_so(show: Opening, runs: list[tuple[Run, L
     sync_api.expect(page.locator("#notice")).to_contain_text("gone, which is not served here; this is attentive.")
     sync_api.expect(page.locator("#beam")).to_have_value("")
     sync_api.expect(page.locator("#views")).to_contain_text("999999")
-    page.get_by_role("button", name="Back to its own translation").click()
+    page.get_by_role("button", name="Back to the run's translation").click()
     page.locator(".chip").first.wait_for()
     sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
 
@@ -496,7 +496,7 @@ def test_what_is_too_long_to_look_into_is_said(show: Opening) -> None:
 def test_a_key_is_asked_for(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     for at in served(Service(runs[:1], ServiceLimits(requests_per_minute=0), keys=ApiKeys(["secret"]))):
         page = show(at, expected="status of 403", text=SENTENCE)
-        page.get_by_label("This service wants an API key").fill("secret")
+        page.get_by_label("This service requires an API key").fill("secret")
         page.keyboard.press("Enter")
         page.locator(".stage").wait_for()
         sync_api.expect(page.locator("#key")).to_be_hidden()
@@ -547,14 +547,14 @@ CONTRAST = """() => {
   const ratio = (a, b) => { const [x, y] = [brightness(read(a)), brightness(read(b))].sort((p, q) => q - p);
     return (x + 0.05) / (y + 0.05); };
   const found = {};
-  for (const text of ['ink', 'quiet', 'accent', 'cold', 'good'])
+  for (const text of ['ink', 'muted', 'accent', 'cold', 'good'])
     for (const under of ['paper', 'ground', 'wash']) found[`${text} on ${under}`] = ratio(text, under);
   probe.remove(); return found; }"""
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_names_and_contrast(show: Opening, scheme: str) -> None:
-    page = show(text=SENTENCE, beside="recurrent", color_scheme=scheme)
+    page = show(text=SENTENCE, compare="recurrent", color_scheme=scheme)
     page.locator(".stage").nth(1).wait_for()
     for name in ("Probabilities", "Beam", "Layers", "Positions", "Training", "Attention"):
         page.get_by_role("tab", name=name).click()
@@ -569,7 +569,7 @@ def test_theme_and_size_are_kept(show: Opening) -> None:
     page = show(text=SENTENCE)
     before = page.locator("#source").evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
     for _ in range(3):
-        page.get_by_label("Larger type").click()
+        page.get_by_label("Larger font").click()
     page.get_by_role("button", name="Theme: auto").click()
     page.get_by_role("button", name="Theme: light").click()
     page.reload()
@@ -588,7 +588,7 @@ def sideways(page: Page) -> int:
 
 
 def test_a_phone_needs_no_scrolling_sideways(show: Opening) -> None:
-    page = show(text=SENTENCE, beside="recurrent", viewport={"width": 360, "height": 740})
+    page = show(text=SENTENCE, compare="recurrent", viewport={"width": 360, "height": 740})
     page.locator(".stage").nth(1).wait_for()
     for name in ("Attention", "Probabilities", "Beam", "Layers", "Positions", "Training"):
         page.get_by_role("tab", name=name).click()

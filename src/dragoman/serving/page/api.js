@@ -1,66 +1,62 @@
-// The service: questions, answers, and answers that come word by word.
+// Requests to the service, and server-sent events.
 
-const KEY = "dragoman key";
+const STORAGE_KEY = "dragoman key";
 
-/** What the service answered instead: an HTTP status (0: nothing at all) and a plain sentence. */
-export class Failure extends Error {
-  constructor(status, message, retry = null) {
+/** An error response: its HTTP status (0 if the service cannot be reached), a message, and seconds until a retry. */
+export class ServiceError extends Error {
+  constructor(status, message, retryAfter = null) {
     super(message);
     this.status = status;
-    this.retry = retry; // seconds
+    this.retryAfter = retryAfter;
   }
 }
 
-export const setKey = (key) => sessionStorage.setItem(KEY, key);
-export const dropKey = () => sessionStorage.removeItem(KEY);
+export const setApiKey = (key) => sessionStorage.setItem(STORAGE_KEY, key);
+export const removeApiKey = () => sessionStorage.removeItem(STORAGE_KEY);
 
-async function ask(path, body, signal) {
+async function request(path, body, signal) {
   const headers = {};
-  const key = sessionStorage.getItem(KEY);
+  const key = sessionStorage.getItem(STORAGE_KEY);
   if (key) headers.authorization = `Bearer ${key}`;
   if (body) headers["content-type"] = "application/json";
-  let answer;
+  let response;
   try {
-    answer = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
+    response = await fetch(path, { method: body ? "POST" : "GET", headers, body: body && JSON.stringify(body), signal });
   } catch (error) {
-    throw gone(error);
+    throw connectionError(error);
   }
-  if (answer.ok) return answer;
-  const told = await answer.json().catch(() => ({}));
-  throw new Failure(answer.status, sentence(told.error ?? `the service answered ${answer.status}`), Number(answer.headers.get("retry-after")) || null);
+  if (response.ok) return response;
+  const { error = `the service answered with status ${response.status}` } = await response.json().catch(() => ({}));
+  throw new ServiceError(response.status, capitalized(error), Number(response.headers.get("retry-after")) || null);
 }
 
-function gone(error) {
-  return error.name === "AbortError" ? error : new Failure(0, "The service cannot be reached: is it still running?");
-}
+const connectionError = (error) => (error.name === "AbortError" ? error : new ServiceError(0, "The service cannot be reached: is it still running?"));
 
-/** As the page writes it: with a capital and a full stop. */
-function sentence(text) {
-  return text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?…]$/.test(text) ? "" : ".");
-}
+/** Format a message as a sentence, with a capital and a full stop. */
+const capitalized = (text) => text.charAt(0).toUpperCase() + text.slice(1) + (/[.!?…]$/.test(text) ? "" : ".");
 
-export const get = async (path, signal) => (await ask(path, null, signal)).json();
-export const post = async (path, body, signal) => (await ask(path, body, signal)).json();
+export const get = async (path, signal) => (await request(path, null, signal)).json();
+export const post = async (path, body, signal) => (await request(path, body, signal)).json();
 
-/** Server-sent events: `heard(name, data)` for each, until the last. */
-export async function listen(path, body, signal, heard) {
-  const answer = await ask(path, body, signal);
-  const reader = answer.body.pipeThrough(new TextDecoderStream()).getReader();
-  let waiting = "";
+/** Send a request and call `onEvent(name, data)` for every server-sent event of the response. */
+export async function streamEvents(path, body, signal, onEvent) {
+  const response = await request(path, body, signal);
+  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
+  let buffer = "";
   try {
     for (;;) {
       const { value, done } = await reader.read();
       if (done) return;
-      const events = (waiting + value).split("\n\n");
-      waiting = events.pop();
+      const events = (buffer + value).split("\n\n");
+      buffer = events.pop();
       for (const event of events) {
-        const [, name, data] = /^event: (\w+)\ndata: (.*)$/s.exec(event);
-        const told = JSON.parse(data);
-        if (name === "error") throw new Failure(500, sentence(told.error));
-        heard(name, told);
+        const [, name, text] = /^event: (\w+)\ndata: (.*)$/s.exec(event);
+        const data = JSON.parse(text);
+        if (name === "error") throw new ServiceError(500, capitalized(data.error));
+        onEvent(name, data);
       }
     }
   } catch (error) {
-    throw error instanceof Failure ? error : gone(error);
+    throw error instanceof ServiceError ? error : connectionError(error);
   }
 }

@@ -1,257 +1,265 @@
-// Attention: words that light up, a map of one head or of all, and all heads at a glance.
+// Attention: linked words, a heatmap of one head or of the mean, and all heads as small maps.
 
-import { draw, figure, make, percent, roving, select, switches, table } from "./dom.js";
-import { cells, framed, picture, room, round, short } from "./svg.js";
-import { axes, direction, mean, merged } from "./words.js";
+import { emptyMessage, formatNumber, formatPercent, html, dataTable, rovingFocus, runSection, select, svg, toggleGroup } from "./dom.js";
+import { figureSvg, framedFigure, labelWidth, matrixPaths, round, shorten } from "./figures.js";
+import { attentionAxes, direction, meanMatrix, mergeWeights } from "./tokens.js";
 
-export const ofSentence = true;
+export const needsSentence = true;
 
-const KINDS = { cross: "to the source", encoder: "within the source", decoder: "within the translation" };
-const NONE = "This system has no attention: it reads the whole source into a state of fixed size and writes from that alone, so there is no look to show.";
-const FAINT = 0.12; // of links that are shown while no word is held
+const KINDS = { cross: "target to source", encoder: "within the source", decoder: "within the target" };
+const LINE_NAMES = { cross: ["target", "source"], encoder: ["queries", "keys"], decoder: ["queries", "keys"] };
+const NO_ATTENTION = "This system has no attention: it encodes the source in a state of fixed size.";
+const HINT = "Point at a word, or use the arrow keys, to see its attention; click to pin it.";
+const MIN_LINK_WEIGHT = { all: 0.12, selected: 0.02 }; // links of all words, and of a selected word
 
-export function show(place, context) {
-  const { state, sides, change } = context;
-  const kinds = Object.keys(KINDS).filter((kind) => sides.some((side) => side.seen?.attention.some((one) => one.kind === kind)));
+export function show(container, context) {
+  const { state, panels, change } = context;
+  const kinds = Object.keys(KINDS).filter((kind) => panels.some((panel) => mapsOfKind(panel, kind).length));
   const kind = kinds.includes(state.kind) ? state.kind : kinds[0];
-  const layers = Math.max(0, ...sides.map((side) => of(side, kind).length));
-  const heads = Math.max(0, ...sides.flatMap((side) => of(side, kind).map((one) => one.weights.length)));
-  const again = (patch) => {
+  const numLayers = Math.max(0, ...panels.map((panel) => mapsOfKind(panel, kind).length));
+  const numHeads = Math.max(0, ...panels.flatMap((panel) => mapsOfKind(panel, kind).map((map) => map.weights.length)));
+  const update = (patch) => {
     change(patch);
     paint();
   };
   const rebuild = (patch) => {
     change({ word: "", ...patch });
-    show(place, context);
-    place.querySelector(".toolbar [aria-pressed=true]")?.focus();
+    show(container, context);
+    container.querySelector(".toolbar [aria-pressed=true]")?.focus();
   };
-  const choices = (count, all) => [[0, all], ...Array.from({ length: count }, (_, n) => [n + 1, n + 1])];
-  const layer = select("Layer", choices(layers, "all"), state.layer, (value) => again({ layer: Number(value) }));
-  const head = select("Head", choices(heads, "all"), state.head, (value) => again({ head: Number(value) }));
-  const toolbar = make("div", { class: "toolbar" },
-    switches("Which attention", kinds.map((one) => [one, KINDS[one]]), kind, (value) => rebuild({ kind: value, layer: 0, head: 0 })),
+  const choices = (count) => [[0, "all"], ...Array.from({ length: count }, (_, n) => [n + 1, n + 1])];
+  const layer = select("Layer", choices(numLayers), state.layer, (value) => update({ layer: Number(value) }));
+  const head = select("Head", choices(numHeads), state.head, (value) => update({ head: Number(value) }));
+  const toolbar = html("div", { class: "toolbar" },
+    toggleGroup("Kind of attention", kinds.map((name) => [name, KINDS[name]]), kind, (value) => rebuild({ kind: value, layer: 0, head: 0 })),
     layer, head,
-    switches("Rows and columns", [["words", "words"], ["pieces", "pieces"]], state.unit, (unit) => again({ unit, word: "" })));
-  const pick = (patch) => {
+    toggleGroup("Rows and columns", [["words", "words"], ["tokens", "tokens"]], state.unit, (unit) => update({ unit, word: "" })));
+  const selectHead = (patch) => {
     layer.lastChild.value = patch.layer;
     head.lastChild.value = patch.head;
-    again(patch);
+    update(patch);
   };
-  const views = make("div", { class: "sides" });
+  const views = html("div", { class: "panels" });
   function paint() {
-    const held = document.activeElement?.dataset?.head;
-    views.replaceChildren(...sides.map((side) => one(side, kind, { ...context, pick })));
-    if (held) views.querySelector(`[data-head="${held}"]`)?.focus();
+    const focused = document.activeElement?.dataset?.head;
+    views.replaceChildren(...panels.map((panel) => panelView(panel, kind, { ...context, selectHead })));
+    if (focused) views.querySelector(`[data-head="${focused}"]`)?.focus();
   }
-  place.replaceChildren(...(kinds.length ? [toolbar] : []), views);
+  container.replaceChildren(...(kinds.length ? [toolbar] : []), views);
   paint();
 }
 
-const of = (side, kind) => side.seen?.attention.filter((one) => one.kind === kind) ?? [];
+const mapsOfKind = (panel, kind) => panel.inspection?.attention.filter((map) => map.kind === kind) ?? [];
 
-function one(side, kind, context) {
-  const { state, sides, change, pick } = context;
-  const box = make("section", { class: "side", "data-side": side.number }, sides.length > 1 ? make("h3", {}, side.run.name) : null);
-  const all = of(side, kind);
-  if (!side.seen || !all.length) {
-    box.append(make("p", { class: "empty" }, side.error ?? (side.seen ? (side.seen.attention.length ? `This system has no attention ${KINDS[kind]}.` : NONE) : "Looking …")));
-    return box;
+function panelView(panel, kind, { state, panels, change, selectHead }) {
+  const { inspection } = panel;
+  const maps = mapsOfKind(panel, kind);
+  if (!maps.length) {
+    const reason = inspection?.attention.length ? `This system has no attention ${KINDS[kind]}.` : NO_ATTENTION;
+    return runSection(panel, panels, emptyMessage(panel.error ?? (inspection ? reason : "Loading …")));
   }
-  const chosen = chooseLooks(all, state);
-  const [rows, columns] = axes(side.seen, chosen.looks, state.unit);
-  const weights = merged(chosen.weights, rows, columns);
-  const name = `attention-${side.run.name}`;
-  const links = stage(side, kind, rows, columns, weights, { word: state.word, held: (word) => change({ word }) });
-  const map = heat(rows, columns, weights, chosen.title, sides.length > 1 ? 420 : 620, links.light);
-  links.onLight(map.mark);
-  const data = () => ({ ...chosen.about, rows: rows.map((row) => row.label), columns: columns.map((column) => column.label), weights });
-  const numbers = table(["", ...columns.map((column) => column.label)], () => rows.map((row, i) => [row.label, ...weights[i].map(percent)]));
-  box.append(links.element, make("div", { class: "pair" },
-    framed(chosen.title, "A row is a word that was written; what it looked at adds up to 100 %.".replace("was written", kind === "encoder" ? "was read" : "was written"), map.svg, name, data, [numbers]),
-    multiples(all, state, pick, `${name}-heads`)));
-  return box;
+  const selected = selectWeights(maps, state);
+  const [rows, columns] = attentionAxes(inspection, selected.map, state.unit);
+  const weights = mergeWeights(selected.weights, rows, columns);
+  const links = linkedWords(panel, kind, rows, columns, weights, { word: state.word, onPin: (word) => change({ word }) });
+  const heatmap = attentionHeatmap(rows, columns, weights, selected.title, panels.length > 1 ? 420 : 620, links.highlight);
+  links.onHighlight(heatmap.mark);
+  const labels = { rows: rows.map((row) => row.label), columns: columns.map((column) => column.label) };
+  const values = dataTable(["", ...labels.columns], () => rows.map((row, i) => [row.label, ...weights[i].map(formatPercent)]));
+  const fileName = `attention-${panel.run.name}`;
+  return runSection(panel, panels, links.element, html("div", { class: "pair" },
+    framedFigure(selected.title, "Rows are queries, columns are keys; rows sum to 100 %.", heatmap.figure, fileName, () => ({ ...selected.description, ...labels, weights }), [values]),
+    allHeads(maps, state, selectHead, `${fileName}-heads`)));
 }
 
-/** The weights of one head, or their mean over those that are not told apart. */
-function chooseLooks(all, { layer, head }) {
-  const some = all[layer - 1] ? [all[layer - 1]] : all.filter((one) => one.weights[0][0].length === all.at(-1).weights[0][0].length);
-  const heads = some.map((one) => (one.weights[head - 1] ? [one.weights[head - 1]] : one.weights)).flat();
-  const named = [all[layer - 1] ? `layer ${layer}` : all.length > 1 ? "all layers" : "", some[0].weights[head - 1] ? `head ${head}` : heads.length > 1 ? "all heads" : ""].filter(Boolean);
-  const title = named.length ? `Attention: ${named.join(", ")}` : "Attention";
-  return { looks: some.at(-1), weights: heads.length > 1 ? mean(heads) : heads[0], title, about: { kind: some[0].kind, layer: layer || "all", head: head || "all" } };
+/** Return the weights of the selected layer and head, or their mean over all layers or heads. */
+function selectWeights(maps, { layer, head }) {
+  const keys = (map) => map.weights[0][0].length;
+  const layers = maps[layer - 1] ? [maps[layer - 1]] : maps.filter((map) => keys(map) === keys(maps.at(-1)));
+  const heads = layers.flatMap((map) => (map.weights[head - 1] ? [map.weights[head - 1]] : map.weights));
+  const layerName = maps[layer - 1] ? `layer ${layer}` : maps.length > 1 ? "all layers" : "";
+  const headName = layers[0].weights[head - 1] ? `head ${head}` : heads.length > 1 ? "all heads" : "";
+  const names = [layerName, headName].filter(Boolean);
+  return {
+    map: layers.at(-1), weights: meanMatrix(heads), title: names.length ? `Attention: ${names.join(", ")}` : "Attention",
+    description: { kind: maps[0].kind, layer: layer || "all", head: head || "all" },
+  };
 }
 
-// ---- words that light up
+// ---- linked words
 
-/** The two sides as lines of words: whoever points at one sees where it looked, or who looked at it. */
-function stage(side, kind, rows, columns, weights, { word, held }) {
-  const language = { cross: [side.run.target, side.run.source], encoder: [side.run.source, side.run.source], decoder: [side.run.target, side.run.target] }[kind];
-  const names = { cross: ["translation", "source"], encoder: ["reads", "looks at"], decoder: ["writes", "looks at"] }[kind];
-  const line = (units, mark, n) => make("div", { class: "line", role: "group", "aria-label": names[n], lang: language[n], dir: direction(language[n]) },
-    units.map((unit, place) => make("button", { type: "button", class: unit.end ? "word end" : "word", dir: unit.end ? "ltr" : null, "data-word": `${mark}${place}` }, unit.label)));
+/** Create two lines of words with links between them; pointing at a word highlights its attention. */
+function linkedWords(panel, kind, rows, columns, weights, { word, onPin }) {
+  const { source, target } = panel.run;
+  const languages = { cross: [target, source], encoder: [source, source], decoder: [target, target] }[kind];
+  const line = (units, prefix, n) => html("div", { class: "line", role: "group", "aria-label": LINE_NAMES[kind][n], lang: languages[n], dir: direction(languages[n]) },
+    units.map((unit, index) => html("button", { type: "button", class: unit.isSpecial ? "word end" : "word", dir: unit.isSpecial ? "ltr" : null, "data-word": `${prefix}${index}` }, unit.label)));
   const [queries, keys] = [line(rows, "q", 0), line(columns, "k", 1)];
-  const wires = draw("svg", { class: "wires", "aria-hidden": "true" });
-  const told = make("p", { class: "told quiet", "aria-live": "polite" });
-  const element = make("div", { class: "stage" },
-    make("span", { class: "name" }, names[1]), keys, wires, make("span", { class: "name" }, names[0]), queries, told);
-  const word_of = (mark) => element.querySelector(`[data-word="${mark}"]`);
+  const lines = svg("svg", { class: "links", "aria-hidden": "true" });
+  const status = html("p", { class: "attention-status muted", "aria-live": "polite" });
+  const element = html("div", { class: "stage" },
+    html("span", { class: "name" }, LINE_NAMES[kind][1]), keys, lines, html("span", { class: "name" }, LINE_NAMES[kind][0]), queries, status);
+  const wordElement = (id) => element.querySelector(`[data-word="${id}"]`);
   let pinned = word;
-  let follow = () => {};
+  let notify = () => {};
 
-  function light(mark) {
-    const found = mark && word_of(mark);
-    const [by, at] = found ? [mark[0], Number(mark.slice(1))] : ["", -1];
-    element.dataset.lit = by;
-    weights.forEach((row, i) => word_of(`q${i}`).style.setProperty("--weight", by === "k" ? row[at] : 0));
-    columns.forEach((_, j) => word_of(`k${j}`).style.setProperty("--weight", by === "q" ? weights[at][j] : 0));
-    for (const one of element.querySelectorAll(".word")) {
-      one.classList.toggle("lit", one === found);
-      one.setAttribute("aria-pressed", String(one.dataset.word === pinned));
+  /** Highlight a word by its id (q3 for a query, k3 for a key), or none. */
+  function highlight(id) {
+    const highlighted = id && wordElement(id);
+    const [axis, index] = highlighted ? [id[0], Number(id.slice(1))] : ["", -1];
+    element.dataset.axis = axis;
+    weights.forEach((row, i) => wordElement(`q${i}`).style.setProperty("--weight", axis === "k" ? row[index] : 0));
+    columns.forEach((_, j) => wordElement(`k${j}`).style.setProperty("--weight", axis === "q" ? weights[index][j] : 0));
+    for (const button of element.querySelectorAll(".word")) {
+      button.classList.toggle("highlighted", button === highlighted);
+      button.setAttribute("aria-pressed", String(button.dataset.word === pinned));
     }
-    told.textContent = found ? say(by, at) : "Point at a word, or go through them with the arrow keys, to see what it looked at; click to hold it.";
-    wire(wires, weights, by, at, word_of);
-    follow(by, at);
+    status.textContent = highlighted ? describe(axis, index) : HINT;
+    drawLinks(lines, weights, axis, index, wordElement);
+    notify(axis, index);
   }
 
-  function say(by, at) {
-    const shares = by === "q" ? weights[at].map((share, j) => [columns[j].label, share]) : weights.map((row, i) => [rows[i].label, row[at]]);
-    const best = shares.sort((a, b) => b[1] - a[1]).slice(0, 4).filter(([, share]) => share >= 0.01);
-    const list = best.map(([label, share]) => `${label} ${percent(share)}`).join(", ");
-    return by === "q" ? `“${rows[at].label}” looked at ${list}` : list ? `“${columns[at].label}” was looked at by ${list}` : `“${columns[at].label}” was hardly looked at`;
+  function describe(axis, index) {
+    const shares = axis === "q" ? weights[index].map((weight, j) => [columns[j].label, weight]) : weights.map((row, i) => [rows[i].label, row[index]]);
+    const strongest = shares.sort((a, b) => b[1] - a[1]).slice(0, 4).filter(([, weight]) => weight >= 0.01);
+    const list = strongest.map(([label, weight]) => `${label} ${formatPercent(weight)}`).join(", ");
+    if (axis === "q") return `“${rows[index].label}” attends to ${list}`;
+    return list ? `“${columns[index].label}” is attended by ${list}` : `“${columns[index].label}” has hardly any attention`;
   }
 
-  const aimed = (event) => event.target.closest?.("[data-word]")?.dataset.word;
-  element.addEventListener("pointerover", (event) => aimed(event) && light(aimed(event)));
-  element.addEventListener("pointerleave", () => light(pinned));
-  element.addEventListener("focusin", (event) => aimed(event) && light(aimed(event)));
-  element.addEventListener("focusout", () => light(pinned));
+  const pin = (id) => {
+    pinned = id;
+    onPin(pinned);
+  };
+  const wordOf = (event) => event.target.closest?.("[data-word]")?.dataset.word;
+  element.addEventListener("pointerover", (event) => wordOf(event) && highlight(wordOf(event)));
+  element.addEventListener("pointerleave", () => highlight(pinned));
+  element.addEventListener("focusin", (event) => wordOf(event) && highlight(wordOf(event)));
+  element.addEventListener("focusout", () => highlight(pinned));
   element.addEventListener("click", (event) => {
-    if (!aimed(event)) return;
-    pinned = pinned === aimed(event) ? "" : aimed(event);
-    held(pinned);
-    light(aimed(event));
+    const id = wordOf(event);
+    if (!id) return;
+    pin(pinned === id ? "" : id);
+    highlight(id);
   });
   element.addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;
-    pinned = "";
-    held(pinned);
-    light("");
+    pin("");
+    highlight("");
   });
-  roving(queries, ".word");
-  roving(keys, ".word");
-  new ResizeObserver(() => element.isConnected && light(pinned)).observe(element);
-  return { element, light: (mark) => light(mark ?? pinned), onLight: (work) => { follow = work; } };
+  rovingFocus(queries, ".word");
+  rovingFocus(keys, ".word");
+  new ResizeObserver(() => element.isConnected && highlight(pinned)).observe(element);
+  return { element, highlight: (id) => highlight(id ?? pinned), onHighlight: (listener) => { notify = listener; } };
 }
 
-/** Lines between the words, as strong as the looks: of one word, or faintly of all. */
-function wire(svg, weights, by, at, word_of) {
-  const box = svg.getBoundingClientRect();
+/** Draw links between words, as strong as their weights: those of one word, or all strong ones. */
+function drawLinks(lines, weights, axis, index, wordElement) {
+  const box = lines.getBoundingClientRect();
   if (!box.width) return;
-  svg.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
-  const middle = (mark) => {
-    const word = word_of(mark).getBoundingClientRect();
-    return [word.left + word.width / 2 - box.left, word.top - box.top, word.bottom - box.top];
+  lines.setAttribute("viewBox", `0 0 ${box.width} ${box.height}`);
+  const position = (id) => {
+    const word = wordElement(id).getBoundingClientRect();
+    return { x: word.left + word.width / 2 - box.left, top: word.top - box.top, bottom: word.bottom - box.top };
   };
-  // lines that are folded would have wires through their words: only those of one word are drawn then
-  const folded = (mark, count) => middle(`${mark}${count - 1}`)[1] > middle(`${mark}0`)[2];
-  if (!by && (folded("q", weights.length) || folded("k", weights[0].length))) {
-    svg.replaceChildren();
+  const queries = weights.map((_, i) => position(`q${i}`));
+  const keys = weights[0].map((_, j) => position(`k${j}`));
+  // links would cross the words of wrapped lines: then only those of one word are drawn
+  const isWrapped = (words) => words.at(-1).top > words[0].bottom;
+  if (!axis && (isWrapped(queries) || isWrapped(keys))) {
+    lines.replaceChildren();
     return;
   }
-  const strong = weights.flatMap((row, i) => row.map((share, j) => [share, i, j]))
-    .filter(([share, i, j]) => share >= (by ? 0.02 : FAINT) && (!by || (by === "q" ? i : j) === at));
-  const ends = { q: weights.map((_, i) => middle(`q${i}`)), k: weights[0].map((_, j) => middle(`k${j}`)) };
-  svg.replaceChildren(...strong.map(([share, i, j]) => {
-    const [[x1, , y1], [x2, y2]] = [ends.k[j], ends.q[i]];
-    const half = (y1 + y2) / 2;
-    return draw("path", { d: `M${round(x1)} ${round(y1)}C${round(x1)} ${round(half)} ${round(x2)} ${round(half)} ${round(x2)} ${round(y2)}`, "stroke-opacity": round((by ? 0.9 : 0.5) * Math.sqrt(share)), "stroke-width": round(1 + 4 * share) });
+  const isShown = (weight, i, j) => (axis ? weight >= MIN_LINK_WEIGHT.selected && (axis === "q" ? i : j) === index : weight >= MIN_LINK_WEIGHT.all);
+  const links = weights.flatMap((row, i) => row.map((weight, j) => [weight, i, j])).filter((link) => isShown(...link));
+  lines.replaceChildren(...links.map(([weight, i, j]) => {
+    const [from, to] = [keys[j], queries[i]];
+    const middle = round((from.bottom + to.top) / 2);
+    const path = `M${round(from.x)} ${round(from.bottom)}C${round(from.x)} ${middle} ${round(to.x)} ${middle} ${round(to.x)} ${round(to.top)}`;
+    return svg("path", { d: path, "stroke-opacity": round((axis ? 0.9 : 0.5) * Math.sqrt(weight)), "stroke-width": round(1 + 4 * weight) });
   }));
 }
 
-// ---- the map
+// ---- the heatmap
 
-/** Rows by columns, the stronger the more; arrow keys go from cell to cell. */
-function heat(rows, columns, weights, title, wide, light) {
-  const size = Math.max(16, Math.min(40, wide / columns.length));
-  const labels = [rows, columns].map((units) => units.map((unit) => short(unit.label, 16)));
-  const left = room(labels[0], 16) + 14;
-  const top = 0.8 * room(labels[1], 16) + 18;
-  const whole = left + size * columns.length + 0.6 * room(labels[1].slice(-1), 16) + 12;
-  const svg = picture(whole, top + size * rows.length + 8, title, `${rows.length} rows by ${columns.length} columns; the arrow keys go from cell to cell`);
-  labels[0].forEach((label, i) => svg.append(draw("text", { x: round(left - 8), y: round(top + size * (i + 0.5) + 4.5), "text-anchor": "end", "data-row": i }, label)));
-  labels[1].forEach((label, j) => {
-    const x = round(left + size * (j + 0.5) + 4);
-    svg.append(draw("text", { x, y: round(top - 8), transform: `rotate(-52 ${x} ${round(top - 8)})`, "data-column": j }, label));
+/** Draw a heatmap; arrow keys move between cells. */
+function attentionHeatmap(rows, columns, weights, title, maxWidth, highlight) {
+  const size = Math.max(16, Math.min(40, maxWidth / columns.length));
+  const [rowLabels, columnLabels] = [rows, columns].map((units) => units.map((unit) => shorten(unit.label, 16)));
+  const left = labelWidth(rowLabels, 16) + 14;
+  const top = 0.8 * labelWidth(columnLabels, 16) + 18;
+  const [width, height] = [size * columns.length, size * rows.length];
+  const figure = figureSvg(left + width + 0.6 * labelWidth(columnLabels.slice(-1), 16) + 12, top + height + 8, title, `${rows.length} rows by ${columns.length} columns; arrow keys move between cells`);
+  rowLabels.forEach((label, i) => figure.append(svg("text", { x: round(left - 8), y: round(top + size * (i + 0.5) + 4.5), "text-anchor": "end", "data-row": i }, label)));
+  columnLabels.forEach((label, j) => {
+    const [x, y] = [round(left + size * (j + 0.5) + 4), round(top - 8)];
+    figure.append(svg("text", { x, y, transform: `rotate(-52 ${x} ${y})`, "data-column": j }, label));
   });
-  weights.forEach((row, i) => row.forEach((share, j) => {
-    svg.append(draw("rect", { x: round(left + size * j), y: round(top + size * i), width: round(size), height: round(size), class: "heat cell", "fill-opacity": round(share), "data-cell": `${i},${j}` }));
-    if (size >= 26 && share >= 0.015) {
-      svg.append(draw("text", { x: round(left + size * (j + 0.5)), y: round(top + size * (i + 0.5) + 4), "text-anchor": "middle", class: share > 0.55 ? "number strong" : "number" }, String(Math.round(100 * share))));
+  weights.forEach((row, i) => row.forEach((weight, j) => {
+    figure.append(svg("rect", { x: round(left + size * j), y: round(top + size * i), width: round(size), height: round(size), class: "heat cell", "fill-opacity": round(weight), "data-row": i }));
+    if (size >= 26 && weight >= 0.015) {
+      figure.append(svg("text", { x: round(left + size * (j + 0.5)), y: round(top + size * (i + 0.5) + 4), "text-anchor": "middle", class: weight > 0.55 ? "number strong" : "number" }, String(Math.round(100 * weight))));
     }
   }));
-  const frame = draw("rect", { x: round(left), y: round(top), width: round(size * columns.length), height: round(size * rows.length), class: "frame" });
-  const across = draw("rect", { class: "cursor", x: round(left), width: round(size * columns.length), height: round(size), visibility: "hidden" });
-  const down = draw("rect", { class: "cursor", y: round(top), width: round(size), height: round(size * rows.length), visibility: "hidden" });
-  svg.append(frame, across, down);
-  svg.setAttribute("tabindex", "0");
-  let at = [-1, 0];
-  const mark = (by, place) => {
-    across.setAttribute("visibility", by === "q" ? "visible" : "hidden");
-    down.setAttribute("visibility", by === "k" ? "visible" : "hidden");
-    if (by === "q") across.setAttribute("y", round(top + size * place));
-    if (by === "k") down.setAttribute("x", round(left + size * place));
+  const box = { x: round(left), y: round(top), width: round(width), height: round(height) };
+  const rowMarker = svg("rect", { ...box, class: "cursor", height: round(size), visibility: "hidden" });
+  const columnMarker = svg("rect", { ...box, class: "cursor", width: round(size), visibility: "hidden" });
+  figure.append(svg("rect", { ...box, class: "frame" }), rowMarker, columnMarker);
+  figure.setAttribute("tabindex", "0");
+  const mark = (axis, index) => {
+    rowMarker.setAttribute("visibility", axis === "q" ? "visible" : "hidden");
+    columnMarker.setAttribute("visibility", axis === "k" ? "visible" : "hidden");
+    if (axis === "q") rowMarker.setAttribute("y", round(top + size * index));
+    if (axis === "k") columnMarker.setAttribute("x", round(left + size * index));
   };
-  svg.addEventListener("pointermove", (event) => {
-    const { cell, row, column } = event.target.dataset;
-    if (cell) light(`q${cell.split(",")[0]}`);
-    else if (row) light(`q${row}`);
-    else if (column) light(`k${column}`);
+  figure.addEventListener("pointermove", (event) => {
+    const { row, column } = event.target.dataset;
+    if (row) highlight(`q${row}`);
+    else if (column) highlight(`k${column}`);
   });
-  svg.addEventListener("pointerleave", () => light());
-  svg.addEventListener("keydown", (event) => {
-    const steps = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] };
-    const step = steps[event.key];
+  figure.addEventListener("pointerleave", () => highlight());
+  figure.addEventListener("blur", () => highlight());
+  let cell = [-1, 0];
+  figure.addEventListener("keydown", (event) => {
+    const step = { ArrowDown: [1, 0], ArrowUp: [-1, 0], ArrowRight: [0, 1], ArrowLeft: [0, -1] }[event.key];
     if (!step) return;
     event.preventDefault();
-    at = [Math.max(0, Math.min(rows.length - 1, at[0] + step[0])), Math.max(0, Math.min(columns.length - 1, at[1] + step[1]))];
-    light(step[0] || at[0] < 0 ? `q${at[0]}` : `k${at[1]}`);
+    cell = [rows, columns].map((units, n) => Math.max(0, Math.min(units.length - 1, cell[n] + step[n])));
+    highlight(step[0] ? `q${cell[0]}` : `k${cell[1]}`);
   });
-  svg.addEventListener("blur", () => light());
-  return { svg, mark };
+  return { figure, mark };
 }
 
-// ---- all heads at a glance
+// ---- all heads
 
-function multiples(all, state, pick, name) {
-  const side = 76;
-  const heads = Math.max(...all.map((one) => one.weights.length));
-  const grid = make("div", { class: "multiples" });
-  const sheet = picture(heads * (side + 16) + 70, all.length * (side + 34) + 8, "All heads", `${all.length} layers of up to ${heads} heads`);
-  all.forEach((looks, l) => {
-    const row = make("div", { class: "heads", role: "group", "aria-label": `Layer ${l + 1}` }, make("span", { class: "name" }, `layer ${l + 1}`));
-    sheet.append(draw("text", { x: 4, y: l * (side + 34) + side / 2 + 6 }, `layer ${l + 1}`));
-    looks.weights.forEach((weights, h) => {
-      const chosen = state.layer === l + 1 && state.head === h + 1;
-      const bits = `${figure(looks.entropy[h], 1)} bits`;
-      const small = thumb(weights, side);
+/** Create buttons with small maps of all heads, and one figure of all of them to download. */
+function allHeads(maps, state, selectHead, fileName) {
+  const size = 76;
+  const numHeads = Math.max(...maps.map((map) => map.weights.length));
+  const buttons = html("div", { class: "multiples" });
+  const figure = figureSvg(numHeads * (size + 16) + 70, maps.length * (size + 34) + 8, "All heads", `${maps.length} layers of up to ${numHeads} heads`);
+  maps.forEach((map, l) => {
+    const name = `layer ${l + 1}`;
+    const row = html("div", { class: "heads", role: "group", "aria-label": `Layer ${l + 1}` }, html("span", { class: "name" }, name));
+    figure.append(svg("text", { x: 4, y: l * (size + 34) + size / 2 + 6 }, name));
+    map.weights.forEach((weights, h) => {
+      const isSelected = state.layer === l + 1 && state.head === h + 1;
+      const bits = `${formatNumber(map.entropy[h], 1)} bits`;
+      const small = figureSvg(size, size, "");
       small.setAttribute("aria-hidden", "true");
-      row.append(make("button", { type: "button", class: "thumb", "aria-pressed": String(chosen), "data-head": `${looks.kind}.${l}.${h}`, "aria-label": `Layer ${l + 1}, head ${h + 1}: ${bits} of entropy`,
-        click: () => pick(chosen ? { layer: 0, head: 0 } : { layer: l + 1, head: h + 1 }) },
-        small, make("span", { class: "figures" }, make("b", {}, String(h + 1)), ` ${bits}`)));
-      sheet.append(draw("g", { transform: `translate(${70 + h * (side + 16)} ${l * (side + 34) + 6})` }, [...small.children].map((child) => child.cloneNode(true)),
-        draw("text", { y: side + 15, class: "number" }, `${h + 1}: ${bits}`)));
+      small.append(...matrixPaths(weights, [size / weights[0].length, size / weights.length], 8), svg("rect", { class: "frame", width: size, height: size }));
+      row.append(html("button", {
+        type: "button", class: "thumb", "aria-pressed": String(isSelected), "data-head": `${map.kind}.${l}.${h}`, "aria-label": `Layer ${l + 1}, head ${h + 1}: entropy ${bits}`,
+        click: () => selectHead(isSelected ? { layer: 0, head: 0 } : { layer: l + 1, head: h + 1 }),
+      }, small, html("span", { class: "figures" }, html("b", {}, String(h + 1)), ` ${bits}`)));
+      figure.append(svg("g", { transform: `translate(${70 + h * (size + 16)} ${l * (size + 34) + 6})` }, [...small.children].map((child) => child.cloneNode(true)),
+        svg("text", { y: size + 15, class: "number" }, `${h + 1}: ${bits}`)));
     });
-    grid.append(row);
+    buttons.append(row);
   });
-  roving(grid, ".thumb", () => heads);
-  const figureOf = framed("All heads at a glance", "Pick one. Bits say over how much a head spreads its looks: 0 is one piece alone, 3 as if over eight.", sheet, name, () => all.map(({ kind, layer, entropy, queries, keys, weights }) => ({ kind, layer, entropy, queries, keys, weights })));
-  figureOf.querySelector(".scroll").replaceChildren(grid);
-  return figureOf;
-}
-
-function thumb(weights, side) {
-  const svg = picture(side, side, "");
-  const size = [side / weights[0].length, side / weights.length];
-  svg.append(...cells(weights, size, () => "heat", 8), draw("rect", { class: "frame", width: side, height: side }));
-  return svg;
+  rovingFocus(buttons, ".thumb", () => numHeads);
+  const data = () => maps.map(({ kind, layer, entropy, queries, keys, weights }) => ({ kind, layer, entropy, queries, keys, weights }));
+  const framed = framedFigure("All heads", "Select a head. Bits are the entropy of its weights: 0 is one token, 3 like a uniform distribution over eight.", figure, fileName, data);
+  framed.querySelector(".scroll").replaceChildren(buttons);
+  return framed;
 }

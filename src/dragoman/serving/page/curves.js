@@ -1,98 +1,98 @@
-// Training: how loss and quality went, of one run or of two in one picture.
+// Training curves of one run, or of two runs in the same charts.
 
-import { draw, make, table } from "./dom.js";
-import { framed, picture, round, ticks } from "./svg.js";
+import { dataTable, emptyMessage, html, svg } from "./dom.js";
+import { figureSvg, framedFigure, round, ticks } from "./figures.js";
 
-export const ofSentence = false;
+export const needsSentence = false;
 
-const PICTURES = [
-  ["Loss", "−log p of a target piece; lower is better. Where validation turns up while training goes on down, it learns by heart.", ["training loss", "validation loss"]],
-  ["BLEU", "Of validation sentences, translated greedily; higher is better.", ["BLEU"]],
+const CHARTS = [ // title, note, names of the curves
+  ["Loss", "−log p per target token; lower is better. If validation rises while training falls, the model overfits.", ["training loss", "validation loss"]],
+  ["BLEU", "Of validation sentences; higher is better.", ["BLEU"]],
   ["Exact match", "Validation sentences that equal the reference, in %.", ["exact match"]],
-  ["Accuracy", "How often the likeliest piece was the right one, in %.", ["accuracy"]],
-  ["Learning rate", "How large a step it took.", ["learning rate"]],
+  ["Accuracy", "Tokens that are the most probable ones, in %.", ["accuracy"]],
+  ["Learning rate", "", ["learning rate"]],
 ];
-const SHARES = ["BLEU", "exact match", "accuracy"]; // of 100
-const RIGHT = 30;
-const WIDE = 560;
-const TALL = 250;
-const LEFT = 52;
-const BOTTOM = 36;
-const known = new Map();
+const PERCENTAGES = ["BLEU", "exact match", "accuracy"]; // from 0 to 100
+const WIDTH = 560; // pixels
+const HEIGHT = 250;
+const MARGIN = { left: 52, right: 30, top: 14, bottom: 36 };
+const cache = new Map(); // run → its curves
 
-export async function show(place, { sides, get }) {
-  const box = make("div", { class: "gallery" }, make("p", { class: "empty" }, "Looking …"));
-  place.replaceChildren(box);
+export async function show(container, { panels, get }) {
+  const gallery = html("div", { class: "gallery" }, emptyMessage("Loading …"));
+  container.replaceChildren(gallery);
   try {
-    for (const { run } of sides) {
-      if (!known.has(run.name)) known.set(run.name, (await get(`/v1/runs/${encodeURIComponent(run.name)}/curves`)).curves);
+    for (const { run: { name } } of panels) {
+      if (!cache.has(name)) cache.set(name, (await get(`/v1/runs/${encodeURIComponent(name)}/curves`)).curves);
     }
   } catch (error) {
-    box.firstChild.textContent = error.message;
+    gallery.firstChild.textContent = error.message;
     return;
   }
-  const pictures = PICTURES.map(([title, note, names]) => {
-    const series = sides.flatMap(({ run, number }) => known.get(run.name).filter((curve) => names.includes(curve.name))
-      .map(({ name, points }) => ({ points, side: number, quiet: name === "training loss", name: [sides.length > 1 ? run.name : "", names.length > 1 ? name.replace(" loss", "") : sides.length > 1 ? "" : name].filter(Boolean).join(", ") })));
-    return series.length ? chart(title, note, series, SHARES.includes(names[0])) : null;
+  const compares = panels.length > 1;
+  const charts = CHARTS.map(([title, note, names]) => {
+    const series = panels.flatMap(({ run, index }) => cache.get(run.name).filter((curve) => names.includes(curve.name)).map(({ name, points }) => {
+      const curveName = names.length > 1 ? name.replace(" loss", "") : compares ? "" : name;
+      return { points, panel: index, isTraining: name === "training loss", name: [compares ? run.name : "", curveName].filter(Boolean).join(", ") };
+    }));
+    return series.length ? chart(title, note, series, PERCENTAGES.includes(names[0])) : null;
   }).filter(Boolean);
-  box.replaceChildren(...(pictures.length ? pictures : [make("p", { class: "empty" }, "Nothing was written down while this run was trained.")]));
+  gallery.replaceChildren(...(charts.length ? charts : [emptyMessage("The run folder has no training metrics.")]));
 }
 
-function chart(title, note, series, shares) {
-  const all = series.flatMap((one) => one.points);
-  const across = ticks(0, Math.max(...all.map(([x]) => x)), 6);
-  const values = all.map(([, y]) => y);
-  const up = shares ? ticks(0, 100) : ticks(Math.min(0, ...values), Math.max(...values));
-  const ends = [across.at(-1), up[0], up.at(-1)];
-  const at = ([x, y]) => [LEFT + (x / ends[0]) * (WIDE - LEFT - RIGHT), 14 + (1 - (y - ends[1]) / (ends[2] - ends[1])) * (TALL - 14 - BOTTOM)];
-  const told = series.map((one) => `${one.name} ends at ${short(one.points.at(-1)[1])}`).join("; ");
-  const legendTall = 22 * Math.ceil(series.length / 2);
-  const svg = picture(WIDE, TALL + legendTall, title, told);
-  for (const y of up) {
-    const [, place] = at([0, y]);
-    svg.append(draw("line", { x1: LEFT, x2: WIDE - RIGHT, y1: round(place), y2: round(place), class: "rule" }), draw("text", { x: LEFT - 8, y: round(place + 4), "text-anchor": "end", class: "number" }, short(y)));
+function chart(title, note, series, isPercentage) {
+  const points = series.flatMap((curve) => curve.points);
+  const values = points.map(([, y]) => y);
+  const xTicks = ticks(0, Math.max(...points.map(([x]) => x)), 6);
+  const yTicks = isPercentage ? ticks(0, 100) : ticks(Math.min(0, ...values), Math.max(...values));
+  const [bottom, right] = [HEIGHT - MARGIN.bottom, WIDTH - MARGIN.right];
+  const xPosition = (x) => MARGIN.left + (x / xTicks.at(-1)) * (right - MARGIN.left);
+  const yPosition = (y) => bottom - ((y - yTicks[0]) / (yTicks.at(-1) - yTicks[0])) * (bottom - MARGIN.top);
+  const description = series.map((curve) => `${curve.name} ends at ${formatValue(curve.points.at(-1)[1])}`).join("; ");
+  const figure = figureSvg(WIDTH, HEIGHT + 22 * Math.ceil(series.length / 2), title, description);
+  for (const y of yTicks) {
+    const position = round(yPosition(y));
+    figure.append(svg("line", { x1: MARGIN.left, x2: right, y1: position, y2: position, class: "rule" }), svg("text", { x: MARGIN.left - 8, y: position + 4, "text-anchor": "end", class: "number" }, formatValue(y)));
   }
-  for (const x of across) svg.append(draw("text", { x: round(at([x, 0])[0]), y: TALL - BOTTOM + 20, "text-anchor": "middle", class: "number" }, x.toLocaleString("en")));
-  svg.append(draw("text", { x: WIDE - RIGHT, y: TALL - 2, "text-anchor": "end", class: "faint" }, "step"));
-  series.forEach((one, n) => {
-    const line = one.points.map((point) => at(point).map(round).join(" ")).join("L");
-    const kind = `curve series${one.side}${one.quiet ? " quiet" : ""}`;
-    svg.append(draw("path", { d: `M${line}`, class: kind }));
-    if (one.points.length < 40) svg.append(...one.points.map((point) => draw("circle", { cx: round(at(point)[0]), cy: round(at(point)[1]), r: 2.6, class: `dot series${one.side}` })));
-    const [x, y] = [LEFT + (n % 2) * 250, TALL + 12 + 22 * Math.floor(n / 2)];
-    svg.append(draw("line", { x1: x, x2: x + 26, y1: y - 4, y2: y - 4, class: kind }), draw("text", { x: x + 34, y, class: "faint" }, one.name));
+  for (const x of xTicks) figure.append(svg("text", { x: round(xPosition(x)), y: bottom + 20, "text-anchor": "middle", class: "number" }, x.toLocaleString("en")));
+  figure.append(svg("text", { x: right, y: HEIGHT - 2, "text-anchor": "end", class: "faint" }, "step"));
+  series.forEach((curve, n) => {
+    const positions = curve.points.map(([x, y]) => [round(xPosition(x)), round(yPosition(y))]);
+    const style = `curve series${curve.panel}${curve.isTraining ? " training" : ""}`;
+    figure.append(svg("path", { d: `M${positions.map((position) => position.join(" ")).join("L")}`, class: style }));
+    if (positions.length < 40) figure.append(...positions.map(([cx, cy]) => svg("circle", { cx, cy, r: 2.6, class: `dot series${curve.panel}` })));
+    const [x, y] = [MARGIN.left + (n % 2) * 250, HEIGHT + 12 + 22 * Math.floor(n / 2)];
+    figure.append(svg("line", { x1: x, x2: x + 26, y1: y - 4, y2: y - 4, class: style }), svg("text", { x: x + 34, y, class: "faint" }, curve.name));
   });
-  aim(svg, series, at);
-  return framed(title, note, svg, title.toLowerCase().replace(" ", "-"), () => series.map(({ name, points }) => ({ name, points })),
-    [table(["step", ...series.map((one) => one.name)], () => rows(series))]);
+  addCursor(figure, series, xPosition);
+  return framedFigure(title, note, figure, title.toLowerCase().replace(" ", "-"), () => series.map(({ name, points: curve }) => ({ name, points: curve })),
+    [dataTable(["step", ...series.map((curve) => curve.name)], () => tableRows(series))]);
 }
 
-/** Whoever points at a step is told what was measured there. */
-function aim(svg, series, at) {
-  const line = draw("line", { class: "aim", y1: 14, y2: TALL - BOTTOM, visibility: "hidden" });
-  const told = draw("text", { x: WIDE - RIGHT, y: 12, "text-anchor": "end", class: "number bold" });
-  svg.append(line, told);
-  svg.addEventListener("pointermove", (event) => {
-    const box = svg.getBoundingClientRect();
-    const x = ((event.clientX - box.left) / box.width) * WIDE;
-    const near = series.map((one) => one.points.reduce((best, point) => (Math.abs(at(point)[0] - x) < Math.abs(at(best)[0] - x) ? point : best)));
-    const place = round(at(near.at(-1))[0]);
-    line.setAttribute("x1", place);
-    line.setAttribute("x2", place);
+/** Show the values at the step under the pointer. */
+function addCursor(figure, series, xPosition) {
+  const line = svg("line", { class: "cursor-line", y1: MARGIN.top, y2: HEIGHT - MARGIN.bottom, visibility: "hidden" });
+  const label = svg("text", { x: WIDTH - MARGIN.right, y: 12, "text-anchor": "end", class: "number bold" });
+  figure.append(line, label);
+  figure.addEventListener("pointermove", (event) => {
+    const box = figure.getBoundingClientRect();
+    const x = ((event.clientX - box.left) / box.width) * WIDTH;
+    const distance = (point) => Math.abs(xPosition(point[0]) - x);
+    const nearest = series.map((curve) => curve.points.reduce((best, point) => (distance(point) < distance(best) ? point : best)));
+    for (const name of ["x1", "x2"]) line.setAttribute(name, round(xPosition(nearest.at(-1)[0])));
     line.setAttribute("visibility", "visible");
-    told.textContent = `step ${Math.round(near.at(-1)[0]).toLocaleString("en")}: ${near.map(([, y]) => short(y)).join(" · ")}`;
+    label.textContent = `step ${Math.round(nearest.at(-1)[0]).toLocaleString("en")}: ${nearest.map(([, y]) => formatValue(y)).join(" · ")}`;
   });
-  svg.addEventListener("pointerleave", () => {
+  figure.addEventListener("pointerleave", () => {
     line.setAttribute("visibility", "hidden");
-    told.textContent = "";
+    label.textContent = "";
   });
 }
 
-function rows(series) {
-  const steps = [...new Set(series.flatMap((one) => one.points.map(([step]) => step)))].sort((a, b) => a - b);
-  const maps = series.map((one) => new Map(one.points));
-  return steps.map((step) => [Math.round(step), ...maps.map((map) => (map.has(step) ? short(map.get(step)) : ""))]);
+function tableRows(series) {
+  const steps = [...new Set(series.flatMap((curve) => curve.points.map(([step]) => step)))].sort((a, b) => a - b);
+  const values = series.map((curve) => new Map(curve.points));
+  return steps.map((step) => [Math.round(step), ...values.map((map) => (map.has(step) ? formatValue(map.get(step)) : ""))]);
 }
 
-const short = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 ? value.toExponential(1) : String(Number(value.toPrecision(3))));
+const formatValue = (value) => (value === 0 ? "0" : Math.abs(value) < 0.001 ? value.toExponential(1) : String(Number(value.toPrecision(3))));

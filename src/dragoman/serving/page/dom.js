@@ -1,23 +1,17 @@
-// Elements, made in one expression. Text only ever becomes text: nothing here reads markup.
+// Helpers that create and connect DOM elements. Text is always inserted as text, never parsed as markup.
 
-const SVG = "http://www.w3.org/2000/svg";
+const SVG_NAMESPACE = "http://www.w3.org/2000/svg";
 
-/** An element of HTML: functions among the attributes are listeners, null and false are left out. */
-export function make(name, attributes = {}, ...children) {
-  return fill(document.createElement(name), attributes, children);
-}
+/** Create an HTML element. Attributes with functions become event listeners; null and false are omitted. */
+export const html = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
 
-/** The same of SVG. */
-export function draw(name, attributes = {}, ...children) {
-  return fill(document.createElementNS(SVG, name), attributes, children);
-}
+/** Create an SVG element. */
+export const svg = (name, attributes = {}, ...children) => fill(document.createElementNS(SVG_NAMESPACE, name), attributes, children);
 
 function fill(element, attributes, children) {
   for (const [name, value] of Object.entries(attributes)) {
     if (typeof value === "function") element.addEventListener(name, value);
-    else if (value !== null && value !== undefined && value !== false) {
-      element.setAttribute(name, value === true ? "" : String(value));
-    }
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value === true ? "" : String(value));
   }
   element.append(...children.flat().filter((child) => child !== null && child !== undefined && child !== false));
   return element;
@@ -25,89 +19,95 @@ function fill(element, attributes, children) {
 
 export const byId = (id) => document.getElementById(id);
 
-/** A select with these values; `chosen` is told. */
-export function select(label, options, value, chosen) {
-  const list = make("select", { change: () => chosen(list.value) });
-  list.append(...options.map(([key, text]) => make("option", { value: key, selected: String(key) === String(value) }, text)));
-  return make("label", { class: "choice" }, label, list);
+/** Create a section for one run; its name is shown if several runs are compared. */
+export const runSection = (panel, panels, ...children) =>
+  html("section", { class: "panel", "data-panel": panel.index }, panels.length > 1 ? html("h3", {}, panel.run.name) : null, ...children);
+
+export const emptyMessage = (text) => html("p", { class: "empty" }, text);
+
+/** Create a labeled select element. */
+export function select(label, options, value, onChange) {
+  const list = html("select", { change: () => onChange(list.value) });
+  list.append(...options.map(([key, text]) => html("option", { value: key, selected: String(key) === String(value) }, text)));
+  return html("label", { class: "choice" }, label, list);
 }
 
-/** Buttons of which one is pressed. */
-export function switches(label, options, value, chosen) {
-  const group = make("div", { class: "group", role: "group", "aria-label": label });
+/** Create a group of buttons, one of which is pressed. */
+export function toggleGroup(label, options, value, onChange) {
+  const group = html("div", { class: "group", role: "group", "aria-label": label });
   for (const [key, text] of options) {
-    const pressed = () => {
+    const press = () => {
       for (const other of group.children) other.setAttribute("aria-pressed", String(other === button));
-      chosen(key);
+      onChange(key);
     };
-    const button = make("button", { type: "button", "aria-pressed": String(key === value), click: pressed }, text);
+    const button = html("button", { type: "button", "aria-pressed": String(key === value), click: press }, text);
     group.append(button);
   }
   return group;
 }
 
-/** Arrow keys go from one to the next of what `items` gives: one of them is reached by Tab. */
-export function roving(container, items, columns = () => 1) {
-  const all = () => [...container.querySelectorAll(items)];
-  const only = (one) => all().forEach((item) => { item.tabIndex = item === one ? 0 : -1; });
-  container.addEventListener("focusin", (event) => event.target.matches(items) && only(event.target));
+/** Roving tabindex: Tab reaches one of the items, arrow keys move between them. */
+export function rovingFocus(container, selector, columns = () => 1) {
+  const items = () => [...container.querySelectorAll(selector)];
+  const setTabStop = (current) => items().forEach((item) => { item.tabIndex = item === current ? 0 : -1; });
+  container.addEventListener("focusin", (event) => event.target.matches(selector) && setTabStop(event.target));
   container.addEventListener("keydown", (event) => {
-    const list = all();
-    const place = list.indexOf(event.target);
+    const list = items();
+    const index = list.indexOf(event.target);
     const row = columns();
     const forward = getComputedStyle(event.target).direction === "rtl" ? "ArrowLeft" : "ArrowRight";
-    const steps = { ArrowRight: -1, ArrowLeft: -1, [forward]: 1, ArrowDown: row, ArrowUp: -row, Home: -place, End: list.length - 1 - place };
-    if (place < 0 || !(event.key in steps)) return;
+    const steps = { ArrowRight: -1, ArrowLeft: -1, [forward]: 1, ArrowDown: row, ArrowUp: -row, Home: -index, End: list.length - 1 - index };
+    if (index < 0 || !(event.key in steps)) return;
     event.preventDefault();
-    list[Math.max(0, Math.min(list.length - 1, place + steps[event.key]))].focus();
+    list[Math.max(0, Math.min(list.length - 1, index + steps[event.key]))].focus();
   });
-  only(all().find((item) => item.tabIndex === 0 && item.matches("[aria-pressed=true], [aria-selected=true]")) ?? all()[0]);
+  setTabStop(items().find((item) => item.tabIndex === 0 && item.matches("[aria-pressed=true], [aria-selected=true]")) ?? items()[0]);
 }
 
-/** A table that is built when somebody opens it: what a picture shows, as numbers. */
-export function table(heading, rows) {
-  const details = make("details", { class: "numbers" }, make("summary", {}, "As a table"));
-  const build = () => {
+/** Create a collapsed table of the values of a figure; `rows()` is called when it is opened. */
+export function dataTable(heading, rows) {
+  const details = html("details", { class: "numbers" }, html("summary", {}, "As a table"));
+  details.addEventListener("toggle", () => {
     if (!details.open || details.children.length > 1) return;
-    const cell = (text, n) => make(n === 0 ? "th" : "td", n === 0 ? { scope: "row", dir: "auto" } : {}, String(text));
-    const head = make("tr", {}, heading.map((text) => make("th", { scope: "col", dir: "auto" }, text)));
-    const body = rows().map((row) => make("tr", {}, row.map(cell)));
-    details.append(make("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" },
-      make("table", {}, make("thead", {}, head), make("tbody", {}, body))));
-  };
-  details.addEventListener("toggle", build);
+    const cell = (text, n) => html(n === 0 ? "th" : "td", n === 0 ? { scope: "row", dir: "auto" } : {}, String(text));
+    const head = html("tr", {}, heading.map((text) => html("th", { scope: "col", dir: "auto" }, text)));
+    const body = rows().map((row) => html("tr", {}, row.map(cell)));
+    details.append(html("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Table" },
+      html("table", {}, html("thead", {}, head), html("tbody", {}, body))));
+  });
   return details;
 }
 
-export function later(delay, work) {
+/** Return a function that calls `work` once it has not been called for `delay` milliseconds. */
+export function debounce(delay, work) {
   let timer;
-  const run = (...given) => {
+  const run = (...args) => {
     clearTimeout(timer);
-    timer = setTimeout(() => work(...given), delay);
+    timer = setTimeout(() => work(...args), delay);
   };
   run.cancel = () => clearTimeout(timer);
   return run;
 }
 
-/** A number as people read it: a true minus, no more digits than asked for unless it would be nothing then. */
-export function figure(value, digits = 2) {
+/** Format a number with a minus sign; small numbers get two more digits. */
+export function formatNumber(value, digits = 2) {
   if (value === null || value === undefined) return "–";
-  const more = Math.abs(value) < 0.5 * 10 ** -digits ? 2 : 0;
-  const text = value.toFixed(digits + more).replace("-", "−");
+  const extraDigits = Math.abs(value) < 0.5 * 10 ** -digits ? 2 : 0;
+  const text = value.toFixed(digits + extraDigits).replace("-", "−");
   return /[1-9]/.test(text) ? text : "0";
 }
 
-/** A share: 87 %, 0.4 %, < 0.1 %. */
-export function percent(share) {
+/** Format a share: 87 %, 0.4 %, < 0.1 %. */
+export function formatPercent(share) {
   if (share < 0.0005) return share > 0 ? "<\u00a00.1\u00a0%" : "0\u00a0%";
-  const hundredth = 100 * share;
-  const whole = hundredth >= 9.95 && (hundredth < 99 || hundredth >= 99.95);
-  return `${hundredth.toFixed(whole ? 0 : 1)}\u00a0%`;
+  const percent = 100 * share;
+  const whole = percent >= 9.95 && (percent < 99 || percent >= 99.95);
+  return `${percent.toFixed(whole ? 0 : 1)}\u00a0%`;
 }
 
-/** The probability of a word: it may be small, but is never nothing. */
-export function chance(probability) {
-  if (probability >= 0.0005) return percent(probability);
-  const share = 100 * probability;
-  return share < 0.00005 ? "<\u00a00.0001\u00a0%" : `${share.toFixed(Math.ceil(-Math.log10(share)))}\u00a0%`;
+/** Format a probability, which is never shown as zero. */
+export function formatProbability(probability) {
+  if (probability >= 0.0005) return formatPercent(probability);
+  const percent = 100 * probability;
+  return percent < 0.00005 ? "<\u00a00.0001\u00a0%" : `${percent.toFixed(Math.ceil(-Math.log10(percent)))}\u00a0%`;
 }

@@ -1,33 +1,29 @@
-// Layers: what the model would say if it ended after each of them.
+// Layers: the predictions of the output layer applied to the states after each layer.
 
-import { chance, make, table } from "./dom.js";
-import { grid } from "./grid.js";
-import { framed } from "./svg.js";
-import { plain } from "./words.js";
+import { dataTable, emptyMessage, formatProbability, html, runSection } from "./dom.js";
+import { framedFigure, tokenTable } from "./figures.js";
+import { displayToken } from "./tokens.js";
 
-export const ofSentence = true;
+export const needsSentence = true;
 
-export function show(place, { sides }) {
-  place.replaceChildren(make("div", { class: "sides" }, sides.map((side) => one(side, sides.length > 1))));
+export function show(container, { panels }) {
+  container.replaceChildren(html("div", { class: "panels" }, panels.map((panel) => runSection(panel, panels, content(panel)))));
 }
 
-function one(side, named) {
-  const box = make("section", { class: "side", "data-side": side.number }, named ? make("h3", {}, side.run.name) : null);
-  const { seen } = side;
-  if (!seen?.layers.length) {
-    box.append(make("p", { class: "empty" }, side.error ?? (seen ? "This system has no layers that could be read one by one." : "Looking …")));
-    return box;
-  }
-  const rows = seen.layers.map((layer) => ({
+function content(panel) {
+  const { inspection } = panel;
+  if (!inspection?.layers.length) return emptyMessage(panel.error ?? (inspection ? "This system has no layers that can be read out one by one." : "Loading …"));
+  const rows = inspection.layers.map((layer) => ({
     name: layer.name,
     cells: layer.steps.map((step) => {
       const [best] = step.alternatives;
-      return { text: plain(best.token), share: best.probability, below: chance(best.probability), chosen: best.token_id === step.token_id, told: step.alternatives.slice(0, 4).map((other) => `${other.token} ${chance(other.probability)}`).join(", ") };
+      const tooltip = step.alternatives.slice(0, 4).map((other) => `${other.token} ${formatProbability(other.probability)}`).join(", ");
+      return { text: displayToken(best.token), probability: best.probability, label: formatProbability(best.probability), chosen: best.token_id === step.token_id, tooltip };
     }),
   }));
-  const columns = seen.steps.map((step) => plain(step.token));
-  const svg = grid("What each layer would say", columns, rows, `${rows.length} rows, from what goes in to the last layer`);
-  box.append(framed("What each layer would say", "The output layer reads what comes out of each layer as if the stack ended there; the last row is the model itself. Marked: the piece that was written in the end.", svg, `layers-${side.run.name}`, () => seen.layers,
-    [table(["", ...columns], () => rows.map((row) => [row.name, ...row.cells.map((cell) => `${cell.text} ${cell.below}`)]))]));
-  return box;
+  const columns = inspection.steps.map((step) => displayToken(step.token));
+  const title = "Predictions by layer";
+  const figure = tokenTable(title, columns, rows, `${rows.length} rows, from the input to the last layer`);
+  const table = dataTable(["", ...columns], () => rows.map((row) => [row.name, ...row.cells.map((cell) => `${cell.text} ${cell.label}`)]));
+  return framedFigure(title, "The output layer applied to the states after each layer; the last row is the prediction of the model. Marked: the token of the translation.", figure, `layers-${panel.run.name}`, () => inspection.layers, [table]);
 }

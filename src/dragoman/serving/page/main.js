@@ -1,448 +1,429 @@
-// The page: what is chosen, what is asked of the service, and what is shown when.
+// The page: its state, requests to the service, and updates of the views.
 
 import * as attention from "./attention.js";
+import * as beam from "./beam.js";
 import * as curves from "./curves.js";
 import * as layers from "./layers.js";
 import * as positions from "./positions.js";
 import * as probabilities from "./probabilities.js";
-import * as tree from "./tree.js";
-import * as theme from "./theme.js";
-import { Failure, dropKey, get, listen, post, setKey } from "./api.js";
-import { byId, figure, later, make, percent, roving } from "./dom.js";
-import { VIEWS, read, write } from "./state.js";
-import { show as showTranslation } from "./translation.js";
-import { direction, joined } from "./words.js";
+import { ServiceError, get, post, removeApiKey, setApiKey, streamEvents } from "./api.js";
+import { byId, debounce, emptyMessage, formatNumber, formatPercent, html, rovingFocus } from "./dom.js";
+import { VIEWS, formatState, parseState } from "./state.js";
+import { setUpTheme } from "./theme.js";
+import { direction, joinTokens } from "./tokens.js";
+import { showTranslations } from "./translation.js";
 
-const VIEW = { attention, probabilities, beam: tree, layers, positions, training: curves };
-const NAMES = { attention: "Attention", probabilities: "Probabilities", beam: "Beam", layers: "Layers", positions: "Positions", training: "Training" };
-const BEAMS = [1, 2, 3, 4, 5, 8, 12];
-const PATIENCE = 350; // milliseconds after the last letter
-const KEPT = 60; // looks that are remembered
-const RETRIES = 3;
+const VIEW_MODULES = { attention, probabilities, beam, layers, positions, training: curves };
+const VIEW_NAMES = { attention: "Attention", probabilities: "Probabilities", beam: "Beam", layers: "Layers", positions: "Positions", training: "Training" };
+const BEAM_SIZES = [1, 2, 3, 4, 5, 8, 12];
+const TYPING_DELAY = 350; // milliseconds after the last key
+const MAX_CACHED_INSPECTIONS = 60;
+const MAX_RETRIES = 3;
 
-let state = read(location.hash);
-let known = []; // the runs that are served
-let languages = new Map();
-let sides = []; // for each run that is shown: the run, its sentences, and what is seen of the chosen one
-let writing = new AbortController();
-let drawn = ""; // what the views show now
-const looks = new Map();
-const owned = new Map(); // translations of one's own, by their sources
+let state = parseState(location.hash);
+let runs = []; // that are served
+let languageNames = new Map();
+// one panel for each run that is shown: {run, index, sentences, inspection, forced, error, isLoading, request}
+let panels = [];
+let translationRequest = new AbortController();
+let shownContent = ""; // describes what the views show
+const inspectionCache = new Map(); // request → response
+const userTranslations = new Map(); // source sentence → the user's translation
 
-// ---- what is chosen
+// ---- state
 
-const writeLink = later(200, () => history.replaceState(null, "", `#${write(state)}`));
+const updateLink = debounce(200, () => history.replaceState(null, "", `#${formatState(state)}`));
 
-/** Change the state; what is quiet is drawn by whoever changed it. */
 function change(patch) {
   Object.assign(state, patch);
-  writeLink();
+  updateLink();
 }
 
-const named = (name) => known.find((run) => run.name === name);
+const findRun = (name) => runs.find((run) => run.name === name);
+const context = () => ({ state, panels, change, selectSentence, force, get });
+const updateTranslations = () => showTranslations(byId("target"), context());
 
-function begin() {
-  const asked = [named(state.run) ?? known[0], named(state.beside)].filter(Boolean);
-  const missing = [state.run, state.beside].filter((name) => name && !named(name));
-  state.run = asked[0]?.name ?? "";
-  state.beside = asked[1]?.name ?? "";
-  if (!BEAMS.includes(Number(state.beam))) state.beam = "";
-  drawn = "";
-  sides = asked.map((run, number) => ({ run, number, sentences: [], seen: null, forced: 0, error: null, busy: false }));
-  const { source, target } = asked[0];
-  byId("source").lang = source;
-  byId("source").dir = direction(source);
-  byId("source-name").textContent = languages.get(source) ?? source;
-  byId("target-name").textContent = languages.get(target) ?? target;
-  byId("run").value = state.run;
-  byId("beside").value = state.beside;
-  byId("beam").value = state.beam;
-  if (byId("source").value !== state.text) byId("source").value = state.text;
-  if (byId("own").value !== state.own) byId("own").value = state.own;
-  byId("own").lang = target;
-  tabs();
-  suggest();
+/** Show the runs and the text of the state. */
+function applyState() {
+  const selected = [findRun(state.run) ?? runs[0], findRun(state.compare)].filter(Boolean);
+  const missing = [state.run, state.compare].filter((name) => name && !findRun(name));
+  state.run = selected[0]?.name ?? "";
+  state.compare = selected[1]?.name ?? "";
+  if (!BEAM_SIZES.includes(Number(state.beam))) state.beam = "";
+  shownContent = "";
+  panels = selected.map((run, index) => ({ run, index, sentences: [], inspection: null, forced: 0, error: null, isLoading: false, request: null }));
+  const { source, target } = selected[0];
+  Object.assign(byId("source"), { lang: source, dir: direction(source) });
+  byId("source-name").textContent = languageNames.get(source) ?? source;
+  byId("target-name").textContent = languageNames.get(target) ?? target;
+  byId("user-translation").lang = target;
+  const values = { run: state.run, compare: state.compare, beam: state.beam, source: state.text, "user-translation": state.translation };
+  for (const [id, value] of Object.entries(values)) if (byId(id).value !== value) byId(id).value = value;
+  showTabs();
+  showExamples();
   translate();
-  if (missing.length) notice(`The link asks for ${missing.join(" and ")}, which is not served here; this is ${state.run}.`);
+  if (missing.length) showNotice(`The link refers to ${missing.join(" and ")}, which is not served here; this is ${state.run}.`);
 }
 
-function fillChoices() {
+function fillSelects() {
   const label = (run) => [run.name, run.system !== run.name && run.system, `${run.source} → ${run.target}`].filter(Boolean).join(" · ");
-  const options = known.map((run) => make("option", { value: run.name }, label(run)));
-  byId("run").replaceChildren(...options);
-  byId("beside").replaceChildren(make("option", { value: "" }, "nothing else"), ...options.map((one) => one.cloneNode(true)));
-  byId("beam").replaceChildren(make("option", { value: "" }, "its own"), ...BEAMS.map((size) => make("option", { value: size }, size === 1 ? "1 (greedy)" : size)));
-  for (const name of ["run", "beside", "beam"]) {
+  const options = () => runs.map((run) => html("option", { value: run.name }, label(run)));
+  byId("run").replaceChildren(...options());
+  byId("compare").replaceChildren(html("option", { value: "" }, "no other run"), ...options());
+  byId("beam").replaceChildren(html("option", { value: "" }, "default"), ...BEAM_SIZES.map((size) => html("option", { value: size }, size === 1 ? "1 (greedy)" : size)));
+  for (const name of ["run", "compare", "beam"]) {
     byId(name).addEventListener("change", () => {
-      const other = { run: "0.", beside: "1." }[name]; // whose tokens may be other ones now
-      const forced = Object.fromEntries(Object.entries(state.forced).filter(([place]) => !other || !place.startsWith(other)));
+      const panel = { run: "0.", compare: "1." }[name]; // another run has other token ids
+      const forced = Object.fromEntries(Object.entries(state.forced).filter(([key]) => !panel || !key.startsWith(panel)));
       change({ [name]: byId(name).value, forced, step: 0, word: "" });
-      begin(); // with one's own translation, which other runs may think differently of
+      applyState();
     });
   }
 }
 
-/** How a run shall search: as it does by itself, or with a beam of another width. */
-function search(run) {
+/** Return the search for a run: undefined for its default, or a beam search of the selected size. */
+function searchConfig(run) {
   if (!state.beam) return undefined;
-  const own = run.search.kind === "Beam" ? run.search : { kind: "Beam" };
-  return { ...own, size: Number(state.beam), groups: 1, best: 1, num_finished: null };
+  const defaults = run.search.kind === "Beam" ? run.search : { kind: "Beam" };
+  return { ...defaults, size: Number(state.beam), num_groups: 1, n_best: 1, num_finished: null };
 }
 
-// ---- translating
+// ---- translation
 
-const typed = later(PATIENCE, () => {
-  takeOwn("");
+const onSourceTyped = debounce(TYPING_DELAY, () => {
+  setUserTranslation("");
   change({ text: byId("source").value, forced: {}, step: 0, word: "" });
   translate();
 });
 
-const typedOwn = later(PATIENCE, () => {
-  change({ own: byId("own").value, step: 0, word: "" });
-  owned.delete(sides[0].sentences[state.sentence]?.source);
-  for (const side of sides) look(side);
+const onTranslationTyped = debounce(TYPING_DELAY, () => {
+  change({ translation: byId("user-translation").value, step: 0, word: "" });
+  userTranslations.delete(panels[0].sentences[state.sentence]?.source);
+  for (const panel of panels) inspect(panel);
 });
 
-/** Another translation of one's own, or ("") the run's again. */
-function takeOwn(own) {
-  typedOwn.cancel();
-  if (byId("own").value !== own) byId("own").value = own;
-  change({ own });
+function setUserTranslation(translation) {
+  onTranslationTyped.cancel();
+  if (byId("user-translation").value !== translation) byId("user-translation").value = translation;
+  change({ translation });
 }
 
-/** Translate the text with every run that is shown; what was being translated before is given up. */
-async function translate(tries = 0) {
-  typed.cancel();
-  writing.abort();
-  writing = new AbortController();
-  const { signal } = writing;
-  count();
-  notice("");
+/** Translate the text with every run that is shown; cancels the previous translation. */
+async function translate(retries = 0) {
+  onSourceTyped.cancel();
+  translationRequest.abort();
+  translationRequest = new AbortController();
+  const { signal } = translationRequest;
+  byId("count").textContent = state.text.length > 500 ? `${state.text.length.toLocaleString("en")} characters` : "";
+  showNotice("");
   byId("examples").hidden = Boolean(state.text) || !byId("examples").children.length;
-  for (const side of sides) Object.assign(side, { sentences: [], complete: false, error: null });
+  for (const panel of panels) Object.assign(panel, { sentences: [], error: null });
   if (!state.text.trim()) {
-    for (const side of sides) Object.assign(side, { seen: null, complete: true });
-    showAll();
+    for (const panel of panels) panel.inspection = null;
+    updateTranslations();
+    updateViews();
     return;
   }
   byId("views").classList.add("stale");
   try {
-    await Promise.all(sides.map((side) => translateOne(side, signal)));
-    byId("announcement").textContent = sides.map((side) => spoken(side)).join(" ");
+    await Promise.all(panels.map((panel) => translatePanel(panel, signal)));
+    byId("announcement").textContent = panels.map((panel) => `${panels.length > 1 ? `${panel.run.name}: ` : ""}${panel.sentences.map((sentence) => sentence.text).join(" ")}`).join(" ");
   } catch (error) {
     if (signal.aborted) return;
-    if (error.retry && tries < RETRIES) {
-      setTimeout(() => signal.aborted || translate(tries + 1), 1000 * error.retry);
-    }
-    fail(error);
+    if (error.retryAfter && retries < MAX_RETRIES) setTimeout(() => signal.aborted || translate(retries + 1), 1000 * error.retryAfter);
+    showError(error);
   } finally {
     if (!signal.aborted) {
-      busy();
-      showTranslation(byId("target"), context());
-      reveal();
+      byId("busy").textContent = "";
+      updateTranslations();
+      scrollToSelected();
     }
   }
 }
 
-async function translateOne(side, signal) {
-  const paint = painter(() => {
-    showTranslation(byId("target"), context());
-    showChosen();
+async function translatePanel(panel, signal) {
+  const paint = oncePerFrame(() => {
+    updateTranslations();
+    showSentenceBar();
   }, signal);
-  const row = (number) => (side.sentences[number] ??= { source: "", text: "", likely: "", complete: false });
-  busy("writing …");
+  const sentenceAt = (index) => (panel.sentences[index] ??= { source: "", text: "", tentativeText: "", complete: false });
+  byId("busy").textContent = "translating …";
   paint();
-  await listen("/v1/stream", { run: side.run.name, text: state.text, search: search(side.run) }, signal, (name, told) => {
+  await streamEvents("/v1/stream", { run: panel.run.name, text: state.text, search: searchConfig(panel.run) }, signal, (name, data) => {
     if (name === "tokens") {
-      const sentence = row(told.sentence);
-      if (!sentence.complete) Object.assign(sentence, { text: sentence.text + told.text, likely: told.tentative_text });
+      const sentence = sentenceAt(data.sentence);
+      if (!sentence.complete) Object.assign(sentence, { text: sentence.text + data.text, tentativeText: data.tentative_text });
     } else if (name === "sentence") {
-      const best = told.hypotheses[0];
-      Object.assign(row(told.sentence), { source: told.source, text: best.text, likely: "", complete: true, score: best.score, pieces: best.tokens.length, truncatedSource: best.truncated_source, finished: best.finished });
-      if (told.sentence === state.sentence) look(side, signal);
+      const best = data.hypotheses[0];
+      Object.assign(sentenceAt(data.sentence), { source: data.source, text: best.text, tentativeText: "", complete: true, score: best.score, numTokens: best.tokens.length, truncatedSource: best.truncated_source, finished: best.finished });
+      if (data.sentence === state.sentence) inspect(panel, signal);
     } else if (name === "done") {
-      side.complete = true;
-      if (state.sentence >= side.sentences.length) change({ sentence: 0 });
-      look(side, signal);
-      for (const key of Object.keys(state.forced)) reforce(side, key, signal);
+      if (state.sentence >= panel.sentences.length) change({ sentence: 0 });
+      inspect(panel, signal);
+      for (const key of Object.keys(state.forced)) applyForcedTokens(panel, key, signal);
     }
     paint();
   });
 }
 
-/** At most once a frame, however fast the pieces come. */
-function painter(work, signal) {
-  let planned = false;
+function oncePerFrame(work, signal) {
+  let isPlanned = false;
   return () => {
-    if (planned) return;
-    planned = true;
+    if (isPlanned) return;
+    isPlanned = true;
     requestAnimationFrame(() => {
-      planned = false;
+      isPlanned = false;
       if (!signal.aborted) work();
     });
   };
 }
 
-const spoken = (side) => `${sides.length > 1 ? `${side.run.name}: ` : ""}${side.sentences.map((one) => one.text).join(" ")}`;
+// ---- inspection
 
-// ---- looking
+const inspectionRequest = (panel, sentence, fields) => ({ run: panel.run.name, text: sentence.source, search: searchConfig(panel.run), alternatives: 8, ...fields });
 
-/** Ask what can be seen of a sentence, unless it is known; the latest question counts. */
-async function look(side, signal = writing.signal) {
-  const sentence = side.sentences[state.sentence];
+/** Inspect the selected sentence of a panel; only the latest request of a panel counts. */
+async function inspect(panel, signal = translationRequest.signal) {
+  const sentence = panel.sentences[state.sentence];
   if (!sentence?.complete) return;
-  if (state.own) owned.set(sentence.source, state.own);
-  else if (owned.has(sentence.source)) {
-    takeOwn(owned.get(sentence.source));
-    for (const other of sides) if (other !== side) look(other, signal);
+  if (state.translation) userTranslations.set(sentence.source, state.translation);
+  else if (userTranslations.has(sentence.source)) {
+    setUserTranslation(userTranslations.get(sentence.source));
+    for (const other of panels) if (other !== panel) inspect(other, signal);
   }
-  const asked = { run: side.run.name, text: sentence.source, search: search(side.run), alternatives: 8 };
-  const own = state.own.trim();
-  const prefix = own ? undefined : state.forced[`${side.number}.${state.sentence}`];
-  if (own) asked.translation = own;
-  else if (prefix) asked.prefix = prefix;
-  const key = JSON.stringify(asked);
-  if (side.asked === key && (side.busy || side.seen)) return showViews();
-  Object.assign(side, { asked: key, busy: true, error: null });
+  const translation = state.translation.trim() || undefined;
+  const prefix = translation ? undefined : state.forced[`${panel.index}.${state.sentence}`];
+  const fields = inspectionRequest(panel, sentence, { translation, prefix });
+  const request = JSON.stringify(fields);
+  if (panel.request === request && (panel.isLoading || panel.inspection)) {
+    updateViews();
+    return;
+  }
+  Object.assign(panel, { request, isLoading: true, error: null });
   try {
-    const answer = looks.get(key) ?? (await post("/v1/lens", asked, signal));
-    looks.set(key, answer);
-    if (looks.size > KEPT) looks.delete(looks.keys().next().value);
-    if (side.asked !== key || signal.aborted) return;
-    Object.assign(side, { seen: answer.inspection, forced: answer.forced_tokens, busy: false });
-    if (prefix) adopt(sentence, answer);
+    const response = inspectionCache.get(request) ?? (await post("/v1/lens", fields, signal));
+    inspectionCache.set(request, response);
+    if (inspectionCache.size > MAX_CACHED_INSPECTIONS) inspectionCache.delete(inspectionCache.keys().next().value);
+    if (panel.request !== request || signal.aborted) return;
+    Object.assign(panel, { inspection: response.inspection, forced: response.forced_tokens, isLoading: false });
+    if (prefix) showForcedTranslation(sentence, response);
   } catch (error) {
-    if (signal.aborted || side.asked !== key) {
-      if (side.asked === key) Object.assign(side, { asked: null, busy: false });
-      return;
-    }
-    Object.assign(side, { seen: null, busy: false, asked: null, error: error.message });
-    if (error.status === 403) fail(error);
+    if (panel.request !== request) return;
+    Object.assign(panel, { request: null, isLoading: false });
+    if (signal.aborted) return;
+    Object.assign(panel, { inspection: null, error: error.message });
+    if (error.status === 403) showError(error);
   }
-  showViews();
-  showTranslation(byId("target"), context());
+  updateViews();
+  updateTranslations();
 }
 
-/** A sentence whose beginning was forced is shown as it then became. */
-function adopt(sentence, { inspection: seen, forced_tokens: forced }) {
-  const begun = joined(seen.steps.slice(0, forced).map((step) => step.token));
-  sentence.own ??= { text: sentence.text, score: sentence.score, pieces: sentence.pieces };
-  Object.assign(sentence, { text: seen.target.text, score: seen.score, pieces: seen.steps.length, forced: true, begun: seen.target.text.startsWith(begun) ? begun : "" });
+/** Replace the translation of a sentence by the one with forced tokens. */
+function showForcedTranslation(sentence, { inspection: { target, steps, score }, forced_tokens: count }) {
+  const prefix = joinTokens(steps.slice(0, count).map((step) => step.token));
+  sentence.unforced ??= { text: sentence.text, score: sentence.score, numTokens: sentence.numTokens };
+  Object.assign(sentence, { text: target.text, score, numTokens: steps.length, isForced: true, forcedPrefix: target.text.startsWith(prefix) ? prefix : "" });
 }
 
-/** Of another sentence than the chosen one, as a link may have it. */
-async function reforce(side, place, signal) {
-  const [number, row] = place.split(".").map(Number);
-  const sentence = side.sentences[row];
-  if (number !== side.number || row === state.sentence || !sentence) return;
-  const asked = { run: side.run.name, text: sentence.source, search: search(side.run), alternatives: 8, prefix: state.forced[place] };
+/** Apply the forced tokens of a link to a sentence that is not selected. */
+async function applyForcedTokens(panel, key, signal) {
+  const [panelIndex, index] = key.split(".").map(Number);
+  const sentence = panel.sentences[index];
+  if (panelIndex !== panel.index || index === state.sentence || !sentence) return;
   try {
-    adopt(sentence, await post("/v1/lens", asked, signal));
-    showTranslation(byId("target"), context());
+    showForcedTranslation(sentence, await post("/v1/lens", inspectionRequest(panel, sentence, { prefix: state.forced[key] }), signal));
+    updateTranslations();
   } catch (error) {
-    if (!signal.aborted) fail(error);
+    if (!signal.aborted) showError(error);
   }
 }
 
-/** Let a translation begin with these tokens, or (null) as the run would have it. */
-function force(side, tokens) {
-  const place = `${side.number}.${state.sentence}`;
+/** Force the translation of the selected sentence to begin with tokens, or (null) restore the run's translation. */
+function force(panel, tokenIds) {
+  const key = `${panel.index}.${state.sentence}`;
   const forced = { ...state.forced };
-  const sentence = side.sentences[state.sentence];
-  if (tokens) forced[place] = tokens;
+  const sentence = panel.sentences[state.sentence];
+  if (tokenIds) forced[key] = tokenIds;
   else {
-    delete forced[place];
-    if (sentence.own) Object.assign(sentence, sentence.own, { own: undefined, forced: false, begun: "" });
+    delete forced[key];
+    if (sentence.unforced) Object.assign(sentence, sentence.unforced, { unforced: undefined, isForced: false, forcedPrefix: "" });
   }
-  owned.delete(sentence.source);
-  takeOwn("");
+  userTranslations.delete(sentence.source);
+  setUserTranslation("");
   change({ forced, step: 0, word: "" });
-  look(side);
+  inspect(panel);
 }
 
-function choose(sentence) {
-  if (sentence !== state.sentence) takeOwn("");
+function selectSentence(sentence) {
+  if (sentence !== state.sentence) setUserTranslation("");
   change({ sentence, step: 0, word: "" });
-  for (const side of sides) look(side);
-  showTranslation(byId("target"), context());
-  reveal();
+  for (const panel of panels) inspect(panel);
+  updateTranslations();
+  scrollToSelected();
 }
 
-/** Scroll the lists of sentences, and nothing else, to the chosen one. */
-function reveal() {
+/** Scroll the lists of sentences, but not the page, to the selected sentence. */
+function scrollToSelected() {
   for (const row of byId("target").querySelectorAll("[aria-current=true]")) {
-    const [list, box] = [row.closest("ol"), row.getBoundingClientRect()];
-    const frame = list.getBoundingClientRect();
+    const list = row.closest("ol");
+    const [box, frame] = [row.getBoundingClientRect(), list.getBoundingClientRect()];
     if (box.top < frame.top || box.bottom > frame.bottom) list.scrollTop += box.top - frame.top - 8;
   }
 }
 
-// ---- showing
+// ---- views
 
-const context = () => ({ state, sides, change, choose, force, get });
-
-function showAll() {
-  showTranslation(byId("target"), context());
-  showViews();
+/** Show the selected view of the selected sentence, unless it is already shown. */
+function updateViews() {
+  const container = byId("views");
+  const view = VIEW_MODULES[state.view];
+  const isLoading = panels.some((panel) => panel.isLoading);
+  container.classList.toggle("stale", isLoading);
+  showSentenceBar();
+  showTranslationScore();
+  const content = JSON.stringify([state.view, panels.map((panel) => [panel.request, panel.inspection !== null, panel.error])]);
+  const keepsOld = isLoading && container.childElementCount && container.dataset.view === state.view;
+  if (keepsOld || content === shownContent) return; // the user may be interacting with it
+  shownContent = content;
+  container.dataset.view = state.view;
+  container.classList.toggle("comparing", panels.length > 1);
+  const isEmpty = view.needsSentence && !panels.some((panel) => panel.inspection || panel.error);
+  if (isEmpty) container.replaceChildren(emptyMessage(isLoading ? "Loading …" : "Enter a sentence above to inspect its translation."));
+  else view.show(container, context());
 }
 
-/** The chosen view of the chosen sentence. */
-function showViews() {
-  const place = byId("views");
-  const view = VIEW[state.view];
-  const settled = sides.every((side) => !side.busy);
-  place.classList.toggle("stale", !settled);
-  showChosen();
-  showOwn();
-  const now = JSON.stringify([state.view, sides.map((side) => [side.asked, side.seen !== null, side.error])]);
-  const waits = !settled && place.childElementCount && place.dataset.view === state.view;
-  if (waits || now === drawn) return; // what is drawn already may be in somebody's hands
-  drawn = now;
-  place.dataset.view = state.view;
-  place.classList.toggle("beside", sides.length > 1);
-  const nothing = view.ofSentence && !sides.some((side) => side.seen || side.error);
-  if (nothing) place.replaceChildren(make("p", { class: "empty" }, settled ? "Type a sentence above, and this shows what the model made of it." : "Looking …"));
-  else view.show(place, context());
-}
-
-/** What the runs think of one's own translation, beside their own. */
-function showOwn() {
-  byId("yours").hidden = !sides.some((side) => side.sentences[state.sentence]?.complete);
-  const opinions = sides.map((side) => {
-    const [sentence, { seen }] = [side.sentences[state.sentence], side];
-    if (!state.own.trim() || !seen || seen.from_search || !sentence) return "";
-    const found = sentence.own ?? sentence; // what the run had written before it was told how to begin
-    const near = Math.abs(seen.score - found.score) < 1e-3 * Math.max(1, Math.abs(found.score));
-    const better = seen.target.text === found.text ? "the run's own" : near ? "as likely as the run's own" : seen.score > found.score ? "likelier than the run's own" : "less likely than the run's own";
-    return `${sides.length > 1 ? `${side.run.name}: ` : ""}log p ${figure(seen.score)} · ${percent(Math.exp(seen.score / seen.steps.length))} a piece · ${better}`;
+/** Compare the score of the user's translation with that of the run's. */
+function showTranslationScore() {
+  byId("user-translation-row").hidden = !panels.some((panel) => panel.sentences[state.sentence]?.complete);
+  const scores = panels.map(({ run, sentences, inspection }) => {
+    const sentence = sentences[state.sentence];
+    if (!state.translation.trim() || !inspection || inspection.from_search || !sentence) return "";
+    const { score, target, steps } = inspection;
+    const best = sentence.unforced ?? sentence;
+    const isEqual = Math.abs(score - best.score) < 1e-3 * Math.max(1, Math.abs(best.score));
+    const comparison = target.text === best.text ? "the run's translation" : `${isEqual ? "as probable as" : score > best.score ? "more probable than" : "less probable than"} the run's translation`;
+    return `${panels.length > 1 ? `${run.name}: ` : ""}log p ${formatNumber(score)} · ${formatPercent(Math.exp(score / steps.length))} per token · ${comparison}`;
   });
-  const said = opinions.filter(Boolean).join("; ");
-  if (byId("own-figures").textContent !== said) byId("own-figures").textContent = said;
+  const text = scores.filter(Boolean).join("; ");
+  if (byId("translation-score").textContent !== text) byId("translation-score").textContent = text;
 }
 
-/** Which of several sentences is looked into. */
-function showChosen() {
-  const rows = sides[0]?.sentences ?? [];
-  const bar = byId("chosen");
-  bar.hidden = rows.length < 2 || !VIEW[state.view].ofSentence;
+/** Show which of several sentences is selected, with buttons for the previous and the next one. */
+function showSentenceBar() {
+  const sentences = panels[0]?.sentences ?? [];
+  const bar = byId("selected-sentence");
+  bar.hidden = sentences.length < 2 || !VIEW_MODULES[state.view].needsSentence;
   if (bar.hidden) return;
-  const held = bar.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
-  const step = (by, label, sign) => make("button", { type: "button", "aria-label": label, disabled: !rows[state.sentence + by], click: () => choose(state.sentence + by) }, sign);
+  const focused = bar.contains(document.activeElement) ? document.activeElement.getAttribute("aria-label") : null;
+  const button = (by, label, sign) => html("button", { type: "button", "aria-label": label, disabled: !sentences[state.sentence + by], click: () => selectSentence(state.sentence + by) }, sign);
   bar.replaceChildren(
-    step(-1, "Previous sentence", "‹"),
-    make("span", { class: "figures" }, `Sentence ${state.sentence + 1} of ${rows.length}`),
-    step(1, "Next sentence", "›"),
-    make("span", { class: "quiet one-line", dir: "auto" }, rows[state.sentence]?.source ?? ""));
-  if (!held) return;
-  const again = bar.querySelector(`[aria-label="${held}"]`);
-  (again.disabled ? bar.querySelector("button:not([disabled])") : again)?.focus();
+    button(-1, "Previous sentence", "‹"),
+    html("span", { class: "figures" }, `Sentence ${state.sentence + 1} of ${sentences.length}`),
+    button(1, "Next sentence", "›"),
+    html("span", { class: "muted one-line", dir: "auto" }, sentences[state.sentence]?.source ?? ""));
+  if (!focused) return;
+  const replacement = bar.querySelector(`[aria-label="${focused}"]`);
+  (replacement.disabled ? bar.querySelector("button:not([disabled])") : replacement)?.focus();
 }
 
-function tabs() {
-  const list = byId("tabs");
-  list.replaceChildren(...VIEWS.map((view) => make("button", {
-    type: "button", role: "tab", id: `tab-${view}`, "aria-controls": "views", "aria-selected": String(view === state.view), tabindex: view === state.view ? 0 : -1,
-    click: () => open(view), focus: () => view !== state.view && open(view),
-  }, NAMES[view])));
+function showTabs() {
+  byId("tabs").replaceChildren(...VIEWS.map((view) => html("button", {
+    type: "button", role: "tab", id: `tab-${view}`, "aria-controls": "views",
+    click: () => openView(view), focus: () => view !== state.view && openView(view),
+  }, VIEW_NAMES[view])));
+  markTab();
+}
+
+function markTab() {
+  for (const tab of byId("tabs").children) {
+    const isSelected = tab.id === `tab-${state.view}`;
+    tab.setAttribute("aria-selected", String(isSelected));
+    tab.tabIndex = isSelected ? 0 : -1;
+  }
   byId("views").setAttribute("aria-labelledby", `tab-${state.view}`);
 }
 
-function open(view) {
+function openView(view) {
   change({ view });
-  for (const tab of byId("tabs").children) {
-    const chosen = tab.id === `tab-${view}`;
-    tab.setAttribute("aria-selected", String(chosen));
-    tab.tabIndex = chosen ? 0 : -1;
-  }
-  byId("views").setAttribute("aria-labelledby", `tab-${view}`);
-  showViews();
+  markTab();
+  updateViews();
 }
 
-function count() {
-  const size = state.text.length;
-  byId("count").textContent = size > 500 ? `${size.toLocaleString("en")} characters` : "";
-}
-
-function busy(text = "") {
-  byId("busy").textContent = text;
-}
-
-async function suggest() {
-  const { run } = sides[0];
-  const place = byId("examples");
-  if (place.dataset.run === run.name) return;
-  place.dataset.run = run.name;
-  const found = await get(`/v1/runs/${encodeURIComponent(run.name)}/examples`).catch(() => ({ examples: [] }));
-  const take = (text) => () => {
+async function showExamples() {
+  const { run } = panels[0];
+  const container = byId("examples");
+  if (container.dataset.run === run.name) return;
+  container.dataset.run = run.name;
+  const { examples } = await get(`/v1/runs/${encodeURIComponent(run.name)}/examples`).catch(() => ({ examples: [] }));
+  const use = (text) => () => {
     byId("source").value = text;
-    typed();
+    onSourceTyped();
   };
-  place.replaceChildren(...found.examples.map((text) => make("button", { type: "button", lang: run.source, dir: "auto", click: take(text) }, text)));
-  place.hidden = Boolean(state.text) || !found.examples.length;
+  container.replaceChildren(...examples.map((text) => html("button", { type: "button", lang: run.source, dir: "auto", click: use(text) }, text)));
+  container.hidden = Boolean(state.text) || !examples.length;
 }
 
-// ---- what goes wrong
+// ---- errors
 
-function notice(text) {
+function showNotice(text) {
   byId("notice").textContent = text;
   byId("notice").hidden = !text;
 }
 
-function fail(error) {
-  busy();
-  const own = error instanceof Failure ? error.message : "Something in this page went wrong: load it again.";
+function showError(error) {
+  byId("busy").textContent = "";
+  const message = error instanceof ServiceError ? error.message : "The page has failed: reload it.";
   byId("key").hidden = error.status !== 403;
-  if (error.status === 403) dropKey();
-  notice(error.retry ? `${own} Trying again in a moment.` : own);
+  if (error.status === 403) removeApiKey();
+  showNotice(error.retryAfter ? `${message} Trying again in a moment.` : message);
   byId("views").classList.remove("stale");
-  showTranslation(byId("target"), context());
+  updateTranslations();
 }
 
-// ---- the beginning
+// ---- start
 
-function listenToPage() {
+function addListeners() {
   byId("source").addEventListener("input", () => {
-    if (!known.length) state.text = byId("source").value; // typed while the page loads: begin() translates it
+    if (!runs.length) state.text = byId("source").value; // typed while the page loads: applyState() translates it
     byId("views").classList.add("stale");
-    typed();
+    onSourceTyped();
   });
-  byId("own").addEventListener("input", typedOwn);
+  byId("user-translation").addEventListener("input", onTranslationTyped);
   byId("key").addEventListener("submit", (event) => {
     event.preventDefault();
-    setKey(byId("secret").value.trim());
+    setApiKey(byId("secret").value.trim());
     byId("key").hidden = true;
-    begin();
+    applyState();
   });
   document.querySelector(".skip").addEventListener("click", (event) => {
-    event.preventDefault(); // what stands after # is the state
+    event.preventDefault(); // the fragment of the address is the state
     byId("views").focus();
   });
   byId("copy").addEventListener("click", async () => {
-    history.replaceState(null, "", `#${write(state)}`);
-    const said = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy it from above");
-    byId("copy").textContent = said;
+    history.replaceState(null, "", `#${formatState(state)}`);
+    byId("copy").textContent = await navigator.clipboard.writeText(location.href).then(() => "Copied", () => "Copy the address instead");
     setTimeout(() => { byId("copy").textContent = "Copy link"; }, 1500);
   });
   window.addEventListener("hashchange", () => {
-    state = read(location.hash);
-    if (known.length) begin(); // or else it will, when the runs are known
+    state = parseState(location.hash);
+    if (runs.length) applyState(); // otherwise start() does
   });
-  roving(byId("tabs"), "[role=tab]");
+  rovingFocus(byId("tabs"), "[role=tab]");
 }
 
 async function start() {
-  theme.begin();
-  listenToPage();
+  setUpTheme();
+  addListeners();
   try {
-    const [runs, named] = await Promise.all([get("/v1/runs"), get("/languages")]);
-    known = runs;
-    languages = new Map(named.map((one) => [one.code, one.name]));
+    const [servedRuns, languages] = await Promise.all([get("/v1/runs"), get("/languages")]);
+    runs = servedRuns;
+    languageNames = new Map(languages.map(({ code, name }) => [code, name]));
   } catch (error) {
-    fail(error);
+    showError(error);
     return;
   }
-  fillChoices();
-  begin();
+  fillSelects();
+  applyState();
 }
 
 start();

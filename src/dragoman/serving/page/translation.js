@@ -1,52 +1,51 @@
-// The translation as it is written: a row for each sentence, for each run that is shown.
+// The translations: a row for each sentence of each run.
 
-import { figure, make, percent } from "./dom.js";
-import { direction } from "./words.js";
+import { formatNumber, formatPercent, html } from "./dom.js";
+import { direction } from "./tokens.js";
 
-/** Rows are kept and changed in place: a text of many sentences is not built anew for every piece. */
-export function show(place, { state, sides, choose }) {
-  while (place.children.length > sides.length) place.lastChild.remove();
-  sides.forEach((side, n) => {
-    place.children[n] ?? place.append(make("section", { class: "result" }, make("div", { class: "who" }), make("ol"), make("p", { class: "quiet figures" })));
-    showSide(place.children[n], side, sides.length > 1, state.sentence, choose);
+/** Update the rows in place: long texts are not rebuilt for every token. */
+export function showTranslations(container, { state, panels, selectSentence }) {
+  while (container.children.length > panels.length) container.lastChild.remove();
+  panels.forEach((panel, n) => {
+    if (!container.children[n]) container.append(html("section", { class: "result" }, html("div", { class: "run-name" }), html("ol"), html("p", { class: "muted figures" })));
+    showPanel(container.children[n], panel, panels.length > 1, state.sentence, selectSentence);
   });
 }
 
-function showSide(section, side, named, chosen, choose) {
-  const [who, list, about] = section.children;
-  who.hidden = !named;
-  who.textContent = side.run.name;
-  section.dataset.side = side.number;
-  list.lang = side.run.target;
-  list.className = side.sentences.length > 1 ? "many" : "single";
-  while (list.children.length > side.sentences.length) list.lastChild.remove();
-  side.sentences.forEach((sentence, n) => {
-    const row = list.children[n] ?? list.appendChild(newRow(n, choose));
-    const [source, begun, text, likely] = row.firstChild.children;
-    write(source, side.sentences.length > 1 ? sentence.source : "");
-    write(begun, sentence.begun);
-    write(text, sentence.text.slice(sentence.begun?.length ?? 0));
-    write(likely, sentence.complete && !sentence.text.trim() ? "(nothing but space)" : sentence.likely);
-    row.firstChild.dir = direction(side.run.target);
-    row.firstChild.setAttribute("aria-current", String(n === chosen && side.sentences.length > 1));
+function showPanel(section, { run, index, sentences }, showName, selected, selectSentence) {
+  const [name, list, summary] = section.children;
+  const hasMany = sentences.length > 1;
+  name.hidden = !showName;
+  name.textContent = run.name;
+  section.dataset.panel = index;
+  list.lang = run.target;
+  list.className = hasMany ? "many" : "single";
+  while (list.children.length > sentences.length) list.lastChild.remove();
+  sentences.forEach((sentence, n) => {
+    const button = (list.children[n] ?? list.appendChild(newRow(n, selectSentence))).firstChild;
+    const [source, forcedPrefix, text, tentative] = button.children;
+    setText(source, hasMany ? sentence.source : "");
+    setText(forcedPrefix, sentence.forcedPrefix);
+    setText(text, sentence.text.slice(sentence.forcedPrefix?.length ?? 0));
+    setText(tentative, sentence.complete && !sentence.text.trim() ? "(only spaces)" : sentence.tentativeText);
+    button.dir = direction(run.target);
+    button.setAttribute("aria-current", String(n === selected && hasMany));
   });
-  write(about, summary(side.sentences[chosen], side.sentences.length > 1));
+  setText(summary, summarize(sentences[selected], hasMany));
 }
 
-function write(element, text) {
-  if (element.textContent !== (text ?? "")) element.textContent = text ?? "";
+function setText(element, text = "") {
+  if (element.textContent !== text) element.textContent = text;
 }
 
-function newRow(n, choose) {
-  return make("li", {}, make("button", { type: "button", click: () => choose(n) },
-    make("span", { class: "source quiet", dir: "auto" }), make("span", { class: "begun" }), make("span", { class: "text" }), make("span", { class: "likely" })));
-}
+const newRow = (n, selectSentence) => html("li", {}, html("button", { type: "button", click: () => selectSentence(n) },
+  html("span", { class: "source muted", dir: "auto" }), html("span", { class: "forced-prefix" }), html("span", { class: "text" }), html("span", { class: "tentative" })));
 
-function summary(sentence, many) {
+function summarize(sentence, hasMany) {
   if (!sentence?.complete || sentence.score === null) return "";
-  const parts = [`log p ${figure(sentence.score)}`, `${percent(Math.exp(sentence.score / sentence.pieces))} a piece`];
-  if (sentence.forced) parts.push("its beginning is forced");
-  if (sentence.finished === false) parts.push("cut off at the length limit");
+  const parts = [`log p ${formatNumber(sentence.score)}`, `${formatPercent(Math.exp(sentence.score / sentence.numTokens))} per token`];
+  if (sentence.isForced) parts.push("the beginning is forced");
+  if (sentence.finished === false) parts.push("truncated at the length limit");
   if (sentence.truncatedSource) parts.push("only the beginning of the source was read");
-  return (many ? "chosen sentence: " : "") + parts.join(" · ");
+  return (hasMany ? "selected sentence: " : "") + parts.join(" · ");
 }

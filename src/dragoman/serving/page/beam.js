@@ -1,0 +1,206 @@
+// The beam search as a tree, step by step: hypotheses that were kept, pruned, finished or truncated.
+
+import { emptyMessage, formatNumber, formatProbability, html, runSection, svg } from "./dom.js";
+import { figureSvg, framedFigure, labelWidth, round, shorten } from "./figures.js";
+import { displayToken, joinTokens } from "./tokens.js";
+
+export const needsSentence = true;
+
+const NODE_HEIGHT = 36; // pixels
+const ROW_STEP = 44;
+const COLUMN_GAP = 34;
+const TOP = 30;
+const STATUS_LABELS = { kept: "kept: continued", finished: "finished: ends in EOS", pruned: "pruned: others were better", truncated: "truncated at the length limit" };
+const PLAY_INTERVAL = 900; // milliseconds per step
+const MAX_TEXT_LENGTH = 60; // characters of a hypothesis in the list
+
+let playback = null; // {timer, onStop}
+
+export function show(container, { state, panels, change }) {
+  stopPlayback();
+  const views = panels.map((panel) => (panel.inspection?.beam ? new BeamView(panel) : null));
+  const last = Math.max(0, ...views.map((view) => view?.columns.size ?? 0));
+  const currentStep = () => Math.min(state.step || last, last);
+  const button = (label, sign, click) => html("button", { type: "button", "aria-label": label, click }, sign);
+  const slider = html("input", { type: "range", min: 1, max: last, step: 1, "aria-label": "Step of the beam search", input: () => goTo(Number(slider.value)) });
+  const status = html("output", { class: "figures" });
+  const play = button("Play", "▶", () => (playback ? stopPlayback() : startPlayback()));
+  const back = button("Step back", "◀", () => goTo(currentStep() - 1));
+  const forward = button("Step forward", "▶|", () => goTo(currentStep() + 1));
+  const legend = html("ul", { class: "legend" }, Object.entries(STATUS_LABELS).map(([name, text]) => html("li", { class: name }, text)));
+  const toolbar = html("div", { class: "toolbar" },
+    html("div", { class: "group", role: "group", "aria-label": "Steps" }, button("First step", "|◀", () => goTo(1)), back, play, forward, button("Last step", "▶▶", () => goTo(last))),
+    slider, status, legend);
+
+  function goTo(target) {
+    const step = Math.max(1, Math.min(last, target));
+    change({ step: step === last ? 0 : step });
+    slider.value = step;
+    status.textContent = `step ${step} of ${last}`;
+    back.setAttribute("aria-disabled", String(step === 1)); // disabled buttons would lose the focus
+    forward.setAttribute("aria-disabled", String(step === last));
+    for (const view of views) view?.goTo(step);
+  }
+  function startPlayback() {
+    if (currentStep() === last) goTo(1);
+    const showButton = (sign, label) => {
+      play.textContent = sign;
+      play.setAttribute("aria-label", label);
+    };
+    showButton("❚❚", "Pause");
+    const advance = () => (container.contains(toolbar) && currentStep() < last ? goTo(currentStep() + 1) : stopPlayback());
+    playback = { timer: setInterval(advance, PLAY_INTERVAL), onStop: () => showButton("▶", "Play") };
+  }
+
+  const content = (panel, n) => views[n]?.element ?? emptyMessage(panel.error ?? missingReason(panel.inspection));
+  container.replaceChildren(...(last ? [toolbar] : []), html("div", { class: "panels" }, panels.map((panel, n) => runSection(panel, panels, content(panel, n)))));
+  for (const view of views) view?.listen((by) => goTo(currentStep() + by));
+  if (last) goTo(currentStep());
+}
+
+function stopPlayback() {
+  if (!playback) return;
+  clearInterval(playback.timer);
+  playback.onStop();
+  playback = null;
+}
+
+function missingReason(inspection) {
+  if (!inspection) return "Loading …";
+  return inspection.from_search ? "This search does not decode step by step, so it has no tree." : "The translation was given, so there was no search.";
+}
+
+const formatScore = (score) => score.toFixed(2).replace(/^-0\.00$/, "0.00").replace("-", "−");
+
+/** Return the end of a text, where hypotheses differ. */
+const textEnd = (text) => (text.length <= MAX_TEXT_LENGTH ? text : `… ${text.slice(text.indexOf(" ", text.length - MAX_TEXT_LENGTH) + 1 || -MAX_TEXT_LENGTH)}`);
+
+/** The tree of one run: a column for each step, best hypotheses on top, and a list of the hypotheses of a step. */
+class BeamView {
+  constructor({ run, inspection: { beam } }) {
+    this.allNodes = beam.nodes;
+    this.nodes = beam.nodes.slice(1); // without the root
+    this.bestPath = new Set(this.path(this.nodes.find((node) => node.rank === 1)).map((node) => node.index));
+    this.nodeWidth = Math.max(106, labelWidth(this.nodes.map((node) => this.label(node)), 14) + 18);
+    this.columns = new Map(); // step → nodes, best first
+    for (const node of [...this.nodes].sort((a, b) => b.score - a.score)) this.columns.set(node.step, [...(this.columns.get(node.step) ?? []), node]);
+    this.columns = new Map([...this.columns].sort(([a], [b]) => a - b));
+    this.positions = new Map([[0, [20 - this.nodeWidth, TOP]]]);
+    for (const [step, column] of this.columns) column.forEach((node, n) => this.positions.set(node.index, [this.columnX(step), TOP + ROW_STEP * n]));
+    this.figure = this.draw(run.target);
+    this.list = html("div", { class: "hypotheses" });
+    const framed = framedFigure("Beam search, step by step", "Below a token: log p of the hypothesis → after length normalization. The path to the translation is bold.", this.figure, `beam-${run.name}`, () => beam);
+    this.scrollArea = framed.querySelector(".scroll");
+    this.scrollArea.classList.add("tree");
+    this.scrollArea.setAttribute("aria-label", "Beam search: left and right change the step, up and down select a hypothesis");
+    this.element = html("div", { class: "beam" }, framed, this.list);
+  }
+
+  draw(language) {
+    const tallest = Math.max(...[...this.columns.values()].map((column) => column.length));
+    const best = joinTokens(this.nodes.filter((node) => this.bestPath.has(node.index)).map((node) => node.token));
+    const figure = figureSvg(this.columnX(this.columns.size + 1), TOP + ROW_STEP * tallest + 4, "Beam search, step by step", `${this.nodes.length} hypotheses in ${this.columns.size} steps; the best: ${best}`);
+    const edgeOrder = [...this.nodes].sort((a, b) => this.bestPath.has(a.index) - this.bestPath.has(b.index)); // the best path on top
+    this.stepLabels = [...this.columns.keys()].map((step) => svg("text", { x: this.columnX(step), y: 18, class: "faint", "data-step": step }, String(step)));
+    this.edges = edgeOrder.map((node) => this.drawEdge(node));
+    this.boxes = this.nodes.map((node) => this.drawNode(node));
+    figure.append(...this.stepLabels, svg("g", {}, this.edges), svg("circle", { cx: 14, cy: TOP + NODE_HEIGHT / 2, r: 5, class: "root" }), svg("g", {}, this.boxes));
+    figure.setAttribute("lang", language);
+    return figure;
+  }
+
+  columnX(step) {
+    return 44 + (step - 1) * (this.nodeWidth + COLUMN_GAP);
+  }
+
+  label(node) {
+    return (node.rank ? `${node.rank}. ` : "") + displayToken(node.token);
+  }
+
+  drawEdge(node) {
+    const [parentX, parentY] = this.positions.get(node.parent);
+    const [x, y] = this.positions.get(node.index);
+    const [from, top, bottom] = [parentX + this.nodeWidth, parentY + NODE_HEIGHT / 2, y + NODE_HEIGHT / 2];
+    const middle = round((from + x) / 2);
+    return svg("path", { d: `M${round(from)} ${top}C${middle} ${top} ${middle} ${bottom} ${round(x)} ${bottom}`, class: this.bestPath.has(node.index) ? "edge best-path" : "edge", "data-step": node.step, "data-edge": node.index });
+  }
+
+  drawNode(node) {
+    const [x, y] = this.positions.get(node.index);
+    const box = { x: round(x), y, width: round(this.nodeWidth), height: NODE_HEIGHT, rx: 6 };
+    const isBest = this.bestPath.has(node.index);
+    return svg("g", { class: `node ${node.status}${isBest ? " best" : ""}`, "data-step": node.step, "data-node": node.index },
+      svg("title", {}, `${this.text(node)}: ${this.describe(node)}`),
+      svg("rect", { ...box, class: "ground" }), svg("rect", { ...box, class: "shape" }),
+      svg("text", { x: round(x + 9), y: y + 15, class: isBest ? "bold" : null }, shorten(this.label(node), 14)),
+      svg("text", { x: round(x + 9), y: y + 29, class: "number" }, `${formatScore(node.score)} → ${formatScore(node.normalized_score)}`));
+  }
+
+  /** Return the nodes from the first token to `node`. */
+  path(node) {
+    const path = [];
+    for (let current = node; current.index; current = this.allNodes[current.parent]) path.unshift(current);
+    return path;
+  }
+
+  text(node) {
+    return this.path(node).map((current) => current.token).join("").replace(/▁/g, " ").trim();
+  }
+
+  describe(node) {
+    const rank = node.rank ? `, rank ${node.rank}` : "";
+    return `${STATUS_LABELS[node.status]}${rank}; log p ${formatNumber(node.score)}, normalized ${formatNumber(node.normalized_score)}; p of the last token ${formatProbability(Math.exp(node.log_probability))}`;
+  }
+
+  /** Show the search up to a step. */
+  goTo(step) {
+    this.step = Math.min(step, this.columns.size);
+    for (const element of [...this.stepLabels, ...this.edges, ...this.boxes]) element.classList.toggle("future", Number(element.dataset.step) > step);
+    const column = this.columns.get(this.step);
+    this.select(column.find((node) => this.bestPath.has(node.index)) ?? column[0]);
+    const scale = this.figure.getBoundingClientRect().width / this.figure.viewBox.baseVal.width || 1;
+    const { clientWidth } = this.scrollArea;
+    if (clientWidth) this.scrollArea.scrollLeft = (this.columnX(this.step) + this.nodeWidth + 20) * scale - clientWidth;
+  }
+
+  select(node) {
+    this.selected = node;
+    const path = new Set(this.path(node).map((current) => String(current.index)));
+    for (const edge of this.edges) edge.classList.toggle("selected", path.has(edge.dataset.edge));
+    for (const box of this.boxes) box.classList.toggle("selected", box.dataset.node === String(node.index));
+    this.showList();
+  }
+
+  /** List the hypotheses of the step of the selected one. */
+  showList() {
+    const { step } = this.selected;
+    const row = (node) => html("tr", { class: `${node.status}${node === this.selected ? " selected" : ""}`, click: () => this.select(node) },
+      html("td", { class: "mark" }, html("span", { class: "dot" }), html("span", { class: "visually-hidden" }, node.status)),
+      html("th", { scope: "row", dir: "auto" }, textEnd(this.text(node))),
+      html("td", {}, formatScore(node.score)), html("td", {}, formatScore(node.normalized_score)));
+    const headings = [html("span", { class: "visually-hidden" }, "status"), `step ${step}`, "log p", "normalized"];
+    const head = html("tr", {}, headings.map((heading) => html("th", { scope: "col" }, heading)));
+    this.list.replaceChildren(
+      html("p", {}, html("b", { dir: "auto" }, this.text(this.selected)), html("br"), html("span", { class: "muted figures" }, this.describe(this.selected))),
+      html("div", { class: "scroll" }, html("table", { class: "figures" }, html("thead", {}, head), html("tbody", {}, this.columns.get(step).map(row)))));
+  }
+
+  /** Select hypotheses with pointer and keyboard; `changeStep(by)` is called for left and right. */
+  listen(changeStep) {
+    this.figure.addEventListener("pointerover", (event) => {
+      const index = event.target.closest(".node")?.dataset.node;
+      if (index && this.allNodes[index] !== this.selected) this.select(this.allNodes[index]);
+    });
+    this.scrollArea.addEventListener("keydown", (event) => {
+      const stepChange = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity }[event.key];
+      const rowChange = { ArrowUp: -1, ArrowDown: 1 }[event.key];
+      if (!stepChange && !rowChange) return;
+      event.preventDefault();
+      if (stepChange) changeStep(stepChange);
+      else {
+        const column = this.columns.get(this.step);
+        this.select(column[Math.max(0, Math.min(column.length - 1, column.indexOf(this.selected) + rowChange))]);
+      }
+    });
+  }
+}
