@@ -10,7 +10,7 @@ import pytest
 
 from dragoman.run import Translation
 from dragoman.search import Beam, MinimumBayesRisk, Sample
-from dragoman.serving.request_batching import Batcher, DecodeOptions, TranslationJob, is_stochastic
+from dragoman.serving.request_batching import Batcher, DecodeOptions, TranslationJob
 from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
@@ -151,8 +151,8 @@ def test_ways_to_search_are_not_mixed_and_draws_are_alone(run: Upper, batcher: C
     assert [texts(some) for some in drawn] == [["A0", "B1"]] * 2  # by their number within the request
     assert texts(wide) == ["C"]
     assert sorted(run.batches[1:]) == [["a", "b"], ["a", "b"], ["c"]]
-    assert is_stochastic(MinimumBayesRisk(Sample(n_best=4)))
-    assert not is_stochastic(MinimumBayesRisk(Beam(4, n_best=4)))
+    assert MinimumBayesRisk(Sample(n_best=4)).is_random
+    assert not MinimumBayesRisk(Beam(4, n_best=4)).is_random
 
 
 def test_a_full_queue_refuses_at_once(run: Upper, batcher: Callable[..., Batcher]) -> None:
