@@ -20,7 +20,7 @@ from torch import Tensor
 from dragoman.parts.attention import AttentionArgs
 from dragoman.parts.mixer import AttentionMasks, Layout
 from dragoman.parts.packed_attention import BLOCK, packed_attention, varlen_attention
-from dragoman.parts.visibility import CausalVisibility, Visibility
+from dragoman.parts.visibility import Causal, Full, Visibility
 
 
 def sentences(tokens: int, mean: float, longest: int, seed: int = 0) -> list[int]:
@@ -67,7 +67,7 @@ def main() -> None:
         seen = (torch.arange(max(lengths), device="cuda") < torch.tensor(lengths, device="cuda")[:, None])[
             :, None, None
         ]
-        for visibility in (Visibility(), CausalVisibility()):
+        for visibility in (Full(), Causal()):
             causal = visibility.causal
 
             def flex(q: Tensor, k: Tensor, v: Tensor, visibility: Visibility = visibility) -> Tensor:

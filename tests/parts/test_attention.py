@@ -14,7 +14,7 @@ from dragoman.parts.attention_scores import ScaledDot, ScaledDotScore
 from dragoman.parts.mixer import Context, Layout, Memory, assign_paths
 from dragoman.parts.positions import Position
 from dragoman.parts.stack import PreNorm, Stack
-from dragoman.parts.visibility import Causal, CausalVisibility, Full, Visibility, Window, WindowVisibility
+from dragoman.parts.visibility import Causal, Full, Window
 
 
 def weights_of(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -71,13 +71,13 @@ def test_a_query_like_one_key_alone_looks_its_value_up() -> None:
 
 def test_a_position_sees_itself_and_what_is_before_it() -> None:
     positions = torch.arange(4)[None]
-    seen = CausalVisibility().mask(positions, positions, Context(Layout(positions)))[0].int()
+    seen = Causal().mask(positions, positions, Context(Layout(positions)))[0].int()
     assert seen.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 
 
 def test_a_window_sees_its_last_positions() -> None:
     positions = torch.arange(5)[None]
-    seen = WindowVisibility(2).mask(positions, positions, Context(Layout(positions)))[0].int()
+    seen = Window(2).mask(positions, positions, Context(Layout(positions)))[0].int()
     assert seen.tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
 
 
@@ -129,7 +129,7 @@ LAYOUTS = {
     "padded": Layout.padded(6, torch.tensor(LENGTHS)),
     "packed": Layout.packed(SEGMENTS),
 }
-VISIBILITIES = {"full": Visibility(), "causal": CausalVisibility(), "window": WindowVisibility(2)}
+VISIBILITIES = {"full": Full(), "causal": Causal(), "window": Window(2)}
 
 
 def allowed(layout: str, visibility: str, b: int, t: int, s: int) -> bool:
@@ -264,9 +264,9 @@ def test_heads_must_divide_the_width() -> None:
 
 
 def test_a_part_in_the_wrong_place_is_named() -> None:
-    with pytest.raises(UserError, match="expected a part that builds a Visibility, but got ScaledDot"):
+    with pytest.raises(UserError, match="expected a Visibility, but got ScaledDot"):
         SelfAttention(visibility=ScaledDot()).build(8)
-    with pytest.raises(UserError, match="expected a part that builds a Position, but got Causal"):
+    with pytest.raises(UserError, match="expected a Position, but got Causal"):
         SelfAttention(position=Causal()).build(8)
-    with pytest.raises(UserError, match="expected a part that builds a Mixer, but got Causal"):
+    with pytest.raises(UserError, match="expected a Mixer, but got Causal"):
         Stack((Causal(),)).build(8)

@@ -166,7 +166,7 @@ def initialised(initial: Glorot | Uniform | Orthogonal, spec: Spec, dim: int) ->
     module = spec.build(dim)
     for weight in module.parameters():
         nn.init.constant_(weight, 7.0)
-    initial.initializer().apply(module)
+    initial.apply(module)
     return dict(module.named_parameters())
 
 
@@ -204,7 +204,7 @@ def test_orthogonal_recurrences_keep_lengths(cell: str, gates: int) -> None:
 @pytest.mark.parametrize("initial", [Glorot(), Uniform(), Orthogonal()])
 def test_norms_keep_their_ones(initial: Glorot | Uniform | Orthogonal) -> None:
     stack = Stack((PreNorm(FeedForward()),), norm=RMSNorm()).build(8)
-    initial.initializer().apply(stack)
+    initial.apply(stack)
     weights = dict(stack.named_parameters())
     assert (weights["layers.0.0.before.weight"] == 1).all()
     assert (weights["norm.weight"] == 1).all()
@@ -213,5 +213,5 @@ def test_norms_keep_their_ones(initial: Glorot | Uniform | Orthogonal) -> None:
 @torch.no_grad()
 def test_embeddings_start_with_unit_length() -> None:
     table = Embedding().build_embedding(4000, 64)
-    Glorot().initializer().apply(table)
+    Glorot().apply(table)
     assert float(table.weight.std()) == pytest.approx(1 / 8, rel=0.02)

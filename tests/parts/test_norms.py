@@ -106,7 +106,7 @@ def test_a_low_precision_stays() -> None:
 
 def test_first_weights_are_left_alone() -> None:
     norm = BatchNorm().build(4)
-    Glorot().initializer().apply(norm)
+    Glorot().apply(norm)
     assert (norm.weight == 1).all()
 
 

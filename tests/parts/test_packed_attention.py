@@ -28,7 +28,7 @@ LENGTHS = {
     "with none between": [40, 0, 0, 90, 0, 130, 7],
     "one alone": [383],
 }
-VISIBILITIES: dict[str, Spec] = {"full": Full(), "causal": Causal(), "window": Window(20), "block": Block(50)}
+VISIBILITIES: dict[str, Visibility] = {"full": Full(), "causal": Causal(), "window": Window(20), "block": Block(50)}
 POSITIONS: dict[str, Spec] = {
     "none": NoPosition(),
     "bias": RelativeBias(HEADS, buckets=8, max_distance=40),
@@ -53,18 +53,12 @@ def position_of(spec: Spec) -> Position:
     return position.requires_grad_(False)
 
 
-def visibility_of(spec: Spec) -> Visibility:
-    visibility = spec.build(EACH)
-    assert isinstance(visibility, Visibility)
-    return visibility
-
-
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 @pytest.mark.parametrize("position", POSITIONS)
 def test_within_one_row_it_is_plain_attention(lengths: str, visibility: str, position: str) -> None:
     layout = layout_of(LENGTHS[lengths])
-    sees, place = visibility_of(VISIBILITIES[visibility]), position_of(POSITIONS[position])
+    sees, place = VISIBILITIES[visibility], position_of(POSITIONS[position])
     query, key, value = heads(HEADS), heads(HEADS), heads(HEADS)
     expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees, (place,)))
     found = packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(sees, (place,)))
@@ -74,7 +68,7 @@ def test_within_one_row_it_is_plain_attention(lengths: str, visibility: str, pos
 @pytest.mark.parametrize("groups", [1, 2])
 @pytest.mark.parametrize("scale", [None, 0.7])
 def test_heads_may_share_keys_and_have_a_scale_of_their_own(groups: int, scale: float | None) -> None:
-    layout, sees = layout_of(LENGTHS["across"]), visibility_of(Causal())
+    layout, sees = layout_of(LENGTHS["across"]), Causal()
     query, key, value = heads(HEADS), heads(groups), heads(groups)
     expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees, scale=scale))
     found = packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(sees, scale=scale))
@@ -130,7 +124,7 @@ def shown(layout: Layout, keys: Layout, sees: Visibility | None) -> tuple[Tensor
 def test_no_block_that_is_seen_is_left_out(lengths: str, visibility: str) -> None:
     """The kernel looks at the listed blocks alone: every pair that may see each other must lie in one of them."""
     layout = layout_of(LENGTHS[lengths])
-    looked, needed = shown(layout, layout, visibility_of(VISIBILITIES[visibility]))
+    looked, needed = shown(layout, layout, VISIBILITIES[visibility])
     assert not (needed & ~looked).any()
     if visibility in ("full", "causal"):  # and none is looked at for nothing
         assert torch.equal(needed, looked)
@@ -144,20 +138,20 @@ def test_no_block_of_a_source_is_left_out(lengths: str, others: list[int], width
 
 def test_rows_need_not_end_where_a_block_does() -> None:
     layout = layout_of([100, 150, 40], 300)
-    looked, needed = shown(layout, layout, visibility_of(Causal()))
+    looked, needed = shown(layout, layout, Causal())
     assert torch.equal(looked, needed)
     query, key, value = heads(HEADS, 300), heads(HEADS, 300), heads(HEADS, 300)
-    sees = visibility_of(Causal())
+    sees = Causal()
     expected = attend(query, key, value, layout, layout, Context(layout), AttentionArgs(sees))
     found = packed_attention(query, key, value, layout, layout, AttentionMasks(), AttentionArgs(sees))
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
 def test_a_mask_is_made_once_for_all_layers() -> None:
-    layout, sees = layout_of(LENGTHS["short"]), visibility_of(Causal())
+    layout, sees = layout_of(LENGTHS["short"]), Causal()
     masks = AttentionMasks()
     for _ in range(2):
-        packed_attention(heads(2), heads(2), heads(2), layout, layout, masks, AttentionArgs(sees))
+        packed_attention(heads(2), heads(2), heads(2), layout, layout, masks, AttentionArgs(sees, mask_key="causal"))
     assert len(masks.blocks) == 1
 
 
@@ -188,7 +182,7 @@ def test_what_is_left_over_may_come_in_pieces() -> None:
 @torch.no_grad()
 def test_compiled_it_is_the_same(visibility: str, position: str) -> None:
     """The compiled kernel looks at the listed blocks alone."""
-    sees, place = visibility_of(VISIBILITIES[visibility]), position_of(POSITIONS[position])
+    sees, place = VISIBILITIES[visibility], position_of(POSITIONS[position])
 
     def look(query: Tensor, key: Tensor, value: Tensor, positions: Tensor, segments: Tensor, starts: Tensor) -> Tensor:
         layout = Layout(positions, segment_ids=segments, max_length=WIDTH, cu_seqlens=starts)

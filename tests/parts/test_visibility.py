@@ -11,12 +11,10 @@ from dragoman.parts.spec import Spec
 from dragoman.parts.visibility import Block, Causal, Full, Prefix, Visibility, Window
 
 
-def mask(spec: Spec, width: int, prefix: list[int] | None = None) -> list[list[list[int]]]:
-    part = spec.build(8)
-    assert isinstance(part, Visibility)
+def mask(visibility: Visibility, width: int, prefix: list[int] | None = None) -> list[list[list[int]]]:
     positions = torch.arange(width).expand(len(prefix or [0]), width)
     told = None if prefix is None else torch.tensor(prefix)
-    return part.mask(positions, positions, Context(Layout(positions), prefix_lengths=told)).int().tolist()
+    return visibility.mask(positions, positions, Context(Layout(positions), prefix_lengths=told)).int().tolist()
 
 
 LEFT_TO_RIGHT = [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]

@@ -54,7 +54,7 @@ class DecoderOnlyModel(Model):
         self.target_embedding = spec.embedding.build_embedding(spec.vocab_size, spec.dim)
         tied = self.target_embedding if spec.tied_embeddings else None
         self.output = OutputLayer(spec.vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
-        spec.initialization.initializer().apply(self)
+        spec.initialization.apply(self)
         assign_paths(self)
 
     @property

@@ -81,7 +81,7 @@ class EncoderDecoderModel(Model):
         self.output = OutputLayer(
             spec.target_vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled
         )
-        spec.initialization.initializer().apply(self)
+        spec.initialization.apply(self)
         assign_paths(self)
 
     @property

@@ -70,7 +70,7 @@ class EncoderOnlyModel(Model):
         if tied is not None:
             self.output.weight = self.source_embedding.weight
         self.pooler = Pooler(spec.dim, spec.pooled_labels) if spec.pooled_labels else None
-        spec.initialization.initializer().apply(self)
+        spec.initialization.apply(self)
         assign_paths(self)
 
     @property

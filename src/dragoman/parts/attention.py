@@ -101,7 +101,8 @@ def attend(
             query, key, value, dropout_p=args.dropout, is_causal=True, scale=args.scale, enable_gqa=shares_heads
         )
     mask = bias
-    if bias is None and not needs_weights and args.mask_key is not None and not torch.is_grad_enabled():
+    shares_mask = args.mask_key is not None and keys.segment_ids is None and not torch.is_grad_enabled()
+    if bias is None and not needs_weights and shares_mask:
         mask = additive_mask(queries, keys, context, args, query)
     else:
         visible = _visible(queries, keys, context, args)
@@ -298,7 +299,7 @@ class SelfAttentionMixer(Mixer):
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
             path=self.path,
-            mask_key=("self", length, self.visibility_key) if context.layout.segment_ids is None else None,
+            mask_key=("self", length, self.visibility_key),
         )
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pkgutil
+from dataclasses import is_dataclass
 from importlib import import_module
 
 from dragoman import parts
 from dragoman.parts.spec import Spec
 
-#: modules of this folder that need a GPU and define no parts
+#: modules of this folder that are not imported for their parts, because they have none and need a GPU
 _WITHOUT_PARTS = {"catalog", "kernels", "packed_attention"}
 
 #: every Spec that a module of this folder defines
@@ -17,5 +18,5 @@ PARTS: dict[str, type[Spec]] = {
     for info in pkgutil.iter_modules(parts.__path__, f"{parts.__name__}.")
     if info.name.rpartition(".")[2] not in _WITHOUT_PARTS
     for name, part in vars(import_module(info.name)).items()
-    if isinstance(part, type) and issubclass(part, Spec) and part.__module__ == info.name and part is not Spec
+    if is_dataclass(part) and isinstance(part, type) and issubclass(part, Spec) and part.__module__ == info.name
 }

@@ -22,7 +22,7 @@ from dragoman.parts.attention import (
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer
-from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
+from dragoman.parts.mixer import CachedKeys, Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity, LayerNormModule
 from dragoman.parts.packed_linear import PACKS, Product, pack
 from dragoman.parts.positions import SinusoidalPosition, SinusoidalTable
@@ -116,7 +116,7 @@ class InferenceResidual(ResidualMixer):
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         result = self.body.forward(self.before.forward(x, context.layout), context, state)
         total = result.output.add_(x) if self.in_place else x + result.output
-        return result.with_output(self.after.forward(total, context.layout))
+        return MixerOutput(self.after.forward(total, context.layout), *result[1:])
 
     __call__ = forward
 
@@ -167,26 +167,25 @@ class InferenceSelfAttention(SelfAttentionMixer):
         if state is None or x.shape[1] > 1 or x.is_cuda or context.recorder is not None or not plain:
             return super().forward(x, context, state)
         keys, values = state["key"], state["value"]
-        cached = cached_keys(context, keys.shape[1])
+        cached, mask = self.step_masks(x, context, keys.shape[1])
         batch = len(cached.keys.positions)
         query, key, value = self.project(x).view(len(x), 1, -1, self.width).split_with_sizes(self.sizes, 2)  # R 1 H E
         keys.index_put_((cached.rows, context.layout.positions), key)
         values.index_put_((cached.rows, context.layout.positions), value)
         keys, values = (part.view(batch, -1, self.kv_heads, self.width).transpose(1, 2) for part in (keys, values))
         query = query.view(batch, -1, self.heads, self.width).transpose(1, 2)  # B H K E
-        mask = self.step_mask(x, context, state["key"].shape[1])
         shares_heads = self.heads != self.kv_heads
         y = F.scaled_dot_product_attention(query, keys, values, mask, scale=self.scale, enable_gqa=shares_heads)
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), 1, -1)), state)
 
-    def step_mask(self, x: Tensor, context: Context, length: int) -> Tensor | None:
-        """B 1 K K·S: additive mask of one step over caches of `length` keys, computed once for all layers."""
+    def step_masks(self, x: Tensor, context: Context, length: int) -> tuple[CachedKeys, Tensor | None]:
+        """Return the layout of caches of `length` keys and their additive mask, B 1 K K·S, shared by all layers."""
         key = ("step", length)
         if context.masks is not None and key in context.masks.additive:
-            return context.masks.additive[key]
+            return context.masks.cached_keys[length], context.masks.additive[key]
         cached = cached_keys(context, length)
         args = replace(self.args(context, length), mask=cached.mask, mask_key=key)
-        return additive_mask(cached.queries, cached.keys, context, args, x)
+        return cached, additive_mask(cached.queries, cached.keys, context, args, x)
 
     __call__ = forward
 
@@ -203,7 +202,10 @@ class InferenceCrossAttention(CrossAttentionMixer):
         key, value = self.memory_projections(context.memory).values()  # B G S E
         if context.recorder is not None or not self.plain or key.stride(-2) != 1:
             return super().forward(x, context, state)
-        mask = additive_mask(context.layout, context.memory.layout, context, self.args(), x)
+        if context.masks is not None and "memory" in context.masks.additive:
+            mask = context.masks.additive["memory"]
+        else:
+            mask = additive_mask(context.layout, context.memory.layout, context, self.args(), x)
         query = self.query(x).view(len(key), -1, self.heads, self.width).transpose(1, 2)  # B H K·T E
         y = matmul_attention(query, key, value, mask, self.scale)
         return MixerOutput(self.output(y.transpose(1, 2).reshape(len(x), x.shape[1], -1)), state)

@@ -12,8 +12,8 @@ from dragoman.parts.mixer import Mixer
 from dragoman.parts.spec import Spec
 
 
-class Initializer:
-    """Initializes the weights of a model; biases are set to zero, norms keep their ones and zeros."""
+class Initialization(Spec):
+    """Base class: matrices uniform within ±√(6 / (in + out)), embeddings normal, biases zero, norms unchanged."""
 
     def matrix(self, weight: nn.Parameter) -> None:
         nn.init.xavier_uniform_(weight)
@@ -27,6 +27,7 @@ class Initializer:
         nn.init.normal_(weight, std=1 / math.sqrt(weight.shape[1]))
 
     def apply(self, model: nn.Module) -> None:
+        """Initialize all weights of a model."""
         done: set[int] = set()
         for module in model.modules():
             if isinstance(module, (nn.LayerNorm, nn.RMSNorm, nn.BatchNorm1d)):
@@ -45,9 +46,16 @@ class Initializer:
                     self.matrix(weight)
 
 
-class UniformInitializer(Initializer):
-    def __init__(self, bound: float) -> None:
-        self.bound = bound
+@dataclass(frozen=True)
+class Glorot(Initialization):
+    """Matrices uniform within ±√(6 / (in + out)) (Glorot & Bengio 2010), embeddings normal with std 1/√D."""
+
+
+@dataclass(frozen=True)
+class Uniform(Initialization):
+    """All weights uniform within ±bound (Sutskever et al. 2014: 0.08; Luong et al. 2015: 0.1)."""
+
+    bound: float = 0.08
 
     def matrix(self, weight: nn.Parameter) -> None:
         nn.init.uniform_(weight, -self.bound, self.bound)
@@ -56,60 +64,26 @@ class UniformInitializer(Initializer):
         self.matrix(weight)
 
 
-class NormalInitializer(Initializer):
-    def __init__(self, std: float) -> None:
-        self.std = std
+@dataclass(frozen=True)
+class Orthogonal(Initialization):
+    """Recurrent matrices orthogonal (Saxe et al. 2014; Bahdanau et al. 2015, §B.1), the others as in Glorot."""
 
-    def matrix(self, weight: nn.Parameter) -> None:
-        nn.init.normal_(weight, std=self.std)
-
-    def table(self, weight: nn.Parameter) -> None:
-        self.matrix(weight)
-
-
-class OrthogonalInitializer(Initializer):
     def recurrent(self, weight: nn.Parameter) -> None:
         for gate in weight.data.split(weight.shape[1]):
             nn.init.orthogonal_(gate)
 
 
 @dataclass(frozen=True)
-class Glorot(Spec):
-    """Matrices uniform within ±√(6 / (in + out)) (Glorot & Bengio 2010), embeddings normal with std 1/√D."""
-
-    def initializer(self) -> Initializer:
-        return Initializer()
-
-
-@dataclass(frozen=True)
-class Uniform(Spec):
-    """All weights uniform within ±bound (Sutskever et al. 2014: 0.08; Luong et al. 2015: 0.1)."""
-
-    bound: float = 0.08
-
-    def initializer(self) -> Initializer:
-        return UniformInitializer(self.bound)
-
-
-@dataclass(frozen=True)
-class Orthogonal(Spec):
-    """Recurrent matrices orthogonal (Saxe et al. 2014; Bahdanau et al. 2015, §B.1), the others as in Glorot."""
-
-    def initializer(self) -> Initializer:
-        return OrthogonalInitializer()
-
-
-@dataclass(frozen=True)
-class Normal(Spec):
+class Normal(Initialization):
     """All weights normal with mean 0 (Radford et al. 2018 and Devlin et al. 2019: std 0.02)."""
 
     std: float = 0.02
 
-    def initializer(self) -> Initializer:
-        return NormalInitializer(self.std)
+    def matrix(self, weight: nn.Parameter) -> None:
+        nn.init.normal_(weight, std=self.std)
 
-
-Initialization = Glorot | Uniform | Orthogonal | Normal
+    def table(self, weight: nn.Parameter) -> None:
+        self.matrix(weight)
 
 
 def hidden_matrices(model: nn.Module) -> dict[nn.Parameter, tuple[int, ...]]:

@@ -23,7 +23,9 @@ from dragoman.parts.attention import AttentionArgs, attend, head_width
 from dragoman.parts.flops import Workload, attention_flops, module_flops
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec
-from dragoman.parts.visibility import BlockVisibility, CausalVisibility, Visibility
+from dragoman.parts.visibility import Block, Causal, Visibility
+
+CAUSAL = Causal()
 
 
 class LongAttentionMixer(Mixer):
@@ -37,7 +39,6 @@ class LongAttentionMixer(Mixer):
         self.project = nn.Linear(dim, 3 * dim, bias=bias)
         self.blocks = {"project.weight": (dim,) * 3}  # queries, keys, values
         self.output = nn.Linear(dim, dim, bias=bias)
-        self.causal = CausalVisibility()
         self.dropout = dropout
 
     def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -53,10 +54,10 @@ class LongAttentionMixer(Mixer):
         queries: Layout,
         keys: Layout,
         context: Context,
-        visibility: Visibility | None = None,
+        visibility: Visibility = CAUSAL,
     ) -> Tensor:
         """Attend with a causal mask by default: query B T H E, key and value B S H E → B T H E."""
-        args = AttentionArgs(visibility or self.causal, dropout=self.dropout if self.training else 0.0, path=self.path)
+        args = AttentionArgs(visibility, dropout=self.dropout if self.training else 0.0, path=self.path)
         query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # B H T E
         return attend(query, key, value, queries, keys, context, args).transpose(1, 2)
 
@@ -99,7 +100,7 @@ class LocalAttentionMixer(LongAttentionMixer):
     def __init__(self, spec: LocalAttention, dim: int) -> None:
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
         self.block_size = spec.block_size
-        self.same_block = BlockVisibility(spec.block_size)
+        self.same_block = Block(spec.block_size)
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         shape = (batch, self.block_size, self.heads, self.width)

@@ -37,9 +37,11 @@ def packed_attention(
     args: AttentionArgs,
 ) -> Tensor:
     """Compute attention within the sequences of a packed row: query 1 H T E, key and value 1 G S E → 1 H T E."""
-    mask_key = (queries is keys, args.visibility)
-    if mask_key not in masks.blocks:
-        masks.blocks[mask_key] = block_mask(queries, keys, args.visibility)
+    mask = masks.blocks.get(args.mask_key)
+    if mask is None:
+        mask = block_mask(queries, keys, args.visibility)
+        if args.mask_key is not None:
+            masks.blocks[args.mask_key] = mask
     biased = [position for position in args.positions if position.has_score_bias]
     score_mod = _score_mod(biased, queries.positions[0], keys.positions[0]) if biased else None
     scale, width = args.scale, query.shape[-1]
@@ -47,7 +49,7 @@ def packed_attention(
         scale = scale or width**-0.5
         query, key, value = (F.pad(x, (0, MIN_HEAD_WIDTH - width)) for x in (query, key, value))
     shares_heads = key.shape[1] != query.shape[1]
-    y = flex_attention(query, key, value, score_mod, masks.blocks[mask_key], scale=scale, enable_gqa=shares_heads)
+    y = flex_attention(query, key, value, score_mod, mask, scale=scale, enable_gqa=shares_heads)
     assert isinstance(y, Tensor)
     return y[..., :width]
 

@@ -15,7 +15,7 @@ from dragoman import legacy
 from dragoman.errors import UserError, unknown_name
 
 AnySpec = TypeVar("AnySpec", bound="Spec")
-Module = TypeVar("Module", bound=nn.Module)
+Part = TypeVar("Part")
 
 
 class Configurable:
@@ -32,12 +32,12 @@ class Spec(Configurable):
         raise NotImplementedError
 
 
-def build_part(spec: Spec, dim: int, kind: type[Module]) -> Module:
-    """Build the module of a spec, or raise an error if it is not a `kind`."""
-    module = spec.build(dim) if type(spec).build is not Spec.build else None
-    if not isinstance(module, kind):
-        raise UserError(f"expected a part that builds a {kind.__name__}, but got {type(spec).__name__}")
-    return module
+def build_part(spec: Spec, dim: int, kind: type[Part]) -> Part:
+    """Build the module of a spec, or return a spec that is a `kind` itself; raise an error if it is neither."""
+    part = spec if isinstance(spec, kind) or type(spec).build is Spec.build else spec.build(dim)
+    if not isinstance(part, kind):
+        raise UserError(f"expected a {kind.__name__}, but got {type(spec).__name__}")
+    return part
 
 
 def to_dict(value: Any) -> Any:

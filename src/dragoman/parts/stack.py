@@ -176,7 +176,8 @@ class StackMixer(LayerSequence):
 
     def steps(self, context: Context, state: State | None) -> Sequence[tuple[str, Callable[..., MixerOutput]]]:
         """Return the layers, or blocks of them whose activations are recomputed in the backward pass."""
-        if not self.gradient_checkpointing or state is not None or context.recorder or not torch.is_grad_enabled():
+        recomputes = self.gradient_checkpointing and torch.is_grad_enabled()
+        if not recomputes or state is not None or context.recorder is not None:
             return self.named_layers()
         return [("", partial(checkpoint, block, use_reentrant=False)) for block in self._blocks]
 
