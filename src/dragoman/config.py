@@ -149,7 +149,7 @@ class ObjectiveConfig(Section):
 
     name: str | None = setting(
         None,
-        "Training objective: translation, one-sequence, language, dialogue, masked, replaced, denoising, spans …",
+        "Training objective: translation, causal-lm, masked-lm, denoising, span-corruption, tagging …",
         automatic="from the system and the kind of data",
     )
     settings: dict[str, Any] = setting({}, "Settings of the objective, such as the masking rate.")

@@ -112,6 +112,14 @@ SETTINGS: dict[str, str] = {
 SETTING_VALUES: dict[str, dict[str, str]] = {
     "search.rank_unfinished": {"behind": "last", "beside": "by_score"},
     "Beam.rank_unfinished": {"behind": "last", "beside": "by_score"},
+    "objective.name": {
+        "one-sequence": "concatenation",
+        "language": "causal-lm",
+        "masked": "masked-lm",
+        "replaced": "replaced-token-detection",
+        "spans": "span-corruption",
+        "masks": "unified-lm",
+    },
 }
 
 #: kinds of specs and search configurations: "OldKind" → "NewKind"
@@ -313,7 +321,14 @@ def translate_settings(values: dict[str, Any], where: str = "the configuration")
             section = tree
             for key in sections:
                 section = section.setdefault(key, {})
-            section.setdefault(name, _present_value(new, value))
+            section.setdefault(name, value)
+    for setting in SETTING_VALUES:
+        *sections, name = setting.split(".")
+        section = tree
+        for key in sections:
+            section = section.get(key) if isinstance(section, dict) else None
+        if isinstance(section, dict) and name in section:
+            section[name] = _present_value(setting, section[name])
     if isinstance(tree.get("search"), dict):
         tree["search"] = translate_stopping(tree["search"], f"{where}: search.")
     if isinstance(tree.get("chosen"), dict):

@@ -91,8 +91,8 @@ def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_text_alone_trains_what_the_system_is_made_for(runs: Path) -> None:
     names = {name: load(runs / name).config.objective for name in ("gpt", "bert", "bart")}
     assert {name: objective.name for name, objective in names.items()} == {
-        "gpt": "language",
-        "bert": "masked",
+        "gpt": "causal-lm",
+        "bert": "masked-lm",
         "bart": "denoising",
     }
     assert names["bert"].settings == {"mask_copies": 10, "next_sentence": True}
@@ -233,8 +233,11 @@ def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_p
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--system", "gpt", "--objective", "maskd"], "unknown objective 'maskd': did you mean 'masked'?"),
-        (["--system", "gpt", "--objective", "masked"], "trains a model of kind EncoderOnly, but the system is of kind"),
+        (["--system", "gpt", "--objective", "maskd-lm"], "unknown objective 'maskd-lm': did you mean 'masked-lm'?"),
+        (
+            ["--system", "gpt", "--objective", "masked-lm"],
+            "trains a model of kind EncoderOnly, but the system is of kind",
+        ),
         ([], "is one side of a parallel corpus: give the target file too, or name with --system"),
         (["--start-from", "nowhere"], "nowhere does not exist: name a run folder"),
         (["--system", "bert", "--set", "objective.settings.mask_rate=2.0"], "must lie between 0 and 1"),

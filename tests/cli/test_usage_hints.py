@@ -31,14 +31,14 @@ LINES = ["The dog walks in a park .", "A sentence is short .", "Hello . The firs
 SMALL = {"model_dim": 16, "layers": 2, "blocks_per_layer": 1, "heads": 2, "feature_dim": 3, "sentinels": 9}
 WANTED = {
     "translation": "translate",
-    "one-sequence": "translate",
-    "language": "generate",
+    "concatenation": "translate",
+    "causal-lm": "generate",
     "dialogue": "generate",
-    "masks": "generate",
-    "masked": "fill",
-    "replaced": "fill",
+    "unified-lm": "generate",
+    "masked-lm": "fill",
+    "replaced-token-detection": "fill",
     "denoising": "fill",
-    "spans": "fill",
+    "span-corruption": "fill",
     "tagging": "tag",
 }
 
@@ -122,8 +122,14 @@ def test_the_hint_after_training_can_be_run_as_it_is(
 
 def trained_with(objective: str) -> str:
     """A system that can be trained with an objective."""
-    own = {"spans": "t5", "denoising": "bart", "masks": "unilm", "replaced": "electra", "dialogue": "chat"}
-    other = {"masked": "roberta", "tagging": "tagger", "language": "gpt", "one-sequence": "transformer-d"}
+    own = {
+        "span-corruption": "t5",
+        "denoising": "bart",
+        "unified-lm": "unilm",
+        "replaced-token-detection": "electra",
+        "dialogue": "chat",
+    }
+    other = {"masked-lm": "roberta", "tagging": "tagger", "causal-lm": "gpt", "concatenation": "transformer-d"}
     return (own | other).get(objective, "transformer")
 
 
@@ -141,7 +147,9 @@ def test_every_command_names_the_one_that_can_use_a_run(
             assert f"use 'dragoman {WANTED[objective]} {folder}'" in answer.err
 
 
-@pytest.mark.parametrize("objective", ["language", "masked", "replaced", "denoising", "spans", "masks"])
+@pytest.mark.parametrize(
+    "objective", ["causal-lm", "masked-lm", "replaced-token-detection", "denoising", "span-corruption", "unified-lm"]
+)
 def test_a_pretrained_run_is_said_to_be_a_start_for_another(
     objective: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -73,7 +73,7 @@ def test_the_next_sentence_comes_from_the_same_document(
     corpora: list[Corpus], tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     store = store_of(corpora, tokenizer, tmp_path, "documents")
-    objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "mask_rate": 0.0})
+    objective = build_objective("masked-lm", material("bert", tokenizer), {"next_sentence": True, "mask_rate": 0.0})
     assert type(objective).data_format_for({"next_sentence": True}) == "documents"
     assert type(objective).data_format_for({}) == "text"
     assert objective.build_row is not None
@@ -107,7 +107,7 @@ def test_pairs_are_truncated_longest_first(lengths: tuple[int, int], room: int, 
 def test_a_long_pair_keeps_both_sentences(tokenizer: Tokenizer, tmp_path: Path) -> None:
     (tmp_path / "text").write_text("a1 " * 40 + "\n" + "b1 " * 40 + "\n" + "c1\nd1\n", encoding="utf-8")
     store = store_of([Corpus(tmp_path / "text")], tokenizer, tmp_path, "documents")
-    objective = build_objective("masked", material("bert", tokenizer), {"next_sentence": True, "max_length": 23})
+    objective = build_objective("masked-lm", material("bert", tokenizer), {"next_sentence": True, "max_length": 23})
     assert objective.build_row is not None
     for seed in range(10):
         row = objective.build_row(store, 0, np.random.default_rng(seed))
@@ -131,7 +131,7 @@ def test_a_split_line_has_one_bos_and_one_eos(tokenizer: Tokenizer, tmp_path: Pa
     assert [store.source(n).tolist() for n in range(len(store))] == [line[:2], line[2:4], line[4:], last]
     assert [store.starts_line(n) for n in range(4)] == [True, False, False, True]
     assert [store.ends_line(n) for n in range(4)] == [False, False, True, True]
-    language = build_objective("language", material("gpt", tokenizer), {})
+    language = build_objective("causal-lm", material("gpt", tokenizer), {})
     assert targets(language, store) == [[START, *line[:2]], line[2:4], [START, *line[4:], END], [START, *last, END]]
     denoising = build_objective(
         "denoising", material("bart", tokenizer), {"infill_rate": 0.0, "permute_sentences": False}

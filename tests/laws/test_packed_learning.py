@@ -37,7 +37,7 @@ def model_of(variant: str, objective: str = "", **more: object) -> Model:
     name, settings = VARIANTS[variant]
     known = SYSTEMS[name].settings()
     small = {key: value for key, value in ({"model_dim": 16, "layers": 2, "heads": 4} | QUIET).items() if key in known}
-    if objective == "spans" and "sentinels" in known:
+    if objective == "span-corruption" and "sentinels" in known:
         more |= {"sentinels": 9}
     size = tokenizer().vocab_size
     torch.manual_seed(0)
@@ -60,11 +60,11 @@ def cases() -> list[tuple[str, str]]:
         for name, kind in OBJECTIVES.items():
             if not model.supports_packing or not isinstance(model, kind.model_kind):
                 continue
-            if name == "spans" and "sentinels" not in SYSTEMS[VARIANTS[variant][0]].settings():
+            if name == "span-corruption" and "sentinels" not in SYSTEMS[VARIANTS[variant][0]].settings():
                 continue
             if model.source_features is not None and kind.data_format == "text":
                 continue
-            if objective_of(name, model_of(variant, name) if name == "spans" else model).supports_packing:
+            if objective_of(name, model_of(variant, name) if name == "span-corruption" else model).supports_packing:
                 found.append((variant, name))
     return found
 
@@ -75,15 +75,15 @@ REPRESENTATIVE_CASES = [
     ("transformer", "translation"),
     ("transformer rotary", "translation"),
     ("transformer alibi", "translation"),
-    ("t5", "spans"),
+    ("t5", "span-corruption"),
     ("bart", "denoising"),
     ("vision", "translation"),
-    ("gpt", "language"),
-    ("gpt3 narrow", "one-sequence"),
+    ("gpt", "causal-lm"),
+    ("gpt3 narrow", "concatenation"),
     ("llama one key head", "dialogue"),
-    ("palm", "language"),
-    ("roberta", "masked"),
-    ("electra", "replaced"),
+    ("palm", "causal-lm"),
+    ("roberta", "masked-lm"),
+    ("electra", "replaced-token-detection"),
     ("tagger", "tagging"),
 ]
 
@@ -180,7 +180,7 @@ def test_a_packed_target_longer_than_its_source_row_stays_finite_without_gradien
     dtype: torch.dtype, recorded: bool
 ) -> None:
     """The rest of the target row belongs to no sequence of the source, so its queries see no key at all."""
-    model = model_of("t5", "spans").eval().to(dtype)
+    model = model_of("t5", "span-corruption").eval().to(dtype)
     assert isinstance(model, EncoderDecoderModel)
     source, target = torch.arange(7, 13)[None], torch.arange(7, 17)[None]
     lengths = torch.tensor([4, 2]), torch.tensor([3, 5])
@@ -197,7 +197,7 @@ def test_a_packed_target_longer_than_its_source_row_stays_finite_without_gradien
         torch.testing.assert_close(packed[t], model.forward_features(one, alone[0], other, alone[1])[0][0])
 
 
-COMPILED = [("transformer", "translation"), ("gpt", "language"), ("roberta", "masked")]
+COMPILED = [("transformer", "translation"), ("gpt", "causal-lm"), ("roberta", "masked-lm")]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
@@ -233,8 +233,8 @@ def test_a_learner_compiles_once(variant: str, name: str, tmp_path: Path) -> Non
 
 FILLED = [
     *((variant, name, {}) for variant, name in CASES),
-    ("bert", "masked", {"next_sentence": True}),
-    ("unilm", "masks", {}),
+    ("bert", "masked-lm", {"next_sentence": True}),
+    ("unilm", "unified-lm", {}),
     ("luong", "translation", {}),
     ("bahdanau", "translation", {}),
     ("gpt", "translation", {}),

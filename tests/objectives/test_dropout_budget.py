@@ -57,7 +57,7 @@ def batches_of(objective: Objective, store: TokenStore, packed: bool) -> Batches
         ("llama", "translation", False),
         ("llama", "translation", True),
         ("transformer", "translation", False),
-        ("transformer-d", "one-sequence", False),
+        ("transformer-d", "concatenation", False),
     ],
 )
 def test_batches_keep_their_budget(

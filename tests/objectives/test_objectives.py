@@ -83,7 +83,7 @@ def restored(batch: Batch) -> Tensor:
 
 
 def test_language_models_read_a_text_between_start_and_end(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = build_objective("language", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
+    objective = build_objective("causal-lm", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
     batch = only(objective, store_of([[20, 21, 22], [23]]))
     assert batch.source.shape == (2, 0)
     assert batch.target.tolist() == [[START, 20, 21, 22], [START, 23, PAD, PAD]]
@@ -92,7 +92,7 @@ def test_language_models_read_a_text_between_start_and_end(tokenizer: Tokenizer,
 
 
 def test_source_and_target_as_one_sequence(tokenizer: Tokenizer, store_of: Any) -> None:
-    objective = build_objective("one-sequence", material(small("transformer-d", tokenizer.vocab_size), tokenizer), {})
+    objective = build_objective("concatenation", material(small("transformer-d", tokenizer.vocab_size), tokenizer), {})
     batch = only(objective, store_of([[20, 21]], [[30]]))
     assert batch.target.tolist() == [[START, 20, 21, SEPARATOR, 30]]
     assert batch.labels.tolist() == [[20, 21, SEPARATOR, 30, END]]
@@ -101,7 +101,7 @@ def test_source_and_target_as_one_sequence(tokenizer: Tokenizer, store_of: Any) 
 
 def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = build_objective(
-        "masked", material(small("roberta", tokenizer.vocab_size), tokenizer), {"mask_rate": 0.4}
+        "masked-lm", material(small("roberta", tokenizer.vocab_size), tokenizer), {"mask_rate": 0.4}
     )
     ids = [list(range(8, 18)), list(range(10, 15))]
     batch = only(objective, store_of(ids))
@@ -118,8 +118,8 @@ def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: An
 
 def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: Any) -> None:
     store = store_of([list(range(8, 28))])
-    dynamic = build_objective("masked", material(small("roberta", tokenizer.vocab_size), tokenizer), {})
-    static = build_objective("masked", material(small("bert", tokenizer.vocab_size), tokenizer), {"mask_copies": 2})
+    dynamic = build_objective("masked-lm", material(small("roberta", tokenizer.vocab_size), tokenizer), {})
+    static = build_objective("masked-lm", material(small("bert", tokenizer.vocab_size), tokenizer), {"mask_copies": 2})
     asked = {
         (name, epoch): answers_of(only(objective, store, epoch)).tolist()
         for name, objective in (("dynamic", dynamic), ("static", static))
@@ -132,7 +132,7 @@ def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: An
 
 def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = build_objective(
-        "masked", material(small("bert", tokenizer.vocab_size), tokenizer), {"next_sentence": True}
+        "masked-lm", material(small("bert", tokenizer.vocab_size), tokenizer), {"next_sentence": True}
     )
     store = store_of([[8 + n] * 3 for n in range(12)])
     seen = set()
@@ -156,7 +156,7 @@ def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: An
 def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer, store_of: Any) -> None:
     model = small("t5", tokenizer.vocab_size)
     assert model.vocab_size > tokenizer.vocab_size
-    objective = build_objective("spans", material(model, tokenizer), {"mask_rate": 0.5})
+    objective = build_objective("span-corruption", material(model, tokenizer), {"mask_rate": 0.5})
     ids = list(range(8, 20))
     batch = only(objective, store_of([ids]))
     source, target = batch.source[0].tolist(), [*batch.target[0].tolist(), int(batch.labels[0, -1])]
@@ -191,16 +191,16 @@ def test_three_masks_in_one_stack(tokenizer: Tokenizer, store_of: Any) -> None:
     ids = list(range(8, 16))
     store = store_of([ids])
     given = material(model, tokenizer)
-    left = only(build_objective("masks", given, {"bidirectional": 0.0, "left_to_right": 1.0}), store)
+    left = only(build_objective("unified-lm", given, {"bidirectional": 0.0, "left_to_right": 1.0}), store)
     assert left.source.tolist() == [[START, *ids]]
     assert answers_of(left).tolist() == [[*ids, END]]
     assert left.sentence_labels is not None
     assert left.sentence_labels.tolist() == [0]
-    both = only(build_objective("masks", given, {"bidirectional": 1.0, "left_to_right": 0.0}), store)
+    both = only(build_objective("unified-lm", given, {"bidirectional": 1.0, "left_to_right": 0.0}), store)
     assert both.sentence_labels is not None
     assert both.sentence_labels.tolist() == [len(ids) + 2] == [both.source.shape[1]]
     assert answers_of(both)[0, 0] == answers_of(both)[0, -1] == IGNORE_INDEX
-    cut = only(build_objective("masks", given, {"bidirectional": 0.0, "left_to_right": 0.0}), store)
+    cut = only(build_objective("unified-lm", given, {"bidirectional": 0.0, "left_to_right": 0.0}), store)
     assert cut.sentence_labels is not None
     seen = int(cut.sentence_labels[0])
     assert cut.source[0].tolist() == [START, *ids[: seen - 1], SEPARATOR, *ids[seen - 1 :]]
@@ -221,7 +221,7 @@ def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> No
 
 def test_masked_words_cost_torchs_cross_entropy(tokenizer: Tokenizer, store_of: Any) -> None:
     model = small("bert", tokenizer.vocab_size).eval()
-    objective = build_objective("masked", material(model, tokenizer), {"next_sentence": True, "mask_rate": 0.5})
+    objective = build_objective("masked-lm", material(model, tokenizer), {"next_sentence": True, "mask_rate": 0.5})
     batch = only(objective, store_of([[8, 9, 10, 11], [12, 13], [14, 15, 16]]))
     loss = objective(batch)
     layout = Layout.padded(batch.source.shape[1], batch.source_lengths)
@@ -253,7 +253,7 @@ def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on
 ) -> None:
     """Another generator changes its own loss, but not what the discriminator is measured on."""
     model = small("electra", tokenizer.vocab_size).eval()
-    objective = build_objective("replaced", material(model, tokenizer), {})
+    objective = build_objective("replaced-token-detection", material(model, tokenizer), {})
     store = store_of([tokenizer.encode(text) for text in TEXT])
     batch = next(iter(batches(objective, store).iterate_epoch(0)))
 
@@ -274,7 +274,7 @@ def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on
 def test_the_discriminator_is_asked_of_every_token(tokenizer: Tokenizer, store_of: Any) -> None:
     """With a generator that is always right, nothing is replaced; its loss is then that of all “no” answers."""
     model = small("electra", tokenizer.vocab_size).eval()
-    objective = build_objective("replaced", material(model, tokenizer), {"discriminator_weight": 3.0})
+    objective = build_objective("replaced-token-detection", material(model, tokenizer), {"discriminator_weight": 3.0})
     batch = only(objective, store_of([[8] * 12, [8] * 5]))
     with torch.no_grad():
         model.generator.output.bias[:] = -100.0
@@ -289,14 +289,14 @@ def test_the_discriminator_is_asked_of_every_token(tokenizer: Tokenizer, store_o
 
 
 LEARN = [
-    ("language", "gpt", {}),
-    ("language", "rnn-lm", {}),
-    ("masked", "bert", {"next_sentence": True, "mask_copies": 3}),
-    ("masked", "roberta", {}),
-    ("replaced", "electra", {}),
-    ("spans", "t5", {}),
+    ("causal-lm", "gpt", {}),
+    ("causal-lm", "rnn-lm", {}),
+    ("masked-lm", "bert", {"next_sentence": True, "mask_copies": 3}),
+    ("masked-lm", "roberta", {}),
+    ("replaced-token-detection", "electra", {}),
+    ("span-corruption", "t5", {}),
     ("denoising", "bart", {"delete_rate": 0.1, "mask_rate": 0.1, "rotate_document": True, "shuffle_distance": 2}),
-    ("masks", "unilm", {}),
+    ("unified-lm", "unilm", {}),
 ]
 
 
@@ -316,7 +316,7 @@ def test_every_objective_falls(
         optimizer.step()
         parts = {key: float(part) / loss.num_labels for key, part in loss.metrics.items()}
         seen.append(parts | {"total": float(loss.total.detach()) / loss.num_labels})
-    for part in ("total", "nll_loss", *(["detection_loss"] if name == "replaced" else [])):
+    for part in ("total", "nll_loss", *(["detection_loss"] if name == "replaced-token-detection" else [])):
         first, last = (np.mean([one[part] for one in some]) for some in (seen[:15], seen[-15:]))
         assert last < 0.85 * first
 
@@ -326,23 +326,27 @@ def test_every_objective_falls(
 
 def test_an_objective_says_which_models_it_trains(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="trains a model of kind EncoderOnly, but the system is of kind DecoderOnly"):
-        build_objective("masked", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
+        build_objective("masked-lm", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
 
 
 def test_spans_need_sentinels(tokenizer: Tokenizer) -> None:
     model = small("transformer", tokenizer.vocab_size)
     assert isinstance(model, EncoderDecoderModel)
     with pytest.raises(UserError, match="this system has none: use the system t5"):
-        build_objective("spans", material(model, tokenizer), {})
+        build_objective("span-corruption", material(model, tokenizer), {})
 
 
 @pytest.mark.parametrize(
     ("name", "settings", "message"),
     [
-        ("maskd", {}, "unknown objective 'maskd': did you mean 'masked'?"),
-        ("masked", {"rat": 0.1}, "unknown setting of the objective masked 'rat': did you mean 'mask_rate'?"),
-        ("masked", {"mask_rate": "much"}, "masked.mask_rate must be float, but is 'much'"),
-        ("masked", {"mask_rate": 1.5}, "masked.mask_rate is a probability and must lie between 0 and 1, but is 1.5"),
+        ("masked-l", {}, "unknown objective 'masked-l': did you mean 'masked-lm'?"),
+        ("masked-lm", {"rat": 0.1}, "unknown setting of the objective masked-lm 'rat': did you mean 'mask_rate'?"),
+        ("masked-lm", {"mask_rate": "much"}, "masked-lm.mask_rate must be float, but is 'much'"),
+        (
+            "masked-lm",
+            {"mask_rate": 1.5},
+            "masked-lm.mask_rate is a probability and must lie between 0 and 1, but is 1.5",
+        ),
     ],
 )
 def test_a_wrong_setting_is_named(name: str, settings: dict[str, Any], message: str) -> None:

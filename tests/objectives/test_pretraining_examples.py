@@ -35,24 +35,24 @@ def shown(system: str, name: str, store: TokenStore, **settings: Any) -> list[Pr
 
 def test_masked_words_and_their_answers_make_up_the_text(store: TokenStore) -> None:
     """With every word asked for, and so every word but those kept or replaced masked, the target is the text itself."""
-    (one,) = shown("roberta", "masked", store, mask_rate=1.0)
+    (one,) = shown("roberta", "masked-lm", store, mask_rate=1.0)
     assert one.target == TEXT[0]
     assert "<mask>" in one.input
     assert one.input.startswith("<cls> ")
     assert one.input.endswith(" <sep>")
-    (few,) = shown("roberta", "masked", store, mask_rate=0.3)
+    (few,) = shown("roberta", "masked-lm", store, mask_rate=0.3)
     assert " … " in few.target
     assert set(few.target.split()) - {"…"} <= set(TEXT[0].split())
 
 
 def test_next_sentences_show_both_kinds(store: TokenStore) -> None:
-    found = shown("bert", "masked", store, next_sentence=True)
+    found = shown("bert", "masked-lm", store, next_sentence=True)
     assert {one.note for one in found} == {"the second sentence is the next one", "the second sentence is a random one"}
     assert all(one.input.count("<sep>") == 2 for one in found)
 
 
 def test_spans_go_back_into_their_sentinels(store: TokenStore) -> None:
-    (one,) = shown("t5", "spans", store, mask_rate=0.5, mean_span_length=2.0)
+    (one,) = shown("t5", "span-corruption", store, mask_rate=0.5, mean_span_length=2.0)
     names = re.findall(r"<extra_id_\d+>", one.target)
     spans = dict(zip(names, re.split(r" ?<extra_id_\d+> ?", one.target)[1:]))
     assert names == [f"<extra_id_{n}>" for n in range(len(names))]
@@ -66,13 +66,13 @@ def test_denoising_asks_for_the_whole_text(store: TokenStore) -> None:
 
 
 def test_the_discriminator_is_told_of(store: TokenStore) -> None:
-    (one,) = shown("electra", "replaced", store)
+    (one,) = shown("electra", "replaced-token-detection", store)
     assert "discriminator" in one.note
     assert "<mask>" in one.lines()[0]
 
 
 def test_each_mask_of_unilm_is_shown_once(store: TokenStore) -> None:
-    found = {re.sub(r"\d+", "N", one.note): one for one in shown("unilm", "masks", store)}
+    found = {re.sub(r"\d+", "N", one.note): one for one in shown("unilm", "unified-lm", store)}
     assert found.keys() == {
         "bidirectional mask",
         "left-to-right mask",
@@ -83,4 +83,4 @@ def test_each_mask_of_unilm_is_shown_once(store: TokenStore) -> None:
 
 
 def test_what_corrupts_nothing_has_no_examples(store: TokenStore) -> None:
-    assert shown("gpt", "language", store) == []
+    assert shown("gpt", "causal-lm", store) == []

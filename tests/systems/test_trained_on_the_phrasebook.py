@@ -82,5 +82,5 @@ def test_language_modeling_objective_includes_the_source(corpus: Path, tmp_path:
     prepare_run(tmp_path / "run", from_dict(values), lambda text: None)
     Trainer(tmp_path / "run", Quiet()).train()
     run = load(tmp_path / "run", device="cpu")
-    assert run.config.objective.name == "one-sequence"
+    assert run.config.objective.name == "concatenation"
     assert run.translate(["The old man reads."])[0].tokens

@@ -103,11 +103,11 @@ CASES = [
     ("transformer", "translation", {}, {}),
     ("transformer", "translation", {}, {"rdrop_alpha": 1.0}),
     ("luong", "translation", {}, {}),
-    ("gpt", "language", {}, {}),
+    ("gpt", "causal-lm", {}, {}),
     ("gpt", "translation", {}, {}),
     ("llama", "dialogue", {}, {}),
     ("bart", "denoising", {}, {}),
-    ("roberta", "masked", {}, {}),
+    ("roberta", "masked-lm", {}, {}),
     ("tagger", "tagging", {}, {}),
     ("vision", "translation", {"feature_dim": 6}, {}),
     ("speech", "translation", {"feature_dim": 5}, {}),
@@ -278,8 +278,8 @@ TWICE = [
     ("luong", "translation", {}),
     ("gnmt", "translation", {"layers": 3}),
     ("deep-att", "translation", {}),
-    ("gpt", "language", {}),
-    ("electra", "replaced", {}),
+    ("gpt", "causal-lm", {}),
+    ("electra", "replaced-token-detection", {}),
     ("speech", "translation", {"feature_dim": 5}),
 ]
 
@@ -338,7 +338,7 @@ def test_what_layers_leave_behind_is_left_once(tmp_path: Path) -> None:
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
 @pytest.mark.parametrize(
-    ("system", "name"), [("transformer", "translation"), ("t5", "translation"), ("gpt", "language")]
+    ("system", "name"), [("transformer", "translation"), ("t5", "translation"), ("gpt", "causal-lm")]
 )
 def test_layers_computed_twice_compile_into_one_graph(system: str, name: str, tmp_path: Path) -> None:
     model = model_of(system, recomputed=True)

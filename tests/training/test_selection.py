@@ -34,8 +34,8 @@ WORDS = ["gehst", "ging weg", "ist gegangen", "wir gehen alle nach Hause"]
         ("translation", ["猫が好きです。", "東京に住んでいます。"], "chrf"),
         ("translation", [], "loss"),
         ("tagging", SENTENCES, "accuracy"),
-        ("language", SENTENCES, "loss"),
-        ("replaced", SENTENCES, "loss"),
+        ("causal-lm", SENTENCES, "loss"),
+        ("replaced-token-detection", SENTENCES, "loss"),
     ],
 )
 def test_the_metric_suits_the_task(name: str, references: list[str], metric: str) -> None:

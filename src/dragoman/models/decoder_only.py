@@ -25,7 +25,7 @@ class DecoderOnly(ModelSpec):
     """One stack that predicts the next token: language models, or source and target in one sequence."""
 
     default_framing: ClassVar[Framing] = DECODER_ONLY_FRAMING
-    default_objectives: ClassVar[dict[str, str]] = {"pairs": "translation", "text": "language", "turns": "dialogue"}
+    default_objectives: ClassVar[dict[str, str]] = {"pairs": "translation", "text": "causal-lm", "turns": "dialogue"}
 
     dim: int
     vocab_size: int

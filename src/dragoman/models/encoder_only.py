@@ -29,7 +29,7 @@ class EncoderOnly(ModelSpec):
     """
 
     default_framing: ClassVar[Framing] = ENCODER_ONLY_FRAMING
-    default_objectives: ClassVar[dict[str, str]] = {"pairs": "tagging", "text": "masked"}
+    default_objectives: ClassVar[dict[str, str]] = {"pairs": "tagging", "text": "masked-lm"}
 
     dim: int
     vocab_size: int

@@ -24,7 +24,7 @@ class ReplacedTokens(ModelSpec):
     """Two encoders with shared embeddings; the model of interest is the discriminator, with one label per token."""
 
     default_framing: ClassVar[Framing] = ENCODER_ONLY_FRAMING
-    default_objectives: ClassVar[dict[str, str]] = {"text": "replaced", "pairs": "tagging"}
+    default_objectives: ClassVar[dict[str, str]] = {"text": "replaced-token-detection", "pairs": "tagging"}
 
     generator: EncoderOnly
     discriminator: EncoderOnly

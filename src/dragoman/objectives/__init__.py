@@ -21,14 +21,14 @@ __all__ = ["OBJECTIVES", "Loss", "Objective", "TaskContext", "TranslationObjecti
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "translation": TranslationObjective,
-    "one-sequence": ConcatenationObjective,
-    "language": LanguageModelObjective,
+    "concatenation": ConcatenationObjective,
+    "causal-lm": LanguageModelObjective,
     "dialogue": DialogueObjective,
-    "masked": MaskedLanguageObjective,
-    "replaced": ReplacedTokenObjective,
+    "masked-lm": MaskedLanguageObjective,
+    "replaced-token-detection": ReplacedTokenObjective,
     "denoising": DenoisingObjective,
-    "spans": SpanCorruptionObjective,
-    "masks": UnifiedLanguageObjective,
+    "span-corruption": SpanCorruptionObjective,
+    "unified-lm": UnifiedLanguageObjective,
     "tagging": TaggingObjective,
 }
 

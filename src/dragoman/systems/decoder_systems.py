@@ -240,7 +240,7 @@ DECODER_SYSTEMS = {
             "the rate no longer helps; its units are sigmoid instead of tanh",
         ),
         base_learning_rate=1.0,
-        default_objectives={"pairs": ("one-sequence", {})},
+        default_objectives={"pairs": ("concatenation", {})},
     ),
     "transformer-d": System(
         transformer_d,
@@ -248,7 +248,7 @@ DECODER_SYSTEMS = {
         2018,
         transformer_sizes(3, 4, model_dim=1024, heads=16),
         TRANSFORMER_TRAINING,
-        default_objectives={"pairs": ("one-sequence", {})},
+        default_objectives={"pairs": ("concatenation", {})},
     ),
     "transformer-dmca": System(
         transformer_dmca,
@@ -256,7 +256,7 @@ DECODER_SYSTEMS = {
         2018,
         transformer_sizes(3, 4, model_dim=1024, heads=16),
         TRANSFORMER_TRAINING,
-        default_objectives={"pairs": ("one-sequence", {})},
+        default_objectives={"pairs": ("concatenation", {})},
     ),
     "gpt": System(
         gpt,
@@ -332,7 +332,7 @@ DECODER_SYSTEMS = {
             total_steps=770_000,
             differences="the paper starts from the weights of BERT; it does not mention clipping",
         ),
-        default_objectives={"text": ("masks", {})},
+        default_objectives={"text": ("unified-lm", {})},
     ),
     "palm": System(
         palm,

@@ -164,7 +164,7 @@ ENCODER_SYSTEMS = {
         replace(
             BERT_TRAINING, differences="the paper does not mention the clipping at 1, which its published code has"
         ),
-        default_objectives={"text": ("masked", {"mask_copies": 10, "next_sentence": True})},
+        default_objectives={"text": ("masked-lm", {"mask_copies": 10, "next_sentence": True})},
         default_recipe="plain",
     ),
     "roberta": System(

@@ -327,7 +327,7 @@ TRANSFORMER_SYSTEMS = {
             system_settings={"dropout": 0.1},
             differences="the paper's pretraining (§3.1.2), also for pairs; it fine-tunes with a constant rate of 0.001",
         ),
-        default_objectives={"text": ("spans", {})},
+        default_objectives={"text": ("span-corruption", {})},
     ),
     "bart": System(
         bart,
