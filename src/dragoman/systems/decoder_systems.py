@@ -123,35 +123,18 @@ def gpt3(spec: DecoderOnly, *, attention_window: int = 256) -> DecoderOnly:
     return replace(spec, decoder=replace(stack, block=block, depth=stack.depth // 2))
 
 
-def unilm(
-    vocabulary: VocabularySizes,
-    *,
-    model_dim: int = 768,
-    layers: int = 12,
-    heads: int = 12,
-    ffn_dim: int | None = None,
-    dropout: float = 0.1,
-    attention_dropout: float = 0.1,
-    max_positions: int = 512,
-    tie_output: bool = True,
-) -> DecoderOnly:
+@variant_of(gpt, max_positions=512)
+def unilm(spec: DecoderOnly) -> DecoderOnly:
     """BERT's stack with a prefix mask: bidirectional over the source, causal over the target (Dong et al. 2019).
 
     The paper's segment embeddings, which also distinguish its three masks, are left out.
     """
-    block = (
-        PostNorm(SelfAttention(heads, visibility=Prefix(), dropout=attention_dropout), LayerNorm(), dropout),
-        PostNorm(FeedForward(ffn_dim, "gelu"), LayerNorm(), dropout),
-    )
-    return DecoderOnly(
-        model_dim,
-        vocabulary.target,
-        Stack(block, layers, Learned(max_positions), dropout, input_norm=LayerNorm()),
-        tied_embeddings=tie_output,
-        output_bias=True,
-        initialization=Normal(0.02),
-        transform=Transform("gelu", LayerNorm()),
-    )
+    attention, feed_forward = (cast(PreNorm, part) for part in spec.decoder.block)
+    attention = replace_everywhere(attention, SelfAttention, visibility=Prefix())
+    feed_forward = replace_everywhere(feed_forward, FeedForward, activation="gelu")
+    block = tuple(PostNorm(part.body, part.norm, part.dropout) for part in (attention, feed_forward))
+    decoder = replace(spec.decoder, block=block, norm=None, input_norm=LayerNorm())
+    return replace(spec, decoder=decoder, output_bias=True, transform=Transform("gelu", LayerNorm()))
 
 
 def palm(
