@@ -5,9 +5,9 @@
         --data cogs=cogs/train.tsv.gz,cogs/dev.tsv.gz \\
         --data g2p=g2p/fre_train.tsv.gz,g2p/fre_dev.tsv.gz --steps 3000 --json results.json
 
-Every corpus is two TSV files, source and target, for training and for evaluation. Text is split into words, or, where
-sources are single words (spelling to phonemes), into characters. A run is trained for at most `--steps` and
-`--minutes`, or one that `--runs` holds already is used. The table has the exact match of every width and rule, and says
+Every corpus is two TSV files, source and target, for training and for evaluation. Text is split into words, or into
+characters if sources are single words (grapheme-to-phoneme conversion). A run is trained for at most `--steps` and
+`--minutes`; an existing run in `--runs` is used again. The table shows the exact match of every beam size and rule, and
 which are more than 0.5 points below greedy search.
 """
 
@@ -61,19 +61,19 @@ def measure(name: str, folder: Path, valid_file: Path, options: argparse.Namespa
     pairs = read_pairs(valid_file)[: options.sentences]
     sources, targets = [source for source, _ in pairs], [" ".join(target.split()) for _, target in pairs]
 
-    def scored(search: Beam) -> tuple[float, float]:
-        begin = time.perf_counter()
-        found = run.translate(sources, search=search, alignment=False)
-        texts = [" ".join(one.text.split()) for one in found]
-        return exact_match(texts, targets).value, len(texts) / (time.perf_counter() - begin)
+    def score_search(search: Beam) -> tuple[float, float]:
+        start = time.perf_counter()
+        translations = run.translate(sources, search=search, alignment=False)
+        texts = [" ".join(one.text.split()) for one in translations]
+        return exact_match(texts, targets).value, len(texts) / (time.perf_counter() - start)
 
     own = run.beam_config()
     own = replace(own, num_finished=None)
-    greedy, speed = scored(replace(own, size=1, early_stopping="never"))
+    greedy, speed = score_search(replace(own, size=1, early_stopping="never"))
     rows: list[dict[str, Any]] = [{"beam": "greedy", "rule": "", "exact match": greedy, "sentences/s": speed}]
     for size in options.beams:
         for rule in options.rules:
-            score, speed = scored(replace(own, size=size, early_stopping=RULES[rule]))
+            score, speed = score_search(replace(own, size=size, early_stopping=RULES[rule]))
             rows.append({"beam": str(size), "rule": rule, "exact match": score, "sentences/s": speed})
     search = run.config.search
     return {
@@ -99,24 +99,24 @@ def read_options() -> argparse.Namespace:
 
     def rules(text: str) -> list[str]:
         if wrong := [name for name in text.split(",") if name not in RULES]:
-            raise argparse.ArgumentTypeError(f"{wrong[0]} is none of {', '.join(RULES)}")
+            raise argparse.ArgumentTypeError(f"{wrong[0]} is not one of {', '.join(RULES)}")
         return text.split(",")
 
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=corpus, action="append", required=True, metavar="NAME=TRAIN,DEV")
     parser.add_argument("--system", default="bahdanau")
-    parser.add_argument("--size", help="of the system; chosen by the amount of data if not given")
-    parser.add_argument("--kind", help="of tokens: word, character, bpe …")
+    parser.add_argument("--size", help="size of the system (default: by the amount of data)")
+    parser.add_argument("--kind", help="tokenizer: word, character, bpe …")
     parser.add_argument("--steps", type=int, default=2000)
-    parser.add_argument("--minutes", type=float, help="at most, for each training")
+    parser.add_argument("--minutes", type=float, help="time limit of each training")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="a setting of the training")
     parser.add_argument("--validate-sentences", type=int, default=200)
     parser.add_argument("--beams", type=lambda text: [int(part) for part in text.split(",")], default=[2, 5, 10])
     parser.add_argument("--rules", type=rules, default=list(RULES), help=f"of {', '.join(RULES)}")
-    parser.add_argument("--sentences", type=int, help="evaluate on the first N; all if not given")
+    parser.add_argument("--sentences", type=int, help="evaluate on the first N sentences (default: all)")
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--runs", type=Path, help="folder to keep the runs in; what it holds is not trained again")
+    parser.add_argument("--runs", type=Path, help="folder of the runs; existing ones are not trained again")
     parser.add_argument("--json", type=Path, help="a file for the results")
     return parser.parse_args()
 
@@ -127,10 +127,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as scratch:
         for name, train_file, valid_file in options.data:
             folder = (options.runs or Path(scratch)) / name
-            begin = time.perf_counter()
+            start = time.perf_counter()
             if not folder.exists():
                 train(folder, train_file, valid_file, options)
-            trained = time.perf_counter() - begin
+            trained = time.perf_counter() - start
             result = {"trained seconds": round(trained)} | measure(name, folder, valid_file, options)
             results.append(result)
             print(

@@ -1,10 +1,10 @@
-"""What long sequences cost: memory-compressed attention (transformer-dmca) beside full attention (transformer-d).
+"""Time and memory of long sequences: memory-compressed attention (transformer-dmca) and full attention (transformer-d).
 
-    python benchmarks/long_sequences.py --lengths 1000,2000,4000,8000,11000 --width 512 --layers 5 --heads 8
+    python benchmarks/long_sequences.py --lengths 1000,2000,4000,8000,11000 --model-dim 512 --layers 5 --heads 8
 
-Times training steps (forward and backward; bfloat16 on a GPU) of both at each length, with as many tokens a step as
-memory allows up to --tokens, and prints the time of a token, its growth from the shortest length, and the growth that
-counting multiplications predicts. Then reads a source of the greatest length and writes --generate tokens after it.
+Times training steps (forward and backward; bfloat16 on a GPU) of both systems at each length with at most --tokens
+tokens per step, and prints the time per token, its growth from the shortest length, and the growth predicted by the
+number of multiplications. Then encodes a source of the largest length and generates --generate tokens.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from dragoman.systems import SYSTEMS, VocabularySizes
 
 NAMES = ("transformer-dmca", "transformer-d")
 VOCABULARY, BLOCK, KERNEL, STRIDE = 1000, 256, 3, 3
-WARM_UP = 2
+WARMUP_STEPS = 2
 
 
 def multiplications(name: str, length: int, width: int, layers: int) -> float:
-    """Of a token forward, on average: linear layers, then scores and sums of values over the keys that it sees."""
+    """Return the multiplications of a token in the forward pass: linear layers, and attention over the visible keys."""
     compressed = layers // 2 if name == "transformer-dmca" else 0
     local = layers - compressed if name == "transformer-dmca" else 0
     linear = layers * 12 * width**2 + compressed * 2 * KERNEL / STRIDE * width**2 + VOCABULARY * width
@@ -42,7 +42,7 @@ def multiplications(name: str, length: int, width: int, layers: int) -> float:
 
 
 def wait(device: torch.device) -> float:
-    """The time, when everything that was asked of the device is done."""
+    """Wait for the device and return the time."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     return time.perf_counter()
@@ -58,18 +58,18 @@ def train_step(model: Model, tokens: Tensor) -> None:
 
 
 def time_training(model: Model, length: int, batch: int, steps: int, device: torch.device) -> dict[str, Any]:
-    """Seconds a token and peak memory, not a number where it is not known or memory does not suffice."""
+    """Return seconds per token and peak memory; NaN if unknown or out of memory."""
     tokens = torch.randint(4, VOCABULARY, (batch, length), device=device)
     if device.type == "cuda":
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
     try:
-        for _ in range(WARM_UP):
+        for _ in range(WARMUP_STEPS):
             train_step(model, tokens)
-        began = wait(device)
+        start = wait(device)
         for _ in range(steps):
             train_step(model, tokens)
-        seconds = (wait(device) - began) / (steps * batch * length)
+        seconds = (wait(device) - start) / (steps * batch * length)
     except torch.OutOfMemoryError:
         model.zero_grad()
         return {"seconds_per_token": math.nan, "peak_gib": math.nan}
@@ -78,10 +78,10 @@ def time_training(model: Model, length: int, batch: int, steps: int, device: tor
 
 
 @torch.inference_mode()
-def time_writing(model: Model, length: int, count: int, device: torch.device) -> dict[str, Any]:
-    """Greedy search after a source of `length` tokens, symbols such as END never chosen."""
+def time_generation(model: Model, length: int, count: int, device: torch.device) -> dict[str, Any]:
+    """Time greedy search after a source of `length` tokens; special tokens are never generated."""
     source = torch.randint(4, VOCABULARY, (1, length), device=device)
-    began = wait(device)
+    start = wait(device)
     begin = model.start_decoding(source, torch.tensor([length], device=device), beam=1, max_length=count, first=2)
     read = wait(device)
     tokens, state = begin.tokens, begin.state
@@ -91,12 +91,12 @@ def time_writing(model: Model, length: int, count: int, device: torch.device) ->
         )
         assert after is not None
         tokens, state = logits[:, 0, 4:].argmax(-1) + 4, after
-    written = wait(device)
-    return {"source": length, "read": read - began, "tokens": count, "seconds_per_token": (written - read) / count}
+    end = wait(device)
+    return {"source": length, "read": read - start, "tokens": count, "seconds_per_token": (end - read) / count}
 
 
 def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    settings = {"model_dim": options.width, "layers": options.layers, "heads": options.heads, "dropout": 0.0}
+    settings = {"model_dim": options.model_dim, "layers": options.layers, "heads": options.heads, "dropout": 0.0}
     lengths = [int(length) for length in options.lengths.split(",")]
     models, first, training = dict[str, Model](), dict[str, float](), []
     for name in NAMES:
@@ -113,28 +113,30 @@ def measure(options: argparse.Namespace, device: torch.device) -> dict[str, Any]
             row |= time_training(model, length, batch, options.steps, device)
             seconds.append(row["seconds_per_token"])
             first.setdefault(name, seconds[-1])
-            cost, least = (multiplications(name, n, options.width, options.layers) for n in (length, lengths[0]))
-            row |= {"growth": seconds[-1] / first[name], "predicted": cost / least}
+            cost, smallest = (multiplications(name, n, options.model_dim, options.layers) for n in (length, lengths[0]))
+            row |= {"growth": seconds[-1] / first[name], "predicted": cost / smallest}
             training.append(row)
             line += f"{seconds[-1] * 1e6:>11.2f}{row['growth']:>8.2f}{row['predicted']:>11.2f}{row['peak_gib']:>10.2f}"
         print(f"{length:>8}{batch:>7}{line}{seconds[1] / seconds[0]:>15.2f}", flush=True)
-    writing = time_writing(models["transformer-dmca"].eval(), max(lengths), options.generate, device)
+    generation = time_generation(models["transformer-dmca"].eval(), max(lengths), options.generate, device)
     print(
-        f"transformer-dmca read a source of {writing['source']:,} tokens in {writing['read']:.2f} s and wrote "
-        f"{options.generate} tokens after it at {writing['seconds_per_token'] * 1e3:.1f} ms each"
+        f"transformer-dmca read a source of {generation['source']:,} tokens in {generation['read']:.2f} s and wrote "
+        f"{options.generate} tokens after it at {generation['seconds_per_token'] * 1e3:.1f} ms each"
     )
-    return {"settings": settings, "training": training, "writing": writing}
+    return {"settings": settings, "training": training, "generation": generation}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--lengths", default="1000,2000,4000,8000,11000", help="the shortest first")
-    parser.add_argument("--width", type=int, default=512)
+    parser.add_argument("--lengths", default="1000,2000,4000,8000,11000", help="sequence lengths, the shortest first")
+    parser.add_argument("--model-dim", type=int, default=512)
     parser.add_argument("--layers", type=int, default=5)
     parser.add_argument("--heads", type=int, default=8)
-    parser.add_argument("--tokens", type=int, default=44_000, help="of a step, where a sequence is not longer")
-    parser.add_argument("--steps", type=int, default=10, help="timed, after two that are not")
-    parser.add_argument("--generate", type=int, default=100, help="tokens to write after the longest source")
+    parser.add_argument(
+        "--tokens", type=int, default=44_000, help="maximum tokens per step, unless one sequence is longer"
+    )
+    parser.add_argument("--steps", type=int, default=10, help="timed steps, after two that warm up")
+    parser.add_argument("--generate", type=int, default=100, help="tokens to generate after the longest source")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path, default=None, help="a file for the results")
     options = parser.parse_args()

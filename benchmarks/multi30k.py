@@ -1,10 +1,10 @@
-"""Multi30k from the start of the command: BLEU against wall time, several seeds, the default recipe and others.
+"""Train on Multi30k with several seeds and report BLEU and wall time.
 
     python benchmarks/multi30k.py --data FOLDER [--pair en-de --seeds 1,2,3 --systems transformer,bahdanau,luong]
 
-FOLDER holds train.en, train.de, val.en …, plain or gzipped. Every training is a `dragoman train` of its own, timed from
-the start of its process to its end, with every setting the default but those after `--`, which are passed on. Its best
-model then translates the test sets with beam 5.
+FOLDER holds train.en, train.de, val.en …, plain or gzipped. Every training is a `dragoman train`
+process, timed from its start to its end, with default settings except those after `--`, which are passed on. The best
+checkpoint translates the test sets with a beam of 5.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def path_of(folder: Path, name: str, language: str) -> Path:
 
 
 def train(folder: Path, data: Path, pair: tuple[str, str], seed: int, system: str, more: list[str]) -> float:
-    """Train a run; how long it took from the start of the process."""
+    """Train a run and return the seconds from the start of the process to its end."""
     files = {"source": ("train", 0), "target": ("train", 1), "valid-source": ("val", 0), "valid-target": ("val", 1)}
     command = [sys.executable, "-m", "dragoman", "train", str(folder), "--seed", str(seed), "--system", system, *more]
     for option, (name, side) in files.items():
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--pair", default="en-de")
     parser.add_argument("--seeds", default="1,2,3")
     parser.add_argument("--systems", default="transformer")
-    parser.add_argument("--runs", type=Path, default=None, help="where to keep the runs")
+    parser.add_argument("--runs", type=Path, default=None, help="folder of the runs (default: temporary)")
     parser.add_argument("--tests", default="val,test_2016_flickr,test_2017_flickr")
     options, more = parser.parse_known_args()
     pair = tuple(options.pair.split("-"))
@@ -61,21 +61,21 @@ def main() -> None:
             folder = runs / f"{options.pair}-{system}-{seed}"
             wall = train(folder, options.data, (pair[0], pair[1]), int(seed), system, [m for m in more if m != "--"])
             run = dragoman.load(folder)
-            found = {}
+            results = {}
             for test in options.tests.split(","):
                 texts = [
                     t.text for t in run.translate(lines(options.data, test, pair[0]), beam_size=5, alignment=False)
                 ]
                 score = evaluation.bleu(texts, lines(options.data, test, pair[1]))
-                found[test] = round(score.value, 2)
+                results[test] = round(score.value, 2)
                 scores.setdefault(test, []).append(score.value)
             valid = [r for r in map(json.loads, (folder / "metrics.jsonl").open()) if r["kind"] == "valid"]
             curve = [(round(r["seconds"]), round(r["bleu"], 1)) for r in valid]
             print(
-                f"{system} seed {seed}: {wall:.1f} s from start to end, {found}, validations (s, BLEU) {curve}",
+                f"{system} seed {seed}: {wall:.1f} s from start to end, {results}, validations (s, BLEU) {curve}",
                 flush=True,
             )
-        means = {test: f"{statistics.mean(s):.2f} (least {min(s):.2f})" for test, s in scores.items()}
+        means = {test: f"{statistics.mean(s):.2f} (minimum {min(s):.2f})" for test, s in scores.items()}
         print(f"{system}: {means}  {score.signature}", flush=True)
 
 

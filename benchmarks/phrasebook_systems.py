@@ -1,10 +1,10 @@
-"""What every translation system learns of the phrasebook on a CPU with default settings.
+"""Train every translation system on the phrasebook on a CPU with default settings.
 
     python benchmarks/phrasebook_systems.py --output FOLDER [--systems luong,bahdanau --minutes 2 --parallel 8]
 
 Trains every system that can learn from sentence pairs, `--parallel` at a time with `--threads` threads each, and
 evaluates it on the 500 held-out test sentences. A training is `dragoman train` (or `dragoman quickstart` with
-`--quickstart`) in a process of its own with `--device cpu`; it ends after `--minutes`, and is killed two minutes later.
+`--quickstart`) in its own process with `--device cpu`; it ends after `--minutes`, and is killed two minutes later.
 `NAME@SETTING=VALUE@…` in `--systems` trains a variant: `luong@system.settings.encoder_direction=both`. Settings after
 `--` are passed on to every training.
 
@@ -30,15 +30,15 @@ from dragoman.models import count_parameters, meta_model
 from dragoman.run import read_metrics, read_spec
 from dragoman.systems import SYSTEMS, VocabularySizes
 
-GRACE = 120  # seconds for preparation, the last validation and the report, beyond the minutes of training
-RESOLVED = (
+EXTRA_SECONDS = 120  # seconds for preparation, the last validation and the report, beyond the minutes of training
+SHOWN_SETTINGS = (
     "recipe", "optimizer", "schedule", "learning_rate", "warmup_steps", "batch_tokens", "steps", "clip_norm",
     "label_smoothing"
 )  # fmt: skip
 
 
 def translation_systems() -> list[str]:
-    """The systems that read text and write text."""
+    """Return the names of the systems that translate text."""
     models = {name: meta_model(one.spec(VocabularySizes(100, 100, True), "tiny")) for name, one in SYSTEMS.items()}
     return [name for name, model in models.items() if model.can_generate and model.source_features is None]
 
@@ -57,7 +57,7 @@ def command(name: str, run: Path, corpus: Path, options: argparse.Namespace, mor
 def train_and_evaluate(
     name: str, corpus: Path, options: argparse.Namespace, more: list[str], deadline: float
 ) -> dict[str, Any]:
-    """Train one system; what it scored, or why it did not finish."""
+    """Train one system and return its scores, or the reason of its failure."""
     folder = options.output / name.replace("/", "_")
     folder.mkdir(parents=True, exist_ok=True)
     run = folder / "run"
@@ -74,25 +74,25 @@ def train_and_evaluate(
         return done.stdout
 
     try:
-        call(command(name, run, corpus, options, more), "train.log", 60 * options.minutes + GRACE)
+        call(command(name, run, corpus, options, more), "train.log", 60 * options.minutes + EXTRA_SECONDS)
         result["wall"] = round(time.monotonic() - start, 1)
         test = ["--source", str(corpus / "test.en"), "--reference", str(corpus / "test.de")]
         words = [sys.executable, "-m", "dragoman", "evaluate", str(run), *test, "--device", "cpu", "--json"]
-        scores = json.loads(call([*words, "--metrics", "bleu,exact"], "evaluate.log", GRACE))["scores"]
+        scores = json.loads(call([*words, "--metrics", "bleu,exact"], "evaluate.log", EXTRA_SECONDS))["scores"]
         result |= {score["name"].lower(): score["value"] for score in scores}
     except subprocess.TimeoutExpired:
         result["failure"] = f"killed after {time.monotonic() - start:.0f} s"
     except subprocess.CalledProcessError as error:
         result["failure"] = f"exit status {error.returncode}: see {folder}"
     if (run / "config.yaml").exists():
-        result |= _measured(run)
+        result |= _run_results(run)
     (folder / "result.json").write_text(json.dumps(result, indent=1, default=str) + "\n")
     row = {key: value for key, value in result.items() if key not in ("curve", "settings")}
     print(f"{row}", file=sys.stderr, flush=True)
     return result
 
 
-def _measured(run: Path) -> dict[str, Any]:
+def _run_results(run: Path) -> dict[str, Any]:
     """Size, settings and validation curve of a run."""
     config, records = configuration.from_yaml(run / "config.yaml"), read_metrics(run)
     valid = [record for record in records if record["kind"] == "valid"]
@@ -102,7 +102,7 @@ def _measured(run: Path) -> dict[str, Any]:
         "steps": max((record["step"] for record in records), default=0),
         "seconds": max((record.get("seconds", 0.0) for record in records), default=0.0),
         "validation_bleu": max(bleu, default=0.0),
-        "settings": {name: getattr(config.training, name, None) for name in RESOLVED}
+        "settings": {name: getattr(config.training, name, None) for name in SHOWN_SETTINGS}
         | {"system": config.system.settings, "size": config.system.size, "bpe_dropout": config.text.bpe_dropout},
         "curve": [
             {key: record.get(key) for key in ("step", "loss", "bleu", "exact_match", "seconds")} for record in valid

@@ -1,11 +1,11 @@
-"""How much work the modern recipe needs to reach the textbook recipe's best validation loss on the same data.
+"""Compare the FLOPs that the modern and the textbook recipe need for the same validation loss.
 
     python benchmarks/recipes.py --source train.en --target train.de --valid-source val.en --valid-target val.de \
         [--size small --textbook-steps 8000 --every 100]
 
-Trains the same system in the same size twice, by the textbook and by the modern recipe, and compares operations by
-formula (models/flops.py): how many the textbook recipe had done at its best validation loss, and how many the modern
-one when its loss was first as low. Settings after `--` are passed on to both.
+Trains a system with the textbook and with the modern recipe and compares FLOPs by formula (models/flops.py): those of
+the textbook recipe at its best validation loss, and those of the modern recipe when it first reaches that loss.
+Settings after `--` are passed on to both.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from dragoman.run import read_spec
 
 
 def curve(run: Path) -> list[tuple[float, float, float]]:
-    """Operations done, validation loss and seconds, validation by validation."""
+    """Return FLOPs, validation loss and seconds of every validation."""
     store = TokenStore(run / "data" / "train")
-    words = [max(1, round(side.tokens / len(store))) for side in store.columns]
-    a_pair = training_flops(read_spec(run), words[0] + 1, words[1] + 1)
+    mean_lengths = [max(1, round(side.tokens / len(store))) for side in store.columns]
+    flops_per_pair = training_flops(read_spec(run), mean_lengths[0] + 1, mean_lengths[1] + 1)
     config = from_yaml(run / "config.yaml")
-    tokens, found = 0.0, []
+    tokens, points = 0.0, []
     for record in map(json.loads, (run / "metrics.jsonl").open()):
         if record["kind"] == "train":
-            places = (config.training.batch_tokens or 0) * (1 - record["padding"])
-            tokens = record["step"] * places * config.training.gradient_accumulation
+            target_tokens = (config.training.batch_tokens or 0) * (1 - record["padding"])
+            tokens = record["step"] * target_tokens * config.training.gradient_accumulation
         elif record["kind"] == "valid":
-            found.append((tokens / (words[1] + 1) * a_pair, record["loss"], record["seconds"]))
-    return found
+            points.append((tokens / (mean_lengths[1] + 1) * flops_per_pair, record["loss"], record["seconds"]))
+    return points
 
 
 def main() -> None:
@@ -59,14 +59,14 @@ def main() -> None:
         command += ["--set", "training.selection_metric=loss", *([f"--steps={steps}"] if steps else [])]
         subprocess.run([*command, *(m for m in more if m != "--")], check=True, stderr=subprocess.DEVNULL)
         curves[recipe] = curve(runs / recipe)
-    work, best, seconds = min(curves["textbook"], key=lambda point: point[1])
-    print(f"textbook: best validation loss {best:.4f} after {work:.3e} operations, {seconds:.0f} s")
+    flops, best, seconds = min(curves["textbook"], key=lambda point: point[1])
+    print(f"textbook: best validation loss {best:.4f} after {flops:.3e} FLOPs, {seconds:.0f} s")
     reached = [point for point in curves["modern"] if point[1] <= best]
     if reached:
         done, loss, seconds = reached[0]
-        print(f"modern: loss {loss:.4f} after {done:.3e} operations, {seconds:.0f} s: {done / work:.2f} of the work")
-    least = min(curves["modern"], key=lambda point: point[1])
-    print(f"modern: best validation loss {least[1]:.4f} after {least[0]:.3e} operations, {least[2]:.0f} s")
+        print(f"modern: loss {loss:.4f} after {done:.3e} FLOPs, {seconds:.0f} s: {done / flops:.2f} of the FLOPs")
+    best_modern = min(curves["modern"], key=lambda point: point[1])
+    print(f"modern: best validation loss {best_modern[1]:.4f} after {best_modern[0]:.3e} FLOPs, {best_modern[2]:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""A service under load: answers that are those given alone, how many a second, how late, and what it takes in memory.
+"""Load test of `dragoman serve`: correctness, throughput, latency and memory.
 
     python benchmarks/serving.py RUN [--clients 64] [--seconds 60] [--requests 10000]
 
-starts `dragoman serve RUN` on loopback and asks it for sentences of the run's validation data: first by one client at
-a time, then by many, then by more than its queue holds. Every answer must be the one that was given alone.
-The clients live in this process, so that they take a share of the cores as well.
+Starts `dragoman serve RUN` on loopback and requests translations of the run's validation data: from one client, from
+many clients, and from more clients than its queue admits. Every response must equal that of the single client. The
+clients run in this process and also use processor time.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from translation_speed import validation_texts
 
 
 @dataclass
-class Seen:
-    """What some clients were answered."""
+class Responses:
+    """Responses to a group of clients."""
 
     seconds: float = 0.0
     statuses: Counter[int] = field(default_factory=Counter)
@@ -43,16 +43,16 @@ class Seen:
         return self.statuses[200] / self.seconds
 
     def line(self, name: str) -> str:
-        cuts = {status: statistics.quantiles([0.0, *some], n=100) for status, some in self.latencies.items()}
+        cuts = {status: statistics.quantiles([0.0, *latencies], n=100) for status, latencies in self.latencies.items()}
         parts = [
             f"{self.statuses[status]:,} × {status}: p50 {1e3 * cut[49]:.1f} ms, p99 {1e3 * cut[98]:.1f} ms"
             for status, cut in sorted(cuts.items())
         ]
-        return f"{name:24} {self.rate:7.1f} answers/s   {'; '.join(parts)}   wrong answers: {self.wrong}"
+        return f"{name:24} {self.rate:7.1f} responses/s   {'; '.join(parts)}   wrong: {self.wrong}"
 
 
 class Client:
-    """A connection that is kept, and asks again when it was answered, or when it was told to try again."""
+    """A client with a persistent connection."""
 
     def __init__(self, port: int, pair: tuple[str, str]) -> None:
         self.port, self.pair = port, pair
@@ -64,52 +64,58 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         self.writer.close()
 
-    async def ask(self, text: str) -> tuple[int, str]:
+    async def request(self, text: str) -> tuple[int, str]:
         body = json.dumps({"q": text, "source": self.pair[0], "target": self.pair[1]}).encode()
         head = "POST /translate HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
         self.writer.write(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
         lines = (await self.reader.readuntil(b"\r\n\r\n")).decode().lower().split("\r\n")
         length = next(int(line.partition(":")[2]) for line in lines if line.startswith("content-length"))
         self.retry = next((int(line.partition(":")[2]) for line in lines if line.startswith("retry-after")), 1)
-        answer = json.loads(await self.reader.readexactly(length))
-        return int(lines[0].split()[1]), answer.get("translatedText", "")
+        reply = json.loads(await self.reader.readexactly(length))
+        return int(lines[0].split()[1]), reply.get("translatedText", "")
 
 
 async def load(
-    port: int, pair: tuple[str, str], texts: list[str], alone: dict[str, str], clients: int, seconds: float, most: int
-) -> Seen:
-    """So many clients, each asking again when it was answered, until time and number are both reached."""
-    seen, began = Seen(), time.monotonic()
+    port: int,
+    pair: tuple[str, str],
+    texts: list[str],
+    expected: dict[str, str],
+    clients: int,
+    seconds: float,
+    min_requests: int,
+) -> Responses:
+    """Send requests from `clients` clients for `seconds` and until there are `min_requests` responses."""
+    responses, start = Responses(), time.monotonic()
 
-    async def one(number: int) -> None:
-        chance = random.Random(number)
+    async def client_loop(number: int) -> None:
+        generator = random.Random(number)
         async with Client(port, pair) as client:
-            while time.monotonic() - began < seconds or sum(seen.statuses.values()) < most:
-                text, asked = chance.choice(texts), time.monotonic()
-                status, answer = await client.ask(text)
-                seen.add(status, time.monotonic() - asked)
-                seen.wrong += status == 200 and answer != alone[text]
+            while time.monotonic() - start < seconds or sum(responses.statuses.values()) < min_requests:
+                text, sent = generator.choice(texts), time.monotonic()
+                status, reply = await client.request(text)
+                responses.add(status, time.monotonic() - sent)
+                responses.wrong += status == 200 and reply != expected[text]
                 if status != 200:
-                    await asyncio.sleep(client.retry + chance.random())
+                    await asyncio.sleep(client.retry + generator.random())
 
-    await asyncio.gather(*(one(number) for number in range(clients)))
-    seen.seconds = time.monotonic() - began
-    return seen
+    await asyncio.gather(*(client_loop(number) for number in range(clients)))
+    responses.seconds = time.monotonic() - start
+    return responses
 
 
-async def given_alone(port: int, pair: tuple[str, str], texts: list[str]) -> tuple[dict[str, str], Seen]:
-    seen, began, answers = Seen(), time.monotonic(), {}
+async def single_client(port: int, pair: tuple[str, str], texts: list[str]) -> tuple[dict[str, str], Responses]:
+    responses, start, translations = Responses(), time.monotonic(), {}
     async with Client(port, pair) as client:
         for text in texts:
-            asked = time.monotonic()
-            status, answers[text] = await client.ask(text)
-            seen.add(status, time.monotonic() - asked)
-    seen.seconds = time.monotonic() - began
-    return answers, seen
+            sent = time.monotonic()
+            status, translations[text] = await client.request(text)
+            responses.add(status, time.monotonic() - sent)
+    responses.seconds = time.monotonic() - start
+    return translations, responses
 
 
 class Server:
-    """`dragoman serve` in a process of its own."""
+    """A `dragoman serve` process."""
 
     def __init__(self, run: str, *options: str) -> None:
         command = [
@@ -130,7 +136,7 @@ class Server:
 
     @property
     def memory(self) -> int:
-        """MiB that it has in memory."""
+        """Resident memory in MiB."""
         lines = Path(f"/proc/{self.process.pid}/status").read_text().splitlines()
         return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))
 
@@ -150,7 +156,7 @@ def main() -> None:
     parser.add_argument("run", help="a run folder, or RUN=en-de")
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--seconds", type=float, default=60)
-    parser.add_argument("--requests", type=int, default=0, help="at least so many under load")
+    parser.add_argument("--requests", type=int, default=0, help="minimum number of requests under load")
     parser.add_argument("--texts", type=int, default=200)
     parser.add_argument("--option", action="append", default=[], help="for the service, such as --option=--int8")
     options = parser.parse_args()
@@ -160,21 +166,21 @@ def main() -> None:
     pair = pair or infer_language_pair(dragoman.load(folder, device="cpu"))
     texts = sentences(str(folder), options.texts)
     server = Server(options.run, *options.option)
-    alone, single = asyncio.run(given_alone(server.port, pair, texts))
+    expected, single = asyncio.run(single_client(server.port, pair, texts))
     print(single.line("one client"), flush=True)
-    asyncio.run(load(server.port, pair, texts, alone, options.clients, 3, 0))  # to warm up
+    asyncio.run(load(server.port, pair, texts, expected, options.clients, 3, 0))  # warm-up
     before = server.memory
-    many = asyncio.run(load(server.port, pair, texts, alone, options.clients, options.seconds, options.requests))
+    many = asyncio.run(load(server.port, pair, texts, expected, options.clients, options.seconds, options.requests))
     print(many.line(f"{options.clients} clients"))
     times = many.rate / single.rate
-    print(f"{'':24} {times:.1f} times one client's; memory {before} MiB before, {server.memory} MiB after")
+    print(f"{'':24} {times:.1f} times that of one client; memory {before} MiB before, {server.memory} MiB after")
     assert server.end() == 0
     server = Server(options.run, "--max-queue", "32", *options.option)
-    over = asyncio.run(load(server.port, pair, texts, alone, 4 * options.clients, min(options.seconds, 15), 0))
-    print(over.line(f"{4 * options.clients} clients, queue 32"))
+    overload = asyncio.run(load(server.port, pair, texts, expected, 4 * options.clients, min(options.seconds, 15), 0))
+    print(overload.line(f"{4 * options.clients} clients, queue 32"))
     assert server.end() == 0
-    if many.wrong or over.wrong or set(many.statuses) != {200} or not set(over.statuses) <= {200, 503}:
-        sys.exit("an answer was wrong, or none was given")
+    if many.wrong or overload.wrong or set(many.statuses) != {200} or not set(overload.statuses) <= {200, 503}:
+        sys.exit("a response was wrong or missing")
 
 
 if __name__ == "__main__":

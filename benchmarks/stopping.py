@@ -1,11 +1,11 @@
-"""What the stopping rules of beam search cost: speed, decode steps and quality of each, measured in turn.
+"""Compare the stopping rules of beam search: speed, decode steps and quality.
 
     PYTHONPATH=src python benchmarks/stopping.py runs/en-de                          # sentences of the phrasebook
     PYTHONPATH=src python benchmarks/stopping.py runs/en-de runs/de-en --source test.en --target test.de --beam 5
 
-The rules alternate, round by round, so that whatever else happens on the machine happens to all of them. Ratios are
-medians over the rounds of sentences per second, with `early_stopping=True` as 1. Steps are decode steps per sentence,
-as long as it takes up a place in a batch.
+The rules alternate, round by round, so that other load on the machine affects all of them. Ratios are medians over the
+rounds of sentences per second relative to `early_stopping=True`. Steps are the decode steps in which a sentence is in
+the batch.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def read_lines(path: Path) -> list[str]:
 
 
 @contextmanager
-def counted() -> Iterator[list[int]]:
-    """Counts the decode steps of all sources."""
+def count_steps() -> Iterator[list[int]]:
+    """Count the decode steps of all sources."""
     count, step = [0], SearchEngine._step
 
     def counting(self: SearchEngine, state: Any, progress: Any) -> Any:
@@ -60,14 +60,14 @@ def measure(run: Run, sources: list[str], targets: list[str], options: argparse.
     rates: dict[str, list[float]] = {name: [] for name in RULES}
     steps: dict[str, float] = {}
     texts: dict[str, list[str]] = {}
-    for number in range(options.rounds + 1):  # the first is to warm up
+    for number in range(options.rounds + 1):  # the first round warms up
         for name, search in searches.items():
-            with counted() as count:
-                begin = time.perf_counter()
-                found = run.translate(sources, search=search, alignment=False)
+            with count_steps() as count:
+                start = time.perf_counter()
+                translations = run.translate(sources, search=search, alignment=False)
                 if number:
-                    rates[name].append(len(sources) / (time.perf_counter() - begin))
-            steps[name], texts[name] = count[0] / len(sources), [one.text for one in found]
+                    rates[name].append(len(sources) / (time.perf_counter() - start))
+            steps[name], texts[name] = count[0] / len(sources), [translation.text for translation in translations]
     rows: list[dict[str, object]] = []
     for name in RULES:
         row: dict[str, object] = {"early_stopping": name, "sentences/s": f"{median(rates[name]):.1f}"}
@@ -84,11 +84,11 @@ def measure(run: Run, sources: list[str], targets: list[str], options: argparse.
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path)
-    parser.add_argument("--source", type=Path, help="a file of sources; sentences of the phrasebook if not given")
-    parser.add_argument("--target", type=Path, help="their references")
+    parser.add_argument("--source", type=Path, help="file of sources (default: sentences of the phrasebook)")
+    parser.add_argument("--target", type=Path, help="file of references")
     parser.add_argument("--sentences", type=int, default=300)
     parser.add_argument("--beam", type=int, default=5)
-    parser.add_argument("--best", type=int, default=1, help="n of the n-best list")
+    parser.add_argument("--best", type=int, default=1, help="size of the n-best list")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--device")
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""What a long file costs: memory over time and lines a second of `dragoman translate --output`.
+"""Memory and speed of `dragoman translate --output` on a long file.
 
     python benchmarks/streaming.py --lines 1000000 --kills 5
 
-Trains a tiny greedy translator on the phrasebook, or takes a --run, and translates so many phrasebook sentences with it
-in a process of its own, whose resident memory is looked at every second. Flat memory is that of the second half of the
-time no larger than that of the first, but for --slack MiB. With --kills the file is translated once more by processes
-that are killed at random moments and gone on with, and must come out the same.
+Trains a tiny model on the phrasebook, or uses --run, and translates --lines phrasebook sentences greedily in a
+subprocess, whose resident memory is read every second. Memory is flat if its maximum in the second half exceeds that of
+the first by at most --slack MiB. With --kills the file is translated again by processes that are killed at random
+moments and continued, and the output must be the same.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from pathlib import Path
 from dragoman.data import phrasebook
 
 DRAGOMAN = [sys.executable, "-m", "dragoman"]
-PAGE = os.sysconf("SC_PAGE_SIZE")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def make_run(folder: Path, steps: int) -> Path:
-    """A tiny transformer, trained a little, so that its translations end."""
+    """Train a tiny Transformer until its translations end."""
     phrasebook.write(folder / "corpus", pairs=5000, valid=50, test=50)
     files = ["--source", folder / "corpus" / "train.en", "--target", folder / "corpus" / "train.de"]
     settings = [
@@ -44,33 +44,33 @@ def make_run(folder: Path, steps: int) -> Path:
     return folder / "run"
 
 
-def resident(pid: int) -> float:
-    """MiB of memory that a process has, the files that it has mapped counted in."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE / 2**20
+def resident_mib(pid: int) -> float:
+    """Return the resident memory of a process in MiB, mapped files included."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES / 2**20
 
 
-def written(output: Path) -> int:
-    """Lines that are safe on the disk."""
+def saved_lines(output: Path) -> int:
+    """Return the number of lines that are saved on disk."""
     journal = output.with_name(f"{output.name}.part.journal")
     lines = journal.read_text().splitlines()[1:] if journal.exists() else []
     return json.loads(lines[-1])["lines"] if lines else 0
 
 
-def watch(process: subprocess.Popen[bytes], output: Path) -> list[tuple[float, float, int]]:
-    """Seconds, MiB and lines, once a second while the process runs."""
-    began, seen = time.monotonic(), []
+def monitor(process: subprocess.Popen[bytes], output: Path) -> list[tuple[float, float, int]]:
+    """Return seconds, MiB and saved lines, once a second while the process runs."""
+    start, readings = time.monotonic(), []
     while process.poll() is None:
-        if done := written(output):
-            seen.append((time.monotonic() - began, resident(process.pid), done))
+        if done := saved_lines(output):
+            readings.append((time.monotonic() - start, resident_mib(process.pid), done))
         time.sleep(1)
-    return seen
+    return readings
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--lines", type=int, default=1_000_000)
-    parser.add_argument("--run", type=Path, help="a run that translates English; a tiny one is trained if not given")
-    parser.add_argument("--steps", type=int, default=300, help="of the training")
+    parser.add_argument("--run", type=Path, help="a run that translates English (default: train a tiny one)")
+    parser.add_argument("--steps", type=int, default=300, help="training steps")
     parser.add_argument("--kills", type=int, default=0)
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--slack", type=float, default=20.0, help="MiB")
@@ -78,7 +78,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         run = options.run or make_run(folder, options.steps)
-        text, whole, output = folder / "text", folder / "whole", folder / "out"
+        text, uninterrupted, output = folder / "text", folder / "uninterrupted", folder / "out"
         with text.open("w", encoding="utf-8") as file:
             file.writelines(f"{pair.source}\n" for pair in islice(phrasebook.sentences(1), options.lines))
         command = [
@@ -93,30 +93,32 @@ def main() -> None:
             "--output",
         ]
 
-        process = subprocess.Popen([*command, str(whole)])
-        seen = watch(process, whole)
+        process = subprocess.Popen([*command, str(uninterrupted)])
+        readings = monitor(process, uninterrupted)
         assert process.returncode == 0
-        assert whole.read_bytes().count(b"\n") == options.lines
+        assert uninterrupted.read_bytes().count(b"\n") == options.lines
         print(f"{'seconds':>8} {'lines':>10} {'MiB':>8}")
-        for seconds, memory, lines in seen[:: max(1, len(seen) // 20)]:
+        for seconds, memory, lines in readings[:: max(1, len(readings) // 20)]:
             print(f"{seconds:8.0f} {lines:10,} {memory:8.0f}")
-        first, second = (max(m for _, m, _ in part) for part in (seen[: len(seen) // 2], seen[len(seen) // 2 :]))
-        (early, _, before), (late, _, after) = seen[0], seen[-1]
+        first, second = (
+            max(m for _, m, _ in part) for part in (readings[: len(readings) // 2], readings[len(readings) // 2 :])
+        )
+        (early, _, before), (late, _, after) = readings[0], readings[-1]
         speed = (after - before) / max(1e-9, late - early)
         print(f"{speed:,.0f} lines/s; at most {first:.0f} MiB in the first half, {second:.0f} in the second")
         print("memory is flat" if second <= first + options.slack else "MEMORY GROWS")
 
-        for chance in (random.Random(number) for number in range(options.kills)):
+        for generator in (random.Random(number) for number in range(options.kills)):
             process = subprocess.Popen([*command, str(output), "--resume"])
             with suppress(subprocess.TimeoutExpired):
-                assert process.wait(early + chance.random() * late / options.kills) == 0
-                break  # before it could be killed
+                assert process.wait(early + generator.random() * late / options.kills) == 0
+                break  # it ended before it was killed
             process.kill()
             process.wait()
-            print(f"killed after {written(output):,} lines", flush=True)
+            print(f"killed after {saved_lines(output):,} lines", flush=True)
         if options.kills:
             subprocess.run([*command, str(output), "--resume"], check=True)
-            print("the same file" if output.read_bytes() == whole.read_bytes() else "ANOTHER FILE")
+            print("same output" if output.read_bytes() == uninterrupted.read_bytes() else "DIFFERENT OUTPUT")
 
 
 if __name__ == "__main__":

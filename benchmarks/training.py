@@ -1,15 +1,15 @@
-"""How fast Dragoman trains beside Hugging Face's Marian, eole and JoeyNMT: same sizes, data and precision, in one run.
+"""Compare the training speed of Dragoman, Hugging Face's Marian, eole and JoeyNMT on the same model and data.
 
     python benchmarks/training.py --preset small --source train.en.gz --target train.de.gz --threads 2
     python benchmarks/training.py --preset base --synthetic --device cuda
 
-Every system is a process of its own that does some steps in turn, round after round, so that whatever else happens on
-the machine happens to all of them. A step is forward, loss (label smoothing 0.1), backward, clipping and Adam. Target
-tokens a second count real tokens alone, no padding. The peers are given batches that are made beforehand, as they make
-them themselves: sorted by length in windows, but for JoeyNMT, which does not sort. Ours counts its data pipeline in.
+Every system runs in its own process. The systems run a few steps in turns, round after round, so that other load on the
+machine affects all of them. A step is forward, loss (label smoothing 0.1), backward, clipping and Adam. Target tokens
+per second do not include padding. The other toolkits get precomputed batches in their own manner: sorted by length in
+windows, except for JoeyNMT, which does not sort. Ours includes its data pipeline.
 
-`--peers-python` names the interpreter that has the peers, `--peers-path` a folder to find them in. On a CPU that others
-use too, `--clock processor` divides by the time that a system was given instead of the time that passed.
+`--peers-python` names the interpreter with the other toolkits, `--peers-path` a folder of their packages. On a CPU with
+other load, `--clock processor` uses processor time instead of wall time.
 """
 
 from __future__ import annotations
@@ -40,25 +40,25 @@ HERE = Path(__file__).parent
 
 
 class Worker:
-    """A system's process."""
+    """The process of one system."""
 
-    def __init__(self, asked: dict[str, Any], python: str, path: str, log: Path) -> None:
-        self.name, self.log, self.clock = asked["system"], log, asked["clock"]
+    def __init__(self, request: dict[str, Any], python: str, path: str, log: Path) -> None:
+        self.name, self.log, self.clock = request["system"], log, request["clock"]
         own = [str(HERE), str(HERE.parent / "src")]
-        known = [path] if path and self.name not in ("ours", "matmul") else []
-        threads = {name: str(asked["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
+        peer_paths = [path] if path and self.name not in ("ours", "matmul") else []
+        threads = {name: str(request["threads"]) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS")}
         before = [part for part in [os.environ.get("PYTHONPATH", "")] if part]
-        environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join([*own, *known, *before])}
-        command = [python, "-m", "peers.worker", json.dumps(asked | {"began": time.time()})]
+        environment = os.environ | threads | {"PYTHONPATH": os.pathsep.join([*own, *peer_paths, *before])}
+        command = [python, "-m", "peers.worker", json.dumps(request | {"began": time.time()})]
         with log.open("w") as errors:
             pipe = subprocess.PIPE
             self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=errors, text=True, env=environment)
-        self.about = self.answer()
+        self.about = self.reply()
         self.rounds: list[float] = []  # target tokens a second
         self.memory = 0
 
-    def answer(self) -> dict[str, Any]:
-        """The next answer; none when the process has ended."""
+    def reply(self) -> dict[str, Any]:
+        """Return the next reply; {} when the process has ended."""
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         return json.loads(line) if line else {}
@@ -67,11 +67,11 @@ class Worker:
         assert self.process.stdin is not None
         self.process.stdin.write(f"{steps}\n")
         self.process.stdin.flush()
-        answer = self.answer()
-        if not answer:
+        reply = self.reply()
+        if not reply:
             sys.exit(f"{self.name} ended in the middle of a round:\n{self.log.read_text()[-2000:]}")
-        self.rounds.append(answer["done"] / answer[self.clock])
-        self.memory = answer["memory"]
+        self.rounds.append(reply["done"] / reply[self.clock])
+        self.memory = reply["memory"]
 
     def end(self) -> None:
         assert self.process.stdin is not None
@@ -80,7 +80,7 @@ class Worker:
 
 
 def read_data(options: argparse.Namespace, sizes: Sizes, folder: Path) -> Pairs:
-    """Writes the corpus for the peers and, as a token store, for ours."""
+    """Write the corpus for the other toolkits and, as a token store, for ours."""
     if options.source:
         pairs = corpus.from_texts(options.source, options.target, sizes.vocabulary)
     else:
@@ -94,8 +94,8 @@ def read_data(options: argparse.Namespace, sizes: Sizes, folder: Path) -> Pairs:
     return pairs
 
 
-def operations_a_token(sizes: Sizes, pairs: Pairs, sample: int = 32) -> float:
-    """Floating-point operations that a target token costs, by pairs drawn from the corpus."""
+def flops_per_token(sizes: Sizes, pairs: Pairs, sample: int = 32) -> float:
+    """Return the FLOPs per target token, estimated from a sample of pairs."""
     drawn = np.random.default_rng(0).integers(0, len(pairs.source_lengths), sample)
     lengths = [(int(pairs.source_lengths[i]) + 1, int(pairs.target_lengths[i]) + 1) for i in drawn]
     spec = ours.spec(sizes)
@@ -103,24 +103,24 @@ def operations_a_token(sizes: Sizes, pairs: Pairs, sample: int = 32) -> float:
 
 
 def start(options: argparse.Namespace, sizes: Sizes, folder: Path) -> list[Worker]:
-    """The systems that can be started; of the others it is said why not."""
+    """Start the systems; print why a system cannot be started."""
     workers = []
     for name in options.systems.split(","):
-        asked = {"system": name, "device": options.device, "precision": options.precision, "sizes": asdict(sizes)}
-        asked |= {"folder": str(folder), "tokens": options.tokens, "threads": options.threads}
-        asked |= {
+        request = {"system": name, "device": options.device, "precision": options.precision, "sizes": asdict(sizes)}
+        request |= {"folder": str(folder), "tokens": options.tokens, "threads": options.threads}
+        request |= {
             "sort_all": options.sort_all,
             "batches": options.batches,
             "warm_up": options.warm_up,
             "clock": options.clock,
         }
         python = sys.executable if name in ("ours", "matmul") else options.peers_python
-        worker = Worker(asked, python, options.peers_path, folder / f"{name}.log")
+        worker = Worker(request, python, options.peers_path, folder / f"{name}.log")
         if worker.about:
             workers.append(worker)
         else:
-            lines = worker.log.read_text().strip().splitlines() or ["it said nothing"]
-            print(f"{name} is left out: {lines[-1]}", file=sys.stderr)
+            lines = worker.log.read_text().strip().splitlines() or ["no error message"]
+            print(f"{name} cannot be started: {lines[-1]}", file=sys.stderr)
             if options.verbose:
                 print("\n".join(lines), file=sys.stderr)
     return workers
@@ -136,7 +136,7 @@ def measure(options: argparse.Namespace, sizes: Sizes, folder: Path) -> dict[str
         worker.end()
     by_name = {worker.name: worker for worker in workers}
     peak = median(by_name.pop("matmul").rounds)
-    operations = operations_a_token(sizes, pairs)
+    operations = flops_per_token(sizes, pairs)
     own = by_name["ours"].rounds
     systems = {
         name: {
@@ -197,25 +197,25 @@ def read_options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--preset", choices=PRESETS, default="small")
     parser.add_argument("--source", type=Path, help="a text file, plain or .gz")
-    parser.add_argument("--target", type=Path, help="its translations, line by line")
-    parser.add_argument("--synthetic", action="store_true", help="random ids in sentence-like lengths instead")
-    parser.add_argument("--pairs", type=int, default=200_000, help="of synthetic data")
-    parser.add_argument("--vocabulary", type=int, help="that of the preset unless told")
-    parser.add_argument("--tokens", type=int, help="target tokens a batch; 25,000 on a GPU, 4,096 elsewhere")
+    parser.add_argument("--target", type=Path, help="translations, line by line")
+    parser.add_argument("--synthetic", action="store_true", help="random ids in sentence-like lengths")
+    parser.add_argument("--pairs", type=int, default=200_000, help="pairs of synthetic data")
+    parser.add_argument("--vocabulary", type=int, help="vocabulary size (default: that of the preset)")
+    parser.add_argument("--tokens", type=int, help="target tokens per batch (default: 25,000 on a GPU, 4,096 on a CPU)")
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--precision", choices=("float32", "bfloat16"), help="bfloat16 on a GPU, float32 elsewhere")
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--steps", type=int, help="of a round; 20 on a GPU, 2 elsewhere")
+    parser.add_argument("--steps", type=int, help="steps per round (default: 20 on a GPU, 2 on a CPU)")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
-    parser.add_argument("--warm-up", type=int, help="steps; on a GPU the peers see all their batches once")
-    parser.add_argument("--batches", type=int, default=100, help="that the peers are given, over and over")
+    parser.add_argument("--warm-up", type=int, help="steps; on a GPU the other toolkits see all their batches once")
+    parser.add_argument("--batches", type=int, default=100, help="batches of the other toolkits, which are repeated")
     parser.add_argument("--sort-all", action="store_true", help="sorted batches for JoeyNMT too")
-    parser.add_argument("--systems", help=f"of {', '.join(SYSTEMS)}; those that have the model unless told")
+    parser.add_argument("--systems", help=f"of {', '.join(SYSTEMS)}; default: those that have the model")
     parser.add_argument("--peers-python", default=sys.executable)
     parser.add_argument("--peers-path", default="")
     parser.add_argument("--json", type=Path, help="a file for the results")
-    parser.add_argument("--verbose", action="store_true", help="all that a system says that cannot be started")
+    parser.add_argument("--verbose", action="store_true", help="print the whole log of a system that cannot be started")
     options = parser.parse_args()
     if bool(options.source) != bool(options.target) or bool(options.source) == options.synthetic:
         parser.error("give --source and --target, or --synthetic")
@@ -246,9 +246,9 @@ def main() -> None:
         results = measure(options, sizes, Path(folder))
     print(
         f"{results['machine']}, PyTorch {torch.__version__}, {options.precision}: {options.preset}, "
-        f"{results['parameters']:,} parameters, about {options.tokens:,} target tokens a batch, sentences of "
+        f"{results['parameters']:,} parameters, about {options.tokens:,} target tokens per batch, sentences of "
         f"{results['mean_lengths']['source']:.1f} and {results['mean_lengths']['target']:.1f} tokens; "
-        f"matrices are multiplied at {results['matmul_tflops']:.3g} TFLOP/s"
+        f"matrix products reach {results['matmul_tflops']:.3g} TFLOP/s"
     )
     print(table(results))
     if options.json is not None:

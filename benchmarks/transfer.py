@@ -1,10 +1,10 @@
-"""What pretraining is worth: translation from 2,000 pairs, and part-of-speech tagging, with it and without.
+"""Compare training with and without pretraining: translation from 2,000 pairs, and part-of-speech tagging.
 
     python benchmarks/transfer.py translation --data MULTI30K     # train/val/test_2016_flickr .en and .de, plain or .gz
     python benchmarks/transfer.py tagging --data UD_EWT           # train/dev/test .tsv: words, tab, tags; plain or .gz
 
-Every training is a `dragoman` command with default settings but for those shown here; they are printed as they are
-run, several seeds at the same time. Multi30k: https://github.com/multi30k/dataset; UD English EWT:
+Every training is a `dragoman` command, which is printed, with default settings except those shown here. Several seeds
+run at the same time. Multi30k: https://github.com/multi30k/dataset; UD English EWT:
 https://universaldependencies.org.
 """
 
@@ -31,7 +31,7 @@ def dragoman(*arguments: object) -> str:
 
 
 def lines(folder: Path, name: str) -> list[str]:
-    """The lines of a file of the corpus, plain or gzipped."""
+    """Read the lines of a corpus file, plain or gzipped."""
     path = folder / name
     if path.exists():
         return path.read_text(encoding="utf-8").splitlines()
@@ -44,13 +44,13 @@ def write(path: Path, content: list[str]) -> Path:
     return path
 
 
-def score(run: Path, source: Path, reference: Path, measure: str) -> float:
-    answer = dragoman("evaluate", run, "--source", source, "--reference", reference, "--metrics", measure, "--json")
+def score(run: Path, source: Path, reference: Path, metric: str) -> float:
+    answer = dragoman("evaluate", run, "--source", source, "--reference", reference, "--metrics", metric, "--json")
     return json.loads(answer)["scores"][0]["value"]
 
 
 def translation(data: Path, work: Path, seed: int) -> dict[str, float]:
-    """English to German: German text and the sources of the pairs are denoised first, or not."""
+    """English to German, with and without pretraining by denoising German text and the sources of the pairs."""
     few, whole, valid, test = [], {}, {}, {}
     for language in ("en", "de"):
         train = lines(data, f"train.{language}")
@@ -59,23 +59,23 @@ def translation(data: Path, work: Path, seed: int) -> dict[str, float]:
         valid[language] = write(work / f"valid.{language}", lines(data, f"val.{language}"))
         test[language] = write(work / f"test.{language}", lines(data, f"test_2016_flickr.{language}"))
     pairs = ["--source", few[0], "--target", few[1], "--valid-source", valid["en"], "--valid-target", valid["de"]]
-    often = ["--set", "training.validation_interval=100", "--set", "training.validation_sentences=300"]
-    often += ["--set", "training.patience=10", "--seed", seed]
+    frequent_validation = ["--set", "training.validation_interval=100", "--set", "training.validation_sentences=300"]
+    frequent_validation += ["--set", "training.patience=10", "--seed", seed]
     text = ["--source", whole["de"], "--source", few[0], "--valid-source", valid["de"]]
     bart = ["--system", "bart", "--size", "small"]
-    rare = ["--set", "training.validation_interval=1000", "--seed", seed]
-    dragoman("train", work / "denoised", *bart, *text, "--steps", 7000, "--minutes", 3.5, *rare)
-    dragoman("train", work / "tuned", "--start-from", work / "denoised", *pairs, "--steps", 2500, *often)
-    dragoman("train", work / "same", *bart, *pairs, "--steps", 4000, *often)
-    dragoman("train", work / "default", *pairs, "--steps", 4000, *often)
+    rare_validation = ["--set", "training.validation_interval=1000", "--seed", seed]
+    dragoman("train", work / "denoised", *bart, *text, "--steps", 7000, "--minutes", 3.5, *rare_validation)
+    dragoman("train", work / "tuned", "--start-from", work / "denoised", *pairs, "--steps", 2500, *frequent_validation)
+    dragoman("train", work / "same", *bart, *pairs, "--steps", 4000, *frequent_validation)
+    dragoman("train", work / "default", *pairs, "--steps", 4000, *frequent_validation)
     names = {"denoised, then tuned": "tuned", "the same system alone": "same", "the default system alone": "default"}
-    return {what: score(work / name, test["en"], test["de"], "bleu") for what, name in names.items()}
+    return {title: score(work / name, test["en"], test["de"], "bleu") for title, name in names.items()}
 
 
 def tagging(data: Path, work: Path, seed: int) -> dict[str, float]:
-    """Parts of speech: the words of the same corpus are masked and guessed first, or not."""
+    """Part-of-speech tagging, with and without masked language modeling of the same corpus."""
     train, valid = (write(work / f"{name}.tsv", lines(data, f"{name}.tsv")) for name in ("train", "dev"))
-    words = {n: write(work / f"{n}.words", [line.split("\t")[0] for line in lines(data, f"{n}.tsv")]) for n in PARTS}
+    words = {n: write(work / f"{n}.words", [line.split("\t")[0] for line in lines(data, f"{n}.tsv")]) for n in SPLITS}
     gold = write(work / "test.tags", [line.split("\t")[1] for line in lines(data, "test.tsv")])
     stop = ["--set", "training.validation_interval=250", "--set", "training.patience=6", "--seed", seed]
     tags = ["--source", train, "--valid-source", valid]
@@ -86,30 +86,32 @@ def tagging(data: Path, work: Path, seed: int) -> dict[str, float]:
     dragoman("train", work / "same", *roberta, *tags, "--steps", 4000, *stop)
     dragoman("train", work / "tagger", "--system", "tagger", "--size", "small", *tags, "--steps", 4000, *stop)
     names = {"masked words, then tags": "tuned", "the same system, tags alone": "same", "tagger": "tagger"}
-    return {what: score(work / name, words["test"], gold, "accuracy") for what, name in names.items()}
+    return {title: score(work / name, words["test"], gold, "accuracy") for title, name in names.items()}
 
 
-PARTS = ("train", "dev", "test")
+SPLITS = ("train", "dev", "test")
 TASKS = {"translation": translation, "tagging": tagging}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("task", choices=TASKS)
-    parser.add_argument("--data", type=Path, required=True, help="the folder of the corpus")
-    parser.add_argument("--work", type=Path, default=Path("runs/transfer"), help="where the runs go")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the corpus")
+    parser.add_argument("--work", type=Path, default=Path("runs/transfer"), help="folder of the runs")
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     arguments = parser.parse_args()
-    places = {seed: arguments.work / arguments.task / str(seed) for seed in arguments.seeds}
-    for place in places.values():
-        place.mkdir(parents=True)
-    with ThreadPoolExecutor(len(places)) as pool:
-        jobs = {seed: pool.submit(TASKS[arguments.task], arguments.data, place, seed) for seed, place in places.items()}
-    found = {seed: job.result() for seed, job in jobs.items()}
-    for what in next(iter(found.values())):
-        values = [one[what] for one in found.values()]
+    folders = {seed: arguments.work / arguments.task / str(seed) for seed in arguments.seeds}
+    for folder in folders.values():
+        folder.mkdir(parents=True)
+    with ThreadPoolExecutor(len(folders)) as pool:
+        jobs = {
+            seed: pool.submit(TASKS[arguments.task], arguments.data, folder, seed) for seed, folder in folders.items()
+        }
+    results = {seed: job.result() for seed, job in jobs.items()}
+    for title in next(iter(results.values())):
+        values = [one[title] for one in results.values()]
         each = ", ".join(f"{value:.2f}" for value in values)
-        print(f"{what:30} {sum(values) / len(values):6.2f}   (seeds {', '.join(map(str, found))}: {each})")
+        print(f"{title:30} {sum(values) / len(values):6.2f}   (seeds {', '.join(map(str, results))}: {each})")
 
 
 if __name__ == "__main__":

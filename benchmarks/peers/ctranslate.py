@@ -7,11 +7,11 @@ from typing import Any
 import ctranslate2
 from ctranslate2.converters import TransformersConverter
 
-from peers.searching import Asked, Translate
+from peers.searching import Translate, WorkerSettings
 
 
-class Words:
-    """A tokenizer that has a vocabulary, which is all that the converter wants: every id is the word for itself."""
+class NumberTokenizer:
+    """A tokenizer with the only method that the converter calls; every token is its id as text."""
 
     eos_token, unk_token = "0", "1"
 
@@ -23,24 +23,24 @@ class Words:
 
 
 class Converter(TransformersConverter):
-    def load_tokenizer(self, tokenizer_class: Any, folder: str, **settings: Any) -> Words:
+    def load_tokenizer(self, tokenizer_class: Any, folder: str, **options: Any) -> NumberTokenizer:
         import transformers
 
-        return Words(transformers.AutoConfig.from_pretrained(folder).vocab_size)
+        return NumberTokenizer(transformers.AutoConfig.from_pretrained(folder).vocab_size)
 
 
-def translator(asked: Asked, precision: str) -> Translate:
-    converted = asked.folder / f"ctranslate2-{asked.system}"
-    Converter(str(asked.folder)).convert(str(converted), force=True)
-    kind = {"float32": "float16", "int8": "int8_float16"}[precision] if asked.gpu else precision
+def translator(settings: WorkerSettings, precision: str) -> Translate:
+    converted = settings.folder / f"ctranslate2-{settings.system}"
+    Converter(str(settings.folder)).convert(str(converted), force=True)
+    kind = {"float32": "float16", "int8": "int8_float16"}[precision] if settings.gpu else precision
     model = ctranslate2.Translator(
-        str(converted), device=asked.device, compute_type=kind, inter_threads=1, intra_threads=asked.threads
+        str(converted), device=settings.device, compute_type=kind, inter_threads=1, intra_threads=settings.threads
     )
 
     def translate(sources: list[list[int]], beam: int) -> list[list[int]]:
-        length = {"min_decoding_length": asked.tokens, "max_decoding_length": asked.tokens}
-        words = [[str(token) for token in source] for source in sources]
-        found = model.translate_batch(words, beam_size=beam, **length)
-        return [[int(token) for token in one.hypotheses[0]] for one in found]
+        length = {"min_decoding_length": settings.tokens, "max_decoding_length": settings.tokens}
+        tokens_of_sources = [[str(token) for token in source] for source in sources]
+        results = model.translate_batch(tokens_of_sources, beam_size=beam, **length)
+        return [[int(token) for token in result.hypotheses[0]] for result in results]
 
     return translate

@@ -1,4 +1,4 @@
-"""eole's model, loss and optimiser, as its own trainer uses them."""
+"""eole's model, loss and optimizer, as its own trainer uses them."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 
-from peers.missing import stand_ins
-from peers.protocol import CLIP, LABEL_SMOOTHING, PAD, RATE, Padded, Precision, Sizes, Step
+from peers.missing import placeholder_modules
+from peers.protocol import CLIP, LABEL_SMOOTHING, PAD, RATE, PaddedBatch, Precision, Sizes, Step
 
-# Tokenisers, kernels for quantised inference and scorers, which its modules import at their start.
-with stand_ins(
+# tokenizers, kernels for quantized inference and metrics, which its modules import at the top
+with placeholder_modules(
     "pyonmttok", "triton", "triton.language", "ctranslate2", "configargparse", "sacrebleu", "rapidfuzz", "six"
 ):
     from eole.config.models import RnnModelConfig, TransformerModelConfig
@@ -24,8 +24,8 @@ with stand_ins(
     from eole.utils.optimizers import Optimizer
 
 
-class Words:
-    """A vocabulary of numbers; the words that eole asks for are its padding and the other symbols."""
+class NumberVocabulary:
+    """A vocabulary of numbers with the special tokens that eole looks up."""
 
     def __init__(self, size: int) -> None:
         self.size = size
@@ -67,7 +67,7 @@ def trainer(sizes: Sizes, device: str, precision: Precision) -> Step:
         world_size=1,
     )
     config = SimpleNamespace(model=model_config, training=training)
-    vocabulary = Words(sizes.vocabulary)
+    vocabulary = NumberVocabulary(sizes.vocabulary)
     words_by_side = {"src": vocabulary, "tgt": vocabulary, "specials": {"pad_token": "<blank>"}}
     if device == "cuda":
         configure_cuda_backends()
@@ -78,14 +78,14 @@ def trainer(sizes: Sizes, device: str, precision: Precision) -> Step:
     loss = LossCompute.from_config(config, model, words_by_side, train=True).to(device)
     processor = BatchProcessor(model, loss, optimizer, 1, "data_parallel", False, False, 1.0, 1)
 
-    def step(batch: Padded) -> None:
+    def step(batch: PaddedBatch) -> None:
         tokens = batch.tokens
         batch = batch.to(device)
-        made: dict[str, Any] = {"src": batch.source, "srclen": batch.source_lengths, "tgt": batch.target}
-        made |= {"images": None, "prefix_len": None, "cid": [], "cid_line_number": []}
+        toolkit_batch: dict[str, Any] = {"src": batch.source, "srclen": batch.source_lengths, "tgt": batch.target}
+        toolkit_batch |= {"images": None, "prefix_len": None, "cid": [], "cid_line_number": []}
         optimizer.zero_grad(set_to_none=True)
-        if not processor.process_batch(made, tokens, 1, Statistics(), Statistics()):
-            raise MemoryError("eole left a batch out")
+        if not processor.process_batch(toolkit_batch, tokens, 1, Statistics(), Statistics()):
+            raise MemoryError("eole skipped a batch")
         optimizer.step()
 
     return step

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from peers.searching import Asked, Translate
+from peers.searching import Translate, WorkerSettings
 
-END, UNKNOWN = 0, 1  # PAD, with which a target starts, is the last of the vocabulary, as in all Marian checkpoints
+EOS, UNK = 0, 1  # PAD, the first decoder input, is the last token of the vocabulary, as in all Marian checkpoints
 
 
 def write(folder: Path, vocabulary: int, width: int, inner: int, heads: int, layers: int) -> None:
-    """A Marian model with random weights, large enough for it to have opinions."""
+    """Write a Marian model with random weights that are large enough for distinct probabilities."""
     torch.manual_seed(1)
     pad = vocabulary - 1
     config = MarianConfig(
@@ -33,7 +33,7 @@ def write(folder: Path, vocabulary: int, width: int, inner: int, heads: int, lay
         pad_token_id=pad,
         decoder_start_token_id=pad,
         bos_token_id=None,
-        eos_token_id=END,
+        eos_token_id=EOS,
         forced_eos_token_id=None,
     )
     model = MarianMTModel(config).eval()
@@ -41,19 +41,19 @@ def write(folder: Path, vocabulary: int, width: int, inner: int, heads: int, lay
     model.save_pretrained(folder)
 
 
-def translator(asked: Asked, precision: str) -> Translate:
-    torch.set_num_threads(asked.threads)
-    dtype = torch.bfloat16 if asked.gpu else getattr(torch, precision)
-    model = MarianMTModel.from_pretrained(asked.folder, dtype=dtype).to(asked.device).eval()
+def translator(settings: WorkerSettings, precision: str) -> Translate:
+    torch.set_num_threads(settings.threads)
+    dtype = torch.bfloat16 if settings.gpu else getattr(torch, precision)
+    model = MarianMTModel.from_pretrained(settings.folder, dtype=dtype).to(settings.device).eval()
     pad = model.config.pad_token_id
 
     @torch.inference_mode()
     def translate(sources: list[list[int]], beam: int) -> list[list[int]]:
         rows = [torch.tensor(source) for source in sources]
-        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(asked.device)
-        length = {"min_new_tokens": asked.tokens, "max_new_tokens": asked.tokens}
-        found = model.generate(padded, attention_mask=padded != pad, num_beams=beam, do_sample=False, **length)
-        return found[:, 1:].tolist()
+        padded = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=pad).to(settings.device)
+        length = {"min_new_tokens": settings.tokens, "max_new_tokens": settings.tokens}
+        output = model.generate(padded, attention_mask=padded != pad, num_beams=beam, do_sample=False, **length)
+        return output[:, 1:].tolist()
 
     return translate
 

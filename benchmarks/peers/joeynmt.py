@@ -1,4 +1,4 @@
-"""JoeyNMT's model, loss, batch and optimiser, as its own trainer uses them."""
+"""JoeyNMT's model, loss, batch and optimizer, as its own trainer uses them."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import Any
 
 import torch
 
-from peers.missing import stand_ins
-from peers.protocol import CLIP, END, LABEL_SMOOTHING, PAD, RATE, START, Padded, Precision, Sizes, Step
+from peers.missing import placeholder_modules
+from peers.protocol import BOS, CLIP, EOS, LABEL_SMOOTHING, PAD, RATE, PaddedBatch, Precision, Sizes, Step
 
-# Plots, logs and tokenisers, which its modules import at their start.
+# plots, logs and tokenizers, which its modules import at the top
 PLOTS = ("matplotlib", "matplotlib.pyplot", "matplotlib.backends", "matplotlib.backends.backend_pdf")
-with stand_ins(
+with placeholder_modules(
     "importlib_metadata",
     *PLOTS,
     "matplotlib.figure",
@@ -28,14 +28,14 @@ with stand_ins(
 
 
 @dataclass(frozen=True)
-class Words:
-    """A vocabulary of numbers with what JoeyNMT's model asks of one."""
+class NumberVocabulary:
+    """A vocabulary of numbers with the attributes that JoeyNMT's model uses."""
 
     size: int
     pad_index: int = PAD
     unk_index: int = 1
-    bos_index: int = START
-    eos_index: int = END
+    bos_index: int = BOS
+    eos_index: int = EOS
     sep_index: None = None
     specials: tuple[str, ...] = ()
     lang_tags: tuple[str, ...] = ()
@@ -45,7 +45,7 @@ class Words:
 
 
 def trainer(sizes: Sizes, device: str, precision: Precision) -> Step:
-    words = Words(sizes.vocabulary)
+    words = NumberVocabulary(sizes.vocabulary)
     model = build_model(_settings(sizes), words, words).to(device).train()
     model.loss_function = ("crossentropy", LABEL_SMOOTHING)
     training: dict[str, Any] = {"optimizer": "adam", "learning_rate": RATE, "adam_betas": (0.9, 0.98)}
@@ -53,25 +53,25 @@ def trainer(sizes: Sizes, device: str, precision: Precision) -> Step:
     optimizer = build_optimizer(training, model.parameters())
     clip = build_gradient_clipper(training)
     assert clip is not None
-    place = torch.device(device)
+    torch_device = torch.device(device)
 
-    def step(batch: Padded) -> None:
-        made = Batch(
+    def step(batch: PaddedBatch) -> None:
+        toolkit_batch = Batch(
             batch.source,
             batch.source_lengths,
             src_prompt_mask=None,
             trg=batch.target,
             trg_prompt_mask=None,
             indices=torch.arange(len(batch.source)),
-            device=place,
+            device=torch_device,
             pad_index=PAD,
-            eos_index=END,
+            eos_index=EOS,
         )
-        made.sort_by_src_length()
+        toolkit_batch.sort_by_src_length()
         # Its own mixed precision is float16 with a scaler, which bfloat16 does not need.
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
-            loss, _, _, correct = model(return_type="loss", **vars(made))
-        loss = made.normalize(loss, "tokens")
+            loss, _, _, correct = model(return_type="loss", **vars(toolkit_batch))
+        loss = toolkit_batch.normalize(loss, "tokens")
         loss.backward()
         loss.item(), correct.item()  # which its trainer reads after every batch
         clip(parameters=model.parameters())

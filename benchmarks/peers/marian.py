@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from transformers import MarianConfig, MarianMTModel
 
-from peers.protocol import CLIP, END, LABEL_SMOOTHING, PAD, RATE, START, Padded, Precision, Sizes, Step
+from peers.protocol import BOS, CLIP, EOS, LABEL_SMOOTHING, PAD, RATE, PaddedBatch, Precision, Sizes, Step
 
 
 def trainer(sizes: Sizes, device: str, precision: Precision) -> Step:
@@ -36,24 +36,24 @@ def _trainer(sizes: Sizes, device: str, precision: Precision, compiled: bool) ->
         share_encoder_decoder_embeddings=True,
         use_cache=False,
         pad_token_id=PAD,
-        bos_token_id=START,
-        eos_token_id=END,
-        forced_eos_token_id=END,
-        decoder_start_token_id=START,
+        bos_token_id=BOS,
+        eos_token_id=EOS,
+        forced_eos_token_id=EOS,
+        decoder_start_token_id=BOS,
     )
     model = MarianMTModel(config).to(device).train()
     parameters = [weight for weight in model.parameters() if weight.requires_grad]
     optimizer = torch.optim.Adam(parameters, RATE, betas=(0.9, 0.98), fused=True)
     forward = torch.compile(model, dynamic=True) if compiled else model
 
-    def step(batch: Padded) -> None:
+    def step(batch: PaddedBatch) -> None:
         batch = batch.to(device)
         with torch.autocast(device, torch.bfloat16, enabled=precision == "bfloat16"):
-            seen = batch.source != PAD
-            logits = forward(input_ids=batch.source, attention_mask=seen, decoder_input_ids=batch.target[:, :-1]).logits
-            answers = batch.target[:, 1:].flatten()
+            mask = batch.source != PAD
+            logits = forward(input_ids=batch.source, attention_mask=mask, decoder_input_ids=batch.target[:, :-1]).logits
+            labels = batch.target[:, 1:].flatten()
             smoothing = {"ignore_index": PAD, "label_smoothing": LABEL_SMOOTHING}
-            loss = F.cross_entropy(logits.flatten(0, 1), answers, **smoothing)
+            loss = F.cross_entropy(logits.flatten(0, 1), labels, **smoothing)
         loss.backward()
         torch.nn.utils.clip_grad_norm_(parameters, CLIP)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Stand-ins for packages that a peer imports at its start and does not use when it trains."""
+"""Placeholders for packages that another toolkit imports but does not use in training."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from types import ModuleType
 from typing import Any
 
 
-class Nothing:
-    """What a stand-in gives whatever it is asked for; as a decorator it leaves a function as it is."""
+class Placeholder:
+    """Value of every attribute of a placeholder module; as a decorator it returns the function unchanged."""
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        return given[0] if len(given) == 1 and callable(given[0]) else self
+    def __call__(self, *arguments: Any, **options: Any) -> Any:
+        return arguments[0] if len(arguments) == 1 and callable(arguments[0]) else self
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
@@ -22,24 +22,24 @@ class Nothing:
         return self
 
 
-class StandIn(ModuleType):
+class PlaceholderModule(ModuleType):
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return Nothing()
+        return Placeholder()
 
 
 @contextmanager
-def stand_ins(*names: str) -> Iterator[None]:
-    """Those of the named modules that cannot be imported can be within this block, and hold nothing."""
-    missing = [name for name in names if not _can_be_imported(name)]
-    sys.modules |= {name: StandIn(name) for name in missing}
+def placeholder_modules(*names: str) -> Iterator[None]:
+    """Make missing modules importable as placeholders within the block."""
+    missing = [name for name in names if not _is_importable(name)]
+    sys.modules |= {name: PlaceholderModule(name) for name in missing}
     yield
-    for name in missing:  # or torch would believe that it has a Triton
+    for name in missing:  # torch must not find a placeholder of Triton
         sys.modules.pop(name)
 
 
-def _can_be_imported(name: str) -> bool:
+def _is_importable(name: str) -> bool:
     try:
         importlib.import_module(name)
     except ImportError:

@@ -1,4 +1,4 @@
-"""Dragoman's training step, end to end: batches are made from a token store while the last one is computed."""
+"""Dragoman's training step, including its data pipeline."""
 
 from __future__ import annotations
 
@@ -22,30 +22,28 @@ from peers.protocol import CLIP, LABEL_SMOOTHING, RATE, Precision, Sizes
 
 
 def spec(sizes: Sizes) -> EncoderDecoder:
-    words = VocabularySizes(sizes.vocabulary, sizes.vocabulary, joint=True)
+    vocabulary = VocabularySizes(sizes.vocabulary, sizes.vocabulary, joint=True)
     settings = {"model_dim": sizes.width, "layers": sizes.layers, "dropout": sizes.dropout, "tie_output": True}
     if sizes.kind == "transformer":
         settings |= {"heads": sizes.heads, "ffn_dim": sizes.inner}
-    made = get_system(sizes.kind).spec(words, **settings)
-    assert isinstance(made, EncoderDecoder)
-    return made
+    system_spec = get_system(sizes.kind).spec(vocabulary, **settings)
+    assert isinstance(system_spec, EncoderDecoder)
+    return system_spec
 
 
 def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens: int) -> Callable[[], int]:
-    """A step on the next batch, as the training loop does it, which answers how many target tokens it learned from."""
+    """Return a function that trains on the next batch and returns its number of target tokens."""
     gpu = device == "cuda"
     if not gpu:
         keep_freed_memory()
     torch.manual_seed(1)
     model = spec(sizes).build().to(device).train()
-    nothing = learn_tokenizer(
-        (), "byte"
-    )  # the objective is given tokenizers, and uses them only for what is not asked here
+    tokenizer = learn_tokenizer((), "byte")  # the objective does not use it in training
     objective = build_objective(
-        "translation", TaskContext(model, nothing, nothing, ENCODER_DECODER_FRAMING, LABEL_SMOOTHING), {}
+        "translation", TaskContext(model, tokenizer, tokenizer, ENCODER_DECODER_FRAMING, LABEL_SMOOTHING), {}
     )
     packed = gpu and objective.supports_packing
-    stepper = TrainStep(
+    train_step = TrainStep(
         objective,
         build_optimizer(model, TrainingConfig(optimizer="adam", beta2=0.98)),
         None,
@@ -65,13 +63,13 @@ def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens
         pad_to_multiples=(32, 4) if gpu else (1, 1),
     )
     stream = prefetch(iterate_steps(batches, DataPosition(), 1, pinned=gpu), depth=4)
-    done = 0
+    step_number = 0
 
     def step() -> int:
-        nonlocal done
-        group = next(stream)
-        done += 1
-        stepper(group.batches, done, RATE, group.target_tokens)
-        return group.target_tokens
+        nonlocal step_number
+        batches_of_step = next(stream)
+        step_number += 1
+        train_step(batches_of_step.batches, step_number, RATE, batches_of_step.target_tokens)
+        return batches_of_step.target_tokens
 
     return step

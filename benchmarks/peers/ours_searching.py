@@ -1,4 +1,4 @@
-"""Dragoman's search over the checkpoint, imported."""
+"""Dragoman's search with the imported checkpoint."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from dragoman.memory import keep_freed_memory
 from dragoman.parts.inference import PACKS, optimize_for_inference, to_bfloat16
 from dragoman.search import Beam, LengthLimit, SpecialTokens, build_engine
 from dragoman.search.engine import SearchEngine
-from peers.searching import Asked, Translate
+from peers.searching import Translate, WorkerSettings
 
 
-def translator(asked: Asked, weights: str) -> Translate:
-    """`weights`: how they are packed, or “compiled” for kernels made for the step; '' for neither."""
-    torch.set_num_threads(asked.threads)
+def translator(settings: WorkerSettings, weights: str) -> Translate:
+    """Load the model; `weights` is a precision of packed weights, "compiled", or "" for plain weights."""
+    torch.set_num_threads(settings.threads)
     keep_freed_memory()  # as `dragoman translate` does
-    found = read_checkpoint(asked.folder)
-    model = found.spec.build().eval()
-    checkpoint.set_weights(model, found.weights, asked.folder)
-    model = model.to(asked.device)
-    if asked.gpu:
+    converted = read_checkpoint(settings.folder)
+    model = converted.spec.build().eval()
+    checkpoint.set_weights(model, converted.weights, settings.folder)
+    model = model.to(settings.device)
+    if settings.gpu:
         model = to_bfloat16(model)
     if weights in PACKS:
         model = optimize_for_inference(model, weights)
-    framing = found.framing
-    symbols = SpecialTokens(framing.bos, framing.eos, framing.suppressed)
-    length = LengthLimit(0, asked.tokens, asked.tokens, min=asked.tokens)
+    framing = converted.framing
+    special_tokens = SpecialTokens(framing.bos, framing.eos, framing.suppressed)
+    length = LengthLimit(0, settings.tokens, settings.tokens, min=settings.tokens)
     engines: dict[int, SearchEngine] = {}
 
     def translate(sources: list[list[int]], beam: int) -> list[list[int]]:
-        place = asked.device
+        device = settings.device
         source, lengths = pad_rows(sources, framing.pad)
         keys = torch.arange(len(sources))
-        settings = Beam(beam, length_limit=length)
+        config = Beam(beam, length_limit=length)
         if beam not in engines:
-            engines[beam] = build_engine([model], symbols, settings, compile=weights == "compiled")
-        limits = torch.full_like(lengths, asked.tokens).to(place)
-        hypotheses = engines[beam].search(source.to(place), lengths.to(place), limits, keys.to(place))
-        return [some[0].tokens for some in hypotheses]
+            engines[beam] = build_engine([model], special_tokens, config, compile=weights == "compiled")
+        limits = torch.full_like(lengths, settings.tokens).to(device)
+        hypotheses = engines[beam].search(source.to(device), lengths.to(device), limits, keys.to(device))
+        return [nbest[0].tokens for nbest in hypotheses]
 
     return translate

@@ -1,4 +1,4 @@
-"""What a system that is timed is told, and what it must do."""
+"""Model sizes, batches and constants that all benchmarked toolkits share."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-PAD, START, END = 0, 2, 3
-SYMBOLS = 7  # words begin after them
+PAD, BOS, EOS = 0, 2, 3
+NUM_SPECIAL_TOKENS = 7
 Kind = Literal["transformer", "luong", "bahdanau"]
 Precision = Literal["float32", "bfloat16"]
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The model; encoder and decoder have as many layers, and one table of embeddings serves all that can share it."""
+    """Sizes of the model; encoder and decoder have the same number of layers, and all embeddings are shared."""
 
     kind: Kind
     layers: int
@@ -40,21 +40,21 @@ PRESETS = {
 LABEL_SMOOTHING, CLIP, RATE = 0.1, 1.0, 3e-4
 
 
-class Padded(NamedTuple):
-    """Sentence pairs as ids: sources x END, targets START y END, PAD behind them."""
+class PaddedBatch(NamedTuple):
+    """A padded batch: sources with EOS, targets with BOS and EOS."""
 
     source: Tensor  # B S
     source_lengths: Tensor  # B
     target: Tensor  # B T
-    tokens: int  # real target tokens that are predicted: y END
+    tokens: int  # predicted target tokens without padding
 
-    def to(self, device: str) -> Padded:
+    def to(self, device: str) -> PaddedBatch:
         tensors = (tensor.to(device, non_blocking=True) for tensor in self[:3])
-        return Padded(*tensors, self.tokens)
+        return PaddedBatch(*tensors, self.tokens)
 
 
 class Pairs(NamedTuple):
-    """A corpus of ids without the symbols around them: row i of a side is its next `lengths[i]` ids."""
+    """A corpus of token ids without BOS and EOS; the ids of all rows are concatenated."""
 
     source: NDArray[np.int64]
     source_lengths: NDArray[np.int64]
@@ -62,4 +62,4 @@ class Pairs(NamedTuple):
     target_lengths: NDArray[np.int64]
 
 
-Step = Callable[[Padded], None]  # one full training step: forward, loss, backward, clipping, optimiser
+Step = Callable[[PaddedBatch], None]  # one full training step: forward, loss, backward, clipping, optimizer

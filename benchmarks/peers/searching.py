@@ -1,7 +1,7 @@
-"""One system in a process of its own, which translates whenever it is asked to and says what came and how long it took.
+"""Worker process of benchmarks/decoding.py: translates on request and reports outputs and times.
 
-It is told what to do in JSON as its argument, then reads a number of sentences and the width of the beam a line from
-stdin, as JSON, and answers every one with a line of JSON on stdout.
+Its argument is a JSON object. Every line of stdin is a JSON list of batch size and beam size; the reply is one line of
+JSON on stdout.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-Translate = Callable[[list[list[int]], int], list[list[int]]]  # sources x END and the beam's width → targets y
+Translate = Callable[[list[list[int]], int], list[list[int]]]  # sources with EOS, beam size → targets
 
-# the module with its `translator`, and what it is told besides
+# module with the function `translator`, and its second argument
 SYSTEMS = {
     "ours": ("ours_searching", "float32"),
     "ours-int8": ("ours_searching", "int8"),
@@ -31,14 +31,14 @@ SYSTEMS = {
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What all systems are told."""
+class WorkerSettings:
+    """Settings of a worker."""
 
     system: str
-    folder: Path  # with the checkpoint
+    folder: Path  # of the checkpoint
     device: str
     threads: int
-    tokens: int  # that every target is long
+    tokens: int  # tokens of every target
 
     @property
     def gpu(self) -> bool:
@@ -46,20 +46,20 @@ class Asked:
 
 
 def main() -> None:
-    told: dict[str, Any] = json.loads(sys.argv[1])
-    sources = told.pop("sources")
-    asked = Asked(**told | {"folder": Path(told["folder"])})
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a system prints is no answer
-    module, kind = SYSTEMS[asked.system]
-    found: Translate = importlib.import_module(f"peers.{module}").translator(asked, kind)
-    print(json.dumps({"ready": True}), file=answers, flush=True)
+    arguments: dict[str, Any] = json.loads(sys.argv[1])
+    sources = arguments.pop("sources")
+    settings = WorkerSettings(**arguments | {"folder": Path(arguments["folder"])})
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # output of a toolkit must not mix with the replies
+    module, variant = SYSTEMS[settings.system]
+    translate: Translate = importlib.import_module(f"peers.{module}").translator(settings, variant)
+    print(json.dumps({"ready": True}), file=replies, flush=True)
     for line in sys.stdin:
         batch, beam = json.loads(line)
-        began, worked = time.perf_counter(), time.process_time()
-        targets = found(sources[:batch], beam)  # lists of numbers: a GPU has been waited for
-        times = {"wall": time.perf_counter() - began, "processor": time.process_time() - worked}
-        print(json.dumps(times | {"targets": targets}), file=answers, flush=True)
+        start, processor_start = time.perf_counter(), time.process_time()
+        targets = translate(sources[:batch], beam)  # lists of numbers, so the GPU has finished
+        times = {"wall": time.perf_counter() - start, "processor": time.process_time() - processor_start}
+        print(json.dumps(times | {"targets": targets}), file=replies, flush=True)
     os._exit(0)
 
 

@@ -1,7 +1,6 @@
-"""One system in a process of its own, which does some steps whenever it is asked to and says how long they took.
+"""Worker process of benchmarks/training.py: runs training steps on request and reports their time.
 
-It is told what to do in JSON as its argument, then reads a number of steps a line from stdin and answers every one with
-a line of JSON on stdout.
+Its argument is a JSON object. Every line of stdin is a number of steps; the reply is one line of JSON on stdout.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ import torch
 from peers.corpus import padded
 from peers.protocol import Pairs, Precision, Sizes
 
-# the module and the function that makes a step
+# module and function that returns a training step
 SYSTEMS = {
     "ours": ("ours", "trainer"),
     "marian": ("marian", "trainer"),
@@ -34,11 +33,11 @@ SYSTEMS = {
 }
 
 
-UNSORTED = {"joeynmt"}  # batches are made of sentences as they come, which is how it makes them itself
+UNSORTED = {"joeynmt"}  # toolkits that do not sort sentences by length
 
 
 def matmul(device: str, precision: Precision) -> Callable[[], int]:
-    """A product of square matrices; answers its floating-point operations."""
+    """Return a function that multiplies square matrices and returns its FLOPs."""
     size = 8192 if device == "cuda" else 2048
     a, b = torch.randn(2, size, size, device=device, dtype=getattr(torch, precision)).unbind()
 
@@ -49,71 +48,73 @@ def matmul(device: str, precision: Precision) -> Callable[[], int]:
     return step
 
 
-def stepper(asked: dict[str, Any]) -> tuple[Callable[[], int], int]:
-    """What does a step and says how much it did, and how many steps it wants to be warmed up."""
+def build_step(request: dict[str, Any]) -> tuple[Callable[[], int], int]:
+    """Return a function that runs a step and returns its target tokens, and the number of warm-up steps."""
     device, precision, sizes, folder = (
-        asked["device"],
-        asked["precision"],
-        Sizes(**asked["sizes"]),
-        Path(asked["folder"]),
+        request["device"],
+        request["precision"],
+        Sizes(**request["sizes"]),
+        Path(request["folder"]),
     )
-    if asked["system"] == "matmul":
+    if request["system"] == "matmul":
         return matmul(device, precision), 3
-    module, name = SYSTEMS[asked["system"]]
+    module, name = SYSTEMS[request["system"]]
     make = getattr(importlib.import_module(f"peers.{module}"), name)
-    if asked["system"] == "ours":
-        return make(sizes, device, precision, folder / "store", asked["tokens"]), asked["warm_up"]
+    if request["system"] == "ours":
+        return make(sizes, device, precision, folder / "store", request["tokens"]), request["warm_up"]
     with np.load(folder / "pairs.npz") as file:
         pairs = Pairs(*(file[name] for name in Pairs._fields))
-    batches = padded(pairs, asked["tokens"], asked["batches"], asked["sort_all"] or asked["system"] not in UNSORTED)
-    step, endless = make(sizes, device, precision), cycle(batches)
+    batches = padded(
+        pairs, request["tokens"], request["batches"], request["sort_all"] or request["system"] not in UNSORTED
+    )
+    step, repeated = make(sizes, device, precision), cycle(batches)
 
     def next_step() -> int:
-        batch = next(endless)
+        batch = next(repeated)
         step(batch)
         return batch.tokens
 
-    return next_step, max(asked["warm_up"], len(batches) if device == "cuda" else 0)
+    return next_step, max(request["warm_up"], len(batches) if device == "cuda" else 0)
 
 
 def timed(step: Callable[[], int], steps: int, device: str) -> tuple[float, float, int]:
-    """Seconds until everything is done, seconds of the processor that this process used, and how much was done."""
+    """Run steps and return wall seconds, processor seconds and the sum of their results."""
     if device == "cuda":
         torch.cuda.synchronize()
-    began, worked = time.perf_counter(), time.process_time()
+    start, worked = time.perf_counter(), time.process_time()
     done = sum(step() for _ in range(steps))
     if device == "cuda":
         torch.cuda.synchronize()
-    return time.perf_counter() - began, time.process_time() - worked, done
+    return time.perf_counter() - start, time.process_time() - worked, done
 
 
 def memory(device: str) -> int:
-    """Peak bytes: what torch allocated on a GPU, what was resident of this process elsewhere."""
+    """Return the peak memory in bytes: allocated on the GPU, or resident on a CPU."""
     if device == "cuda":
         return torch.cuda.max_memory_allocated()
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 def main() -> None:
-    asked = json.loads(sys.argv[1])
-    answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a system prints is no answer
+    request = json.loads(sys.argv[1])
+    replies = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # output of a toolkit must not mix with the replies
 
-    def answer(**values: Any) -> None:
-        print(json.dumps(values), file=answers, flush=True)
+    def reply(**values: Any) -> None:
+        print(json.dumps(values), file=replies, flush=True)
 
-    torch.set_num_threads(asked["threads"])
+    torch.set_num_threads(request["threads"])
     torch.manual_seed(1)
-    device = asked["device"]
-    step, warm_up = stepper(asked)
+    device = request["device"]
+    step, warm_up = build_step(request)
     timed(step, 1, device)
-    first = time.time() - asked["began"]  # from the start of this process, imports and all
-    warming, _, _ = timed(step, warm_up, device)
-    answer(first_step=first, warm_up=warming, warm_up_steps=warm_up, torch=torch.__version__)
+    first = time.time() - request["began"]  # from the start of this process, imports included
+    warm_up_seconds, _, _ = timed(step, warm_up, device)
+    reply(first_step=first, warm_up=warm_up_seconds, warm_up_steps=warm_up, torch=torch.__version__)
     for line in sys.stdin:
         seconds, worked, done = timed(step, int(line), device)
-        answer(seconds=seconds, worked=worked, done=done, memory=memory(device))
-    os._exit(0)  # a thread that prepares batches must not keep the process
+        reply(seconds=seconds, worked=worked, done=done, memory=memory(device))
+    os._exit(0)  # do not wait for the thread that prepares batches
 
 
 if __name__ == "__main__":
