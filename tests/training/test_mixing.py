@@ -122,7 +122,7 @@ def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path
         (["data.corpus_tags=[news, web]"], "name one for each with data.valid_corpus_tags"),
         (["data.corpus_tags=[news, web]", "data.valid_corpus_tags=[new]"], "did you mean 'news'"),
         (["data.valid_corpus_tags=[news]"], "need data.corpus_tags"),
-        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "a tag is a name of letters"),
+        (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "a tag may contain letters"),
         (["data.num_workers=0"], "data.num_workers must be between"),
     ],
 )
