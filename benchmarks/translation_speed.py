@@ -92,7 +92,7 @@ def measure_speed(run: Run, texts: Sequence[Source], batch_size: int, beam: Beam
 
 
 def _translate(run: Run, texts: Sequence[Source], beam: Beam) -> list[list[Hypothesis]]:
-    source, lengths = run.pad_batch(run.encode_sources(texts), run.framing.pad)
+    source, lengths = run.pad_batch(run.encode_sources(texts))
     hypotheses = beam.decode(run, SearchRequest(source, lengths, torch.arange(len(texts)), texts))
     for nbest in hypotheses:
         run.target_tokenizer.decode(nbest[0].tokens)

@@ -79,10 +79,10 @@ def measure_gradient_reach(
         raise UserError(f"{run.folder} is an encoder-only model: gradients are measured for models with a decoder")
     if model.source_features is not None:
         raise UserError(f"{run.folder} reads feature vectors: gradients are measured for tokens")
-    source, source_lengths = run.pad_batch(run.encode_sources(sources), framing.pad)
+    source, source_lengths = run.pad_batch(run.encode_sources(sources))
     labels = [[*ids, framing.eos] for ids in run.target_tokenizer.encode_batch(list(targets))]
-    target, lengths = run.pad_batch([[framing.bos, *ids[:-1]] for ids in labels], framing.pad)
-    label_ids, _ = run.pad_batch(labels, framing.pad)
+    target, lengths = run.pad_batch([[framing.bos, *ids[:-1]] for ids in labels])
+    label_ids, _ = run.pad_batch(labels)
     layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], lengths)
     # first target position in the concatenated gradients: joint sequences have no padding in between
     target_start = source_lengths[:, None] if model.is_decoder_only else source.shape[1]

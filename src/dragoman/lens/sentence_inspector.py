@@ -78,7 +78,7 @@ def inspect_sentence(
     search = search or run.default_search
     token_search = search.as_token_search
     if token_search is not None:
-        padded = run.pad_batch([source_ids], run.framing.pad)
+        padded = run.pad_batch([source_ids])
         best, tree = recorded_search(run, *padded, token_search, Constraints(None if prefix is None else [prefix]))
         inspection = inspector.inspect_translation(source, source_ids, best.tokens, best.finished)
         return replace(inspection, from_search=True, beam=tree)
@@ -119,7 +119,7 @@ class SentenceInspector:
         if not label_ids:
             raise UserError("there is nothing to inspect: the translation is empty")
         input_ids = [framing.bos, *label_ids[:-1]]
-        source_batch, target_batch = (run.pad_batch([ids], framing.pad) for ids in (source_ids, input_ids))
+        source_batch, target_batch = (run.pad_batch([ids]) for ids in (source_ids, input_ids))
         forward = record_forward(run.model, *source_batch, *target_batch)
         cross = cross_attention(run.model, {path: weights[None] for path, weights in forward.attention_weights.items()})
         source_text = self._source_text(source, source_ids, cross)
@@ -144,7 +144,7 @@ class SentenceInspector:
         framing, tokenizer = self.run.framing, self.run.target_tokenizer
         begin = framing.source_prefix or (framing.bos,)
         ids = [*begin, *tokenizer.encode(text), framing.eos]
-        no_source, inputs = (self.run.pad_batch([row], framing.pad) for row in ([], ids[:-1]))
+        no_source, inputs = (self.run.pad_batch([row]) for row in ([], ids[:-1]))
         forward = record_forward(self.run.model, *no_source, *inputs)
         target = _tokenized_text(tokenizer, ids[1:], text)
         labels: dict[AttentionKind, AxisLabels] = {"decoder": (target.tokens, tokenizer.tokens(ids[:-1]))}
@@ -156,7 +156,7 @@ class SentenceInspector:
         """Inspect the labels of an encoder-only model: tokens, tags, or whether each token is the original one."""
         run, num_labels = self.run, self.run.model.vocab_size
         ids = run.encode_sources([source])[0]
-        padded, lengths = run.pad_batch([ids], run.framing.pad)
+        padded, lengths = run.pad_batch([ids])
         forward = record_forward(run.model, padded, lengths, padded[:, :0], lengths * 0)
         text = self._source_text(source, ids, None)
         axes: dict[AttentionKind, AxisLabels] = {"encoder": (text.tokens, text.tokens)}

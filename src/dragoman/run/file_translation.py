@@ -25,7 +25,7 @@ from dragoman.run.results import Translation
 from dragoman.run.run import Run
 from dragoman.run.run_folder import CHECKPOINT_DIR, MODEL_FILE
 from dragoman.run.sources import Source
-from dragoman.run.translator import WINDOW_LINES
+from dragoman.run.translator import SORT_WINDOW_TEXTS
 from dragoman.search import SearchConfig, search_to_dict
 from dragoman.storage import flush_to_disk, lock_file, os_errors_as_user_errors
 
@@ -69,7 +69,7 @@ def _flatten(name: str, value: Any) -> dict[str, Any]:
 
 def window_size(run: Run) -> int:
     """Return how many lines are translated together: fewer on a CPU, because an interruption loses one window."""
-    return WINDOW_LINES if run.device.type == "cuda" else WINDOW_LINES // 4
+    return SORT_WINDOW_TEXTS if run.device.type == "cuda" else SORT_WINDOW_TEXTS // 4
 
 
 def partial_paths(output: Path) -> tuple[Path, Path]:
@@ -102,7 +102,7 @@ def write_translations(
     render: Callable[[Translation], str],
     fingerprint: Mapping[str, Any],
     *,
-    window_lines: int = WINDOW_LINES,
+    window_lines: int = SORT_WINDOW_TEXTS,
     resume: bool = False,
     overwrite: bool = False,
 ) -> Generator[FileProgress]:

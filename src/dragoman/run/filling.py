@@ -162,7 +162,7 @@ def _decode_rows(run: Run, rows: Sequence[list[int]], search: Beam) -> Iterator[
     """Yield the index and the hypotheses of each row of source ids, which come without framing."""
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)
     for batch in batch_by_length([len(ids) for ids in rows], batch_tokens) if rows else []:
-        source, lengths = run.pad_batch([frame_source(run, rows[n]) for n in batch], run.framing.pad)
+        source, lengths = run.pad_batch([frame_source(run, rows[n]) for n in batch])
         yield from zip(batch.tolist(), search.decode(run, SearchRequest(source, lengths, torch.from_numpy(batch))))
 
 
@@ -172,13 +172,13 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
     An encoder gives the most probable token at every labeled position of the source, and `pad` elsewhere. An
     encoder–decoder gives the target.
     """
-    infilling, pad = infilling_of(run), run.framing.pad
+    infilling = infilling_of(run)
     if infilling is None:
         return None
     if infilling == "piece":
         return [_predict_labels(run, row) for row in rows]
     decoder = _with_sentinels_allowed(run) if infilling == "span" else run
-    source, lengths = run.pad_batch([row.source.tolist() for row in rows], pad)
+    source, lengths = run.pad_batch([row.source.tolist() for row in rows])
     request = SearchRequest(source, lengths, torch.arange(len(rows)))
     search = Beam(1, length_limit=run.length_limit)
     return [hypotheses[0].tokens for hypotheses in search.decode(decoder, request)]
@@ -187,7 +187,7 @@ def repair_corrupted(run: Run, rows: Sequence[BatchRow]) -> list[list[int]] | No
 def _predict_labels(run: Run, row: BatchRow) -> list[int]:
     """Return the most probable token at every labeled position, `pad` elsewhere."""
     pad = run.framing.pad
-    source, lengths = run.pad_batch([row.source.tolist()], pad)
+    source, lengths = run.pad_batch([row.source.tolist()])
     types = None if row.token_type_ids is None else torch.from_numpy(row.token_type_ids)[None].to(run.device)
     predicted = _mask_predictor(run)(source, lengths, token_types=types)[0].argmax(-1).tolist()
     return [token if label != pad else pad for token, label in zip(predicted, row.target.tolist())]

@@ -59,5 +59,5 @@ def batch_logits(run: Run, model: Model, rows: Sequence[Sequence[int]]) -> Itera
     """Yield the indices of the rows of a batch and an encoder's logits at each of their tokens, framing included."""
     lengths = np.array([len(row) for row in rows])
     for batch in batch_by_length(lengths, run.config.search.batch_tokens) if len(rows) else []:
-        source, source_lengths = run.pad_batch([add_framing(run, rows[n]) for n in batch], run.framing.pad)
+        source, source_lengths = run.pad_batch([add_framing(run, rows[n]) for n in batch])
         yield batch.tolist(), model(source, source_lengths).float()

@@ -30,9 +30,9 @@ def score(run: Run, sources: Sequence[Source] | None, targets: Sequence[str]) ->
     """Compute log p(y|x) of given translations, or log p(y) if a decoder-only model gets no sources."""
     results = [ScoredText(0.0, [], [])] * len(targets)
     for rows, source_ids, target_ids in _batches(run, sources, targets):
-        source, source_lengths = run.pad_batch(source_ids, run.framing.pad)
+        source, source_lengths = run.pad_batch(source_ids)
         framed = [_frame_target(run, ids, has_source=sources is not None) for ids in target_ids]
-        target, target_lengths = run.pad_batch(framed, run.framing.pad)
+        target, target_lengths = run.pad_batch(framed)
         scores = token_scores(run.model, source, source_lengths, target, target_lengths).tolist()
         for i, ids, row in zip(rows, framed, scores):
             tokens = run.target_tokenizer.tokens(ids[1:])
@@ -58,7 +58,7 @@ def align(run: Run, sources: Sequence[Source], targets: Sequence[str]) -> list[A
         raise UserError(f"{run.folder} reads features, which have no words to align")
     results: list[Alignment] = [[] for _ in sources]
     for rows, source_ids, target_ids in _batches(run, sources, targets):
-        alignments = align_batch(run, *run.pad_batch(source_ids, run.framing.pad), target_ids)
+        alignments = align_batch(run, *run.pad_batch(source_ids), target_ids)
         if alignments is None:
             return None
         for i, alignment in zip(rows, alignments):
@@ -95,7 +95,7 @@ def hypothesis_token_scores(
         ranked_here = [hypotheses[row][rank] for row in rows]
         framed = [[run.framing.bos, *h.tokens, *[run.framing.eos] * h.finished] for h in ranked_here]
         row_indices = torch.tensor(rows, device=source.device)
-        pairs = (source[row_indices], source_lengths[row_indices], *run.pad_batch(framed, run.framing.pad))
+        pairs = (source[row_indices], source_lengths[row_indices], *run.pad_batch(framed))
         by_model = torch.stack([token_scores(model, *pairs) for model in run.models])
         averaged = (by_model.logsumexp(0) - math.log(len(by_model))).tolist()
         for row, hypothesis, ids, scores in zip(rows, ranked_here, framed, averaged):
@@ -109,7 +109,7 @@ def hypothesis_token_scores(
 
 def batch_cross_attention(run: Run, source: Tensor, source_lengths: Tensor, targets: list[list[int]]) -> Tensor | None:
     """Return the cross-attention (B T S) for targets given as token ids without BOS and EOS; None if there is none."""
-    target, target_lengths = run.pad_batch([[run.framing.bos, *ids] for ids in targets], run.framing.pad)
+    target, target_lengths = run.pad_batch([[run.framing.bos, *ids] for ids in targets])
     return cross_attention(run.model, attention_weights(run.model, source, source_lengths, target, target_lengths))
 
 
@@ -119,7 +119,7 @@ def attention(run: Run, source: Source, target: str | None) -> SentenceAttention
     if target is None:
         target = run.translate([source], alignment=False)[0].text
     target_ids = _frame_target(run, run.target_tokenizer.encode(normalize_text(run, target)))
-    pair = (*run.pad_batch([ids], run.framing.pad), *run.pad_batch([target_ids[:-1]], run.framing.pad))
+    pair = (*run.pad_batch([ids]), *run.pad_batch([target_ids[:-1]]))
     weights = attention_weights(run.model, *pair)
     cross = cross_attention(run.model, weights)
     if run.model.source_features is None:

@@ -378,7 +378,7 @@ class Run:
         total = AcceptanceStats()
         for text in texts:
             if not is_empty(text):
-                source, lengths = self.pad_batch(self.encode_sources([text]), self.framing.pad)
+                source, lengths = self.pad_batch(self.encode_sources([text]))
                 total += search.acceptance(self, SearchRequest(source, lengths, torch.tensor([0])))
         return total
 
@@ -397,7 +397,7 @@ class Run:
     def beam_config(self, size: int | None = None) -> Beam:
         """The run's beam search, by default with the configured beam size."""
         settings = self.config.search
-        if settings.strategy and isinstance(beam := self.default_search, Beam):
+        if settings.strategy and (beam := self.default_search.as_beam) is not None:
             return beam if size is None else replace(beam, size=size)
         max_size = self.model.vocab_size - len(self.special_tokens.suppressed) - 1  # matters for toy vocabularies
         return Beam(
@@ -521,9 +521,9 @@ class Run:
         names = {token_id: name for name, token_id in self.source_tokenizer.tags.items()}
         return names.get(int(source[0]), "") if names else ""
 
-    def pad_batch(self, rows: Sequence[Any], pad: int) -> tuple[Tensor, Tensor]:
+    def pad_batch(self, rows: Sequence[Any]) -> tuple[Tensor, Tensor]:
         """Pad rows to a batch on the model's device: ids (B, T) or features (B, S, F), and lengths (B)."""
-        batch, lengths = pad_rows(rows, pad)
+        batch, lengths = pad_rows(rows, self.framing.pad)
         return batch.to(self.device), lengths.to(self.device)
 
     # ---- what the folder holds

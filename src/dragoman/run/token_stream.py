@@ -43,7 +43,7 @@ def stream_tokens(
         yield StreamedTokens(copied.text, copied.tokens, translation=copied)
         return
     ids = encode_without_framing(run, [text], translator.tag)[0]
-    source, lengths = run.pad_batch([frame_source(run, ids)], run.framing.pad)
+    source, lengths = run.pad_batch([frame_source(run, ids)])
     constraints = Constraints([prefix] if prefix else None, [include] if include else None, translator.forbidden)
     request = SearchRequest(source, lengths, torch.tensor([0]), [text], constraints=constraints)
     detokenizer = _Detokenizer(run.target_tokenizer)

@@ -39,7 +39,7 @@ from dragoman.text.sentences import SplitText
 if TYPE_CHECKING:
     from dragoman.run.run import Run
 
-WINDOW_LINES = 4096  # texts that are sorted by length and translated together
+SORT_WINDOW_TEXTS = 4096  # texts that are sorted by length and translated together
 QUEUED_BATCHES = 4  # a search gets as many sources as fill 4 batches, and replaces finished ones
 
 
@@ -99,7 +99,7 @@ class Translator:
         run, texts, index = self.run, iter(texts), 0
         prefixes = None if prefixes is None else iter(prefixes)
         include = None if include is None else iter(include)
-        while window := [normalize_source(run, text) for text in islice(texts, WINDOW_LINES)]:
+        while window := [normalize_source(run, text) for text in islice(texts, SORT_WINDOW_TEXTS)]:
             tags = tag if tag is None or isinstance(tag, str) else tag[index : index + len(window)]
             constraints = Constraints(
                 None if prefixes is None else [normalize_text(run, text) for text in islice(prefixes, len(window))],
@@ -113,7 +113,7 @@ class Translator:
     def _stream_split(self, texts: Iterable[Source], first_index: int) -> Iterator[Translation]:
         """Translate the sentences of each text separately and join their translations."""
         texts, index, tag = iter(texts), 0, self.tag
-        while window := list(islice(texts, WINDOW_LINES)):
+        while window := list(islice(texts, SORT_WINDOW_TEXTS)):
             if not all(isinstance(text, str) for text in window):
                 raise UserError(f"{self.run.folder} reads features, which cannot be split into sentences")
             split = [split_into_sentences(self.run, str(text)) for text in window]
@@ -160,7 +160,7 @@ class Translator:
 
         def translate_batch(batch: NDArray[np.int64]) -> list[Translation]:
             rows = translated[batch]
-            source, lengths = run.pad_batch([sources[i] for i in rows], run.framing.pad)
+            source, lengths = run.pad_batch([sources[i] for i in rows])
             request = SearchRequest(
                 source,
                 lengths,
@@ -210,7 +210,7 @@ class Translator:
                 yield translation
                 continue
             ids = [*tags, *encode_without_framing(run, [text], "")[0]]
-            source, lengths = run.pad_batch([frame_source(run, ids)], run.framing.pad)
+            source, lengths = run.pad_batch([frame_source(run, ids)])
             replaced = []
             for candidate in (translation, *translation.alternatives):
                 target_ids = run.target_tokenizer.tokens_to_ids(candidate.tokens)
@@ -274,7 +274,7 @@ def continue_prompts(run: Run, prompts: Sequence[str], search: SearchConfig) -> 
     results = [Translation("", 0.0)] * len(prompts)
     batch_tokens = max(1, run.config.search.batch_tokens // search.rows_per_source)
     for batch in batch_by_length([len(ids) for ids in token_ids], batch_tokens) if len(prompts) else []:
-        source, lengths = run.pad_batch([token_ids[i][:-1] for i in batch], run.framing.pad)
+        source, lengths = run.pad_batch([token_ids[i][:-1] for i in batch])
         last_token = torch.tensor([token_ids[i][-1] for i in batch], device=run.device)
         request = SearchRequest(source, lengths, torch.from_numpy(batch), first_token=last_token)
         for i, hypotheses in zip(batch, search.decode(run, request)):

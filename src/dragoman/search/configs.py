@@ -109,6 +109,10 @@ class Beam(TokenSearch):
             raise UserError("diverse beam search has no coverage penalty: set num_groups to 1 or coverage_penalty to 0")
 
     @property
+    def as_beam(self) -> Beam:
+        return self
+
+    @property
     def rows_per_source(self) -> int:
         return self.size
 

@@ -21,6 +21,7 @@ from dragoman.search.search_state import ConstraintTensors, Hypothesis
 from dragoman.text import Tokenizer
 
 if TYPE_CHECKING:
+    from dragoman.search.configs import Beam
     from dragoman.search.shortlist import Shortlist
 
 MAX_CACHED_ENGINES = 4  # of a run
@@ -138,6 +139,11 @@ class SearchConfig(Configurable):
     @property
     def as_token_search(self) -> TokenSearch | None:
         """The search itself if it is a beam search or sampling, so that its hypotheses can be recorded."""
+        return None
+
+    @property
+    def as_beam(self) -> Beam | None:
+        """The search itself if it is a beam search."""
         return None
 
     @property

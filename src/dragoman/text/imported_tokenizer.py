@@ -22,7 +22,7 @@ from dragoman.text.tokenizer import TOKENIZER_FORMAT_VERSION, Tokenizer
 from dragoman.text.word_splitting import alignment_spans
 
 IMPORTED_TYPE = "imported"
-NO_TOKEN = -1  # id of a special token that the tokenizer does not have
+MISSING_TOKEN_ID = -1  # id of a special token that the tokenizer does not have
 
 WINDOW_TOKENS = 16  # tokens that are decoded together to find where a token begins in the text
 
@@ -68,7 +68,7 @@ class ImportedTokenizer(Tokenizer):
         self._byte_level = self._join(["Ġa"]) == " a"  # GPT-2 writes bytes as letters
 
     def _first_id(self, *roles: str) -> int:
-        return next((self.role_ids[role] for role in roles if role in self.role_ids), NO_TOKEN)
+        return next((self.role_ids[role] for role in roles if role in self.role_ids), MISSING_TOKEN_ID)
 
     @property
     def vocab_size(self) -> int:
@@ -83,7 +83,8 @@ class ImportedTokenizer(Tokenizer):
         if not parse_special or not self.special_token_ids:
             return self.encode_batch([text])[0]
         parts, ids = self._special_pattern.split(text), self.special_token_ids
-        return self._encode_joined(parts[::2], [ids.get(name, ids.get(name.strip(), NO_TOKEN)) for name in parts[1::2]])
+        special = [ids.get(name, ids.get(name.strip(), MISSING_TOKEN_ID)) for name in parts[1::2]]
+        return self._encode_joined(parts[::2], special)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         prefixed = [self._split_language_code(_replace_unencodable(text)) for text in texts]

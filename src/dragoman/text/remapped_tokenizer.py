@@ -11,7 +11,7 @@ from typing import Any
 
 from dragoman.errors import UserError
 from dragoman.text import hf_tokenizers
-from dragoman.text.imported_tokenizer import IMPORTED_TYPE, NO_TOKEN, ImportedTokenizer, tokenizers_from_folder
+from dragoman.text.imported_tokenizer import IMPORTED_TYPE, MISSING_TOKEN_ID, ImportedTokenizer, tokenizers_from_folder
 from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from dragoman.text.tokenizer import REMAPPED_TYPE, Tokenizer, check_tags, tag_token
 
@@ -52,8 +52,8 @@ class RemappedTokenizer(Tokenizer):
         return [*first, *chain.from_iterable([MASK, *ids] for ids in others)]
 
     def _inner_id(self, token_id: int) -> int:
-        """Return the id in the imported tokenizer; `NO_TOKEN` for Dragoman's special tokens and tags."""
-        return token_id - ID_OFFSET if ID_OFFSET <= token_id < ID_OFFSET + self.inner.vocab_size else NO_TOKEN
+        """Return the id in the imported tokenizer; `MISSING_TOKEN_ID` for Dragoman's special tokens and tags."""
+        return token_id - ID_OFFSET if ID_OFFSET <= token_id < ID_OFFSET + self.inner.vocab_size else MISSING_TOKEN_ID
 
     def decode(self, ids: Iterable[int]) -> str:
         text = self.inner.decode(map(self._inner_id, ids))

@@ -268,5 +268,5 @@ def _digest(sources: Sequence[str], references: Sequence[str]) -> str:
 def uses_attention(run: Run, source: str, target: str) -> bool:
     """Whether the model attends to tokens, and not only to a state of fixed size."""
     source_ids, target_ids = run.encode_sources([source]), run.target_tokenizer.encode_batch([target])
-    tensors = (*run.pad_batch(source_ids, run.framing.pad), *run.pad_batch(target_ids, run.framing.pad))
+    tensors = (*run.pad_batch(source_ids), *run.pad_batch(target_ids))
     return bool(attention_weights(run.model, *tensors))
