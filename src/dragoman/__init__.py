@@ -51,37 +51,20 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-#: public names and the modules that define them
+#: modules and the public names that they define
 _PUBLIC = {
-    "dragoman.api.evaluate_run": ("EvaluationResult", "evaluate"),
-    "dragoman.api.events": ("MessageEvent", "StepEvent", "TrainingEvent", "ValidationEvent"),
-    "dragoman.api.notebook": ("NotebookProgress",),
-    "dragoman.api.train_run": ("train",),
-    "dragoman.config": (
-        "Config",
-        "DataConfig",
-        "ObjectiveConfig",
-        "SearchDefaults",
-        "SystemConfig",
-        "TextConfig",
-        "TrainingConfig",
-    ),
-    "dragoman.errors": ("UserError",),
-    "dragoman.evaluation": ("MetricScore",),
-    "dragoman.parts.spec": ("Spec",),
-    "dragoman.run": ("Run", "Translation"),
-    "dragoman.search": (
-        "Beam",
-        "ExactSearch",
-        "LengthLimit",
-        "MinimumBayesRisk",
-        "Rerank",
-        "RerankWeights",
-        "Sample",
-        "SearchConfig",
-        "Speculative",
-    ),
-    "dragoman.systems": ("VocabularySizes",),
+    "dragoman.api.evaluate_run": "EvaluationResult evaluate",
+    "dragoman.api.events": "MessageEvent StepEvent TrainingEvent ValidationEvent",
+    "dragoman.api.notebook": "NotebookProgress",
+    "dragoman.api.train_run": "train",
+    "dragoman.config": "Config DataConfig ObjectiveConfig SearchDefaults SystemConfig TextConfig TrainingConfig",
+    "dragoman.errors": "UserError",
+    "dragoman.evaluation": "MetricScore",
+    "dragoman.parts.spec": "Spec",
+    "dragoman.run": "Run Translation",
+    "dragoman.search": "Beam ExactSearch LengthLimit MinimumBayesRisk Rerank RerankWeights Sample SearchConfig "
+    "Speculative",
+    "dragoman.systems": "VocabularySizes",
 }
 
 __all__ = [
@@ -155,7 +138,7 @@ def load(
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used."""
     for module, names in _PUBLIC.items():
-        if name in names:
+        if name in names.split():
             value = getattr(importlib.import_module(module), name)
             globals()[name] = value
             return value

@@ -39,32 +39,30 @@ class DataConfig(Section):
     test_target: Files = setting((), "Test target files, line by line with `test_source`.")
     format: str = setting("", "File format: text, tsv or jsonl. Empty: derived from the file name.")
     source_column: str | None = setting(
-        None, "Source column of a TSV file, counted from 0, or key of a JSON line.", automatic="0, or `source`"
+        None, "Source column of a TSV file, counted from 0, or key of a JSON line.", auto="0, or `source`"
     )
     target_column: str | None = setting(
-        None, "Target column of a TSV file, counted from 0, or key of a JSON line.", automatic="1, or `target`"
+        None, "Target column of a TSV file, counted from 0, or key of a JSON line.", auto="1, or `target`"
     )
-    max_length: int = setting(
-        256, "Maximum tokens per side. Longer pairs are dropped and counted.", minimum=1, maximum=100_000
-    )
+    max_length: int = setting(256, "Maximum tokens per side. Longer pairs are dropped and counted.", range=(1, 100_000))
     validation_size: int | None = setting(
         None,
         "Number of training pairs held out for validation if there are no validation files.",
-        minimum=1,
-        automatic="from the amount of data",
+        range=(1, None),
+        auto="from the amount of data",
     )
     sampling_weights: tuple[float, ...] = setting(
         (), "Relative share of each training corpus among the sampled pairs. Empty: use every pair once per epoch."
     )
     sampling_temperature: float | None = setting(
-        None, "Sample corpora in proportion to pairs^(1/T) instead of by `sampling_weights`.", minimum=0.1, maximum=1e6
+        None, "Sample corpora in proportion to pairs^(1/T) instead of by `sampling_weights`.", range=(0.1, 1e6)
     )
     corpus_tags: Files = setting(
         (), "Tag of each training corpus, prepended to its sources as a token. Use '' for a corpus without a tag."
     )
     valid_corpus_tags: Files = setting((), "Tag of each validation corpus, if there are not as many as for training.")
     num_workers: int | None = setting(
-        None, "Processes that read and tokenize the corpus.", minimum=1, maximum=10_000, automatic="number of CPU cores"
+        None, "Processes that read and tokenize the corpus.", range=(1, 10_000), auto="number of CPU cores"
     )
 
     def __post_init__(self) -> None:
@@ -86,25 +84,20 @@ class TextConfig(Section):
 
     tokenizer: str = setting("bpe", "Tokenizer to learn: bpe, unigram, word, character or byte.")
     vocab_size: int | None = setting(
-        None,
-        "Vocabulary size in tokens.",
-        minimum=1,
-        maximum=10**7,
-        automatic="8·√(words of the corpus), at most 32,000",
+        None, "Vocabulary size in tokens.", range=(1, 10**7), auto="8·√(words of the corpus), at most 32,000"
     )
     shared_vocabulary: bool = setting(True, "Use one tokenizer and vocabulary for source and target.")
     space_marker: str = setting("initial", "Where a token marks its space: initial (▁house) or final (house▁).")
     bpe_dropout: float | None = setting(
         None,
         "Probability of skipping a BPE merge in training (Provilkov et al. 2020).",
-        minimum=0,
-        maximum=1,
-        automatic="0.1 in the recipe modern for fewer than 100,000 pairs, else 0",
+        range=(0, 1),
+        auto="0.1 in the recipe modern for fewer than 100,000 pairs, else 0",
     )
     normalize_whitespace: bool | None = setting(
         None,
         "Strip lines and collapse runs of white space, in training and translation.",
-        automatic="true; false in runs of older versions",
+        auto="true; false in runs of older versions",
     )
     tokenizer_from: str | None = setting(
         None,
@@ -131,10 +124,10 @@ class SystemConfig(Section):
     section: ClassVar[str] = "system"
 
     name: str | None = setting(
-        None, "Name of the system; `dragoman systems` lists them.", automatic="transformer, or that of `start_from`"
+        None, "Name of the system; `dragoman systems` lists them.", auto="transformer, or that of `start_from`"
     )
     size: str | None = setting(
-        None, "Model size: tiny, small, base or big.", automatic="from the amount of data and the device"
+        None, "Model size: tiny, small, base or big.", auto="from the amount of data and the device"
     )
     settings: dict[str, Any] = setting(
         {}, "Settings of the system, such as width or dropout; `dragoman systems NAME` lists them."
@@ -150,7 +143,7 @@ class ObjectiveConfig(Section):
     name: str | None = setting(
         None,
         "Training objective: translation, causal-lm, masked-lm, denoising, span-corruption, tagging …",
-        automatic="from the system and the kind of data",
+        auto="from the system and the kind of data",
     )
     settings: dict[str, Any] = setting({}, "Settings of the objective, such as the masking rate.")
 
@@ -168,8 +161,8 @@ class TrainingConfig(Section):
     batch_tokens: int | None = setting(
         None,
         "Batch size in padded tokens of the longer side.",
-        minimum=1,
-        automatic="from the amount of data and the device",
+        range=(1, None),
+        auto="from the amount of data and the device",
     )
     batch_by: Literal["row", "pair"] = setting(
         "row",
@@ -182,23 +175,27 @@ class TrainingConfig(Section):
     gradient_checkpointing: bool = setting(
         False, "Recompute the layers in the backward pass: a third more time, much less memory."
     )
-    gradient_accumulation: int = setting(1, "Batches per optimizer step.", minimum=1)
+    gradient_accumulation: int = setting(1, "Batches per optimizer step.", range=(1, None))
     steps: int | None = setting(
         None,
         "Maximum number of optimizer steps.",
-        minimum=1,
-        automatic="from the amount of data if the schedule needs an end",
+        range=(1, None),
+        auto="from the amount of data if the schedule needs an end",
     )
-    epochs: int | None = setting(None, "Maximum number of passes over the training data.", minimum=1)
+    epochs: int | None = setting(None, "Maximum number of passes over the training data.", range=(1, None))
     minutes: float | None = setting(
-        None, "Maximum training time in minutes, validations included. The schedule ends with the time.", minimum=0
+        None,
+        "Maximum training time in minutes, validations included. The schedule ends with the time.",
+        range=(0, None),
     )
-    patience: int | None = setting(8, "Stop after this many validations without improvement; null: never.", minimum=1)
+    patience: int | None = setting(
+        8, "Stop after this many validations without improvement; null: never.", range=(1, None)
+    )
     learning_rate: float | None = setting(
-        None, "Peak learning rate.", minimum=0, maximum=1e3, automatic="from the model width and the recipe"
+        None, "Peak learning rate.", range=(0, 1e3), auto="from the model width and the recipe"
     )
     warmup_steps: int | None = setting(
-        None, "Steps of linear warm-up to the peak learning rate.", minimum=0, automatic="from steps per epoch"
+        None, "Steps of linear warm-up to the peak learning rate.", range=(0, None), auto="from steps per epoch"
     )
     extended_at: int = setting(0, "Step at which a finished run was extended. Written by `train --resume`.")
     recipe: Literal["auto", "textbook", "modern", "plain"] = setting(
@@ -208,85 +205,77 @@ class TrainingConfig(Section):
     )
     schedule: Schedule | None = setting(None, "Learning-rate schedule.", fallback="inverse-sqrt")
     warmup_start_factor: float | None = setting(
-        None, "Learning rate at the start of warm-up, as a fraction of the peak.", minimum=0, maximum=1, fallback=0.0
+        None, "Learning rate at the start of warm-up, as a fraction of the peak.", range=(0, 1), fallback=0.0
     )
     final_rate_factor: float | None = setting(
         None,
         "Learning rate at the end of the schedules cosine, linear and stable, as a fraction of the peak.",
-        minimum=0,
-        maximum=1,
+        range=(0, 1),
         fallback=0.0,
     )
     decay_fraction: float = setting(
-        0.2, "Fraction of the steps, at the end, in which the schedule `stable` decays.", minimum=0, maximum=1
+        0.2, "Fraction of the steps, at the end, in which the schedule `stable` decays.", range=(0, 1)
     )
     halving_start_epoch: float | None = setting(
-        None, "Epochs before the schedule `halving` first halves the rate.", minimum=0, fallback=5.0
+        None, "Epochs before the schedule `halving` first halves the rate.", range=(0, None), fallback=5.0
     )
     halving_interval: float | None = setting(
-        None, "Epochs between two halvings of the schedule `halving`.", minimum=0.001, fallback=1.0
+        None, "Epochs between two halvings of the schedule `halving`.", range=(0.001, None), fallback=1.0
     )
     plateau_factor: float | None = setting(
         None,
         "Factor of the learning rate after a validation without improvement, in the schedule `plateau`.",
-        minimum=0,
-        maximum=1,
+        range=(0, 1),
         fallback=0.1,
     )
     optimizer: Optimizer | None = setting(None, "Optimizer.", fallback="adamw")
     momentum: float | None = setting(
-        None,
-        "Momentum of sgd, adafactor and muon.",
-        minimum=0,
-        maximum=0.99999,
-        automatic="0 for sgd and adafactor, 0.95 for muon",
+        None, "Momentum of sgd, adafactor and muon.", range=(0, 0.99999), auto="0 for sgd and adafactor, 0.95 for muon"
     )
     nesterov: bool | None = setting(None, "Use Nesterov momentum in sgd.", fallback=False)
-    beta1: float | None = setting(None, "Adam's β₁.", minimum=0, maximum=0.99999, fallback=0.9)
-    beta2: float | None = setting(None, "Adam's β₂.", minimum=0, maximum=0.9999999, fallback=0.98)
-    epsilon: float | None = setting(None, "Adam's ε.", minimum=0, maximum=1, fallback=1e-9)
+    beta1: float | None = setting(None, "Adam's β₁.", range=(0, 0.99999), fallback=0.9)
+    beta2: float | None = setting(None, "Adam's β₂.", range=(0, 0.9999999), fallback=0.98)
+    epsilon: float | None = setting(None, "Adam's ε.", range=(0, 1), fallback=1e-9)
     weight_decay: float | None = setting(
-        None, "Decoupled weight decay of adamw and muon.", minimum=0, maximum=10, fallback=0.01
+        None, "Decoupled weight decay of adamw and muon.", range=(0, 10), fallback=0.01
     )
     loss_normalization: Literal["tokens", "sentences"] | None = setting(
         None, "Divide the summed loss of a step by its number of target tokens or sentences.", fallback="tokens"
     )
     clip_norm: float | None = setting(
-        None, "Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping.", minimum=0, fallback=1.0
+        None,
+        "Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping.",
+        range=(0, None),
+        fallback=1.0,
     )
     label_smoothing: float | None = setting(
-        None,
-        "Label smoothing ε (Szegedy et al. 2016).",
-        minimum=0,
-        maximum=0.999,
-        automatic="0.1 for translation, else 0",
+        None, "Label smoothing ε (Szegedy et al. 2016).", range=(0, 0.999), auto="0.1 for translation, else 0"
     )
     validation_interval: int | None = setting(
-        None, "Steps between two validations.", minimum=1, automatic="about one epoch"
+        None, "Steps between two validations.", range=(1, None), auto="about one epoch"
     )
     validation_sentences: int | None = setting(
         None,
         "Sentences decoded per validation.",
-        minimum=0,
-        automatic="as many as take about a tenth of the training time",
+        range=(0, None),
+        auto="as many as take about a tenth of the training time",
     )
     selection_metric: Literal["auto", "bleu", "chrf", "exact_match", "accuracy", "loss"] = setting(
         "auto", "Validation metric that selects the best checkpoint and ends training; auto: one that suits the task."
     )
-    keep_checkpoints: int = setting(5, "Number of recent checkpoints to keep, besides the best.", minimum=1)
+    keep_checkpoints: int = setting(5, "Number of recent checkpoints to keep, besides the best.", range=(1, None))
     average_checkpoints: bool = setting(
         True, "At the end, average the kept checkpoints and use the average if it validates better."
     )
     ema_decay: float | None = setting(
         None,
         "Decay per step of an exponential moving average of the weights, such as 0.999; null: no average.",
-        minimum=0,
-        maximum=0.9999999,
+        range=(0, 0.9999999),
     )
     start_from: str | None = setting(
         None, "Run folder whose weights, tokenizers and system training starts from. Validated at step 0."
     )
-    seed: int = setting(1, "Random seed of initialization, data order and dropout.", minimum=0, maximum=2**31 - 1)
+    seed: int = setting(1, "Random seed of initialization, data order and dropout.", range=(0, 2**31 - 1))
     device: str = setting("auto", "Device: auto, cpu, cuda or cuda:N.")
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "Number format of matrix products; auto: bfloat16 on a GPU, else float32."
@@ -298,7 +287,7 @@ class TrainingConfig(Section):
         "auto", "Memory layout of a batch; auto: packed (no padding) on a GPU where the system supports it."
     )
     compile: bool | None = setting(
-        None, "Compile the training step on a GPU, which takes about a minute.", automatic="true for long trainings"
+        None, "Compile the training step on a GPU, which takes about a minute.", auto="true for long trainings"
     )
     deterministic: bool = setting(False, "Use deterministic GPU kernels: bit-identical results, somewhat slower.")
 
@@ -328,10 +317,8 @@ class SearchDefaults(Section):
 
     section: ClassVar[str] = "search"
 
-    beam_size: int = setting(5, "Beam size in hypotheses; 1 is greedy search.", minimum=1, maximum=10_000)
-    length_penalty: float = setting(
-        1.0, "Exponent α of the length normalization log p(y|x) / |y|^α.", minimum=-10, maximum=10
-    )
+    beam_size: int = setting(5, "Beam size in hypotheses; 1 is greedy search.", range=(1, 10_000))
+    length_penalty: float = setting(1.0, "Exponent α of the length normalization log p(y|x) / |y|^α.", range=(-10, 10))
     length_normalization: Literal["power", "gnmt"] = setting(
         "power", "Length normalization: power |y|^α, or GNMT's ((5 + |y|) / 6)^α (Wu et al. 2016)."
     )
@@ -345,41 +332,33 @@ class SearchDefaults(Section):
         "last", "Rank of hypotheses cut off at the length limit: after all finished ones, or among them by score."
     )
     coverage_penalty: float = setting(
-        0.0,
-        "Weight β of GNMT's coverage penalty: rewards attention to every source token.",
-        minimum=0,
-        maximum=10,
+        0.0, "Weight β of GNMT's coverage penalty: rewards attention to every source token.", range=(0, 10)
     )
-    batch_tokens: int = setting(8192, "Source tokens translated in one batch.", minimum=1, maximum=10**9)
+    batch_tokens: int = setting(8192, "Source tokens translated in one batch.", range=(1, 10**9))
     max_source_length: int = setting(
-        1024, "Maximum source tokens; longer lines are truncated with a warning.", minimum=2, maximum=100_000
+        1024, "Maximum source tokens; longer lines are truncated with a warning.", range=(2, 100_000)
     )
     length_ratio: float | None = setting(
         None,
         "Maximum target tokens per source token. The limit is length_ratio · source tokens + length_offset.",
-        minimum=0,
-        maximum=100,
-        automatic="from the training pairs",
+        range=(0, 100),
+        auto="from the training pairs",
     )
     length_offset: int | None = setting(
         None,
         "Target tokens allowed in addition to length_ratio · source tokens.",
-        minimum=1,
-        maximum=100_000,
-        automatic="from the training pairs",
+        range=(1, 100_000),
+        auto="from the training pairs",
     )
-    max_target_length: int = setting(1024, "Maximum target tokens of any translation.", minimum=1, maximum=100_000)
-    min_length: int = setting(0, "Minimum target tokens: EOS is suppressed before.", minimum=0, maximum=100_000)
+    max_target_length: int = setting(1024, "Maximum target tokens of any translation.", range=(1, 100_000))
+    min_length: int = setting(0, "Minimum target tokens: EOS is suppressed before.", range=(0, 100_000))
     no_repeat_ngram_size: int = setting(
-        0,
-        "Size in tokens of n-grams that may occur only once per translation; 0: any may.",
-        minimum=0,
-        maximum=1000,
+        0, "Size in tokens of n-grams that may occur only once per translation; 0: any may.", range=(0, 1000)
     )
     copy_untranslatable: bool | None = setting(
         None,
         "Copy lines of numbers, punctuation, URLs and e-mail addresses instead of translating them.",
-        automatic="true if the training targets keep such lines",
+        auto="true if the training targets keep such lines",
     )
     strategy: dict[str, Any] = setting(
         {}, "Complete search configuration as `translate --show-search` prints it; replaces the beam search above."

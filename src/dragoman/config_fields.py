@@ -30,23 +30,21 @@ class Setting:
     """What is known about one setting: how it is explained, checked and resolved."""
 
     help: str  # one or two sentences, with the unit
-    minimum: float | None = None
-    maximum: float | None = None
+    range: tuple[float | None, float | None] = (None, None)  # smallest and largest value; None: no limit
     fallback: Any = None  # value used if neither the user nor the training recipe sets it
-    automatic: str = ""  # how a value is chosen if the setting is None
+    auto: str = ""  # how a value is chosen if the setting is None
 
 
 def setting(
     default: Any,
     help: str,
     *,
-    minimum: float | None = None,
-    maximum: float | None = None,
+    range: tuple[float | None, float | None] = (None, None),
     fallback: Any = None,
-    automatic: str = "",
+    auto: str = "",
 ) -> Any:
     """Declare a dataclass field with its default value and a `Setting` as metadata."""
-    metadata = {"setting": Setting(help, minimum, maximum, fallback, automatic)}
+    metadata = {"setting": Setting(help, range, fallback, auto)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)
@@ -108,16 +106,14 @@ def convert(value: Any, hint: Any, path: str) -> Any:
 
 def check_range(value: Any, about: Setting, path: str) -> None:
     """Raise a UserError if a number lies outside the range of its setting."""
-    low, high = about.minimum, about.maximum
-    if value is None or (low is None and high is None):
-        return
-    if not (low is None or value >= low) or not (high is None or value <= high):
+    low, high = about.range
+    if value is not None and not ((low is None or value >= low) and (high is None or value <= high)):
         raise UserError(f"{path} must be {range_text(about)}, got {value}")
 
 
 def range_text(about: Setting) -> str:
     """Describe the range of a setting in words; empty if it has none."""
-    low, high = about.minimum, about.maximum
+    low, high = about.range
     if low is not None and high is not None:
         return f"between {low:g} and {high:g}"
     return f"at least {low:g}" if low is not None else f"at most {high:g}" if high is not None else ""

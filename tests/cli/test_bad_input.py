@@ -126,7 +126,7 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--set", "nothing"], "--set expects NAME=VALUE"),
         (["--set", "system.settings.model_dmi=3"], "did you mean 'model_dim'"),
         (["--set", "system.settings.model_dim=wide"], "model_dim must be int"),
-        (["--set", "system.settings.heads=3"], "16 cannot be split into 3 heads"),
+        (["--set", "system.settings.heads=3"], "the width 16 is not divisible by 3 heads"),
         (["--set", "text.vocab_size=10"], "10"),
         (["--set", "text.tokenizer=bpee"], "did you mean 'bpe'"),
         (["--system", "transfomer"], "did you mean 'transformer'"),
@@ -144,7 +144,7 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
             "text.bpe_dropout needs text.tokenizer=bpe",
         ),
         (["--set", "search.beam_size=0"], "search.beam_size must be between"),
-        (["--set", "system.settings={1: 2}"], "system.settings must be named"),
+        (["--set", "system.settings={1: 2}"], "system.settings must map names to values"),
         (["--device", "cuda"], "no GPU is available"),
         (["--valid-source", "nowhere.en", "--valid-target", "nowhere.de"], "nowhere.en does not exist"),
     ],
@@ -185,7 +185,7 @@ def test_resuming_with_other_settings(dragoman: Dragoman, trained: Path) -> None
     said = sentence(dragoman("train", trained, "--resume", "--set", "training.learning_rate=1"))
     assert "can change only training.steps" in said
     before = (trained / "config.yaml").read_bytes()
-    assert "counts from its beginning" in sentence(dragoman("train", trained, "--resume", "--steps", 1))
+    assert "counts from its start" in sentence(dragoman("train", trained, "--resume", "--steps", 1))
     assert (trained / "config.yaml").read_bytes() == before
     if not os.path.exists("/dev/nvidia0"):  # noqa: PTH110
         assert "no GPU" in sentence(dragoman("train", trained, "--resume", "--device", "cuda"))

@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from dragoman import console, evaluation
+from dragoman.api import PSEUDO_PERPLEXITY, TRANSLATION_METRICS
 from dragoman.errors import UserError
 from dragoman.evaluation import Link, MetricScore
 from dragoman.run import Run, Source
 from dragoman.run.sources import normalize_text
 from dragoman.search import SearchConfig
-
-#: metrics of translations that are computed by default
-TRANSLATION_METRICS = ("bleu", "chrf", "ter", "exact")
-PSEUDO_PERPLEXITY = "pseudo-perplexity"
 
 #: sure and possible links of each sentence pair
 GoldAlignments = Sequence[tuple[frozenset[Link], frozenset[Link]]]

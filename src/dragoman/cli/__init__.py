@@ -18,12 +18,12 @@ from dragoman.cli import (
     fill,
     generate,
     import_,
+    learn_shortlist,
     phrasebook,
     quickstart,
     score,
     serve,
     settings_reference,
-    shortlist,
     show,
     systems,
     tag,
@@ -75,7 +75,7 @@ add_command(app, tag.tag)
 add_command(app, fill.fill)
 add_command(app, evaluate.evaluate)
 add_command(app, score.score)
-add_command(app, shortlist.shortlist)
+add_command(app, learn_shortlist.shortlist)
 add_command(app, systems.systems)
 add_command(app, settings_reference.settings)
 add_command(app, compare.compare, settings=compare.COMPARE_OPTIONS)

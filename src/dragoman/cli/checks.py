@@ -50,7 +50,7 @@ def check_training(folder: Path, config: Config) -> None:
 
     data, text, training = config.data, config.text, config.training
     if is_run(folder):
-        raise UserError(f"{folder} already holds a run: continue it with --resume, or choose another name")
+        raise UserError(f"{folder} already contains a run: continue it with --resume, or choose another name")
     if folder.exists():
         raise UserError(f"{folder} exists and is not a run: choose another name, or remove it")
     if config.system.name is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.api import PSEUDO_PERPLEXITY, TRANSLATION_METRICS
 from dragoman.cli.inputs import FileLayout, Input, check_counts, check_file, read_pairs, read_texts
 from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config
 from dragoman.cli.printing import print_json
@@ -18,8 +19,6 @@ from dragoman.memory import keep_freed_memory
 if TYPE_CHECKING:
     from dragoman.evaluation import Link, MetricScore
 
-PSEUDO_PERPLEXITY = "pseudo-perplexity"
-TRANSLATION_METRICS = ("bleu", "chrf", "ter", "exact")
 BOOTSTRAP_METRICS = ("bleu", "chrf", "ter")
 
 

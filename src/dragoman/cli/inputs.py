@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 STANDARD_INPUT = Path("standard input")
-WINDOW_LINES = 4096  # processed together
+LINES_PER_CALL = 4096  # passed to a model in one call
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _split_dialogue(turns: list[str]) -> tuple[str, str]:
 def map_windows(lines: Iterable[str], function: Callable[[list[str]], list[Result]]) -> Iterator[Result]:
     """Apply a function to windows of lines and yield its results in order."""
     lines = iter(lines)
-    while window := list(islice(lines, WINDOW_LINES)):
+    while window := list(islice(lines, LINES_PER_CALL)):
         yield from function(window)
 
 

@@ -197,7 +197,7 @@ def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
     """The parameter of an option that sets a setting, with the setting's help text. The configuration validates it."""
     section, _, name = setting.partition(".")
     ((hint, about),) = ((hint, about) for key, hint, about in settings_of(SECTIONS[section]) if key == name)
-    text = about.help + (f" Default: {about.automatic}." if about.automatic else "")
+    text = about.help + (f" Default: {about.auto}." if about.auto else "")
     kind: Any = next((kind for kind in (int, float) if kind in (hint, *typing.get_args(hint))), str)
     metavar = "|".join(choices_of(hint)) or None
     if typing.get_origin(hint) is tuple:

@@ -184,10 +184,10 @@ class SearchOptions:
             return MinimumBayesRisk(self._token_search(run, self._count(32)), utility=self.mbr, n_best=self.n_best or 1)
         if self.rerank_with or self.rerank_length_weight is not None:
             return self._reranking(run, self._token_search(run, self._count(10)))
-        config = self._token_search(run, self.n_best or 1)
         if self.draft_model is None:
-            return config
-        return Speculative(self.draft_model, self.draft_tokens or 4, config.with_single_row())
+            return self._token_search(run, self.n_best or 1)
+        search = self._token_search(run, 1).with_single_row()
+        return Speculative(self.draft_model, self.draft_tokens or 4, search)
 
     def _count(self, default: int) -> int:
         """Number of candidates to choose from."""

@@ -66,4 +66,4 @@ def _rows(section: type[Section]) -> Iterator[tuple[str, Any, str, Setting]]:
     for name, hint, about in settings_of(section):
         value = defaults[name] if about.fallback is None else about.fallback
         text = str(value).lower() if isinstance(value, bool) else "none" if value in (None, (), "") else f"{value}"
-        yield f"{section.section}.{name}", hint, about.automatic or text, about
+        yield f"{section.section}.{name}", hint, about.auto or text, about

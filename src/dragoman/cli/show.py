@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -136,6 +136,13 @@ def _show_sentence(run: Run, sentence: str, target: str | None, figures: FigureO
     print_lines(attention_heatmap_lines(attention))
 
 
+def _print(document: Any, lines: Iterable[str], as_json: bool) -> None:
+    """Print an inspection: the document as JSON, or the lines."""
+    from dragoman.lens.inspection_types import to_jsonable
+
+    print_json(to_jsonable(document)) if as_json else print_lines(lines)
+
+
 def attention(
     run: RunFolder,
     sentence: Sentence,
@@ -153,18 +160,14 @@ def attention(
     """Show the attention weights of every layer and head, and their entropy."""
     model.check(run)
 
-    from dragoman.lens.inspection_types import to_jsonable
     from dragoman.lens.sentence_figures import attention_figure, select_attention
     from dragoman.lens.text_view import attention_lines, entropy_lines
 
     result = inspection.inspect(model, run, sentence)
     maps = select_attention(result, kind, layer, head)
     figures.write(lambda: [attention_figure(result, maps, head)])
-    if as_json:
-        document = {"source": result.source, "target": result.target, "alignment": result.alignment, "attention": maps}
-        print_json(to_jsonable(document))
-        return
-    print_lines([*attention_lines(maps), "", *entropy_lines(maps)])
+    document = {"source": result.source, "target": result.target, "alignment": result.alignment, "attention": maps}
+    _print(document, [*attention_lines(maps), "", *entropy_lines(maps)], as_json)
 
 
 def alternatives(
@@ -181,17 +184,13 @@ def alternatives(
     """Show the probability of every token, and the most probable alternatives."""
     model.check(run)
 
-    from dragoman.lens.inspection_types import to_jsonable
     from dragoman.lens.sentence_figures import alternatives_figure
     from dragoman.lens.text_view import alternative_lines
 
     result = inspection.inspect(model, run, sentence, prefix, top_k)
     figures.write(lambda: [alternatives_figure(result)])
-    if as_json:
-        document = {"source": result.source, "target": result.target, "score": result.score, "steps": result.steps}
-        print_json(to_jsonable(document))
-        return
-    print_lines(alternative_lines(result))
+    document = {"source": result.source, "target": result.target, "score": result.score, "steps": result.steps}
+    _print(document, alternative_lines(result), as_json)
 
 
 def layers(
@@ -206,16 +205,13 @@ def layers(
     """Show what the model would predict if it ended after each of its layers (logit lens)."""
     model.check(run)
 
-    from dragoman.lens.inspection_types import to_jsonable
     from dragoman.lens.sentence_figures import layers_figure
     from dragoman.lens.text_view import layer_lines
 
     result = inspection.inspect(model, run, sentence)
     figures.write(lambda: [layers_figure(result)])
-    if as_json:
-        print_json(to_jsonable({"source": result.source, "target": result.target, "layers": result.layers}))
-        return
-    print_lines(layer_lines(result))
+    document = {"source": result.source, "target": result.target, "layers": result.layers}
+    _print(document, layer_lines(result), as_json)
 
 
 def beam(
@@ -234,7 +230,6 @@ def beam(
     model.check(run)
 
     from dragoman.lens import inspect_sentence
-    from dragoman.lens.inspection_types import to_jsonable
     from dragoman.lens.sentence_figures import beam_tree_figure
     from dragoman.lens.text_view import beam_tree_lines
 
@@ -243,10 +238,8 @@ def beam(
     tree = result.beam
     assert tree is not None
     figures.write(lambda: [beam_tree_figure(tree, note=sentence)])
-    if as_json:
-        print_json(to_jsonable({"source": result.source, "target": result.target, "beam": tree}))
-        return
-    print_lines(beam_tree_lines(tree, pruned))
+    document = {"source": result.source, "target": result.target, "beam": tree}
+    _print(document, beam_tree_lines(tree, pruned), as_json)
 
 
 def everything(
@@ -268,7 +261,6 @@ def positions(
     """Show the position encodings of the model and the similarities between positions."""
     model.check(run)
 
-    from dragoman.lens.inspection_types import to_jsonable
     from dragoman.lens.model_figures import positions_figure
     from dragoman.lens.position_encodings import position_encodings
     from dragoman.lens.text_view import position_lines
@@ -277,10 +269,7 @@ def positions(
     if figures and not encodings:
         raise UserError(f"nothing to draw: {run} has no position encoding")
     figures.write(lambda: map(positions_figure, encodings))
-    if as_json:
-        print_json(to_jsonable(encodings))
-        return
-    print_lines(position_lines(encodings))
+    _print(encodings, position_lines(encodings), as_json)
 
 
 def gradients(
@@ -305,19 +294,16 @@ def gradients(
     folders = [run, *(compare_with or [])]
     model.check(*folders)
 
-    from dragoman.lens.inspection_types import to_jsonable
     from dragoman.lens.model_figures import gradients_figure
     from dragoman.lens.text_view import gradient_lines
 
     measured = _measure_gradients([model.load(folder) for folder in folders], sentence, target, max_sentences)
     drawn = component or ("encoder" if "encoder" in measured[0].curves else "target")
     figures.write(lambda: [gradients_figure(measured, drawn)])
-    if as_json:
-        print_json(to_jsonable(measured))
-        return
-    for reach in measured:
-        print(f"{reach.system}, {reach.sentences} sentences")
-        print_lines([*gradient_lines(reach), ""])
+    lines = [
+        f"{reach.system}, {reach.sentences} sentences\n" + "\n".join([*gradient_lines(reach), ""]) for reach in measured
+    ]
+    _print(measured, lines, as_json)
 
 
 def _measure_gradients(

@@ -17,12 +17,6 @@ if TYPE_CHECKING:
     from dragoman.systems import System
 
 VOCAB_SIZE = 8000  # shared vocabulary for which parameters are counted
-KINDS = {
-    "EncoderDecoder": "encoder–decoder",
-    "DecoderOnly": "decoder",
-    "EncoderOnly": "encoder",
-    "ReplacedTokens": "two encoders",
-}
 
 
 def systems(
@@ -66,7 +60,7 @@ def _row(name: str, system: System, size: str) -> dict[str, Any]:
     return {
         "system": name,
         "year": str(system.year),
-        "kind": KINDS[type(spec).__name__],
+        "kind": spec.architecture,
         "parameters": count_parameters(spec),
         "paper": system.paper,
         "summary": system.summary,
@@ -122,7 +116,7 @@ def _describe(name: str, size: str, as_json: bool) -> None:
     print(f"{name}: {inspect.getdoc(system.builder)}")
     print(f"\npaper     {system.paper}, {system.year}")
     print(f"sizes     {counts} parameters (shared vocabulary of {VOCAB_SIZE:,})")
-    print(f"kind      {KINDS[type(spec).__name__]}")
+    print(f"kind      {spec.architecture}")
     print(f"parts     {', '.join(_part_names(spec))}")
     print("settings  change one with --set system.settings.NAME=VALUE")
     texts = {key: f"{key}={value}" for key, value in settings.items()}

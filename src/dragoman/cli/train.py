@@ -111,10 +111,13 @@ def train_command(run: Path) -> str:
 
 def next_commands(run: Run) -> dict[str, str]:
     """Commands that use a trained run, by their purpose."""
+    from dragoman.data.data_formats import DATA_FORMATS
+
     commands = {}
     if run.usage is not None:
         commands["use it"] = run.usage.hint(program_name(), str(run.folder), run.model.source_features is not None)
-    if run.objective is not None and run.objective.data_format == "text":
+    data_format = DATA_FORMATS[run.objective.data_format] if run.objective else None
+    if data_format is not None and not (data_format.has_target or data_format.is_dialogue):  # pretrained on text
         files = "--source FILE --target FILE" if run.model.can_generate else "--source WORDS_AND_TAGS.tsv"
         commands["fine-tune"] = f"{program_name()} train NEW_RUN --start-from {shlex.quote(str(run.folder))} {files}"
     return commands

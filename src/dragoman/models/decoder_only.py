@@ -24,6 +24,7 @@ from dragoman.text.framing import DECODER_ONLY_FRAMING, Framing
 class DecoderOnly(ModelSpec):
     """One stack that predicts the next token: language models, or source and target in one sequence."""
 
+    architecture: ClassVar[str] = "decoder"
     default_framing: ClassVar[Framing] = DECODER_ONLY_FRAMING
     default_objectives: ClassVar[dict[str, str]] = {"pairs": "translation", "text": "causal-lm", "turns": "dialogue"}
 

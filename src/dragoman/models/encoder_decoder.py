@@ -32,6 +32,7 @@ from dragoman.text.framing import ENCODER_DECODER_FRAMING, Framing
 class EncoderDecoder(ModelSpec):
     """Embeddings, an encoder that reads the source, a decoder that generates the target, an output layer."""
 
+    architecture: ClassVar[str] = "encoder–decoder"
     default_framing: ClassVar[Framing] = ENCODER_DECODER_FRAMING
     default_objectives: ClassVar[dict[str, str]] = {
         "pairs": "translation",

@@ -28,6 +28,7 @@ class EncoderOnly(ModelSpec):
     of the whole sequence are computed from its first token: W tanh(W' h_1).
     """
 
+    architecture: ClassVar[str] = "encoder"
     default_framing: ClassVar[Framing] = ENCODER_ONLY_FRAMING
     default_objectives: ClassVar[dict[str, str]] = {"pairs": "tagging", "text": "masked-lm"}
 

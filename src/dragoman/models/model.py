@@ -24,6 +24,7 @@ from dragoman.text.framing import Framing
 class ModelSpec(Spec):
     """Description of a whole model."""
 
+    architecture: ClassVar[str]  # in words, such as "encoder–decoder"
     default_framing: ClassVar[Framing]  # special tokens around source and target, unless a checkpoint has its own
     default_objectives: ClassVar[Mapping[str, str]]  # by the content of the data: pairs, text, turns or features
     dim: int

@@ -23,6 +23,7 @@ from dragoman.text.framing import ENCODER_ONLY_FRAMING, Framing
 class ReplacedTokens(ModelSpec):
     """Two encoders with shared embeddings; the model of interest is the discriminator, with one label per token."""
 
+    architecture: ClassVar[str] = "two encoders"
     default_framing: ClassVar[Framing] = ENCODER_ONLY_FRAMING
     default_objectives: ClassVar[dict[str, str]] = {"text": "replaced-token-detection", "pairs": "tagging"}
 
