@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dragoman.config import TrainingConfig
+from dragoman.cuda_graphs import CudaGraphCache
 from dragoman.data import Batch, Batches, EncodedPair, SentencePair, TokenStore, write_store
 from dragoman.models import Model
 from dragoman.objectives import Loss, Objective, TaskContext, build_objective
@@ -292,3 +293,17 @@ def test_a_compiled_step_takes_as_many_shapes_as_come(store: TokenStore, monkeyp
             step(stepper, number, batches.build_batch(np.arange(number, number + 4), 0))
     assert int(stepper.skipped_steps) == 0
     assert stepper.loss_sums[0] > 0
+
+
+def test_steps_through_the_cache_of_graphs_are_plain_steps(store: TokenStore) -> None:
+    """On a CPU the cache runs everything eagerly, on its static copies of the tensors."""
+    results = []
+    for cached in (False, True):
+        model, objective = small(dropout=0.3)
+        stepper = stepper_of(model, objective, "adamw")
+        if cached:
+            stepper.graphs = CudaGraphCache(torch.device("cpu"), max_graphs=2)
+        for number in (1, 2, 3):
+            step(stepper, number, *(batch_of(store, 9 * n, 9 * n + 9) for n in (number, number + 3)))
+        results.append(everything(stepper, model))
+    assert_equal(*results)

@@ -8,15 +8,16 @@ Shapes that come again are replayed as CUDA graphs, without launching each kerne
 from __future__ import annotations
 
 import gc
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dragoman.cuda_graphs import CudaGraphCache
 from dragoman.data import Batch
 from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
@@ -65,7 +66,7 @@ class TrainStep:
         if use_compile:
             torch._dynamo.config.recompile_limit = max(MAX_GRAPHS, torch._dynamo.config.recompile_limit)
             self.objective = torch.compile(objective, fullgraph=True, dynamic=False)
-        self.graphs = Graphs(device) if use_cuda_graphs and device.type == "cuda" else None
+        self.graphs = _graph_cache(device) if use_cuda_graphs and device.type == "cuda" else None
         self.splitter = splitter or BatchSplitter()
         self.strategy = strategy or ParallelStrategy(ProcessGroup(), device)
 
@@ -97,7 +98,8 @@ class TrainStep:
                     if self.graphs is None:
                         self._forward_backward(self._to_device(part), part.max_lengths, step)
                     else:
-                        self._replay(part, step)
+                        run = partial(self._forward_backward, max_lengths=part.max_lengths, step=step)
+                        self._replay(f"{part.max_lengths}", part.tensors(), run)
                 except RuntimeError as error:
                     if not is_out_of_memory(error):
                         raise
@@ -116,7 +118,7 @@ class TrainStep:
             if self.graphs is None:
                 self._update()
             else:
-                self.graphs.run({}, lambda _: self._update(), "update")
+                self._replay("update", {}, lambda _: self._update())
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
@@ -147,7 +149,7 @@ class TrainStep:
         self.loss_sums.copy_(sums)
         self.optimizer.zero_grad(set_to_none=True)
         if self.graphs is not None:
-            self.graphs = Graphs(self.device)
+            self.graphs = _graph_cache(self.device)
         gc.collect()
         if self.device.type == "cuda":
             torch.cuda.empty_cache()
@@ -155,10 +157,16 @@ class TrainStep:
     def _to_device(self, batch: Batch) -> dict[str, Tensor]:
         return {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.tensors().items()}
 
-    def _replay(self, batch: Batch, step: int) -> None:
+    def _replay(self, name: str, tensors: dict[str, Tensor], work: Callable[[dict[str, Tensor]], None]) -> None:
+        """Run work on copies of the tensors, as a CUDA graph if it has been captured for their shapes."""
         assert self.graphs is not None
-        lengths = batch.max_lengths
-        self.graphs.run(batch.tensors(), lambda static: self._forward_backward(static, lengths, step), f"{lengths}")
+        key = (name, *((name, tensor.shape, tensor.dtype) for name, tensor in tensors.items()))
+        entry = self.graphs.lookup(
+            key, lambda: {name: torch.empty_like(tensor, device=self.device) for name, tensor in tensors.items()}
+        )
+        for name, tensor in tensors.items():
+            entry.static[name].copy_(tensor, non_blocking=True)
+        self.graphs.run(entry, lambda: work(entry.static))
 
     def _forward_backward(self, tensors: dict[str, Tensor], max_lengths: tuple[int, int] | None, step: int) -> None:
         """Add the gradients of a batch, and its losses to the sums."""
@@ -192,59 +200,5 @@ def batch_from_tensors(tensors: dict[str, Tensor], max_lengths: tuple[int, int] 
     return Batch(**values, max_lengths=max_lengths)
 
 
-class Graphs:
-    """CUDA graphs of work whose shapes come again: the first two times it runs eagerly, then it is captured.
-
-    The first run creates on the capture stream whatever is created only once (compiled kernels, gradients, workspaces);
-    the second run detects synchronizations, which cannot be captured.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-        self.stream = torch.cuda.Stream(device)
-        self.runs: dict[Any, int] = {}
-        self.synchronizing: set[Any] = set()
-        self.graphs: dict[Any, tuple[torch.cuda.CUDAGraph, dict[str, Tensor]]] = {}
-        self.pool: Any = torch.cuda.graph_pool_handle()
-
-    def run(self, tensors: dict[str, Tensor], work: Callable[[dict[str, Tensor]], None], name: str = "") -> None:
-        """Run `work` on tensors of the device; `name` and the shapes identify the graph."""
-        key = (name, *((key, tensor.shape, tensor.dtype) for key, tensor in tensors.items()))
-        self.stream.wait_stream(torch.cuda.current_stream(self.device))
-        with torch.cuda.stream(self.stream):
-            if key in self.graphs:
-                graph, static = self.graphs[key]
-                for name, tensor in tensors.items():
-                    static[name].copy_(tensor, non_blocking=True)
-                graph.replay()
-            else:
-                static = {name: tensor.to(self.device, non_blocking=True) for name, tensor in tensors.items()}
-                runs = self.runs[key] = self.runs.get(key, 0) + 1
-                if runs > 2 and key not in self.synchronizing and len(self.graphs) < MAX_GRAPHS:
-                    self._capture(key, static, work)
-                elif runs == 2:
-                    self._detect_synchronization(key, static, work)
-                else:
-                    work(static)
-        torch.cuda.current_stream(self.device).wait_stream(self.stream)
-
-    def _detect_synchronization(
-        self, key: Any, static: dict[str, Tensor], work: Callable[[dict[str, Tensor]], None]
-    ) -> None:
-        torch.cuda.set_sync_debug_mode("warn")
-        try:
-            with warnings.catch_warnings(record=True) as caught:
-                warnings.simplefilter("always")
-                work(static)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
-        if any("synchroniz" in str(warning.message) for warning in caught):
-            self.synchronizing.add(key)
-
-    def _capture(self, key: Any, static: dict[str, Tensor], work: Callable[[dict[str, Tensor]], None]) -> None:
-        graph = torch.cuda.CUDAGraph()
-        # thread_local: other threads go on preparing batches meanwhile
-        with torch.cuda.graph(graph, pool=self.pool, stream=self.stream, capture_error_mode="thread_local"):
-            work(static)
-        self.graphs[key] = (graph, static)
-        graph.replay()
+def _graph_cache(device: torch.device) -> CudaGraphCache[dict[str, Tensor]]:
+    return CudaGraphCache(device, MAX_GRAPHS)
