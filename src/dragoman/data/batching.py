@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dragoman.data.batch import Batch, RowBuilder, SubwordSamplers
-from dragoman.data.batch_arrays import BatchArrays, PackedShape, round_up
+from dragoman.data.batch_arrays import PACKED_ROW_MULTIPLE, BatchArrays, PackedShape
 from dragoman.data.epoch_order import EpochOrder
+from dragoman.data.ragged_array import round_up
 from dragoman.data.resegmentation import NOISE_STREAM, EpochRows, Indices, Lengths
 from dragoman.data.token_store import TokenStore
 from dragoman.errors import UserError
@@ -222,7 +223,7 @@ class Batches:
         largest, pairs = max(totals), int(count.sum())
         max_source, max_target = (max(1, int(lengths.max())) for lengths in columns)
         source_row, target_row = (
-            max(round_up(1.01 * self.budget * total / largest), round_up(longest + 1)) if total else 0
+            round_up(max(1.01 * self.budget * total / largest, longest + 1), PACKED_ROW_MULTIPLE) if total else 0
             for total, longest in zip(totals, (max_source, max_target))
         )
         max_sequences = round_up(1.25 * pairs * self.budget / largest, 64)

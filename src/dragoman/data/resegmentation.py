@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dragoman.data.batch import SubwordSamplers
-from dragoman.data.batch_arrays import RaggedArray
 from dragoman.data.epoch_order import random_keys
+from dragoman.data.ragged_array import RaggedArray
 from dragoman.data.token_store import TokenStore
 
 Indices = NDArray[np.int64]
@@ -58,7 +58,7 @@ class EpochRows:
         resegmented, fits = self._resegment(pairs, epoch)
         source, target = (
             stored if new is None else new.where(fits, stored)
-            for stored, new in zip((RaggedArray.read(column, pairs) for column in self.store.columns), resegmented)
+            for stored, new in zip((column.read(pairs) for column in self.store.columns), resegmented)
         )
         return source, target
 
@@ -69,8 +69,7 @@ class EpochRows:
         pairs = np.unique(pairs)
         changed = copy(self.store)
         source, target = (
-            column.with_rows(pairs, rows.lengths, rows.values)
-            for column, rows in zip(self.store.columns, self.read(pairs, epoch))
+            column.with_rows(pairs, rows) for column, rows in zip(self.store.columns, self.read(pairs, epoch))
         )
         changed.columns = source, target
         return changed
@@ -82,7 +81,7 @@ class EpochRows:
             return resegmented, np.ones(len(pairs), bool)
         for index, (column, segment) in enumerate(zip(self.store.columns, self.subword_samplers)):
             if segment is not None:
-                stored = RaggedArray.read(column, pairs)
+                stored = column.read(pairs)
                 keys = random_keys(int(random_keys(self.seed, NOISE_STREAM, [epoch])[0]), index, pairs)
                 resegmented[index] = RaggedArray(*segment(stored.values, stored.lengths, keys))
         source, target = (

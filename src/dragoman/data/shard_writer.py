@@ -8,12 +8,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dragoman.data.data_formats import EncodedPair
+from dragoman.data.ragged_array import RaggedArray
 from dragoman.data.token_store import (
     INDEX_FILE,
     LENGTH_COUNTS_FILE,
@@ -31,24 +31,10 @@ from dragoman.storage import atomic_folder, remove_folder
 MAX_SHARD_PAIRS = 2**22  # a billion pairs are 239 shards
 
 
-class EncodedColumn(NamedTuple):
-    """One column of some pairs: the lengths of its rows, and their concatenated tokens or feature vectors."""
-
-    lengths: NDArray[np.int32]
-    tokens: NDArray[Any]
-    features: int = 0  # size of the feature vectors; 0 for tokens
-
-    def split(self, rows: int) -> tuple[EncodedColumn, EncodedColumn]:
-        """Split after the first `rows` rows."""
-        end = int(self.lengths[:rows].sum(dtype=np.int64)) * max(1, self.features)
-        first = EncodedColumn(self.lengths[:rows], self.tokens[:end], self.features)
-        return first, EncodedColumn(self.lengths[rows:], self.tokens[end:], self.features)
+EncodedColumns = Mapping[str, RaggedArray]  # source; target and flags if there are any
 
 
-EncodedColumns = Mapping[str, EncodedColumn]  # source; target and flags if there are any
-
-
-def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -> dict[str, EncodedColumn]:
+def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -> dict[str, RaggedArray]:
     """Convert pairs to columns: two bytes per token if the vocabulary allows it, float32 for features."""
     columns = {"source": _encode_column([pair.source for pair in pairs], vocab_sizes[0])}
     if pairs[0].target is not None:
@@ -58,12 +44,12 @@ def encode_columns(pairs: Sequence[EncodedPair], vocab_sizes: tuple[int, int]) -
     return columns
 
 
-def _encode_column(rows: list[Any], vocab_size: int) -> EncodedColumn:
-    lengths = np.fromiter(map(len, rows), np.int32, len(rows))
+def _encode_column(rows: list[Any], vocab_size: int) -> RaggedArray:
+    lengths = np.fromiter(map(len, rows), np.int64, len(rows))
     if isinstance(rows[0], np.ndarray):
-        return EncodedColumn(lengths, np.concatenate(rows).astype(np.float32).reshape(-1), rows[0].shape[1])
+        return RaggedArray(np.concatenate(rows).astype(np.float32), lengths)
     dtype = np.uint16 if vocab_size <= 2**16 else np.uint32
-    return EncodedColumn(lengths, np.fromiter(chain.from_iterable(rows), dtype, int(lengths.sum(dtype=np.int64))))
+    return RaggedArray(np.fromiter(chain.from_iterable(rows), dtype, int(lengths.sum())), lengths)
 
 
 def write_store(
@@ -107,9 +93,8 @@ def write_shards(
                     shards.append(_ShardWriter(partial / f"{len(shards):06d}", corpus))
                     stack.callback(shards[-1].close)
                 free = min(pairs, MAX_SHARD_PAIRS - shards[-1].pairs)
-                parts = {name: column.split(free) for name, column in rest.items()}
-                shards[-1].write({name: first for name, (first, _) in parts.items()})
-                rest = {name: second for name, (_, second) in parts.items()}
+                shards[-1].write({name: column[:free] for name, column in rest.items()})
+                rest = {name: column[free:] for name, column in rest.items()}
         _require_pairs(len(shards), folder)
         shards[-1].finish()
         counts = [sum(shard.pairs for shard in shards if shard.corpus == index) for index in range(len(names))]
@@ -194,8 +179,8 @@ class _ShardWriter:
 
 
 class _ColumnWriter:
-    def __init__(self, folder: Path, name: str, first: EncodedColumn) -> None:
-        self.dtype, self.features = first.tokens.dtype, first.features
+    def __init__(self, folder: Path, name: str, first: RaggedArray) -> None:
+        self.dtype, self.features = first.values.dtype, first.features
         self.tokens = self.max_length = 0
         paths = [folder / f"{name}.{suffix}" for suffix in ("tokens", "lengths", "offsets")]
         self.files: list[BinaryIO] = [path.open("wb") for path in paths]
@@ -204,9 +189,10 @@ class _ColumnWriter:
         info: dict[str, Any] = {"dtype": self.dtype.name, "tokens": self.tokens}
         return info | ({"features": self.features} if self.features else {})
 
-    def write(self, column: EncodedColumn) -> None:
-        ends = self.tokens + np.cumsum(column.lengths, dtype=np.int64)
-        for file, array in zip(self.files, (column.tokens, column.lengths, ends - column.lengths)):
+    def write(self, column: RaggedArray) -> None:
+        ends = self.tokens + np.cumsum(column.lengths)
+        arrays = (column.values, column.lengths.astype(np.int32), ends - column.lengths)
+        for file, array in zip(self.files, arrays):
             file.write(np.ascontiguousarray(array).data)
         self.tokens = int(ends[-1])
         self.max_length = max(self.max_length, int(column.lengths.max()))

@@ -13,14 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dragoman.data.ragged_array import Indices, RaggedArray
 from dragoman.errors import UserError
 
 MAX_RESIDENT_BYTES = 2**27  # of a column; of larger columns, pages are released after reading
 ROWS_BEFORE_RELEASE = 2**16
 MAX_PRELOAD_BYTES = 2**27
 MAX_OPEN_SHARDS = 64  # per column: each uses three file descriptors, of which a process often has 1024
-
-Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -164,11 +163,17 @@ class StoreColumn:
         positions = None if loaded is None else loaded.find(indices)
         return None if loaded is None or positions is None else (loaded, positions)
 
-    def with_rows(self, indices: Indices, lengths: NDArray[Any], tokens: NDArray[Any]) -> StoreColumn:
+    def with_rows(self, indices: Indices, rows: RaggedArray) -> StoreColumn:
         """Return a copy with other tokens in some rows; `indices` are sorted."""
         changed = copy(self)
-        changed._loaded = LoadedRows(indices, lengths.astype(np.int32), tokens)
+        changed._loaded = LoadedRows(indices, rows.lengths.astype(np.int32), rows.values)
         return changed
+
+    def read(self, indices: Indices) -> RaggedArray:
+        """Return some rows."""
+        if self.features:
+            return RaggedArray.from_rows(self.row(index) for index in indices.tolist())
+        return RaggedArray(self.rows(indices), self.lengths[indices].astype(np.int64))
 
     def row(self, index: int) -> NDArray[Any]:
         if self._loaded is not None and (found := self.find_preloaded(np.array([index]))):

@@ -1,0 +1,95 @@
+"""Rows of different lengths in one array, and their padding and packing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Indices = NDArray[np.int64]
+Ids = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class RaggedArray:
+    """Rows of different lengths, concatenated; rows of ids, or of vectors with F features."""
+
+    values: Ids  # N, or N F
+    lengths: Indices
+
+    @property
+    def features(self) -> int:
+        """Size of the vectors; 0 for ids."""
+        return self.values.shape[1] if self.values.ndim > 1 else 0
+
+    @staticmethod
+    def from_rows(rows: Iterable[Ids]) -> RaggedArray:
+        arrays = list(rows)
+        return RaggedArray(np.concatenate(arrays), np.array([len(row) for row in arrays], np.int64))
+
+    def __getitem__(self, rows: slice) -> RaggedArray:
+        ends = np.concatenate(([0], np.cumsum(self.lengths)))
+        first, last, _ = rows.indices(len(self.lengths))
+        return RaggedArray(self.values[ends[first] : ends[last]], self.lengths[rows])
+
+    def with_special_tokens(self, prefix: Sequence[int], suffix: Sequence[int]) -> RaggedArray:
+        """Add special tokens around every row, without a loop over rows."""
+        framed_lengths = self.lengths + len(prefix) + len(suffix)
+        starts = _starts(framed_lengths)
+        values = np.empty(int(framed_lengths.sum()), np.int64)
+        shifts = starts + len(prefix) - _starts(self.lengths)
+        values[np.arange(len(self.values)) + np.repeat(shifts, self.lengths)] = self.values
+        for position, token in enumerate(prefix):
+            values[starts + position] = token
+        for position, token in enumerate(suffix):
+            values[starts + len(prefix) + self.lengths + position] = token
+        return RaggedArray(values, framed_lengths)
+
+    def where(self, condition: NDArray[np.bool_], other: RaggedArray) -> RaggedArray:
+        """Select these rows where the condition is true, and the other ones elsewhere."""
+        if condition.all():
+            return self
+        starts = np.where(condition, _starts(self.lengths), len(self.values) + _starts(other.lengths))
+        lengths = np.where(condition, self.lengths, other.lengths)
+        positions = np.repeat(starts - _starts(lengths), lengths) + np.arange(int(lengths.sum()))
+        return RaggedArray(np.concatenate((self.values, other.values))[positions], lengths)
+
+    def padded(self, pad: int, multiples: tuple[int, int] = (1, 1)) -> Ids:
+        """Return B S ids or B S F vectors; B and S are rounded up to multiples."""
+        rows = round_up(len(self.lengths), multiples[0])
+        longest = round_up(int(self.lengths.max()), multiples[1])
+        padded = self._filled((rows, longest), pad)
+        padded[: len(self.lengths)][np.arange(longest) < self.lengths[:, None]] = self.values
+        return padded
+
+    def packed(self, pad: int, row_length: int) -> Ids:
+        """Return 1 S ids or 1 S F vectors."""
+        packed = self._filled((1, row_length), pad)
+        packed[0, : len(self.values)] = self.values
+        return packed
+
+    def packed_lengths(self, row_length: int, max_sequences: int, max_length: int) -> Indices:
+        """Return the lengths of up to `max_sequences` rows, then those of the padding, cut into `max_length`."""
+        lengths = np.zeros(max_sequences + -(-row_length // max_length), np.int64)
+        lengths[: len(self.lengths)] = self.lengths
+        rest = row_length - len(self.values)
+        pieces = np.minimum(max_length, rest - max_length * np.arange(-(-rest // max_length)))
+        lengths[max_sequences : max_sequences + len(pieces)] = pieces
+        return lengths
+
+    def _filled(self, shape: tuple[int, int], pad: int) -> Ids:
+        """Return an array of padding: `pad` for ids, zeros for vectors."""
+        if self.values.ndim > 1:
+            return np.zeros((*shape, *self.values.shape[1:]), np.float32)
+        return np.full(shape, pad, np.int64)
+
+
+def round_up(number: float, multiple: int) -> int:
+    return int(-(-number // multiple) * multiple)
+
+
+def _starts(lengths: Indices) -> Indices:
+    return np.cumsum(lengths) - lengths
