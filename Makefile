@@ -3,6 +3,7 @@
 # make laws         all laws over all systems, not only representative ones
 # make test-portability   the laws and the parts with the kernels of other processors, on one and two threads
 # make lint         ruff and mypy
+# make docs         the documentation site in build/site, all links checked
 # make bench        this machine's speeds
 
 PYTHON ?= python3
@@ -11,7 +12,7 @@ BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest -n auto --dist worksteal
 unexport PYTHONDONTWRITEBYTECODE  # the tests start many processes, and each would compile the package anew
 
-.PHONY: quickstart test laws test-portability lint bench format clean
+.PHONY: quickstart test laws test-portability lint docs bench format clean
 
 quickstart: $(VENV)/core
 	$(BIN)/dragoman quickstart
@@ -37,6 +38,9 @@ lint: $(VENV)/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+docs: $(VENV)/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
 format: $(VENV)/dev
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
@@ -57,4 +61,8 @@ $(VENV)/core: pyproject.toml constraints.txt
 
 $(VENV)/dev: $(VENV)/core
 	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+$(VENV)/docs: $(VENV)/core
+	@$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
 	@touch $@

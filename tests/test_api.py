@@ -5,7 +5,7 @@ from __future__ import annotations
 import doctest
 import subprocess
 import sys
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from dragoman.api import evaluate_run, events, notebook, train_run
 from dragoman.cli.settings_reference import markdown_lines
 from dragoman.data import phrasebook
 from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.spec import replace_parts
 from dragoman.systems import SYSTEMS
 
 SETTINGS: dict[str, Any] = {
@@ -83,22 +84,12 @@ def test_a_run_is_evaluated(trained: tuple[dragoman.Run, list[dragoman.TrainingE
 def gated(vocabulary: dragoman.VocabularySizes, *, model_dim: int = 16) -> Any:
     """A Transformer with the custom feed-forward layer below."""
     spec = SYSTEMS["transformer"].spec(vocabulary, "tiny", model_dim=model_dim, layers=1, heads=2)
-    return with_custom_parts(spec)
+    return replace_parts(spec, FeedForward, lambda layer: CustomFeedForward(layer.inner_dim))
 
 
 @dataclass(frozen=True)
 class CustomFeedForward(FeedForward):
     """A feed-forward layer under another name."""
-
-
-def with_custom_parts(spec: Any) -> Any:
-    """Replace every feed-forward layer of a spec by the custom one."""
-    if isinstance(spec, tuple):
-        return tuple(map(with_custom_parts, spec))
-    if not isinstance(spec, dragoman.Spec):
-        return spec
-    values = {field.name: with_custom_parts(getattr(spec, field.name)) for field in fields(spec)}  # type: ignore[arg-type]
-    return (CustomFeedForward if isinstance(spec, FeedForward) else type(spec))(**values)
 
 
 def test_custom_parts_and_systems_are_trained_without_changing_the_package(corpus: Path, tmp_path: Path) -> None:
@@ -107,7 +98,7 @@ def test_custom_parts_and_systems_are_trained_without_changing_the_package(corpu
         tmp_path / "function",
         **files,
         system=gated,
-        parts=[CustomFeedForward],
+        custom_parts=[CustomFeedForward],
         settings=SETTINGS | {"system.settings.model_dim": 8},
         callback=lambda event: None,
     )

@@ -43,7 +43,7 @@ def train(
     size: str | None = None,
     settings: Mapping[str, Any] | None = None,
     config: Config | None = None,
-    parts: Sequence[type[Spec]] = (),
+    custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
     resume: bool = False,
 ) -> Run:
@@ -62,7 +62,7 @@ def train(
         size: tiny, small, base or big, for named systems.
         settings: further settings by their dotted names: `{"training.steps": 1000}`. See docs/settings.md.
         config: a complete configuration, on which the arguments above are applied.
-        parts: classes of custom parts that the spec contains. `dragoman.load` needs them too.
+        custom_parts: classes of custom parts that the spec contains. `dragoman.load` needs them too.
         callback: called with every `StepEvent`, `ValidationEvent` and `MessageEvent`. By default progress is shown on
             standard error.
         resume: continue the run in `folder`. With more `training.steps`, `epochs` or `minutes` it is extended.
@@ -88,13 +88,13 @@ def train(
         if folder is None:
             raise UserError("resume continues an existing run: pass its folder")
         folder = Path(folder)
-        resume_training(folder, values, parts=parts, callback=callback)
+        resume_training(folder, values, custom_parts=custom_parts, callback=callback)
     else:
         values |= {"system.name": name} if name is not None else {}
         config = configuration.replace_settings(config or Config(), values)
         folder = _new_folder(config.system.name or "transformer") if folder is None else Path(folder)
-        start_training(folder, config, custom_system=custom, parts=parts, callback=callback)
-    return load(folder, custom_parts=parts)
+        start_training(folder, config, custom_system=custom, custom_parts=custom_parts, callback=callback)
+    return load(folder, custom_parts=custom_parts)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def start_training(
     config: Config,
     *,
     custom_system: System | None = None,
-    parts: Sequence[type[Spec]] = (),
+    custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
     command: str = "dragoman train",
 ) -> TrainingSummary | None:
@@ -137,7 +137,7 @@ def start_training(
         folder: run folder to create.
         config: settings; those that are None are chosen.
         custom_system: definition of the system `config.system.name`, if it is not a built-in one.
-        parts: classes of custom parts.
+        custom_parts: classes of custom parts.
         callback: receives events; by default progress is shown on standard error.
         command: beginning of a command that trains this run, for messages.
 
@@ -156,14 +156,14 @@ def start_training(
         lambda: f"another process ended while {folder} was prepared: see its message, and start again"
     ):
         processes.on_first_rank(prepare)
-    return _train(folder, None, processes, parts, callback, command)
+    return _train(folder, None, processes, custom_parts, callback, command)
 
 
 def resume_training(
     folder: Path,
     settings: Mapping[str, Any],
     *,
-    parts: Sequence[type[Spec]] = (),
+    custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
     command: str = "dragoman train",
 ) -> TrainingSummary | None:
@@ -173,7 +173,7 @@ def resume_training(
     """
 
     def read_config() -> Config:
-        read_spec(folder, parts)  # raises a UserError if it is not a run
+        read_spec(folder, custom_parts)  # raises a UserError if it is not a run
         saved = configuration.from_yaml(folder / CONFIG_FILE)
         return change_resumed_run(folder, settings) if settings else saved
 
@@ -182,7 +182,7 @@ def resume_training(
         lambda: f"another process ended while {folder} was opened: see its message, and start again"
     ):
         config = processes.on_first_rank(read_config)
-    return _train(folder, config, processes, parts, callback, command)
+    return _train(folder, config, processes, custom_parts, callback, command)
 
 
 def _train(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import types
 import typing
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import MISSING, Field, fields, replace
 from typing import Any, TypeVar
 
@@ -104,14 +104,24 @@ def _readable(hint: Any) -> str:
     return hint.__name__ if type(hint) is type else re.sub(r"\b(\w+\.)+", "", str(hint))  # without module names
 
 
-def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
-    """Return the spec with `changes` applied to every part of `kind` in it, to define a variant of a system."""
+def replace_parts(spec: Any, kind: type[AnySpec], replacement: Callable[[AnySpec], Spec]) -> Any:
+    """Return the spec with every part of `kind` in it replaced by `replacement(part)`, inner parts first.
+
+    Example:
+        replace_parts(spec, FeedForward, lambda layer: SquaredReLU(layer.inner_dim))
+    """
     if isinstance(spec, tuple):
-        return tuple(replace_everywhere(item, kind, **changes) for item in spec)
+        return tuple(replace_parts(item, kind, replacement) for item in spec)
     if not isinstance(spec, Spec):
         return spec
-    inner = {f.name: replace_everywhere(getattr(spec, f.name), kind, **changes) for f in _fields(spec)}
-    return replace(spec, **(inner | (changes if isinstance(spec, kind) else {})))  # type: ignore[type-var]
+    inner = {f.name: replace_parts(getattr(spec, f.name), kind, replacement) for f in _fields(spec)}
+    changed = replace(spec, **inner)  # type: ignore[type-var]
+    return replacement(changed) if isinstance(changed, kind) else changed
+
+
+def replace_everywhere(spec: Any, kind: type[Spec], **changes: Any) -> Any:
+    """Return the spec with `changes` applied to every part of `kind` in it, to define a variant of a system."""
+    return replace_parts(spec, kind, lambda part: replace(part, **changes))  # type: ignore[type-var]
 
 
 def find_specs(spec: Any, kind: type[AnySpec]) -> Iterator[AnySpec]:

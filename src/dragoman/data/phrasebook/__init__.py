@@ -79,8 +79,9 @@ def _vocabulary(pair: AlignedPair) -> set[str]:
     return {f"en {word}" for word in split_words(pair.source)} | {f"de {word}" for word in split_words(pair.target)}
 
 
-def write(folder: Path, pairs: int = 20000, seed: int = 0, valid: int = 500, test: int = 500) -> None:
+def write(folder: str | Path, pairs: int = 20000, seed: int = 0, valid: int = 500, test: int = 500) -> None:
     """Write train, valid and test, one sentence per line, as .en, .de and .align (Pharaoh format: 0-0 1-2)."""
+    folder = Path(folder)
     if folder.exists():
         raise UserError(f"{folder} already exists: choose a new folder")
     with atomic_folder(folder) as partial:

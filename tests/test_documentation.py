@@ -1,0 +1,172 @@
+"""README and docs: their commands run, the files and settings that they name exist, and their links lead somewhere.
+
+A command is executed with small files and budgets: the workspace below has the files that the pages name, and `MORE`
+adds options. A block of commands that cannot be run has a comment before it that says why:
+`<!-- not executed: REASON -->`.
+"""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import re
+import shlex
+import shutil
+import sys
+import types
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dragoman import config
+from dragoman.cli import app
+from dragoman.config_fields import settings_of
+
+ROOT = Path(__file__).parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "ARCHITECTURE.md", *sorted((ROOT / "docs").glob("*.md"))]
+BLOCK = re.compile(r"(?:<!-- not executed: (?P<reason>[^>]+) -->\n)?```bash\n(?P<commands>.*?)```", re.DOTALL)
+
+#: options added to commands, to keep them short: a few steps of a very small model, little text
+MORE = {
+    "train": [
+        *("--steps", "2", "--quiet", "--device", "cpu", "--set", "training.validation_sentences=2"),
+        *("--set", "search.max_target_length=8", "--set", "data.num_workers=1"),
+    ],
+    "phrasebook": ["--pairs", "2000", "--quiet"],
+}
+
+
+def commands(page: Path) -> Iterator[str]:
+    """The command lines of a page that are to be executed, continuation lines joined and comments removed."""
+    for block in BLOCK.finditer(page.read_text(encoding="utf-8")):
+        if block["reason"]:
+            continue
+        for line in block["commands"].replace("\\\n", " ").splitlines():
+            if line.strip() and not line.lstrip().startswith("#"):
+                yield line.strip()
+
+
+def test_every_block_of_commands_is_executed_or_says_why_not() -> None:
+    """Only `dragoman`, `make` and commands that feed `dragoman` stand in executed blocks."""
+    wrong = []
+    for page in PAGES:
+        for line in commands(page):
+            words = shlex.split(line, comments=True)
+            if words[0] not in ("dragoman", "make") and "dragoman" not in words:
+                wrong.append(f"{page.name}: {line}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_files_and_settings_exist() -> None:
+    """Paths in backquotes exist in the repository, and dotted settings in the configuration."""
+    sections = {name: {known for known, _, _ in settings_of(cls)} for name, cls in config.SECTIONS.items()}
+    wrong = []
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for path in re.findall(r"`((?:src|tests|benchmarks|tools|docs)/[\w./-]+\.\w+)`", text):
+            if not (ROOT / path).exists():
+                wrong.append(f"{page.name}: {path}")
+        for section, name in re.findall(r"\b(data|text|training|search)\.([a-z_]+)\b(?![/(])", text):
+            if name not in sections[section] and name not in ("md", "json", "py"):
+                wrong.append(f"{page.name}: {section}.{name}")
+    assert not wrong, "\n".join(wrong)
+
+
+def test_links_lead_to_files() -> None:
+    wrong = []
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+            if "://" not in target and not (page.parent / target).exists():
+                wrong.append(f"{page.name}: {target}")
+    assert not wrong, "\n".join(wrong)
+
+
+# ---- execution
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that the pages name, and two small runs."""
+    folder = tmp_path_factory.mktemp("workspace")
+    execute("dragoman phrasebook pb", folder)
+    for language in ("en", "de"):
+        text = (folder / "pb" / f"train.{language}").read_text(encoding="utf-8")
+        short = "".join(text.splitlines(keepends=True)[:40])
+        for name in ("train", "valid", "test", "news"):
+            (folder / f"{name}.{language}").write_text(short, encoding="utf-8")
+            (folder / "pb" / f"{name}.{language}").write_text(short, encoding="utf-8")
+        (folder / f"web.{language}.gz").write_bytes(gzip.compress(short.encode()))
+    alignments = folder / "pb" / "train.align"
+    short = "".join(alignments.read_text(encoding="utf-8").splitlines(keepends=True)[:40])
+    (folder / "pb" / "test.align").write_text(short, encoding="utf-8")
+    tagged = (f"The dog number{n} sleeps .\tDET NOUN ADJ VERB PUNCT\n" for n in range(40))
+    (folder / "tags.tsv").write_text("".join(tagged), encoding="utf-8")
+    turns = (f'{{"turns": ["Hello {n}.", "Good day {n}."]}}\n' for n in range(40))
+    (folder / "dialogues.jsonl").write_text("".join(turns), encoding="utf-8")
+    lengths = np.full(40, 12)
+    np.savez(folder / "frames.npz", values=np.random.default_rng(0).random((480, 80), np.float32), lengths=lengths)
+    execute("dragoman train runs/en-de --source train.en --target train.de", folder)
+    shutil.copytree(folder / "runs" / "en-de", folder / "runs" / "second", symlinks=True)
+    return folder
+
+
+def execute(line: str, folder: Path) -> str:
+    """Run one command line of a page in `folder`, in this process, and return what it prints.
+
+    Supported: one `dragoman` command, fed by `echo` through a pipe or by `< FILE`, its output redirected by `> FILE`.
+    """
+    words = shlex.split(line, comments=True)
+    text = ""
+    if "|" in words:
+        feeding, words = words[: words.index("|")], words[words.index("|") + 1 :]
+        assert feeding[0] == "echo", line
+        text = " ".join(feeding[1:]) + "\n"
+    target = None
+    if ">" in words:
+        target = folder / words[words.index(">") + 1]
+        words = words[: words.index(">")]
+    if "<" in words:
+        text = (folder / words[words.index("<") + 1]).read_text(encoding="utf-8")
+        words = words[: words.index("<")]
+    assert words[0] == "dragoman", line
+    arguments = words[1:] + ([] if "--resume" in words else MORE.get(words[1], []))
+    if words[1] == "train" and "--resume" not in words and "--start-from" not in words:
+        arguments += ["--set", "system.settings.model_dim=16"]
+    if "--resume" in words and "--steps" in words:
+        arguments[arguments.index("--steps") + 1] = "4"
+    if words[1] == "phrasebook" or (words[1] == "train" and "--resume" not in words):
+        shutil.rmtree(folder / words[2], ignore_errors=True)  # made before, for other pages
+    printed = io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(printed):
+        patch.chdir(folder)
+        patch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+        app(arguments, standalone_mode=False)
+    if target is not None:
+        target.write_text(printed.getvalue(), encoding="utf-8")
+    return printed.getvalue()
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if any(commands(page))], ids=lambda page: page.name)
+def test_commands_run(page: Path, workspace: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "work"
+    shutil.copytree(workspace, folder, symlinks=True)
+    for line in commands(page):
+        if not line.startswith("make "):
+            execute(line, folder)
+
+
+def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """All cells, in order and in one namespace, with less data and fewer steps."""
+    cells = json.loads((ROOT / "docs" / "notebooks" / "first_steps.ipynb").read_text(encoding="utf-8"))["cells"]
+    monkeypatch.chdir(tmp_path)
+    notebook = types.ModuleType("notebook")
+    monkeypatch.setitem(sys.modules, "notebook", notebook)
+    for cell in cells:
+        if cell["cell_type"] == "code":
+            code = "".join(cell["source"]).replace("pairs=20_000", "pairs=2_000").replace("steps = 800", "steps = 3")
+            exec(compile(code, "first_steps.ipynb", "exec"), vars(notebook))
+    assert "SquaredReLU" in capsys.readouterr().out
