@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -38,6 +38,8 @@ from dragoman.text.sentences import SplitText
 
 if TYPE_CHECKING:
     from dragoman.run.run import Run
+
+Rows = NDArray[np.int64]  # indices of texts
 
 SORT_WINDOW_TEXTS = 4096  # texts that are sorted by length and translated together
 QUEUED_BATCHES = 4  # a search gets as many sources as fill 4 batches, and replaces finished ones
@@ -106,9 +108,22 @@ class Translator:
                 None if include is None else list(islice(include, len(window))),
                 self.forbidden,
             )
-            translations = self._translate_window(window, first_index + index, tags, constraints)
+            batches = _WindowBatches(self, window, first_index + index, tags, constraints)
+            translations = batches.untranslated
+            for rows, batch in zip(batches.rows, self._map(batches.translate, batches.rows)):
+                for i, translation in zip(rows, batch):
+                    translations[i] = translation
             yield from self._replace_unknown_words(window, translations, tags) if self.replacer else translations
             index += len(window)
+
+    def _map(
+        self, translate: Callable[[Rows], list[Translation]], batches: Sequence[Rows]
+    ) -> Iterator[list[Translation]]:
+        """Apply `translate` to each batch, in several processes if the run has several workers."""
+        if self.run.num_workers == 1:
+            return map(translate, batches)
+        _ = self.run.inference_models  # optimized before the process forks
+        return fork_map(translate, batches, self.run.num_workers, torch.set_num_threads)
 
     def _stream_split(self, texts: Iterable[Source], first_index: int) -> Iterator[Translation]:
         """Translate the sentences of each text separately and join their translations."""
@@ -139,64 +154,6 @@ class Translator:
         token_scores = [0.0] * (len(tokens) + 1) if self.token_scores else None
         return Translation(text, 0.0, tokens, alignment, copied=True, token_scores=token_scores)
 
-    def _translate_window(
-        self, texts: list[Source], first_index: int, tag: Tag, constraints: Constraints
-    ) -> list[Translation]:
-        run = self.run
-        token_ids = encode_without_framing(run, texts, tag)
-        sources = [frame_source(run, ids) for ids in token_ids]
-        empty = Translation(
-            "", 0.0, alignment=[] if self.align else None, token_scores=[] if self.token_scores else None
-        )
-        results = [
-            self.copy(str(text)) if self.copies(text, *constraints.at(i)) else empty for i, text in enumerate(texts)
-        ]
-        translated = np.array(
-            [i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied], dtype=np.int64
-        )
-        if not len(translated):
-            return results
-        batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
-
-        def translate_batch(batch: NDArray[np.int64]) -> list[Translation]:
-            rows = translated[batch]
-            source, lengths = run.pad_batch([sources[i] for i in rows])
-            request = SearchRequest(
-                source,
-                lengths,
-                torch.from_numpy(rows + first_index),
-                [texts[i] for i in rows],
-                constraints=constraints.select(rows.tolist()),
-                max_batch_size=max(1, batch_tokens // source.shape[1]),
-            )
-            hypotheses = self.search.decode(run, request)
-            best = [ranked[0].tokens for ranked in hypotheses]
-            alignments = align_batch(run, source, lengths, best) if self.align else None
-            scores = hypothesis_token_scores(run, source, lengths, hypotheses) if self.token_scores else None
-            return [
-                to_translation(
-                    run,
-                    ranked,
-                    alignments[n] if alignments else None,
-                    len(token_ids[rows[n]]) > max_source_tokens(run),
-                    scores[n] if scores else None,
-                )
-                for n, ranked in enumerate(hypotheses)
-            ]
-
-        queued = QUEUED_BATCHES
-        if run.num_workers > 1:
-            queued = 1  # smaller batches, so that all workers are busy
-            _ = run.inference_models  # optimized before the process forks
-        batches = batch_by_length([len(sources[i]) for i in translated], queued * batch_tokens)
-        computed: Iterator[list[Translation]] = map(translate_batch, batches)
-        if run.num_workers > 1:
-            computed = fork_map(translate_batch, batches, run.num_workers, torch.set_num_threads)
-        for batch, translations in zip(batches, computed):
-            for i, translation in zip(translated[batch], translations):
-                results[i] = translation
-        return results
-
     def _replace_unknown_words(
         self, texts: list[Source], translations: list[Translation], tag: Tag
     ) -> Iterator[Translation]:
@@ -220,6 +177,61 @@ class Translator:
                 new_text, alignment = replacer.replace(text, target_ids, attention[0][:, len(tags) :])
                 replaced.append(replace(candidate, text=new_text, alignment=alignment, alternatives=[]))
             yield replace(replaced[0], alternatives=replaced[1:])
+
+
+class _WindowBatches:
+    """The texts of a window as batches of similar length.
+
+    Attributes:
+        untranslated: the results of texts that are empty or copied, and placeholders for the others
+        rows: for each batch the indices of its texts
+    """
+
+    def __init__(
+        self, translator: Translator, texts: list[Source], first_index: int, tag: Tag, constraints: Constraints
+    ) -> None:
+        self.translator, self.texts, self.first_index, self.constraints = translator, texts, first_index, constraints
+        run, align, token_scores = translator.run, translator.align, translator.token_scores
+        self.token_ids = encode_without_framing(run, texts, tag)
+        self.sources = [frame_source(run, ids) for ids in self.token_ids]
+        empty = Translation("", 0.0, alignment=[] if align else None, token_scores=[] if token_scores else None)
+        self.untranslated = [
+            translator.copy(str(text)) if translator.copies(text, *constraints.at(i)) else empty
+            for i, text in enumerate(texts)
+        ]
+        nonempty = [i for i, text in enumerate(texts) if not is_empty(text) and not self.untranslated[i].copied]
+        self.batch_tokens = max(1, run.config.search.batch_tokens // translator.search.rows_per_source)
+        queued = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
+        lengths = [len(self.sources[i]) for i in nonempty]
+        batches = batch_by_length(lengths, queued * self.batch_tokens) if nonempty else []
+        self.rows = [np.array(nonempty)[batch] for batch in batches]
+
+    def translate(self, rows: Rows) -> list[Translation]:
+        """Translate a batch."""
+        translator, run = self.translator, self.translator.run
+        source, lengths = run.pad_batch([self.sources[i] for i in rows])
+        request = SearchRequest(
+            source,
+            lengths,
+            torch.from_numpy(rows + self.first_index),
+            [self.texts[i] for i in rows],
+            constraints=self.constraints.select(rows.tolist()),
+            max_batch_size=max(1, self.batch_tokens // source.shape[1]),
+        )
+        hypotheses = translator.search.decode(run, request)
+        best = [ranked[0].tokens for ranked in hypotheses]
+        alignments = align_batch(run, source, lengths, best) if translator.align else None
+        scores = hypothesis_token_scores(run, source, lengths, hypotheses) if translator.token_scores else None
+        return [
+            to_translation(
+                run,
+                ranked,
+                alignments[n] if alignments else None,
+                len(self.token_ids[rows[n]]) > max_source_tokens(run),
+                scores[n] if scores else None,
+            )
+            for n, ranked in enumerate(hypotheses)
+        ]
 
 
 def join_sentences(text: SplitText, translations: Sequence[Translation]) -> Translation:

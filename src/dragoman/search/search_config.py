@@ -244,11 +244,12 @@ class TokenSearch(StepwiseSearch):
         return run.engine_cache[key]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
+        engine, arguments = self.prepare(run, request)
         if run.shortlist is None:
-            return super().decode(run, request)
+            return engine.search(*arguments)
         if request.constraints.include is not None or request.constraints.exclude is not None:
             raise UserError("a shortlist restricts the vocabulary: do not use it with required or forbidden phrases")
-        engine, (source, lengths, max_lengths, keys, constraints, max_sources) = self.prepare(run, request)
+        source, lengths, max_lengths, keys, constraints, max_sources = arguments
         prefixes = [] if constraints.prefix is None else [constraints.prefix]
         subset = run.shortlist.select(source, engine.special_tokens, prefixes)
         models = [model.restrict_vocabulary(subset.token_ids) for model in engine.models]
