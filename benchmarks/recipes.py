@@ -3,7 +3,7 @@
     python benchmarks/recipes.py --source train.en --target train.de --valid-source val.en --valid-target val.de \
         [--size small --textbook-steps 8000 --every 100]
 
-Trains a system with the textbook and with the modern recipe and compares FLOPs by formula (models/flops.py): those of
+Trains a system with the textbook and with the modern recipe and compares FLOPs by formula (parts/flops.py): those of
 the textbook recipe at its best validation loss, and those of the modern recipe when it first reaches that loss.
 Settings after `--` are passed on to both.
 """

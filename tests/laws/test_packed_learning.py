@@ -246,7 +246,7 @@ FILLED = [
     ("variant", "name", "settings"),
     marked(FILLED, [*REPRESENTATIVE_CASES, *(case[:2] for case in FILLED if case[0] in REPRESENTATIVES)]),
 )
-def test_rows_that_fill_up_a_shape_teach_nothing(
+def test_filler_rows_do_not_change_the_gradients(
     variant: str, name: str, settings: dict[str, Any], tmp_path: Path
 ) -> None:
     model = model_of(variant, name)
@@ -260,7 +260,7 @@ def test_rows_that_fill_up_a_shape_teach_nothing(
     assert_same(learned(model, objective, filled), learned(model, objective, plain))
 
 
-def test_what_is_left_of_a_row_is_not_counted_by_those_who_count() -> None:
+def test_unused_columns_are_not_counted() -> None:
     """Statistics over a batch and balances over experts are of real tokens: such systems are not packed."""
     for variant in ("transformer batch norm", "moe", "moe one of three"):
         assert not model_of(variant).supports_packing

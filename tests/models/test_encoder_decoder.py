@@ -26,7 +26,7 @@ def test_a_joint_vocabulary_has_one_table_of_embeddings() -> None:
     assert apart.output.weight is not apart.target_embedding.weight
 
 
-def test_one_table_cannot_serve_two_vocabularies() -> None:
+def test_shared_embeddings_need_one_vocabulary() -> None:
     with pytest.raises(UserError, match="9 source and 12 target tokens: train a joint tokenizer"):
         spec_of("transformer", VocabularySizes(9, 12, joint=True)).build()
 
@@ -45,7 +45,7 @@ def test_a_decoder_that_starts_from_the_last_state_needs_its_shape() -> None:
         model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)
 
 
-def test_a_start_from_the_context_needs_one_that_is_the_same_at_every_step() -> None:
+def test_from_context_needs_a_fixed_context() -> None:
     cho, bahdanau = spec_of("cho", VocabularySizes(9, 9)), spec_of("bahdanau", VocabularySizes(9, 9))
     decoder = replace(cho.decoder.block[0], context=bahdanau.decoder.block[0].context)  # type: ignore[attr-defined,type-var]
     model = replace(cho, decoder=replace(cho.decoder, block=(decoder,))).build()
@@ -69,7 +69,7 @@ def kind(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) == "EncoderDecoder"])
-def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name: str) -> None:
+def test_decoding_start_has_one_memory_per_source(name: str) -> None:
     model = spec_of(name, VocabularySizes(9, 9)).build().eval()
     source = as_read(model, torch.ones(2, 4, dtype=torch.long))
     begin = model.start_decoding(source, torch.tensor([4, 3]), beam=3, max_length=5, first=2)
@@ -80,7 +80,7 @@ def test_a_search_begins_with_one_memory_a_source_and_one_row_a_hypothesis(name:
 
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) == "DecoderOnly"])
-def test_a_decoder_alone_begins_after_the_source(name: str) -> None:
+def test_decoder_only_starts_after_the_source(name: str) -> None:
     model = spec_of(name, VocabularySizes(9, 9)).build().eval()
     begin = model.start_decoding(
         torch.ones(2, 4, dtype=torch.long), torch.tensor([4, 3]), beam=3, max_length=5, first=2
@@ -91,7 +91,7 @@ def test_a_decoder_alone_begins_after_the_source(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in SYSTEMS if kind(name) in ("EncoderOnly", "ReplacedTokens")])
-def test_an_encoder_alone_begins_no_search(name: str) -> None:
+def test_encoder_only_cannot_decode(name: str) -> None:
     model = SYSTEMS[name].spec(VocabularySizes(9, 9, True), "tiny", model_dim=8).build()
     with pytest.raises(UserError, match="labels its source and generates no text"):
         model.start_decoding(torch.ones(1, 2, dtype=torch.long), torch.tensor([2]), 1, 3, 2)

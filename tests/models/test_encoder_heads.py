@@ -23,7 +23,7 @@ def encoder(**settings: object) -> EncoderOnly:
     return EncoderOnly(8, 13, stack, Embedding(width=4), **settings)  # type: ignore[arg-type]
 
 
-def test_without_an_output_layer_the_states_come_out() -> None:
+def test_model_without_output_layer_returns_states() -> None:
     model = encoder(num_labels=0, tied_embeddings=False).build().eval()
     torch.testing.assert_close(model(SOURCE, LENGTHS), model.forward_features(SOURCE, Layout.padded(4, LENGTHS))[0])
     assert model.vocab_size == 8

@@ -66,7 +66,7 @@ written_out = pytest.mark.filterwarnings("ignore:TF32 acceleration:UserWarning")
 
 @written_out
 @pytest.mark.parametrize("case", CASES)
-def test_the_count_is_torchs(case: str) -> None:
+def test_flops_equal_torchs_counter(case: str) -> None:
     spec = small_spec(case)
     assert count_flops(spec, SOURCE, TARGET) == counted_by_torch(spec)
 
@@ -80,7 +80,7 @@ def test_a_decoder_alone_may_have_no_source(name: str, source: int, target: int)
 
 
 @written_out
-def test_a_position_part_that_the_layers_share_is_paid_in_each() -> None:
+def test_shared_position_is_counted_in_each_layer() -> None:
     layer = Residual(SelfAttention(heads=1))
     spec = DecoderOnly(16, 50, Stack((layer,), depth=3, position=Shaw(clip=2)))
     assert count_flops(spec, 4, 5) == counted_by_torch(spec, 4, 5)
@@ -106,7 +106,7 @@ def test_lstm_by_hand() -> None:
     assert count_flops(spec, S, T) == (S + T) * L * 4 * 2 * (D * D + D * D) + T * 2 * D * V
 
 
-def test_experts_that_are_not_chosen_are_free() -> None:
+def test_unselected_experts_cost_nothing() -> None:
     few, many = (small_spec_of_moe(experts) for experts in (4, 8))
     routers = 2 * (SOURCE + TARGET) * 64 * (8 - 4)  # one mixture in each stack of two layers
     assert count_flops(many, SOURCE, TARGET) - count_flops(few, SOURCE, TARGET) == routers

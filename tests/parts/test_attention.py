@@ -47,7 +47,7 @@ def test_scores_112_and_96_become_14_and_12_and_weights_88_and_12() -> None:
     assert y[:2].tolist() == pytest.approx(weights.tolist())
 
 
-def test_cat_looks_at_dog() -> None:
+def test_textbook_example_cat_attends_to_dog() -> None:
     """cat·dog = 1.05, over √3 0.606; with 0.2 and −0.8 beside it the softmax is (0.523, 0.348, 0.128)."""
     cat, dog = torch.tensor([0.6, 0.3, 0.8]), torch.tensor([0.5, 0.1, 0.9])
     assert float(cat @ dog) == pytest.approx(1.05)
@@ -60,7 +60,7 @@ def test_cat_looks_at_dog() -> None:
     assert weights_of(cat[None], key, only_dog)[1].tolist() == pytest.approx([0.262, 0.052, 0.471], abs=1e-3)
 
 
-def test_a_query_like_one_key_alone_looks_its_value_up() -> None:
+def test_query_equal_to_one_key_returns_its_value() -> None:
     """Soft look-up: scores far apart make it a hard one."""
     key, value = 40 * torch.eye(3), torch.tensor([[1.0, 2, 3], [4, 5, 6], [7, 8, 9]])
     assert weights_of(key[1:2], key, value)[1].tolist() == pytest.approx([4, 5, 6])
@@ -69,19 +69,19 @@ def test_a_query_like_one_key_alone_looks_its_value_up() -> None:
 # ---- who may see whom
 
 
-def test_a_position_sees_itself_and_what_is_before_it() -> None:
+def test_causal_mask_by_hand() -> None:
     positions = torch.arange(4)[None]
     seen = Causal().mask(positions, positions, Context(Layout(positions)))[0].int()
     assert seen.tolist() == [[1, 0, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 
 
-def test_a_window_sees_its_last_positions() -> None:
+def test_window_mask_by_hand() -> None:
     positions = torch.arange(5)[None]
     seen = Window(2).mask(positions, positions, Context(Layout(positions)))[0].int()
     assert seen.tolist() == [[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 1, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 1, 1]]
 
 
-def test_the_mask_goes_in_before_the_softmax() -> None:
+def test_mask_is_applied_before_the_softmax() -> None:
     """What is hidden has weight 0 exactly, and what is seen still sums to 1."""
     recorder: dict[str, list[Tensor]] = {}
     layout = Layout(torch.arange(6).expand(2, 6))
@@ -169,7 +169,7 @@ def test_fused_and_explicit_attention_equal_a_loop(layout: str, visibility: str,
 
 
 @pytest.mark.parametrize("visibility", [Window(2), Causal(), Full()])
-def test_padding_of_any_length_never_spoils_what_is_real(visibility: Window | Causal | Full) -> None:
+def test_padding_never_changes_the_output_of_tokens(visibility: Window | Causal | Full) -> None:
     """A query in the padding may see nothing at all: neither output nor gradient may become nan, watched or not."""
     block = PreNorm(SelfAttention(heads=2, visibility=visibility))
     stack = Stack((block,), depth=2).build(8)
@@ -186,7 +186,7 @@ def test_padding_of_any_length_never_spoils_what_is_real(visibility: Window | Ca
         assert all(weight.grad is not None and weight.grad.isfinite().all() for weight in stack.parameters())
 
 
-def test_one_head_of_keys_equals_many_that_are_the_same() -> None:
+def test_multi_query_attention_equals_repeated_keys() -> None:
     """Multi-query attention is multi-head attention whose key heads have the same weights."""
     many, one = SelfAttention(heads=4).build(8), SelfAttention(heads=4, kv_heads=1).build(8)
     with torch.no_grad():
@@ -219,7 +219,7 @@ def test_self_attention_equals_torchs_multi_head_attention() -> None:
     torch.testing.assert_close(recorder[""][0], weights, atol=1e-6, rtol=1e-5)
 
 
-def test_rows_of_a_beam_ask_one_memory() -> None:
+def test_beam_rows_share_one_memory() -> None:
     part = CrossAttention(heads=2).build(8)
     states, lengths = torch.randn(2, 4, 8), torch.tensor([4, 2])
     x = torch.randn(6, 3, 8)  # three hypotheses a source
@@ -263,7 +263,7 @@ def test_heads_must_divide_the_width() -> None:
     assert SelfAttention(heads=4, head_dim=5).build(10).output.weight.shape == (10, 20)
 
 
-def test_a_part_in_the_wrong_place_is_named() -> None:
+def test_part_of_the_wrong_kind_is_named() -> None:
     with pytest.raises(UserError, match="expected a Visibility, but got ScaledDot"):
         SelfAttention(visibility=ScaledDot()).build(8)
     with pytest.raises(UserError, match="expected a Position, but got Causal"):

@@ -59,7 +59,7 @@ def test_rms_norm_by_hand() -> None:
         (PostNorm, lambda x, f, norm: norm(x + f(x))),
     ],
 )
-def test_residuals_are_their_formulas(wrap: type[Residual], formula: object) -> None:
+def test_residuals_equal_their_formulas(wrap: type[Residual], formula: object) -> None:
     part = wrap(FeedForward()).build(8)
     assert isinstance(part, ResidualMixer)
     x = torch.randn(2, 4, 8)
@@ -75,7 +75,7 @@ def test_residual_dropout_drops_the_branch_not_the_path() -> None:
     assert not torch.equal(part.eval()(x, CTX)[0], x)
 
 
-def test_a_stack_is_its_block_depth_times() -> None:
+def test_stack_repeats_its_block() -> None:
     stack = Stack((FeedForward(), Residual(FeedForward(2))), depth=3, norm=LayerNorm()).build(8)
     assert [name for name, _ in stack.named_layers()] == ["0.0", "0.1", "1.0", "1.1", "2.0", "2.1"]
     x = torch.randn(2, 4, 8)
@@ -99,7 +99,7 @@ def test_a_stack_is_its_block_depth_times() -> None:
         (FeedForward(5, "gelu", gated=True), lambda a, b: a * 0.5 * (1 + torch.erf(a / math.sqrt(2))) * b),
     ],
 )
-def test_feed_forward_is_its_formula(spec: FeedForward, inner_of: object) -> None:
+def test_feed_forward_equals_its_formula(spec: FeedForward, inner_of: object) -> None:
     part = spec.build(3)
     x = torch.randn(2, 4, 3)
     widened = x @ part.widen.weight.T + part.widen.bias
@@ -109,7 +109,7 @@ def test_feed_forward_is_its_formula(spec: FeedForward, inner_of: object) -> Non
     torch.testing.assert_close(part(x, CTX)[0], expected, atol=1e-5, rtol=1e-5)
 
 
-def test_feed_forward_is_four_times_as_wide_unless_told() -> None:
+def test_feed_forward_default_inner_dim() -> None:
     assert FeedForward().build(8).widen.weight.shape == (32, 8)
     assert FeedForward(bias=False, gated=True).build(8).gate.bias is None  # type: ignore[union-attr]
 

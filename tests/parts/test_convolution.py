@@ -58,9 +58,7 @@ def counting(kernel: int, dilation: int, causal: bool) -> Convolution:
     ],
 )
 @torch.no_grad()
-def test_convolutions_of_one_two_three_four_five(
-    kernel: int, dilation: int, causal: bool, expected: list[float]
-) -> None:
+def test_convolutions_by_hand(kernel: int, dilation: int, causal: bool, expected: list[float]) -> None:
     x = torch.tensor([1.0, 2.0, 3.0, 4.0, 5.0])[None, :, None]
     y, state = counting(kernel, dilation, causal)(x, layout([5]), None)
     assert y[0, :, 0].tolist() == expected
@@ -70,7 +68,7 @@ def test_convolutions_of_one_two_three_four_five(
 @pytest.mark.parametrize("kernel", [1, 2, 3, 5])
 @pytest.mark.parametrize("dilation", [1, 4])
 @torch.no_grad()
-def test_a_convolution_is_torchs(kernel: int, dilation: int) -> None:
+def test_convolution_equals_torch(kernel: int, dilation: int) -> None:
     linear = nn.Linear(kernel * 3, 4)
     x = torch.randn(2, 7, 3)
     weight = linear.weight.unflatten(1, (kernel, 3)).transpose(1, 2)  # outputs, inputs, kernel
@@ -83,7 +81,7 @@ def test_a_convolution_is_torchs(kernel: int, dilation: int) -> None:
 
 
 @torch.no_grad()
-def test_padding_counts_as_nothing() -> None:
+def test_convolution_ignores_padding() -> None:
     x = torch.tensor([[1.0, 2.0, 3.0], [4.0, 99.0, 99.0]])[..., None]
     y, _ = counting(3, 1, causal=False)(x, layout([3, 1]), None)
     assert y[0, :, 0].tolist() == [210.5, 321.5, 32.5]
@@ -93,7 +91,7 @@ def test_padding_counts_as_nothing() -> None:
 @pytest.mark.parametrize("chunks", [[1] * 8, [3, 5], [1, 6, 1], [8]])
 @pytest.mark.parametrize(("kernel", "dilation"), [(1, 1), (3, 1), (3, 4), (2, 9)])
 @torch.no_grad()
-def test_chunks_equal_the_whole(kernel: int, dilation: int, chunks: list[int]) -> None:
+def test_convolution_in_chunks_equals_the_whole(kernel: int, dilation: int, chunks: list[int]) -> None:
     convolution = Convolution(nn.Linear(kernel * 2, 2), 2, kernel, dilation, causal=True)
     x = torch.randn(3, 8, 2)
     whole, _ = convolution(x, layout([8, 8, 8]), None)
@@ -107,7 +105,7 @@ def test_chunks_equal_the_whole(kernel: int, dilation: int, chunks: list[int]) -
 
 
 @torch.no_grad()
-def test_rows_of_different_lengths_go_on_from_their_own_ends() -> None:
+def test_convolution_state_of_rows_with_different_lengths() -> None:
     """Read 4, 2 and 1 tokens, then up to two more, then one: the state is always that after the last real token."""
     convolution = Convolution(nn.Linear(3 * 2, 2), 2, 3, 2, causal=True)
     rows = torch.randn(3, 7, 2)
@@ -137,7 +135,7 @@ def test_the_state_of_one_row_keeps_its_strides_and_type() -> None:
     assert (state["seen"].shape, state["seen"].stride(), state["seen"].dtype) == form
 
 
-def test_a_convolution_that_looks_ahead_has_no_steps() -> None:
+def test_non_causal_convolution_cannot_decode() -> None:
     with pytest.raises(UserError, match="only causal convolutions can decode step by step"):
         Stack((GatedConvolution(causal=False),)).build(4).init_state(1, 9, torch.zeros(1))
 
@@ -146,7 +144,7 @@ def test_a_convolution_that_looks_ahead_has_no_steps() -> None:
 
 
 @torch.no_grad()
-def test_a_normalised_weight_has_the_length_g() -> None:
+def test_weight_norm_sets_the_norm_of_the_weights() -> None:
     """v = (3, 4) is 5 long; g = 1 + 1 makes it (1.2, 1.6)."""
     linear = WeightNormLinear(2, 1, gain=1.0)
     linear.weight.copy_(torch.tensor([[3.0, 4.0]]))
@@ -188,7 +186,7 @@ def test_gated_convolutions_keep_the_variance_at_the_start() -> None:
 
 
 @torch.no_grad()
-def test_a_halved_residual_by_hand() -> None:
+def test_scaled_residual_by_hand() -> None:
     part = ScaledResidual((FeedForward(1), FeedForward(1))).build(1)
     for name, weight in part.named_parameters():
         weight.fill_(2.0 if "widen.weight" in name else 1.5 if "narrow.weight" in name else 0.0)
@@ -287,14 +285,14 @@ def test_a_dilated_block_by_hand(causal: bool) -> None:
         assert y[0, t].tolist() == pytest.approx([a + b for a, b in zip(row, added)], abs=1e-4)
 
 
-def test_a_width_that_cannot_be_halved_is_told() -> None:
+def test_odd_width_is_refused() -> None:
     with pytest.raises(UserError, match="DilatedBlock needs an even width, but the width is 7"):
         DilatedBlock().build(7)
     assert isinstance(DilatedBlock().build(8), DilatedBlockMixer)
 
 
 @torch.no_grad()
-def test_unfolding_adds_the_column_below_and_nothing_past_the_end() -> None:
+def test_unfolding_adds_the_source_and_nothing_beyond_its_end() -> None:
     """Two sources of 3 and 1 tokens, two hypotheses each, all at places of their own."""
     part = Unfolding().build(2)
     memory = prepared(part, source([3, 1], 2))

@@ -46,14 +46,14 @@ def gradients(step: Step, inside: bool, dtype: torch.dtype = torch.float64) -> l
 
 
 @pytest.mark.parametrize("step", [batched, sliced, unused])
-def test_gradients_are_those_of_autograd(step: Step) -> None:
+def test_deferred_gradients_equal_autograd(step: Step) -> None:
     for one, other in zip(gradients(step, True), gradients(step, False)):
         assert (one is None) == (other is None)
         if one is not None and other is not None:
             torch.testing.assert_close(one, other)
 
 
-def test_a_matrix_gets_its_gradient_in_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_gradient_is_one_product(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[int] = []
     backward = CollectGradient.backward
     monkeypatch.setattr(
@@ -65,7 +65,7 @@ def test_a_matrix_gets_its_gradient_in_one_product(monkeypatch: pytest.MonkeyPat
     assert sorted(calls) == [5, 5, 5]  # the weight; the memory as it is and transposed
 
 
-def test_half_precision_is_that_of_autocast() -> None:
+def test_deferred_gradients_under_autocast() -> None:
     layer, x = nn.Linear(8, 8), torch.randn(3, 8)
     found = []
     for inside in (True, False):
@@ -82,18 +82,18 @@ def test_half_precision_is_that_of_autocast() -> None:
     torch.testing.assert_close(found[0], found[1], rtol=0.05, atol=0.02)
 
 
-def test_without_gradients_nothing_is_different() -> None:
+def test_deferred_gradients_without_grad_mode() -> None:
     with torch.no_grad():
         assert isinstance(deferred_weight_gradients(), nullcontext)
 
 
-def test_the_lstm_written_out_is_differentiated_right() -> None:
+def test_lstm_cell_gradient_passes_gradcheck() -> None:
     torch.manual_seed(0)
     inputs = [torch.randn(shape, dtype=torch.float64, requires_grad=True) for shape in ((2, 12), (2, 12), (2, 3))]
     assert torch.autograd.gradcheck(LSTMCell.apply, inputs)
 
 
-def test_the_lstm_written_out_is_the_textbooks() -> None:
+def test_lstm_cell_equals_its_equations() -> None:
     cells = LSTMCells(4, 3, 1, 0.0)
     gates, recurrent, before = (
         torch.randn(2, 12),

@@ -35,7 +35,7 @@ def dense_loop(part: ExpertsMixer, x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(4, 1), (4, 2), (5, 3), (2, 2), (1, 1)])
-def test_both_ways_equal_a_plain_loop_over_experts(count: int, chosen: int) -> None:
+def test_grouped_and_dense_equal_a_loop_over_experts(count: int, chosen: int) -> None:
     part = MixtureOfExperts(FEED_FORWARD, count, chosen).build(WIDTH).eval()
     x = torch.randn(3, 4, WIDTH)
     expected = dense_loop(part, x)
@@ -103,7 +103,7 @@ def test_a_cost_between_them_by_hand() -> None:
 
 
 @torch.no_grad()
-def test_the_balance_is_a_loss_of_training_alone() -> None:
+def test_balancing_loss_is_computed_in_training_only() -> None:
     part = MixtureOfExperts(FEED_FORWARD, 4, 1, balance_loss_weight=0.05).build(WIDTH)
     part.router.weight.zero_()
     part.router.weight[3] = 100.0  # all like the last
@@ -114,7 +114,7 @@ def test_the_balance_is_a_loss_of_training_alone() -> None:
 
 
 @torch.no_grad()
-def test_padding_is_left_out_of_the_balance() -> None:
+def test_balancing_loss_ignores_padding() -> None:
     part = MixtureOfExperts(FEED_FORWARD, 4, 2).build(WIDTH).train()
     x = torch.randn(2, 4, WIDTH)
     losses = []
@@ -126,7 +126,7 @@ def test_padding_is_left_out_of_the_balance() -> None:
     torch.testing.assert_close(torch.stack(losses), loss.expand(3))
 
 
-def test_the_balance_teaches_the_router() -> None:
+def test_balancing_loss_balances_the_router() -> None:
     """Gradient steps on the loss alone bring choices that were one-sided near its least."""
     part = MixtureOfExperts(FEED_FORWARD, 4, 1, balance_loss_weight=1.0).build(WIDTH).train()
     x = torch.randn(1, 64, WIDTH)
@@ -149,7 +149,7 @@ def test_the_balance_teaches_the_router() -> None:
 
 
 @torch.no_grad()
-def test_no_token_knows_of_the_others() -> None:
+def test_output_of_a_token_does_not_depend_on_others() -> None:
     """All to one expert, hundreds of them: none is dropped."""
     part = MixtureOfExperts(FEED_FORWARD, 4, 2).build(WIDTH).eval()
     x = torch.randn(1, 1, WIDTH)
@@ -177,6 +177,6 @@ def test_a_step_compiles_to_one_graph() -> None:
     torch.testing.assert_close(compiled(x, torch.tensor([0, 4, 2])), step(x, torch.tensor([0, 4, 2])))
 
 
-def test_more_cannot_be_chosen_than_there_are() -> None:
+def test_top_k_cannot_exceed_the_number_of_experts() -> None:
     with pytest.raises(UserError, match="top_k must be between 1 and the 4 experts, but is 5"):
         MixtureOfExperts(FEED_FORWARD, 4, 5).build(WIDTH)

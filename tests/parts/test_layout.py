@@ -32,7 +32,7 @@ def test_packed_positions_count_from_zero_in_every_sequence(rows: list[list[int]
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=6), st.integers(0, 3))
-def test_padded_rows_are_real_up_to_their_lengths(lengths: list[int], spare: int) -> None:
+def test_token_mask_of_padded_rows(lengths: list[int], spare: int) -> None:
     width = max(lengths) + spare
     layout = Layout.padded(width, torch.tensor(lengths))
     assert layout.positions.tolist() == [list(range(width))] * len(lengths)
@@ -44,18 +44,18 @@ def test_padded_rows_are_real_up_to_their_lengths(lengths: list[int], spare: int
 
 @settings(deadline=None, max_examples=30)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=5), st.integers(1, 4))
-def test_steps_go_on_from_where_each_row_stands(first: list[int], count: int) -> None:
+def test_continuation_starts_at_the_position_of_each_row(first: list[int], count: int) -> None:
     layout = Layout.continuation(torch.tensor(first), count)
     assert layout.positions.tolist() == [[start + step for step in range(count)] for start in first]
     assert layout.token_mask is None
 
 
-def test_who_packed_the_rows_may_say_how_long_the_longest_is() -> None:
+def test_packed_layout_accepts_a_maximum_length() -> None:
     assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]])).max_length == 3
     assert Layout.packed(torch.tensor([[0, 0, 1, 1, 1]]), max_length=4).max_length == 4
 
 
-def test_a_function_reaches_every_tensor_of_a_state() -> None:
+def test_map_state_applies_to_every_tensor() -> None:
     state = {"a": torch.tensor([1]), "b": {"c": torch.tensor([2]), "d": {"e": torch.tensor([3])}}, "f": {}}
     doubled = map_state(lambda leaf: leaf * 2, state)
     assert doubled == {"a": torch.tensor([2]), "b": {"c": torch.tensor([4]), "d": {"e": torch.tensor([6])}}, "f": {}}

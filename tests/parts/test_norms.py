@@ -50,7 +50,7 @@ def test_batch_norm_by_hand() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"epsilon": 0.1, "momentum": 0.5}])
-def test_batch_norm_is_torchs_over_the_real_tokens(settings: dict[str, float]) -> None:
+def test_batch_norm_equals_torch_without_padding(settings: dict[str, float]) -> None:
     ours, theirs = pair(**settings)
     for _ in range(3):
         x, layout, real = batch()
@@ -71,7 +71,7 @@ def test_batch_norm_is_torchs_over_the_real_tokens(settings: dict[str, float]) -
 
 
 @torch.no_grad()
-def test_padding_is_invisible_to_the_statistics_of_training() -> None:
+def test_batch_statistics_ignore_padding() -> None:
     x, layout, real = batch()
     plain, strange, wide = (BatchNorm().build(4).train() for _ in range(3))
     y = plain(x, layout)
@@ -84,7 +84,7 @@ def test_padding_is_invisible_to_the_statistics_of_training() -> None:
 
 
 @torch.no_grad()
-def test_packed_and_unpadded_tokens_are_all_real() -> None:
+def test_batch_norm_without_padding_information() -> None:
     x, _, real = batch()
     expected = pair()[0].train()
     packed = Layout.packed(torch.repeat_interleave(torch.arange(3), LENGTHS)[None])
@@ -92,19 +92,19 @@ def test_packed_and_unpadded_tokens_are_all_real() -> None:
     torch.testing.assert_close(y[0], expected(x, Layout.padded(5, LENGTHS))[real])
 
 
-def test_one_token_alone_gives_numbers() -> None:
+def test_batch_norm_of_one_token_is_finite() -> None:
     norm = BatchNorm().build(4).train()
     assert norm(torch.randn(1, 1, 4), Layout.padded(1, torch.tensor([1]))).isfinite().all()
     assert norm.running_var.isfinite().all()
 
 
 @torch.no_grad()
-def test_a_low_precision_stays() -> None:
+def test_batch_norm_keeps_the_dtype() -> None:
     x, layout, _ = batch()
     assert BatchNorm().build(4).train()(x.bfloat16(), layout).dtype == torch.bfloat16
 
 
-def test_first_weights_are_left_alone() -> None:
+def test_initialization_leaves_norms_unchanged() -> None:
     norm = BatchNorm().build(4)
     Glorot().apply(norm)
     assert (norm.weight == 1).all()
@@ -136,7 +136,7 @@ def test_a_checkpoint_holds_running_statistics(tmp_path: Path) -> None:
     assert all(torch.equal(value, weights[name]) for name, value in checkpoint.named_weights(again).items())
 
 
-def test_missing_and_left_over_statistics_are_named(tmp_path: Path) -> None:
+def test_missing_and_unexpected_statistics_are_named(tmp_path: Path) -> None:
     weights = dict(checkpoint.named_weights(trained()))
     checkpoint.save(tmp_path / "surplus", {"model": weights}, {})
     with pytest.raises(UserError, match=r"has a weight layers\.0\.0\.before\.running_mean that the model does not"):
@@ -150,7 +150,7 @@ def test_missing_and_left_over_statistics_are_named(tmp_path: Path) -> None:
         checkpoint.load_weights(stack(BatchNorm()), tmp_path / "lacking")
 
 
-def test_what_follows_from_the_spec_is_not_kept() -> None:
+def test_computed_buffers_are_not_saved() -> None:
     """Frequencies and the like are computed, so a checkpoint of parameters alone is a whole one."""
     model = Stack((PreNorm(FeedForward(), LayerNorm()),), position=Sinusoidal()).build(4)
     assert [name for name, _ in model.named_buffers()] == ["position.frequency"]

@@ -56,7 +56,7 @@ def position_of(spec: Spec) -> Position:
 @pytest.mark.parametrize("lengths", LENGTHS)
 @pytest.mark.parametrize("visibility", VISIBILITIES)
 @pytest.mark.parametrize("position", POSITIONS)
-def test_within_one_row_it_is_plain_attention(lengths: str, visibility: str, position: str) -> None:
+def test_packed_attention_equals_plain_attention(lengths: str, visibility: str, position: str) -> None:
     layout = layout_of(LENGTHS[lengths])
     sees, place = VISIBILITIES[visibility], position_of(POSITIONS[position])
     query, key, value = heads(HEADS), heads(HEADS), heads(HEADS)
@@ -121,7 +121,7 @@ def shown(layout: Layout, keys: Layout, sees: Visibility | None) -> tuple[Tensor
 
 
 @pytest.mark.parametrize(("lengths", "visibility"), list(itertools.product(LENGTHS, VISIBILITIES)))
-def test_no_block_that_is_seen_is_left_out(lengths: str, visibility: str) -> None:
+def test_block_mask_contains_every_visible_block(lengths: str, visibility: str) -> None:
     """The kernel looks at the listed blocks alone: every pair that may see each other must lie in one of them."""
     layout = layout_of(LENGTHS[lengths])
     looked, needed = shown(layout, layout, VISIBILITIES[visibility])
@@ -147,7 +147,7 @@ def test_rows_need_not_end_where_a_block_does() -> None:
     torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5)
 
 
-def test_a_mask_is_made_once_for_all_layers() -> None:
+def test_block_mask_is_shared_by_layers() -> None:
     layout, sees = layout_of(LENGTHS["short"]), Causal()
     masks = AttentionMasks()
     for _ in range(2):
@@ -155,7 +155,7 @@ def test_a_mask_is_made_once_for_all_layers() -> None:
     assert len(masks.blocks) == 1
 
 
-def test_what_is_left_over_may_come_in_pieces() -> None:
+def test_unused_columns_may_be_several_segments() -> None:
     """More pieces of the target than of the source: some see nothing, which must not become anything but a number."""
     queries = Layout.packed_row(384, torch.tensor([100, 50, 0, 100, 100, 34]), 100)
     keys = Layout.packed_row(256, torch.tensor([90, 70, 0, 96, 0, 0]), 100)
@@ -180,7 +180,7 @@ def test_what_is_left_over_may_come_in_pieces() -> None:
 @pytest.mark.parametrize("visibility", ["full", "causal"])
 @pytest.mark.parametrize("position", POSITIONS)
 @torch.no_grad()
-def test_compiled_it_is_the_same(visibility: str, position: str) -> None:
+def test_compiled_packed_attention_is_the_same(visibility: str, position: str) -> None:
     """The compiled kernel looks at the listed blocks alone."""
     sees, place = VISIBILITIES[visibility], position_of(POSITIONS[position])
 

@@ -44,7 +44,7 @@ def test_padding_changes_nothing(cell: CellKind, both_ways: bool, layers: int) -
 
 
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
-def test_what_stands_in_the_padding_is_never_seen(cell: CellKind) -> None:
+def test_padding_values_do_not_matter(cell: CellKind) -> None:
     cells = CELLS[cell](INPUTS, WIDTH, 2, 0.0, True)
     x = torch.randn(5, 6, INPUTS)
     layout = Layout.padded(6, LENGTHS)
@@ -56,7 +56,7 @@ def test_what_stands_in_the_padding_is_never_seen(cell: CellKind) -> None:
         assert torch.equal(last[name], last_again[name])
 
 
-def test_a_cell_that_has_grown_large_is_kept_to_the_bit() -> None:
+def test_large_lstm_cell_is_unchanged_by_padding() -> None:
     """Closed gates are exactly 0 and 1, whatever went before: a row's last cell does not depend on its padding."""
     cells = CELLS["lstm"](INPUTS, WIDTH, 1, 0.0)
     with torch.no_grad():

@@ -15,7 +15,7 @@ SPEC = Parallel((SelfAttention(heads=2), FeedForward(5, "silu", gated=True), Fee
 
 
 @torch.no_grad()
-def test_a_parallel_block_is_its_formula() -> None:
+def test_parallel_block_equals_its_formula() -> None:
     part = SPEC.build(8)
     x, context = torch.randn(2, 4, 8), Context(Layout.padded(4, torch.tensor([4, 3])))
     attention, gated, plain = part.bodies
@@ -48,7 +48,7 @@ def test_each_body_keeps_its_own_state() -> None:
         torch.testing.assert_close(y[:, 0], whole[:, t], atol=1e-5, rtol=1e-5)
 
 
-def test_what_each_body_adds_is_dropped_by_itself() -> None:
+def test_dropout_is_applied_to_each_body() -> None:
     part = Parallel((FeedForward(), FeedForward()), dropout=0.5).build(64).train()
     x = torch.randn(2, 4, 64)
     untouched = (part(x, Context(Layout.padded(4, torch.tensor([4, 4]))))[0] == x).float().mean()

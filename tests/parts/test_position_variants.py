@@ -10,13 +10,13 @@ import torch
 from dragoman.parts.positions import InterpolatedRotary, Llama3Rotary, Rotary, RotaryPosition, Sinusoidal
 
 
-def test_halves_are_the_same_numbers_in_another_order() -> None:
+def test_sines_first_is_a_permutation() -> None:
     places = torch.arange(9)
     turns, halves = Sinusoidal().build(6).encoding(places), Sinusoidal(sines_first=True).build(6).encoding(places)
     torch.testing.assert_close(halves, torch.cat((turns[:, 0::2], turns[:, 1::2]), 1))
 
 
-def test_halves_by_hand() -> None:
+def test_sines_first_by_hand() -> None:
     """d = 4: sin 2, sin 2/100, cos 2, cos 2/100; an odd width has one sine more."""
     found = Sinusoidal(sines_first=True).build(4).encoding(torch.tensor([2]))[0]
     assert found.tolist() == pytest.approx([math.sin(2), math.sin(0.02), math.cos(2), math.cos(0.02)])
@@ -30,7 +30,7 @@ def test_interpolated_positions_are_those_of_a_shorter_text() -> None:
     torch.testing.assert_close(stretched, Rotary(50.0).build(8).rotate(x, places / 2.5))
 
 
-def test_only_the_slow_turns_are_made_slower() -> None:
+def test_llama3_rotary_scales_low_frequencies_only() -> None:
     """In 2π·8 tokens a pair of frequency ω turns 8ω times: 8 times with ω = 1, 2.5 times with ω = 10^-½."""
     rotary = Llama3Rotary(
         base=10.0, factor=4.0, low_freq_factor=1.0, high_freq_factor=4.0, original_max_length=round(2 * math.pi * 8)

@@ -47,7 +47,7 @@ def test_an_odd_width_ends_with_a_sine() -> None:
     torch.testing.assert_close(encoding(4, 3), torch.tensor(expected), atol=1e-6, rtol=0)
 
 
-def test_sinusoids_are_added_by_position_not_by_place() -> None:
+def test_sinusoids_depend_on_positions_not_on_columns() -> None:
     part = Sinusoidal().build(4)
     layout = Layout.packed(torch.tensor([[0, 0, 0, 1, 1]]))
     added = part.embed(torch.zeros(1, 5, 4), layout)
@@ -55,7 +55,7 @@ def test_sinusoids_are_added_by_position_not_by_place() -> None:
     torch.testing.assert_close(added[0], expected, atol=1e-6, rtol=0)
 
 
-def test_no_position_leaves_everything_as_it_is() -> None:
+def test_no_position_is_the_identity() -> None:
     part, x = NoPosition().build(4), torch.randn(1, 3, 4)
     positions = torch.arange(3)[None]
     assert part.embed(x, Layout(positions)) is x
@@ -76,7 +76,7 @@ def run(model: EncoderDecoderModel, source: int, target: int) -> torch.Tensor:
     return model(ones[:, :source], source_lengths, ones[:, :target], target_lengths)
 
 
-def test_learned_positions_refuse_past_their_length_in_whole_sequences() -> None:
+def test_learned_positions_refuse_long_sequences() -> None:
     model = model_with(Learned(max_length=5))
     assert model.max_source_length == 5
     assert model.max_target_length(torch.tensor([1, 3])).tolist() == [5, 5]
@@ -86,7 +86,7 @@ def test_learned_positions_refuse_past_their_length_in_whole_sequences() -> None
             run(model, source, target)
 
 
-def test_learned_positions_refuse_past_their_length_in_steps() -> None:
+def test_learned_positions_refuse_long_decoding() -> None:
     model = model_with(Learned(max_length=5))
     source, lengths = torch.ones(1, 3, dtype=torch.long), torch.tensor([3])
     begin = model.start_decoding(source, lengths, beam=1, max_length=5, first=2)
@@ -118,7 +118,7 @@ def test_a_search_stays_within_learned_positions() -> None:
     assert not found[0][0].finished
 
 
-def test_packed_sequences_need_positions_for_the_longest_only() -> None:
+def test_packed_rows_need_positions_for_the_longest_sequence() -> None:
     part = Learned(max_length=3).build(4)
     fits = Layout.packed(torch.tensor([[0, 0, 0, 1, 1, 1, 2]]))
     assert torch.equal(part.embed(torch.zeros(1, 7, 4), fits)[0, 3:6], part.table.weight)

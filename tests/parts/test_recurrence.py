@@ -67,7 +67,7 @@ def test_a_padded_batch_equals_torch_on_each_row_alone(cell: CellKind, direction
 
 @every_cell
 @pytest.mark.parametrize("direction", ["forward", "both"])
-def test_whole_rows_and_their_gradients_equal_torchs(cell: CellKind, direction: str) -> None:
+def test_outputs_and_gradients_equal_torch(cell: CellKind, direction: str) -> None:
     ours, torchs = pair(cell, direction)
     x = torch.randn(2, 4, WIDTH)
     y = ours(x, Context(Layout.padded(4, torch.tensor([4, 4])))).output
@@ -84,7 +84,7 @@ def test_whole_rows_and_their_gradients_equal_torchs(cell: CellKind, direction: 
 
 
 @every_cell
-def test_a_step_equals_torchs_cells_on_top_of_one_another(cell: CellKind) -> None:
+def test_step_equals_stacked_torch_cells(cell: CellKind) -> None:
     ours = CELLS[cell](WIDTH + 1, WIDTH, LAYERS, dropout=0.0)
     cells = []
     for layer in range(LAYERS):
@@ -133,7 +133,7 @@ def test_reading_in_chunks_equals_torch_on_the_whole(cell: CellKind, chunks: lis
     close(state["hidden"].transpose(0, 1), hidden_of(last))
 
 
-def test_flip_turns_each_row_within_its_own_length() -> None:
+def test_flip_reverses_each_row_within_its_length() -> None:
     x = torch.arange(10.0).view(2, 5, 1)
     assert flip(x, Layout.padded(5, torch.tensor([5, 3])))[..., 0].tolist() == [[4, 3, 2, 1, 0], [7, 6, 5, 8, 9]]
     assert flip(x, Layout(torch.arange(5).expand(2, 5)))[..., 0].tolist() == [[4, 3, 2, 1, 0], [9, 8, 7, 6, 5]]
@@ -176,7 +176,7 @@ def _copy(part: RecurrentMixer, other: RecurrentMixer) -> RecurrentMixer:
 
 
 @pytest.mark.parametrize("way", [_load, _load_in_place_of, _load_onto_nothing, _copy])
-def test_whole_sequences_are_read_with_the_weights_that_were_put_in(way: Any) -> None:
+def test_loaded_weights_are_used_for_whole_sequences(way: Any) -> None:
     other, torchs = pair("lstm", "forward")
     ours = way(Recurrent("lstm", LAYERS).build(WIDTH), other)
     x = torch.randn(2, 4, WIDTH)

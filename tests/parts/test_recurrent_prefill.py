@@ -37,7 +37,7 @@ def leaves(state: State) -> list[Tensor]:
 
 @torch.no_grad()
 @pytest.mark.parametrize(("name", "settings"), SYSTEMS_AND_SETTINGS)
-def test_rows_of_different_lengths_end_with_their_own_last_words(name: str, settings: dict[str, Any]) -> None:
+def test_prefill_of_rows_with_different_lengths(name: str, settings: dict[str, Any]) -> None:
     torch.manual_seed(0)
     model = SYSTEMS[name].spec(VocabularySizes(12, 12), "tiny", model_dim=WIDTH, **settings).build().eval()
     assert isinstance(model, EncoderDecoderModel)
@@ -59,7 +59,7 @@ def test_rows_of_different_lengths_end_with_their_own_last_words(name: str, sett
 
 @torch.no_grad()
 @pytest.mark.parametrize("cell", ["rnn", "lstm", "gru"])
-def test_a_row_without_a_word_stays_where_it_was(cell: Any) -> None:
+def test_empty_row_keeps_its_state(cell: Any) -> None:
     part = Recurrent(cell, 2).build(WIDTH)
     x = torch.randn(3, 4, WIDTH)
     state = {name: torch.randn_like(value) for name, value in part.init_state(3, 9, x).items()}
@@ -70,14 +70,14 @@ def test_a_row_without_a_word_stays_where_it_was(cell: Any) -> None:
 
 
 @pytest.mark.parametrize("direction", ["backward", "both"])
-def test_what_goes_on_word_by_word_must_read_forwards(direction: Any) -> None:
+def test_backward_layers_cannot_decode(direction: Any) -> None:
     part = Recurrent("lstm", direction=direction).build(WIDTH)
     x = torch.zeros(1, 1, WIDTH)
     with pytest.raises(UserError, match="can decode step by step: set direction to 'forward'"):
         part(x, Context(Layout.continuation(torch.tensor([0]))), part.init_state(1, 1, x))
 
 
-def test_a_fast_forward_encoder_cannot_go_on() -> None:
+def test_fast_forward_encoder_cannot_decode() -> None:
     part = FastForwardEncoder(2).build(WIDTH)
     x = torch.zeros(1, 1, WIDTH)
     with pytest.raises(UserError, match="is bidirectional and cannot decode"):
@@ -85,7 +85,7 @@ def test_a_fast_forward_encoder_cannot_go_on() -> None:
 
 
 @torch.no_grad()
-def test_the_context_enters_beside_the_input() -> None:
+def test_attention_context_is_concatenated_to_the_input() -> None:
     """h_t = g([x_t; c_t], h_{t−1}): torch's LSTM over both side by side."""
     part = Recurrent("lstm", attention_context=True).build(WIDTH)
     torchs = torch.nn.LSTM(2 * WIDTH, WIDTH, batch_first=True)
@@ -99,7 +99,7 @@ def test_the_context_enters_beside_the_input() -> None:
         close(y[1, :2], expected[1, :2])
 
 
-def test_without_an_attending_part_below_there_is_no_context() -> None:
+def test_attention_context_needs_an_attention_layer() -> None:
     part = Recurrent("lstm", attention_context=True).build(WIDTH)
     with pytest.raises(UserError, match="needs an attention layer below it"):
         part(torch.zeros(1, 2, WIDTH), Context(Layout.padded(2, torch.tensor([2]))))

@@ -106,7 +106,7 @@ def test_shaws_attention_pair_by_pair(with_values: bool) -> None:
 
 
 @torch.no_grad()
-def test_another_scale_is_that_of_shaws_scores_too() -> None:
+def test_attention_scale_applies_to_shaw_scores() -> None:
     scaled = SelfAttention(heads=2, position=Shaw(2), scale=1.0).build(8)
     usual = SelfAttention(heads=2, position=Shaw(2)).build(8)
     usual.load_state_dict(scaled.state_dict())
@@ -145,7 +145,7 @@ def test_slopes_of_the_paper() -> None:
     assert slopes(1) == [1 / 256]
 
 
-def test_slopes_of_heads_that_are_no_power_of_two() -> None:
+def test_alibi_slopes_of_other_numbers_of_heads() -> None:
     """Twelve: those of 8, then the 1st, 3rd, 5th and 7th of 16: 2^−0.5, 2^−1.5, 2^−2.5, 2^−3.5."""
     assert slopes(12) == pytest.approx([*slopes(8), 2**-0.5, 2**-1.5, 2**-2.5, 2**-3.5])
     assert slopes(3) == pytest.approx([2**-4, 2**-8, 2**-2])

@@ -53,7 +53,7 @@ def test_every_part_is_in_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize("part", [part for part in PARTS.values() if has_defaults(part)])
-def test_a_part_by_default_comes_back_as_it_was(part: type[Spec]) -> None:
+def test_default_part_round_trips_through_json(part: type[Spec]) -> None:
     assert through_json(part()) == part()
     assert type(through_json(part())) is part
 
@@ -67,7 +67,7 @@ def test_a_part_by_default_comes_back_as_it_was(part: type[Spec]) -> None:
         SelfAttention(head_dim=None, position=Sinusoidal(500.0)),
     ],
 )
-def test_nested_parts_come_back_as_they_were(spec: Spec) -> None:
+def test_nested_parts_round_trip_through_json(spec: Spec) -> None:
     assert through_json(spec) == spec
 
 
@@ -87,7 +87,7 @@ def wrong(data: Any) -> str:
     return str(error.value)
 
 
-def test_an_unknown_part_is_answered_with_the_nearest() -> None:
+def test_unknown_part_suggests_the_nearest() -> None:
     assert wrong({"kind": "SelfAttentoin"}) == "unknown part 'SelfAttentoin': did you mean 'SelfAttention'?"
     assert wrong({"kind": "os.system"}).startswith("unknown part 'os.system': supported: ALiBi, Additive, ")
 
@@ -98,7 +98,7 @@ def test_an_unknown_part_deep_inside_is_found() -> None:
     assert wrong(data) == "unknown part 'LayrNorm': did you mean 'LayerNorm'?"
 
 
-def test_a_surplus_field_is_answered_with_the_nearest() -> None:
+def test_unknown_field_suggests_the_nearest() -> None:
     assert wrong({"kind": "FeedForward", "iner": 3}) == "unknown field of FeedForward 'iner': did you mean 'inner_dim'?"
 
 
@@ -142,11 +142,11 @@ def test_a_value_of_another_type_is_refused(part: str, field: str, value: Any, e
     assert message.startswith(f"{part}.{field} must be {expected}, but is ")
 
 
-def test_a_whole_number_will_do_for_a_fraction() -> None:
+def test_int_is_accepted_for_float() -> None:
     assert from_dict({"kind": "SelfAttention", "dropout": 0, "kv_heads": None}, PARTS) == SelfAttention()
 
 
-def test_only_a_model_is_a_model() -> None:
+def test_description_of_a_part_is_not_a_model() -> None:
     others: list[Any] = [{"kind": "Dot"}, [], 3]
     for data in others:
         with pytest.raises(UserError, match="the description of a model must be of kind EncoderDecoder"):
@@ -158,7 +158,7 @@ class Homemade(Spec):
     size: int = 3
 
 
-def test_a_users_own_part_must_be_given_to_be_known() -> None:
+def test_custom_part_must_be_passed() -> None:
     spec = SYSTEMS["transformer"].spec(VocabularySizes(9, 9), "tiny")
     spec = replace(spec, encoder=Stack((Homemade(4),)))
     data = json.loads(json.dumps(model_to_dict(spec)))

@@ -22,7 +22,7 @@ BOTH_WAYS = [[1, 1, 1, 1]] * 4
 TWO_THEN_TWO = [[1, 1, 0, 0], [1, 1, 0, 0], [1, 1, 1, 0], [1, 1, 1, 1]]
 
 
-def test_a_prefix_is_seen_from_everywhere_and_what_follows_is_causal() -> None:
+def test_prefix_mask_by_hand() -> None:
     assert mask(Prefix(), 4, [2, 0, 4]) == [TWO_THEN_TWO, LEFT_TO_RIGHT, BOTH_WAYS]
 
 
@@ -30,7 +30,7 @@ def test_without_a_prefix_it_is_the_causal_mask() -> None:
     assert mask(Prefix(), 4) == mask(Causal(), 4) == [LEFT_TO_RIGHT]
 
 
-def test_blocks_see_their_own_beginning() -> None:
+def test_block_mask_by_hand() -> None:
     assert mask(Block(2), 5) == [[[1, 0, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, 0, 0], [0, 0, 1, 1, 0], [0, 0, 0, 0, 1]]]
     assert mask(Block(4), 4) == [LEFT_TO_RIGHT]
 
@@ -56,5 +56,5 @@ def test_attention_over_a_prefix_is_full_inside_and_causal_after_it() -> None:
 
 
 @pytest.mark.parametrize("visibility", [Prefix(), Causal(), Window(), Block(), Full()])
-def test_what_needs_a_prefix_a_row_cannot_read_packed_rows(visibility: Spec) -> None:
+def test_prefix_visibility_does_not_support_packing(visibility: Spec) -> None:
     assert SelfAttention(2, visibility=visibility).build(8).supports_packing is (visibility != Prefix())

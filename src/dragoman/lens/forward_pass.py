@@ -35,7 +35,7 @@ def record_forward(
     """
     recorder: dict[str, list[Tensor]] = {}
     layouts = Layout.padded(source.shape[1], source_lengths), Layout.padded(target.shape[1], target_lengths)
-    with record_layers(output_stack(model)) as layers:
+    with record_layers(model.output_stack) as layers:
         states = model.forward_features(source, layouts[0], target, layouts[1], recorder).output
     first = source.shape[1] if model.is_decoder_only else 0  # first target position in the joint sequence
     return RecordedForward(
@@ -43,15 +43,6 @@ def record_forward(
         {path: at_least_float32(torch.cat(steps, dim=2)[0]).cpu() for path, steps in recorder.items()},
         {name: at_least_float32(model.output(states[:, first:])[0]) for name, states in layers.items()},
     )
-
-
-def output_stack(model: Model) -> StackMixer:
-    """Return the stack below the output layer: the decoder, or the encoder of an encoder-only model."""
-    owner: Any = model
-    for name in ("discriminator", "decoder" if model.can_generate else "encoder"):
-        owner = getattr(owner, name, owner)
-    assert isinstance(owner, StackMixer)
-    return owner
 
 
 @contextmanager

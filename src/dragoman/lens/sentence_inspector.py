@@ -23,8 +23,6 @@ from dragoman.lens.inspection_types import (
     TokenPrediction,
 )
 from dragoman.lens.word_attention import word_labels
-from dragoman.parts.embedding import IdentityOutput
-from dragoman.parts.long_attention import CompressedAttentionMixer
 from dragoman.run import Run, Source
 from dragoman.run.sources import is_empty
 from dragoman.search import Constraints, SearchConfig
@@ -160,7 +158,7 @@ class SentenceInspector:
         forward = record_forward(run.model, padded, lengths, padded[:, :0], lengths * 0)
         text = self._source_text(source, ids, None)
         axes: dict[AttentionKind, AxisLabels] = {"encoder": (text.tokens, text.tokens)}
-        if isinstance(run.model.output, IdentityOutput):  # the outputs are states, not labels
+        if run.model.output.is_identity:  # the outputs are states, not labels
             inspection = self._inspection(forward, [0] * len(forward.logits), str, axes)
             return replace(inspection, source=text, score=0.0, steps=(), layers=())
         token_name = _token_name(run.target_tokenizer)
@@ -203,9 +201,9 @@ class SentenceInspector:
             in_encoder = "encoder" in path.split(".")
             kind: AttentionKind = "cross" if path in model.memory_paths else "encoder" if in_encoder else "decoder"
             queries, keys = labels[kind]
-            part = model.get_submodule(path)
-            if isinstance(part, CompressedAttentionMixer):
-                keys = _compressed_keys(keys, part.stride, weights.shape[-1])
+            stride = getattr(model.get_submodule(path), "key_stride", 1)
+            if stride > 1:
+                keys = _compressed_keys(keys, stride, weights.shape[-1])
             layer = 1 + sum(attention.kind == kind for attention in maps)
             entropy = tuple(attention_entropy(weights))
             maps.append(AttentionMap(path, kind, layer, tuple(queries), tuple(keys), weights, entropy))

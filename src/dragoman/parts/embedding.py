@@ -115,6 +115,7 @@ class OutputLayer(nn.Module):
     """
 
     is_embedding_table = True
+    is_identity = False  # whether it returns hidden states instead of logits
 
     def __init__(
         self,
@@ -156,6 +157,8 @@ class OutputLayer(nn.Module):
 
 class IdentityOutput(OutputLayer):
     """No output layer: returns the hidden states, B T D."""
+
+    is_identity = True
 
     def __init__(self) -> None:
         nn.Module.__init__(self)

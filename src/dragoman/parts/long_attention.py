@@ -202,7 +202,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
 
     def __init__(self, spec: CompressedAttention, dim: int) -> None:
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
-        self.kernel, self.stride = spec.kernel, spec.stride
+        self.kernel, self.stride, self.key_stride = spec.kernel, spec.stride, spec.stride
         self.compress = nn.ModuleDict({name: nn.Linear(spec.kernel * dim, dim, spec.bias) for name in ("key", "value")})
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:

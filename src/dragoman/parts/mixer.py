@@ -165,6 +165,7 @@ class Mixer(nn.Module):
 
     path: str = ""  # qualified name in the model: key of memory projections and of recorded attention weights
     supports_packing: bool = True
+    key_stride: int = 1  # tokens per key of recorded attention weights
 
     def init_state(self, batch: int, max_length: int, like: Tensor) -> State:
         """Create the state for decoding up to `max_length` tokens, with dtype and device of `like`."""

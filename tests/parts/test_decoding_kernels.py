@@ -22,7 +22,7 @@ def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 @pytest.mark.parametrize("width", [8, 24, 64])
 @pytest.mark.parametrize("groups", [1, 4])
 @pytest.mark.parametrize("beams", [1, 3])
-def test_the_next_token_looks_at_what_stands_before_it(beams: int, groups: int, width: int, dtype: torch.dtype) -> None:
+def test_cached_attention_step_kernel(beams: int, groups: int, width: int, dtype: torch.dtype) -> None:
     from dragoman.parts.kernels import cached_attention_step
 
     sources, heads, longest = 2, 4, 70
@@ -55,7 +55,7 @@ def test_the_next_token_looks_at_what_stands_before_it(beams: int, groups: int, 
 @TYPES
 @pytest.mark.parametrize("count", [1, 4, 20])
 @pytest.mark.parametrize(("heads", "groups", "width"), [(4, 4, 64), (4, 1, 8), (2, 2, 24)])
-def test_few_queries_look_at_a_source(count: int, heads: int, groups: int, width: int, dtype: torch.dtype) -> None:
+def test_short_query_attention_kernel(count: int, heads: int, groups: int, width: int, dtype: torch.dtype) -> None:
     from dragoman.parts.kernels import short_query_attention
 
     query = drawn(3, count, heads, width, dtype=dtype).transpose(1, 2)
@@ -69,7 +69,7 @@ def test_few_queries_look_at_a_source(count: int, heads: int, groups: int, width
 
 @TYPES
 @pytest.mark.parametrize("width", [24, 512, 1024])
-def test_sums_are_normalised(width: int, dtype: torch.dtype) -> None:
+def test_add_and_norm_kernel(width: int, dtype: torch.dtype) -> None:
     from dragoman.parts.kernels import add_and_norm
 
     x, y = drawn(5, 1, width, dtype=dtype), drawn(1, 5, width, dtype=dtype).transpose(0, 1)

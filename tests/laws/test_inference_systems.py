@@ -39,7 +39,7 @@ def same_in_float32(found: Tensor, expected: Tensor) -> None:
 
 @laws_over(VARIANTS, always=VARIANTS)
 @torch.no_grad()
-def test_logits_are_the_same(variant: str) -> None:
+def test_optimized_logits_are_the_same(variant: str) -> None:
     model = small_model(variant)
     before = whole(model, variant)
     made = optimize_for_inference(model)
@@ -58,7 +58,7 @@ def test_logits_in_float32_are_those_in_float64(variant: str) -> None:
 
 @laws_over(WRITERS, always=WRITERS)
 @torch.no_grad()
-def test_steps_are_the_same(variant: str) -> None:
+def test_optimized_steps_are_the_same(variant: str) -> None:
     model = small_model(variant)
     torch.testing.assert_close(
         first_step(optimize_for_inference(model), variant), first_step(model, variant), **TOLERANCE

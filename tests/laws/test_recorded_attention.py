@@ -127,7 +127,7 @@ def test_attention_is_what_was_computed_and_its_rows_sum_to_one(variant: str) ->
 
 @every_writer
 @torch.no_grad()
-def test_word_by_word_it_looks_at_the_same_as_teacher_forced(variant: str) -> None:
+def test_attention_of_decoding_equals_teacher_forcing(variant: str) -> None:
     model = small_model(variant)
     source, lengths, target, target_lengths = first_pair(variant, model)
     whole = record_forward(model, source, lengths, target, target_lengths).attention_weights
@@ -252,7 +252,7 @@ class Operations(TorchDispatchMode):
 
 @pytest.mark.parametrize("variant", ["transformer", "bahdanau", "convs2s", "gpt", "bert"])
 @torch.no_grad()
-def test_nothing_is_left_of_a_look(variant: str) -> None:
+def test_inspection_leaves_no_hooks(variant: str) -> None:
     model = small_model(variant)
     pair = first_pair(variant, model)
     with Operations() as before:

@@ -65,7 +65,7 @@ def go_on(mixer: LongAttentionMixer, x: Tensor, first: Tensor, state: State | No
 # ---- by hand
 
 
-def test_equal_scores_give_the_mean_of_the_cells_and_the_zero_before_them() -> None:
+def test_equal_scores_give_the_mean_of_the_visible_slots() -> None:
     """Width 1, everything the identity, compressed keys all zero, compressed values the means of three tokens.
 
     1 … 7: the first two see the zero alone, the next three the zero and 2 (mean 1), the next two these and 5 (7/3).
@@ -81,7 +81,7 @@ def test_equal_scores_give_the_mean_of_the_cells_and_the_zero_before_them() -> N
 
 @pytest.mark.parametrize("name", ["compressed", "compressed, overlapping", "compressed, with gaps"])
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 8, 9])
-def test_compressed_attention_is_its_formula(name: str, length: int) -> None:
+def test_compressed_attention_equals_its_formula(name: str, length: int) -> None:
     mixer, x = part(name), sequences(1, length)
     assert isinstance(mixer, CompressedAttentionMixer)
     expected = compressed_by_loops(mixer, x[0])
@@ -122,7 +122,7 @@ def compressed_by_loops(mixer: CompressedAttentionMixer, x: Tensor) -> Tensor:
     return torch.stack(rows)
 
 
-def test_cells_are_those_of_a_strided_convolution() -> None:
+def test_cells_equal_a_strided_convolution() -> None:
     mixer, raw = part("compressed"), sequences(2, 11)
     assert isinstance(mixer, CompressedAttentionMixer)
     kernel = mixer.compress["key"].weight.unflatten(1, (3, WIDTH)).transpose(1, 2)  # out, in, kernel
@@ -160,7 +160,7 @@ def sees(name: str, query: int, key: int) -> bool:
 
 @every_part
 @pytest.mark.parametrize("length", [*range(1, 10), 12, 13, 14])
-def test_a_token_changes_what_may_see_it_and_nothing_else(name: str, length: int) -> None:
+def test_changing_a_token_changes_only_positions_that_see_it(name: str, length: int) -> None:
     mixer, x = part(name), sequences(1, length)
     before = whole(mixer, x)[0]
     for place in range(length):
@@ -175,7 +175,7 @@ def test_a_token_changes_what_may_see_it_and_nothing_else(name: str, length: int
 
 
 @every_part
-def test_padding_is_not_seen(name: str) -> None:
+def test_padding_does_not_change_the_output(name: str) -> None:
     mixer, x = part(name), sequences(3, 11)
     lengths = torch.tensor([11, 6, 1])
     y = mixer(x, Context(Layout.padded(11, lengths))).output
@@ -184,7 +184,7 @@ def test_padding_is_not_seen(name: str) -> None:
 
 
 @every_part
-def test_who_looks_changes_nothing_and_sees_weights_of_every_token(name: str) -> None:
+def test_recording_does_not_change_the_output(name: str) -> None:
     mixer, x = part(name), sequences(2, 11)
     recorder: dict[str, list[Tensor]] = {}
     torch.testing.assert_close(whole(mixer, x, recorder), whole(mixer, x), atol=1e-5, rtol=1e-5)  # softmax in 32 bits
@@ -198,7 +198,7 @@ def test_who_looks_changes_nothing_and_sees_weights_of_every_token(name: str) ->
 
 
 @every_part
-def test_a_chunk_from_anywhere_to_anywhere_is_part_of_the_whole(name: str) -> None:
+def test_chunks_equal_the_whole_sequence(name: str) -> None:
     """Steps up to every place, a chunk of every length, a step, the rest as a chunk: so every chunking is right."""
     mixer, x = part(name), sequences(2, LONGEST)
     expected = whole(mixer, x)
@@ -226,7 +226,7 @@ def chunkings(draw: st.DrawFn) -> tuple[list[int], list[int]]:
 @every_part
 @settings(max_examples=20, deadline=None)
 @given(chunking=chunkings())
-def test_rows_of_different_lengths_go_on_in_any_chunks(name: str, chunking: tuple[list[int], list[int]]) -> None:
+def test_rows_of_different_lengths_continue_in_any_chunks(name: str, chunking: tuple[list[int], list[int]]) -> None:
     mixer, x = part(name), sequences(3, LONGEST)
     expected, (lengths, chunks) = whole(mixer, x), chunking
     at = torch.tensor(lengths)
@@ -260,7 +260,7 @@ def test_a_prefilled_row_without_tokens_keeps_its_state(name: str) -> None:
     torch.testing.assert_close(y[:, 0], torch.stack((expected[0, 5], expected[1, 8])))
 
 
-def test_the_state_is_a_block_and_a_compressed_memory() -> None:
+def test_state_has_the_documented_shape() -> None:
     like = torch.zeros(1)
     local = LocalAttention(HEADS, block_size=4).build(WIDTH).init_state(3, 100, like)
     assert {name: tuple(leaf.shape) for name, leaf in local.items()} == {"key": (3, 4, 2, 4), "value": (3, 4, 2, 4)}
@@ -280,7 +280,7 @@ def test_the_state_is_a_block_and_a_compressed_memory() -> None:
         ("compressed, overlapping", (24 / 2 + 1) / 2 + 1 / 2),
     ],
 )
-def test_a_token_sees_as_many_keys_as_stated(name: str, seen_by_a_token: float) -> None:
+def test_number_of_visible_keys_is_as_documented(name: str, seen_by_a_token: float) -> None:
     recorder: dict[str, list[Tensor]] = {}
     whole(part(name), sequences(1, 24), recorder)
     ((weights,),) = recorder.values()
@@ -288,7 +288,7 @@ def test_a_token_sees_as_many_keys_as_stated(name: str, seen_by_a_token: float) 
 
 
 @pytest.mark.parametrize("length", [12, 48, 192])
-def test_no_more_is_computed_than_blocks_and_groups(length: int) -> None:
+def test_only_blocks_and_groups_are_computed(length: int) -> None:
     """Multiplications and additions of scores and of sums of values, each 2 · D a pair, by PyTorch's count."""
     groups = length // 3 + 1
     assert attention_operations("local", length) == 2 * (2 * WIDTH) * length * 4
@@ -304,7 +304,7 @@ def attention_operations(name: str, length: int) -> int:
 # ---- the system
 
 
-def test_layers_take_turns_and_their_weights_are_counted_by_hand() -> None:
+def test_layers_alternate_and_have_the_expected_parameter_count() -> None:
     """LMLML: attention 4 (d² + d), compression 2 (3d² + d), feed-forward 2 · 4d² + 5d, two norms of 2d."""
     d, vocabulary = 512, 1000
     spec = SYSTEMS["transformer-dmca"].spec(VocabularySizes(vocabulary, vocabulary, joint=True))
@@ -316,7 +316,7 @@ def test_layers_take_turns_and_their_weights_are_counted_by_hand() -> None:
 
 
 @torch.no_grad()
-def test_a_whole_model_goes_on_over_the_borders_of_its_blocks() -> None:
+def test_model_decodes_across_block_borders() -> None:
     settings = {"model_dim": 16, "heads": 2, "layers": 5, "block_size": 4}
     model = (
         SYSTEMS["transformer-dmca"]
@@ -337,7 +337,7 @@ def test_a_whole_model_goes_on_over_the_borders_of_its_blocks() -> None:
         at += count
 
 
-def test_a_source_of_11000_tokens_is_read_and_written_on() -> None:
+def test_source_of_11000_tokens() -> None:
     settings = {"model_dim": 16, "heads": 2, "layers": 3}
     model = SYSTEMS["transformer-dmca"].spec(VocabularySizes(20, 20, joint=True), "tiny", **settings).build()
     source, lengths = torch.randint(4, 20, (1, 11_000)), torch.tensor([11_000])
@@ -360,6 +360,6 @@ def test_a_source_of_11000_tokens_is_read_and_written_on() -> None:
         (LocalAttention(3), "the width 8 is not divisible by 3 heads"),
     ],
 )
-def test_impossible_settings_are_told(spec: LocalAttention | CompressedAttention, message: str) -> None:
+def test_invalid_settings_are_refused(spec: LocalAttention | CompressedAttention, message: str) -> None:
     with pytest.raises(UserError, match=message):
         spec.build(WIDTH)

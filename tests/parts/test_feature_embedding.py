@@ -54,7 +54,7 @@ def test_frames_are_torchs_convolutions(stride: int) -> None:
 
 
 @torch.no_grad()
-def test_what_stands_in_the_padding_is_never_seen() -> None:
+def test_padding_values_do_not_matter() -> None:
     torch.manual_seed(0)
     part = Frames(features=3, stride=4).build(4)
     source, layout = torch.randn(2, 9, 3), padded([9, 5])
@@ -65,7 +65,7 @@ def test_what_stands_in_the_padding_is_never_seen() -> None:
     assert torch.equal(clean[after.token_mask], garbled[after.token_mask])
 
 
-def test_what_is_no_sequence_of_such_vectors_is_refused() -> None:
+def test_wrong_feature_shape_is_refused() -> None:
     for part in (Patches(features=3).build(4), Frames(features=3).build(4)):
         with pytest.raises(UserError, match="batch × length × 3, but got 2 × 5 × 4"):
             part.embed_source(torch.zeros(2, 5, 4), padded([5, 5]))
@@ -81,6 +81,6 @@ def test_frames_cannot_be_packed() -> None:
 
 
 @pytest.mark.parametrize("stride", [3, 6])
-def test_frames_are_only_halved(stride: int) -> None:
+def test_frame_stride_must_be_a_power_of_two(stride: int) -> None:
     with pytest.raises(UserError, match=f"must be a power of two, but is {stride}"):
         Frames(features=3, stride=stride).build(4)

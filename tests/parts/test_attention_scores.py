@@ -38,7 +38,7 @@ FORMULAS: dict[str, tuple[Spec, Formula]] = {
 
 @pytest.mark.parametrize("formula", FORMULAS)
 @torch.no_grad()
-def test_score_is_its_formula(formula: str) -> None:
+def test_score_equals_its_formula(formula: str) -> None:
     spec, written_out = FORMULAS[formula]
     score = spec.build(3)
     assert isinstance(score, Score)
