@@ -142,7 +142,7 @@ def test_attention_of_decoding_equals_teacher_forcing(variant: str) -> None:
             expected, found = whole[path][:, row], weights[0, :, 0]
             part = model.get_submodule(path)
             if isinstance(part, LocalAttentionMixer):  # its cells are those of the block that it stands in
-                block = row // part.block * part.block
+                block = row // part.block_size * part.block_size
                 expected, found = expected[:, block : row + 1], found[:, : row + 1 - block]
             seen = min(expected.shape[-1], found.shape[-1])
             torch.testing.assert_close(found[:, :seen], expected[:, :seen], **TOLERANCE)
