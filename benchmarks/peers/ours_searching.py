@@ -8,7 +8,8 @@ from dragoman import checkpoint
 from dragoman.data.batch_arrays import pad_rows
 from dragoman.interop.huggingface import read_checkpoint
 from dragoman.memory import keep_freed_memory
-from dragoman.parts.inference import PACKS, optimize_for_inference, to_bfloat16
+from dragoman.parts.inference import optimize_for_inference, to_bfloat16
+from dragoman.parts.packed_linear import PACKS
 from dragoman.search import Beam, LengthLimit, SpecialTokens, build_engine
 from dragoman.search.engine import SearchEngine
 from peers.searching import Translate, WorkerSettings

@@ -19,6 +19,7 @@ from hypothesis import strategies as some
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
 from dragoman.search.forced_decoding import token_scores
 from dragoman.search.logits_processors import ForcedPrefix
+from dragoman.search.search_state import ConstraintTensors
 from dragoman.text.hf_tokenizers import TokenizerComponents
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 
@@ -127,7 +128,7 @@ def test_prefix_counts_in_our_scores_but_not_in_generate(name: str, beams: int) 
     found, said = models.generate(
         LONGEST, beams, decoder_input_ids=begun, max_new_tokens=LONGEST - 2, length_penalty=0.0
     )
-    wish = {"prefix": prefix, "prefix_length": torch.full_like(lengths, 2)}
+    wish = ConstraintTensors(prefix=prefix, prefix_length=torch.full_like(lengths, 2))
     beam = {
         "size": beams,
         "n_best": beams,

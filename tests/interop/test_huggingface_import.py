@@ -22,8 +22,7 @@ from dragoman.cli.search_options import SearchOptions
 from dragoman.config import SearchDefaults
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import import_checkpoint
-from dragoman.run import filling
-from dragoman.search import Hypothesis, Rerank, Speculative
+from dragoman.search import Beam, Hypothesis, Rerank, Speculative
 from dragoman.text.framing import Framing
 from dragoman.training.warm_start import ParentRun
 
@@ -106,7 +105,7 @@ def test_prefix_follows_forced_bos(tmp_path: Path) -> None:
     assert (found[0].tokens[1:3], found[2].tokens[1]) == (["k", "l"], "m")
     assert found[1].text == run.translate(["d e f"], beam_size=3)[0].text
     run.translate(["a"], prefixes=["a b c d e"])
-    with pytest.raises(UserError, match="to begin with 6 tokens, but may have no more than 5"):
+    with pytest.raises(UserError, match="a prefix has 6 tokens, but the translation may have at most 5"):
         run.translate(["a"], prefixes=["a b c d e f"])
 
 
@@ -120,7 +119,7 @@ def test_a_checkpoint_folder_is_opened_wherever_a_run_is(tmp_path: Path) -> None
     assert [
         one.text for one in run.ensemble(dragoman.load(folder, device="cpu")).translate(texts, beam_size=1)
     ] == greedy
-    judged = SearchOptions(rerank_with=[f"{folder}:0.5"]).describe(run)
+    judged = SearchOptions(rerank_with=[f"{folder}:0.5"]).search_config(run)
     assert isinstance(judged, Rerank)
     assert judged.channel_model == folder
     assert len(run.translate(texts, search=judged)) == 2
@@ -135,11 +134,11 @@ def test_an_imported_t5_fills_gaps_with_its_own_sentinels(tmp_path: Path, monkey
     numbers = fast.convert_tokens_to_ids(sentinels)
     asked = []
 
-    def decode(settings, writer, given):  # type: ignore[no-untyped-def]
-        asked.append((given.source[0].tolist(), set(writer.special_tokens.suppressed)))
+    def decode(self, run, request):  # type: ignore[no-untyped-def]
+        asked.append((request.source[0].tolist(), set(run.special_tokens.suppressed)))
         return [[Hypothesis([numbers[0], *run.target_tokenizer.encode("b"), numbers[1]], -1.0, -1.0, True)]]
 
-    monkeypatch.setattr(filling, "decode", decode)
+    monkeypatch.setattr(Beam, "decode", decode)
     assert run.fill(["a <mask> c"], top_k=1)[0].text == "a b c"
     assert asked[0][0] == fast("a <extra_id_0> c").input_ids
     assert not asked[0][1] & set(numbers)
@@ -291,11 +290,11 @@ def test_output_of_the_import_command(tmp_path: Path) -> None:
     result = CliRunner().invoke(app, [str(tmp_path / "marian"), str(tmp_path / "run")])
     assert result.exit_code == 0, result.output
     count = sum(w.numel() for n, w in model.named_parameters() if "embed_positions" not in n) + 29  # with the bias
-    assert "MarianMTModel, here nearest to the system transformer" in result.stdout
-    assert f"{count:,} parameters, 27 pieces" in result.stdout
-    assert "not taken over: repetition_penalty 1.5" in result.stdout
+    assert "MarianMTModel, closest to the system transformer" in result.stdout
+    assert f"{count:,} parameters, vocabulary of 27 tokens" in result.stdout
+    assert "ignored setting: repetition_penalty 1.5" in result.stdout
     assert "no_repeat" not in result.stdout
-    assert "not taken over: bad_words_ids [[5, 6]]" in result.stdout
+    assert "ignored setting: bad_words_ids [[5, 6]]" in result.stdout
     assert dragoman.load(tmp_path / "run", device="cpu").config.search == SearchDefaults(
         beam_size=1,
         early_stopping=False,

@@ -129,7 +129,7 @@ def test_rotary_encoder_equals_roformer_in_hugging_face() -> None:
     tokens, lengths = torch.randint(11, (2, 6)), torch.tensor([6, 4])
     real = torch.arange(6) < lengths[:, None]
     expected = theirs(tokens, attention_mask=real.long()).last_hidden_state
-    y, _ = ours(theirs.embeddings(tokens), Context(Layout.padded(6, lengths)))
+    y = ours(theirs.embeddings(tokens), Context(Layout.padded(6, lengths))).output
     torch.testing.assert_close(y[real], expected[real], atol=1e-5, rtol=1e-5)
 
 
