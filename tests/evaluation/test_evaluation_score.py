@@ -10,10 +10,10 @@ from dataclasses import asdict
 import pytest
 
 from dragoman.errors import UserError
-from dragoman.evaluation import METRICS, MetricScore, evaluate
+from dragoman.evaluation import TEXT_METRICS, MetricScore, evaluate
 from dragoman.evaluation.text_metrics import MetricFunction
 
-every_measure = pytest.mark.parametrize("measure", METRICS.values(), ids=METRICS.keys())
+every_measure = pytest.mark.parametrize("measure", TEXT_METRICS.values(), ids=TEXT_METRICS.keys())
 
 
 def test_score_as_text() -> None:

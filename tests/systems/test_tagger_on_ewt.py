@@ -31,4 +31,4 @@ def test_tagging_accuracy(tmp_path: Path) -> None:
     with gzip.open(DATA / "test.tsv.gz", "rt", encoding="utf-8") as file:
         words, tags = zip(*(line.rstrip("\n").split("\t") for line in file))
     found = [" ".join(sentence.tags) for sentence in run.tag(words)]
-    assert evaluation.METRICS["accuracy"](found, list(tags)).value > 86.0
+    assert evaluation.TEXT_METRICS["accuracy"](found, list(tags)).value > 86.0

@@ -96,9 +96,9 @@ class _Evaluator:
         self, search: SearchConfig | None, alignments: GoldAlignments | None, translate: bool
     ) -> None:
         run, metrics = self.run, self.metrics or [*TRANSLATION_METRICS, "perplexity"]
-        supported = (*evaluation.METRICS, *evaluation.LIKELIHOOD_METRICS)
+        supported = (*evaluation.TEXT_METRICS, *evaluation.LIKELIHOOD_METRICS)
         self._check_metrics(metrics, supported, f"{run.folder}, which translates")
-        if translate or any(name in evaluation.METRICS for name in metrics):
+        if translate or any(name in evaluation.TEXT_METRICS for name in metrics):
             self.log(f"translating {len(self.sources):,} sentences ({run.checkpoint})")
             translations = run.translate(self.sources, search=search or run.default_search, alignment=False)
             references = [[normalize_text(run, text) for text in texts] for texts in self.references]
@@ -112,7 +112,7 @@ class _Evaluator:
 
     def score_tags(self, alignments: GoldAlignments | None) -> None:
         run, metrics = self.run, self.metrics or ["accuracy", "exact"]
-        self._check_metrics(metrics, evaluation.METRICS, f"{run.folder}, which tags words")
+        self._check_metrics(metrics, evaluation.TEXT_METRICS, f"{run.folder}, which tags words")
         if alignments is not None:
             raise UserError(f"{run.folder} tags words and aligns none: leave --alignments out")
         self.log(f"tagging {len(self.sources):,} sentences ({run.checkpoint})")
@@ -145,7 +145,7 @@ class _Evaluator:
 
     def _compare(self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]) -> None:
         self.result.hypotheses = hypotheses
-        names = [name for name in metrics if name in evaluation.METRICS]
+        names = [name for name in metrics if name in evaluation.TEXT_METRICS]
         self.result.scores |= evaluation.evaluate(names, hypotheses, references)
 
     def _score_likelihoods(self, metrics: Sequence[str], sources: list[Any] | None, targets: list[str]) -> None:

@@ -6,11 +6,19 @@ from dragoman.evaluation.likelihood import LIKELIHOOD_METRICS, likelihood_metric
 from dragoman.evaluation.metric_score import MetricScore
 from dragoman.evaluation.significance import paired_bootstrap
 from dragoman.evaluation.table import MeanStd, format_csv, format_latex, format_table
-from dragoman.evaluation.text_metrics import METRICS, bleu, check_metric_names, chrf, evaluate, score_by_length, ter
+from dragoman.evaluation.text_metrics import (
+    TEXT_METRICS,
+    bleu,
+    check_metric_names,
+    chrf,
+    evaluate,
+    score_by_length,
+    ter,
+)
 
 __all__ = [
     "LIKELIHOOD_METRICS",
-    "METRICS",
+    "TEXT_METRICS",
     "Link",
     "MeanStd",
     "MetricScore",

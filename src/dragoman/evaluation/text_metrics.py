@@ -107,7 +107,7 @@ def _corpus_score(metric: Metric, hypotheses: Sequence[str], references: Referen
 
 MetricFunction = Callable[[Sequence[str], References], MetricScore]
 
-METRICS: Mapping[str, MetricFunction] = {
+TEXT_METRICS: Mapping[str, MetricFunction] = {
     "bleu": bleu,
     "chrf": chrf,
     "chrf++": partial(chrf, word_order=2),
@@ -121,8 +121,8 @@ METRICS: Mapping[str, MetricFunction] = {
 
 
 def check_metric_names(names: Iterable[str], other_metrics: Iterable[str] = ()) -> None:
-    """Raise a UserError for a name that is neither in METRICS nor in `other_metrics`."""
-    supported = [*METRICS, *other_metrics]
+    """Raise a UserError for a name that is neither in TEXT_METRICS nor in `other_metrics`."""
+    supported = [*TEXT_METRICS, *other_metrics]
     for name in names:
         if name not in supported:
             raise unknown_name("metric", name, supported)
@@ -132,7 +132,7 @@ def evaluate(names: Iterable[str], hypotheses: Sequence[str], references: Refere
     """Compute the named metrics of the same hypotheses."""
     names = list(names)
     check_metric_names(names)
-    return {name: METRICS[name](hypotheses, references) for name in names}
+    return {name: TEXT_METRICS[name](hypotheses, references) for name in names}
 
 
 class LengthBucket(NamedTuple):
