@@ -123,7 +123,7 @@ def test_sources_that_wait_for_others_to_leave_find_the_same(variant: str, setti
     limits = torch.tensor([9, 4, 7, 2, 9, 5, 3])
     if settings.length_limit is LONG and model.max_target_length(lengths) is None:
         limits = limits * 4
-    searching = build_engine([model], SYMBOLS, replace(settings, length=SHORT))
+    searching = build_engine([model], SYMBOLS, replace(settings, length_limit=SHORT))
     together, waiting = (searching.search(source, lengths, limits, rows, max_sources=most) for most in (None, 2))
     for one, other in zip(together, waiting, strict=True):
         assert [h.tokens for h in one] == [h.tokens for h in other]
@@ -160,7 +160,7 @@ def test_groups_keep_away_from_one_another() -> None:
 def test_where_nothing_may_be_written_any_more_it_ends(settings: TokenSearch) -> None:
     """There are nine words, and none may come twice; nor may a target end before its twentieth."""
     model = small_model("transformer")
-    for one in run([model], "transformer", replace(settings, length=LengthLimit(0, 30, min=20)), [0, 1])[0]:
+    for one in run([model], "transformer", replace(settings, length_limit=LengthLimit(0, 30, min=20)), [0, 1])[0]:
         assert sorted(one.tokens) == [4, 5, 6, 7, 8, 9, 10, 11, 12]
         assert one.finished
         assert one.score == pytest.approx(forced(model, "transformer", 0, one), abs=1e-9)

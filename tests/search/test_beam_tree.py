@@ -90,5 +90,5 @@ def test_the_tree_as_text(tree: tuple[TableModel, BeamTree]) -> None:
 
 def test_the_tree_as_a_picture(tree: tuple[TableModel, BeamTree]) -> None:
     drawn = beam_tree_figure(tree[1])
-    assert drawn.count('class="way"') == 2 * 4, "an edge and a frame for every word of the best hypothesis"
+    assert drawn.count('class="best"') == 2 * 4, "an edge and a frame for every word of the best hypothesis"
     assert "-1.90 → -0.47" in drawn or "-1.90 → -0.48" in drawn
