@@ -58,7 +58,7 @@ def learned(run: Run, **settings: int) -> Shortlist:
 
 
 def of_source(found: Shortlist, piece: int) -> list[int]:
-    return found.pieces[found.begins[piece] : found.begins[piece + 1]].tolist()
+    return found.translations[found.starts[piece] : found.starts[piece + 1]].tolist()
 
 
 class Pairs:
@@ -107,16 +107,16 @@ def test_probabilities_are_those_worked_out_by_hand(monkeypatch: pytest.MonkeyPa
 
 def test_what_is_looked_at_together_does_not_matter(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = learned(run)
-    monkeypatch.setattr(shortlists, "LINKS", 1000)
+    monkeypatch.setattr(shortlists, "MAX_BATCH_LINKS", 1000)
     bits = learned(run)
-    assert np.array_equal(whole.begins, bits.begins)
+    assert np.array_equal(whole.starts, bits.starts)
     assert np.array_equal(whole.frequent, bits.frequent)
 
 
 def test_no_more_is_kept_than_there_is_room_for(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shortlists, "LINKS", 1000)
-    monkeypatch.setattr(shortlists, "ENTRIES", 500)
-    assert 0 < len(learned(run).pieces) <= 500
+    monkeypatch.setattr(shortlists, "MAX_BATCH_LINKS", 1000)
+    monkeypatch.setattr(shortlists, "MAX_TABLE_ENTRIES", 500)
+    assert 0 < len(learned(run).translations) <= 500
 
 
 @pytest.mark.parametrize(
@@ -133,7 +133,7 @@ def test_a_shortlist_of_the_whole_vocabulary_changes_nothing(run: Run, search: B
 
 def test_only_what_is_on_the_list_is_written(run: Run) -> None:
     found = learned(run, translations=3, frequent=5)
-    allowed = set(found.frequent.tolist()) | set(found.pieces.tolist()) | set(run.target_tokenizer.encode("zzz"))
+    allowed = set(found.frequent.tolist()) | set(found.translations.tolist()) | set(run.target_tokenizer.encode("zzz"))
     few = run.with_shortlist(found)
     for translation in few.translate(TEXTS, search=Beam(4, length_limit=SHORT)):
         assert set(run.target_tokenizer.tokens_to_ids(translation.tokens)) <= allowed

@@ -34,5 +34,5 @@ def shortlist(
     log(f"learning from {min(max_pairs, len(store)):,} of {len(store):,} pairs")
     learned = learn_shortlist(store, (source.vocab_size, target.vocab_size), translations, frequent_tokens, max_pairs)
     learned.save(run)
-    pairs, frequent = len(learned.pieces), len(learned.frequent)
+    pairs, frequent = len(learned.translations), len(learned.frequent)
     log(f"{run / SHORTLIST_FILE}: {pairs:,} token translations and the {frequent:,} most frequent tokens")

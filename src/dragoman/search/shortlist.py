@@ -1,9 +1,9 @@
-"""A shortlist of the vocabulary: which target pieces are worth looking at, by what the source says.
+"""Vocabulary shortlists: the target tokens that are probable translations of the source tokens.
 
-The output layer of a step multiplies by one row for every piece of the vocabulary, though a sentence is translated
-with a few hundred of them. For each source piece the likeliest translations are learned from the training data by a
-lexical model (Brown et al. 1993, IBM model 1), p(t|s), and a search looks only at those of its sources' pieces, at the
-most frequent ones, and at the symbols. Probabilities are then shares among these.
+The output layer computes a logit for every token of the vocabulary, although a sentence needs a few hundred of them. A
+shortlist holds the most probable translations of each source token by a lexical translation model p(t|s), which is
+learned from the training data (IBM model 1, Brown et al. 1993). A search then uses only the translations of its source
+tokens, the most frequent tokens and the special tokens. Probabilities are normalized over these.
 """
 
 from __future__ import annotations
@@ -27,170 +27,187 @@ from dragoman.search.search_state import ConstraintTensors, Hypothesis
 from dragoman.storage import write_file
 
 SHORTLIST_FILE = "shortlist.safetensors"
-LINKS = 2**22  # pairs of a source and a target piece that are looked at together
-ENTRIES = 2**24  # pairs of pieces of which a probability is kept
-ROUNDS = 3
+MAX_BATCH_LINKS = 2**22  # pairs of a source and a target token that are processed at a time
+MAX_TABLE_ENTRIES = 2**24  # pairs of tokens with a probability
+EM_ITERATIONS = 3
 
-Numbers = NDArray[np.int64]
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
 
 
-class Links(NamedTuple):
-    """Every piece of a target beside every piece of its source, target by target."""
+class TokenLinks(NamedTuple):
+    """All pairs of a target token and a source token of its sentence, ordered by target token."""
 
-    source: Numbers
-    target: Numbers
-    begins: Numbers  # where the links of each target piece begin
+    source: IntArray
+    target: IntArray
+    starts: IntArray  # the index of the first pair of each target token
 
 
 @dataclass(frozen=True)
 class VocabularySubset:
-    """The pieces that one search looks at: number n there is piece `pieces[n]` of the vocabulary."""
+    """The tokens of one search: local id n is token `token_ids[n]` of the vocabulary."""
 
     token_ids: Tensor  # sorted
 
-    def to_local(self, pieces: Tensor) -> Tensor:
-        """Where some of the pieces stand among these."""
-        return torch.searchsorted(self.token_ids, pieces)
+    def to_local(self, token_ids: Tensor) -> Tensor:
+        """Return the local ids of tokens of the subset."""
+        return torch.searchsorted(self.token_ids, token_ids)
 
-    def local_special_tokens(self, symbols: SpecialTokens) -> SpecialTokens:
-        """The symbols by their numbers here."""
+    def local_special_tokens(self, special_tokens: SpecialTokens) -> SpecialTokens:
+        def local(token_ids: tuple[int, ...]) -> tuple[int, ...]:
+            return tuple(
+                self.to_local(torch.tensor(token_ids, dtype=torch.long, device=self.token_ids.device)).tolist()
+            )
 
-        def here(tokens: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(self.to_local(torch.tensor(tokens, dtype=torch.long, device=self.token_ids.device)).tolist())
-
-        start = symbols.bos if isinstance(symbols.bos, Tensor) else here((symbols.bos,))[0]
-        start = self.to_local(start) if isinstance(start, Tensor) else start
-        banned, forced = here(symbols.suppressed), here(symbols.forced_bos)
-        return replace(symbols, bos=start, eos=here((symbols.eos,))[0], suppressed=banned, forced_bos=forced)
+        bos = special_tokens.bos
+        return replace(
+            special_tokens,
+            bos=self.to_local(bos) if isinstance(bos, Tensor) else local((bos,))[0],
+            eos=local((special_tokens.eos,))[0],
+            suppressed=local(special_tokens.suppressed),
+            forced_bos=local(special_tokens.forced_bos),
+        )
 
     def local_constraints(self, constraints: ConstraintTensors) -> ConstraintTensors:
-        """What targets must begin with, by its numbers here."""
         prefix = constraints.prefix
         return constraints if prefix is None else replace(constraints, prefix=self.to_local(prefix))
 
-    def to_global(self, found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
-        """Hypotheses in the vocabulary's own numbers."""
-        own = self.token_ids.tolist()
-        return [[one._replace(tokens=[own[token] for token in one.tokens]) for one in some] for some in found]
+    def to_global(self, nbest: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+        """Return hypotheses with the token ids of the vocabulary."""
+        ids = self.token_ids.tolist()
+        return [[h._replace(tokens=[ids[token] for token in h.tokens]) for h in hypotheses] for hypotheses in nbest]
 
 
+@dataclass(frozen=True)
 class Shortlist:
-    """Of every source piece its likeliest translations, and the most frequent target pieces."""
+    """The most frequent target tokens, and the most probable translations of every source token."""
 
-    def __init__(self, frequent: Numbers, begins: Numbers, pieces: Numbers, vocabulary: int) -> None:
-        """The pieces of source piece s stand from `begins[s]` to `begins[s + 1]`."""
-        self.frequent, self.begins, self.pieces, self.vocabulary = frequent, begins, pieces, vocabulary
+    frequent: IntArray
+    starts: IntArray  # translations of source token s are translations[starts[s] : starts[s + 1]]
+    translations: IntArray
+    vocab_size: int  # of the target
 
-    def select(self, source: Tensor, symbols: SpecialTokens, others: Iterable[Tensor] = ()) -> VocabularySubset:
-        """For sources, B S; `others` are pieces that are wanted besides."""
+    def select(self, source: Tensor, special_tokens: SpecialTokens, others: Iterable[Tensor] = ()) -> VocabularySubset:
+        """Return the tokens for a batch of sources, B S, with special tokens and `others`."""
         seen = source.flatten().unique().cpu().numpy()
-        seen = seen[seen < len(self.begins) - 1]
-        begins, ends = self.begins[seen], self.begins[seen + 1]
-        places = np.repeat(begins - np.cumsum(ends - begins) + (ends - begins), ends - begins)
-        found = [self.frequent, self.pieces[places + np.arange(len(places))]]
-        start = symbols.bos.cpu() if isinstance(symbols.bos, Tensor) else torch.tensor([symbols.bos])
-        found += [np.array([symbols.eos, *symbols.suppressed, *symbols.forced_bos]), start.numpy()]
-        found += [other.flatten().cpu().numpy() for other in others]
-        return VocabularySubset(torch.from_numpy(np.unique(np.concatenate(found).astype(np.int64))).to(source.device))
+        seen = seen[seen < len(self.starts) - 1]
+        starts, counts = self.starts[seen], self.starts[seen + 1] - self.starts[seen]
+        offsets = np.repeat(starts - np.cumsum(counts) + counts, counts)
+        bos = special_tokens.bos.cpu() if isinstance(special_tokens.bos, Tensor) else torch.tensor([special_tokens.bos])
+        token_ids = [
+            self.frequent,
+            self.translations[offsets + np.arange(len(offsets))],
+            np.array([special_tokens.eos, *special_tokens.suppressed, *special_tokens.forced_bos]),
+            bos.numpy(),
+            *(other.flatten().cpu().numpy() for other in others),
+        ]
+        unique = np.unique(np.concatenate(token_ids).astype(np.int64))
+        return VocabularySubset(torch.from_numpy(unique).to(source.device))
 
     def save(self, folder: Path) -> None:
-        arrays = {"frequent": self.frequent, "begins": self.begins, "pieces": self.pieces}
-        write_file(folder / SHORTLIST_FILE, save({**arrays, "vocabulary": np.array([self.vocabulary])}))
+        # the names of the tensors are those of the first version
+        arrays = {"frequent": self.frequent, "begins": self.starts, "pieces": self.translations}
+        write_file(folder / SHORTLIST_FILE, save({**arrays, "vocabulary": np.array([self.vocab_size])}))
 
     @staticmethod
-    def load(folder: Path, vocabulary: int) -> Shortlist:
-        path = folder / SHORTLIST_FILE
+    def load(folder: Path, vocab_size: int) -> Shortlist:
+        """Load the shortlist of a run whose target vocabulary has `vocab_size` tokens."""
+        path, advice = folder / SHORTLIST_FILE, f"learn one with 'dragoman shortlist {folder}'"
         if not path.exists():
-            raise UserError(f"{folder} has no shortlist: learn one with 'dragoman shortlist {folder}'")
+            raise UserError(f"{folder} has no shortlist: {advice}")
         try:
             arrays = load_file(path)
-            frequent, begins, pieces = (arrays[name].astype(np.int64) for name in ("frequent", "begins", "pieces"))
-            own = int(arrays["vocabulary"][0])
+            frequent, starts, translations = (
+                arrays[name].astype(np.int64) for name in ("frequent", "begins", "pieces")
+            )
+            size = int(arrays["vocabulary"][0])
         except (SafetensorError, KeyError, IndexError, OSError):
-            raise UserError(f"{path} is damaged: learn it anew with 'dragoman shortlist {folder}'") from None
-        whole = not len(pieces) or 0 <= pieces.min() <= pieces.max() < own
-        if (
-            own != vocabulary
-            or not whole
-            or not len(begins)
-            or begins[-1] != len(pieces)
-            or (np.diff(begins) < 0).any()
-        ):
-            raise UserError(f"{path} does not belong to this model: learn it anew with 'dragoman shortlist {folder}'")
-        return Shortlist(frequent, begins, pieces, own)
+            raise UserError(f"{path} is damaged: {advice}") from None
+        in_range = not len(translations) or 0 <= translations.min() <= translations.max() < size
+        sorted_starts = len(starts) and starts[-1] == len(translations) and (np.diff(starts) >= 0).all()
+        if size != vocab_size or not in_range or not sorted_starts:
+            raise UserError(f"{path} does not belong to this model: {advice}")
+        return Shortlist(frequent, starts, translations, size)
 
 
 def learn_shortlist(
     store: TokenStore, sizes: tuple[int, int], translations: int = 100, frequent: int = 100, max_pairs: int = 200_000
 ) -> Shortlist:
-    """From up to `pairs` training pairs, spread over the store, with vocabularies of such sizes.
+    """Learn a shortlist from at most `max_pairs` sentence pairs, spread over the store.
 
-    `best` translations of every source piece are kept. What is kept while learning does not grow with the store: where
-    too many pieces have met, those that did so least are forgotten.
+    Memory does not grow with the store: if too many pairs of tokens co-occur, the rarest are dropped.
+
+    Args:
+        sizes: Sizes of the source and the target vocabulary.
+        translations: Number of translations per source token.
+        frequent: Number of the most frequent target tokens.
     """
-    if store.monolingual or any(side.features for side in store.columns):
-        raise UserError("a shortlist is learned from pairs of texts, which this run was not trained on")
+    if store.monolingual or any(column.features for column in store.columns):
+        raise UserError("a shortlist is learned from pairs of texts, but this run was trained on other data")
     rows = np.unique(np.linspace(0, len(store) - 1, min(max_pairs, len(store))).astype(np.int64))
-    keys, weights = np.zeros(0, np.int64), np.zeros(0)
-    seen = np.zeros(sizes[1], np.int64)
-    for links in _links(store, rows):
-        keys, weights = _met(keys, weights, links.source * sizes[1] + links.target)
-        seen += np.bincount(links.target[links.begins], minlength=sizes[1])
-    for _ in range(ROUNDS):
-        share = _shares(keys, weights, sizes)
-        weights = np.zeros(len(keys))
-        for links in _links(store, rows):
+    keys, counts = np.zeros(0, np.int64), np.zeros(0)  # a key is source · V + target
+    occurrences = np.zeros(sizes[1], np.int64)
+    for links in _token_links(store, rows):
+        keys, counts = _add_cooccurrences(keys, counts, links.source * sizes[1] + links.target)
+        occurrences += np.bincount(links.target[links.starts], minlength=sizes[1])
+    for _ in range(EM_ITERATIONS):
+        probabilities = _normalize(keys, counts, sizes)
+        counts = np.zeros(len(keys))
+        for links in _token_links(store, rows):
             key = links.source * sizes[1] + links.target
-            place = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
-            p = np.where(keys[place] == key, share[place], 0.0)
-            total = np.add.reduceat(p, links.begins)  # Σ_s p(t|s) of each target piece
-            counts = np.diff(links.begins, append=len(p))
-            weights += np.bincount(place, p / np.repeat(np.maximum(total, 1e-12), counts), len(keys))
-    return _best(keys, weights, seen, sizes, translations, frequent)
+            index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
+            p = np.where(keys[index] == key, probabilities[index], 0.0)
+            total = np.add.reduceat(p, links.starts)  # Σ_s p(t|s) of each target token
+            repeats = np.diff(links.starts, append=len(p))
+            counts += np.bincount(index, p / np.repeat(np.maximum(total, 1e-12), repeats), len(keys))
+    most_frequent = np.argsort(-occurrences, kind="stable")[:frequent]
+    most_frequent = np.sort(most_frequent[occurrences[most_frequent] > 0])
+    return Shortlist(most_frequent, *_best_translations(keys, counts, sizes, translations), sizes[1])
 
 
-def _met(keys: Numbers, weights: NDArray[np.float64], new: Numbers) -> tuple[Numbers, NDArray[np.float64]]:
-    """How often pieces have met, with more meetings counted in."""
-    more, count = np.unique(new, return_counts=True)
-    keys, place = np.unique(np.concatenate((keys, more)), return_inverse=True)
-    weights = np.bincount(place, np.concatenate((weights, count)), len(keys)).astype(np.float64)
-    if len(keys) > ENTRIES:
-        kept = np.sort(np.argpartition(-weights, ENTRIES // 2)[: ENTRIES // 2])
-        keys, weights = keys[kept], weights[kept]
-    return keys, weights
+def _add_cooccurrences(keys: IntArray, counts: FloatArray, new: IntArray) -> tuple[IntArray, FloatArray]:
+    """Add pairs of tokens, which are numbered by keys, to their counts."""
+    new_keys, new_counts = np.unique(new, return_counts=True)
+    keys, index = np.unique(np.concatenate((keys, new_keys)), return_inverse=True)
+    counts = np.bincount(index, np.concatenate((counts, new_counts)), len(keys)).astype(np.float64)
+    if len(keys) > MAX_TABLE_ENTRIES:
+        kept = np.sort(np.argpartition(-counts, MAX_TABLE_ENTRIES // 2)[: MAX_TABLE_ENTRIES // 2])
+        keys, counts = keys[kept], counts[kept]
+    return keys, counts
 
 
-def _shares(keys: Numbers, weights: NDArray[np.float64], sizes: tuple[int, int]) -> NDArray[np.float64]:
-    """p(t|s) = c(s, t) / Σ_t c(s, t)."""
-    total = np.bincount(keys // sizes[1], weights, sizes[0])
-    return weights / np.maximum(total[keys // sizes[1]], 1e-12)
+def _normalize(keys: IntArray, counts: FloatArray, sizes: tuple[int, int]) -> FloatArray:
+    """Return p(t|s) = c(s, t) / Σ_t c(s, t)."""
+    total = np.bincount(keys // sizes[1], counts, sizes[0])
+    return counts / np.maximum(total[keys // sizes[1]], 1e-12)
 
 
-def _best(
-    keys: Numbers, weights: NDArray[np.float64], seen: Numbers, sizes: tuple[int, int], best: int, frequent: int
-) -> Shortlist:
+def _best_translations(
+    keys: IntArray, counts: FloatArray, sizes: tuple[int, int], translations: int
+) -> tuple[IntArray, IntArray]:
+    """Return `Shortlist.starts` and `Shortlist.translations`."""
     source, target = keys // sizes[1], keys % sizes[1]
-    order = np.lexsort((-weights, source))  # piece by piece, the likeliest first
-    source, target, weights = source[order], target[order], weights[order]
-    firsts = np.searchsorted(source, np.arange(sizes[0] + 1))
-    kept = (np.arange(len(source)) - firsts[source] < best) & (weights > 0)
-    begins = np.concatenate(([0], np.cumsum(np.bincount(source[kept], minlength=sizes[0]))))
-    common = np.argsort(-seen, kind="stable")[:frequent]
-    return Shortlist(np.sort(common[seen[common] > 0]), begins, target[kept], sizes[1])
+    order = np.lexsort((-counts, source))  # by source token, the most probable translation first
+    source, target, counts = source[order], target[order], counts[order]
+    first = np.searchsorted(source, np.arange(sizes[0] + 1))
+    kept = (np.arange(len(source)) - first[source] < translations) & (counts > 0)
+    starts = np.concatenate(([0], np.cumsum(np.bincount(source[kept], minlength=sizes[0]))))
+    return starts, target[kept]
 
 
-def _links(store: TokenStore, rows: Numbers) -> Iterator[Links]:
-    """The links of some pairs of the store, bit by bit."""
-    lengths = [side.lengths[rows].astype(np.int64) for side in store.columns]
-    ends = np.cumsum(lengths[0] * lengths[1])
-    for some in np.split(np.arange(len(rows)), np.searchsorted(ends, np.arange(LINKS, ends[-1], LINKS))):
-        some = some[(lengths[0][some] > 0) & (lengths[1][some] > 0)]
-        if not len(some):
+def _token_links(store: TokenStore, rows: IntArray) -> Iterator[TokenLinks]:
+    """Iterate over the links of some sentence pairs, in batches."""
+    source_lengths, target_lengths = (column.lengths[rows].astype(np.int64) for column in store.columns)
+    ends = np.cumsum(source_lengths * target_lengths)
+    splits = np.searchsorted(ends, np.arange(MAX_BATCH_LINKS, ends[-1], MAX_BATCH_LINKS))
+    for batch in np.split(np.arange(len(rows)), splits):
+        batch = batch[(source_lengths[batch] > 0) & (target_lengths[batch] > 0)]
+        if not len(batch):
             continue
-        sources, targets = (side.rows(rows[some]).astype(np.int64) for side in store.columns)
-        source_lengths, target_lengths = lengths[0][some], lengths[1][some]
-        counts = np.repeat(source_lengths, target_lengths)  # how many source pieces stand beside each target piece
-        begins = np.cumsum(counts) - counts
-        first = np.repeat(np.cumsum(source_lengths) - source_lengths, target_lengths)  # of its own source
-        place = np.arange(counts.sum()) + np.repeat(first - begins, counts)
-        yield Links(sources[place], np.repeat(targets, counts), begins)
+        sources, targets = (column.rows(rows[batch]).astype(np.int64) for column in store.columns)
+        lengths = source_lengths[batch]
+        counts = np.repeat(lengths, target_lengths[batch])  # number of source tokens of each target token
+        starts = np.cumsum(counts) - counts
+        first_source = np.repeat(np.cumsum(lengths) - lengths, target_lengths[batch])
+        index = np.arange(counts.sum()) + np.repeat(first_source - starts, counts)
+        yield TokenLinks(sources[index], np.repeat(targets, counts), starts)

@@ -1,6 +1,6 @@
-"""Unknown words: what a model of whole words could only call <unk> is translated by a dictionary, or copied.
+"""Replacement of unknown words: <unk> is translated with a dictionary, or copied from the source.
 
-An unknown target word stands for the translation of some source word, and attention says of which (Luong et al. 2015,
+An <unk> of a word-level model translates the source word that it is aligned with by attention (Luong et al. 2015,
 “Addressing the Rare Word Problem in Neural Machine Translation”; Zhou et al. 2016).
 """
 
@@ -31,44 +31,42 @@ from dragoman.text import (
 )
 
 UNKNOWN_WORD = SPECIAL_TOKENS[UNK]
-Links = list[tuple[int, int]]  # (source word, target word)
+WordPairs = list[tuple[int, int]]  # (index of the source word, index of the target word)
 
 
 def read_dictionary(path: Path) -> dict[str, str]:
-    """A dictionary of one `source<TAB>target` a line, UTF-8, plain or gzipped; the first entry of a word counts."""
+    """Read a dictionary with one `source<TAB>target` per line, UTF-8, plain or gzipped; the first entry counts."""
     dictionary: dict[str, str] = {}
     for line, text in read_lines(path):
         columns = [column.strip() for column in text.split("\t")]
         if len(columns) != 2 or not all(columns):
-            raise UserError(f"{path}, line {line:,}: a word, a tab and its translation are expected, not {text[:80]!r}")
+            raise UserError(f"{path}, line {line:,}: expected a word, a tab and its translation, got {text[:80]!r}")
         dictionary.setdefault(*columns)
     return dictionary
 
 
 def replace_unknown_words(
-    source: Sequence[str], target: Sequence[str], links: Iterable[tuple[int, int]], dictionary: Mapping[str, str]
+    source: Sequence[str], target: Sequence[str], alignment: Iterable[tuple[int, int]], dictionary: Mapping[str, str]
 ) -> list[str]:
-    """The target's words with each <unk> replaced by the translation of the source word that it is linked with.
+    """Replace each <unk> of the target by the translation of the source word with which it is aligned.
 
-    A source word that is not in the dictionary, nor in small letters, is copied; an <unk> without a link stays. Of
-    several links of a word the first counts.
+    A source word that is not in the dictionary, also not in lower case, is copied. An <unk> that is not aligned remains.
+    If a target word is aligned with several source words, the first one counts.
     """
-    linked: dict[int, int] = {}
-    for source_word, target_word in links:
-        linked.setdefault(target_word, source_word)
-    return [
-        _look_up(source[linked[place]], dictionary) if word == UNKNOWN_WORD and place in linked else word
-        for place, word in enumerate(target)
-    ]
-
-
-def _look_up(word: str, dictionary: Mapping[str, str]) -> str:
-    return dictionary.get(word) or dictionary.get(word.lower()) or word
+    aligned: dict[int, int] = {}
+    for source_word, target_word in alignment:
+        aligned.setdefault(target_word, source_word)
+    words = list(target)
+    for index, word in enumerate(target):
+        if word == UNKNOWN_WORD and index in aligned:
+            unknown = source[aligned[index]]
+            words[index] = dictionary.get(unknown) or dictionary.get(unknown.lower()) or unknown
+    return words
 
 
 @dataclass(frozen=True)
 class UnknownWordReplacer:
-    """Writes translations without unknown words, for one pair of tokenizers and with one dictionary."""
+    """Replaces the unknown words of translations."""
 
     source: Tokenizer
     target: Tokenizer
@@ -77,84 +75,83 @@ class UnknownWordReplacer:
     def __post_init__(self) -> None:
         if self.target.kind != "word":
             raise UserError(
-                f"unknown words are replaced where the target is cut into whole words, but this run's tokenizer is of "
-                f"kind {self.target.kind!r}, which spells every word: do without"
+                "replacing unknown words needs a word-level tokenizer, but the target tokenizer of this run is of kind "
+                f"{self.target.kind!r}, which has no unknown words: use no dictionary"
             )
 
-    def replace(self, source: str, ids: Sequence[int], weights: Tensor) -> tuple[str, Links]:
-        """The text of a translation, unknown words replaced, and its alignment in whitespace tokens.
+    def replace(self, source: str, ids: Sequence[int], weights: Tensor) -> tuple[str, WordPairs]:
+        """Return the text of a translation with unknown words replaced, and its alignment in whitespace tokens.
 
-        `ids` are the target's, without START and END; weights T S say where in the source each was looked for, token by
-        token, END last. A target token is unknown as a whole, but what it replaces is a word of the source as the
-        tokenizer separates them: of “3.57,” first “3”, then “57”. Both are joined as they are in the source.
+        An <unk> is a whole word of the tokenizer, which separates punctuation: “3.57,” has the words “3” and “57”.
+        Replacements are joined with or without a space, as the words are in the source.
+
+        Args:
+            ids: Token ids of the target, without BOS and EOS.
+            weights: T S, attention of each target token, EOS last, to the source tokens.
         """
-        read = slice(weights.shape[1] - 1)
-        spelled = _spelled(self.source, source)[read]
-        words_of_source = _indices(spelled, word_spans(source))
-        single = TokenWordMap(words_of_source, words_of_source), TokenWordMap([*range(len(ids))], [*range(len(ids))])
-        links = word_alignment(weights, *single)
-        linked = {target: word for word, target in reversed(links)}
-        before = [UNKNOWN_WORD if token == self.target.unk else "" for token in ids]
-        after = replace_unknown_words(split_words(source), before, links, self.dictionary)
-        parts = self._joined(ids, after, linked, word_spans(source))
-        text = "".join(parts)
-        text = text.removeprefix(" ") if self.target.marker == "initial" else text.removesuffix(" ")
-        begins = [0, *accumulate(map(len, parts))]
-        shift = int(self.target.marker == "initial" and "".join(parts).startswith(" "))
-        places = [(part, begin - shift) for part, begin in zip(parts, begins)]
-        target_words = _indices(places, alignment_spans(text))
-        read_words = TokenWordMap.from_tokens(
-            _indices(spelled, alignment_spans(source)), [piece for piece, _ in spelled]
+        source_tokens = _token_texts(self.source, source)[: weights.shape[1] - 1]
+        source_words = _span_indices(source_tokens, word_spans(source))
+        target_tokens = [*range(len(ids))]
+        alignment = word_alignment(
+            weights, TokenWordMap(source_words, source_words), TokenWordMap(target_tokens, target_tokens)
         )
-        found = word_alignment(weights, read_words, TokenWordMap.from_tokens(target_words, parts))
-        more = {word: len(alignment_words(part)) for word, part in zip(target_words, parts)}  # words of an entry
-        return text, sorted((s, t + n) for s, t in found for n in range(max(1, more[t])))
+        unknown = [UNKNOWN_WORD if token == self.target.unk else "" for token in ids]
+        replaced = replace_unknown_words(split_words(source), unknown, alignment, self.dictionary)
+        parts = self._token_parts(ids, replaced, {t: s for s, t in reversed(alignment)}, word_spans(source))
+        text = "".join(parts)
+        marked_first = self.target.marker == "initial"
+        shift = int(marked_first and text.startswith(" "))
+        text = text.removeprefix(" ") if marked_first else text.removesuffix(" ")
+        starts = [start - shift for start in (0, *accumulate(map(len, parts)))]
+        part_words = _span_indices(list(zip(parts, starts)), alignment_spans(text))
+        token_words = TokenWordMap.from_tokens(
+            _span_indices(source_tokens, alignment_spans(source)), [token for token, _ in source_tokens]
+        )
+        pairs = word_alignment(weights, token_words, TokenWordMap.from_tokens(part_words, parts))
+        num_words = {word: len(alignment_words(part)) for word, part in zip(part_words, parts)}  # of a dictionary entry
+        return text, sorted((s, t + n) for s, t in pairs for n in range(max(1, num_words[t])))
 
-    def _joined(
-        self, ids: Sequence[int], after: Sequence[str], linked: Mapping[int, int], spans: Sequence[tuple[int, int]]
+    def _token_parts(
+        self, ids: Sequence[int], replaced: Sequence[str], aligned: Mapping[int, int], spans: Sequence[tuple[int, int]]
     ) -> list[str]:
-        """What each token adds to the text; no space where two words are linked with neighbours that have none."""
-        spellings, initial, parts = self.target.surface_forms(), self.target.marker == "initial", []
-        for place, (token, word) in enumerate(zip(ids, after)):
+        """Return the text that each token adds; without a space between words that are adjacent in the source."""
+        forms, marked_first, parts = self.target.surface_forms(), self.target.marker == "initial", []
+        for index, (token, word) in enumerate(zip(ids, replaced)):
             if token != self.target.unk:
-                parts.append(spellings[token].decode())
+                parts.append(forms[token].decode())
                 continue
-            first = place if initial else place + 1
-            pair = linked.get(first - 1), linked.get(first)
-            near = pair[0] is not None and pair[1] == pair[0] + 1 and spans[pair[0]][1] == spans[pair[1]][0]
-            space = "" if near and 0 < first < len(ids) else " "
-            parts.append(space + word if initial else word + space)
+            right = index if marked_first else index + 1
+            pair = aligned.get(right - 1), aligned.get(right)
+            adjacent = pair[0] is not None and pair[1] == pair[0] + 1 and spans[pair[0]][1] == spans[pair[1]][0]
+            space = "" if adjacent and 0 < right < len(ids) else " "
+            parts.append(space + word if marked_first else word + space)
         return parts
 
 
 def source_words(tokenizer: Tokenizer, text: str) -> list[int]:
-    """For each piece of a text the index of its word in `alignment_words(text)`, −1 for white space.
+    """Return for each token of a text the index of its word in `alignment_words(text)`, −1 for white space.
 
-    Unlike `tokenizer.word_of_piece` it knows the text of unknown words.
+    Unlike `tokenizer.word_ids`, it knows the text of unknown words.
     """
-    return _indices(_spelled(tokenizer, text), alignment_spans(text))
+    return _span_indices(_token_texts(tokenizer, text), alignment_spans(text))
 
 
-def _indices(pieces: Sequence[tuple[str, int]], spans: Sequence[tuple[int, int]]) -> list[int]:
-    """For pieces and where they begin the index of the span in which the first character after their space lies."""
+def _span_indices(tokens: Sequence[tuple[str, int]], spans: Sequence[tuple[int, int]]) -> list[int]:
+    """Return the index of the span in which each token, given by its text and start, begins after its space, or −1."""
     span_at = [-1] * (1 + max((end for _, end in spans), default=0))
-    for index, (begin, end) in enumerate(spans):
-        span_at[begin:end] = [index] * (end - begin)
-    places = (begin + (len(piece) > 1 and piece.startswith(" ")) for piece, begin in pieces)
-    return [span_at[place] if 0 <= place < len(span_at) else -1 for place in places]
+    for index, (start, end) in enumerate(spans):
+        span_at[start:end] = [index] * (end - start)
+    starts = (start + (len(token) > 1 and token.startswith(" ")) for token, start in tokens)
+    return [span_at[start] if 0 <= start < len(span_at) else -1 for start in starts]
 
 
-def _spelled(tokenizer: Tokenizer, text: str) -> list[tuple[str, int]]:
-    """The pieces of a text as they are written, unknown words too, and where each begins."""
+def _token_texts(tokenizer: Tokenizer, text: str) -> list[tuple[str, int]]:
+    """Return the text, also of unknown words, and the start of each token."""
     if tokenizer.kind == "word":
-        shift = tokenizer.marker == "initial"  # one space is put before the text, or else after it
-        return [(piece, begin - shift) for piece, (begin, _) in _cut(tokenizer, text)]
+        marked_first = tokenizer.marker == "initial"  # a space is added before the text, or else after it
+        marked = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if marked_first else f"{text} ")
+        splitter = pre_tokenizers.Split(Regex(WORD_MARKERS[tokenizer.marker]), "isolated")
+        return [(token, start - marked_first) for token, (start, _) in splitter.pre_tokenize_str(marked)]
     ids = tokenizer.encode(text)
     ends = [len(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
-    return [(text[begin:end], begin) for begin, end in itertools.pairwise(ends)]
-
-
-def _cut(tokenizer: Tokenizer, text: str) -> list[tuple[str, tuple[int, int]]]:
-    """The pieces of a word tokenizer as they are written, and where they stand, one space put before or after all."""
-    marked = re.sub("[\ud800-\udfff]", "\ufffd", f" {text}" if tokenizer.marker == "initial" else f"{text} ")
-    return pre_tokenizers.Split(Regex(WORD_MARKERS[tokenizer.marker]), "isolated").pre_tokenize_str(marked)
+    return [(text[start:end], start) for start, end in itertools.pairwise(ends)]
