@@ -70,7 +70,7 @@ class Pairs:
         self.columns = [Column(sources), Column(targets)]
 
     def __len__(self) -> int:
-        return len(self.sides[0].lengths)
+        return len(self.columns[0].lengths)
 
 
 class Column:
@@ -95,11 +95,11 @@ def test_probabilities_are_those_worked_out_by_hand(monkeypatch: pytest.MonkeyPa
     """After one round from p(t|s) = c(s, t) / c(s) over {a b / x y, a / x}: p(x|a) = 2/3 and p(y|a) = 1/3 of a's three
     meetings, p(x|b) = p(y|b) = 1/2. The x of the first pair is a's by (2/3) / (2/3 + 1/2) = 4/7 and its y by
     (1/3) / (1/3 + 1/2) = 2/5, the x of the second all a's: a has 11/7 of x and 2/5 of y, and b 3/7 and 3/5."""
-    monkeypatch.setattr(shortlists, "ROUNDS", 1)
+    monkeypatch.setattr(shortlists, "EM_ITERATIONS", 1)
     seen: list[np.ndarray] = []
-    plain = shortlists._best
+    plain = shortlists._best_translations
     monkeypatch.setattr(
-        shortlists, "_best", lambda keys, weights, *rest: seen.append(weights) or plain(keys, weights, *rest)
+        shortlists, "_best_translations", lambda keys, weights, *rest: seen.append(weights) or plain(keys, weights, *rest)
     )
     learn_shortlist(Pairs([[0, 1], [0]], [[0, 1], [0]]), (2, 2))  # type: ignore[arg-type]
     assert seen[0].tolist() == pytest.approx([11 / 7, 2 / 5, 3 / 7, 3 / 5])

@@ -11,10 +11,10 @@ from table_model import RandomTable
 from dragoman.search import Beam
 from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import SearchEngine
-from dragoman.search.topk import CHUNK, MANY, first_true, topk, topk_continuations
+from dragoman.search.topk import CHUNK, MIN_CHUNKED_SIZE, first_true, topk, topk_continuations
 
 #: few and many continuations of a source, with and without a rest behind the chunks
-SHAPES = [(1, 40), (3, 700), (2, 64 * CHUNK), (5, 8000), (4, MANY + 13)]
+SHAPES = [(1, 40), (3, 700), (2, 64 * CHUNK), (5, 8000), (4, MIN_CHUNKED_SIZE + 13)]
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
@@ -34,10 +34,10 @@ def test_continuations_with_equal_scores_come_in_order(shape: tuple[int, int], l
 
 def test_ties_at_the_edge_of_what_is_returned() -> None:
     """One value above all, two that are equal where only one has room: in two chunks, and in two rows."""
-    logits = torch.full((2, 3, MANY), -9.0)
-    logits[:, 1, 500], logits[:, 1, 300], logits[:, 2, 7], logits[:, 0, MANY - 1] = -1.0, -2.0, -2.0, -2.0
+    logits = torch.full((2, 3, MIN_CHUNKED_SIZE), -9.0)
+    logits[:, 1, 500], logits[:, 1, 300], logits[:, 2, 7], logits[:, 0, MIN_CHUNKED_SIZE - 1] = -1.0, -2.0, -2.0, -2.0
     _, row, token = topk_continuations(torch.zeros(2, 3), logits, torch.zeros(2, 3), 3)
-    assert (row.tolist(), token.tolist()) == ([[1, 0, 1]] * 2, [[500, MANY - 1, 300]] * 2)
+    assert (row.tolist(), token.tolist()) == ([[1, 0, 1]] * 2, [[500, MIN_CHUNKED_SIZE - 1, 300]] * 2)
 
 
 def test_top_and_first_take_the_lower_index() -> None:

@@ -5,9 +5,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from dragoman.search.topk import CHUNK, MANY, argmax_with_score, log_sum_exp, topk, topk_continuations
+from dragoman.search.topk import CHUNK, MIN_CHUNKED_SIZE, argmax_with_score, log_sum_exp, topk, topk_continuations
 
-SHAPES = [(3, 5), (1, 1, 40), (7, 1, 1000), (4, 5, 8000), (33, 2 * MANY // 33 + 1), (2, 3, 32001), (40, 40, 700)]
+SHAPES = [
+    (3, 5),
+    (1, 1, 40),
+    (7, 1, 1000),
+    (4, 5, 8000),
+    (33, 2 * MIN_CHUNKED_SIZE // 33 + 1),
+    (2, 3, 32001),
+    (40, 40, 700),
+]
 every_shape = pytest.mark.parametrize("shape", SHAPES, ids=str)
 
 
@@ -24,7 +32,7 @@ def test_top_is_topk(shape: tuple[int, ...], count: int) -> None:
 
 @pytest.mark.parametrize("place", [0, 1, CHUNK - 1, CHUNK, 40 * CHUNK, 40 * CHUNK + 2])
 def test_what_stands_at_the_borders_of_chunks_is_found(place: int) -> None:
-    logits = torch.zeros(MANY // (40 * CHUNK) + 1, 40 * CHUNK + 3)
+    logits = torch.zeros(MIN_CHUNKED_SIZE // (40 * CHUNK) + 1, 40 * CHUNK + 3)
     logits[:, place] = 1.0
     for found in (topk(logits, 3), [one[:, None] for one in argmax_with_score(logits)]):
         assert found[0][:, 0].eq(1.0).all()

@@ -75,7 +75,7 @@ def test_a_broken_line_is_named(tmp_path: Path, line: str) -> None:
     path.write_text(f"the\tdie\n{line}\ncat\tKatze\n", encoding="utf-8")
     with pytest.raises(UserError) as error:
         read_dictionary(path)
-    assert str(error.value) == f"{path}, line 2: a word, a tab and its translation are expected, not {line!r}"
+    assert str(error.value) == f"{path}, line 2: expected a word, a tab and its translation, got {line!r}"
 
 
 def test_a_dictionary_that_is_no_text_is_refused(tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ def test_the_source_may_be_cut_into_pieces() -> None:
 
 def test_a_target_that_spells_every_word_has_no_unknown_ones() -> None:
     spelling = learn_tokenizer(["abc"], kind="character", size=300)
-    with pytest.raises(UserError, match="this run's tokenizer is of kind 'character', which spells every word"):
+    with pytest.raises(UserError, match="the target tokenizer of this run is of kind 'character'"):
         UnknownWordReplacer(spelling, spelling)
 
 

@@ -50,7 +50,7 @@ def replace_unknown_words(
 ) -> list[str]:
     """Replace each <unk> of the target by the translation of the source word with which it is aligned.
 
-    A source word that is not in the dictionary, also not in lower case, is copied. An <unk> that is not aligned remains.
+    A source word that is not in the dictionary, also not in lower case, is copied. An <unk> without alignment remains.
     If a target word is aligned with several source words, the first one counts.
     """
     aligned: dict[int, int] = {}
