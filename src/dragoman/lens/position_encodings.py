@@ -12,7 +12,6 @@ from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.parts.mixer import Layout
 from dragoman.parts.positions import Position
-from dragoman.parts.relative_positions import ShawKeys
 
 PositionMechanism = Literal["additive", "rotary", "relative_keys", "bias"]
 
@@ -57,20 +56,20 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
 
 def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
     """Return the encoding of a module, or None if it does not encode positions."""
-    kind, name = type(part), type(part).__name__.removesuffix("Position")
+    name = type(part).__name__.removesuffix("Position")
     device = next((leaf.device for leaf in (*part.parameters(), *part.buffers())), torch.device("cpu"))
     positions = torch.arange(min(count, part.max_length or count), device=device)[None]  # 1 P
     labels = tuple(positions[0].tolist())
-    if isinstance(part, ShawKeys):
-        distances = tuple(range(-part.clip, part.clip + 1))
-        return _with_similarity("Shaw", path, "relative_keys", distances, part.keys.weight.detach())
-    if kind.embed is not Position.embed:
+    if (vectors := part.distance_vectors()) is not None:
+        clip = len(vectors) // 2
+        return _with_similarity(name, path, "relative_keys", tuple(range(-clip, clip + 1)), vectors.detach())
+    if type(part).embed is not Position.embed:
         zeros = torch.zeros(1, len(labels), _width(part), device=device)
         return _with_similarity(name, path, "additive", labels, part.embed(zeros, Layout(positions))[0])
-    if kind.rotate is not Position.rotate:
+    if part.rotates:
         ones = torch.ones(1, 1, len(labels), _width(part), device=device)
         return _with_similarity(name, path, "rotary", labels, part.rotate(ones, positions)[0, 0])
-    if kind.score_bias is not Position.score_bias:
+    if part.has_score_bias:
         query = torch.zeros(1, getattr(part, "heads", 1), len(labels), 1, device=device)
         bias = part.score_bias(query, positions, positions)
         assert bias is not None

@@ -48,6 +48,10 @@ class Position(nn.Module):
         """Return what is added to the attention output, B H T E, given the attention weights, B H T S."""
         return None
 
+    def distance_vectors(self) -> Tensor | None:
+        """Return the vectors that are added to keys at distances from −clip to clip, 2·clip + 1 E, if there are any."""
+        return None
+
     def flops(self, work: Workload) -> int:
         return 0
 

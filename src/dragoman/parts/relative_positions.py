@@ -98,6 +98,9 @@ class ShawKeys(Position):
         self.dim, self.clip = dim, clip
         self.keys = nn.Embedding(2 * clip + 1, dim)
 
+    def distance_vectors(self) -> Tensor:
+        return self.keys.weight
+
     def index(self, positions: Tensor, key_positions: Tensor) -> Tensor:
         """B 1 T S: clipped distance, counted from 0."""
         return distances(positions, key_positions).clamp(-self.clip, self.clip)[:, None] + self.clip
