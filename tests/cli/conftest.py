@@ -1,4 +1,4 @@
-"""What tests of the command line share."""
+"""Fixtures of the command-line tests."""
 
 from __future__ import annotations
 

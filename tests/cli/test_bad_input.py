@@ -1,4 +1,4 @@
-"""Every mistake a user can make: one plain sentence, exit 2, nothing half-written."""
+"""Mistakes of the user: one sentence, exit code 2, and no partial files."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ def test_a_sentence_longer_than_the_limit_is_dropped_and_counted(
         (["--valid-source", "nowhere.en", "--valid-target", "nowhere.de"], "nowhere.en does not exist"),
     ],
 )
-def test_a_misspelt_or_impossible_setting(
+def test_misspelt_and_invalid_settings(
     dragoman: Dragoman, corpus: Path, tmp_path: Path, more: list[str], expected: str
 ) -> None:
     if "cuda" in more and os.path.exists("/dev/nvidia0"):  # noqa: PTH110
@@ -194,7 +194,7 @@ def test_resuming_with_other_settings(dragoman: Dragoman, trained: Path) -> None
 
 
 @pytest.mark.parametrize("command", ["translate", "show", "score", "evaluate"])
-def test_a_folder_that_is_no_run(dragoman: Dragoman, corpus: Path, tmp_path: Path, command: str) -> None:
+def test_a_folder_without_a_run_is_rejected(dragoman: Dragoman, corpus: Path, tmp_path: Path, command: str) -> None:
     files = {
         "score": ["--source", corpus / "test.en", "--target", corpus / "test.de"],
         "evaluate": ["--source", corpus / "test.en", "--reference", corpus / "test.de"],
@@ -241,7 +241,7 @@ def test_a_checkpoint_of_another_model(dragoman: Dragoman, copy: Path) -> None:
         assert expected in sentence(dragoman("translate", copy, "--checkpoint", number, "--device", "cpu"))
 
 
-def test_a_checkpoint_that_is_not_there(dragoman: Dragoman, trained: Path) -> None:
+def test_a_missing_checkpoint(dragoman: Dragoman, trained: Path) -> None:
     said = sentence(dragoman("translate", trained, "--checkpoint", "999999", "--device", "cpu"))
     assert "no checkpoint '999999'" in said
     assert "best" in said
@@ -271,7 +271,7 @@ def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus
         (["--beam-size", 0], "must be at least 1"),
         (["--beam-size", 100000], "larger than"),
         (["--sample", "--temperature", 0], "temperature must be from"),
-        (["--sample", "--top-p", 1.5], "top-p"),
+        (["--sample", "--top-p", 1.5], "top_p"),
         (["--sample", "--num-groups", 2], "--sample and --num-groups cannot be combined"),
         (["--min-p", 0.1], "--min-p needs --sample: add it"),
     ]:
@@ -279,12 +279,12 @@ def test_contradictory_search_settings(dragoman: Dragoman, trained: Path, corpus
         assert expected in sentence(answer)
 
 
-def test_an_unknown_measure(dragoman: Dragoman, trained: Path, corpus: Path) -> None:
+def test_an_unknown_metric(dragoman: Dragoman, trained: Path, corpus: Path) -> None:
     files = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
     assert "did you mean 'bleu'" in sentence(dragoman("evaluate", trained, *files, "--metrics", "blue"))
 
 
-def test_a_full_disk_and_a_forbidden_folder_are_said_plainly(tmp_path: Path) -> None:
+def test_disk_errors_are_explained(tmp_path: Path) -> None:
     for number, expected in [(errno.ENOSPC, "is full"), (errno.EACCES, "may not be written")]:
         with pytest.raises(Exception, match=expected), os_errors_as_user_errors(tmp_path / "run"):
             raise OSError(number, os.strerror(number))
@@ -326,7 +326,7 @@ def test_input_that_is_not_utf_8_names_the_line(dragoman: Dragoman, trained: Pat
 
 
 @pytest.mark.parametrize("name", ["a #2", "null", "yes", "x: y"])
-def test_an_option_keeps_a_name_that_yaml_would_read_otherwise(
+def test_an_option_keeps_text_that_looks_like_yaml(
     dragoman: Dragoman, corpus: Path, tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -61,7 +61,7 @@ def output(capfd: pytest.CaptureFixture[str]) -> Command:
     return run_and_read
 
 
-def test_training_leaves_a_whole_run(run: Path) -> None:
+def test_training_writes_a_complete_run(run: Path) -> None:
     for name in ("config.yaml", "model.json", "tokenizer.json", "preflight.json", "metrics.jsonl", "report.html"):
         assert (run / name).is_file(), name
     assert (run / "checkpoints" / "best" / "model.safetensors").is_file()
@@ -158,7 +158,7 @@ def test_systems_are_listed_described_and_compared(output: Command) -> None:
     assert {row["system"] for row in json.loads(output("systems", "--json"))} >= {"cho", "luong", "sutskever"}
 
 
-def test_show_tells_of_the_run_and_of_a_sentence(run: Path, tmp_path: Path, output: Command) -> None:
+def test_show_describes_a_run_and_a_sentence(run: Path, tmp_path: Path, output: Command) -> None:
     assert "bahdanau" in output("show", run)
     picture = tmp_path / "look.svg"
     text = output("show", run, "The old man reads a book.", "--svg", picture)
@@ -183,7 +183,7 @@ def test_resuming_a_finished_run_with_more_steps(run: Path, tmp_path: Path) -> N
     assert (tmp_path / "more" / "checkpoints" / "last").resolve().name == "000006"
 
 
-def test_logits_do_not_mind_on_which_side_padding_stands(run: Path) -> None:
+def test_logits_do_not_depend_on_the_side_of_padding(run: Path) -> None:
     import torch
 
     loaded = package.load(str(run), device="cpu")
@@ -217,7 +217,7 @@ def test_every_kind_of_tokenizer_trains_and_translates(
 
 
 @pytest.mark.parametrize("form", ["tsv", "jsonl"])
-def test_one_file_may_hold_both_sides(corpus: Path, tmp_path: Path, form: str) -> None:
+def test_training_from_one_file_with_both_sides(corpus: Path, tmp_path: Path, form: str) -> None:
     sides = zip(*((corpus / f"train.{end}").read_text().splitlines() for end in ("en", "de")))
     lines = [f"{s}\t{t}" if form == "tsv" else json.dumps({"source": s, "target": t}) for s, t in sides]
     both = tmp_path / f"train.{form}.gz"
@@ -234,7 +234,7 @@ def test_one_file_may_hold_both_sides(corpus: Path, tmp_path: Path, form: str) -
     assert json.loads((tmp_path / "run" / "preflight.json").read_text())["pairs"] > 200
 
 
-def test_a_line_longer_than_the_run_reads_is_cut_and_it_is_said(
+def test_a_long_source_is_truncated_with_a_warning(
     run: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "text").write_text("very " * 2000 + "\nAnna reads.\n")

@@ -30,7 +30,7 @@ def files(corpus: Path) -> list[str]:
     return [*(word for pair in named for word in pair), *settings, "--device", "cpu"]
 
 
-def test_compare_writes_every_table_and_trains_nothing_twice(
+def test_compare_writes_all_tables_and_reuses_finished_runs(
     dragoman: Dragoman, tmp_path: Path, corpus: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "comparison"
@@ -76,7 +76,7 @@ def test_compare_writes_every_table_and_trains_nothing_twice(
         (["--target", "x"], "files need a --source"),
     ],
 )
-def test_compare_refuses_what_it_cannot_do(dragoman: Dragoman, tmp_path: Path, options: list[str], told: str) -> None:
+def test_compare_rejects_invalid_options(dragoman: Dragoman, tmp_path: Path, options: list[str], told: str) -> None:
     code, _, err = dragoman("compare", tmp_path / "comparison", *options)
     assert code == 2
     assert told in err

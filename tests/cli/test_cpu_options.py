@@ -44,14 +44,14 @@ def lines(run: Path) -> Path:
     return path
 
 
-def test_workers_write_what_one_writes(dragoman: Dragoman, run: Path, lines: Path) -> None:
+def test_several_workers_give_the_output_of_one(dragoman: Dragoman, run: Path, lines: Path) -> None:
     alone = dragoman("translate", run, lines, "--device", "cpu")
     several = dragoman("translate", run, lines, "--device", "cpu", "--num-workers", 2)
     assert (several.code, several.out) == (alone.code, alone.out)
     assert len(alone.out.splitlines()) == 12
 
 
-def test_bytes(dragoman: Dragoman, run: Path, lines: Path) -> None:
+def test_int8_weights(dragoman: Dragoman, run: Path, lines: Path) -> None:
     answer = dragoman("translate", run, lines, "--device", "cpu", "--int8")
     assert answer.code == 0
     assert len(answer.out.splitlines()) == 12
@@ -69,7 +69,7 @@ def test_a_shortlist_is_learned_and_used(dragoman: Dragoman, run: Path, lines: P
     assert len(answer.out.splitlines()) == 12
 
 
-def test_a_folder_that_is_no_run_has_no_shortlist(dragoman: Dragoman, tmp_path: Path) -> None:
+def test_a_shortlist_needs_a_run_folder(dragoman: Dragoman, tmp_path: Path) -> None:
     answer = dragoman("shortlist", tmp_path)
     assert answer.code == 2
     assert "is not a run folder" in answer.err

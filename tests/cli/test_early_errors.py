@@ -1,4 +1,4 @@
-"""What the user mistyped is said before torch is imported."""
+"""Misspelt names are reported before torch is imported."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_mistake_is_said_without_importing_torch(folder: Path) -> None:
+def test_mistakes_are_reported_without_importing_torch(folder: Path) -> None:
     arguments = [sys.executable, "-c", CODE, json.dumps(list(MISTAKES))]
     answered = subprocess.run(arguments, capture_output=True, text=True, cwd=folder, check=True)
     for (command, message), (code, said, imported) in zip(MISTAKES.items(), json.loads(answered.stdout), strict=True):
@@ -70,7 +70,7 @@ def test_a_mistake_is_said_without_importing_torch(folder: Path) -> None:
         assert message in said, command
 
 
-def test_the_names_that_are_checked_are_those_of_the_package() -> None:
+def test_names_checked_without_torch_equal_those_of_the_package() -> None:
     from dragoman import run
     from dragoman.systems import SYSTEMS
 

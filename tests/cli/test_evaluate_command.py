@@ -97,7 +97,7 @@ def test_a_tagger_is_evaluated_on_words_and_tags_in_one_file(dragoman: Dragoman,
     assert (answer.code, "perplexity cannot be computed" in answer.err) == (2, True)
 
 
-def test_every_reference_counts(dragoman: Dragoman, runs: Path, corpus: Path, tmp_path: Path) -> None:
+def test_several_references(dragoman: Dragoman, runs: Path, corpus: Path, tmp_path: Path) -> None:
     own = tmp_path / "own"
     more = ["--beam-size", 1, "--json", "--metrics", "chrf,exact"]
     first = ["--source", corpus / "test.en", "--reference", corpus / "test.de"]
@@ -108,9 +108,7 @@ def test_every_reference_counts(dragoman: Dragoman, runs: Path, corpus: Path, tm
         assert found["chrF"]["value"] == pytest.approx(100.0)
 
 
-def test_a_reference_that_does_not_fit_the_positions_is_skipped_and_counted(
-    dragoman: Dragoman, runs: Path, tmp_path: Path
-) -> None:
+def test_a_reference_longer_than_the_positions_is_skipped(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
     source, reference = tmp_path / "a.en", tmp_path / "a.de"
     source.write_text("Anna reads.\nThe dog sleeps.\n")
     reference.write_text(f"Anna liest.\n{LONG}\n", encoding="utf-8")
@@ -128,7 +126,7 @@ def test_a_reference_that_does_not_fit_the_positions_is_skipped_and_counted(
     assert (refused.code, "line 2 of" in refused.err) == (2, True)
 
 
-def test_the_perplexity_of_a_language_model(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+def test_perplexity_of_a_language_model(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
     texts = ["The old man reads.", "", "A book."]
     path = tmp_path / "text"
     path.write_text("".join(f"{text}\n" for text in [*texts, LONG]), encoding="utf-8")
@@ -147,7 +145,7 @@ def test_the_perplexity_of_a_language_model(dragoman: Dragoman, runs: Path, tmp_
     assert (refused.code, "bleu cannot be computed of text without references" in refused.err) == (2, True)
 
 
-def test_the_pseudo_perplexity_of_a_model_of_masked_words(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+def test_pseudo_perplexity_of_a_masked_language_model(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("The old man reads.\nA book.\n", encoding="utf-8")
     run = load(runs / "roberta", device="cpu")
@@ -173,7 +171,7 @@ def test_the_pseudo_perplexity_of_a_model_of_masked_words(dragoman: Dragoman, ru
         ("tagger", ["--source", "test.tags.tsv", "--alignments", "test.align"], "tags words and aligns none"),
     ],
 )
-def test_what_a_run_cannot_be_asked_is_said_before_anything_is_translated(
+def test_impossible_evaluations_are_rejected_before_translation(
     dragoman: Dragoman,
     runs: Path,
     corpus: Path,

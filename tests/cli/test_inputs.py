@@ -59,7 +59,7 @@ def test_standard_input_has_the_same_formats(
     assert list(Input(None, columns).sources()) == [s for s, _ in PAIRS]
 
 
-def test_of_a_dialogue_the_last_reply_is_the_target(tmp_path: Path) -> None:
+def test_the_target_of_a_dialogue_is_its_last_reply(tmp_path: Path) -> None:
     dialogues = [["Hello.", "Hi.", "Who?", "Me."], ["Hello.", "Hi.", "Bye."], ["Hello."]]
     path = tmp_path / "d.jsonl"
     path.write_text("".join(json.dumps({"turns": turns}) + "\n" for turns in dialogues[:2]))
@@ -79,7 +79,7 @@ def test_of_a_dialogue_the_last_reply_is_the_target(tmp_path: Path) -> None:
         ("a.en", "a.de", FileLayout("xml"), "unknown corpus format 'xml'"),
     ],
 )
-def test_what_cannot_be_read_is_said(
+def test_unreadable_input_is_reported(
     files: Path, source: str, target: str | None, columns: FileLayout, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -94,13 +94,13 @@ def test_a_file_of_another_kind_is_rejected_by_its_name(tmp_path: Path, name: st
     assert list(Input(tmp_path / name, FileLayout("text")).sources()) == ["a,b"]
 
 
-def test_a_list_of_texts_is_not_read_from_tsv_unless_it_is_declared_text(files: Path) -> None:
+def test_texts_are_read_from_tsv_only_with_format_text(files: Path) -> None:
     with pytest.raises(UserError, match=r"a\.tsv is a tsv file"):
         read_texts(files / "a.tsv")
     assert len(read_texts(files / "a.tsv", "text")) == 3
 
 
-def test_typed_lines_are_answered_one_by_one(
+def test_typed_lines_are_processed_one_by_one(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     typed = iter(["one", KeyboardInterrupt(), "bad", "cancelled", "two", EOFError()])
@@ -143,7 +143,7 @@ def scores(answer: Answer) -> dict[str, float]:
     return {score["name"]: score["value"] for score in json.loads(answer.out)["scores"]}
 
 
-def test_hypotheses_made_elsewhere_are_scored_as_sacrebleu_scores_them(dragoman: Dragoman, files: Path) -> None:
+def test_hypotheses_of_other_systems_are_scored_like_sacrebleu(dragoman: Dragoman, files: Path) -> None:
     from sacrebleu import BLEU, CHRF, TER
 
     texts = ["Der Hund schläft heute.", "Anna liest.", "nichts"]
@@ -207,7 +207,7 @@ def test_two_systems_are_compared_by_a_paired_bootstrap(dragoman: Dragoman, file
         (["--hypothesis", "nowhere", "--reference", "a.de"], "nowhere does not exist"),
     ],
 )
-def test_what_cannot_be_evaluated_is_said(
+def test_impossible_evaluations_are_reported(
     dragoman: Dragoman, files: Path, arguments: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(files)
@@ -218,7 +218,7 @@ def test_what_cannot_be_evaluated_is_said(
     assert len(answer.err.strip().splitlines()) == 1
 
 
-def test_a_pty_gets_a_prompt_on_standard_error_and_answers_line_by_line(tmp_path: Path) -> None:
+def test_a_terminal_gets_a_prompt_on_standard_error(tmp_path: Path) -> None:
     """The reader as a process at a terminal: lines are answered as they come, Ctrl-C drops one, Ctrl-D ends."""
     pty = pytest.importorskip("pty")
     import os

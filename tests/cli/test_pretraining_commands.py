@@ -88,7 +88,7 @@ def runs(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_text_alone_trains_what_the_system_is_made_for(runs: Path) -> None:
+def test_training_on_text_uses_the_default_objective_of_the_system(runs: Path) -> None:
     names = {name: load(runs / name).config.objective for name in ("gpt", "bert", "bart")}
     assert {name: objective.name for name, objective in names.items()} == {
         "gpt": "causal-lm",
@@ -111,7 +111,7 @@ def test_pretraining_shows_corrupted_inputs_with_their_targets(runs: Path, name:
     assert "corrupted as in pretraining" in (runs / name / "report.html").read_text(encoding="utf-8")
 
 
-def test_generate_goes_on_with_a_prompt(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+def test_generate_continues_a_prompt(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     (tmp_path / "prompts").write_text("The old man\n\nA book\n", encoding="utf-8")
     answer = dragoman("generate", runs / "gpt", tmp_path / "prompts", "--max-new-tokens", 4, "--device", "cpu")
     lines = answer.out.splitlines()
@@ -146,7 +146,7 @@ def test_a_language_model_scores_texts_without_sources(runs: Path, dragoman: Dra
     assert "give their sources" in refused.err
 
 
-def test_fill_puts_words_under_masks(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+def test_fill_predicts_masked_tokens(runs: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     (tmp_path / "masked").write_text("The old <mask> reads a [MASK].\nNothing here.\n", encoding="utf-8")
     answer = dragoman("fill", runs / "bert", tmp_path / "masked", "--json", "--top-k", 3, "--device", "cpu")
     first, second = json.loads(answer.out)
@@ -178,7 +178,7 @@ def test_a_run_is_fine_tuned_from_another(runs: Path, corpus: Path, dragoman: Dr
         shutil.move(tmp_path / "elsewhere", runs / "bart")
 
 
-def test_a_tagger_begins_with_an_encoder(runs: Path, corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+def test_a_tagger_starts_from_an_encoder(runs: Path, corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     run = tmp_path / "tagger"
     files = ["--source", corpus / "train.tsv", "--valid-source", corpus / "valid.tsv"]
     answer = dragoman("train", run, "--start-from", runs / "bert", *files, "--steps", 30, "--device", "cpu")
@@ -200,7 +200,7 @@ def test_a_tagger_begins_with_an_encoder(runs: Path, corpus: Path, dragoman: Dra
     assert dragoman("translate", run, tmp_path / "text").code == 2
 
 
-def test_a_dialogue_is_learned_and_gone_on_with(corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+def test_training_on_dialogues(corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     run = tmp_path / "chat"
     assert dragoman("train", run, "--source", corpus / "dialogues.jsonl", *small("chat")).code == 0
     assert load(run).config.objective.name == "dialogue"
@@ -208,7 +208,7 @@ def test_a_dialogue_is_learned_and_gone_on_with(corpus: Path, dragoman: Dragoman
     assert len(dragoman("translate", run, tmp_path / "said", "--device", "cpu").out.splitlines()) == 2
 
 
-def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
+def test_word_vectors_initialize_embeddings(corpus: Path, dragoman: Dragoman, tmp_path: Path) -> None:
     words = ["the", "old", "man", "house", "nonsense"]
     lines = [f"{word} {' '.join(str(n + i / 10) for i in range(16))}" for n, word in enumerate(words)]
     (tmp_path / "glove.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -243,7 +243,7 @@ def test_word_vectors_begin_an_embedding(corpus: Path, dragoman: Dragoman, tmp_p
         (["--system", "bert", "--set", "objective.settings.mask_rate=2.0"], "must lie between 0 and 1"),
     ],
 )
-def test_what_cannot_be_pretrained_is_refused(
+def test_impossible_pretraining_is_rejected(
     arguments: list[str], message: str, corpus: Path, dragoman: Dragoman, tmp_path: Path
 ) -> None:
     answer = dragoman("train", tmp_path / "run", "--source", corpus / "train.en", *arguments)
@@ -253,7 +253,7 @@ def test_what_cannot_be_pretrained_is_refused(
     assert not (tmp_path / "run").exists()
 
 
-def test_tags_that_do_not_fit_the_words_are_refused(dragoman: Dragoman, tmp_path: Path) -> None:
+def test_another_number_of_tags_than_words_is_rejected(dragoman: Dragoman, tmp_path: Path) -> None:
     (tmp_path / "tags.tsv").write_text("one two\tA B\nthree four\tA\n" * 20, encoding="utf-8")
     answer = dragoman("train", tmp_path / "run", "--system", "tagger", "--source", tmp_path / "tags.tsv")
     assert answer.code == 2

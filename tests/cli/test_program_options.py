@@ -28,7 +28,7 @@ def test_the_version_is_printed(dragoman: Dragoman) -> None:
     assert (answer.code, answer.out) == (0, f"dragoman {__version__}\n")
 
 
-def test_quiet_leaves_remarks_out_and_errors_in(dragoman: Dragoman, tmp_path: Path) -> None:
+def test_quiet_hides_messages_but_not_errors(dragoman: Dragoman, tmp_path: Path) -> None:
     assert "wrote 300 training pairs" in dragoman("phrasebook", tmp_path / "a", "--pairs", 300).err
     quiet = dragoman("phrasebook", tmp_path / "b", "--pairs", 300, "--quiet")
     assert (quiet.code, quiet.out, quiet.err) == (0, "", "")
@@ -55,3 +55,28 @@ def test_run_folders_and_systems_are_completed(tmp_path: Path, monkeypatch: pyte
     assert common.complete_runs("runs/") == ["runs/en-de", "runs/en-fr"]
     assert common.complete_runs("nowhere/x") == []
     assert common.complete_systems("roformer") == ["roformer"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (["translate", "run", "--least", 3], "--least is now called --min-length"),
+        (["translate", "run", "--beam", 3], "--beam is now called --beam-size"),
+        (["translate", "run", "--tag", "news"], "--tag is now called --corpus-tag"),
+        (["generate", "run", "--tokens", 3], "--tokens is now called --max-new-tokens"),
+        (["compare", "--tokens", "1k"], "--tokens is now called --target-tokens"),
+        (["serve", "run", "--batch", 10], "--batch is now called --max-batch-tokens"),
+        (["show", "beam", "run", "A dog.", "--penalty", 1], "--penalty is now called --length-penalty"),
+    ],
+)
+def test_an_option_of_an_earlier_version_is_answered_with_its_new_name(
+    dragoman: Dragoman, arguments: list[object], expected: str
+) -> None:
+    answer = dragoman(*arguments)
+    assert (answer.code, answer.err) == (2, f"dragoman: {expected}\n")
+
+
+def test_the_settings_are_listed(dragoman: Dragoman) -> None:
+    assert "training.steps: integer, at least 1; default" in dragoman("settings", "training.steps").out
+    assert "data.max_length" not in dragoman("settings", "training").out
+    assert "did you mean 'training.steps'" in dragoman("settings", "training.step").err

@@ -1,4 +1,4 @@
-"""A search on the command line: options or a description, reranked, exact, tuned, measured, and what is refused."""
+"""Search options: options and search configurations, reranking, exact search, tuning, and rejected combinations."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def command(runs: Path, *more: object) -> list[object]:
         (["--draft-model", "runs/tiny", "--draft-tokens", 2], Speculative),
     ],
 )
-def test_options_and_their_description_are_the_same_search(
+def test_options_and_search_config_give_the_same_search(
     options: list[object], expected: object, dragoman: Dragoman, runs: Path, tmp_path: Path
 ) -> None:
     shown = dragoman(*command(runs, *options, "--show-search"))
@@ -105,7 +105,7 @@ def test_options_and_their_description_are_the_same_search(
         assert found == load(runs / "there", device="cpu").default_search
 
 
-def test_a_description_translates_as_its_options_do(dragoman: Dragoman, runs: Path) -> None:
+def test_a_search_config_translates_like_its_options(dragoman: Dragoman, runs: Path) -> None:
     shown = dragoman(*command(runs, "--beam-size", 2, "--n-best", 2, "--show-search"))
     plain = dragoman(*command(runs, "--beam-size", 2, "--n-best", 2))
     assert dragoman(*command(runs, "--search", shown.out)) == plain
@@ -126,7 +126,7 @@ def test_reranked_with_other_runs(dragoman: Dragoman, runs: Path) -> None:
     assert "are both channel models: use one of them" in sentence(dragoman(*command(runs, *twice)))
 
 
-def test_exact_search_says_where_it_gave_up(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+def test_exact_search_reports_unproven_translations(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
     answer = dragoman(*command(runs, "--exact", "--max-expansions", 3))
     assert "2 translations are not proven optimal" in answer.err
     assert "--max-expansions" in answer.err
@@ -180,7 +180,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--exact", "--exclude", "Hund"], "does not support prefixes, required or forbidden phrases"),
     ],
 )
-def test_contradictions_are_refused(more: list[object], expected: str, dragoman: Dragoman, runs: Path) -> None:
+def test_contradictory_options_are_rejected(more: list[object], expected: str, dragoman: Dragoman, runs: Path) -> None:
     assert expected in sentence(dragoman(*command(runs, *more)))
 
 
@@ -193,7 +193,7 @@ def test_contradictions_are_refused(more: list[object], expected: str, dragoman:
         ("--prefixes", "Nilpferdwaage", "the prefix 'Nilpferdwaage' has a word outside the target vocabulary"),
     ],
 )
-def test_wishes_that_cannot_be_met(
+def test_impossible_constraints(
     option: str, line: str, expected: str, dragoman: Dragoman, runs: Path, tmp_path: Path
 ) -> None:
     others = len((runs / "some.en").read_text(encoding="utf-8").splitlines()) - 1
@@ -202,7 +202,7 @@ def test_wishes_that_cannot_be_met(
 
 
 @pytest.mark.parametrize("option", ["--include", "--prefixes"])
-def test_wishes_stand_beside_their_sources(option: str, dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
+def test_constraints_need_one_line_per_source(option: str, dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
     (tmp_path / "wishes").write_text("die\n" * 99, encoding="utf-8")
     assert "has 99 lines, but" in sentence(dragoman(*command(runs, option, tmp_path / "wishes")))
 

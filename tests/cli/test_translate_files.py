@@ -126,7 +126,7 @@ FORMATS = [
 
 
 @pytest.mark.parametrize("options", FORMATS, ids=lambda options: " ".join(map(str, options)))
-def test_stopped_and_gone_on_with(
+def test_an_interrupted_translation_is_resumed(
     options: list[object], dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole, output = tmp_path / "whole", tmp_path / "out"
@@ -155,7 +155,7 @@ def test_stopped_and_gone_on_with(
     assert list(tmp_path.iterdir()) == [whole]
 
 
-def test_the_file_holds_what_is_printed_otherwise(
+def test_a_file_has_the_same_content_as_standard_output(
     dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(streaming, "window_size", lambda run: 100)
@@ -166,7 +166,7 @@ def test_the_file_holds_what_is_printed_otherwise(
     assert output.read_bytes().count(b"\n") == 14
 
 
-def test_every_line_has_its_own(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+def test_one_output_line_per_source(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
     output = tmp_path / "out"
     assert dragoman("translate", run, text, "-o", output).code == 0
     lines = output.read_text().split("\n")
@@ -176,7 +176,7 @@ def test_every_line_has_its_own(dragoman: Dragoman, run: Path, text: Path, tmp_p
     assert [len(group.split("\n")) for group in output.read_text().split("\n\n")[:-1]].count(2) == 12
 
 
-def test_json_lines_say_what_json_says(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+def test_json_lines_equal_json(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
     answer = dragoman("translate", run, text, "--json", "--beam-size", 2)
     printed = dragoman("translate", run, text, "--json-lines", "--beam-size", 2)
     assert [json.loads(line) for line in printed.out.splitlines()] == json.loads(answer.out)
@@ -203,7 +203,7 @@ def test_gzipped_and_piped_input(
     )
 
 
-def test_complete_existing_and_overwritten(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+def test_existing_output_files(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
     output, other = tmp_path / "out", tmp_path / "other"
     command = ("translate", run, text, "-o", output, "--beam-size", 1)
     assert dragoman(*command).code == 0
@@ -219,7 +219,7 @@ def test_complete_existing_and_overwritten(dragoman: Dragoman, run: Path, text: 
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other", "out"]
 
 
-def test_other_settings_and_other_text_are_refused(
+def test_resuming_with_other_options_or_input_is_rejected(
     dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output, other = tmp_path / "out", tmp_path / "other"
@@ -246,7 +246,7 @@ def test_other_settings_and_other_text_are_refused(
     assert dragoman("translate", run, text, "-o", output, "--resume").code == 0
 
 
-def test_other_weights_are_refused(
+def test_resuming_with_other_weights_is_rejected(
     dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     output = tmp_path / "out"
@@ -270,7 +270,7 @@ def test_other_weights_are_refused(
         (gzip.compress(b"fine\n" * 1000, mtime=0)[:-9], "text is broken gzip"),
     ],
 )
-def test_input_that_cannot_be_read_is_said_before_anything_is_written(
+def test_unreadable_input_is_reported_before_writing(
     content: bytes | None, expected: str, dragoman: Dragoman, run: Path, tmp_path: Path
 ) -> None:
     if content is not None:
@@ -289,7 +289,7 @@ def test_an_empty_file_gives_an_empty_file(dragoman: Dragoman, run: Path, tmp_pa
     assert {path.name for path in tmp_path.iterdir()} == {"text", "out"}
 
 
-def test_contradictions(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+def test_contradictory_output_options(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
     out, copy = tmp_path / "out", tmp_path / "copy"
     copy.write_text("Anna reads.\n")
     for arguments, expected in [
@@ -325,7 +325,7 @@ def test_a_full_disk(
     assert (tmp_path / "out").read_bytes() == (tmp_path / "whole").read_bytes()
 
 
-def test_a_second_process_is_refused(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
+def test_a_second_process_is_rejected(dragoman: Dragoman, run: Path, text: Path, tmp_path: Path) -> None:
     with (tmp_path / "out.part.journal").open("w") as journal:
         fcntl.flock(journal, fcntl.LOCK_EX)
         for more in ([], ["--resume"], ["--overwrite"]):
@@ -333,7 +333,7 @@ def test_a_second_process_is_refused(dragoman: Dragoman, run: Path, text: Path, 
             assert "out is being written by another process: wait for it, or stop it" in said
 
 
-def test_progress_in_plain_lines(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_without_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     with LineProgress(10_000) as progress:
@@ -419,7 +419,7 @@ def killed(run: Path, corpus: Path, folder: Path, kills: int) -> int:
     return int(answer.stdout)
 
 
-def test_killed_while_it_writes_it_goes_on_with_the_same_bytes(run: Path, corpus: Path, tmp_path: Path) -> None:
+def test_a_killed_translation_is_resumed_with_the_same_bytes(run: Path, corpus: Path, tmp_path: Path) -> None:
     assert killed(run, corpus, tmp_path, 4) == 4
 
 

@@ -13,7 +13,7 @@ from dragoman.errors import UserError
 from dragoman.run import Run
 from dragoman.run import pair_scoring as looking
 from dragoman.run import translator as translating
-from dragoman.search import Hypothesis
+from dragoman.search import Beam, Hypothesis
 
 
 def train(folder: Path, kind: str, system: str) -> Path:
@@ -44,7 +44,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     tokens = [*loaded.target_tokenizer.encode("THE"), loaded.target_tokenizer.unk]
     tokens += loaded.target_tokenizer.encode("THE SEES")[1:]
     said = Hypothesis(tokens, -1.0, -1.0, True)
-    monkeypatch.setattr(translating, "decode", lambda settings, run, asked: [[said]] * len(asked.source))
+    monkeypatch.setattr(Beam, "decode", lambda search, run, request: [[said]] * len(request.source))
 
     def diagonal(run: Run, source: torch.Tensor, lengths: torch.Tensor, targets: list[list[int]]) -> torch.Tensor:
         return torch.eye(len(targets[0]) + 1, source.shape[1])[None]
@@ -54,7 +54,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     return loaded
 
 
-def test_unknown_words_are_looked_up_or_copied(run: Run) -> None:
+def test_unknown_words_are_translated_by_the_dictionary_or_copied(run: Run) -> None:
     plain = run.translate(["the zebra sees the dog", ""])
     assert [t.text for t in plain] == ["THE <unk> SEES", ""]
     copied = run.translate(["the zebra sees the dog", ""], dictionary={})
@@ -66,13 +66,13 @@ def test_unknown_words_are_looked_up_or_copied(run: Run) -> None:
     assert two.alignment == [(0, 0), (1, 1), (1, 2), (2, 3)]
 
 
-def test_what_spells_every_word_has_none_to_replace(tmp_path: Path) -> None:
+def test_subword_tokenizers_have_no_unknown_words(tmp_path: Path) -> None:
     run = load(train(tmp_path, "bpe", "bahdanau"), device="cpu")
     with pytest.raises(UserError, match="of kind 'bpe', which spells every word: do without"):
         run.translate(["the dog"], dictionary={})
 
 
-def test_without_attention_nobody_knows_which_word_was_meant(tmp_path: Path) -> None:
+def test_replacing_unknown_words_needs_attention(tmp_path: Path) -> None:
     run = load(train(tmp_path, "word", "cho"), device="cpu")
     with pytest.raises(UserError, match="has no attention, which is needed to replace unknown words"):
         run.translate(["the dog"], dictionary={})

@@ -1,4 +1,4 @@
-"""What is printed after training works: for every system and what it learns by default, without training it."""
+"""The command printed after training works for every system and its default objective."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def do(dragoman: Dragoman, command: str, monkeypatch: pytest.MonkeyPatch) -> Ans
 
 
 @pytest.mark.parametrize(("system", "holds"), defaults())
-def test_the_hint_after_training_can_be_run_as_it_is(
+def test_the_command_printed_after_training_works(
     system: str, holds: str, dragoman: Dragoman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(train, "program_name", lambda: "dragoman")
@@ -134,7 +134,7 @@ def trained_with(objective: str) -> str:
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)
-def test_every_command_names_the_one_that_can_use_a_run(
+def test_a_wrong_command_names_the_right_one(
     objective: str, dragoman: Dragoman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     folder = make_run(tmp_path / "run", trained_with(objective), objective=objective)
@@ -150,7 +150,7 @@ def test_every_command_names_the_one_that_can_use_a_run(
 @pytest.mark.parametrize(
     "objective", ["causal-lm", "masked-lm", "replaced-token-detection", "denoising", "span-corruption", "unified-lm"]
 )
-def test_a_pretrained_run_is_said_to_be_a_start_for_another(
+def test_fine_tuning_is_suggested_for_pretrained_runs(
     objective: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(train, "program_name", lambda: "dragoman")
@@ -158,16 +158,18 @@ def test_a_pretrained_run_is_said_to_be_a_start_for_another(
     assert f"--start-from {folder} " in train.next_commands(load(folder, device="cpu"))["fine-tune"]
 
 
-@pytest.mark.parametrize(("holds", "speaks"), [("text", True), ("pairs", False), ("turns", False)])
-def test_only_a_decoder_trained_on_text_is_a_language_model(holds: str, speaks: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("holds", "is_language_model"), [("text", True), ("pairs", False), ("turns", False)])
+def test_only_a_decoder_trained_on_text_is_a_language_model(
+    holds: str, is_language_model: bool, tmp_path: Path
+) -> None:
     """One trained on pairs is a translation model, which reranks as a channel model."""
-    assert load(make_run(tmp_path / "run", "gpt", holds), device="cpu").is_language_model is speaks
+    assert load(make_run(tmp_path / "run", "gpt", holds), device="cpu").is_language_model is is_language_model
 
 
 # ---- filling gaps
 
 
-def test_spans_are_what_stands_after_their_sentinels() -> None:
+def test_spans_follow_their_sentinels() -> None:
     assert filling.spans_by_sentinel([7, 900, 1, 2, 901, 902, 3, 901, 4], {900, 901, 902}) == {
         900: [1, 2],
         901: [],
@@ -183,13 +185,13 @@ def test_t5_fills_gaps_with_spans_between_sentinels(tmp_path: Path, monkeypatch:
     assert set(sentinels) <= set(run.special_tokens.suppressed)  # of every other search
     asked = []
 
-    def find(settings: Beam, writer, given):  # type: ignore[no-untyped-def]
+    def decode(search: Beam, writer, given):  # type: ignore[no-untyped-def]
         asked.append((given.source[0].tolist(), writer.special_tokens.suppressed))
         dog, a = tokenizer.encode("dog"), tokenizer.encode("a")
         written = [sentinels[0], *dog, sentinels[1], *a, sentinels[2]]
         return [[Hypothesis(written, -0.5, -0.5, True), Hypothesis([sentinels[1], *a], -1.0, -1.0, True)]]
 
-    monkeypatch.setattr(filling, "decode", find)
+    monkeypatch.setattr(Beam, "decode", decode)
     for text in ("The <mask> walks in <extra_id_0> park .", "The [MASK] walks in <mask> park ."):
         (filled,) = run.fill([text], top_k=2)
         assert filled.text == "The dog walks in a park ."
@@ -202,13 +204,13 @@ def test_t5_fills_gaps_with_spans_between_sentinels(tmp_path: Path, monkeypatch:
     assert not asked
 
 
-def test_more_gaps_than_sentinels_are_refused(tmp_path: Path) -> None:
+def test_more_masks_than_sentinels_are_rejected(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run", "t5", "text"), device="cpu")
     with pytest.raises(UserError, match="a text has 10 gaps, but the run has only 9 sentinels"):
         run.fill(["<mask> a " * 10], top_k=1)
 
 
-def test_bart_writes_the_text_anew(tmp_path: Path) -> None:
+def test_bart_generates_the_whole_text(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run", "bart", "text"), device="cpu")
     filled, whole = run.fill(["The <mask> walks.", "No gap."], top_k=3)
     assert filled.choices == []

@@ -63,9 +63,7 @@ def dragoman(capfd: pytest.CaptureFixture[str]) -> Command:
 
 
 @pytest.mark.parametrize("what", ["attention", "alternatives", "layers", "beam"])
-def test_a_sentence_is_shown_as_text_as_data_and_as_a_picture(
-    what: str, run: Path, tmp_path: Path, dragoman: Command
-) -> None:
+def test_a_sentence_is_shown_as_text_json_and_figure(what: str, run: Path, tmp_path: Path, dragoman: Command) -> None:
     code, text, _ = dragoman("show", what, run, SENTENCE)
     assert code == 0
     assert text.strip()
@@ -85,7 +83,7 @@ def test_a_png_is_written(run: Path, tmp_path: Path, dragoman: Command) -> None:
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_everything_is_one_document(run: Path, dragoman: Command) -> None:
+def test_show_all_prints_one_json_document(run: Path, dragoman: Command) -> None:
     code, text, _ = dragoman("show", "all", run, SENTENCE, "--target", "Der alte Mann liest das Buch.")
     assert code == 0
     document = json.loads(text)
@@ -104,7 +102,7 @@ def test_positions_and_gradients_need_no_sentence(run: Path, tmp_path: Path, dra
     assert len(json.loads(text)) == 2
 
 
-def test_mistakes_are_answered_in_a_sentence(run: Path, tmp_path: Path, dragoman: Command) -> None:
+def test_mistakes_are_reported_in_one_sentence(run: Path, tmp_path: Path, dragoman: Command) -> None:
     mistakes = {
         "it has encoder 1, decoder 1, cross 1": ["show", "attention", run, SENTENCE, "--layer", 5],
         "give a sentence that has words": ["show", "beam", run, " "],

@@ -22,14 +22,12 @@ class Speaker:
         yield StreamedTokens("ter\nmehr")
 
 
-def test_what_is_settled_is_printed_line_by_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_streams_are_printed_as_lines(capsys: pytest.CaptureFixture[str]) -> None:
     print_streams(Speaker(), ["one", "two"], Beam(), None, ())  # type: ignore[arg-type]
     assert capsys.readouterr().out == "zwei Wörter mehr\nzwei Wörter mehr\n"
 
 
-def test_on_a_terminal_what_is_likely_is_shown_too(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_terminal_shows_tentative_tokens(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setenv("FORCE_COLOR", "1")
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)
@@ -40,7 +38,7 @@ def test_on_a_terminal_what_is_likely_is_shown_too(
     assert out.endswith("zwei Wörter mehr\n\x1b[?25h")  # and the cursor is shown again
 
 
-def test_other_forms_of_output_are_refused(
+def test_stream_excludes_other_output_formats(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr("sys.argv", ["dragoman", "translate", str(tmp_path), "--stream", "--json"])
