@@ -12,12 +12,11 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import bert
-from dragoman.interop.huggingface.bart import BART, MARIAN, MBART, convert_bart
 from dragoman.interop.huggingface.causal_lm import convert_gpt2, convert_llama
 from dragoman.interop.huggingface.conversion import Conversion, check_computed_tables, convert_weights
 from dragoman.interop.huggingface.hf_config import HFConfig
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open_weights
-from dragoman.interop.huggingface.t5 import MT5, T5, convert_t5
+from dragoman.interop.huggingface.seq2seq import BART, MARIAN, MBART, MT5, T5, convert_bart, convert_t5
 from dragoman.models import ModelSpec, meta_model
 from dragoman.text.framing import Framing
 

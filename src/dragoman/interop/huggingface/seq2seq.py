@@ -1,9 +1,10 @@
-"""Marian, BART and mBART: Transformer encoder–decoders with the same modules."""
+"""Encoder–decoders: Marian, BART and mBART, which share their modules, and T5 and mT5."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from dragoman.errors import UserError
 from dragoman.interop.huggingface.conversion import (
     EMBEDDING_TABLES,
     Conversion,
@@ -19,8 +20,9 @@ from dragoman.parts.attention import CrossAttention, SelfAttention
 from dragoman.parts.embedding import Embedding
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Normal
-from dragoman.parts.norm import LayerNorm
+from dragoman.parts.norm import LayerNorm, RMSNorm
 from dragoman.parts.positions import Learned, Sinusoidal
+from dragoman.parts.relative_positions import RelativeBias
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
@@ -76,7 +78,7 @@ BART_MODULES = {
 
 def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Conversion:
     """Convert a checkpoint of the family."""
-    _check_supported(hf, family)
+    _check_bart_fields(hf, family)
     share = family is not MARIAN or hf.boolean("share_encoder_decoder_embeddings", True)
     tie = hf.boolean("tie_word_embeddings", True)
     tables = find_embedding_tables(weights, share, tie)
@@ -86,8 +88,8 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
         dim,
         vocab_size,
         vocab_size if share and tie else target_vocab_size,
-        encoder=_stack(hf, family, "encoder"),
-        decoder=_stack(hf, family, "decoder"),
+        encoder=_bart_stack(hf, family, "encoder"),
+        decoder=_bart_stack(hf, family, "decoder"),
         embedding=Embedding(scaled=hf.boolean("scale_embedding", False)),
         shared_embeddings=tables.shared,
         tied_embeddings=tables.tied,
@@ -99,7 +101,7 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
         family.system,
         spec,
         BART_MODULES | tables.modules(),
-        _framing(hf, family),
+        _bart_framing(hf, family),
         transforms={f"{side}.position.table": trim for side in SIDES}
         | {"output.bias": lambda bias, layer: bias.flatten()},
         optional=frozenset({"output.bias"}),
@@ -108,7 +110,7 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
     )
 
 
-def _check_supported(hf: HFConfig, family: BartFamily) -> None:
+def _check_bart_fields(hf: HFConfig, family: BartFamily) -> None:
     """Check fields of older configurations that must have the value of the family."""
     hf.expect("is_decoder", False)
     hf.expect("add_bias_logits", False)
@@ -125,7 +127,7 @@ def _check_supported(hf: HFConfig, family: BartFamily) -> None:
         hf.expect("share_encoder_decoder_embeddings", True)
 
 
-def _stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
+def _bart_stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
     encoder = side == "encoder"
     dropout, attention_dropout = hf.number("dropout", 0.1), hf.number("attention_dropout", 0.0)
     heads = hf.integer(f"{side}_attention_heads", 16, *(["num_attention_heads"] if encoder else []))
@@ -147,7 +149,7 @@ def _stack(hf: HFConfig, family: BartFamily, side: str) -> Stack:
     )
 
 
-def _framing(hf: HFConfig, family: BartFamily) -> Framing:
+def _bart_framing(hf: HFConfig, family: BartFamily) -> Framing:
     bos, eos = hf.token_id("bos_token_id", 0), hf.token_id("eos_token_id", family.eos)
     start = hf.token_id("decoder_start_token_id", family.decoder_start)
     forced = hf.token_id("forced_bos_token_id", None)
@@ -162,3 +164,118 @@ def _framing(hf: HFConfig, family: BartFamily) -> Framing:
         forced_bos=() if forced is None else (forced,),
         suppressed=hf.suppressed_tokens(),
     )
+
+
+@dataclass(frozen=True)
+class T5Family:
+    """Default values of the configuration."""
+
+    vocab_size: int
+    ffn_dim: int
+    layers: int
+    heads: int
+    feed_forward_proj: str
+
+
+T5 = T5Family(32128, 2048, 6, 8, "relu")
+MT5 = T5Family(250112, 1024, 8, 6, "gated-gelu")
+
+#: modules of a stack after `encoder.` or `decoder.`
+T5_STACK_MODULES = {
+    "position.table": "block.0.layer.0.SelfAttention.relative_attention_bias",
+    "layers.*.0.norm": "block.*.layer.0.layer_norm",
+    "layers.*.0.body.project": "block.*.layer.0.SelfAttention.{q,k,v}",
+    "layers.*.0.body.output": "block.*.layer.0.SelfAttention.o",
+    "layers.*.1.norm": "block.*.layer.1.layer_norm",
+    "norm": "final_layer_norm",
+}
+T5_MODULES = {
+    **prefixed("encoder.", T5_STACK_MODULES),
+    "encoder.layers.*.1.body.narrow": "encoder.block.*.layer.1.DenseReluDense.wo",
+    **prefixed("decoder.", T5_STACK_MODULES),
+    "decoder.layers.*.1.body.query": "decoder.block.*.layer.1.EncDecAttention.q",
+    "decoder.layers.*.1.body.project": "decoder.block.*.layer.1.EncDecAttention.{k,v}",
+    "decoder.layers.*.1.body.output": "decoder.block.*.layer.1.EncDecAttention.o",
+    "decoder.layers.*.2.norm": "decoder.block.*.layer.2.layer_norm",
+    "decoder.layers.*.2.body.narrow": "decoder.block.*.layer.2.DenseReluDense.wo",
+}
+#: an old version stored a bias of the cross-attention, which no version uses
+UNUSED_BIAS = r"decoder\.block\.0\.layer\.1\.EncDecAttention\.relative_attention_bias\.weight"
+
+
+def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conversion:
+    """Convert a checkpoint of the family."""
+    tie = hf.boolean("tie_word_embeddings", True)
+    if family is MT5:
+        hf.expect("scale_decoder_outputs", False)
+        output_scaled = False
+    else:  # version 1.0, whose output is tied, scales what the output layer reads
+        output_scaled = hf.boolean("scale_decoder_outputs", tie)
+    hf.expect("is_decoder", False)
+    hf.ignore("n_positions")  # positions are relative
+    vocab_size = hf.integer("vocab_size", family.vocab_size)
+    layers = hf.integer("num_layers", family.layers, "num_hidden_layers")
+    feed_forward = _t5_feed_forward(hf, family)
+    # the output is tied unless its matrix is stored, whatever tie_word_embeddings says
+    tables = find_embedding_tables(weights, share=True, tie=True)
+    spec = EncoderDecoder(
+        hf.integer("d_model", 512, "hidden_size"),
+        vocab_size,
+        vocab_size,
+        encoder=_t5_stack(hf, family, feed_forward, layers, encoder=True),
+        decoder=_t5_stack(hf, family, feed_forward, hf.integer("num_decoder_layers", layers), encoder=False),
+        shared_embeddings=tables.shared,
+        tied_embeddings=tables.tied,
+        output_bias=False,
+        output_scaled=output_scaled,
+    )
+    modules = T5_MODULES | tables.modules()
+    for side, number in (("encoder", 1), ("decoder", 2)):
+        dense = f"{side}.block.*.layer.{number}.DenseReluDense"
+        modules[f"{side}.layers.*.{number}.body.widen"] = f"{dense}.wi_0" if feed_forward.gated else f"{dense}.wi"
+        modules[f"{side}.layers.*.{number}.body.gate"] = f"{dense}.wi_1"
+    unused = (*exact_patterns(*EMBEDDING_TABLES), UNUSED_BIAS)
+    return Conversion("t5", spec, modules, _t5_framing(hf), unused=unused)
+
+
+def _t5_feed_forward(hf: HFConfig, family: T5Family) -> FeedForward:
+    """`feed_forward_proj` names the activation, `gated-` if gated; `dense_act_fn` and `is_gated_act` override it."""
+    kind = str(hf.get("feed_forward_proj", family.feed_forward_proj))
+    gate, _, activation = kind.rpartition("-")
+    if gate not in ("", "gated"):
+        raise UserError(f"{hf.path}: feed_forward_proj must be such as relu or gated-gelu, but is {kind!r}")
+    # in gated-gelu, GELU means the approximation by tanh
+    activation = hf.get("dense_act_fn", "gelu_new" if kind == "gated-gelu" else activation)
+    return FeedForward(
+        hf.integer("d_ff", family.ffn_dim),
+        hf.supported_activation("feed_forward_proj", activation),
+        gated=hf.boolean("is_gated_act", bool(gate)),
+        bias=False,
+        dropout=hf.number("dropout_rate", 0.1),
+    )
+
+
+def _t5_stack(hf: HFConfig, family: T5Family, feed_forward: FeedForward, depth: int, encoder: bool) -> Stack:
+    heads = hf.integer("num_heads", family.heads, "num_attention_heads")
+    head_dim, dropout = hf.integer("d_kv", 64, "head_dim"), hf.number("dropout_rate", 0.1)
+    norm = RMSNorm(hf.number("layer_norm_epsilon", 1e-6))
+    visibility = Full() if encoder else Causal()
+    parts: list[Spec] = [
+        SelfAttention(heads, head_dim=head_dim, visibility=visibility, bias=False, dropout=dropout, scale=1.0)
+    ]
+    if not encoder:
+        parts.append(CrossAttention(heads, head_dim=head_dim, bias=False, dropout=dropout, scale=1.0))
+    bias = RelativeBias(
+        heads,
+        hf.integer("relative_attention_num_buckets", 32),
+        hf.integer("relative_attention_max_distance", 128),
+        bidirectional=encoder,
+    )
+    block = tuple(PreNorm(part, norm, dropout) for part in (*parts, feed_forward))
+    return Stack(block, depth, bias, dropout, norm=norm)
+
+
+def _t5_framing(hf: HFConfig) -> Framing:
+    pad, eos = hf.token_id("pad_token_id", 0), hf.token_id("eos_token_id", 1)
+    bos = hf.token_id("decoder_start_token_id", pad)
+    return Framing(pad, bos, eos, source_prefix=(), source_suffix=(eos,), suppressed=hf.suppressed_tokens())
