@@ -38,7 +38,7 @@ def torchs(x: Tensor, weight: Tensor, bias: Tensor | None, answers: Tensor, smoo
 @pytest.mark.parametrize("size", [1, 4, 5, TOKENS, 100])
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.7])
 @pytest.mark.parametrize("bias", [True, False])
-def test_loss_and_gradients_are_torchs(bias: bool, smoothing: float, size: int) -> None:
+def test_loss_and_gradients_equal_torch(bias: bool, smoothing: float, size: int) -> None:
     x, weight, b, answers = material(bias)
     total, likelihood, spread = FusedCrossEntropy.apply(x, weight, b, answers, smoothing, size)
     ours = torch.autograd.grad(3 * total, [t for t in (x, weight, b) if t is not None])
@@ -55,7 +55,7 @@ def test_loss_and_gradients_are_torchs(bias: bool, smoothing: float, size: int) 
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_gradients_are_those_of_small_steps(smoothing: float) -> None:
+def test_gradients_equal_finite_differences(smoothing: float) -> None:
     """(f(x + h d) − f(x − h d)) / 2h in float64 along random directions d."""
     x, weight, b, answers = material(bias=True, seed=3)
     assert b is not None
@@ -71,7 +71,7 @@ def test_gradients_are_those_of_small_steps(smoothing: float) -> None:
         assert float(along) == pytest.approx(float((ends[0] - ends[1]) / 2e-5), rel=1e-5)
 
 
-def test_by_hand() -> None:
+def test_loss_computed_by_hand() -> None:
     """Two words with logits 0 and log 3: p = ¼ and ¾."""
     x, weight = torch.ones(1, 1, requires_grad=True), torch.tensor([[0.0], [math.log(3)]], requires_grad=True)
     total, likelihood, spread = FusedCrossEntropy.apply(x, weight, None, torch.tensor([1]), 0.2, 1)
@@ -84,7 +84,7 @@ def test_by_hand() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_without_any_answer_nothing_is_lost_and_nothing_learned(bias: bool) -> None:
+def test_no_labels_give_zero_loss_and_gradients(bias: bool) -> None:
     x, weight, b, answers = material(bias)
     answers.fill_(IGNORE_INDEX)
     total, likelihood, spread = FusedCrossEntropy.apply(x, weight, b, answers, 0.1, 8)
@@ -94,7 +94,7 @@ def test_without_any_answer_nothing_is_lost_and_nothing_learned(bias: bool) -> N
     assert [float(one.detach()) for one in token_metrics(x, weight, b, answers)] == [0.0, 0.0, 0.0]
 
 
-def test_large_logits_neither_overflow_nor_vanish() -> None:
+def test_large_logits_are_stable() -> None:
     x, weight, b, answers = material(bias=True)
     scaled = (1000 * x).detach().requires_grad_()
     total, *_ = FusedCrossEntropy.apply(scaled, weight, b, answers, 0.1, 6)
@@ -107,7 +107,7 @@ def test_large_logits_neither_overflow_nor_vanish() -> None:
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_measuring_gives_the_same_numbers_and_counts_what_is_right(bias: bool) -> None:
+def test_evaluation_gives_the_same_loss_and_accuracy(bias: bool) -> None:
     x, weight, b, answers = material(bias)
     _, likelihood, spread = FusedCrossEntropy.apply(x, weight, b, answers, 0.0, 9)
     measured = token_metrics(x, weight, b, answers)
@@ -117,7 +117,7 @@ def test_measuring_gives_the_same_numbers_and_counts_what_is_right(bias: bool) -
     assert int(measured[2]) == int(((best == answers) & (answers != IGNORE_INDEX)).sum())
 
 
-def test_in_pieces_or_at_once_it_measures_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_the_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
     x, weight, b, answers = material(bias=True)
     whole = token_metrics(x, weight, b, answers)
     monkeypatch.setattr("dragoman.objectives.cross_entropy.MAX_CHUNK_LOGITS", {"cpu": 3 * WORDS})
@@ -128,7 +128,7 @@ def test_in_pieces_or_at_once_it_measures_the_same(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("learning", [True, False])
-def test_words_lost_are_torchs_over_an_output_layer(smoothing: float, learning: bool) -> None:
+def test_token_loss_equals_torch(smoothing: float, learning: bool) -> None:
     output = OutputLayer(WORDS, WIDTH, None, True)
     for weight in output.parameters():
         torch.nn.init.normal_(weight)
@@ -144,7 +144,7 @@ def test_words_lost_are_torchs_over_an_output_layer(smoothing: float, learning: 
 
 
 @pytest.mark.parametrize("bias", [True, False])
-def test_half_precision_comes_near(bias: bool) -> None:
+def test_bfloat16_is_close(bias: bool) -> None:
     """Under autocast the states come in bfloat16, whose products are exact to one part in 256."""
     x, weight, b, answers = material(bias)
     half = x.detach().bfloat16().requires_grad_()

@@ -60,7 +60,7 @@ def batches_of(objective: Objective, store: TokenStore, packed: bool) -> Batches
         ("transformer-d", "concatenation", False),
     ],
 )
-def test_batches_keep_their_budget(
+def test_batches_keep_their_token_limit(
     system: str, name: str, packed: bool, store: TokenStore, tokenizer: Tokenizer
 ) -> None:
     plain, dropped = (objective_of(system, name, tokenizer, dropout) for dropout in (0.0, 0.3))

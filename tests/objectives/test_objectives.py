@@ -82,7 +82,7 @@ def restored(batch: Batch) -> Tensor:
 # ---- rows
 
 
-def test_language_models_read_a_text_between_start_and_end(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_language_model_rows_have_bos_and_eos(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = build_objective("causal-lm", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
     batch = only(objective, store_of([[20, 21, 22], [23]]))
     assert batch.source.shape == (2, 0)
@@ -91,7 +91,7 @@ def test_language_models_read_a_text_between_start_and_end(tokenizer: Tokenizer,
     assert batch.target_tokens == 6
 
 
-def test_source_and_target_as_one_sequence(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_concatenated_rows(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = build_objective("concatenation", material(small("transformer-d", tokenizer.vocab_size), tokenizer), {})
     batch = only(objective, store_of([[20, 21]], [[30]]))
     assert batch.target.tolist() == [[START, 20, 21, SEPARATOR, 30]]
@@ -99,7 +99,7 @@ def test_source_and_target_as_one_sequence(tokenizer: Tokenizer, store_of: Any) 
     assert batch.target_tokens == 5
 
 
-def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_masked_tokens_are_the_labels(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = build_objective(
         "masked-lm", material(small("roberta", tokenizer.vocab_size), tokenizer), {"mask_rate": 0.4}
     )
@@ -116,7 +116,7 @@ def test_masked_words_ask_for_what_was_hidden(tokenizer: Tokenizer, store_of: An
     assert batch.target_tokens == len(batch.labels) > 0
 
 
-def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_static_and_dynamic_masking(tokenizer: Tokenizer, store_of: Any) -> None:
     store = store_of([list(range(8, 28))])
     dynamic = build_objective("masked-lm", material(small("roberta", tokenizer.vocab_size), tokenizer), {})
     static = build_objective("masked-lm", material(small("bert", tokenizer.vocab_size), tokenizer), {"mask_copies": 2})
@@ -130,7 +130,7 @@ def test_masks_are_drawn_anew_or_kept_as_told(tokenizer: Tokenizer, store_of: An
     assert asked["static", 0] != asked["static", 1]
 
 
-def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_next_sentence_rows(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = build_objective(
         "masked-lm", material(small("bert", tokenizer.vocab_size), tokenizer), {"next_sentence": True}
     )
@@ -153,7 +153,7 @@ def test_the_next_sentence_is_the_next_or_any(tokenizer: Tokenizer, store_of: An
     assert seen == {0, 1}
 
 
-def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_span_corruption_rows(tokenizer: Tokenizer, store_of: Any) -> None:
     model = small("t5", tokenizer.vocab_size)
     assert model.vocab_size > tokenizer.vocab_size
     objective = build_objective("span-corruption", material(model, tokenizer), {"mask_rate": 0.5})
@@ -175,7 +175,7 @@ def test_spans_go_out_and_come_back_behind_their_sentinels(tokenizer: Tokenizer,
     assert back == ids
 
 
-def test_denoising_asks_for_the_whole_text(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_denoising_target_is_the_whole_text(tokenizer: Tokenizer, store_of: Any) -> None:
     objective = build_objective(
         "denoising", material(small("bart", tokenizer.vocab_size), tokenizer), {"infill_rate": 0.5}
     )
@@ -186,7 +186,7 @@ def test_denoising_asks_for_the_whole_text(tokenizer: Tokenizer, store_of: Any) 
     assert batch.source[0, -1] == END
 
 
-def test_three_masks_in_one_stack(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_unified_rows_under_three_masks(tokenizer: Tokenizer, store_of: Any) -> None:
     model = small("unilm", tokenizer.vocab_size)
     ids = list(range(8, 16))
     store = store_of([ids])
@@ -207,7 +207,7 @@ def test_three_masks_in_one_stack(tokenizer: Tokenizer, store_of: Any) -> None:
     assert answers_of(cut)[0].tolist() == [IGNORE_INDEX] * seen + [*ids[seen - 1 :], END]
 
 
-def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> None:
+def test_unified_rows_are_attended_as_their_mask_says(tokenizer: Tokenizer) -> None:
     model = small("unilm", tokenizer.vocab_size, layers=2).eval()
     tokens, changed = torch.tensor([[2, 9, 10, 11, 12]]), torch.tensor([[2, 9, 10, 11, 13]])
     layout = Layout.padded(5, torch.tensor([5]))
@@ -219,7 +219,7 @@ def test_a_row_under_a_mask_is_seen_as_the_mask_says(tokenizer: Tokenizer) -> No
 # ---- losses
 
 
-def test_masked_words_cost_torchs_cross_entropy(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_masked_loss_equals_torch(tokenizer: Tokenizer, store_of: Any) -> None:
     model = small("bert", tokenizer.vocab_size).eval()
     objective = build_objective("masked-lm", material(model, tokenizer), {"next_sentence": True, "mask_rate": 0.5})
     batch = only(objective, store_of([[8, 9, 10, 11], [12, 13], [14, 15, 16]]))
@@ -232,7 +232,7 @@ def test_masked_words_cost_torchs_cross_entropy(tokenizer: Tokenizer, store_of: 
     torch.testing.assert_close(loss.total, words + next_one * batch.target_tokens)
 
 
-def test_only_replies_count_in_a_dialogue(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_only_replies_have_labels(tokenizer: Tokenizer, store_of: Any) -> None:
     from dragoman.data.data_formats import encode_dialogue
 
     model = small("chat", tokenizer.vocab_size).eval()
@@ -248,7 +248,7 @@ def test_only_replies_count_in_a_dialogue(tokenizer: Tokenizer, store_of: Any) -
     torch.testing.assert_close(objective(batch).total, expected)
 
 
-def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on_the_generator(
+def test_validation_replacements_do_not_depend_on_the_generator(
     tokenizer: Tokenizer, store_of: Callable[..., TokenStore]
 ) -> None:
     """Another generator changes its own loss, but not what the discriminator is measured on."""
@@ -271,7 +271,7 @@ def test_replaced_words_are_validated_against_replacements_that_do_not_depend_on
     assert before[1] == after[1]
 
 
-def test_the_discriminator_is_asked_of_every_token(tokenizer: Tokenizer, store_of: Any) -> None:
+def test_discriminator_loss_covers_every_token(tokenizer: Tokenizer, store_of: Any) -> None:
     """With a generator that is always right, nothing is replaced; its loss is then that of all “no” answers."""
     model = small("electra", tokenizer.vocab_size).eval()
     objective = build_objective("replaced-token-detection", material(model, tokenizer), {"discriminator_weight": 3.0})
@@ -301,7 +301,7 @@ LEARN = [
 
 
 @pytest.mark.parametrize(("name", "system", "settings"), LEARN)
-def test_every_objective_falls(
+def test_loss_of_every_objective_falls(
     name: str, system: str, settings: dict[str, Any], tokenizer: Tokenizer, store_of: Any
 ) -> None:
     model = small(system, tokenizer.vocab_size).train()
@@ -324,12 +324,12 @@ def test_every_objective_falls(
 # ---- what cannot be
 
 
-def test_an_objective_says_which_models_it_trains(tokenizer: Tokenizer) -> None:
+def test_objective_rejects_other_models(tokenizer: Tokenizer) -> None:
     with pytest.raises(UserError, match="trains a model of kind EncoderOnly, but the system is of kind DecoderOnly"):
         build_objective("masked-lm", material(small("gpt", tokenizer.vocab_size), tokenizer), {})
 
 
-def test_spans_need_sentinels(tokenizer: Tokenizer) -> None:
+def test_span_corruption_needs_sentinels(tokenizer: Tokenizer) -> None:
     model = small("transformer", tokenizer.vocab_size)
     assert isinstance(model, EncoderDecoderModel)
     with pytest.raises(UserError, match="this system has none: use the system t5"):
@@ -349,7 +349,7 @@ def test_spans_need_sentinels(tokenizer: Tokenizer) -> None:
         ),
     ],
 )
-def test_a_wrong_setting_is_named(name: str, settings: dict[str, Any], message: str) -> None:
+def test_invalid_objective_settings(name: str, settings: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError) as error:
         check_objective(name, settings)
     assert str(error.value) == message

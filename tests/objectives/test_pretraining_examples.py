@@ -33,7 +33,7 @@ def shown(system: str, name: str, store: TokenStore, **settings: Any) -> list[Pr
     return pretraining_examples(build_objective(name, material, settings), store, seed=1)
 
 
-def test_masked_words_and_their_answers_make_up_the_text(store: TokenStore) -> None:
+def test_masked_example(store: TokenStore) -> None:
     """With every word asked for, and so every word but those kept or replaced masked, the target is the text itself."""
     (one,) = shown("roberta", "masked-lm", store, mask_rate=1.0)
     assert one.target == TEXT[0]
@@ -45,13 +45,13 @@ def test_masked_words_and_their_answers_make_up_the_text(store: TokenStore) -> N
     assert set(few.target.split()) - {"…"} <= set(TEXT[0].split())
 
 
-def test_next_sentences_show_both_kinds(store: TokenStore) -> None:
+def test_next_sentence_examples(store: TokenStore) -> None:
     found = shown("bert", "masked-lm", store, next_sentence=True)
     assert {one.note for one in found} == {"the second sentence is the next one", "the second sentence is a random one"}
     assert all(one.input.count("<sep>") == 2 for one in found)
 
 
-def test_spans_go_back_into_their_sentinels(store: TokenStore) -> None:
+def test_span_corruption_example(store: TokenStore) -> None:
     (one,) = shown("t5", "span-corruption", store, mask_rate=0.5, mean_span_length=2.0)
     names = re.findall(r"<extra_id_\d+>", one.target)
     spans = dict(zip(names, re.split(r" ?<extra_id_\d+> ?", one.target)[1:]))
@@ -59,19 +59,19 @@ def test_spans_go_back_into_their_sentinels(store: TokenStore) -> None:
     assert re.sub(r"<extra_id_\d+>", lambda found: spans[found[0]], one.input) == TEXT[0]
 
 
-def test_denoising_asks_for_the_whole_text(store: TokenStore) -> None:
+def test_denoising_target_is_the_whole_text(store: TokenStore) -> None:
     (one,) = shown("bart", "denoising", store)
     assert one.target == TEXT[0]
     assert "<mask>" in one.input
 
 
-def test_the_discriminator_is_told_of(store: TokenStore) -> None:
+def test_replaced_token_example(store: TokenStore) -> None:
     (one,) = shown("electra", "replaced-token-detection", store)
     assert "discriminator" in one.note
     assert "<mask>" in one.lines()[0]
 
 
-def test_each_mask_of_unilm_is_shown_once(store: TokenStore) -> None:
+def test_unified_examples(store: TokenStore) -> None:
     found = {re.sub(r"\d+", "N", one.note): one for one in shown("unilm", "unified-lm", store)}
     assert found.keys() == {
         "bidirectional mask",
@@ -82,5 +82,5 @@ def test_each_mask_of_unilm_is_shown_once(store: TokenStore) -> None:
     assert " <sep> " in found["bidirectional over the first N tokens"].input
 
 
-def test_what_corrupts_nothing_has_no_examples(store: TokenStore) -> None:
+def test_no_examples_without_corruption(store: TokenStore) -> None:
     assert shown("gpt", "causal-lm", store) == []

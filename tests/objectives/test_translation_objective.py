@@ -30,7 +30,7 @@ def batch() -> Batch:
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 @pytest.mark.parametrize("chunk", [2**25, 60])
-def test_the_loss_is_torchs_cross_entropy(
+def test_loss_equals_torch_cross_entropy(
     batch: Batch, smoothing: float, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cross_entropy, "MAX_CHUNK_LOGITS", {"cpu": chunk})  # 60: three tokens at a time
@@ -49,7 +49,7 @@ def test_the_loss_is_torchs_cross_entropy(
         torch.testing.assert_close(ours, weight.grad)
 
 
-def test_a_model_that_knows_nothing_has_the_vocabulary_as_its_perplexity(batch: Batch) -> None:
+def test_uniform_model_has_the_vocabulary_size_as_perplexity(batch: Batch) -> None:
     model = SYSTEMS["cho"].spec(VocabularySizes(20, 20, True), "tiny", model_dim=8).build().eval()
     with torch.no_grad():
         for weight in model.parameters():
@@ -66,7 +66,7 @@ def tiny() -> Model:
     return SYSTEMS["transformer"].spec(VocabularySizes(20, 20, True), "tiny", model_dim=16, layers=1, heads=2).build()
 
 
-def test_the_share_of_right_words_falls_as_its_decay_says() -> None:
+def test_teacher_forcing_ratio() -> None:
     for decay in ("linear", "exponential", "inverse-sigmoid"):
         shares = [teacher_forcing_ratio(done / 10, decay) for done in range(11)]
         assert shares == sorted(shares, reverse=True)
@@ -78,14 +78,14 @@ def test_the_share_of_right_words_falls_as_its_decay_says() -> None:
     assert teacher_forcing_ratio(7.0, "linear") == 0.0
 
 
-def test_without_a_share_of_its_own_words_it_is_teacher_forcing(batch: Batch) -> None:
+def test_sampling_rate_of_zero_is_teacher_forcing(batch: Batch) -> None:
     model = tiny().eval()
     forced = TranslationObjective(material(model))(batch, step=5)
     sampled = TranslationObjective(material(model), sampling_rate=1.0, sampling_steps=10)(batch, step=0)
     torch.testing.assert_close(forced.total, sampled.total)
 
 
-def test_its_own_words_are_what_it_would_have_said(batch: Batch) -> None:
+def test_sampled_inputs_come_from_the_model(batch: Batch) -> None:
     """A model that can say but one word is fed that word after START, and nothing else where all words are its own."""
     model = tiny().eval()
     model.output.weight = torch.nn.Parameter(torch.zeros(20, 16))
@@ -115,7 +115,7 @@ def test_validation_is_never_sampled(batch: Batch) -> None:
     torch.testing.assert_close(forced.total, sampled.total)
 
 
-def test_the_first_pass_of_scheduled_sampling_leaves_batch_statistics_alone(batch: Batch) -> None:
+def test_sampling_pass_keeps_batch_statistics(batch: Batch) -> None:
     """Running statistics after one step follow one pass: (1 − 0.1) · 0 + 0.1 · mean, not two."""
     settings = {"model_dim": 16, "layers": 1, "heads": 2, "norm": "batch", "dropout": 0.0}
     torch.manual_seed(0)
@@ -137,7 +137,7 @@ def test_the_first_pass_of_scheduled_sampling_leaves_batch_statistics_alone(batc
         torch.testing.assert_close(sampled[name], value, rtol=0, atol=0)
 
 
-def test_both_passes_of_r_drop_see_the_same_sampled_tokens(batch: Batch) -> None:
+def test_rdrop_passes_share_sampled_tokens(batch: Batch) -> None:
     model = tiny().train()
     fed: list[torch.Tensor] = []
     features = model.forward_features

@@ -66,7 +66,7 @@ def test_every_system_gets_the_same_batches(tmp_path: Path, config: Config) -> N
     assert batches["transformer"] == batches["transformer-d"] == batches["rnn-lm"]
 
 
-def test_a_budget_of_tokens_is_reached_and_not_exceeded_by_a_step(tmp_path: Path, config: Config, corpus: Path) -> None:
+def test_token_budget_is_reached_within_one_step(tmp_path: Path, config: Config, corpus: Path) -> None:
     resolved = train(tmp_path, "bahdanau", config, ComparisonBudget("tokens", 3000))
     place = run_folder(tmp_path, "bahdanau", 1)
     progress = checkpoint.read_values(place / "checkpoints" / "last")["progress"]
@@ -79,7 +79,7 @@ def test_a_budget_of_tokens_is_reached_and_not_exceeded_by_a_step(tmp_path: Path
     assert resolved.training.warmup_steps == max(1, progress["step"] // 10)
 
 
-def test_a_budget_of_flops_gives_cheaper_systems_more_steps(
+def test_flops_budget_gives_cheaper_systems_more_steps(
     tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
 ) -> None:
     wide = replace(config, system=replace(config.system, settings=config.system.settings | {"model_dim": 64}))
@@ -97,7 +97,7 @@ def test_a_budget_of_flops_gives_cheaper_systems_more_steps(
     assert trained["wide"].flops == sum(cost[pair] for pair in pairs)
 
 
-def test_by_default_the_budget_is_that_of_a_single_training(tmp_path: Path, config: Config) -> None:
+def test_default_budget_equals_a_single_training(tmp_path: Path, config: Config) -> None:
     prepare_run(
         tmp_path / "single", replace(config, system=replace(config.system, name="bahdanau", settings={})), print
     )
@@ -113,9 +113,7 @@ class Interrupted(SilentDisplay):
         signal.raise_signal(signal.SIGINT)
 
 
-def test_an_interrupted_system_continues_where_it_was(
-    tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
-) -> None:
+def test_interrupted_system_continues(tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]) -> None:
     budget = ComparisonBudget("steps", 23)
     train(tmp_path / "whole", "bahdanau", config, budget)
     with pytest.raises(KeyboardInterrupt):
@@ -127,9 +125,7 @@ def test_an_interrupted_system_continues_where_it_was(
     assert replace(first, seconds=0) == replace(second, seconds=0)
 
 
-def test_results_are_kept_for_the_test_set_they_belong_to(
-    tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]
-) -> None:
+def test_results_belong_to_a_test_set(tmp_path: Path, config: Config, test_set: tuple[list[str], list[str]]) -> None:
     sources, references = test_set
     assert saved_result(tmp_path, "bahdanau", 1, sources, references) is None
     train(tmp_path, "bahdanau", config, ComparisonBudget("steps", 3))
@@ -141,7 +137,7 @@ def test_results_are_kept_for_the_test_set_they_belong_to(
     assert 0 <= bleu(result.texts, references).value <= 100
 
 
-def test_a_folder_keeps_to_its_budget_and_settings(tmp_path: Path, config: Config) -> None:
+def test_folder_rejects_another_budget_or_settings(tmp_path: Path, config: Config) -> None:
     budget = ComparisonBudget("tokens", 1000)
     check_request(tmp_path, config, budget)
     check_request(tmp_path, replace(config, training=replace(config.training, seed=5, device="cpu")), budget)
@@ -151,6 +147,6 @@ def test_a_folder_keeps_to_its_budget_and_settings(tmp_path: Path, config: Confi
         check_request(tmp_path, replace(config, training=replace(config.training, gradient_accumulation=2)), budget)
 
 
-def test_a_budget_must_be_positive() -> None:
+def test_budget_must_be_positive() -> None:
     with pytest.raises(UserError, match="positive number of tokens"):
         ComparisonBudget("tokens", 0)

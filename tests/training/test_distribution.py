@@ -104,7 +104,7 @@ some_pairs = pytest.mark.parametrize(
 
 
 @some_pairs
-def test_two_processes_learn_what_one_learns(alone: tuple[Path, Path], pair: tuple[Path, str, list[Ended]]) -> None:
+def test_two_processes_train_like_one(alone: tuple[Path, Path], pair: tuple[Path, str, list[Ended]]) -> None:
     trained, (run, spread, (first, second)) = alone[1], pair
     assert_alike(trained, run)
     assert f"2 processes, weights {spread}" in first.said
@@ -120,7 +120,7 @@ def test_two_processes_learn_what_one_learns(alone: tuple[Path, Path], pair: tup
 
 
 @some_pairs
-def test_killed_and_resumed_it_is_bit_equal(
+def test_killed_and_resumed_training_is_bit_equal(
     alone: tuple[Path, Path], pair: tuple[Path, str, list[Ended]], tmp_path: Path
 ) -> None:
     whole, spread, _ = pair
@@ -150,7 +150,7 @@ def test_killed_and_resumed_it_is_bit_equal(
     ],
     indirect=["alone"],
 )
-def test_resumed_on_another_number_it_is_the_same_training(
+def test_resuming_on_another_number_of_processes_is_equivalent(
     alone: tuple[Path, Path], spread: str, sizes: tuple[int, int], tmp_path: Path
 ) -> None:
     prepared, trained = alone
@@ -173,7 +173,7 @@ def test_resumed_on_another_number_it_is_the_same_training(
         pytest.param("replicated", 1, marks=pytest.mark.exhaustive),
     ],
 )
-def test_a_lost_process_ends_all_with_a_sentence(corpus: Path, spread: str, lost: int, tmp_path: Path) -> None:
+def test_lost_process_ends_all_with_a_message(corpus: Path, spread: str, lost: int, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare_run(run, small_config(corpus, gradient_accumulation=2, steps=10_000), lambda text: None)
     ended = resume(run, 2, spread, Event(lost, 12, KILL))
@@ -202,7 +202,7 @@ def stumble(folder: str, spread: str) -> None:
 
 
 @pytest.mark.parametrize("spread", SPREADS)
-def test_a_step_is_left_out_by_all_where_one_has_no_number(corpus: Path, spread: str, tmp_path: Path) -> None:
+def test_all_processes_skip_a_step_with_a_non_finite_loss(corpus: Path, spread: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare_run(run, small_config(corpus, gradient_accumulation=2, average_checkpoints=False), lambda text: None)
     ended = together(2, stumble, tmp_path / "said", str(run), spread)
@@ -223,7 +223,7 @@ command(sys.argv[1:], Event(1, 12, KILL) if dies else None)
 
 
 @pytest.mark.slow
-def test_torchrun_starts_again_from_the_last_checkpoint(corpus: Path, tmp_path: Path) -> None:
+def test_torchrun_restarts_from_the_last_checkpoint(corpus: Path, tmp_path: Path) -> None:
     """With the arguments of a new run, since those are what torchrun knows."""
     (tmp_path / "script.py").write_text(SCRIPT.format(tests=str(Path(__file__).parent)))
     (tmp_path / "config.yaml").write_text(to_yaml(config_of(corpus, "transformer")))
@@ -262,7 +262,7 @@ def wait_for_the_first(signs: int) -> None:
     assert world.all_reduce_sum([world.rank, 1.0]) == [1.0, 2.0]
 
 
-def test_a_process_that_waits_for_the_first_one_gets_signs_of_life(tmp_path: Path) -> None:
+def test_waiting_process_receives_heartbeats(tmp_path: Path) -> None:
     assert [one.code for one in together(2, wait_for_the_first, tmp_path, 5)] == [0, 0]
 
 
@@ -274,18 +274,18 @@ def wait_longer_than_patience(seconds: float) -> None:
 
 
 @pytest.mark.slow
-def test_work_of_the_first_process_may_take_longer_than_the_patience_of_the_others(tmp_path: Path) -> None:
+def test_first_process_may_work_longer_than_the_timeout(tmp_path: Path) -> None:
     assert [one.code for one in together(2, wait_longer_than_patience, tmp_path, 60.0)] == [0, 0]
 
 
-def test_a_mistake_is_said_once(corpus: Path, tmp_path: Path) -> None:
+def test_user_error_is_printed_once(corpus: Path, tmp_path: Path) -> None:
     ended = together(2, command, tmp_path / "said", ["train", str(tmp_path / "run"), "--source", "nowhere.en"])
     assert [one.code for one in ended] == [2, 2]
     assert "nowhere.en" in ended[0].said
     assert ended[1].said == ""
 
 
-def test_sgd_is_not_sharded(corpus: Path, tmp_path: Path) -> None:
+def test_sgd_rejects_sharded_weights(corpus: Path, tmp_path: Path) -> None:
     prepare_run(tmp_path / "run", small_config(corpus, "luong", optimizer="sgd"), lambda text: None)
     arguments = ["train", str(tmp_path / "run"), "--resume", "--set", "training.parallelism=sharded"]
     for one in together(2, command, tmp_path / "said", arguments):
@@ -369,14 +369,14 @@ def test_every_batch_of_a_step_is_computed_once(alone: tuple[Path, Path]) -> Non
             assert all(group.num_sentences == sum(len(batch.indices) for _, batch in group.batches) for group in dealt)
 
 
-def test_a_new_run_has_a_batch_for_every_process() -> None:
+def test_new_run_accumulates_one_batch_per_process() -> None:
     config, said = accumulate_for_processes(Config(), ProcessGroup(0, 4))
     assert config.training.gradient_accumulation == 4
     assert said == ["training.gradient_accumulation=4  (batches per step: one for each process)"]
     assert accumulate_for_processes(config, ProcessGroup(0, 2)) == (config, [])
 
 
-def test_a_process_without_a_gpu_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_without_a_gpu_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     with pytest.raises(UserError, match=r"at least 3 processes but 2 GPUs.*--nproc-per-node"):
         ProcessGroup(2, 3, 2).assign_device(torch.device("cuda"))

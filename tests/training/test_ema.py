@@ -22,7 +22,7 @@ def follow(average: WeightAverage, weight: nn.Parameter, values: list[float]) ->
         average.update()
 
 
-def test_a_scalar_follows_the_formula() -> None:
+def test_average_of_a_scalar_follows_the_formula() -> None:
     model = Scalar(4.0)
     average = WeightAverage(model, 0.5)
     follow(average, model.weight, [2.0, 6.0, 1.0])
@@ -32,7 +32,7 @@ def test_a_scalar_follows_the_formula() -> None:
     assert float(average.state_tensors()["weight"]) == pytest.approx(third, rel=1e-6)
 
 
-def test_after_its_growth_the_share_is_the_one_told() -> None:
+def test_decay_reaches_its_final_value() -> None:
     """From w̄ = 0, with w = 1 ever after: w̄ = 1 − kⁿ."""
     model = Scalar(0.0)
     average = WeightAverage(model, 0.9)
@@ -56,7 +56,7 @@ def randomise(model: nn.Module) -> None:
             weight.copy_(torch.randn_like(weight))
 
 
-def test_swapping_puts_the_averages_in_and_the_weights_back_to_the_bit() -> None:
+def test_swap_restores_weights_exactly() -> None:
     model = network()
     average = WeightAverage(model, 0.9)
     randomise(model)
@@ -81,7 +81,7 @@ def test_swapping_puts_the_averages_in_and_the_weights_back_to_the_bit() -> None
     assert all(weight.requires_grad for weight in model.parameters())
 
 
-def test_what_is_saved_and_loaded_goes_on_to_the_bit() -> None:
+def test_saved_and_loaded_state_continues_bit_equal() -> None:
     model, other = network(), network()
     average = WeightAverage(model, 0.99)
     for step in (1, 2):
@@ -97,7 +97,7 @@ def test_what_is_saved_and_loaded_goes_on_to_the_bit() -> None:
     assert all(torch.equal(value, again.state_tensors()[name]) for name, value in average.state_tensors().items())
 
 
-def test_the_update_is_one_graph() -> None:
+def test_update_compiles_into_one_graph() -> None:
     model = network()
     eager, compiled = WeightAverage(model, 0.9), WeightAverage(model, 0.9)
     update = torch.compile(compiled.update, fullgraph=True, backend="aot_eager")

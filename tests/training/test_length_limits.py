@@ -33,16 +33,14 @@ ONES = np.ones(len(SOURCE), np.int64)
         (0.5, 6.0, (1.0, 17)),
     ],
 )
-def test_the_limit_is_twice_the_line_that_the_targets_lie_under(
-    ratio: float, constant: float, expected: tuple[float, int]
-) -> None:
+def test_limit_is_twice_the_fitted_line(ratio: float, constant: float, expected: tuple[float, int]) -> None:
     found = length_limit(SOURCE, ratio * SOURCE + constant, ONES)
     assert found == pytest.approx(expected, abs=0.35)  # slopes are tried on a grid
     limits = np.floor(found[0] * SOURCE) + found[1]
     assert (limits >= 1.9 * (ratio * SOURCE + constant)).all()
 
 
-def test_a_few_misaligned_pairs_do_not_raise_it() -> None:
+def test_few_misaligned_pairs_do_not_raise_the_limit() -> None:
     target = SOURCE.copy()
     target[::200] = 250.0  # one in 200
     ratio, extra = length_limit(SOURCE, target, ONES)
@@ -50,7 +48,7 @@ def test_a_few_misaligned_pairs_do_not_raise_it() -> None:
     assert extra <= 20  # the default, as more than one in 1,000 are beyond the limit
 
 
-def test_counts_weigh_as_much_as_repeated_pairs() -> None:
+def test_counts_equal_repeated_pairs() -> None:
     chance = np.random.default_rng(1)
     target = np.round(SOURCE * chance.uniform(0.5, 2.5, len(SOURCE)))
     (source_of, target_of), counts = np.unique(np.stack((SOURCE, target)), axis=1, return_counts=True)
@@ -72,14 +70,14 @@ def test_explicit_settings_are_kept() -> None:
         assert len(choices) == 2 - len(given)
 
 
-def test_without_pairs_or_with_few_of_them_the_defaults_are_written() -> None:
+def test_few_pairs_give_the_default_limit() -> None:
     for some in (None, lengths(SOURCE[:99], 9 * SOURCE[:99])):
         chosen, choices = choose_length_limit(Config(), some, Framing())
         assert (chosen.search.length_ratio, chosen.search.length_offset) == (2.0, 20)
         assert not choices
 
 
-def test_a_prepared_run_has_a_limit_that_its_training_pairs_keep_to(corpus: Path, tmp_path: Path) -> None:
+def test_training_pairs_are_within_the_limit(corpus: Path, tmp_path: Path) -> None:
     prepared = prepare_run(tmp_path / "run", small_config(corpus), lambda line: None)
     search = from_yaml(tmp_path / "run" / CONFIG_FILE).search
     assert search == prepared.config.search
@@ -91,9 +89,7 @@ def test_a_prepared_run_has_a_limit_that_its_training_pairs_keep_to(corpus: Path
     assert (target <= np.floor(source * search.length_ratio) + search.length_offset).all()
 
 
-def test_a_validation_searches_within_the_limit_of_the_run(
-    corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_validation_uses_the_length_limit(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     limited = replace(Config().search, length_ratio=0.0, length_offset=9, min_length=9)
     prepare_run(tmp_path / "run", replace(small_config(corpus), search=limited), lambda line: None)
     validator = Trainer(tmp_path / "run", Display()).validator
@@ -108,7 +104,7 @@ def test_a_validation_searches_within_the_limit_of_the_run(
     assert lengths == [LengthLimit(0.0, 9, 1024, 9)]
 
 
-def test_the_settings_of_earlier_runs_still_open(tmp_path: Path) -> None:
+def test_settings_of_earlier_runs_are_read(tmp_path: Path) -> None:
     text = to_yaml(Config())
     assert "early_stopping: never\n" in text
     for old, new in (("complete", True), ("hopeless", False), ("steps", "steps")):

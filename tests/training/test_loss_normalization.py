@@ -43,7 +43,7 @@ def change_of_weights(prepared: Path, folder: Path, normalization: str, rate: fl
     return {name: weight.detach() - before[name] for name, weight in trainer.model.named_parameters()}
 
 
-def test_a_step_of_several_batches_is_divided_by_all_their_sentences(prepared: Path, tmp_path: Path) -> None:
+def test_accumulated_loss_is_divided_by_all_sentences(prepared: Path, tmp_path: Path) -> None:
     """SGD on Σ loss / sentences at a rate η is SGD on Σ loss / tokens at η · tokens / sentences."""
     group = next(iterate_steps(Trainer(prepared, SilentDisplay()).batches, DataPosition(), 3))
     assert group.num_sentences == sum(len(batch.indices) for _, batch in group.batches) > 3

@@ -80,7 +80,7 @@ def assert_same(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("system", SYSTEMS)
-def test_hidden_matrices_are_all_but_tables_outputs_and_vectors(system: str) -> None:
+def test_hidden_matrices_exclude_embeddings_outputs_and_vectors(system: str) -> None:
     model = SYSTEMS[system].spec(VocabularySizes(300, 300, True), "tiny").build()
     found = hidden_matrices(model)
     assert found
@@ -92,7 +92,7 @@ def test_hidden_matrices_are_all_but_tables_outputs_and_vectors(system: str) -> 
     assert not any(table in found for table in tables if isinstance(table, nn.Parameter))
 
 
-def test_fused_projections_are_several_matrices() -> None:
+def test_fused_projections_are_split_into_matrices() -> None:
     model = model_of()
     names = {weight: name for name, weight in model.named_parameters()}
     found = {".".join(names[weight].split(".")[-2:]): rows for weight, rows in hidden_matrices(model).items()}
@@ -102,7 +102,7 @@ def test_fused_projections_are_several_matrices() -> None:
     assert len(hidden_matrices(model)) == 2 * 5
 
 
-def test_the_gates_of_recurrent_cells_are_several_matrices() -> None:
+def test_gates_of_recurrent_cells_are_split_into_matrices() -> None:
     model = SYSTEMS["luong"].spec(VocabularySizes(300, 300, True), "tiny").build()
     found = hidden_matrices(model)
     cells = [weight for name, weight in model.named_parameters() if "weight_hh" in name or "weight_ih" in name]
@@ -113,7 +113,7 @@ def test_the_gates_of_recurrent_cells_are_several_matrices() -> None:
 # ---- Adadelta
 
 
-def test_adadelta_is_torchs() -> None:
+def test_adadelta_equals_torch() -> None:
     model, twin = model_of(), model_of()
     own, other = (
         build_optimizer(model, config_of({"optimizer": "adadelta"})),
@@ -133,7 +133,7 @@ def test_adadelta_is_torchs() -> None:
 # ---- Adafactor
 
 
-def test_adafactor_is_torchs() -> None:
+def test_adafactor_equals_torch() -> None:
     """torch bounds the rate by 1/√t, which does not matter for small rates."""
     model, twin = model_of().double(), model_of().double()
     own = build_optimizer(model, TrainingConfig(optimizer="adafactor"))
@@ -165,7 +165,7 @@ def test_adafactor_by_hand() -> None:
     torch.testing.assert_close(weight.detach(), expected)
 
 
-def test_nesterov_without_momentum_is_refused() -> None:
+def test_nesterov_needs_momentum() -> None:
     with pytest.raises(UserError, match=r"training\.momentum"):
         build_optimizer(model_of(), TrainingConfig(optimizer="sgd", nesterov=True))
 
@@ -175,7 +175,7 @@ def test_nesterov_without_momentum_is_refused() -> None:
 
 @pytest.mark.parametrize("shape", [(3, 24, 24), (2, 16, 48), (2, 48, 16)])
 @pytest.mark.parametrize("precision", [torch.float32, torch.bfloat16])
-def test_newton_schulz_makes_singular_values_one_nearly(shape: tuple[int, ...], precision: torch.dtype) -> None:
+def test_newton_schulz_brings_singular_values_near_one(shape: tuple[int, ...], precision: torch.dtype) -> None:
     torch.manual_seed(0)
     left, _ = torch.linalg.qr(torch.randn(*shape))
     right, _ = torch.linalg.qr(torch.randn(*shape).mT)
@@ -192,7 +192,7 @@ def test_newton_schulz_makes_singular_values_one_nearly(shape: tuple[int, ...], 
 
 
 @pytest.mark.parametrize(("precision", "tolerance"), [(torch.bfloat16, 0.03), (torch.float32, 1e-4)])
-def test_muon_is_torchs_on_matrices(precision: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_muon_equals_torch(precision: torch.dtype, tolerance: float, monkeypatch: pytest.MonkeyPatch) -> None:
     """torch always rounds to bfloat16 before its Newton–Schulz steps, unless it is kept from it."""
     if precision is torch.float32:
         monkeypatch.setattr(Tensor, "bfloat16", Tensor.clone)
@@ -220,7 +220,7 @@ def test_muon_is_torchs_on_matrices(precision: torch.dtype, tolerance: float, mo
             torch.testing.assert_close(mine_, theirs_)
 
 
-def test_muon_is_torchs_adamw_on_everything_else() -> None:
+def test_muon_equals_adamw_on_other_weights() -> None:
     model, twin = model_of(), model_of()
     optimizer = build_optimizer(model, config_of({"optimizer": "muon"}))
     hidden = hidden_matrices(twin)
@@ -244,7 +244,7 @@ def test_muon_is_torchs_adamw_on_everything_else() -> None:
             torch.testing.assert_close(mine[name], weight, msg=name)
 
 
-def test_blocks_are_as_so_many_matrices() -> None:
+def test_blocks_are_separate_matrices() -> None:
     torch.manual_seed(0)
     whole = nn.Parameter(torch.randn(16 + 8 + 8, 12))
     apart = [nn.Parameter(part.clone()) for part in whole.detach().split((16, 8, 8))]
@@ -261,7 +261,7 @@ def test_blocks_are_as_so_many_matrices() -> None:
     torch.testing.assert_close(whole.detach(), torch.cat([part.detach() for part in apart]))
 
 
-def test_an_update_of_muon_is_as_large_as_one_of_adamw() -> None:
+def test_muon_updates_have_the_magnitude_of_adamw() -> None:
     """0.2 √max(r, c) · O, O with r singular values near 1: a mean square of 0.04 (Liu et al. 2025, §2.2)."""
     torch.manual_seed(0)
     weight = nn.Parameter(torch.zeros(64, 256))
@@ -287,7 +287,7 @@ def test_an_update_of_muon_is_as_large_as_one_of_adamw() -> None:
         ),
     ],
 )
-def test_adam_and_sgd_are_torchs_without_decay(
+def test_adam_and_sgd_equal_torch_without_weight_decay(
     settings: dict[str, Any], reference: Callable[[Any], torch.optim.Optimizer]
 ) -> None:
     model, twin = model_of(), model_of()
@@ -301,7 +301,7 @@ def test_adam_and_sgd_are_torchs_without_decay(
         torch.testing.assert_close(mine, theirs)
 
 
-def test_adamw_decays_matrices_and_tables_alone() -> None:
+def test_adamw_decays_only_matrices_and_tables() -> None:
     """Without gradients that differ from zero a step is W ← (1 − ηλ) W."""
     model = model_of()
     optimizer = build_optimizer(model, config_of({"optimizer": "adamw"}))
@@ -314,7 +314,7 @@ def test_adamw_decays_matrices_and_tables_alone() -> None:
         torch.testing.assert_close(weight.detach(), old * (1 - 0.5 * 0.1) if weight.dim() == 2 else old)
 
 
-def test_a_group_may_have_a_factor() -> None:
+def test_learning_rate_factor_of_a_group() -> None:
     optimizer = build_optimizer(model_of(), config_of({"optimizer": "muon"}))
     optimizer.param_groups[0]["factor"] = 4.0
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -326,7 +326,7 @@ def test_a_group_may_have_a_factor() -> None:
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_step_with_a_bad_gradient_changes_nothing(settings: dict[str, Any]) -> None:
+def test_non_finite_gradient_changes_nothing(settings: dict[str, Any]) -> None:
     model, twin = model_of(), model_of()
     optimizer, other = build_optimizer(model, config_of(settings)), build_optimizer(twin, config_of(settings))
     weights = list(model.parameters())
@@ -354,7 +354,7 @@ def test_a_step_with_a_bad_gradient_changes_nothing(settings: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_what_is_saved_and_loaded_goes_on_to_the_bit(settings: dict[str, Any]) -> None:
+def test_saved_and_loaded_state_continues_bit_equal(settings: dict[str, Any]) -> None:
     model, twin = model_of(), model_of(seed=5)
     optimizer, other = build_optimizer(model, config_of(settings)), build_optimizer(twin, config_of(settings))
     run(optimizer, model, range(1, 4))
@@ -366,7 +366,7 @@ def test_what_is_saved_and_loaded_goes_on_to_the_bit(settings: dict[str, Any]) -
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_step_keeps_every_tensor_where_it_is(settings: dict[str, Any]) -> None:
+def test_step_updates_tensors_in_place(settings: dict[str, Any]) -> None:
     """What a graph has recorded are addresses: weights, state and rates must stay where they were."""
     model = model_of()
     optimizer = build_optimizer(model, config_of(settings))
@@ -386,7 +386,7 @@ def test_a_step_keeps_every_tensor_where_it_is(settings: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     "settings", [SETTINGS[0], *(pytest.param(one, marks=pytest.mark.exhaustive) for one in SETTINGS[1:])], ids=str
 )
-def test_a_compiled_step_is_the_same(settings: dict[str, Any]) -> None:
+def test_compiled_step_is_equal(settings: dict[str, Any]) -> None:
     """torch itself keeps its compiler out of fused kernels: they run between the graphs."""
     model, twin = model_of(), model_of()
     optimizer, other = build_optimizer(model, config_of(settings)), build_optimizer(twin, config_of(settings))
@@ -406,7 +406,7 @@ def test_a_compiled_step_is_the_same(settings: dict[str, Any]) -> None:
         torch.testing.assert_close(found[name], value, msg=name)
 
 
-def test_muons_own_part_is_one_graph() -> None:
+def test_muon_compiles_into_one_graph() -> None:
     weight = nn.Parameter(torch.ones(8, 8))
     optimizer = Muon({weight: (4, 4)}, [])
     optimizer.param_groups[0]["lr"] = torch.tensor(0.1)
@@ -415,14 +415,14 @@ def test_muons_own_part_is_one_graph() -> None:
     assert not torch.equal(weight, torch.ones(8, 8))
 
 
-def test_another_optimisers_state_is_refused() -> None:
+def test_state_of_another_optimizer_is_an_error() -> None:
     model = model_of()
     state = state_tensors(model, build_optimizer(model, config_of({"optimizer": "adamw"})))
     with pytest.raises(UserError, match=r"training\.optimizer"):
         load_state_tensors(model, build_optimizer(model, config_of({"optimizer": "sgd"})), state)
 
 
-def test_gradients_are_clipped_to_their_common_norm() -> None:
+def test_gradients_are_clipped_by_their_total_norm() -> None:
     weights = [nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1)), nn.Parameter(torch.zeros(1))]
     for limit, expected in ((0.0, [3.0, 4.0]), (10.0, [3.0, 4.0]), (1.0, [0.6, 0.8])):
         weights[0].grad, weights[1].grad = torch.tensor([3.0]), torch.tensor([4.0])  # the third has none
@@ -433,7 +433,7 @@ def test_gradients_are_clipped_to_their_common_norm() -> None:
 @pytest.mark.gpu
 @pytest.mark.filterwarnings("ignore:Synchronization debug mode")
 @pytest.mark.parametrize("settings", SETTINGS, ids=str)
-def test_a_captured_step_is_the_same_and_waits_for_nothing(settings: dict[str, Any]) -> None:
+def test_captured_step_is_equal_and_does_not_synchronize(settings: dict[str, Any]) -> None:
     model, twin = model_of().cuda(), model_of().cuda()
     optimizer, other = build_optimizer(model, config_of(settings)), build_optimizer(twin, config_of(settings))
     average = WeightAverage(twin, 0.9)

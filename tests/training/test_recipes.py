@@ -161,7 +161,7 @@ def test_textbook_trains_as_in_the_paper(name: str, store: TokenStore) -> None:
 
 @pytest.mark.parametrize("recipe", ["plain", "modern"])
 @pytest.mark.parametrize("name", SYSTEMS)
-def test_plain_and_modern_set_what_they_say(name: str, recipe: str, store: TokenStore) -> None:
+def test_settings_of_plain_and_modern(name: str, recipe: str, store: TokenStore) -> None:
     rate, dropout, smoothing = PLAIN[name]
     config, spec, _ = resolve(store, name, recipe=recipe)
     training = config.training
@@ -181,7 +181,7 @@ def test_modern_is_the_default_of_every_system_that_translates_text() -> None:
     assert {name for name, system in SYSTEMS.items() if system.default_recipe == "plain"} == plain
 
 
-def test_textbook_builds_the_papers_system_and_the_others_a_better_one(store: TokenStore) -> None:
+def test_only_textbook_builds_the_system_of_the_paper(store: TokenStore) -> None:
     directions = {}
     for recipe in ("textbook", "plain"):
         _, spec, _ = resolve(store, "luong", recipe=recipe)
@@ -205,24 +205,22 @@ def test_textbook_builds_the_papers_system_and_the_others_a_better_one(store: To
         ("t5", {"optimizer": "adamw", "warmup_start_factor": 0.0, "schedule": "constant"}),
     ],
 )
-def test_what_the_user_sets_is_kept_even_where_it_is_the_default(
-    name: str, given: dict[str, Any], store: TokenStore
-) -> None:
+def test_user_settings_are_kept_even_if_default(name: str, given: dict[str, Any], store: TokenStore) -> None:
     training = resolve(store, name, recipe="textbook", **given)[0].training
     assert {key: getattr(training, key) for key in given} == given
 
 
-def test_settings_of_the_system_are_kept_under_every_recipe(store: TokenStore) -> None:
+def test_system_settings_are_kept_by_every_recipe(store: TokenStore) -> None:
     for recipe in ("textbook", "plain"):
         config, _, _ = resolve(store, "luong", settings={"encoder_direction": "forward", "dropout": 0.5}, recipe=recipe)
         assert config.system.settings == {"encoder_direction": "forward", "dropout": 0.5}
 
 
-def test_a_warm_up_that_is_a_share_of_the_papers_steps_stays_that_share(store: TokenStore) -> None:
+def test_warmup_is_proportional_to_the_steps_of_the_paper(store: TokenStore) -> None:
     assert resolve(store, "bert", recipe="textbook", steps=5000)[0].training.warmup_steps == 50
 
 
-def test_rates_of_the_paper_follow_the_size(store: TokenStore) -> None:
+def test_learning_rates_of_the_paper_depend_on_the_size(store: TokenStore) -> None:
     narrow = {"model_dim": 64, "heads": 2, "layers": 2}
     rates = {
         size: resolve(store, "gpt3", size, narrow, recipe="textbook", steps=100)[0].training.learning_rate
@@ -231,20 +229,20 @@ def test_rates_of_the_paper_follow_the_size(store: TokenStore) -> None:
     assert rates == {"small": 6e-4, "base": 6e-4, "big": 6e-5}
 
 
-def test_a_learning_rate_is_not_rounded_but_its_display_is(store: TokenStore) -> None:
+def test_only_the_displayed_learning_rate_is_rounded(store: TokenStore) -> None:
     config, _, choices = resolve(store, "transformer", settings={"model_dim": 96}, recipe="plain")
     assert config.training.learning_rate == 0.4 / 96
     (shown,) = (str(choice) for choice in choices if choice.setting == "training.learning_rate")
     assert shown == "training.learning_rate=0.004167  (0.4 over the width of 96)"
 
 
-def test_the_recipe_names_the_schedule_that_is_used(store: TokenStore) -> None:
+def test_recipe_choice_names_the_schedule(store: TokenStore) -> None:
     _, _, choices = resolve(store, "bahdanau", schedule="constant", steps=100)
     (shown,) = (choice for choice in choices if choice.setting == "training.recipe")
     assert shown.reason.startswith("muon, constant;")
 
 
-def test_textbook_says_where_it_is_not_the_papers(store: TokenStore) -> None:
+def test_textbook_reports_differences_from_the_paper(store: TokenStore) -> None:
     _, _, choices = resolve(store, "gnmt", recipe="textbook")
     (shown,) = (choice for choice in choices if choice.setting == "training.recipe")
     assert "SGD at a rate of 0.5" in shown.reason
@@ -257,6 +255,6 @@ def test_every_paper_setting_is_a_setting() -> None:
             assert set(settings) <= set(system.settings()), name
 
 
-def test_an_unknown_recipe_is_answered_with_the_known_ones(store: TokenStore) -> None:
+def test_unknown_recipe_is_an_error(store: TokenStore) -> None:
     with pytest.raises(UserError, match="plain"):
         resolve(store, "transformer", recipe="plane")

@@ -33,14 +33,14 @@ def trained(prepared: Path) -> Path:
     return folder
 
 
-def test_interrupted_at_the_very_last_step(prepared: Path, trained: Path, tmp_path: Path) -> None:
+def test_interrupted_at_the_last_step(prepared: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path / "run")
     train(tmp_path / "run", stop_after=23)
     train(tmp_path / "run")
     assert_equal(contents(tmp_path / "run"), contents(trained))
 
 
-def test_a_lost_link_goes_on_from_the_newest_checkpoint(prepared: Path, trained: Path, tmp_path: Path) -> None:
+def test_missing_link_resumes_from_the_newest_checkpoint(prepared: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path / "run")
     train(tmp_path / "run", stop_after=20)
     (tmp_path / "run" / "checkpoints" / "last").unlink()
@@ -48,7 +48,7 @@ def test_a_lost_link_goes_on_from_the_newest_checkpoint(prepared: Path, trained:
     assert_equal(contents(tmp_path / "run"), contents(trained))
 
 
-def test_a_copy_without_links_goes_on(prepared: Path, trained: Path, tmp_path: Path) -> None:
+def test_copy_without_links_resumes(prepared: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path / "run")
     train(tmp_path / "run", stop_after=12)
     shutil.copytree(tmp_path / "run", tmp_path / "copy", symlinks=False)
@@ -56,7 +56,7 @@ def test_a_copy_without_links_goes_on(prepared: Path, trained: Path, tmp_path: P
     assert_equal(contents(tmp_path / "copy"), contents(trained))
 
 
-def test_a_torn_line_of_metrics_is_left_out(prepared: Path, trained: Path, tmp_path: Path) -> None:
+def test_incomplete_line_of_metrics_is_ignored(prepared: Path, trained: Path, tmp_path: Path) -> None:
     shutil.copytree(prepared, tmp_path / "run")
     train(tmp_path / "run", stop_after=12)
     with (tmp_path / "run" / "metrics.jsonl").open("a") as file:
@@ -72,7 +72,7 @@ def test_the_best_checkpoint_is_kept(trained: Path) -> None:
     assert (checkpoints / f"{progress['best_step']:06d}").is_dir()
 
 
-def test_altered_values_are_noticed(trained: Path, tmp_path: Path) -> None:
+def test_altered_checkpoint_is_an_error(trained: Path, tmp_path: Path) -> None:
     shutil.copytree(trained, tmp_path / "run", symlinks=True)
     manifest = tmp_path / "run" / "checkpoints" / "last" / "checkpoint.json"
     document = json.loads(manifest.read_text())
@@ -82,12 +82,12 @@ def test_altered_values_are_noticed(trained: Path, tmp_path: Path) -> None:
         train(tmp_path / "run")
 
 
-def test_two_processes_do_not_train_one_run(trained: Path) -> None:
+def test_run_is_locked_during_training(trained: Path) -> None:
     with exclusive_run_lock(trained), pytest.raises(UserError, match="another process"), exclusive_run_lock(trained):
         pass
 
 
-def test_the_average_is_a_mean_of_checkpoints(trained: Path) -> None:
+def test_average_is_the_mean_of_checkpoints(trained: Path) -> None:
     keeper = CheckpointManager(trained, keep=2)
     kept = [checkpoint.read_tensors(path, "model") for path in keeper.validated()[-2:]]
     model = load(trained, device="cpu").model

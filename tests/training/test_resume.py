@@ -111,7 +111,7 @@ MAIN = ("muon", "ema", "packed")  # `make laws` runs all of them
 @pytest.mark.parametrize(
     "recipe", [name if name in MAIN else pytest.param(name, marks=pytest.mark.exhaustive) for name in RECIPES]
 )
-def test_every_way_of_training_resumes_bit_equal(recipe: str, corpus: Path, tmp_path: Path) -> None:
+def test_every_recipe_resumes_bit_equal(recipe: str, corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     settings = {"gradient_accumulation": 2, "patience": None} | RECIPES[recipe]
     prepare_run(whole, small_config(corpus, **settings), lambda text: None)
@@ -124,7 +124,7 @@ def test_every_way_of_training_resumes_bit_equal(recipe: str, corpus: Path, tmp_
     assert losses[-1] < losses[0]
 
 
-def test_a_checkpoint_holds_the_running_mean_as_its_model(corpus: Path, tmp_path: Path) -> None:
+def test_checkpoint_has_the_averaged_weights(corpus: Path, tmp_path: Path) -> None:
     prepare_run(tmp_path / "run", small_config(corpus, ema_decay=0.9), lambda text: None)
     trainer = Trainer(tmp_path / "run", Quiet())
     trainer.train()
@@ -191,7 +191,7 @@ def kill(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], Callable[[
         yield arm
 
 
-def test_killed_at_every_operation_on_the_disk(
+def test_killed_at_every_disk_operation(
     reference: tuple[Path, dict[str, Any]], tmp_path: Path, kill: Callable[[int], Callable[[], int]]
 ) -> None:
     prepared, expected = reference
@@ -242,7 +242,7 @@ def test_kill_9_at_random_moments(corpus: Path, tmp_path: Path) -> None:
     assert_equal(contents(whole), contents(cut))
 
 
-def test_ctrl_c_saves_and_says_how_to_go_on(corpus: Path, tmp_path: Path) -> None:
+def test_ctrl_c_saves_a_checkpoint(corpus: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     (tmp_path / "config.yaml").write_text(to_yaml(small_config(corpus, steps=100000)))
     command = [sys.executable, "-m", "dragoman", "train", str(folder), "--config", str(tmp_path / "config.yaml")]

@@ -125,7 +125,7 @@ NOTICED = [(higher, 12, "divergence, the loss rose to"), (non_finite, 8, "non-fi
 
 
 @pytest.mark.parametrize(("change", "noticed", "what"), NOTICED)
-def test_it_rolls_back_and_goes_on_with_other_data(
+def test_rollback_continues_with_the_next_data(
     change: Change, noticed: int, what: str, prepared: Path, tmp_path: Path
 ) -> None:
     """Checkpoints at 3, 6 and 9: at 9 the loss had risen already."""
@@ -148,20 +148,20 @@ def test_it_rolls_back_and_goes_on_with_other_data(
     assert all(record["loss"] < 10 for record in read_metrics(tmp_path / "run"))
 
 
-def test_without_a_rise_nothing_happens(prepared: Path, tmp_path: Path) -> None:
+def test_no_rollback_without_divergence(prepared: Path, tmp_path: Path) -> None:
     trainer = Stumbling(run_of(prepared, tmp_path), higher, first=10**6, last=10**6)
     assert trainer.train().state.rollbacks == 0
     assert trainer.rollbacks == []
 
 
-def test_one_high_reading_is_no_divergence(prepared: Path, tmp_path: Path) -> None:
+def test_single_high_reading_is_no_divergence(prepared: Path, tmp_path: Path) -> None:
     trainer = Stumbling(run_of(prepared, tmp_path), higher, first=7, last=8)
     trainer.train()
     assert trainer.rollbacks == []
 
 
 @pytest.mark.parametrize(("change", "stop"), [(higher, 11), (higher, 12), (higher, 13), (non_finite, 15)])
-def test_killed_and_resumed_around_it_is_bit_equal(change: Change, stop: int, prepared: Path, tmp_path: Path) -> None:
+def test_killed_around_a_rollback_is_bit_equal(change: Change, stop: int, prepared: Path, tmp_path: Path) -> None:
     whole, cut = run_of(prepared, tmp_path, "whole"), run_of(prepared, tmp_path, "cut")
     Stumbling(whole, change).train()
     Stumbling(cut, change, stop=stop).train()
@@ -169,9 +169,7 @@ def test_killed_and_resumed_around_it_is_bit_equal(change: Change, stop: int, pr
     assert_equal(contents(whole), contents(cut))
 
 
-def test_a_process_that_dies_during_a_rollback_does_it_again(
-    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_killed_during_a_rollback_repeats_it(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole, cut = run_of(prepared, tmp_path, "whole"), run_of(prepared, tmp_path, "cut")
     Stumbling(whole, higher).train()
     trainer = Stumbling(cut, higher)
@@ -186,7 +184,7 @@ def test_a_process_that_dies_during_a_rollback_does_it_again(
     assert_equal(contents(whole), contents(cut))
 
 
-def test_after_some_rollbacks_in_a_row_it_gives_up(prepared: Path, tmp_path: Path) -> None:
+def test_training_ends_after_several_rollbacks(prepared: Path, tmp_path: Path) -> None:
     trainer = Stumbling(run_of(prepared, tmp_path), higher, last=10**6)
     with pytest.raises(UserError, match=r"training diverged: the training loss is .* at step 12.*below 0\.01"):
         trainer.train()
@@ -197,14 +195,14 @@ def test_after_some_rollbacks_in_a_row_it_gives_up(prepared: Path, tmp_path: Pat
     assert again.rollbacks == []
 
 
-def test_rollbacks_are_forgotten_once_training_has_recovered(prepared: Path, tmp_path: Path) -> None:
+def test_recovery_resets_the_rollbacks(prepared: Path, tmp_path: Path) -> None:
     trainer = Stumbling(run_of(prepared, tmp_path), higher)
     progress = trainer.train().state
     assert len(trainer.rollbacks) == 1
     assert (progress.diverged_at, progress.rollbacks) == (12, 0)  # validated at 15, beyond the divergence
 
 
-def test_without_a_checkpoint_there_is_no_rollback(corpus: Path, tmp_path: Path) -> None:
+def test_rollback_needs_a_checkpoint(corpus: Path, tmp_path: Path) -> None:
     prepare_run(tmp_path / "run", small_config(corpus, steps=33, validation_interval=30), lambda text: None)
     trainer = Stumbling(tmp_path / "run", non_finite, first=1)
     with pytest.raises(UserError, match="the training loss is nan at step 2"):
@@ -212,7 +210,7 @@ def test_without_a_checkpoint_there_is_no_rollback(corpus: Path, tmp_path: Path)
     assert not (tmp_path / "run" / "checkpoints" / "last").exists()
 
 
-def test_a_single_non_finite_step_is_skipped(prepared: Path, tmp_path: Path) -> None:
+def test_single_non_finite_step_is_skipped(prepared: Path, tmp_path: Path) -> None:
     trainer = Stumbling(run_of(prepared, tmp_path), non_finite, first=8, last=8)
     trainer.train()
     assert trainer.rollbacks == []
@@ -222,7 +220,7 @@ def test_a_single_non_finite_step_is_skipped(prepared: Path, tmp_path: Path) -> 
     assert math.isfinite(record["loss"])
 
 
-def test_a_learning_rate_far_too_high_is_divergence(corpus: Path, tmp_path: Path) -> None:
+def test_too_high_learning_rate_diverges(corpus: Path, tmp_path: Path) -> None:
     config = small_config(corpus, **SETTINGS | {"learning_rate": 100.0, "warmup_steps": 30, "clip_norm": 0.0})
     prepare_run(tmp_path / "run", config, lambda text: None)
     trainer = Trainer(tmp_path / "run", Listening())
@@ -230,7 +228,7 @@ def test_a_learning_rate_far_too_high_is_divergence(corpus: Path, tmp_path: Path
         trainer.train()
 
 
-def test_with_a_running_mean_both_go_back(corpus: Path, tmp_path: Path) -> None:
+def test_rollback_restores_the_weight_average(corpus: Path, tmp_path: Path) -> None:
     prepare_run(tmp_path / "whole", small_config(corpus, **SETTINGS, ema_decay=0.9), lambda text: None)
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     trainer = Stumbling(tmp_path / "whole", higher)

@@ -12,13 +12,13 @@ from dragoman.training.schedule import SCHEDULES, ScheduleHorizon, learning_rate
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-def test_the_warm_up_rises_in_a_straight_line(schedule: str) -> None:
+def test_warmup_is_linear(schedule: str) -> None:
     config = TrainingConfig(schedule=schedule, learning_rate=0.8, warmup_steps=4)  # type: ignore[arg-type]
     rates = [learning_rate(config, step, ScheduleHorizon(100, 10)) for step in range(1, 5)]
     assert rates == pytest.approx([0.2, 0.4, 0.6, 0.8])
 
 
-def test_the_inverse_square_root_is_the_papers() -> None:
+def test_inverse_square_root_equals_the_paper() -> None:
     """d^−0.5 · min(step^−0.5, step · warmup^−1.5) of Vaswani et al. (2017, eq. 3), d = 512, warmup = 4,000."""
     peak = 512**-0.5 * 4000**-0.5
     config = TrainingConfig(learning_rate=peak, warmup_steps=4000)
@@ -26,7 +26,7 @@ def test_the_inverse_square_root_is_the_papers() -> None:
         assert learning_rate(config, step) == pytest.approx(512**-0.5 * min(step**-0.5, step * 4000**-1.5))
 
 
-def test_the_cosine_is_halfway_down_in_the_middle_and_zero_at_the_end() -> None:
+def test_cosine_at_middle_and_end() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=10, steps=110)
     assert learning_rate(config, 35) == pytest.approx(0.5 * (1 + math.sqrt(0.5)))
     assert learning_rate(config, 60) == pytest.approx(0.5)
@@ -40,7 +40,7 @@ def test_linear_decay_reaches_zero_at_the_last_step() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "stable"])
-def test_a_decay_ends_at_the_final_rate(schedule: str) -> None:
+def test_decay_ends_at_the_final_rate(schedule: str) -> None:
     config = TrainingConfig(schedule=schedule, learning_rate=2.0, warmup_steps=10, steps=110, final_rate_factor=0.1)  # type: ignore[arg-type]
     assert learning_rate(config, 10) == 2.0
     assert learning_rate(config, 110) == learning_rate(config, 500) == pytest.approx(0.2)
@@ -48,20 +48,20 @@ def test_a_decay_ends_at_the_final_rate(schedule: str) -> None:
         assert learning_rate(config, 60) == pytest.approx(1.1)  # halfway from 2 to 0.2
 
 
-def test_t5_holds_the_rate_and_then_takes_the_inverse_square_root() -> None:
+def test_warmup_of_t5_is_constant() -> None:
     """1/√max(step, 10⁴) (Raffel et al. 2020, §3.1.2)."""
     config = TrainingConfig(learning_rate=0.01, warmup_steps=10_000, warmup_start_factor=1.0)
     for step in (1, 5000, 10_000, 40_000, 1_000_000):
         assert learning_rate(config, step) == pytest.approx(1 / math.sqrt(max(step, 10_000)))
 
 
-def test_plateau_reduces_the_rate_once_for_each_validation_that_is_not_better() -> None:
+def test_plateau_reduces_the_rate_after_each_worse_validation() -> None:
     config = TrainingConfig(schedule="plateau", learning_rate=0.25, warmup_steps=0)
     rates = [learning_rate(config, 500, ScheduleHorizon(reductions=reductions)) for reductions in (0, 1, 2)]
     assert rates == pytest.approx([0.25, 0.025, 0.0025])
 
 
-def test_stable_is_constant_until_its_last_share() -> None:
+def test_stable_is_constant_before_its_decay() -> None:
     config = TrainingConfig(schedule="stable", learning_rate=2.0, warmup_steps=10, steps=1000, decay_fraction=0.2)
     assert [learning_rate(config, step) for step in (11, 400, 800)] == [2.0, 2.0, 2.0]
     assert learning_rate(config, 850) == pytest.approx(2 * (1 - 0.5))  # √(50 / 200)
@@ -69,7 +69,7 @@ def test_stable_is_constant_until_its_last_share() -> None:
     assert learning_rate(config, 1000) == learning_rate(config, 1001) == 0.0
 
 
-def test_stable_decays_from_the_warm_up_on_where_the_share_is_all() -> None:
+def test_stable_may_decay_from_the_warmup_on() -> None:
     config = TrainingConfig(schedule="stable", learning_rate=1.0, warmup_steps=20, decay_fraction=1.0)
     assert learning_rate(config, 40, ScheduleHorizon(100)) == pytest.approx(0.5)  # √(20 / 80)
 
@@ -91,13 +91,13 @@ def test_sutskever_halves_every_half_epoch_after_five() -> None:
 
 
 @pytest.mark.parametrize("schedule", ["cosine", "stable"])
-def test_a_schedule_without_an_end_asks_for_one(schedule: str) -> None:
+def test_schedule_with_decay_needs_an_end(schedule: str) -> None:
     config = TrainingConfig(schedule=schedule, learning_rate=1.0, warmup_steps=1)  # type: ignore[arg-type]
     with pytest.raises(UserError, match=r"training\.steps"):
         learning_rate(config, 5)
 
 
-def test_halving_without_an_epoch_asks_for_one() -> None:
+def test_halving_needs_epochs() -> None:
     with pytest.raises(UserError, match="epoch"):
         learning_rate(TrainingConfig(schedule="halving", learning_rate=1.0), 5, ScheduleHorizon(100))
 
@@ -112,7 +112,7 @@ def test_halving_without_an_epoch_asks_for_one() -> None:
         ("momentum", 1.0),
     ],
 )
-def test_settings_out_of_range_are_named(name: str, value: float) -> None:
+def test_settings_out_of_range_are_errors(name: str, value: float) -> None:
     with pytest.raises(UserError, match=rf"training\.{name}"):
         TrainingConfig(**{name: value})  # type: ignore[arg-type]
 
@@ -120,7 +120,7 @@ def test_settings_out_of_range_are_named(name: str, value: float) -> None:
 # ---- a budget of time
 
 
-def test_the_warm_up_takes_a_tenth_of_the_time_where_its_steps_would_take_longer() -> None:
+def test_warmup_takes_at_most_a_tenth_of_the_time() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=448)
     rates = [
         learning_rate(config, step, ScheduleHorizon(time_used=step / 73, limits_warmup=True)) for step in range(1, 74)
@@ -131,24 +131,24 @@ def test_the_warm_up_takes_a_tenth_of_the_time_where_its_steps_would_take_longer
     assert rates[-1] == pytest.approx(0.0)
 
 
-def test_a_warm_up_set_by_the_user_is_not_shortened() -> None:
+def test_warmup_of_the_user_is_not_shortened() -> None:
     config = TrainingConfig(schedule="constant", learning_rate=1.0, warmup_steps=100)
     assert learning_rate(config, 50, ScheduleHorizon(time_used=0.9)) == pytest.approx(0.5)
 
 
-def test_of_steps_and_time_the_one_that_ends_first_decides() -> None:
+def test_first_limit_of_steps_and_time_decides() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=1)
     assert learning_rate(config, 50, ScheduleHorizon(100, time_used=1.0)) == pytest.approx(0.0)
     assert learning_rate(config, 100, ScheduleHorizon(100, time_used=0.2)) == pytest.approx(0.0)
 
 
-def test_the_inverse_square_root_falls_with_the_time_from_a_shortened_warm_up_on() -> None:
+def test_inverse_square_root_after_a_shortened_warmup() -> None:
     config = TrainingConfig(schedule="inverse-sqrt", learning_rate=1.0, warmup_steps=10_000)
     assert learning_rate(config, 5, ScheduleHorizon(time_used=0.1, limits_warmup=True)) == pytest.approx(1.0)
     assert learning_rate(config, 20, ScheduleHorizon(time_used=0.4, limits_warmup=True)) == pytest.approx(0.5)
 
 
-def test_an_extended_schedule_warms_up_over_a_tenth_and_decays_again() -> None:
+def test_extended_schedule_warms_up_and_decays_again() -> None:
     config = TrainingConfig(schedule="cosine", learning_rate=1.0, warmup_steps=50, steps=300, extended_at=100)
     assert learning_rate(config, 101) == pytest.approx(1 / 20)
     assert learning_rate(config, 120) == pytest.approx(1.0)

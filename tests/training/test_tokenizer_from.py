@@ -49,7 +49,7 @@ def test_runs_with_other_seeds_can_be_ensembled(corpus: Path, tmp_path: Path) ->
     assert first.ensemble(second).translate(["The dog sleeps."])[0].text
 
 
-def test_a_tokenizer_of_another_run_is_kept(corpus: Path, tmp_path: Path) -> None:
+def test_tokenizer_of_another_run(corpus: Path, tmp_path: Path) -> None:
     config = small_config(corpus, steps=2)
     first = trained(tmp_path / "first", config)
     half = tmp_path / "half"
@@ -65,7 +65,7 @@ def test_a_tokenizer_of_another_run_is_kept(corpus: Path, tmp_path: Path) -> Non
     assert one.ensemble(two).translate(["The dog sleeps."])[0].text
 
 
-def test_a_run_is_trained_with_a_hugging_face_tokenizer(corpus: Path, tmp_path: Path) -> None:
+def test_hugging_face_tokenizer(corpus: Path, tmp_path: Path) -> None:
     library = tokenizers.Tokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     library.decoder = decoders.ByteLevel()
@@ -87,7 +87,7 @@ def test_a_run_is_trained_with_a_hugging_face_tokenizer(corpus: Path, tmp_path: 
         )
 
 
-def test_weights_and_another_tokenizer_contradict_each_other(corpus: Path, tmp_path: Path) -> None:
+def test_start_from_conflicts_with_tokenizer_from(corpus: Path, tmp_path: Path) -> None:
     config = small_config(corpus, steps=2)
     run = trained(tmp_path / "run", config)
     both = with_text(config, tokenizer_from=str(run))
@@ -103,7 +103,7 @@ def text_alone(corpus: Path, *languages: str) -> Config:
     return replace(config, data=replace(config.data, source=sources, target=(), valid_source=(), valid_target=()))
 
 
-def test_a_tokenizer_of_another_language_is_warned_about(corpus: Path, tmp_path: Path) -> None:
+def test_warning_for_a_tokenizer_of_another_language(corpus: Path, tmp_path: Path) -> None:
     prepare_run(tmp_path / "german", text_alone(corpus, "de"), quiet)
     prepare_run(tmp_path / "both", text_alone(corpus, "en", "de"), quiet)
     pairs = small_config(corpus)

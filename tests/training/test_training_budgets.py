@@ -41,13 +41,11 @@ def say(text: str) -> None:
         ({"patience": 1}, TrainState(validations_since_best=1), "no improvement in 1 validation"),
     ],
 )
-def test_the_reason_to_stop_is_plain_english(
-    training: dict[str, Any], progress: TrainState, reason: str | None
-) -> None:
+def test_stop_reasons(training: dict[str, Any], progress: TrainState, reason: str | None) -> None:
     assert stop_reason(TrainingConfig(**training), progress) == reason
 
 
-def test_counts_have_singular_and_plural() -> None:
+def test_pluralize() -> None:
     assert [pluralize(1, "step"), pluralize(1.0, "minute"), pluralize(2.5, "minute")] == [
         "1 step",
         "1 minute",
@@ -65,11 +63,11 @@ def chosen(corpus: Path, folder: Path, **training: Any) -> Config:
 
 
 @pytest.mark.parametrize("steps", [5, 30, 700])
-def test_the_warm_up_is_a_share_of_the_steps(steps: int, corpus: Path, tmp_path: Path) -> None:
+def test_default_warmup_is_a_fraction_of_the_steps(steps: int, corpus: Path, tmp_path: Path) -> None:
     assert chosen(corpus, tmp_path / "run", steps=steps).training.warmup_steps == max(1, steps // 10)
 
 
-def test_a_budget_of_epochs_stays_one_of_epochs(corpus: Path, tmp_path: Path) -> None:
+def test_epoch_budget(corpus: Path, tmp_path: Path) -> None:
     training = chosen(corpus, tmp_path / "run", epochs=3, schedule="cosine").training
     assert (training.steps, training.epochs) == (None, 3)
     trainer = Trainer(tmp_path / "run", Quiet())
@@ -128,7 +126,7 @@ def copy_of(folder: Path, path: Path) -> Path:
 
 
 @pytest.mark.parametrize("step", [0.8, 2.5])
-def test_the_schedule_fits_the_time(step: float, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_schedule_fits_the_time(step: float, timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trainer = Timed(copy_of(timed, tmp_path / "run"), Clock(monkeypatch), step, validation=1.0)
     outcome = trainer.train()
     rates = trainer.rates
@@ -141,7 +139,7 @@ def test_the_schedule_fits_the_time(step: float, timed: Path, tmp_path: Path, mo
     assert 5 <= len(validations) <= 11
 
 
-def test_validations_take_a_bounded_share_of_the_time(
+def test_validations_take_a_bounded_fraction_of_the_time(
     timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trainer = Timed(copy_of(timed, tmp_path / "run"), Clock(monkeypatch), 0.5, validation=4.0)
@@ -151,7 +149,7 @@ def test_validations_take_a_bounded_share_of_the_time(
     assert progress.seconds <= 61
 
 
-def test_a_timed_run_that_is_killed_goes_on_from_the_recorded_time(
+def test_killed_timed_run_resumes_from_the_recorded_time(
     timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a clock that reads the same, it is bit-equal to a run that was not killed."""
@@ -163,7 +161,7 @@ def test_a_timed_run_that_is_killed_goes_on_from_the_recorded_time(
     assert_equal(contents(tmp_path / "whole"), contents(tmp_path / "cut"))
 
 
-def test_a_timed_run_can_be_extended_by_time(timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_timed_run_can_be_extended(timed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     first = Timed(copy_of(timed, tmp_path / "run"), clock, 2.0, 1.0)
     before = first.train().state.seconds
@@ -196,7 +194,7 @@ def finished(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_resuming_a_finished_run_says_how_to_go_on(finished: Path, tmp_path: Path) -> None:
+def test_resuming_a_finished_run_explains_how_to_extend_it(finished: Path, tmp_path: Path) -> None:
     folder = copy_of(finished, tmp_path / "run")
     trainer = Trainer(folder, Quiet())
     said = trainer.budget.resume_message(trainer.state, "dragoman train run")
@@ -206,7 +204,7 @@ def test_resuming_a_finished_run_says_how_to_go_on(finished: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("budget", [{"training.steps": 30}, {"training.epochs": 2}])
-def test_a_finished_run_is_extended(budget: dict[str, int], finished: Path, tmp_path: Path) -> None:
+def test_finished_run_is_extended(budget: dict[str, int], finished: Path, tmp_path: Path) -> None:
     folder = copy_of(finished, tmp_path / "run")
     config = change_resumed_run(folder, budget)
     assert config == from_yaml(folder / CONFIG_FILE)
@@ -223,7 +221,7 @@ def test_a_finished_run_is_extended(budget: dict[str, int], finished: Path, tmp_
     assert rates[-1] < 0.001
 
 
-def test_an_extension_that_is_killed_and_resumed_is_bit_equal(finished: Path, tmp_path: Path) -> None:
+def test_killed_extension_resumes_bit_equal(finished: Path, tmp_path: Path) -> None:
     for name in ("whole", "cut"):
         change_resumed_run(copy_of(finished, tmp_path / name), {"training.steps": 22})
     train(tmp_path / "whole")
@@ -235,7 +233,7 @@ def test_an_extension_that_is_killed_and_resumed_is_bit_equal(finished: Path, tm
     assert_equal(contents(tmp_path / "whole"), contents(tmp_path / "cut"))
 
 
-def test_a_schedule_without_an_end_goes_on_as_if_it_had_been_longer(corpus: Path, tmp_path: Path) -> None:
+def test_schedule_without_an_end_continues(corpus: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"validation_interval": 5, "schedule": "inverse-sqrt", "average_checkpoints": False}
     prepare_run(tmp_path / "whole", small_config(corpus, steps=15, **settings), say)
     prepare_run(tmp_path / "short", small_config(corpus, steps=10, **settings), say)
@@ -248,13 +246,13 @@ def test_a_schedule_without_an_end_goes_on_as_if_it_had_been_longer(corpus: Path
     assert_equal(whole, extended)
 
 
-def test_patience_starts_anew_when_a_run_is_extended(finished: Path, tmp_path: Path) -> None:
+def test_extension_resets_patience(finished: Path, tmp_path: Path) -> None:
     folder = copy_of(finished, tmp_path / "run")
     change_resumed_run(folder, {"training.steps": 12, "training.patience": 1})
     assert Trainer(folder, Quiet()).state.validations_since_best == 0
 
 
-def test_an_unfinished_run_goes_on_by_the_same_schedule_to_another_end(corpus: Path, tmp_path: Path) -> None:
+def test_unfinished_run_continues_to_another_end(corpus: Path, tmp_path: Path) -> None:
     prepare_run(tmp_path / "run", small_config(corpus, steps=10, schedule="cosine"), say)
     train(tmp_path / "run", stop_after=6)
     config = change_resumed_run(tmp_path / "run", {"training.steps": 20})
@@ -273,9 +271,7 @@ def test_an_unfinished_run_goes_on_by_the_same_schedule_to_another_end(corpus: P
         ({"training.learning_rate": 1.0}, "training.learning_rate was given: for other settings train a new run"),
     ],
 )
-def test_changes_that_cannot_be_are_refused(
-    settings: dict[str, Any], sentence: str, finished: Path, tmp_path: Path
-) -> None:
+def test_invalid_changes_are_errors(settings: dict[str, Any], sentence: str, finished: Path, tmp_path: Path) -> None:
     folder = copy_of(finished, tmp_path / "run")
     before = (folder / CONFIG_FILE).read_text()
     with pytest.raises(UserError, match=sentence):
@@ -286,7 +282,7 @@ def test_changes_that_cannot_be_are_refused(
 # ---- the configuration of another run
 
 
-def test_what_was_chosen_for_one_run_is_chosen_anew_for_another(corpus: Path, tmp_path: Path) -> None:
+def test_automatic_settings_are_chosen_again_for_another_run(corpus: Path, tmp_path: Path) -> None:
     given = chosen_nothing(corpus)
     tiny = prepare_run(tmp_path / "tiny", given, say).config
     for setting in (

@@ -76,7 +76,7 @@ def weights_after(folder: Path, replays: bool, compiles: bool) -> dict[str, torc
 
 
 @pytest.mark.parametrize(("system", "compiled"), [("transformer", True), ("transformer", False), ("bahdanau", False)])
-def test_a_replayed_step_is_the_eager_one(system: str, compiled: bool, corpus: Path, tmp_path: Path) -> None:
+def test_captured_step_equals_the_eager_step(system: str, compiled: bool, corpus: Path, tmp_path: Path) -> None:
     run = prepared(tmp_path / "run", corpus, system, compile=compiled, precision="bfloat16")
     torch.use_deterministic_algorithms(True)
     try:
@@ -87,7 +87,7 @@ def test_a_replayed_step_is_the_eager_one(system: str, compiled: bool, corpus: P
         assert torch.equal(weight, other[name]), name
 
 
-def test_a_compiled_step_learns_what_an_eager_one_does(corpus: Path, tmp_path: Path) -> None:
+def test_compiled_step_equals_the_eager_step(corpus: Path, tmp_path: Path) -> None:
     settings: dict[str, Any] = {"compile": True, "optimizer": "sgd", "precision": "bfloat16"}
     config = small_config(corpus, "transformer", batch_tokens=600, steps=40, device="cuda", **settings)
     run = tmp_path / "run"

@@ -12,7 +12,7 @@ from dragoman.objectives.denoising import sentinel_ids
 from dragoman.objectives.objective import Objective
 
 ROWS_TRIED = 30
-MAX_EXAMPLES = 3
+MAX_PRETRAINING_EXAMPLES = 3
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ def pretraining_examples(objective: Objective, store: TokenStore, seed: int) -> 
             break
         example = render_row(objective, row)
         examples.setdefault(example.note, example)
-    return list(examples.values())[:MAX_EXAMPLES]
+    return list(examples.values())[:MAX_PRETRAINING_EXAMPLES]
 
 
 def corrupt_row(objective: Objective, store: TokenStore, index: int, seed: int) -> BatchRow | None:

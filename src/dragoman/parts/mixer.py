@@ -236,6 +236,14 @@ def assign_paths(root: nn.Module) -> None:
             module.path = path
 
 
+def stack_layers(root: nn.Module) -> list[Mixer]:
+    """Return the layers of every stack below `root`, last first: the mixers inside exactly one other mixer."""
+    mixers = {path: module for path, module in root.named_modules() if isinstance(module, Mixer)}
+    return [
+        mixer for path, mixer in reversed(mixers.items()) if sum(path.startswith(f"{other}.") for other in mixers) == 1
+    ]
+
+
 def beam_size(rows: int, memory: Memory) -> int:
     """Number of rows (hypotheses) per source."""
     return rows // memory.states.shape[0]

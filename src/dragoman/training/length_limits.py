@@ -19,7 +19,7 @@ Numbers = NDArray[np.float64]
 QUANTILE = 0.99  # share of pairs below the fitted line: up to 1 % of misaligned pairs do not raise it
 LIMIT_FACTOR = 2.0  # the limit is this multiple of the line
 EXTRA_TOKENS = 5  # added for very short sources
-MIN_PAIRS = 100  # for an estimate
+MIN_ESTIMATION_PAIRS = 100  # for an estimate
 NUM_SLOPES = 41
 MAX_LENGTH_PAIRS = 100_000  # different pairs of lengths that are used
 MAX_BEYOND = 0.001  # share of training pairs beyond the limit that is accepted
@@ -35,7 +35,7 @@ def choose_length_limit(config: Config, lengths: LengthCounts | None, framing: F
     if ratio is not None and offset is not None:
         return config, []
     reason = ""
-    if lengths is not None and lengths.pairs.sum() >= MIN_PAIRS:
+    if lengths is not None and lengths.pairs.sum() >= MIN_ESTIMATION_PAIRS:
         source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
         target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # EOS
         ratio, offset = length_limit(source, target, lengths.pairs, ratio, offset)

@@ -25,7 +25,7 @@ from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.text import Framing, Tokenizer
 from dragoman.training.warm_start import ParentRun
 
-MAX_CHUNK_LOGITS = 2**22  # logits that exist at a time in training on a CPU
+ESTIMATED_CHUNK_LOGITS = 2**22  # logits that exist at a time in training on a CPU
 MAX_SIGNAL_LENGTH = 4000  # default number of source vectors: 40 seconds of speech
 
 
@@ -261,5 +261,5 @@ def estimate_activations(spec: ModelSpec, tokens: int, gradient_checkpointing: b
     vectors = 16 * sum(depth * parts for depth, parts in stacks)
     if gradient_checkpointing:
         vectors = 3 * sum(depth for depth, _ in stacks) + 16 * max(parts for _, parts in stacks)
-    logits = min(tokens * meta_model(spec).vocab_size, MAX_CHUNK_LOGITS)
+    logits = min(tokens * meta_model(spec).vocab_size, ESTIMATED_CHUNK_LOGITS)
     return 4 * (tokens * spec.dim * vectors + 3 * logits)

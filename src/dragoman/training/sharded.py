@@ -16,7 +16,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from dragoman import checkpoint
 from dragoman.errors import UserError
-from dragoman.parts.mixer import Mixer
+from dragoman.parts.mixer import stack_layers
 from dragoman.storage import os_errors_as_user_errors, remove_folder
 from dragoman.training.ema import WeightAverage
 from dragoman.training.parallel import (
@@ -46,8 +46,8 @@ class ShardedStrategy(ParallelStrategy):
         # outputs of layers are never modified in place, so that views are safe
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         mesh = init_device_mesh(self.device.type, (self.processes.world_size,))
-        for unit in shard_units(module):
-            fully_shard(unit, mesh=mesh)
+        for layer in stack_layers(module):
+            fully_shard(layer, mesh=mesh)
         fully_shard(module, mesh=mesh)
         for part in module.modules():
             if isinstance(part, FSDPModule):
@@ -91,14 +91,6 @@ class ShardedStrategy(ParallelStrategy):
         if self.processes.rank == 0:
             checkpoint.set_weights(inference_model, weights, Path())
         yield
-
-
-def shard_units(model: nn.Module) -> Iterator[nn.Module]:
-    """Yield the layers of every stack, last first."""
-    mixers = {path: part for path, part in model.named_modules() if isinstance(part, Mixer)}
-    for path, part in reversed(mixers.items()):
-        if sum(path.startswith(f"{other}.") for other in mixers) == 1:
-            yield part
 
 
 def read_shards(folder: Path, state: dict[str, Tensor]) -> None:

@@ -27,7 +27,7 @@ from dragoman.training.optimizer import clip_grad_norm, set_found_inf, set_learn
 from dragoman.training.parallel import ParallelStrategy
 from dragoman.training.process_group import ProcessGroup
 
-MAX_GRAPHS = 256  # batch shapes that are kept as CUDA graphs
+MAX_STEP_GRAPHS = 256  # batch shapes that are kept as CUDA graphs
 
 
 class TrainStep:
@@ -64,7 +64,7 @@ class TrainStep:
         self.loss_scale = torch.ones((), device=device)
         self.objective: Callable[[Batch, int], Loss] = objective
         if use_compile:
-            torch._dynamo.config.recompile_limit = max(MAX_GRAPHS, torch._dynamo.config.recompile_limit)
+            torch._dynamo.config.recompile_limit = max(MAX_STEP_GRAPHS, torch._dynamo.config.recompile_limit)
             self.objective = torch.compile(objective, fullgraph=True, dynamic=False)
         self.graphs = _graph_cache(device) if use_cuda_graphs and device.type == "cuda" else None
         self.splitter = splitter or BatchSplitter()
@@ -201,4 +201,4 @@ def batch_from_tensors(tensors: dict[str, Tensor], max_lengths: tuple[int, int] 
 
 
 def _graph_cache(device: torch.device) -> CudaGraphCache[dict[str, Tensor]]:
-    return CudaGraphCache(device, MAX_GRAPHS)
+    return CudaGraphCache(device, MAX_STEP_GRAPHS)

@@ -30,14 +30,14 @@ print(usual, faults())
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_the_same_pages_are_used_again() -> None:
+def test_freed_memory_is_reused() -> None:
     """Ten tensors of 16 MiB, one after the other, are 40,960 pages of 4 KiB."""
     told = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True).stdout
     usual, kept = map(int, told.split())
     assert kept < usual / 2
 
 
-def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     monkeypatch.delattr(ctypes, "CDLL")
     keep_freed_memory()

@@ -74,7 +74,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("owner", "name", "code", "sentence"), REFUSALS)
-def test_a_disk_that_refuses_is_said_and_training_goes_on_later(
+def test_disk_error_is_reported_and_training_resumes(
     owner: Any,
     name: str,
     code: int,
@@ -92,9 +92,7 @@ def test_a_disk_that_refuses_is_said_and_training_goes_on_later(
     assert_equal(contents(run), expected)
 
 
-def test_a_disk_that_is_full_in_the_middle_of_a_file(
-    run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_disk_full_while_writing_a_file(run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     save = checkpoint.save_file
 
     def half(content: Any, path: Path) -> None:
@@ -108,7 +106,7 @@ def test_a_disk_that_is_full_in_the_middle_of_a_file(
     assert_equal(contents(run), expected)
 
 
-def test_metrics_that_cannot_be_written(run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unwritable_metrics(run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     opened = Path.open
 
     def full(path: Path, *arguments: Any, **options: Any) -> Any:
@@ -123,7 +121,7 @@ def test_metrics_that_cannot_be_written(run: Path, expected: dict[str, Any], mon
 
 
 @pytest.mark.skipif(os.name == "nt" or os.geteuid() == 0, reason="whoever may do everything is refused nothing")
-def test_a_folder_made_read_only(run: Path, expected: dict[str, Any]) -> None:
+def test_read_only_folder(run: Path, expected: dict[str, Any]) -> None:
     try:
         with pytest.raises(UserError, match="may not be written"):
             train_with(run, 6, lambda: [path.chmod(0o555) for path in (run / "checkpoints", run)])
@@ -144,7 +142,7 @@ class Listening(Quiet):
 
 
 @pytest.mark.parametrize("at", [2, 10])
-def test_checkpoints_that_are_deleted_while_training(at: int, run: Path, expected: dict[str, Any]) -> None:
+def test_checkpoints_deleted_during_training(at: int, run: Path, expected: dict[str, Any]) -> None:
     """What is trained is not touched by it; there is a best and a last one again after the next."""
     display = Listening()
     trainer = train_with(run, at, lambda: shutil.rmtree(run / "checkpoints"), display)
@@ -158,12 +156,12 @@ def test_checkpoints_that_are_deleted_while_training(at: int, run: Path, expecte
     assert any("is missing: the next validation becomes the best" in text for text in display.heard) == (at > 4)
 
 
-def test_a_run_that_is_deleted_while_training(run: Path) -> None:
+def test_run_deleted_during_training(run: Path) -> None:
     with pytest.raises(UserError, match="cannot be written: No such file or directory"):
         train_with(run, 6, lambda: shutil.rmtree(run))
 
 
-def test_data_that_is_deleted_while_training(run: Path, expected: dict[str, Any]) -> None:
+def test_data_deleted_during_training(run: Path, expected: dict[str, Any]) -> None:
     """What is mapped stays readable; the run that is to go on later is told what is missing."""
     train_with(run, 6, lambda: shutil.rmtree(run / "data"))
     assert_equal(contents(run), expected)
@@ -186,7 +184,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("by", [0.0, -1.0])
-def test_a_clock_that_stands_still_or_goes_back(
+def test_clock_that_stops_or_is_set_back(
     by: float, run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("time", "monotonic", "perf_counter"):
@@ -203,7 +201,7 @@ def test_a_clock_that_stands_still_or_goes_back(
     assert not any("-" in text.split("left")[0].split()[-1] for text in display.heard if "left" in text)
 
 
-def test_seconds_of_training_never_become_less(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_training_seconds_never_decrease(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
     watch = Stopwatch(5.0)

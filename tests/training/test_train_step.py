@@ -66,7 +66,7 @@ def small(dropout: float = 0.0) -> tuple[Model, Objective]:
     )
 
 
-def stepper_of(
+def make_train_step(
     model: Model,
     objective: Objective,
     optimizer: str = "momentum",
@@ -93,13 +93,13 @@ def batch_of(store: TokenStore, start: int, stop: int, **settings: Any) -> Batch
     return Batches(store, 2000, seed=0, **settings).build_batch(np.arange(start, stop), 0)
 
 
-def step(stepper: TrainStep, number: int, *batches: Batch, rate: float = 0.1) -> None:
-    stepper(list(enumerate(batches)), number, rate, sum(batch.target_tokens for batch in batches))
+def step(train_step: TrainStep, number: int, *batches: Batch, rate: float = 0.1) -> None:
+    train_step(list(enumerate(batches)), number, rate, sum(batch.target_tokens for batch in batches))
 
 
-def everything(stepper: TrainStep, model: Model) -> dict[str, Tensor]:
+def everything(train_step: TrainStep, model: Model) -> dict[str, Tensor]:
     """Weights and optimiser, as they are now."""
-    both = dict(model.named_parameters()) | state_tensors(model, stepper.optimizer)
+    both = dict(model.named_parameters()) | state_tensors(model, train_step.optimizer)
     return {name: tensor.detach().clone() for name, tensor in both.items()}
 
 
@@ -113,14 +113,14 @@ def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "momentum"])  # the others make much of the signs of gradients near zero
-def test_two_batches_are_one_batch_of_both(optimizer: str, store: TokenStore) -> None:
+def test_two_batches_equal_one_larger_batch(optimizer: str, store: TokenStore) -> None:
     found = []
     for parts in ([(0, 12), (12, 30)], [(0, 30)]):
         model, objective = small()
-        stepper = stepper_of(model, objective, optimizer)
+        train_step = make_train_step(model, objective, optimizer)
         for number in (1, 2):
-            step(stepper, number, *(batch_of(store, *part) for part in parts), rate=0.01)
-        found.append((everything(stepper, model), stepper.loss_sums, stepper.gradient_norm))
+            step(train_step, number, *(batch_of(store, *part) for part in parts), rate=0.01)
+        found.append((everything(train_step, model), train_step.loss_sums, train_step.gradient_norm))
     (one, sums, norm), (other, same_sums, same_norm) = found
     for name, tensor in one.items():
         torch.testing.assert_close(tensor, other[name], rtol=1e-4, atol=2e-5)
@@ -128,29 +128,29 @@ def test_two_batches_are_one_batch_of_both(optimizer: str, store: TokenStore) ->
     torch.testing.assert_close(norm, same_norm, rtol=1e-4, atol=0)
 
 
-def test_a_step_is_the_gradient_of_the_mean_loss_an_answer(store: TokenStore) -> None:
+def test_step_follows_the_gradient_of_the_mean_loss(store: TokenStore) -> None:
     model, objective = small()
     batch = batch_of(store, 0, 9)
     before = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     loss = objective(batch, 1)
     gradients = torch.autograd.grad(loss.total / loss.num_labels, list(model.parameters()))
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
-    stepper = stepper_of(model, objective, "sgd")
-    step(stepper, 1, batch, rate=0.5)
-    assert float(stepper.gradient_norm) == pytest.approx(float(norm), rel=1e-5)
+    train_step = make_train_step(model, objective, "sgd")
+    step(train_step, 1, batch, rate=0.5)
+    assert float(train_step.gradient_norm) == pytest.approx(float(norm), rel=1e-5)
     scale = 0.5 * min(1.0, 1.0 / float(norm))  # gradients are clipped to a norm of 1
     for (name, weight), gradient in zip(model.named_parameters(), gradients):
         torch.testing.assert_close(weight, before[name] - scale * gradient, rtol=1e-4, atol=1e-6)
-    total, likelihood, lost = stepper.loss_sums.tolist()
+    total, likelihood, lost = train_step.loss_sums.tolist()
     assert total == pytest.approx(float(loss.total.detach()), rel=1e-5)
     assert likelihood == pytest.approx(float(loss.metrics["nll_loss"]), rel=1e-5)
     assert lost == 0
 
 
-def test_the_gradients_are_gone_after_a_step(store: TokenStore) -> None:
+def test_gradients_are_cleared_after_a_step(store: TokenStore) -> None:
     model, objective = small()
-    stepper = stepper_of(model, objective)
-    step(stepper, 1, batch_of(store, 0, 9))
+    train_step = make_train_step(model, objective)
+    step(train_step, 1, batch_of(store, 0, 9))
     assert all(weight.grad is None or not weight.grad.any() for weight in model.parameters())
 
 
@@ -158,30 +158,30 @@ def test_the_gradients_are_gone_after_a_step(store: TokenStore) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_a_loss_that_is_no_number_changes_nothing(optimizer: str, store: TokenStore) -> None:
+def test_non_finite_loss_changes_nothing(optimizer: str, store: TokenStore) -> None:
     model, objective = small()
-    stepper = stepper_of(model, Sometimes(objective, {1, 3}), optimizer)
+    train_step = make_train_step(model, Sometimes(objective, {1, 3}), optimizer)
     batches = [batch_of(store, 8 * number, 8 * number + 8) for number in range(5)]
-    first = everything(stepper, model)
-    step(stepper, 1, batches[0])  # even the very first
-    assert_equal(everything(stepper, model), first)
-    step(stepper, 2, batches[1])
-    second, sums = everything(stepper, model), stepper.loss_sums.tolist()
-    step(stepper, 3, batches[2])
-    assert_equal(everything(stepper, model), second)
-    assert int(stepper.skipped_steps) == 2
-    assert stepper.loss_sums.tolist()[:2] == sums[:2]  # of the losses that were numbers
-    assert stepper.loss_sums.tolist()[2] == batches[0].target_tokens + batches[2].target_tokens
-    step(stepper, 4, batches[3])
-    assert int(stepper.skipped_steps) == 2
+    first = everything(train_step, model)
+    step(train_step, 1, batches[0])  # even the very first
+    assert_equal(everything(train_step, model), first)
+    step(train_step, 2, batches[1])
+    second, sums = everything(train_step, model), train_step.loss_sums.tolist()
+    step(train_step, 3, batches[2])
+    assert_equal(everything(train_step, model), second)
+    assert int(train_step.skipped_steps) == 2
+    assert train_step.loss_sums.tolist()[:2] == sums[:2]  # of the losses that were numbers
+    assert train_step.loss_sums.tolist()[2] == batches[0].target_tokens + batches[2].target_tokens
+    step(train_step, 4, batches[3])
+    assert int(train_step.skipped_steps) == 2
     twin, objective = small()
-    other = stepper_of(twin, objective, optimizer)
+    other = make_train_step(twin, objective, optimizer)
     step(other, 2, batches[1])
     step(other, 4, batches[3])
-    assert_equal(everything(stepper, model), everything(other, twin))  # as if they had never been
+    assert_equal(everything(train_step, model), everything(other, twin))  # as if they had never been
 
 
-def test_one_bad_batch_spoils_its_step_but_not_the_measure(store: TokenStore) -> None:
+def test_non_finite_batch_skips_the_step_but_not_the_measurement(store: TokenStore) -> None:
     class Second(Sometimes):
         calls = 0
 
@@ -190,15 +190,15 @@ def test_one_bad_batch_spoils_its_step_but_not_the_measure(store: TokenStore) ->
             return super().forward(batch, 1 if self.calls == 2 else 0)
 
     model, objective = small()
-    stepper = stepper_of(model, Second(objective, {1}))
-    before = everything(stepper, model)
+    train_step = make_train_step(model, Second(objective, {1}))
+    before = everything(train_step, model)
     good, bad = batch_of(store, 0, 9), batch_of(store, 9, 20)
     loss = objective(good, 1)
-    step(stepper, 1, good, bad)
-    assert_equal(everything(stepper, model), before)
-    assert int(stepper.skipped_steps) == 1
-    assert stepper.loss_sums.tolist()[0] == pytest.approx(float(loss.total.detach()), rel=1e-5)
-    assert stepper.loss_sums.tolist()[2] == bad.target_tokens
+    step(train_step, 1, good, bad)
+    assert_equal(everything(train_step, model), before)
+    assert int(train_step.skipped_steps) == 1
+    assert train_step.loss_sums.tolist()[0] == pytest.approx(float(loss.total.detach()), rel=1e-5)
+    assert train_step.loss_sums.tolist()[2] == bad.target_tokens
 
 
 # ---- random numbers
@@ -206,16 +206,16 @@ def test_one_bad_batch_spoils_its_step_but_not_the_measure(store: TokenStore) ->
 
 def trained(store: TokenStore, seed: int = 1, first: int = 0, between: Callable[[], Any] = lambda: None) -> Any:
     model, objective = small(dropout=0.3)
-    stepper = stepper_of(model, objective, "adamw", seed=seed)
+    train_step = make_train_step(model, objective, "adamw", seed=seed)
     for number in (1, 2, 3):
         between()
         batches = [batch_of(store, 9 * n, 9 * n + 9) for n in (number, number + 3)]
         tokens = sum(batch.target_tokens for batch in batches)
-        stepper(list(enumerate(batches, first)), number, 0.01, tokens)
-    return everything(stepper, model), stepper.loss_sums
+        train_step(list(enumerate(batches, first)), number, 0.01, tokens)
+    return everything(train_step, model), train_step.loss_sums
 
 
-def test_seed_and_step_decide_all_that_is_left_to_chance(store: TokenStore) -> None:
+def test_random_numbers_depend_on_seed_and_step(store: TokenStore) -> None:
     one, sums = trained(store)
     again, same = trained(store, between=lambda: torch.rand(7))  # whatever was drawn elsewhere
     assert_equal(one, again)
@@ -224,15 +224,15 @@ def test_seed_and_step_decide_all_that_is_left_to_chance(store: TokenStore) -> N
     assert not torch.equal(trained(store, first=4)[1], sums)  # batches of a step have random numbers of their own
 
 
-def test_a_batch_is_the_same_whoever_computes_it(store: TokenStore) -> None:
+def test_batch_does_not_depend_on_its_process(store: TokenStore) -> None:
     """By the number of a batch within its step, so that it may be computed by one process or another."""
     batches = [batch_of(store, 9 * number, 9 * number + 9) for number in range(2)]
     sums = []
     for numbers in ([0, 1], [0], [1]):
         model, objective = small(dropout=0.3)
-        stepper = stepper_of(model, objective)
-        stepper([(number, batches[number]) for number in numbers], 5, 0.0, 100)
-        sums.append(stepper.loss_sums)
+        train_step = make_train_step(model, objective)
+        train_step([(number, batches[number]) for number in numbers], 5, 0.0, 100)
+        sums.append(train_step.loss_sums)
     torch.testing.assert_close(sums[0], sums[1] + sums[2], rtol=1e-6, atol=0)
 
 
@@ -254,56 +254,56 @@ def test_processes_share_the_batches_of_a_step(store: TokenStore, size: int) -> 
 # ---- averages, precision, compilation
 
 
-def test_the_running_mean_follows_every_step(store: TokenStore) -> None:
+def test_weight_average_follows_every_step(store: TokenStore) -> None:
     model, objective = small()
-    stepper = stepper_of(model, objective, ema=0.5)
+    train_step = make_train_step(model, objective, ema=0.5)
     mean = {name: weight.detach().clone() for name, weight in model.named_parameters()}
     for number in (1, 2, 3):
-        step(stepper, number, batch_of(store, 9 * number, 9 * number + 9))
+        step(train_step, number, batch_of(store, 9 * number, 9 * number + 9))
         kept = min(0.5, (1 + number) / (10 + number))
         mean = {name: kept * mean[name] + (1 - kept) * weight.detach() for name, weight in model.named_parameters()}
-    assert stepper.average is not None
-    for name, average in stepper.average.state_tensors().items():
+    assert train_step.average is not None
+    for name, average in train_step.average.state_tensors().items():
         torch.testing.assert_close(average, mean[name])
 
 
-def test_half_precision_leaves_weights_whole(store: TokenStore) -> None:
+def test_bfloat16_keeps_float32_weights(store: TokenStore) -> None:
     losses = []
     for precision in ("float32", "bfloat16"):
         model, objective = small()
-        stepper = stepper_of(model, objective, precision=precision)
-        step(stepper, 1, batch_of(store, 0, 20))
+        train_step = make_train_step(model, objective, precision=precision)
+        step(train_step, 1, batch_of(store, 0, 20))
         assert {weight.dtype for weight in model.parameters()} == {torch.float32}
-        losses.append(float(stepper.loss_sums[0]))
+        losses.append(float(train_step.loss_sums[0]))
     assert losses[0] == pytest.approx(losses[1], rel=0.02)
     assert losses[0] != losses[1]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of the compiler's own
-def test_a_compiled_step_takes_as_many_shapes_as_come(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_step_handles_many_shapes(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler gives up after some shapes unless it is told that more will come."""
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda module, **settings: plain(module, **settings, backend="eager"))
     torch._dynamo.reset()
     model, objective = small()
     with torch._dynamo.config.patch(recompile_limit=2):  # a smaller one, since each takes its time
-        stepper = stepper_of(model, objective, compiles=True)
+        train_step = make_train_step(model, objective, compiles=True)
         for number in range(1, 5):
             batches = Batches(store, 200 * number, seed=0, rows=objective.row_format, packed=True)
-            step(stepper, number, batches.build_batch(np.arange(number, number + 4), 0))
-    assert int(stepper.skipped_steps) == 0
-    assert stepper.loss_sums[0] > 0
+            step(train_step, number, batches.build_batch(np.arange(number, number + 4), 0))
+    assert int(train_step.skipped_steps) == 0
+    assert train_step.loss_sums[0] > 0
 
 
-def test_steps_through_the_cache_of_graphs_are_plain_steps(store: TokenStore) -> None:
+def test_steps_through_the_graph_cache_are_equal(store: TokenStore) -> None:
     """On a CPU the cache runs everything eagerly, on its static copies of the tensors."""
     results = []
     for cached in (False, True):
         model, objective = small(dropout=0.3)
-        stepper = stepper_of(model, objective, "adamw")
+        train_step = make_train_step(model, objective, "adamw")
         if cached:
-            stepper.graphs = CudaGraphCache(torch.device("cpu"), max_graphs=2)
+            train_step.graphs = CudaGraphCache(torch.device("cpu"), max_graphs=2)
         for number in (1, 2, 3):
-            step(stepper, number, *(batch_of(store, 9 * n, 9 * n + 9) for n in (number, number + 3)))
-        results.append(everything(stepper, model))
+            step(train_step, number, *(batch_of(store, 9 * n, 9 * n + 9) for n in (number, number + 3)))
+        results.append(everything(train_step, model))
     assert_equal(*results)

@@ -116,7 +116,7 @@ CASES = [
 
 @pytest.mark.parametrize("layout", ["padded", "filled", "packed"])
 @pytest.mark.parametrize(("system", "name", "settings", "learns"), CASES)
-def test_two_halves_teach_what_the_whole_teaches(
+def test_halves_give_the_gradients_of_the_whole_batch(
     system: str, name: str, settings: dict[str, Any], learns: dict[str, Any], layout: str, tmp_path: Path
 ) -> None:
     model = model_of(system, **settings)
@@ -136,7 +136,7 @@ def test_two_halves_teach_what_the_whole_teaches(
     assert_same(gradients(model, objective, [whole], answers), gradients(model, objective, [first, second], answers))
 
 
-def test_halves_of_a_packed_batch_are_narrower_and_alike(tmp_path: Path) -> None:
+def test_halves_of_a_packed_batch_have_one_shape(tmp_path: Path) -> None:
     objective = objective_of("translation", model_of("transformer"))
     batches = batches_of(data_for(tmp_path, objective, 200), objective, packed=True)
     shapes = set()
@@ -148,7 +148,7 @@ def test_halves_of_a_packed_batch_are_narrower_and_alike(tmp_path: Path) -> None
     assert len(shapes) == 1
 
 
-def test_a_single_pair_has_no_halves(tmp_path: Path) -> None:
+def test_single_pair_cannot_be_halved(tmp_path: Path) -> None:
     objective = objective_of("translation", model_of("transformer"))
     with pytest.raises(ValueError, match="one pair cannot be halved"):
         halve_batch(batches_of(data_for(tmp_path, objective), objective).build_batch(np.array([3]), 0))
@@ -157,7 +157,7 @@ def test_a_single_pair_has_no_halves(tmp_path: Path) -> None:
 # ---- memory that runs out in a step
 
 
-def stepper_of(model: Model, objective: Objective, say: Callable[[str], None] = lambda text: None) -> TrainStep:
+def make_train_step(model: Model, objective: Objective, say: Callable[[str], None] = lambda text: None) -> TrainStep:
     return TrainStep(
         objective,
         build_optimizer(model, TrainingConfig(optimizer="sgd")),
@@ -173,20 +173,20 @@ def stepper_of(model: Model, objective: Objective, say: Callable[[str], None] = 
 
 
 def short_of(
-    stepper: TrainStep, places: int, late: bool = True, error: type[Exception] = torch.OutOfMemoryError
+    train_step: TrainStep, places: int, late: bool = True, error: type[Exception] = torch.OutOfMemoryError
 ) -> None:
     """Let memory run out over batches of more places: in the backward pass, when some gradients are already added."""
-    forward_backward = stepper._forward_backward
+    forward_backward = train_step._forward_backward
 
     def limited(tensors: dict[str, Tensor], *arguments: Any) -> None:
         if positions(tensors) > places and not late:
             raise error("out of memory")
         forward_backward(tensors, *arguments)
         if positions(tensors) > places:
-            stepper.weights[0].grad = stepper.weights[0].grad * 3  # type: ignore[operator]
+            train_step.weights[0].grad = train_step.weights[0].grad * 3  # type: ignore[operator]
             raise error("out of memory")
 
-    stepper._forward_backward = limited  # type: ignore[method-assign]
+    train_step._forward_backward = limited  # type: ignore[method-assign]
 
 
 def positions(tensors: dict[str, Tensor]) -> int:
@@ -195,7 +195,7 @@ def positions(tensors: dict[str, Tensor]) -> int:
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("late", [False, True])
-def test_a_step_that_does_not_fit_has_the_same_result(packed: bool, late: bool, tmp_path: Path) -> None:
+def test_out_of_memory_step_has_the_same_result(packed: bool, late: bool, tmp_path: Path) -> None:
     """Though the first batch of the step fits, and the second fails when its gradients are half added."""
     results = []
     said: list[str] = []
@@ -204,14 +204,14 @@ def test_a_step_that_does_not_fit_has_the_same_result(packed: bool, late: bool, 
         objective = objective_of("translation", model)
         batches = batches_of(data_for(tmp_path, objective), objective, packed)
         small = batches_of(batches.store, objective).build_batch(np.arange(2), 0)
-        stepper = stepper_of(model, objective, said.append)
+        train_step = make_train_step(model, objective, said.append)
         large = batches.build_batch(np.arange(2, 30), 0)
         if short:
-            short_of(stepper, large.num_positions // 2 - 1, late)
-        stepper([(0, small), (1, large)], 1, 0.01, small.target_tokens + large.target_tokens)
-        stepper([(0, large)], 2, 0.01, large.target_tokens)
+            short_of(train_step, large.num_positions // 2 - 1, late)
+        train_step([(0, small), (1, large)], 1, 0.01, small.target_tokens + large.target_tokens)
+        train_step([(0, large)], 2, 0.01, large.target_tokens)
         results.append(
-            (stepper.loss_sums.clone(), {name: weight.detach() for name, weight in model.named_parameters()})
+            (train_step.loss_sums.clone(), {name: weight.detach() for name, weight in model.named_parameters()})
         )
     torch.testing.assert_close(results[0][0], results[1][0], rtol=1e-5, atol=1e-4)
     for name, weight in results[0][1].items():
@@ -223,41 +223,41 @@ def test_a_step_that_does_not_fit_has_the_same_result(packed: bool, late: bool, 
     assert f"training.batch_tokens={width // 2} would avoid this" in said[0]
 
 
-def test_a_pair_that_does_not_fit_is_said_plainly(tmp_path: Path) -> None:
+def test_pair_too_large_for_memory_is_an_error(tmp_path: Path) -> None:
     model = model_of("transformer")
     objective = objective_of("translation", model)
     batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(5), 0)
-    stepper = stepper_of(model, objective)
-    short_of(stepper, 0)
+    train_step = make_train_step(model, objective)
+    short_of(train_step, 0)
     with pytest.raises(UserError, match=r"out of memory with a single pair of .* tokens: lower data\.max_length"):
-        stepper([(0, batch)], 1, 0.01, batch.target_tokens)
+        train_step([(0, batch)], 1, 0.01, batch.target_tokens)
 
 
-def test_an_optimiser_that_does_not_fit_is_said_plainly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_optimizer_too_large_for_memory_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of("transformer")
     objective = objective_of("translation", model)
     batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(5), 0)
-    stepper = stepper_of(model, objective)
+    train_step = make_train_step(model, objective)
 
     def full(*arguments: object) -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr(stepper.optimizer, "step", full)
+    monkeypatch.setattr(train_step.optimizer, "step", full)
     with pytest.raises(UserError, match="do not fit into memory: choose a smaller system"):
-        stepper([(0, batch)], 1, 0.01, batch.target_tokens)
+        train_step([(0, batch)], 1, 0.01, batch.target_tokens)
 
 
-def test_other_errors_are_not_taken_for_a_lack_of_memory(tmp_path: Path) -> None:
+def test_other_errors_are_raised(tmp_path: Path) -> None:
     model = model_of("transformer")
     objective = objective_of("translation", model)
     batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(5), 0)
-    stepper = stepper_of(model, objective)
-    stepper._forward_backward = lambda *arguments: (_ for _ in ()).throw(RuntimeError("shapes differ"))  # type: ignore[method-assign]
+    train_step = make_train_step(model, objective)
+    train_step._forward_backward = lambda *arguments: (_ for _ in ()).throw(RuntimeError("shapes differ"))  # type: ignore[method-assign]
     with pytest.raises(RuntimeError, match="shapes differ"):
-        stepper([(0, batch)], 1, 0.01, batch.target_tokens)
+        train_step([(0, batch)], 1, 0.01, batch.target_tokens)
 
 
-def test_what_a_lack_of_memory_is() -> None:
+def test_is_out_of_memory() -> None:
     assert is_out_of_memory(torch.OutOfMemoryError("x"))
     assert is_out_of_memory(RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling cublasCreate"))
     chained = RuntimeError("operation failed due to a previous error during capture")
@@ -285,9 +285,7 @@ TWICE = [
 
 
 @pytest.mark.parametrize(("system", "name", "settings"), TWICE)
-def test_layers_computed_twice_give_the_same_bits(
-    system: str, name: str, settings: dict[str, Any], tmp_path: Path
-) -> None:
+def test_gradient_checkpointing_is_bit_equal(system: str, name: str, settings: dict[str, Any], tmp_path: Path) -> None:
     found = []
     for recomputed in (False, True):
         model = model_of(system, 0.2, recomputed, **settings)
@@ -300,7 +298,7 @@ def test_layers_computed_twice_give_the_same_bits(
         assert torch.equal(gradient, found[1][1][name]), name
 
 
-def test_layers_computed_twice_keep_less() -> None:
+def test_gradient_checkpointing_saves_memory() -> None:
     kept = []
     for recomputed in (False, True):
         model = model_of("transformer", 0.1, recomputed, layers=6)
@@ -317,7 +315,7 @@ def test_layers_computed_twice_keep_less() -> None:
     assert kept[1] < kept[0] / 4
 
 
-def test_what_layers_leave_behind_is_left_once(tmp_path: Path) -> None:
+def test_gradient_checkpointing_returns_auxiliary_losses_once(tmp_path: Path) -> None:
     model = model_of("moe", 0.0, recomputed=True, ffn_dim=40)
     objective = objective_of("translation", model)
     batch = batches_of(data_for(tmp_path, objective), objective).build_batch(np.arange(20), 0)
@@ -340,7 +338,7 @@ def test_what_layers_leave_behind_is_left_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("system", "name"), [("transformer", "translation"), ("t5", "translation"), ("gpt", "causal-lm")]
 )
-def test_layers_computed_twice_compile_into_one_graph(system: str, name: str, tmp_path: Path) -> None:
+def test_gradient_checkpointing_compiles_into_one_graph(system: str, name: str, tmp_path: Path) -> None:
     model = model_of(system, recomputed=True)
     objective = objective_of(name, model)
     batch = batches_of(data_for(tmp_path, objective), objective, packed=True).build_batch(np.arange(12), 0)
@@ -357,7 +355,7 @@ def test_layers_computed_twice_compile_into_one_graph(system: str, name: str, tm
     assert_same(results[0], results[1])
 
 
-def test_running_statistics_are_not_followed_twice() -> None:
+def test_gradient_checkpointing_rejects_running_statistics() -> None:
     with pytest.raises(UserError, match=r"running statistics.*set training\.gradient_checkpointing to false"):
         model_of("transformer", recomputed=True, norm="batch", pre_norm=True)
 
@@ -365,7 +363,7 @@ def test_running_statistics_are_not_followed_twice() -> None:
 # ---- the largest budget
 
 
-def test_the_largest_budget_is_found_to_five_percent() -> None:
+def test_largest_batch_size_is_found_within_five_percent() -> None:
     for fixed, each, limit in ((10**9, 50_000, 8 * 10**9), (10**6, 10**5, 10**11), (0, 3 * 10**6, 7 * 10**9)):
         asked = []
 
@@ -383,7 +381,7 @@ def test_the_largest_budget_is_found_to_five_percent() -> None:
         assert len(asked) <= 8
 
 
-def test_memory_that_grows_faster_than_tokens_is_no_trap() -> None:
+def test_superlinear_memory_is_handled() -> None:
     asked = []
 
     def peak(tokens: int) -> int | None:
@@ -394,11 +392,11 @@ def test_memory_that_grows_faster_than_tokens_is_no_trap() -> None:
     assert len(asked) < 25
 
 
-def test_no_budget_is_larger_than_the_corpus() -> None:
+def test_batch_size_is_limited_by_the_corpus() -> None:
     assert largest_fitting(lambda tokens: tokens, 500, 7000, 10**9) == 7000
 
 
-def test_when_nothing_fits_it_is_said() -> None:
+def test_nothing_fits_is_an_error() -> None:
     with pytest.raises(UserError, match="not even 500 tokens per batch fit"):
         largest_fitting(lambda tokens: None, 500, 7000, 10**9)
 
@@ -410,11 +408,11 @@ def run(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_budget_is_tried_by_a_real_step(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_is_measured_by_training_steps(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     forward_backward = TrainStep._forward_backward
 
-    def limited(stepper: TrainStep, tensors: dict[str, Tensor], *arguments: Any) -> None:
-        forward_backward(stepper, tensors, *arguments)
+    def limited(train_step: TrainStep, tensors: dict[str, Tensor], *arguments: Any) -> None:
+        forward_backward(train_step, tensors, *arguments)
         if positions(tensors) > 3000:
             raise torch.OutOfMemoryError("out of memory")
 
@@ -424,7 +422,7 @@ def test_a_budget_is_tried_by_a_real_step(run: Path, monkeypatch: pytest.MonkeyP
     assert measure_peak_memory(run, config, 4000) is None
 
 
-def test_the_widest_batch_is_of_the_longest_rows(run: Path) -> None:
+def test_widest_batch_has_the_longest_rows(run: Path) -> None:
     batches = Trainer(run, SilentDisplay()).batches
     batch = widest_batch(batches)
     lengths = batches.store.length_counts()
@@ -433,7 +431,7 @@ def test_the_widest_batch_is_of_the_longest_rows(run: Path) -> None:
     assert len(batch) == batches.max_tokens // longest
 
 
-def test_on_a_cpu_the_budget_is_an_estimate(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_is_estimated_on_a_cpu(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     free = 12 * 10**7
     monkeypatch.setattr(budget, "available_memory", lambda: free)
     config = override_settings(small_config(corpus), ["training.batch_tokens=null", "training.auto_batch_size=true"])
@@ -451,7 +449,7 @@ def test_on_a_cpu_the_budget_is_an_estimate(corpus: Path, tmp_path: Path, monkey
     assert needed[0] <= 0.9 * free < needed[1]
 
 
-def test_on_a_gpu_budgets_are_tried(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_batch_size_is_measured_on_a_gpu(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The search as it is on a GPU, with trials and memory put in."""
     config = from_yaml(run / CONFIG_FILE)
     config = override_settings(config, ["training.device=cuda", "training.batch_tokens=null"])
@@ -466,14 +464,14 @@ def test_on_a_gpu_budgets_are_tried(run: Path, monkeypatch: pytest.MonkeyPatch) 
     assert said[0] == "searching for the largest batch that fits into memory"
 
 
-def test_a_cpu_without_memory_is_said(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cpu_without_memory_is_an_error(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(budget, "available_memory", lambda: 10**6)
     config = override_settings(small_config(corpus), ["training.batch_tokens=null", "training.auto_batch_size=true"])
     with pytest.raises(UserError, match=r"training needs about .* GiB, but 0\.0 GiB are free"):
         prepare_run(tmp_path / "run", config, lambda text: None)
 
 
-def test_looking_for_tokens_that_were_given_is_refused() -> None:
+def test_auto_batch_size_conflicts_with_batch_tokens() -> None:
     with pytest.raises(
         UserError, match=r"training\.auto_batch_size searches .* training\.batch_tokens=500 sets it: leave one"
     ):
@@ -481,12 +479,12 @@ def test_looking_for_tokens_that_were_given_is_refused() -> None:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="what is free is read from Linux")
-def test_what_is_free_is_some_of_what_there_is() -> None:
+def test_available_memory_is_plausible() -> None:
     total = next(line for line in Path("/proc/meminfo").read_text().splitlines() if line.startswith("MemTotal"))
     assert 0 < budget.available_memory() <= 1024 * int(total.split()[1])
 
 
-def test_recomputation_is_a_setting_of_a_run(corpus: Path, tmp_path: Path) -> None:
+def test_gradient_checkpointing_is_a_setting(corpus: Path, tmp_path: Path) -> None:
     """It changes nothing but the memory: the same weights to the bit."""
     weights = []
     for name, checkpointing in (("kept", False), ("recomputed", True)):

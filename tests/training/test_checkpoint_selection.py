@@ -38,7 +38,7 @@ WORDS = ["gehst", "ging weg", "ist gegangen", "wir gehen alle nach Hause"]
         ("replaced-token-detection", SENTENCES, "loss"),
     ],
 )
-def test_the_metric_suits_the_task(name: str, references: list[str], metric: str) -> None:
+def test_default_metric_suits_the_task(name: str, references: list[str], metric: str) -> None:
     assert default_metric(objective_class(name), references)[0] == metric
 
 
@@ -64,7 +64,7 @@ def trained(prepared: Path, folder: Path, results: list[ValidationResult]) -> Tr
     return trainer
 
 
-def test_of_equal_metrics_the_lower_loss_is_better_and_no_reason_to_stop(prepared: Path, tmp_path: Path) -> None:
+def test_lower_loss_breaks_a_tie_of_metrics(prepared: Path, tmp_path: Path) -> None:
     """BLEU is 0 throughout; with a patience of 2 a training that compared it alone would stop at step 3."""
     trainer = trained(prepared, tmp_path / "run", [result(loss) for loss in (4.0, 3.0, 2.0, 1.0)])
     assert (trainer.state.step, trainer.state.best_step) == (4, 4)
@@ -76,12 +76,12 @@ def test_a_higher_metric_beats_a_lower_loss(prepared: Path, tmp_path: Path) -> N
     assert trained(prepared, tmp_path / "run", results).state.best_step == 4
 
 
-def test_equal_in_everything_is_no_improvement(prepared: Path, tmp_path: Path) -> None:
+def test_equal_score_is_no_improvement(prepared: Path, tmp_path: Path) -> None:
     trainer = trained(prepared, tmp_path / "run", [result(3.0, bleu=10)] * 4)
     assert (trainer.state.best_step, trainer.state.step) == (1, 3)
 
 
-def test_the_averaged_checkpoint_wins_a_tie_by_its_loss(corpus: Path, tmp_path: Path) -> None:
+def test_average_wins_a_tie_by_its_loss(corpus: Path, tmp_path: Path) -> None:
     settings = {"steps": 2, "validation_interval": 1, "average_checkpoints": True}
     prepare_run(tmp_path / "prepared", small_config(corpus, **settings), lambda text: None)
     trained(tmp_path / "prepared", tmp_path / "better", [result(3.0), result(2.0), result(1.9)])
@@ -103,14 +103,14 @@ def test_short_targets_are_selected_by_exact_match(corpus: Path, tmp_path: Path)
     assert trainer.validator.score(result(1.0, bleu=5, exact=30)) == (30, -1.0)
 
 
-def test_a_metric_of_decoded_sentences_needs_some(corpus: Path, tmp_path: Path) -> None:
+def test_generation_metric_needs_decoded_sentences(corpus: Path, tmp_path: Path) -> None:
     config = small_config(corpus, selection_metric="chrf", validation_sentences=0)
     with pytest.raises(UserError, match=r"training\.selection_metric is chrf, but no validation sentences are decoded"):
         prepare_run(tmp_path / "run", config, lambda text: None)
 
 
 @pytest.mark.parametrize("best_by", ["chrf", "exact_match", "accuracy", "loss"])
-def test_every_metric_can_be_asked_for(best_by: str, corpus: Path, tmp_path: Path) -> None:
+def test_every_metric_can_select(best_by: str, corpus: Path, tmp_path: Path) -> None:
     settings = {"steps": 1, "validation_interval": 1, "average_checkpoints": False, "selection_metric": best_by}
     prepare_run(tmp_path / "run", small_config(corpus, **settings), lambda text: None)
     trainer = Trainer(tmp_path / "run", Quiet())
@@ -123,9 +123,7 @@ def test_every_metric_can_be_asked_for(best_by: str, corpus: Path, tmp_path: Pat
 
 
 @pytest.mark.parametrize("description", [{}, {"kind": "Sample", "top_k": 3, "seed": 5}])
-def test_validation_decodes_with_the_runs_own_search(
-    description: dict[str, object], corpus: Path, tmp_path: Path
-) -> None:
+def test_validation_uses_the_search_of_the_run(description: dict[str, object], corpus: Path, tmp_path: Path) -> None:
     config = small_config(corpus, steps=2, validation_interval=2, average_checkpoints=False)
     config = replace(config, search=replace(config.search, strategy=description))
     prepare_run(tmp_path / "run", config, lambda text: None)
@@ -139,7 +137,7 @@ def test_validation_decodes_with_the_runs_own_search(
     assert record["search"] == ("sampling" if description else "beam 2")
 
 
-def test_the_decoded_sentences_are_spread_over_all_validation_corpora(corpus: Path, tmp_path: Path) -> None:
+def test_decoded_sentences_cover_all_validation_corpora(corpus: Path, tmp_path: Path) -> None:
     config = small_config(corpus, validation_sentences=4)
     for name in ("valid.en", "valid.de"):
         (tmp_path / name).write_text("A b c d .\n" * 12, encoding="utf-8")
@@ -154,6 +152,6 @@ def test_the_decoded_sentences_are_spread_over_all_validation_corpora(corpus: Pa
     assert len(validator.sources) == len(validator.tags) == 4
 
 
-def test_the_log_names_the_search() -> None:
+def test_search_labels() -> None:
     assert format_metrics(result(1.0, bleu=31.25, exact=4.0).to_record()) == "BLEU 31.2  exact match 4.0 % (beam 2)"
     assert [search.label for search in (Beam(5), Beam(1), Sample())] == ["beam 5", "greedy", "sampling"]

@@ -43,7 +43,7 @@ def validations(folder: Path) -> list[dict[str, Any]]:
     return [record for record in read_metrics(folder) if record["kind"] in ("valid", "start")]
 
 
-def test_the_start_is_validated_at_step_0(corpus: Path, origin: Path, tmp_path: Path) -> None:
+def test_initial_model_is_validated_at_step_0(corpus: Path, origin: Path, tmp_path: Path) -> None:
     """It scores what the run that it starts from scored last: the same weights on the same sentences."""
     run = tmp_path / "run"
     prepare_run(run, tuned(corpus, origin), quietly)
@@ -58,7 +58,7 @@ def test_the_start_is_validated_at_step_0(corpus: Path, origin: Path, tmp_path: 
     assert (run / "samples" / "000000.jsonl").exists()
 
 
-def test_a_fine_tuning_that_makes_it_worse_keeps_the_start(corpus: Path, origin: Path, tmp_path: Path) -> None:
+def test_initial_model_stays_best_if_fine_tuning_is_worse(corpus: Path, origin: Path, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare_run(run, tuned(corpus, origin, learning_rate=1.0, warmup_steps=0, selection_metric="loss"), quietly)
     train(run)
@@ -67,9 +67,7 @@ def test_a_fine_tuning_that_makes_it_worse_keeps_the_start(corpus: Path, origin:
     assert (run / "checkpoints" / "best").resolve().name == "000000"
 
 
-def test_a_start_that_was_trained_for_something_else_is_never_the_best(
-    corpus: Path, origin: Path, tmp_path: Path
-) -> None:
+def test_initial_model_of_another_task_is_never_best(corpus: Path, origin: Path, tmp_path: Path) -> None:
     """Another objective's weights are validated, but a checkpoint of the new task is kept, however bad."""
     run = tmp_path / "run"
     config = tuned(corpus, origin, learning_rate=1.0, warmup_steps=0)
@@ -86,7 +84,7 @@ def test_a_start_that_was_trained_for_something_else_is_never_the_best(
 
 
 @pytest.mark.parametrize("killed", ["before", "after"])
-def test_killed_at_step_0_it_goes_on_as_if_nothing_had_happened(
+def test_killed_at_step_0_resumes(
     killed: str, corpus: Path, origin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Before the checkpoint of step 0 was written, or after."""

@@ -64,7 +64,7 @@ def drawn(store: TokenStore, epoch: int) -> np.ndarray:
     )
 
 
-def test_all_pairs_are_drawn_once_an_epoch_unless_told(two: Path, tmp_path: Path) -> None:
+def test_default_epoch_has_all_pairs_once(two: Path, tmp_path: Path) -> None:
     store = prepared(tmp_path / "run", config_of(two))
     assert [(part.pairs, part.draws, Path(part.name).parent.name) for part in store.corpora] == [
         (300, 300, "news"),
@@ -82,7 +82,7 @@ def test_all_pairs_are_drawn_once_an_epoch_unless_told(two: Path, tmp_path: Path
         ("data.sampling_temperature=2", [254, 146]),  # √300 : √100, so 400 · 17.3205 / 27.3205 = 253.59
     ],
 )
-def test_the_epoch_is_mixed_as_the_settings_say(two: Path, tmp_path: Path, setting: str, draws: list[int]) -> None:
+def test_epoch_follows_weights_and_temperature(two: Path, tmp_path: Path, setting: str, draws: list[int]) -> None:
     store = prepared(tmp_path / "run", config_of(two, setting))
     seen = np.zeros(400, int)
     for epoch in range(4):
@@ -94,7 +94,7 @@ def test_the_epoch_is_mixed_as_the_settings_say(two: Path, tmp_path: Path, setti
         assert own.sum() == 4 * count
 
 
-def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path) -> None:
+def test_mixed_run_resumes_within_an_epoch(two: Path, tmp_path: Path) -> None:
     batches = Batches(
         prepared(tmp_path / "run", config_of(two, "data.sampling_weights=[1, 3]")), max_tokens=300, seed=3, window=90
     )
@@ -126,20 +126,20 @@ def test_a_mixed_run_goes_on_in_the_middle_of_an_epoch(two: Path, tmp_path: Path
         (["data.num_workers=0"], "data.num_workers must be between"),
     ],
 )
-def test_contradictions_are_refused_in_a_sentence(two: Path, tmp_path: Path, settings: list[str], said: str) -> None:
+def test_contradicting_settings_are_errors(two: Path, tmp_path: Path, settings: list[str], said: str) -> None:
     with pytest.raises(UserError, match=said):
         prepare_run(tmp_path / "run", config_of(two, *settings), lambda text: None)
     assert list(tmp_path.iterdir()) == []
 
 
-def test_tags_are_refused_where_nothing_is_translated(two: Path, tmp_path: Path) -> None:
+def test_tags_need_translation(two: Path, tmp_path: Path) -> None:
     config = override_settings(small_config(two / "news", "gpt"), ["data.target=[]", "data.valid_target=[]"])
     config = override_settings(config, ["data.corpus_tags=[a]", "objective.name=language"])
     with pytest.raises(UserError, match="mark the texts that are translated, but the data is read as lines"):
         prepare_run(tmp_path / "run", config, lambda text: None)
 
 
-def test_the_settings_are_kept_in_the_run(two: Path, tmp_path: Path) -> None:
+def test_settings_are_saved_in_the_run(two: Path, tmp_path: Path) -> None:
     config = config_of(
         two, "data.sampling_weights=[1, 0.5]", "data.corpus_tags=[news, '']", "data.valid_corpus_tags=['']"
     )
@@ -153,7 +153,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("valid", [True, False])
-def test_the_number_of_workers_changes_nothing(two: Path, tmp_path: Path, monkeypatch, valid: bool) -> None:
+def test_result_does_not_depend_on_the_number_of_workers(two: Path, tmp_path: Path, monkeypatch, valid: bool) -> None:
     monkeypatch.setattr(shards, "MAX_SHARD_PAIRS", 64)
     monkeypatch.setattr(data_formats, "MAX_CHUNK_PAIRS", 30)
     made: list[dict[str, bytes]] = []
@@ -174,7 +174,7 @@ def test_the_number_of_workers_changes_nothing(two: Path, tmp_path: Path, monkey
     assert any(name.startswith("data/train/000004/") for name in made[0])
 
 
-def test_a_store_in_shards_holds_what_one_folder_held(two: Path, tmp_path: Path, monkeypatch) -> None:
+def test_sharded_store_equals_a_single_folder(two: Path, tmp_path: Path, monkeypatch) -> None:
     whole = prepared(tmp_path / "whole", config_of(two, valid=False))
     monkeypatch.setattr(shards, "MAX_SHARD_PAIRS", 32)
     cut = prepared(tmp_path / "cut", config_of(two, valid=False))
@@ -194,7 +194,7 @@ def tagged(two: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_a_tag_stands_before_every_source_of_its_corpus(two: Path, tagged: Path) -> None:
+def test_tag_precedes_every_source_of_its_corpus(two: Path, tagged: Path) -> None:
     store, (tokenizer, _) = TokenStore(tagged / "data" / "train"), read_tokenizers(tagged)
     numbers = tokenizer.tags
     assert sorted(numbers) == ["news", "web"]
@@ -212,11 +212,11 @@ def test_a_tag_stands_before_every_source_of_its_corpus(two: Path, tagged: Path)
     assert report["samples"][0]["source_tokens"][0] == "<tag:news>"
 
 
-def test_a_tag_is_never_written(tagged: Path) -> None:
+def test_tag_is_never_generated(tagged: Path) -> None:
     assert set(read_tokenizers(tagged)[1].tags.values()) <= set(read_framing(tagged).suppressed)
 
 
-def test_a_run_is_asked_to_write_as_from_a_corpus(tagged: Path) -> None:
+def test_translate_with_the_tag_of_a_corpus(tagged: Path) -> None:
     run = load(tagged, device="cpu")
     news, web = (run.source_tokenizer.tags[name] for name in ("news", "web"))
     text = "the old dog sleeps"
@@ -235,14 +235,14 @@ def test_a_run_is_asked_to_write_as_from_a_corpus(tagged: Path) -> None:
         run.translate([text], tag="wep")
 
 
-def test_a_run_without_tags_knows_none(two: Path, tmp_path: Path) -> None:
+def test_run_without_tags_rejects_a_tag(two: Path, tmp_path: Path) -> None:
     prepare_run(tmp_path / "run", config_of(two, *SHORT), lambda text: None)
     train(tmp_path / "run")
     with pytest.raises(UserError, match="was trained without tags"):
         load(tmp_path / "run", device="cpu").translate(["a"], tag="web")
 
 
-def test_a_run_that_starts_from_another_takes_its_tags(two: Path, tagged: Path, tmp_path: Path) -> None:
+def test_tags_of_the_parent_run_are_kept(two: Path, tagged: Path, tmp_path: Path) -> None:
     def config(tags: str) -> Config:
         given = [f"training.start_from={tagged}", f"data.corpus_tags={tags}", "text.vocab_size=null", "system.name="]
         return config_of(two, "system.settings={}", "system.size=", *given, valid=False)
@@ -254,7 +254,7 @@ def test_a_run_that_starts_from_another_takes_its_tags(two: Path, tagged: Path, 
 
 
 @pytest.mark.parametrize("kind", ["bpe", "unigram", "word", "character", "byte"])
-def test_tags_are_symbols_that_no_text_contains(kind: str, tmp_path: Path) -> None:
+def test_tags_are_special_tokens(kind: str, tmp_path: Path) -> None:
     tokenizer = learn_tokenizer(["the old dog <tag:web> sleeps", "web"], kind, 400)
     tagged = tokenizer.with_tags(["web", "news"])
     assert tagged.vocab_size == tokenizer.vocab_size + 2
@@ -271,7 +271,7 @@ def test_tags_are_symbols_that_no_text_contains(kind: str, tmp_path: Path) -> No
     assert again.with_tags(["web"]).vocab_size == tagged.vocab_size
 
 
-def test_dropout_leaves_a_tag_as_it_is() -> None:
+def test_bpe_dropout_keeps_tags() -> None:
     tokenizer = learn_tokenizer(["low lower lowest newest widest"] * 9, "bpe", 300).with_tags(["web"])
     ids = [tokenizer.tags["web"], *tokenizer.encode("lowest newest")]
     random = np.random.default_rng(0)

@@ -9,7 +9,7 @@ from dragoman.run import read_tokenizers
 from dragoman.training.prepare import prepare_run
 
 
-def test_the_vocabulary_is_said_in_the_size_that_was_learned(tmp_path: Path) -> None:
+def test_reports_the_learned_vocabulary_size(tmp_path: Path) -> None:
     """Eight different words have fewer pieces than the 500 that are allowed at least."""
     for name in ("source", "target"):
         (tmp_path / name).write_text("one two three four\nfive six seven eight\n" * 30, encoding="utf-8")
