@@ -22,8 +22,7 @@ from dragoman.cli import main
 from dragoman.cli.options import program_name
 from dragoman.cli.translation_output import LineProgress
 from dragoman.data import phrasebook
-from dragoman.run import Run, Translation
-from dragoman.run import file_translation as streaming
+from dragoman.run import Run, Translation, file_translation
 
 
 class Answer(NamedTuple):
@@ -38,7 +37,7 @@ Dragoman = Callable[..., Answer]
 @pytest.fixture
 def dragoman(monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Dragoman:
     """The command line, called in this process, with windows of four lines."""
-    monkeypatch.setattr(streaming, "window_size", lambda run: 4)
+    monkeypatch.setattr(file_translation, "window_size", lambda run: 4)
 
     def call(*arguments: object) -> Answer:
         monkeypatch.setattr("sys.argv", ["dragoman", *map(str, arguments)])
@@ -158,7 +157,7 @@ def test_an_interrupted_translation_is_resumed(
 def test_a_file_has_the_same_content_as_standard_output(
     dragoman: Dragoman, run: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(streaming, "window_size", lambda run: 100)
+    monkeypatch.setattr(file_translation, "window_size", lambda run: 100)
     for number, options in enumerate(FORMATS):
         output = tmp_path / str(number)
         assert dragoman("translate", run, text, "-o", output, *options).code == 0
@@ -352,7 +351,7 @@ KILLS = '''
 import os, random, signal, sys
 from pathlib import Path
 from dragoman.cli import main
-from dragoman.run import file_translation as streaming
+from dragoman.run import file_translation
 
 def command(*more):
     pid = os.fork()
@@ -367,7 +366,7 @@ def killed_at(number, kind, *more):
     if pid:
         os.waitpid(pid, 0)
         return
-    add, record, left = streaming._PartialOutput.append, streaming._PartialOutput._record, number
+    add, record, left = file_translation._PartialOutput.append, file_translation._PartialOutput._record, number
 
     def count(growing, written, place):
         nonlocal left
@@ -385,12 +384,12 @@ def killed_at(number, kind, *more):
             os.kill(os.getpid(), signal.SIGKILL)
         record(growing, values)
 
-    streaming._PartialOutput.append, streaming._PartialOutput._record = count, tear
+    file_translation._PartialOutput.append, file_translation._PartialOutput._record = count, tear
     sys.argv = ["dragoman", "translate", run, text, "--device", "cpu", *more]
     main()
 
 run, text, folder, kills = *sys.argv[1:4], int(sys.argv[4])
-streaming.window_size = lambda run: 4
+file_translation.window_size = lambda run: 4
 chance, out, whole = random.Random(kills), Path(folder, "out"), Path(folder, "whole")
 assert os.waitpid(command("-o", str(whole)), 0)[1] == 0
 growing = 0

@@ -10,9 +10,7 @@ import torch
 from dragoman import load
 from dragoman.cli import main
 from dragoman.errors import UserError
-from dragoman.run import Run
-from dragoman.run import pair_scoring as looking
-from dragoman.run import translator as translating
+from dragoman.run import Run, pair_scoring, translator
 from dragoman.search import Beam, Hypothesis
 
 
@@ -49,8 +47,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     def diagonal(run: Run, source: torch.Tensor, lengths: torch.Tensor, targets: list[list[int]]) -> torch.Tensor:
         return torch.eye(len(targets[0]) + 1, source.shape[1])[None]
 
-    monkeypatch.setattr(translating, "batch_cross_attention", diagonal)
-    monkeypatch.setattr(looking, "batch_cross_attention", diagonal)
+    monkeypatch.setattr(translator, "batch_cross_attention", diagonal)
+    monkeypatch.setattr(pair_scoring, "batch_cross_attention", diagonal)
     return loaded
 
 
@@ -68,7 +66,7 @@ def test_unknown_words_are_translated_by_the_dictionary_or_copied(run: Run) -> N
 
 def test_subword_tokenizers_have_no_unknown_words(tmp_path: Path) -> None:
     run = load(train(tmp_path, "bpe", "bahdanau"), device="cpu")
-    with pytest.raises(UserError, match="of kind 'bpe', which spells every word: do without"):
+    with pytest.raises(UserError, match="of kind 'bpe', which has no unknown words"):
         run.translate(["the dog"], dictionary={})
 
 
