@@ -17,28 +17,16 @@ from dragoman.parts.spec import Spec, build_part
 # ---- summaries of the source
 
 
-class Summary(nn.Module):
-    """One vector per source, B W: the final state of the encoder's top layer."""
+class Summary(Spec):
+    """One vector per source; a summary has no weights: the spec itself computes it."""
 
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.width = width
+    def width(self, dim: int) -> int:
+        """Return the width of the summary in a model of width `dim`."""
+        return dim
 
-    def forward(self, memory: Memory) -> Tensor:
+    def __call__(self, memory: Memory) -> Tensor:
+        """Summarize the sources: B W."""
         return encoder_final_state(memory)["hidden"][:, -1]
-
-
-class BackwardSummary(Summary):
-    def forward(self, memory: Memory) -> Tensor:
-        return super().forward(memory)[:, self.width :]
-
-
-class MeanSummary(Summary):
-    def forward(self, memory: Memory) -> Tensor:
-        token_mask = memory.layout.token_mask
-        if token_mask is None:
-            return memory.states.mean(1)
-        return (memory.states * token_mask[..., None]).sum(1) / token_mask.sum(1, keepdim=True)
 
 
 def encoder_final_state(memory: Memory) -> State:
@@ -48,27 +36,30 @@ def encoder_final_state(memory: Memory) -> State:
 
 
 @dataclass(frozen=True)
-class LastState(Spec):
-    """The final state h_T of the encoder (Cho et al. 2014)."""
-
-    def build(self, dim: int) -> Summary:
-        return Summary(dim)
+class LastState(Summary):
+    """The final state h_T of the encoder's top layer (Cho et al. 2014)."""
 
 
 @dataclass(frozen=True)
-class BackwardState(Spec):
+class BackwardState(Summary):
     """The final state ←h_1 of the encoder's backward direction (Bahdanau et al. 2015, §A.2.2)."""
 
-    def build(self, dim: int) -> Summary:
-        return BackwardSummary(dim // 2)
+    def width(self, dim: int) -> int:
+        return dim // 2
+
+    def __call__(self, memory: Memory) -> Tensor:
+        return super().__call__(memory).chunk(2, -1)[1]
 
 
 @dataclass(frozen=True)
-class MeanState(Spec):
+class MeanState(Summary):
     """The mean of the encoder's states."""
 
-    def build(self, dim: int) -> Summary:
-        return MeanSummary(dim)
+    def __call__(self, memory: Memory) -> Tensor:
+        token_mask = memory.layout.token_mask
+        if token_mask is None:
+            return memory.states.mean(1)
+        return (memory.states * token_mask[..., None]).sum(1) / token_mask.sum(1, keepdim=True)
 
 
 # ---- initial states
@@ -99,7 +90,7 @@ class SummaryInitialState(InitialState):
     def __init__(self, summary: Summary, layers: int, dim: int) -> None:
         super().__init__()
         self.summary = summary
-        self.hidden = nn.Linear(summary.width, layers * dim)
+        self.hidden = nn.Linear(summary.width(dim), layers * dim)
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
         hidden = torch.tanh(self.hidden(self.summary(memory)))
@@ -173,7 +164,7 @@ class FixedContextModule(ContextModule):
     def __init__(self, summary: Summary, dim: int) -> None:
         super().__init__()
         self.summary = summary
-        self.project = nn.Linear(summary.width, dim)
+        self.project = nn.Linear(summary.width(dim), dim)
 
     def project_memory(self, memory: Memory) -> dict[str, Tensor]:
         return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
