@@ -45,7 +45,9 @@ def test_ticks_are_few_even_and_cover_the_range(one: float, other: float) -> Non
     ("low", "high", "expected"),
     [(3, 700, [2, 5, 10, 20, 50, 100, 200, 500, 1000]), (1, 1e5, [1, 10, 100, 1e3, 1e4, 1e5]), (10, 10, [10, 20])],
 )
-def test_logarithmic_ticks_are_powers_of_ten_and_halves_between(low: float, high: float, expected: list[float]) -> None:
+def test_logarithmic_ticks_are_powers_of_ten_and_their_multiples(
+    low: float, high: float, expected: list[float]
+) -> None:
     assert log_ticks(low, high) == pytest.approx(expected)
 
 
@@ -70,7 +72,7 @@ def test_logarithmic_ticks_cover_the_range(one: float, other: float) -> None:
         (math.inf, "–"),
     ],
 )
-def test_numbers_are_written_to_four_figures(value: float, text: str) -> None:
+def test_numbers_have_four_significant_digits(value: float, text: str) -> None:
     assert format_number(value) == text
 
 
@@ -84,7 +86,7 @@ def test_large_ticks_are_short() -> None:
     ]
 
 
-def test_a_long_curve_keeps_its_mean_and_a_short_one_its_points() -> None:
+def test_downsampling_preserves_the_mean_and_short_curves() -> None:
     points = [(float(i), float(i % 2)) for i in range(10_000)]
     thinned = downsample(points, 100)
     assert len(thinned) == 100

@@ -29,7 +29,7 @@ def _texts(picture: str) -> list[ElementTree.Element]:
     return list(ElementTree.fromstring(picture).iter(f"{SVG}text"))
 
 
-def test_every_square_says_its_words_and_its_weight() -> None:
+def test_heatmap_cells_have_tooltips_with_words_and_weight() -> None:
     picture = heatmap([[0.25, 0.75], [1.0, 0.0]], ["der", "Mann"], ["the", "man"], "Attention")
     tips = texts(picture, "title")
     assert "“der” ← “man”: 75.0 % of its attention" in tips
@@ -37,7 +37,7 @@ def test_every_square_says_its_words_and_its_weight() -> None:
     assert {"der", "Mann", "the", "man", "25", "75", "100"} <= set(labels(picture))
 
 
-def test_the_stronger_square_has_the_stronger_colour() -> None:
+def test_larger_weights_are_more_opaque() -> None:
     tree = ElementTree.fromstring(heatmap([[0.1, 0.9]], ["a"], ["b", "c"], "t"))
     weak, strong, *_ = (
         float(r.get("fill-opacity", "nan")) for r in tree.iter(f"{SVG}rect") if r.get("class") == "heat"
@@ -45,17 +45,17 @@ def test_the_stronger_square_has_the_stronger_colour() -> None:
     assert weak < 0.2 < 0.85 < strong
 
 
-def test_a_tensor_and_nested_lists_give_the_same_picture() -> None:
+def test_heatmap_accepts_tensors_and_lists() -> None:
     weights = torch.tensor([[0.5, 0.25, 0.25]])
     assert heatmap(weights, ["x"], list("abc"), "t") == heatmap(weights.tolist(), ["x"], list("abc"), "t")
 
 
-def test_weights_must_fit_their_labels() -> None:
+def test_heatmap_rejects_wrong_number_of_labels() -> None:
     with pytest.raises(ValueError, match="zip"):
         heatmap([[0.5, 0.5]], ["a"], ["b"], "t")
 
 
-def test_pictures_tell_in_words_what_they_show() -> None:
+def test_charts_have_descriptions() -> None:
     root = ElementTree.fromstring(heatmap([[0.2, 0.8]], ["Mann"], ["the", "man"], "Attention"))
     assert root.get("role") == "img"
     assert root.get("aria-label") == "Attention"
@@ -81,7 +81,7 @@ def test_no_text_becomes_markup(picture: str) -> None:
 
 
 @given(st.text(max_size=30), st.text(max_size=30))
-def test_any_text_gives_well_formed_pictures(one: str, other: str) -> None:
+def test_any_text_gives_well_formed_svg(one: str, other: str) -> None:
     for picture in (
         heatmap([[0.5]], [one], [other], one),
         line_chart({one: [(1, 1)]}, other, one),
@@ -91,7 +91,7 @@ def test_any_text_gives_well_formed_pictures(one: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("log", [False, True])
-def test_curves_work_with_one_point_with_none_and_with_what_cannot_be_drawn(log: bool) -> None:
+def test_line_chart_of_one_point_no_point_and_non_finite_points(log: bool) -> None:
     assert len(list(ElementTree.fromstring(line_chart({"a": [(10, 3.0)]}, "t", log=log)).iter(f"{SVG}circle"))) == 1
     empty: list[dict[str, list[tuple[float, float]]]] = [{}, {"a": []}, {"a": [(1, math.nan), (2, math.inf)]}]
     for nothing in empty:
@@ -99,7 +99,7 @@ def test_curves_work_with_one_point_with_none_and_with_what_cannot_be_drawn(log:
     ElementTree.fromstring(line_chart({"a": [(0, 0.0), (0, 0.0)]}, "t", log=log))
 
 
-def test_points_lie_where_the_axes_say() -> None:
+def test_points_match_the_axes() -> None:
     root = ElementTree.fromstring(line_chart({"a": [(0, 0), (5, 5), (10, 10)]}, "t"))
     line = next(root.iter(f"{SVG}polyline"))
     first, middle, last = ([float(v) for v in point.split(",")] for point in line.get("points", "").split())
@@ -113,7 +113,7 @@ def test_points_lie_where_the_axes_say() -> None:
     assert places["10"] == last[0]
 
 
-def test_a_logarithmic_axis_gives_equal_room_to_equal_factors() -> None:
+def test_logarithmic_axis_spaces_factors_equally() -> None:
     line = next(
         ElementTree.fromstring(line_chart({"a": [(0, 1), (1, 10), (2, 100)]}, "t", log=True)).iter(f"{SVG}polyline")
     )
@@ -121,18 +121,18 @@ def test_a_logarithmic_axis_gives_equal_room_to_equal_factors() -> None:
     assert ys[0] - ys[1] == pytest.approx(ys[1] - ys[2], abs=0.2)
 
 
-def test_several_curves_have_a_legend_and_differ_in_more_than_colour() -> None:
+def test_curves_have_a_legend_and_different_dashes() -> None:
     picture = line_chart({"training": [(1, 1), (2, 2)], "validation": [(1, 2), (2, 3)]}, "t")
     assert {"training", "validation"} <= set(labels(picture))
     lines = list(ElementTree.fromstring(picture).iter(f"{SVG}polyline"))
     assert len({line.get("stroke-dasharray") for line in lines}) == 2
 
 
-def test_a_hundred_thousand_points_make_a_small_picture() -> None:
+def test_many_points_give_a_small_file() -> None:
     assert len(line_chart({"a": [(i, i % 7) for i in range(100_000)]}, "t")) < 30_000
 
 
-def test_bars_are_as_long_as_their_values() -> None:
+def test_bar_length_is_proportional_to_value() -> None:
     root = ElementTree.fromstring(bar_chart({"a": 50.0, "b": 200.0, "c": 0.0}, "t", "pairs"))
     a, b, c = (float(bar.get("width", "nan")) for bar in root.iter(f"{SVG}rect"))
     assert a == pytest.approx(b / 4, abs=0.1)
@@ -141,7 +141,7 @@ def test_bars_are_as_long_as_their_values() -> None:
     ElementTree.fromstring(bar_chart({}, "t"))
 
 
-def test_attention_is_drawn_from_target_to_source_and_its_absence_is_said() -> None:
+def test_attention_heatmap_has_target_rows_and_needs_attention() -> None:
     attention = SentenceAttention(["▁the", "</s>"], ["▁der"], {}, torch.tensor([[0.9, 0.1]]), [])
     assert "“▁der” ← “▁the”: 90.0 % of its attention" in texts(attention_heatmap(attention), "title")
     with pytest.raises(UserError, match="no attention"):

@@ -46,7 +46,7 @@ def said(*texts: str) -> list[Translation]:
 # ---- gender
 
 
-def test_the_gender_that_is_chosen_is_counted() -> None:
+def test_gender_of_translations_is_counted() -> None:
     run: Any = Parrot(
         lambda text: "Sie liest." if "orvos" in text else "He reads." if "tanár" in text else "She reads."
     )
@@ -57,7 +57,7 @@ def test_the_gender_that_is_chosen_is_counted() -> None:
     assert "came out feminine" in found.explanation
 
 
-def test_genders_are_told_apart_by_whole_words() -> None:
+def test_gender_is_recognized_by_whole_words() -> None:
     doctor = next(one for one in load_templates("en-de", None) if "doctor" in one.source)
     assert doctor.gender("Die Ärztin ist müde.") == "feminine"
     assert doctor.gender("Der Arzt ist müde.") == "masculine"
@@ -65,14 +65,14 @@ def test_genders_are_told_apart_by_whole_words() -> None:
     assert doctor.gender("Die Arztpraxis.") == "nothing"
 
 
-def test_a_pair_without_templates_says_so_plainly() -> None:
+def test_language_pair_without_templates_is_explained() -> None:
     run: Any = Parrot(str)
     assert gender(run, "en-hu", None).formatted_value == "not measured"
     assert "no templates for en-hu, only for en-de" in gender(run, "en-hu", None).explanation
     assert "--language-pair" in gender(run, None, None).explanation
 
 
-def test_templates_can_be_extended(tmp_path: Path) -> None:
+def test_templates_of_a_file_are_added(tmp_path: Path) -> None:
     file = tmp_path / "mine.tsv"
     file.write_text("# mine\n[en-hu]\nframe\tThe {} sleeps.\nking\tkirálynő\tkirály\tfej\n[xx-en]\nO.\tshe\the\n")
     (one,) = load_templates("en-hu", file)
@@ -87,7 +87,7 @@ def test_templates_can_be_extended(tmp_path: Path) -> None:
         parse_templates("[a-b]\ndoctor", "mine")
 
 
-def test_all_built_in_templates_can_be_read() -> None:
+def test_built_in_templates_are_valid() -> None:
     found = builtin_templates()
     assert {"en-de", "hu-en", "tr-en", "fi-en", "hu-de", "tr-de", "fi-de"} <= set(found)
     for templates in found.values():
@@ -98,13 +98,13 @@ def test_all_built_in_templates_can_be_read() -> None:
 # ---- odd input
 
 
-def test_loops_are_words_in_a_row() -> None:
+def test_loops_are_consecutive_repetitions() -> None:
     assert find_loop("a a a a") == "a"
     assert find_loop("x a b a b a b a b y") == "a b"
     assert find_loop("a b c a b c") is None
 
 
-def test_a_run_that_goes_on_and_on_babbles() -> None:
+def test_unfinished_and_long_translations_are_hallucinations() -> None:
     sources = ["The man sleeps.", "The man eats."]
     assert hallucination(Parrot(str), sources, "en-de").value == 0  # type: ignore[arg-type]
     assert hallucination(Parrot(str, finished=False), sources, "en-de").value == 100  # type: ignore[arg-type]
@@ -113,7 +113,7 @@ def test_a_run_that_goes_on_and_on_babbles() -> None:
     assert repeated_input(sources)[0] == " ".join(["The"] * 20)
 
 
-def test_words_of_the_source_are_copies_unless_the_reference_has_them() -> None:
+def test_source_words_outside_the_reference_are_copies() -> None:
     sources = ["Anna sees the dog.", "Peter sleeps."]
     found = copying(sources, said("Anna sieht the Hund.", "Peter sleeps."), ["Anna sieht den Hund.", "Peter schläft."])
     assert found.value == pytest.approx(100 * 2 / 6)  # “the” and “sleeps”
@@ -121,7 +121,7 @@ def test_words_of_the_source_are_copies_unless_the_reference_has_them() -> None:
     assert [one.remark for one in found.examples] == ["copied: the", "copied: sleeps"]
 
 
-def test_words_that_both_languages_have_are_not_copied() -> None:
+def test_words_of_both_languages_are_not_copies() -> None:
     """“in” is German too: another reference has it, though not this one, which says “im”."""
     sources = ["he is in the house", "we live in Rome", "they are in Spain"]
     references = ["er ist im Haus", "wir leben in Rom", "sie sind in Spanien"]
@@ -150,7 +150,7 @@ def test_dropped_and_repeated_words_are_found_by_alignment() -> None:
     assert repeated.examples[0].remark == "again: Hund"
 
 
-def test_a_perfect_translation_is_no_example_of_dropped_content() -> None:
+def test_reference_translation_drops_nothing() -> None:
     """Attention leaves source words without a link even where the translation is the reference itself."""
     sources, references = (
         ["the train station is old", "he really sleeps"],
@@ -167,7 +167,7 @@ def test_a_perfect_translation_is_no_example_of_dropped_content() -> None:
     assert dropped.metrics["not aligned"] == pytest.approx(100 * 3 / 8)
 
 
-def test_without_references_words_that_are_rarely_aligned_are_not_dropped() -> None:
+def test_without_references_rarely_aligned_words_are_not_dropped() -> None:
     translations = [
         Translation("Hund schläft", 0.0, alignment=[(1, 0), (2, 1)]),
         Translation("Katze", 0.0, alignment=[(1, 0)]),
@@ -177,19 +177,19 @@ def test_without_references_words_that_are_rarely_aligned_are_not_dropped() -> N
     assert [one.remark for one in dropped.examples] == ["dropped: purrs"]
 
 
-def test_without_attention_nothing_is_said_of_content() -> None:
+def test_coverage_needs_attention() -> None:
     run: Any = Parrot(str)
     found = coverage(run, ["a"], [Translation("b", 0.0)], ["b"])
     assert [one.value for one in found] == [None, None]
 
 
-def test_lengths_are_compared_with_the_reference() -> None:
+def test_length_ratio_is_relative_to_the_reference() -> None:
     found = length_ratio(["a b c d", "e f"], said("x", "y z"), ["x x x x", "y z"])
     assert found.value == pytest.approx(3 / 6)
     assert found.metrics["outliers"] == 50
 
 
-def test_quality_falls_with_length_where_it_does() -> None:
+def test_quality_by_length_finds_a_drop() -> None:
     short, long = "a b c d", " ".join("abcdefghijkl")
     sources, references = [short] * 5 + [long] * 5, [short] * 5 + [long] * 5
     found = quality_by_length(sources, said(*[short] * 5, *["q r s t"] * 5), references)
@@ -199,7 +199,7 @@ def test_quality_falls_with_length_where_it_does() -> None:
     assert quality_by_length(sources, said(*references), None).value is None
 
 
-def test_alignment_error_is_the_evaluations() -> None:
+def test_alignment_error_rate_against_gold() -> None:
     found = alignment_error([[(0, 0), (1, 1)]], [[(0, 0), (1, 2)]])
     assert found.value == pytest.approx(50)
     assert alignment_error(None, [[]]).value is None
@@ -208,7 +208,7 @@ def test_alignment_error_is_the_evaluations() -> None:
 # ---- all of it
 
 
-def test_a_diagnosis_of_a_run(run: Run) -> None:
+def test_diagnosis_of_a_run_as_json_text_and_page(run: Run) -> None:
     sources, references = validation_pairs(run, 3)
     assert len(sources) == len(references) == 3
     assert language_pair(run) == "en-de"
@@ -227,7 +227,7 @@ def test_a_diagnosis_of_a_run(run: Run) -> None:
     assert "<script>alert" not in drawn
 
 
-def test_what_cannot_be_diagnosed_is_refused(run: Run) -> None:
+def test_invalid_input_of_diagnosis_is_rejected(run: Run) -> None:
     with pytest.raises(UserError, match="nothing to diagnose"):
         diagnose(run, [])
     with pytest.raises(UserError, match="1 sources came with 2 references"):

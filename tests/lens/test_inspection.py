@@ -1,4 +1,4 @@
-"""Looking into sentences of a run: what is seen is what was computed, as data, as text and as pictures."""
+"""Looking into sentences of a run: what is inspection is what was computed, as data, as text and as pictures."""
 
 from __future__ import annotations
 
@@ -27,19 +27,23 @@ def same(one: torch.Tensor, other: torch.Tensor) -> None:
     torch.testing.assert_close(one, other, atol=1e-5, rtol=1e-4)
 
 
-def test_what_is_found_is_what_is_translated(run: Run) -> None:
-    seen, translation = run.lens(SENTENCE), run.translate([SENTENCE])[0]
-    assert seen.target is not None
-    assert (seen.target.text, seen.finished, seen.from_search) == (translation.text, translation.finished, True)
-    assert seen.score == pytest.approx(translation.score, abs=1e-4)
-    assert seen.beam is not None
-    assert seen.beam.best.score == pytest.approx(translation.score, abs=1e-4)
-    pieces = [node.token for node in seen.beam.path(seen.beam.best)]
-    assert pieces == list(seen.target.tokens)
-    assert seen.alignment == translation.alignment
+def test_searched_translation_equals_translate(run: Run) -> None:
+    inspection, translation = run.lens(SENTENCE), run.translate([SENTENCE])[0]
+    assert inspection.target is not None
+    assert (inspection.target.text, inspection.finished, inspection.from_search) == (
+        translation.text,
+        translation.finished,
+        True,
+    )
+    assert inspection.score == pytest.approx(translation.score, abs=1e-4)
+    assert inspection.beam is not None
+    assert inspection.beam.best.score == pytest.approx(translation.score, abs=1e-4)
+    pieces = [node.token for node in inspection.beam.path(inspection.beam.best)]
+    assert pieces == list(inspection.target.tokens)
+    assert inspection.alignment == translation.alignment
 
 
-def test_a_given_translation_looks_the_same_as_the_one_that_was_found(run: Run) -> None:
+def test_given_and_searched_translation_have_equal_attention(run: Run) -> None:
     """As far as both go: what was cut off by the length limit has no END."""
     found = run.lens(SENTENCE, prefix="DER dog SIEHT DEN tree.", search=Beam(3, length_limit=LengthLimit(0, 24)))
     assert found.target is not None
@@ -59,38 +63,38 @@ def test_a_given_translation_looks_the_same_as_the_one_that_was_found(run: Run) 
     same(found.cross_attention, attention.cross[:size])
 
 
-def test_every_kind_of_attention_has_its_words(run: Run) -> None:
-    seen = run.lens(SENTENCE, "DER dog SIEHT DEN tree.")
-    assert {looks.kind for looks in seen.attention} == {"encoder", "decoder", "cross"}
-    for looks in seen.attention:
+def test_attention_maps_have_labels_and_entropy(run: Run) -> None:
+    inspection = run.lens(SENTENCE, "DER dog SIEHT DEN tree.")
+    assert {looks.kind for looks in inspection.attention} == {"encoder", "decoder", "cross"}
+    for looks in inspection.attention:
         assert looks.weights.shape[1:] == (len(looks.queries), len(looks.keys))
         same(looks.weights.sum(-1), torch.ones(looks.weights.shape[:2]))
         by_hand = -(looks.weights * looks.weights.clamp(min=1e-30).log2()).sum(-1).mean(-1)
         assert list(looks.entropy) == pytest.approx(by_hand.tolist(), abs=1e-4)
-    assert seen.attention_of_kind("decoder")[0].keys[0] == "<s>"
-    assert seen.target is not None
-    assert seen.attention_of_kind("decoder")[0].queries == seen.target.tokens
+    assert inspection.attention_of_kind("decoder")[0].keys[0] == "<s>"
+    assert inspection.target is not None
+    assert inspection.attention_of_kind("decoder")[0].queries == inspection.target.tokens
 
 
-def test_probabilities_are_the_runs_scores(run: Run) -> None:
+def test_probabilities_equal_scores_of_the_run(run: Run) -> None:
     text = "DER dog SIEHT DEN tree."
-    seen, scored = run.lens(SENTENCE, text, alternatives=3), run.score([SENTENCE], [text])[0]
-    assert [step.token for step in seen.steps] == scored.tokens
-    assert [step.log_probability for step in seen.steps] == pytest.approx(scored.token_scores, abs=1e-4)
-    assert all(len(step.alternatives) == 3 for step in seen.steps)
-    assert seen.layers[-1].steps[0].probability == pytest.approx(seen.steps[0].probability, rel=1e-4)
+    inspection, scored = run.lens(SENTENCE, text, alternatives=3), run.score([SENTENCE], [text])[0]
+    assert [step.token for step in inspection.steps] == scored.tokens
+    assert [step.log_probability for step in inspection.steps] == pytest.approx(scored.token_scores, abs=1e-4)
+    assert all(len(step.alternatives) == 3 for step in inspection.steps)
+    assert inspection.layers[-1].steps[0].probability == pytest.approx(inspection.steps[0].probability, rel=1e-4)
 
 
-def test_a_prefix_is_kept_to(run: Run) -> None:
-    seen = run.lens(SENTENCE, prefix="EIN man")
-    assert seen.target is not None
-    assert seen.target.text.startswith("EIN man")
+def test_prefix_is_respected(run: Run) -> None:
+    inspection = run.lens(SENTENCE, prefix="EIN man")
+    assert inspection.target is not None
+    assert inspection.target.text.startswith("EIN man")
     sampled = run.lens(SENTENCE, search=Sample(n_best=3, seed=1))
     assert sampled.beam is not None
     assert sampled.beam.search == "sample"
 
 
-def test_all_of_it_is_data(run: Run) -> None:
+def test_inspection_as_json(run: Run) -> None:
     document = json.loads(json.dumps(run.lens(SENTENCE).to_dict(), allow_nan=False))
     assert set(document) == {
         "system",
@@ -112,22 +116,22 @@ def test_all_of_it_is_data(run: Run) -> None:
 
 
 @pytest.mark.parametrize("system", ["bahdanau", "sutskever", "convs2s", "transformer-d"])
-def test_other_systems_can_be_looked_into(make_run: Callable[..., Run], system: str) -> None:
+def test_inspection_of_other_systems(make_run: Callable[..., Run], system: str) -> None:
     run = make_run(system, system)
-    seen = run.lens(SENTENCE, search=Beam(2))
-    assert seen.beam is not None
-    assert seen.target is not None
-    assert [node.token for node in seen.beam.path(seen.beam.best)] == list(seen.target.tokens)
-    kinds = {looks.kind for looks in seen.attention}
+    inspection = run.lens(SENTENCE, search=Beam(2))
+    assert inspection.beam is not None
+    assert inspection.target is not None
+    assert [node.token for node in inspection.beam.path(inspection.beam.best)] == list(inspection.target.tokens)
+    kinds = {looks.kind for looks in inspection.attention}
     assert (
         kinds == {"bahdanau": {"cross"}, "sutskever": set(), "convs2s": {"cross"}, "transformer-d": {"decoder"}}[system]
     )
-    assert (seen.alignment is None) == ("cross" not in kinds)
-    for looks in seen.attention:
+    assert (inspection.alignment is None) == ("cross" not in kinds)
+    for looks in inspection.attention:
         assert looks.weights.shape[1:] == (len(looks.queries), len(looks.keys))
-    assert json.dumps(seen.to_dict(), allow_nan=False)
-    assert layer_lines(seen)
-    assert alternative_lines(seen)
+    assert json.dumps(inspection.to_dict(), allow_nan=False)
+    assert layer_lines(inspection)
+    assert alternative_lines(inspection)
     measured = measure_gradient_reach(
         run, [SENTENCE, "The man sees the house."], ["DER dog SIEHT DEN tree.", "DER man."]
     )
@@ -137,7 +141,7 @@ def test_other_systems_can_be_looked_into(make_run: Callable[..., Run], system: 
     assert gradient_lines(measured)
 
 
-def test_gradients_are_those_of_the_embeddings(run: Run) -> None:
+def test_gradient_reach_has_curves_by_distance(run: Run) -> None:
     """The size at distance 1 of the first word, by changing what stands there a little."""
     text = "DER dog SIEHT DEN tree."
     measured = measure_gradient_reach(run, [SENTENCE] * 3, [text] * 3)
@@ -149,23 +153,23 @@ def test_gradients_are_those_of_the_embeddings(run: Run) -> None:
     assert "transformer" in gradients_figure([measured, measured], "encoder")
 
 
-def test_pictures_and_words_of_a_sentence(run: Run) -> None:
-    seen = run.lens(SENTENCE)
+def test_figures_and_text_of_an_inspection(run: Run) -> None:
+    inspection = run.lens(SENTENCE)
     pictures = [
-        attention_figure(seen, select_attention(seen)),
-        attention_figure(seen, select_attention(seen, "cross", 1, 2), 2),
-        alternatives_figure(seen),
-        layers_figure(seen),
+        attention_figure(inspection, select_attention(inspection)),
+        attention_figure(inspection, select_attention(inspection, "cross", 1, 2), 2),
+        alternatives_figure(inspection),
+        layers_figure(inspection),
     ]
     for picture in pictures:
         root = ElementTree.fromstring(picture)
         assert root.get("role") == "img"
         assert "var(" not in picture, "not all who draw SVG know variables"
-    assert attention_lines(seen.attention)
-    assert len(entropy_lines(seen.attention)) == 2 + len(seen.attention)
+    assert attention_lines(inspection.attention)
+    assert len(entropy_lines(inspection.attention)) == 2 + len(inspection.attention)
 
 
-def test_a_picture_can_be_a_png(run: Run) -> None:
+def test_figure_as_png(run: Run) -> None:
     matplotlib = pytest.importorskip("matplotlib")
     assert matplotlib
     picture = layers_figure(run.lens(SENTENCE))
@@ -176,15 +180,15 @@ def test_a_picture_can_be_a_png(run: Run) -> None:
     assert int.from_bytes(light[16:20], "big") == pytest.approx(2 * width, abs=2)
 
 
-def test_what_cannot_be_looked_into_is_refused(run: Run, make_run: Callable[..., Run]) -> None:
+def test_invalid_inspections_are_rejected(run: Run, make_run: Callable[..., Run]) -> None:
     with pytest.raises(UserError, match="has words"):
         run.lens("  ")
     with pytest.raises(UserError, match="not searched for"):
         run.lens(SENTENCE, "DER dog.", search=Beam(2))
     with pytest.raises(UserError, match="at least 1 alternative"):
         run.lens(SENTENCE, alternatives=0)
-    seen = run.lens(SENTENCE, "DER dog.")
+    inspection = run.lens(SENTENCE, "DER dog.")
     with pytest.raises(UserError, match="no such attention in transformer: it has encoder 1, decoder 1, cross 1"):
-        select_attention(seen, layer=7)
+        select_attention(inspection, layer=7)
     with pytest.raises(UserError, match="numbered from 1 to 2"):
-        select_attention(seen, head=3)
+        select_attention(inspection, head=3)

@@ -24,7 +24,7 @@ def shown(spec: Spec, dim: int, count: int = 5) -> list[PositionEncoding]:
     return position_encodings(model, count)  # type: ignore[arg-type]
 
 
-def test_sinusoids_and_their_products_follow_the_formula() -> None:
+def test_sinusoidal_encodings_follow_the_formula() -> None:
     """n = 5, d = 4: sin and cos of pos and of pos/100, whose products are cos(i − j) + cos((i − j)/100)."""
     (one,) = shown(Sinusoidal(), 4)
     assert one.encoding is not None
@@ -37,7 +37,7 @@ def test_sinusoids_and_their_products_follow_the_formula() -> None:
             assert float(one.similarity[i, j]) == pytest.approx(expected, abs=1e-5)  # type: ignore[index]
 
 
-def test_the_kernel_of_rotary_positions_is_a_mean_of_cosines() -> None:
+def test_rotary_similarity_is_a_mean_of_cosines() -> None:
     (one,) = shown(Rotary(), 4)
     assert one.mechanism == "rotary"
     for d in range(5):
@@ -45,7 +45,7 @@ def test_the_kernel_of_rotary_positions_is_a_mean_of_cosines() -> None:
         assert float(one.similarity[0, d]) == pytest.approx(expected, abs=1e-5)  # type: ignore[index]
 
 
-def test_learned_positions_are_their_table_and_end_with_it() -> None:
+def test_learned_encodings_are_the_embedding_table() -> None:
     torch.manual_seed(0)
     model = nn.Module()
     model.position = Learned(4).build(6)  # type: ignore[attr-defined]
@@ -54,14 +54,14 @@ def test_learned_positions_are_their_table_and_end_with_it() -> None:
     assert torch.equal(one.encoding, model.position.table.weight.detach())  # type: ignore[arg-type]
 
 
-def test_alibi_falls_by_its_slopes() -> None:
+def test_alibi_bias_follows_its_slopes() -> None:
     (one,) = shown(ALiBi(2), 8)
     assert one.bias is not None
     assert one.bias[0, 4].tolist() == pytest.approx([-4 / 16, -3 / 16, -2 / 16, -1 / 16, 0])
     assert one.bias[1, 0].tolist() == pytest.approx([0, -1 / 256, -2 / 256, -3 / 256, -4 / 256])
 
 
-def test_a_learned_bias_and_vectors_of_distances_are_shown_too() -> None:
+def test_learned_bias_and_relative_keys() -> None:
     (bias,) = shown(RelativeBias(3), 8)
     assert bias.bias is not None
     assert bias.bias.shape == (3, 5, 5)
@@ -70,20 +70,20 @@ def test_a_learned_bias_and_vectors_of_distances_are_shown_too() -> None:
     assert vectors.labels == (-2, -1, 0, 1, 2)
 
 
-def test_parts_that_are_alike_are_named_once() -> None:
+def test_equal_encodings_are_merged() -> None:
     model = nn.ModuleList([Rotary().build(4), Rotary().build(4), Rotary(100.0).build(4), NoPosition().build(4)])
     found = position_encodings(model, 5)  # type: ignore[arg-type]
     assert [one.paths for one in found] == [("0", "1"), ("2",)]
 
 
-def test_a_model_that_is_told_no_places_says_so() -> None:
+def test_model_without_position_encodings() -> None:
     assert "recurrence" in position_lines(shown(NoPosition(), 4))[0]
     with pytest.raises(UserError, match="at least 2"):
         position_encodings(Model(), 1)
 
 
 @pytest.mark.parametrize("spec", [Sinusoidal(), Learned(200), Rotary(), ALiBi(4), RelativeBias(2), Shaw(3)])
-def test_every_kind_has_a_picture_and_words(spec: Spec) -> None:
+def test_figure_and_text_of_every_encoding(spec: Spec) -> None:
     found = shown(spec, 8, 120)
     assert positions_figure(found[0]).startswith("<svg")
     assert position_lines(found)

@@ -30,7 +30,7 @@ def copy(run: Run, tmp_path: Path) -> Run:
     return load(tmp_path / "copy", device="cpu")
 
 
-def test_the_report_is_one_page_that_asks_nothing_of_the_network(run: Run) -> None:
+def test_report_needs_no_network(run: Run) -> None:
     page = run_report(run)
     tags = balanced(page)
     assert not {"script", "link", "img", "iframe", "b"} & set(tags)
@@ -40,7 +40,7 @@ def test_the_report_is_one_page_that_asks_nothing_of_the_network(run: Run) -> No
     assert len(page) < 1_000_000
 
 
-def test_the_report_has_its_parts_in_order(run: Run) -> None:
+def test_report_sections_in_order(run: Run) -> None:
     titles = re.findall(r"<h2[^>]*>(.*?)</h2>", run_report(run))
     assert titles == [
         "Scores",
@@ -53,7 +53,7 @@ def test_the_report_has_its_parts_in_order(run: Run) -> None:
     ]
 
 
-def test_the_report_says_in_plain_words_what_was_trained(run: Run) -> None:
+def test_report_describes_the_training(run: Run) -> None:
     page = visible(run_report(run))
     parameters = sum(weight.numel() for weight in run.model.parameters())
     assert f"transformer (“Attention Is All You Need”, 2017) in size tiny, with {parameters:,} parameters" in page
@@ -67,35 +67,33 @@ def test_the_report_says_in_plain_words_what_was_trained(run: Run) -> None:
     assert "--resume" in page
 
 
-def test_no_text_of_the_corpus_or_name_of_a_folder_becomes_markup(run: Run) -> None:
+def test_text_and_folder_names_are_escaped(run: Run) -> None:
     page = run_report(run)
     assert MALICE not in page
     assert MALICE in visible(page)
     assert "<h1>run &lt;b&gt;&amp;&#x27;&quot;</h1>" in page
 
 
-def test_the_report_is_written_into_the_run(run: Run) -> None:
+def test_report_is_written_into_the_run_folder(run: Run) -> None:
     path = write_report(run)
     assert path == run.folder / "report.html"
     assert path.read_text(encoding="utf-8") == run_report(run)
 
 
-def test_attention_is_drawn_over_words(run: Run) -> None:
+def test_attention_is_shown_between_words(run: Run) -> None:
     page = run_report(run)
     assert "“(end)” is EOS" in page
     assert re.search(r"“[^”]*” ← “sees”: [0-9.]+ % of its attention", page)
 
 
 @pytest.mark.parametrize("system", ["sutskever", "bahdanau"])
-def test_recurrent_systems_are_reported_with_what_attention_they_have(
-    make_run: Callable[..., Run], system: str
-) -> None:
+def test_report_of_recurrent_systems(make_run: Callable[..., Run], system: str) -> None:
     page = run_report(make_run(system=system))
     balanced(page)
     assert ("This system has no cross-attention" in page) == (system == "sutskever")
 
 
-def test_a_run_that_was_interrupted_before_its_first_validation_is_reported(make_run: Callable[..., Run]) -> None:
+def test_report_of_a_run_without_validation(make_run: Callable[..., Run]) -> None:
     page = run_report(make_run(interrupted=True))
     balanced(page)
     assert "has not completed a step yet" in page
@@ -104,7 +102,7 @@ def test_a_run_that_was_interrupted_before_its_first_validation_is_reported(make
     assert page.count(">nothing has been measured yet</text>") == 4
 
 
-def test_a_tokenizer_of_words_shows_what_it_does_not_know(make_run: Callable[..., Run]) -> None:
+def test_word_tokenizer_shows_unknown_words(make_run: Callable[..., Run]) -> None:
     run = make_run(kind="word")
     balanced(run_report(run))
     attention = word_attention(run, "The zebra sees the dog.", "DER man zebra.")
@@ -112,7 +110,7 @@ def test_a_tokenizer_of_words_shows_what_it_does_not_know(make_run: Callable[...
     assert attention.target == ["DER", "man", "<unk>."]
 
 
-def test_a_folder_without_metrics_samples_or_preflight_is_reported(copy: Run) -> None:
+def test_report_without_metrics_samples_and_preflight(copy: Run) -> None:
     for name in ("metrics.jsonl", "preflight.json"):
         (copy.folder / name).unlink()
     shutil.rmtree(copy.folder / "samples")
@@ -121,7 +119,7 @@ def test_a_folder_without_metrics_samples_or_preflight_is_reported(copy: Run) ->
     assert "has no preflight report of its data" in page
 
 
-def test_the_changes_of_the_first_translation_are_told_once_each(copy: Run) -> None:
+def test_versions_of_the_first_translation_are_listed_once(copy: Run) -> None:
     said = ["DER", "DER man", "DER man", "DER man SIEHT"]
     shutil.rmtree(copy.folder / "samples")
     (copy.folder / "samples").mkdir()
@@ -133,7 +131,7 @@ def test_the_changes_of_the_first_translation_are_told_once_each(copy: Run) -> N
     assert "✓ exact match" in run_report(copy)
 
 
-def test_huge_empty_and_strange_samples_are_shown(copy: Run) -> None:
+def test_report_of_huge_empty_and_unusual_samples(copy: Run) -> None:
     samples = [
         {"source": HUGE, "reference": HUGE * 100, "translation": "wort " * 100_000},
         {"source": "a\u2028b\x85c \x00", "reference": "שלום עולם", "translation": ""},
@@ -149,7 +147,7 @@ def test_huge_empty_and_strange_samples_are_shown(copy: Run) -> None:
     assert "\x00" not in page
 
 
-def test_words_that_differ_are_marked() -> None:
+def test_different_words_are_marked() -> None:
     assert mark_differences("Der Mann sieht den Hund.", "Der Mann sah den Hund.") == (
         '<span dir="auto">Der Mann <mark>sieht</mark> den Hund.</span>'
     )

@@ -8,7 +8,7 @@ from dragoman.lens.word_attention import merge_to_words, word_attention, word_la
 from dragoman.run import Run, SentenceAttention
 
 
-def test_each_target_word_stands_over_its_source_word_and_place() -> None:
+def test_alignment_shows_source_words_and_positions() -> None:
     links = [(0, 0), (1, 1), (3, 2), (4, 3), (2, 4)]
     assert alignment_lines("I have seen the dog.", "Ich habe den Hund gesehen.", links) == [
         "source     I have seen the dog.",
@@ -18,7 +18,7 @@ def test_each_target_word_stands_over_its_source_word_and_place() -> None:
     ]
 
 
-def test_a_word_of_several_or_of_none_is_shown_as_such() -> None:
+def test_alignment_of_several_and_of_no_words() -> None:
     assert alignment_lines("do not go", "gehe nicht ja", [(2, 0), (0, 0), (1, 1)])[1:] == [
         "target     gehe   nicht  ja",
         "from       do go  not    –",
@@ -26,7 +26,7 @@ def test_a_word_of_several_or_of_none_is_shown_as_such() -> None:
     ]
 
 
-def test_without_links_both_sentences_are_shown() -> None:
+def test_alignment_without_links() -> None:
     assert alignment_lines("a b", "c d", []) == ["source     a b", "target     c d"]
     assert alignment_lines("", "", []) == ["source     ", "target     "]
 
@@ -39,7 +39,7 @@ def test_wide_characters_take_two_cells() -> None:
     ]
 
 
-def test_long_sentences_are_folded() -> None:
+def test_long_alignments_are_wrapped() -> None:
     links = [(i, i) for i in range(30)]
     lines = alignment_lines("source " * 30, "target " * 30, links, width=60)
     assert all(len(line) <= 60 for line in lines[1:])
@@ -48,12 +48,12 @@ def test_long_sentences_are_folded() -> None:
     ]
 
 
-def test_control_characters_do_not_reach_the_terminal() -> None:
+def test_control_characters_are_replaced() -> None:
     lines = alignment_lines("a\x1b[31m\nb", "c\x1b]0;x\x07", [(0, 0)])
     assert not any(ord(letter) < 32 or ord(letter) == 127 for line in lines for letter in line)
 
 
-def test_the_heat_map_of_blocks_has_a_row_a_target_piece_and_a_column_a_source_piece() -> None:
+def test_text_heatmap_has_target_rows_and_source_columns() -> None:
     cross = torch.tensor([[0.9, 0.06, 0.04], [0.3, 0.6, 0.1]])
     assert attention_heatmap_lines(SentenceAttention(["▁the", "人間", "x"], ["▁der", "e\u0301"], {}, cross, []))[
         :-1
@@ -65,7 +65,7 @@ def test_the_heat_map_of_blocks_has_a_row_a_target_piece_and_a_column_a_source_p
     ]
 
 
-def test_a_wide_heat_map_is_folded() -> None:
+def test_wide_text_heatmap_is_wrapped() -> None:
     attention = SentenceAttention(["piece"] * 40, ["a", "b"], {}, torch.full((2, 40), 1 / 40), [])
     lines = attention_heatmap_lines(attention, width=50)
     assert all(len(line) <= 50 for line in lines[:-1])
@@ -73,7 +73,7 @@ def test_a_wide_heat_map_is_folded() -> None:
     assert attention_heatmap_lines(SentenceAttention(["a"], ["b"], {}, None, [])) == ["this system has no attention"]
 
 
-def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces() -> None:
+def test_word_weights_are_sums_over_source_and_means_over_target_tokens() -> None:
     weights = torch.tensor([[0.1, 0.2, 0.6, 0.1], [0.3, 0.4, 0.1, 0.2], [0.5, 0.1, 0.2, 0.2]])
     merged = merge_to_words(weights, source_words=[0, 0, 1, -1], target_words=[0, 1, 1])
     assert merged.tolist() == [
@@ -82,13 +82,13 @@ def test_words_get_the_sum_over_source_pieces_and_the_mean_over_target_pieces() 
     ]
 
 
-def test_a_word_is_labelled_with_all_that_its_pieces_cover() -> None:
+def test_word_labels_cover_their_tokens() -> None:
     assert word_labels("a <unk> b.", [0, 1, 2, 2, -1]) == ["a", "<unk>", "b."]
     assert word_labels("हिन्दी है", [0, 0, 1]) == ["हिन्दी", "है"]
     assert word_labels("", [-1]) == []
 
 
-def test_the_attention_of_words_still_sums_to_one(run: Run) -> None:
+def test_word_attention_sums_to_one(run: Run) -> None:
     attention = word_attention(run, "The man sees the dog.", "DER man SIEHT DEN dog.")
     assert attention.source == ["The", "man", "sees", "the", "dog.", "(end)"]
     assert attention.target == ["DER", "man", "SIEHT", "DEN", "dog."]

@@ -25,20 +25,20 @@ def best(run: Run, text: str) -> str:
 # ---- as LibreTranslate has it
 
 
-def test_a_text_is_translated_sentence_by_sentence(client: TestClient, run: Run) -> None:
+def test_text_is_split_into_sentences(client: TestClient, run: Run) -> None:
     answer = client.post("/translate", json={"q": TEXT, **PAIR})
     first, second, third = (best(run, text) for text in TEXT.replace("\n\n", " ").replace(". ", ".|").split("|"))
     assert answer.status_code == 200
     assert answer.json() == {"translatedText": f"{first} {second}\n\n{third}"}
 
 
-def test_a_list_comes_back_as_a_list(client: TestClient, run: Run) -> None:
+def test_list_of_texts_gives_a_list(client: TestClient, run: Run) -> None:
     answer = client.post("/translate", json={"q": ["Anna reads.", "", " \n"], **PAIR, "format": "text"})
     assert answer.json() == {"translatedText": [best(run, "Anna reads."), "", " \n"]}
 
 
 @pytest.mark.parametrize("way", ["form", "parts", "address"])
-def test_forms_and_addresses_are_read_too(client: TestClient, run: Run, way: str) -> None:
+def test_forms_and_query_strings_are_parsed(client: TestClient, run: Run, way: str) -> None:
     fields = {"q": "Anna reads.", **PAIR, "alternatives": "0"}
     given = {
         "form": {"data": fields},
@@ -48,7 +48,7 @@ def test_forms_and_addresses_are_read_too(client: TestClient, run: Run, way: str
     assert client.post("/translate", **given).json() == {"translatedText": best(run, "Anna reads.")}
 
 
-def test_alternatives_are_the_next_best(client: TestClient, run: Run) -> None:
+def test_alternatives_are_n_best(client: TestClient, run: Run) -> None:
     answer = client.post("/translate", json={"q": "Anna reads.", **PAIR, "alternatives": 3}).json()
     found = run.translate(["Anna reads."], search=Beam(5, n_best=4, length_limit=run.length_limit))[0]
     assert answer["translatedText"] == found.text
@@ -57,7 +57,7 @@ def test_alternatives_are_the_next_best(client: TestClient, run: Run) -> None:
     assert client.post("/translate", json={"q": "Anna reads.", **PAIR, "alternatives": 11}).status_code == 400
 
 
-def test_markup_stays_as_it_is(client: TestClient, run: Run) -> None:
+def test_html_tags_are_preserved(client: TestClient, run: Run) -> None:
     text = "<p class='a > b'>Anna reads.</p><!-- no --><pre>Anna reads.</pre> &lt;"
     answer = client.post("/translate", json={"q": text, **PAIR, "format": "html"}).json()["translatedText"]
     inner, last = (best(run, text) for text in ("Anna reads.", "<"))
@@ -65,7 +65,7 @@ def test_markup_stays_as_it_is(client: TestClient, run: Run) -> None:
     assert answer == f"<p class='a > b'>{escaped[0]}</p><!-- no --><pre>Anna reads.</pre> {escaped[1]}"
 
 
-def test_languages_are_listed_and_told_apart(client: TestClient) -> None:
+def test_languages_are_listed_and_detected(client: TestClient) -> None:
     assert client.get("/languages").json() == [
         {"code": "en", "name": "English", "targets": ["de"]},
         {"code": "de", "name": "German", "targets": []},
@@ -82,7 +82,7 @@ def test_languages_are_listed_and_told_apart(client: TestClient) -> None:
     assert variant.status_code == 200
 
 
-def test_health_settings_and_counters(client: TestClient) -> None:
+def test_health_settings_and_metrics(client: TestClient) -> None:
     assert client.get("/health").json() == {"status": "ok"}
     assert client.get("/frontend/settings").json()["charLimit"] == ServiceLimits().max_characters
     client.post("/translate", json={"q": "Anna reads.", **PAIR})
@@ -104,7 +104,7 @@ def test_nothing_is_loaded_from_other_hosts(client: TestClient) -> None:
 # ---- our own
 
 
-def test_runs_say_how_they_translate(client: TestClient, run: Run) -> None:
+def test_runs_are_listed(client: TestClient, run: Run) -> None:
     (one,) = client.get("/v1/runs").json()
     assert (one["name"], one["source"], one["target"], one["system"]) == ("run", "en", "de", "bahdanau")
     assert one["search"]["kind"] == "Beam"
@@ -127,7 +127,7 @@ def test_scores_alignments_and_n_best(client: TestClient, run: Run) -> None:
         assert second["text"] == one.alternatives[0].text
 
 
-def test_a_search_can_be_described(client: TestClient, run: Run) -> None:
+def test_search_of_a_request(client: TestClient, run: Run) -> None:
     asked = {"text": TEXT, "split": False, "search": {"kind": "Sample", "seed": 3, "top_k": 5}}
     answers = [client.post("/v1/translate", json=asked).json()["translations"][0]["text"] for _ in range(2)]
     assert answers == [run.translate([TEXT], search=Sample(seed=3, top_k=5))[0].text] * 2
@@ -169,7 +169,7 @@ RERANK = {
         ({"text": ["a", "b"], "prefix": "Der"}, "one text"),
     ],
 )
-def test_what_cannot_be_done_is_refused(client: TestClient, asked: dict[str, object], said: str) -> None:
+def test_invalid_fields_are_rejected(client: TestClient, asked: dict[str, object], said: str) -> None:
     answer = client.post("/v1/translate", json=asked)
     assert answer.status_code == 400
     assert said in answer.json()["error"]
@@ -182,7 +182,7 @@ def events(client: TestClient, **asked: object) -> list[tuple[str, dict[str, obj
     return [(name.removeprefix("event: "), json.loads(data.removeprefix("data: "))) for name, data in blocks]
 
 
-def test_words_come_as_they_are_written(client: TestClient, run: Run) -> None:
+def test_stream_events(client: TestClient, run: Run) -> None:
     found = events(client, text=TEXT, search={"kind": "Beam", "size": 1})
     whole = client.post("/v1/translate", json={"text": TEXT, "search": {"kind": "Beam", "size": 1}}).json()
     text = "".join(str(said["text"]) for name, said in found if name == "tokens")
@@ -195,7 +195,7 @@ def test_words_come_as_they_are_written(client: TestClient, run: Run) -> None:
     assert client.get("/metrics").text.count("dragoman_streams 0") == 1
 
 
-def test_a_stream_that_cannot_begin_is_refused(client: TestClient) -> None:
+def test_invalid_stream_is_rejected(client: TestClient) -> None:
     answer = client.post("/v1/stream", json={"text": "a", "search": {"kind": "Beam", "size": 5, "groups": 2}})
     assert (answer.status_code, "groups" in answer.json()["error"]) == (400, True)
     assert events(client, text="")[-1] == ("done", {"run": "run", "text": ""})
@@ -204,7 +204,7 @@ def test_a_stream_that_cannot_begin_is_refused(client: TestClient) -> None:
 # ---- many at once
 
 
-def test_every_answer_is_the_one_that_is_given_alone(client: TestClient, run: Run) -> None:
+def test_concurrent_responses_equal_single_ones(client: TestClient, run: Run) -> None:
     texts = [
         f"{who} {what} the {whom}." for who in ("Anna", "He") for what in ("sees", "reads") for whom in ("dog", "book")
     ]
@@ -217,7 +217,7 @@ def test_every_answer_is_the_one_that_is_given_alone(client: TestClient, run: Ru
 # ---- keys and limits
 
 
-def test_keys_are_asked_for_where_there_are_some(serving: Callable[..., TestClient]) -> None:
+def test_api_keys_are_required(serving: Callable[..., TestClient]) -> None:
     client = serving(keys=ApiKeys(["secret"]))
     asked = {"q": "Anna reads.", **PAIR}
     assert client.post("/translate", json=asked).status_code == 403
@@ -230,7 +230,7 @@ def test_keys_are_asked_for_where_there_are_some(serving: Callable[..., TestClie
     assert client.get("/frontend/settings").json()["keyRequired"] is True
 
 
-def test_a_client_that_asks_too_often_is_slowed_down(serving: Callable[..., TestClient]) -> None:
+def test_rate_limit(serving: Callable[..., TestClient]) -> None:
     client = serving(ServiceLimits(requests_per_minute=12))  # two at once, then one every five seconds
     answers = [client.post("/detect", json={"q": "a"}) for _ in range(3)]
     assert [one.status_code for one in answers] == [200, 200, 429]
@@ -238,7 +238,7 @@ def test_a_client_that_asks_too_often_is_slowed_down(serving: Callable[..., Test
     assert client.get("/health").status_code == 200
 
 
-def test_too_much_is_refused(serving: Callable[..., TestClient]) -> None:
+def test_size_limits_and_timeout(serving: Callable[..., TestClient]) -> None:
     client = serving(
         ServiceLimits(requests_per_minute=0, max_characters=20, max_texts=2, max_body_bytes=1000, timeout=1e-9)
     )
@@ -281,26 +281,26 @@ def test_too_much_is_refused(serving: Callable[..., TestClient]) -> None:
         (b"<q>a</q>", "text/xml", 415, "text/xml"),
     ],
 )
-def test_bad_requests_get_a_plain_answer(client: TestClient, body: bytes, kind: str, status: int, said: str) -> None:
+def test_malformed_requests_get_an_error_message(
+    client: TestClient, body: bytes, kind: str, status: int, said: str
+) -> None:
     answer = client.post("/translate", content=body, headers={"content-type": kind})
     assert answer.status_code == status, answer.text
     assert said in answer.json()["error"]
 
 
-def test_control_characters_count_as_spaces(client: TestClient, run: Run) -> None:
+def test_control_characters_are_spaces(client: TestClient, run: Run) -> None:
     answer = client.post("/translate", json={"q": "Anna\x00reads.\x1b", **PAIR}).json()["translatedText"]
     assert answer.startswith(best(run, "Anna reads."))
 
 
-def test_unknown_places_and_methods_are_said(client: TestClient) -> None:
+def test_unknown_routes_and_methods(client: TestClient) -> None:
     assert client.get("/nothing").json() == {"error": "not found"}
     answer = client.get("/translate")
     assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
 
 
-def test_a_fault_is_answered_and_the_service_goes_on(
-    client: TestClient, run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_service_survives_internal_errors(client: TestClient, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(type(run), "translate_stream", lambda *_, **__: 1 / 0)
         answer = client.post("/translate", json={"q": "Anna reads.", **PAIR})
@@ -309,7 +309,7 @@ def test_a_fault_is_answered_and_the_service_goes_on(
     assert client.post("/translate", json={"q": "Anna reads.", **PAIR}).status_code == 200
 
 
-def test_where_a_run_lies_is_not_told(client: TestClient, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_error_messages_hide_folders(client: TestClient, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def tired(*_: object, **__: object) -> None:
         raise UserError(f"{run.folder} is tired")
 

@@ -33,11 +33,11 @@ def run(folder: str, source: tuple[str, ...] = (), target: tuple[str, ...] = ())
         (run("transformer_cs_uk.big"), ("cs", "uk")),
     ],
 )
-def test_files_and_folders_tell_the_languages_of_a_run(one: SimpleNamespace, pair: tuple[str, str]) -> None:
+def test_language_pair_is_inferred_from_files_and_folder(one: SimpleNamespace, pair: tuple[str, str]) -> None:
     assert infer_language_pair(one) == pair  # type: ignore[arg-type]
 
 
-def test_languages_that_are_not_known_are_asked_for() -> None:
+def test_unknown_languages_must_be_given() -> None:
     with pytest.raises(UserError, match="=en-de"):
         infer_language_pair(run("runs/my", ("train.src",), ("train.tgt",)))  # type: ignore[arg-type]
     assert parse_run_argument("runs/my=en-de") == (Path("runs/my"), LanguagePair("en", "de"))
@@ -45,17 +45,17 @@ def test_languages_that_are_not_known_are_asked_for() -> None:
     assert parse_run_argument("runs/my") == (Path("runs/my"), None)
 
 
-def test_a_folder_may_have_the_sign_in_its_name(tmp_path: Path) -> None:
+def test_folder_names_may_contain_equals_signs(tmp_path: Path) -> None:
     (tmp_path / "a=b").mkdir()
     assert parse_run_argument(str(tmp_path / "a=b")) == (tmp_path / "a=b", None)
     assert parse_run_argument(f"{tmp_path / 'a=b'}=en-de") == (tmp_path / "a=b", LanguagePair("en", "de"))
 
 
-def test_trigrams_are_of_letters_between_spaces() -> None:
+def test_trigrams_of_padded_words() -> None:
     assert trigrams("Ab, c1!") == [" ab", "ab ", " c "]
 
 
-def test_the_confidence_is_that_of_bayes_times_what_is_known() -> None:
+def test_detection_confidence() -> None:
     detector = LanguageDetector()
     detector.learn("xx", ["aa"])
     detector.learn("yy", ["bb"])
@@ -66,7 +66,7 @@ def test_the_confidence_is_that_of_bayes_times_what_is_known() -> None:
     assert LanguageDetector()("aa") == []
 
 
-def test_markup_is_parted_and_joined() -> None:
+def test_html_is_split_and_joined() -> None:
     text = "a &amp; b<br/>c <b title='x>y'>d</b> 1 < 2<script>if (a<b) {}</script><!-- <i> -->"
     found = HtmlText(text)
     assert found.texts == ["a & b", "c ", "d", " 1 < 2", "", ""]

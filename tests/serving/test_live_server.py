@@ -26,14 +26,14 @@ PAIR = {"source": "en", "target": "de"}
 PATIENCE = 300  # seconds: an upper bound for a busy machine
 
 
-def test_libretranslatepy_works_unchanged(url: str, run: Run) -> None:
+def test_libretranslatepy_client(url: str, run: Run) -> None:
     client = LibreTranslateAPI(url)
     assert client.translate("Anna reads.", "en", "de") == run.translate(["Anna reads."])[0].text
     assert [one["code"] for one in client.languages()] == ["en", "de"]
     assert client.detect("Die Frau sieht den Mann.")[0]["language"] == "de"
 
 
-def test_deep_translator_works_unchanged(url: str, run: Run) -> None:
+def test_deep_translator_client(url: str, run: Run) -> None:
     client = LibreTranslator(source="en", target="de", custom_url=url, api_key="any")
     texts = ["Anna reads.", "The man sleeps."]
     found = [one.text for one in run.translate(texts)]
@@ -50,7 +50,7 @@ def ask(url: str, body: bytes) -> tuple[int, dict[str, str]]:
         return error.code, json.load(error)
 
 
-def test_ten_megabytes_are_refused_with_an_answer(url: str) -> None:
+def test_ten_megabytes_are_rejected_with_a_response(url: str) -> None:
     status, said = ask(url, json.dumps({"q": "a" * 10_000_000, **PAIR}).encode())
     assert (status, "1,000,000 bytes" in said["error"]) == (413, True)
 
@@ -62,7 +62,7 @@ def send(connection: socket.socket, body: bytes) -> None:
     connection.sendall(f"{head}content-length: {len(body)}\r\n\r\n".encode() + body)
 
 
-def test_a_slow_client_is_not_waited_for(hasty: tuple[str, int]) -> None:
+def test_slow_body_times_out(hasty: tuple[str, int]) -> None:
     with socket.create_connection(hasty) as slow, socket.create_connection(hasty) as other:
         slow.sendall(b"POST /translate HTTP/1.1\r\nhost: x\r\ncontent-length: 100\r\n\r\n{")
         send(other, json.dumps({"q": "Anna reads.", **PAIR}).encode())
@@ -72,7 +72,7 @@ def test_a_slow_client_is_not_waited_for(hasty: tuple[str, int]) -> None:
 
 
 @pytest.mark.parametrize("begun", [b"", b"GET /health HT", b"GET /health HTTP/1.1\r\nhost: x\r\nx-slow: "])
-def test_headers_that_do_not_come_are_not_waited_for(hasty: tuple[str, int], begun: bytes) -> None:
+def test_incomplete_headers_time_out(hasty: tuple[str, int], begun: bytes) -> None:
     with socket.create_connection(hasty) as slow:
         slow.settimeout(PATIENCE)
         slow.sendall(begun)
@@ -81,7 +81,7 @@ def test_headers_that_do_not_come_are_not_waited_for(hasty: tuple[str, int], beg
     assert b"0.5 seconds" in said
 
 
-def test_a_second_request_must_come_whole_too(hasty: tuple[str, int]) -> None:
+def test_second_request_times_out_too(hasty: tuple[str, int]) -> None:
     with socket.create_connection(hasty) as slow:
         slow.settimeout(PATIENCE)
         slow.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n")
@@ -91,7 +91,7 @@ def test_a_second_request_must_come_whole_too(hasty: tuple[str, int]) -> None:
     assert b"HTTP/1.1 408" in said
 
 
-def test_a_long_answer_is_waited_for(hasty: tuple[str, int], hasty_service: Service) -> None:
+def test_slow_response_does_not_time_out(hasty: tuple[str, int], hasty_service: Service) -> None:
     with socket.create_connection(hasty) as client:
         with hasty_service.device_lock:  # the run cannot work now
             send(client, json.dumps({"q": "Anna reads.", **PAIR}).encode())
@@ -102,7 +102,7 @@ def test_a_long_answer_is_waited_for(hasty: tuple[str, int], hasty_service: Serv
         assert client.recv(100).startswith(b"HTTP/1.1 200")
 
 
-def test_a_client_that_leaves_costs_no_more(
+def test_request_of_a_disconnected_client_is_dropped(
     url: str, address: tuple[str, int], service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (served,) = service.runs.values()
@@ -133,7 +133,7 @@ def _until(true: Callable[[], object]) -> None:
         time.sleep(0.005)
 
 
-def test_told_to_end_it_finishes_what_it_has_accepted(folder: Path) -> None:
+def test_sigterm_finishes_accepted_requests(folder: Path) -> None:
     """The command itself; the request waits for others to join it while the signal comes."""
     command = [
         sys.executable,
@@ -165,7 +165,7 @@ def test_told_to_end_it_finishes_what_it_has_accepted(folder: Path) -> None:
     assert "run: en to de" in said
 
 
-def test_what_cannot_be_served_is_said(
+def test_invalid_arguments_of_serve(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*arguments: object) -> str:

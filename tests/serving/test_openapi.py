@@ -14,7 +14,7 @@ CHECKER = "from schemathesis.cli import schemathesis; schemathesis()"
 @pytest.mark.parametrize(
     ("phases", "examples"), [("examples,fuzzing", 2), pytest.param("all", 5, marks=pytest.mark.exhaustive)]
 )
-def test_answers_are_as_described(phases: str, examples: int, url: str, tmp_path: Path) -> None:
+def test_responses_match_the_openapi_description(phases: str, examples: int, url: str, tmp_path: Path) -> None:
     """Schemathesis sends what the description allows and what it does not, from a process of its own.
 
     Which languages and searches there are the description does not say, so that what it allows may still be refused.

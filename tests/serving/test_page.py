@@ -1,4 +1,4 @@
-"""The page in a real browser: what a reader does, and what is then seen."""
+"""The page in a real browser: what a reader does, and what is then inspection."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ def own(runs: list[tuple[Run, LanguagePair]], number: int, text: str = SENTENCE)
 # ---- translating
 
 
-def test_what_is_typed_is_translated(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_typed_text_is_translated(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show()
     assert page.locator("#source").evaluate("one => one === document.activeElement")
     page.keyboard.type("The man")
@@ -179,7 +179,7 @@ def test_what_is_typed_is_translated(show: Opening, runs: list[tuple[Run, Langua
     sync_api.expect(page.locator("#target-name")).to_have_text("German")
 
 
-def test_an_example_can_be_taken(show: Opening) -> None:
+def test_example_is_translated(show: Opening) -> None:
     page = show()
     first = page.locator(".examples button").first
     text = first.text_content()
@@ -188,7 +188,7 @@ def test_an_example_can_be_taken(show: Opening) -> None:
     page.locator(".stage").wait_for()
 
 
-def test_what_is_typed_while_the_page_loads_is_kept(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_text_typed_while_loading_is_kept(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page, held = show(), []
     page.route("**/v1/runs", lambda route: held.append(route))  # Playwright takes no built-in method
     with page.expect_request("**/v1/runs"):
@@ -199,7 +199,7 @@ def test_what_is_typed_while_the_page_loads_is_kept(show: Opening, runs: list[tu
     sync_api.expect(page.locator(".result li button")).to_have_text(own(runs, 0))
 
 
-def test_the_latest_text_wins(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_latest_text_wins(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=" ".join([SENTENCE] * 30))
     page.locator(".result li").nth(1).wait_for()
     page.locator("#source").fill("The man sleeps.")
@@ -233,7 +233,7 @@ def test_four_hundred_words_stay_responsive(show: Opening) -> None:
     assert sideways(page) <= 0
 
 
-def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_user_translation_is_inspected(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page, mine = show(text=SENTENCE), "Der Mann schläft."
     page.locator(".stage").wait_for()
     found = own(runs, 0)
@@ -264,16 +264,16 @@ def test_a_translation_of_ones_own_is_looked_into(show: Opening, runs: list[tupl
 # ---- attention
 
 
-def test_words_light_up_as_they_were_looked_at(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_words_are_highlighted_by_attention(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=SENTENCE)
     page.locator("[data-word=q0]").hover()
     lit = [weight(word) for word in page.locator(".word[data-word^=k]").all()]
-    seen = runs[0][0].lens(SENTENCE)
-    assert seen.cross_attention is not None
+    inspection = runs[0][0].lens(SENTENCE)
+    assert inspection.cross_attention is not None
     assert sum(lit) == pytest.approx(1, abs=1e-3)
     assert max(lit) > 0
-    pieces = [n for n, word in enumerate(seen.target.word_ids) if word == 0]  # type: ignore[union-attr]
-    last = seen.cross_attention[pieces].mean(0)[-1].item()  # END stands alone
+    pieces = [n for n, word in enumerate(inspection.target.word_ids) if word == 0]  # type: ignore[union-attr]
+    last = inspection.cross_attention[pieces].mean(0)[-1].item()  # END stands alone
     assert lit[-1] == pytest.approx(last, abs=1e-3)
     sync_api.expect(page.locator(".attention-status")).to_contain_text("attends to")
     page.locator("[data-word=k1]").hover()
@@ -282,7 +282,7 @@ def test_words_light_up_as_they_were_looked_at(show: Opening, runs: list[tuple[R
     assert any(weight(word) > 0 for word in page.locator(".word[data-word^=q]").all())
 
 
-def test_a_head_can_be_picked(show: Opening) -> None:
+def test_head_selection(show: Opening) -> None:
     page = show(text=SENTENCE)
     thumbs = page.locator(".thumb")
     sync_api.expect(thumbs).to_have_count(4)
@@ -299,7 +299,7 @@ def test_a_head_can_be_picked(show: Opening) -> None:
     sync_api.expect(page.locator(".line").first.locator(".word").first).to_contain_text("▁")
 
 
-def test_recurrent_attention_is_shown_alike_and_none_is_said(show: Opening) -> None:
+def test_attention_of_recurrent_systems(show: Opening) -> None:
     page = show(run="recurrent", text=SENTENCE)
     sync_api.expect(page.locator(".thumb")).to_have_count(1)
     page.locator("[data-word=q0]").hover()
@@ -320,7 +320,7 @@ def test_right_to_left(show: Opening) -> None:
     sync_api.expect(line.locator(".word").nth(1)).to_be_focused()
 
 
-def test_chinese_has_pieces_for_words(show: Opening) -> None:
+def test_chinese_is_shown_in_tokens(show: Opening) -> None:
     page = show(run="east", text="女孩看见这本书。")
     words = page.locator(".line").first.locator(".word")
     words.first.wait_for()
@@ -333,7 +333,7 @@ def test_chinese_has_pieces_for_words(show: Opening) -> None:
 # ---- probabilities
 
 
-def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_forced_token_and_reset(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     run = runs[0][0]
     page = show(text=SENTENCE, view="probabilities")
     first = page.locator(".chip").first
@@ -362,7 +362,7 @@ def test_another_word_is_forced_and_the_way_back(show: Opening, runs: list[tuple
 # ---- the beam
 
 
-def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_beam_steps(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=SENTENCE, view="beam", beam=3)
     told = page.locator(".toolbar output")
     told.wait_for()
@@ -392,7 +392,7 @@ def test_the_beam_is_stepped_through(show: Opening, runs: list[tuple[Run, Langua
 # ---- two runs, training, positions
 
 
-def test_two_runs_stand_side_by_side(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_two_runs_are_compared(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     page = show(text=SENTENCE)
     page.get_by_label("Compare with").select_option("recurrent")
     results = page.locator(".result li button")
@@ -414,7 +414,7 @@ def test_two_runs_stand_side_by_side(show: Opening, runs: list[tuple[Run, Langua
 # ---- links, files
 
 
-def test_a_link_shows_the_same_again(show: Opening) -> None:
+def test_link_restores_the_view(show: Opening) -> None:
     text = f"{SENTENCE} The man sleeps."
     page = show(text=text, compare="recurrent", sentence=1, layer=2, head=1, word="q0", view="attention")
     page.locator(".stage").nth(1).wait_for()
@@ -432,7 +432,7 @@ def test_a_link_shows_the_same_again(show: Opening) -> None:
     assert again.locator("#source").input_value() == text
 
 
-def test_a_link_that_fits_no_more_says_so(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_outdated_link_is_explained(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     link = {"run": "gone", "beam": 7, "forced": "0.0-999999", "text": SENTENCE, "view": "probabilities"}
     page = show(expected="status of 400", **link)
     sync_api.expect(page.locator("#notice")).to_contain_text("gone, which is not served here; this is attentive.")
@@ -444,7 +444,7 @@ def test_a_link_that_fits_no_more_says_so(show: Opening, runs: list[tuple[Run, L
 
 
 @pytest.mark.parametrize("view", ["attention", "probabilities", "beam", "layers", "positions", "training"])
-def test_pictures_are_saved_as_files_of_their_own(show: Opening, view: str, tmp_path: Path) -> None:
+def test_figures_are_downloaded_as_svg_and_json(show: Opening, view: str, tmp_path: Path) -> None:
     page = show(text=SENTENCE, view=view, reduced_motion="reduce")
     page.locator("figure").first.wait_for()
     for number in range(page.locator("figure").count()):
@@ -466,7 +466,7 @@ def test_pictures_are_saved_as_files_of_their_own(show: Opening, view: str, tmp_
 # ---- what goes wrong
 
 
-def test_an_error_of_the_service_is_a_sentence(show: Opening) -> None:
+def test_service_errors_are_shown_as_sentences(show: Opening) -> None:
     page = show(text="a" * 10_001, expected="status of 400")
     sync_api.expect(page.locator("#notice")).to_have_text("A request may have 10,000 characters, but has 10,001.")
     page.locator("#source").fill(SENTENCE)
@@ -474,7 +474,7 @@ def test_an_error_of_the_service_is_a_sentence(show: Opening) -> None:
     sync_api.expect(page.locator("#notice")).to_be_hidden()
 
 
-def test_a_service_that_is_gone_or_busy_is_said(show: Opening) -> None:
+def test_unreachable_or_busy_service(show: Opening) -> None:
     page = show(expected="Failed to load resource")
     page.route("**/v1/stream", lambda route: route.abort())
     page.locator("#source").fill(SENTENCE)
@@ -488,12 +488,12 @@ def test_a_service_that_is_gone_or_busy_is_said(show: Opening) -> None:
     sync_api.expect(page.locator("#notice")).to_be_hidden()
 
 
-def test_what_is_too_long_to_look_into_is_said(show: Opening) -> None:
+def test_too_long_sentence_is_explained(show: Opening) -> None:
     page = show(text=" ".join(["the old man and"] * 15), expected="status of 400")
     sync_api.expect(page.locator(".views .empty")).to_contain_text("of at most 40 tokens can be inspected")
 
 
-def test_a_key_is_asked_for(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
+def test_page_asks_for_the_api_key(show: Opening, runs: list[tuple[Run, LanguagePair]]) -> None:
     for at in served(Service(runs[:1], ServiceLimits(requests_per_minute=0), keys=ApiKeys(["secret"]))):
         page = show(at, expected="status of 403", text=SENTENCE)
         page.get_by_label("This service requires an API key").fill("secret")
@@ -506,7 +506,7 @@ def test_a_key_is_asked_for(show: Opening, runs: list[tuple[Run, LanguagePair]])
 # ---- readers of all kinds
 
 
-def test_everything_is_reached_by_keyboard(show: Opening) -> None:
+def test_keyboard_navigation(show: Opening) -> None:
     page = show(text=SENTENCE)
     page.locator(".stage").wait_for()
     page.locator("#tab-attention").focus()
@@ -553,7 +553,7 @@ CONTRAST = """() => {
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_names_and_contrast(show: Opening, scheme: str) -> None:
+def test_accessible_names_and_contrast(show: Opening, scheme: str) -> None:
     page = show(text=SENTENCE, compare="recurrent", color_scheme=scheme)
     page.locator(".stage").nth(1).wait_for()
     for name in ("Probabilities", "Beam", "Layers", "Positions", "Training", "Attention"):
@@ -565,7 +565,7 @@ def test_names_and_contrast(show: Opening, scheme: str) -> None:
     assert (dark == "rgb(14, 16, 20)") == (scheme == "dark")
 
 
-def test_theme_and_size_are_kept(show: Opening) -> None:
+def test_theme_and_font_size_are_stored(show: Opening) -> None:
     page = show(text=SENTENCE)
     before = page.locator("#source").evaluate("one => parseFloat(getComputedStyle(one).fontSize)")
     for _ in range(3):
@@ -587,7 +587,7 @@ def sideways(page: Page) -> int:
     return page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
 
 
-def test_a_phone_needs_no_scrolling_sideways(show: Opening) -> None:
+def test_no_horizontal_scrolling_on_phones(show: Opening) -> None:
     page = show(text=SENTENCE, compare="recurrent", viewport={"width": 360, "height": 740})
     page.locator(".stage").nth(1).wait_for()
     for name in ("Attention", "Probabilities", "Beam", "Layers", "Positions", "Training"):

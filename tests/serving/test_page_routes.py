@@ -1,4 +1,4 @@
-"""What the page asks the service for: its own files, and what can be seen of runs and sentences."""
+"""What the page asks the service for: its own files, and what can be inspection of runs and sentences."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ SENTENCE = "Anna reads the book."
 # ---- the files of the page
 
 
-def test_the_page_and_its_files_are_given_with_their_types(client: TestClient) -> None:
+def test_page_files_have_content_types(client: TestClient) -> None:
     page = client.get("/")
     assert page.headers["content-type"] == "text/html; charset=utf-8"
     assert "default-src 'self'" in page.headers["content-security-policy"]
@@ -34,14 +34,14 @@ def test_the_page_and_its_files_are_given_with_their_types(client: TestClient) -
 
 
 @pytest.mark.parametrize("name", ["../pages.py", "..%2fpages.py", "%2e%2e/pages.py", "/etc/passwd", "none.js", ""])
-def test_nothing_else_is_given(client: TestClient, name: str) -> None:
+def test_other_files_are_not_served(client: TestClient, name: str) -> None:
     assert client.get(f"/page/{name}").status_code == 404
 
 
 # ---- a sentence
 
 
-def test_a_sentence_is_looked_into(client: TestClient, run: Run) -> None:
+def test_lens_returns_the_inspection(client: TestClient, run: Run) -> None:
     answer = client.post("/v1/lens", json={"text": SENTENCE, "alternatives": 3})
     assert answer.status_code == 200
     assert answer.json() == {
@@ -53,14 +53,16 @@ def test_a_sentence_is_looked_into(client: TestClient, run: Run) -> None:
     assert all(math.isclose(sum(row), 1, abs_tol=1e-4) for row in rows)
 
 
-def test_a_given_translation_and_a_search(client: TestClient, run: Run) -> None:
+def test_lens_with_translation_or_search(client: TestClient, run: Run) -> None:
     given = client.post("/v1/lens", json={"text": SENTENCE, "translation": "Anna liest."}).json()["inspection"]
     assert given == run.lens(SENTENCE, "Anna liest.").to_dict()
-    seen = client.post("/v1/lens", json={"text": SENTENCE, "search": {"kind": "Beam", "size": 2}}).json()["inspection"]
-    assert max(node["beam_index"] for node in seen["beam"]["nodes"]) == 1
+    inspection = client.post("/v1/lens", json={"text": SENTENCE, "search": {"kind": "Beam", "size": 2}}).json()[
+        "inspection"
+    ]
+    assert max(node["beam_index"] for node in inspection["beam"]["nodes"]) == 1
 
 
-def test_a_translation_goes_on_from_tokens(client: TestClient, run: Run) -> None:
+def test_lens_continues_from_token_ids(client: TestClient, run: Run) -> None:
     """What is forced costs what the model says, and what follows is the run's own."""
     step = run.lens(SENTENCE).steps[0]
     other = step.alternatives[-1]
@@ -72,14 +74,16 @@ def test_a_translation_goes_on_from_tokens(client: TestClient, run: Run) -> None
     assert [one.token_id for one in run.lens(SENTENCE, prefix=whole).steps][:3] == whole
 
 
-def test_end_can_be_forced(client: TestClient, run: Run) -> None:
+def test_eos_can_be_forced(client: TestClient, run: Run) -> None:
     first = run.lens(SENTENCE).steps[0].token_id
-    seen = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [first, run.framing.eos]}).json()["inspection"]
-    assert [step["token_id"] for step in seen["steps"]] == [first, run.framing.eos]
-    assert (seen["from_search"], seen["finished"], seen["beam"]) == (False, True, None)
+    inspection = client.post("/v1/lens", json={"text": SENTENCE, "prefix": [first, run.framing.eos]}).json()[
+        "inspection"
+    ]
+    assert [step["token_id"] for step in inspection["steps"]] == [first, run.framing.eos]
+    assert (inspection["from_search"], inspection["finished"], inspection["beam"]) == (False, True, None)
 
 
-def test_tokens_that_cannot_be_written_are_refused(client: TestClient, run: Run) -> None:
+def test_invalid_token_ids_are_rejected(client: TestClient, run: Run) -> None:
     for prefix in ([10**9], [-1], [run.framing.pad], [run.framing.eos, 300], [10**30]):
         answer = client.post("/v1/lens", json={"text": SENTENCE, "prefix": prefix})
         assert (answer.status_code, "cannot begin with the token" in answer.json()["error"]) == (400, True)
@@ -100,19 +104,19 @@ def test_tokens_that_cannot_be_written_are_refused(client: TestClient, run: Run)
         ({"text": "a" * 10_001}, "10,000 characters"),
     ],
 )
-def test_what_cannot_be_looked_into_is_said(client: TestClient, fields: dict[str, object], said: str) -> None:
+def test_invalid_lens_requests_are_rejected(client: TestClient, fields: dict[str, object], said: str) -> None:
     answer = client.post("/v1/lens", json=fields)
     assert (answer.status_code, said in answer.json()["error"]) == (400, True), answer.text
 
 
-def test_too_much_attention_is_refused(serving: Serving) -> None:
+def test_attention_limit(serving: Serving) -> None:
     answer = serving(ServiceLimits(requests_per_minute=0, max_attention_weights=10)).post(
         "/v1/lens", json={"text": SENTENCE}
     )
     assert (answer.status_code, "weights" in answer.json()["error"]) == (400, True)
 
 
-def test_looks_wait_for_the_device_and_too_many_are_refused_at_once(run: Run) -> None:
+def test_inspections_wait_for_the_device_up_to_a_limit(run: Run) -> None:
     service = Service([(run, LanguagePair("en", "de"))], ServiceLimits(requests_per_minute=0, max_inspections=2))
     with TestClient(create_app(service)) as client, ThreadPoolExecutor(3) as pool:
 
@@ -128,7 +132,7 @@ def test_looks_wait_for_the_device_and_too_many_are_refused_at_once(run: Run) ->
 # ---- a run
 
 
-def test_curves_are_what_training_wrote_down(client: TestClient, run: Run) -> None:
+def test_curves_equal_the_training_metrics(client: TestClient, run: Run) -> None:
     curves = {one["name"]: one["points"] for one in client.get("/v1/runs/run/curves").json()["curves"]}
     valid = [record for record in run.metrics() if record["kind"] == "valid"]
     assert curves["validation loss"] == [[record["step"], record["loss"]] for record in valid]
@@ -142,13 +146,13 @@ def test_positions_and_examples(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("what", ["curves", "positions", "examples"])
-def test_unknown_runs_are_said(client: TestClient, what: str) -> None:
+def test_unknown_runs(client: TestClient, what: str) -> None:
     answer = client.get(f"/v1/runs/rum/{what}")
     assert (answer.status_code, "run" in answer.json()["error"]) == (404, True)
 
 
 @pytest.mark.parametrize("address", ["curves", "positions", "examples"])
-def test_keys_are_wanted(serving: Serving, address: str) -> None:
+def test_inspection_requires_api_keys(serving: Serving, address: str) -> None:
     client = serving(keys=ApiKeys(["secret"]))
     assert client.get(f"/v1/runs/run/{address}").status_code == 403
     assert client.post("/v1/lens", json={"text": SENTENCE}).status_code == 403

@@ -77,7 +77,7 @@ def texts(one: TranslationJob) -> list[str]:
     return [found.text for found in one.future.result(300)]
 
 
-def test_what_comes_while_a_batch_runs_is_the_next_batch(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_requests_during_a_batch_form_the_next(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher()
     busy(run, one)
     waiting = [one.submit(job(name, name * 2)) for name in "abc"]
@@ -86,20 +86,21 @@ def test_what_comes_while_a_batch_runs_is_the_next_batch(run: Upper, batcher: Ca
     assert run.batches == [["first"], ["a", "aa", "b", "bb", "c", "cc"]]
 
 
-def test_a_run_with_nothing_to_do_waits_for_others_to_join(run: Upper, batcher: Callable[..., Batcher]) -> None:
-    one = batcher(delay=2.0)
+def test_idle_run_waits_for_others(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher(delay=10.0)  # closing ends the wait
     waiting = [one.submit(job(name)) for name in "ab"]
+    one.close()
     assert [texts(some) for some in waiting] == [["A"], ["B"]]
     assert run.batches == [["a", "b"]]
 
 
-def test_it_does_not_wait_when_the_batch_is_full(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_full_batch_starts_at_once(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(tokens=2)
     object.__setattr__(one.batching, "delay_seconds", 1e6)  # seconds, for which nobody would wait
     assert texts(one.submit(job("a", "b"))) == ["A", "B"]
 
 
-def test_a_batch_has_no_more_tokens_than_its_budget(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_batch_respects_the_token_budget(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(tokens=5)
     busy(run, one)
     large = one.submit(TranslationJob(["l"], [7], WAY))
@@ -110,7 +111,7 @@ def test_a_batch_has_no_more_tokens_than_its_budget(run: Upper, batcher: Callabl
     assert run.batches[1:] == [["l"], ["a", "b"], ["c"]]
 
 
-def test_a_long_text_lets_short_ones_pass(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_short_requests_overtake_long_ones(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(tokens=20)
     busy(run, one)
     long = one.submit(job(*["x"] * 60))
@@ -121,7 +122,7 @@ def test_a_long_text_lets_short_ones_pass(run: Upper, batcher: Callable[..., Bat
     assert "y" in run.batches[1]
 
 
-def test_a_request_that_was_given_up_costs_nothing(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_canceled_request_is_skipped(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher()
     busy(run, one)
     left, stays = one.submit(job("gone")), one.submit(job("here"))
@@ -131,7 +132,7 @@ def test_a_request_that_was_given_up_costs_nothing(run: Upper, batcher: Callable
     assert run.batches == [["first"], ["here"]]
 
 
-def test_a_failure_is_answered_to_whom_it_concerns(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_failure_affects_only_its_request(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher()
     busy(run, one)
     good, bad = one.submit(job("good")), one.submit(job("bad"))
@@ -142,7 +143,7 @@ def test_a_failure_is_answered_to_whom_it_concerns(run: Upper, batcher: Callable
     assert texts(one.submit(job("next"))) == ["NEXT"]
 
 
-def test_ways_to_search_are_not_mixed_and_draws_are_alone(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_different_options_are_not_batched_together(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher()
     busy(run, one)
     drawn = [one.submit(job("a", "b", way=DecodeOptions(Sample()))) for _ in range(2)]
@@ -155,7 +156,7 @@ def test_ways_to_search_are_not_mixed_and_draws_are_alone(run: Upper, batcher: C
     assert not MinimumBayesRisk(Beam(4, n_best=4)).is_random
 
 
-def test_a_full_queue_refuses_at_once(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_full_queue_rejects(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(most=2)
     busy(run, one)
     waiting = [one.submit(job("a")), one.submit(job("b"))]
@@ -166,7 +167,7 @@ def test_a_full_queue_refuses_at_once(run: Upper, batcher: Callable[..., Batcher
     one.submit(job("d"))
 
 
-def test_closing_finishes_what_was_accepted(run: Upper, batcher: Callable[..., Batcher]) -> None:
+def test_closing_finishes_accepted_requests(run: Upper, batcher: Callable[..., Batcher]) -> None:
     one = batcher(delay=5.0)
     accepted = [one.submit(job(name)) for name in "abc"]
     one.close()
