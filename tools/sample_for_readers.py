@@ -73,7 +73,7 @@ def settings() -> Iterator[Item]:
         for name, hint, about in settings_of(hints[section.name]):
             full_name = f"{section.name}.{name}"
             default = getattr(defaults, name)
-            automatic = f" If not set: {about.automatic}." if about.automatic else ""
+            automatic = f" If not set: {about.auto}." if about.auto else ""
             yield _setting(full_name, hint, default, f"{about.help}{automatic}", full_name)
     parameters = {name: p for system in SYSTEMS.values() for name, p in system.settings().items()}
     for name, parameter in parameters.items():

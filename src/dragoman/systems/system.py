@@ -143,27 +143,29 @@ def variant_of(
     parameters. The resulting builder also accepts the settings of `base`, except those named in `fixed`.
     `defaults` replace default values of `base`, for fixed settings as well.
 
-        @variant_of(transformer, fixed=["position_encoding", "max_positions"])
-        def roformer(spec: EncoderDecoder, *, rope_base: float = 10000.0) -> EncoderDecoder:
-            return with_position(spec, Rotary(rope_base))
+        @variant_of(transformer, fixed=["position_encoding"], position_encoding="learned")
+        def bart(spec: EncoderDecoder) -> EncoderDecoder:
+            return replace_everywhere(spec, FeedForward, activation="gelu")
     """
 
     def decorate(change: Callable[..., BaseSpec]) -> Callable[..., BaseSpec]:
-        own = builder_settings(change)
+        variant_settings = builder_settings(change)
         inherited = {
             name: parameter.replace(default=defaults.get(name, parameter.default))
             for name, parameter in builder_settings(base).items()
-            if name not in fixed and name not in own
+            if name not in fixed and name not in variant_settings
         }
 
+        first = inspect.Parameter("vocabulary", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=VocabularySizes)
+        signature = inspect.Signature([first, *inherited.values(), *variant_settings.values()])
+
         def builder(vocabulary: VocabularySizes, **settings: Any) -> BaseSpec:
+            signature.bind(vocabulary, **settings)  # raises a TypeError for unknown settings
             of_base = {name: value for name, value in settings.items() if name in inherited}
-            of_variant = {name: value for name, value in settings.items() if name in own}
+            of_variant = {name: value for name, value in settings.items() if name in variant_settings}
             return change(base(vocabulary, **(defaults | of_base)), **of_variant)
 
         update_wrapper(builder, change)
-        first = inspect.Parameter("vocabulary", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation=VocabularySizes)
-        signature = inspect.Signature([first, *inherited.values(), *own.values()])
         builder.__signature__ = signature  # type: ignore[attr-defined]
         return builder
 
