@@ -2,8 +2,12 @@
 
     >>> import dragoman
     >>> run = dragoman.load(folder)
-    >>> [translation.text for translation in run.translate(["", ""])]
-    ['', '']
+    >>> translations = run.translate(["The dog sleeps.", ""], search=dragoman.Beam(size=4, n_best=2))
+    >>> translations[1].text
+    ''
+    >>> len(translations[0].alternatives)
+    1
+    >>> sampled = run.translate(["The dog sleeps."], search=dragoman.Sample(top_p=0.9, seed=1))
 
 `train` trains a model and `load` opens a trained one; both return a `Run`, which translates, scores and evaluates.
 Searches are small values such as `Beam(size=8)` or `Sample(top_p=0.9)`. Importing this module is fast: torch is

@@ -446,12 +446,14 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
         section, *keys = name.split(".")
         if section not in SECTIONS:
             raise unknown_name("section", section, SECTIONS)
+        if not keys:
+            raise UserError(f"{name} is a section: set its settings one by one, such as training.steps")
         settings = tree[section]
         for depth, key in enumerate(keys[:-1], 1):
             if not isinstance(settings.get(key), dict):
                 raise unknown_name("section", ".".join([section, *keys[:depth]]), SECTIONS)
             settings = settings[key]
-        settings[keys[-1] if keys else ""] = value
+        settings[keys[-1]] = value
     return from_dict(tree, "--set")
 
 
