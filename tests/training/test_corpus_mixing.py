@@ -111,15 +111,15 @@ def test_mixed_run_resumes_within_an_epoch(two: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        (["data.sampling_weights=[1]"], "data.sampling_weights are 1, but there are 2 training corpora: give one each"),
-        (["data.corpus_tags=[a, b, c]"], "data.corpus_tags are 3, but there are 2 training corpora"),
+        (["data.sampling_weights=[1]"], "data.sampling_weights has 1 values for 2 training corpora: give one each"),
+        (["data.corpus_tags=[a, b, c]"], "data.corpus_tags has 3 values for 2 training corpora"),
         (["data.sampling_weights=[1, -1]"], "must be at least 0 and not all 0"),
         (["data.sampling_weights=[0, 0]"], "must be at least 0 and not all 0"),
         (["data.sampling_weights=[1, nan]"], "must be at least 0"),
         (["data.sampling_weights=[1, many]"], "data.sampling_weights must be a number, got 'many'"),
         (["data.sampling_weights=[1, 3]", "data.sampling_temperature=5"], "exclude each other"),
         (["data.sampling_temperature=0"], "data.sampling_temperature must be between"),
-        (["data.corpus_tags=[news, web]"], "name one for each with data.valid_corpus_tags"),
+        (["data.corpus_tags=[news, web]"], "need one tag each: set data.valid_corpus_tags"),
         (["data.corpus_tags=[news, web]", "data.valid_corpus_tags=[new]"], "did you mean 'news'"),
         (["data.valid_corpus_tags=[news]"], "need data.corpus_tags"),
         (["data.corpus_tags=[two words, web]", "data.valid_corpus_tags=[web]"], "a tag may contain letters"),
@@ -134,8 +134,8 @@ def test_contradicting_settings_are_errors(two: Path, tmp_path: Path, settings: 
 
 def test_tags_need_translation(two: Path, tmp_path: Path) -> None:
     config = override_settings(small_config(two / "news", "gpt"), ["data.target=[]", "data.valid_target=[]"])
-    config = override_settings(config, ["data.corpus_tags=[a]", "objective.name=language"])
-    with pytest.raises(UserError, match="mark the texts that are translated, but the data is read as lines"):
+    config = override_settings(config, ["data.corpus_tags=[a]", "objective.name=causal-lm"])
+    with pytest.raises(UserError, match="is for translation, but the data is read as lines"):
         prepare_run(tmp_path / "run", config, lambda text: None)
 
 
@@ -247,7 +247,7 @@ def test_tags_of_the_parent_run_are_kept(two: Path, tagged: Path, tmp_path: Path
         given = [f"training.start_from={tagged}", f"data.corpus_tags={tags}", "text.vocab_size=null", "system.name="]
         return config_of(two, "system.settings={}", "system.size=", *given, valid=False)
 
-    with pytest.raises(UserError, match="the run to start from does not know the tag 'film': its tags are news, web"):
+    with pytest.raises(UserError, match="the run to start from has no tag 'film': its tags are news, web"):
         prepare_run(tmp_path / "run", config("[news, film]"), lambda text: None)
     store = prepared(tmp_path / "run", config("['', web]"))
     assert int(store.source(len(store) - 1)[0]) == read_tokenizers(tagged)[0].tags["web"]
