@@ -174,3 +174,16 @@ def test_closing_finishes_accepted_requests(run: Upper, batcher: Callable[..., B
     assert [texts(some) for some in accepted] == [["A"], ["B"], ["C"]]
     with pytest.raises(RequestError, match="stopped"):
         one.submit(job("d"))
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_requests_fail_if_the_thread_ends(run: Upper, batcher: Callable[..., Batcher]) -> None:
+    one = batcher(tokens=2)
+    busy(run, one)
+    waiting = one.submit(job("a"))
+    one.batching = None  # type: ignore[assignment]
+    run.may.set()
+    with pytest.raises(AttributeError):
+        waiting.future.result(300)
+    with pytest.raises(RequestError, match="stopped"):
+        one.submit(job("b"))

@@ -59,7 +59,10 @@ def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str
     bands = ", ".join(f"{number}: {words}" for number, (words, _) in enumerate(systems[0].exact_by_length(), 1))
     tests = [paragraph("No two systems have learned to translate.")]
     if comparison.differences:
-        tests = [paragraph(f"{comparison.method}."), _table([one.row() for one in comparison.differences])]
+        tests = [
+            paragraph(f"{comparison.method}."),
+            _table([difference.row() for difference in comparison.differences]),
+        ]
     cost_chart = scatter_plot(quality_and_cost, "Quality and cost", "training FLOPs", "BLEU")
     return document(
         "Comparison of systems",

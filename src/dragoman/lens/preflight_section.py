@@ -41,8 +41,8 @@ def preflight_section(preflight: Record | None) -> Markup:
 def _dropped(dropped: dict[str, Record]) -> Markup:
     if not dropped:
         return Markup()
-    chart = bar_chart({reason: found["pairs"] for reason, found in dropped.items()}, "Dropped pairs by reason", "pairs")
-    locations = [f"{reason}: for instance {', '.join(found['locations'])}" for reason, found in dropped.items()]
+    chart = bar_chart({reason: pairs["pairs"] for reason, pairs in dropped.items()}, "Dropped pairs by reason", "pairs")
+    locations = [f"{reason}: for instance {', '.join(pairs['locations'])}" for reason, pairs in dropped.items()]
     return join(figure(chart, scroll=True), bullet_list(locations))
 
 

@@ -89,7 +89,7 @@ def attention_figure(inspection: Inspection, selected: Sequence[AttentionMap], h
                 width = max(width, 4 + len(row) * (HEAD_SIZE + 18))
                 top += HEAD_SIZE + 34
         top += 22
-    description = [f"{_label(one.kind)}, layer {one.layer}: {len(one.weights)} heads" for one in selected]
+    description = [f"{_label(layer.kind)}, layer {layer.layer}: {len(layer.weights)} heads" for layer in selected]
     note = "rows are queries, columns are keys; bits: entropy of the weights, averaged over rows"
     parts.append(tag("text", note, x=4, y=px(top), class_="note"))
     return svg(

@@ -109,16 +109,16 @@ class LanguageDetector:
 
         The confidence is the posterior probability times the share of trigrams that the language knows.
         """
-        found = trigrams(text)
+        text_trigrams = trigrams(text)
         languages = {language: counts for language, counts in self._counts.items() if counts}
-        if not found or not languages:
+        if not text_trigrams or not languages:
             return []
         num_trigrams = len(set().union(*languages.values())) + 1
         log_likelihood, known = {}, {}
         for language, counts in languages.items():
             total = counts.total() + SMOOTHING * num_trigrams
-            log_likelihood[language] = sum(math.log((counts[trigram] + SMOOTHING) / total) for trigram in found)
-            known[language] = sum(trigram in counts for trigram in found) / len(found)
+            log_likelihood[language] = sum(math.log((counts[trigram] + SMOOTHING) / total) for trigram in text_trigrams)
+            known[language] = sum(trigram in counts for trigram in text_trigrams) / len(text_trigrams)
         best = max(log_likelihood.values())
         weights = {language: math.exp(score - best) for language, score in log_likelihood.items()}
         scale = 100 / sum(weights.values())

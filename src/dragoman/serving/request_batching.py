@@ -135,8 +135,15 @@ class Batcher:
     # ---- in the thread
 
     def _work(self) -> None:
-        while batch := self._next_batch():
-            self._translate(batch)
+        try:
+            while batch := self._next_batch():
+                self._translate(batch)
+        except Exception as error:  # requests must not wait for a thread that has ended
+            with self._changed:
+                self._closing = True
+                for job in self._jobs:
+                    job.fail(error)
+            raise
 
     def _next_batch(self) -> Batch | None:
         """Wait for the next batch; None when the service is closing and no requests remain."""

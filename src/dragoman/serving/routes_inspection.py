@@ -126,7 +126,7 @@ def _inspection(service: Service, served: ServedRun, fields: LensRequest) -> Cal
         inspection = run.lens(
             fields.text, fields.translation, search=search, prefix=prefix or None, alternatives=fields.alternatives
         )
-        weights, limit = sum(one.weights.numel() for one in inspection.attention), limits.max_attention_weights
+        weights, limit = sum(layer.weights.numel() for layer in inspection.attention), limits.max_attention_weights
         if weights > limit:
             raise RequestError(
                 400,

@@ -171,7 +171,7 @@ class SentenceTranslation(BaseModel):
     @classmethod
     def from_translation(cls, source: str, translation: Translation) -> SentenceTranslation:
         n_best = (translation, *translation.alternatives)
-        return cls(source=source, hypotheses=[HypothesisInfo.from_translation(one) for one in n_best])
+        return cls(source=source, hypotheses=[HypothesisInfo.from_translation(hypothesis) for hypothesis in n_best])
 
 
 class TextTranslation(BaseModel):

@@ -131,7 +131,7 @@ class Service:
         for served in self.runs.values():
             if served.pair == (self.language_code(source), self.language_code(target)):
                 return served
-        pairs = ", ".join(dict.fromkeys(f"{one.pair.source} to {one.pair.target}" for one in self.runs.values()))
+        pairs = ", ".join(dict.fromkeys(f"{run.pair.source} to {run.pair.target}" for run in self.runs.values()))
         raise RequestError(400, f"no run translates from {source!r} to {target!r}, only from {pairs}")
 
     def run_by_name(self, name: str) -> ServedRun:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)  # histogram bounds
@@ -10,88 +11,66 @@ BATCH_SIZES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 Labels = tuple[tuple[str, str], ...]
 
 
-class Counter:
-    """A counter for each combination of labels."""
+class Metric:
+    """A counter, gauge or histogram with a value for each combination of labels."""
 
-    kind = "counter"
-
-    def __init__(self, name: str, description: str) -> None:
-        self.name, self.description = name, description
-        self._values: dict[Labels, float] = {}
+    def __init__(self, name: str, kind: str, description: str, bounds: tuple[float, ...] = ()) -> None:
+        self.name, self.kind, self.description = name, kind, description
+        self.bounds = (*bounds, float("inf"))
+        self._values: dict[Labels, float] = defaultdict(float)
+        self._counts: dict[Labels, list[int]] = {}  # of a histogram: number of values up to each bound
+        self._functions: dict[Labels, Callable[[], float]] = {}  # of a gauge
         self._lock = threading.Lock()
 
     def add(self, amount: float, **labels: str) -> None:
+        """Increase a counter."""
         with self._lock:
-            key = tuple(labels.items())
-            self._values[key] = self._values.get(key, 0) + amount
-
-    def lines(self) -> Iterator[str]:
-        for labels, value in list(self._values.items()):
-            yield _line(self.name, labels, value)
-
-
-class Gauge(Counter):
-    """A value for each combination of labels that is computed when the metrics are read."""
-
-    kind = "gauge"
-
-    def __init__(self, name: str, description: str) -> None:
-        super().__init__(name, description)
-        self._functions: dict[Labels, Callable[[], float]] = {}
+            self._values[tuple(labels.items())] += amount
 
     def set_function(self, function: Callable[[], float], **labels: str) -> None:
+        """Set the function that computes a gauge when the metrics are read."""
         self._functions[tuple(labels.items())] = function
 
+    def observe(self, value: float, **labels: str) -> None:
+        """Add a value to a histogram."""
+        key = tuple(labels.items())
+        with self._lock:
+            self._values[key] += value
+            counts = self._counts.get(key, [0] * len(self.bounds))
+            self._counts[key] = [count + (value <= bound) for count, bound in zip(counts, self.bounds)]
+
     def lines(self) -> Iterator[str]:
+        yield f"# HELP {self.name} {self.description}"
+        yield f"# TYPE {self.name} {self.kind}"
         for labels, function in self._functions.items():
             yield _line(self.name, labels, function())
-
-
-class Histogram(Counter):
-    """Counts of values up to each bound, and their sum, for each combination of labels."""
-
-    kind = "histogram"
-
-    def __init__(self, name: str, description: str, bounds: tuple[float, ...]) -> None:
-        super().__init__(name, description)
-        self.bounds = bounds
-        self._counts: dict[Labels, list[int]] = {}
-
-    def observe(self, value: float, **labels: str) -> None:
-        self.add(value, **labels)
         with self._lock:
-            counts = self._counts.setdefault(tuple(labels.items()), [0] * (len(self.bounds) + 1))
-            for n, bound in enumerate((*self.bounds, float("inf"))):
-                counts[n] += value <= bound
-
-    def lines(self) -> Iterator[str]:
-        for labels, counts in list(self._counts.items()):
-            for bound, count in zip((*(f"{bound:g}" for bound in self.bounds), "+Inf"), counts):
-                yield _line(f"{self.name}_bucket", (*labels, ("le", bound)), count)
-            yield _line(f"{self.name}_sum", labels, self._values[labels])
-            yield _line(f"{self.name}_count", labels, counts[-1])
+            values, histograms = dict(self._values), dict(self._counts)
+        for labels, value in values.items():
+            counts = histograms.get(labels, [])
+            for bound, count in zip(self.bounds, counts):
+                yield _line(f"{self.name}_bucket", (*labels, ("le", f"{bound:g}".replace("inf", "+Inf"))), count)
+            yield _line(f"{self.name}_sum" if counts else self.name, labels, value)
+            if counts:
+                yield _line(f"{self.name}_count", labels, counts[-1])
 
 
 class Metrics:
     """All metrics of the service."""
 
     def __init__(self) -> None:
-        self.requests = Counter("dragoman_requests_total", "Requests by route and status.")
-        self.request_seconds = Histogram("dragoman_request_seconds", "Time to answer a request.", SECONDS)
-        self.characters = Counter("dragoman_characters_total", "Accepted characters.")
-        self.sentences = Counter("dragoman_sentences_total", "Translated sentences.")
-        self.batch_seconds = Histogram("dragoman_batch_seconds", "Time to translate a batch.", SECONDS)
-        self.batch_sentences = Histogram("dragoman_batch_sentences", "Sentences per batch.", BATCH_SIZES)
-        self.queue = Gauge("dragoman_queue", "Requests waiting for a run.")
-        self.streams = Gauge("dragoman_streams", "Translations being streamed.")
-        self.inspections = Gauge("dragoman_inspections", "Inspections waiting or running.")
+        self.requests = Metric("dragoman_requests_total", "counter", "Requests by route and status.")
+        self.request_seconds = Metric("dragoman_request_seconds", "histogram", "Time to answer a request.", SECONDS)
+        self.characters = Metric("dragoman_characters_total", "counter", "Accepted characters.")
+        self.sentences = Metric("dragoman_sentences_total", "counter", "Translated sentences.")
+        self.batch_seconds = Metric("dragoman_batch_seconds", "histogram", "Time to translate a batch.", SECONDS)
+        self.batch_sentences = Metric("dragoman_batch_sentences", "histogram", "Sentences per batch.", BATCH_SIZES)
+        self.queue = Metric("dragoman_queue", "gauge", "Requests waiting for a run.")
+        self.streams = Metric("dragoman_streams", "gauge", "Translations being streamed.")
+        self.inspections = Metric("dragoman_inspections", "gauge", "Inspections waiting or running.")
 
     def text(self) -> str:
-        lines: list[str] = []
-        for metric in vars(self).values():
-            lines += [f"# HELP {metric.name} {metric.description}", f"# TYPE {metric.name} {metric.kind}"]
-            lines += metric.lines()
-        return "\n".join(lines) + "\n"
+        return "".join(f"{line}\n" for metric in vars(self).values() for line in metric.lines())
 
 
 def _line(name: str, labels: Labels, value: float) -> str:

@@ -114,7 +114,7 @@ def length_ratio(
 ) -> Finding:
     """Measure the number of translated words per reference word, or per source word without references."""
     others, name = (sources, "source") if references is None else (references, "reference")
-    pairs = [(len(split_words(one.text)), len(split_words(other))) for one, other in zip(translations, others)]
+    pairs = [(len(split_words(text.text)), len(split_words(other))) for text, other in zip(translations, others)]
     value = sum(length for length, _ in pairs) / max(1, sum(expected for _, expected in pairs))
     outliers = [n for n, (length, expected) in enumerate(pairs) if expected and not 0.5 <= length / expected <= 2]
     truncated = sum(not translation.finished for translation in translations)

@@ -47,7 +47,9 @@ def hallucination(run: Run, sources: Sequence[str], languages: str | None) -> Fi
     metrics = {
         "repeated input": percentage(sum(map(bool, remarks[: len(repeated)])), len(repeated)),
         "foreign input": percentage(sum(map(bool, remarks[len(repeated) :])), len(foreign)),
-        "reached the length limit": percentage(sum(not one.finished for one in translations), len(inputs)),
+        "reached the length limit": percentage(
+            sum(not translation.finished for translation in translations), len(inputs)
+        ),
         "loops": percentage(sum("loop" in remark for remark in remarks), len(inputs)),
     }
     value = percentage(len(examples), len(inputs))
