@@ -22,7 +22,7 @@ from typer.core import TyperCommand
 
 from dragoman import console, legacy
 from dragoman.cli.checks import check_run, is_run, system_names
-from dragoman.config import SECTIONS
+from dragoman.config import SECTIONS, setting_type
 from dragoman.config_fields import choices_of, settings_of
 from dragoman.errors import UserError
 
@@ -47,6 +47,18 @@ def complete_systems(incomplete: str) -> list[str]:
     return [name for name in system_names() if name.startswith(incomplete)]
 
 
+def setting_option(setting: str, *flags: str) -> Any:
+    """Declare an option with the help text, default and choices of a setting, such as "training.steps"."""
+    section, _, name = setting.partition(".")
+    ((hint, about),) = ((hint, about) for key, hint, about in settings_of(SECTIONS[section]) if key == name)
+    text = about.help + (f" Default: {about.auto}." if about.auto else "")
+    metavar = "|".join(choices_of(hint)) or None
+    if typing.get_origin(hint) is tuple:
+        metavar, text = "FILE", f"{text} Repeatable."
+    completions = {"system.name": complete_systems, "training.start_from": complete_runs}
+    return typer.Option(*flags, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
+
+
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False, autocompletion=complete_runs)
 ]
@@ -54,11 +66,8 @@ InputFile = Annotated[
     Path | None, typer.Argument(help="Input, one text per line. Default: standard input.", show_default=False)
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
-BeamSize = Annotated[
-    int | None,
-    typer.Option("--beam-size", help="Beam size; 1 is greedy search. Default: as in the run's settings.", min=1),
-]
-LengthPenalty = Annotated[float | None, typer.Option(help="Exponent α of the length normalization log p(y|x) / |y|^α.")]
+BeamSize = Annotated[int | None, setting_option("search.beam_size")]
+LengthPenalty = Annotated[float | None, setting_option("search.length_penalty")]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="NAME=VALUE", help="Any setting, such as training.learning_rate=1e-3. Repeatable."),
@@ -194,17 +203,12 @@ def _parameter_name(option: str) -> str:
 
 
 def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
-    """The parameter of an option that sets a setting, with the setting's help text. The configuration validates it."""
-    section, _, name = setting.partition(".")
-    ((hint, about),) = ((hint, about) for key, hint, about in settings_of(SECTIONS[section]) if key == name)
-    text = about.help + (f" Default: {about.auto}." if about.auto else "")
+    """The parameter of an option that sets a setting. The configuration validates its value."""
+    hint = setting_type(setting)
     kind: Any = next((kind for kind in (int, float) if kind in (hint, *typing.get_args(hint))), str)
-    metavar = "|".join(choices_of(hint)) or None
     if typing.get_origin(hint) is tuple:
-        kind, metavar, text = list[str], "FILE", f"{text} Repeatable."
-    completions = {"system.name": complete_systems, "training.start_from": complete_runs}
-    info = typer.Option(option, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
-    annotation = Annotated[kind | None, info]
+        kind = list[str]
+    annotation = Annotated[kind | None, setting_option(setting, option)]
     return inspect.Parameter(
         _parameter_name(option), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
     )

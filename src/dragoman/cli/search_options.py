@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from dragoman.cli.options import BeamSize, LengthPenalty, setting_option
 from dragoman.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -70,26 +71,11 @@ class SearchOptions:
             metavar="FILE|JSON", help="Complete search configuration, as --show-search prints it.", show_default=False
         ),
     ] = None
-    beam_size: Annotated[int | None, typer.Option(help="Beam size in hypotheses; 1 is greedy search.")] = None
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Exponent α of the length normalization log p(y|x) / |y|^α.")
-    ] = None
-    length_normalization: Annotated[
-        str | None, typer.Option(metavar="power|gnmt", help="Divide scores by |y|^α, or by GNMT's ((5 + |y|) / 6)^α.")
-    ] = None
-    coverage_penalty: Annotated[
-        float | None, typer.Option(help="Weight β of GNMT's coverage penalty, computed from cross-attention.")
-    ] = None
-    early_stopping: Annotated[
-        str | None,
-        typer.Option(
-            metavar="never|true|false|steps",
-            help="When the beam stops. never: when no hypothesis can improve the result (default). true: once as many "
-            "hypotheses have finished as the beam holds. false: once moreover the best unfinished one scores worse at "
-            "its present length. steps: at the length limit; same result as never.",
-            show_default=False,
-        ),
-    ] = None
+    beam_size: BeamSize = None
+    length_penalty: LengthPenalty = None
+    length_normalization: Annotated[str | None, setting_option("search.length_normalization")] = None
+    coverage_penalty: Annotated[float | None, setting_option("search.coverage_penalty")] = None
+    early_stopping: Annotated[str | None, setting_option("search.early_stopping")] = None
     num_groups: Annotated[
         int | None, typer.Option(help="Number of groups of diverse beam search (Vijayakumar et al. 2018).", min=1)
     ] = None
@@ -115,10 +101,8 @@ class SearchOptions:
         ),
     ] = None
     seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None
-    min_length: Annotated[int | None, typer.Option(help="Minimum tokens of a translation.", min=0)] = None
-    no_repeat_ngram_size: Annotated[
-        int | None, typer.Option(help="N-grams of N tokens may occur only once.", metavar="N", min=0)
-    ] = None
+    min_length: Annotated[int | None, setting_option("search.min_length")] = None
+    no_repeat_ngram_size: Annotated[int | None, setting_option("search.no_repeat_ngram_size")] = None
     mbr: Annotated[
         str | None,
         typer.Option(
