@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from dragoman.parts.attention import AttentionArgs
+from dragoman.parts.attention_function import AttentionArgs
 from dragoman.parts.mixer import AttentionMasks, Layout
 from dragoman.parts.packed_attention import BLOCK, packed_attention, varlen_attention
 from dragoman.parts.visibility import Causal, Full, Visibility

@@ -23,7 +23,7 @@ from dragoman.lens.sentence_inspector import token_predictions
 from dragoman.models import Model
 from dragoman.parts import attention, convolution, recurrent_context
 from dragoman.parts import long_attention as compressed
-from dragoman.parts.attention import AttentionArgs
+from dragoman.parts.attention_function import AttentionArgs
 from dragoman.parts.attention_scores import AdditiveScore, ConcatScore
 from dragoman.parts.long_attention import LocalAttentionMixer
 from dragoman.parts.mixer import Context, Layout

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.attention import AttentionArgs, CrossAttention, SelfAttention, attend
+from dragoman.parts.attention import CrossAttention, SelfAttention
+from dragoman.parts.attention_function import AttentionArgs, attend
 from dragoman.parts.attention_scores import ScaledDot, ScaledDotScore
 from dragoman.parts.mixer import Context, Layout, Memory, assign_paths
 from dragoman.parts.positions import Position

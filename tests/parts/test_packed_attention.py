@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from dragoman.parts.attention import AttentionArgs, attend
+from dragoman.parts.attention_function import AttentionArgs, attend
 from dragoman.parts.mixer import AttentionMasks, Context, Layout
 from dragoman.parts.packed_attention import BLOCK, block_mask, packed_attention
 from dragoman.parts.positions import NoPosition, Position

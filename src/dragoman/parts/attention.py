@@ -1,247 +1,32 @@
-"""Multi-head attention. All attention is computed by `attend`, which selects the kernel."""
+"""Multi-head self-attention and cross-attention."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Hashable
 from dataclasses import dataclass, field, replace
 
-import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.errors import UserError
-from dragoman.parts.attention_scores import Score
-from dragoman.parts.flops import Workload, attention_flops, module_flops
-from dragoman.parts.mixer import (
-    AttentionMasks,
-    CachedKeys,
-    Context,
-    Layout,
-    Memory,
-    Mixer,
-    MixerOutput,
-    State,
-    beam_size,
+from dragoman.parts.attention_function import (
+    AttentionArgs,
+    attend,
+    cached_keys,
+    fold_beams,
+    head_width,
+    join_heads,
+    matmul_layout,
+    split_heads,
+    use_kernel,
 )
+from dragoman.parts.flops import Workload, attention_flops, module_flops
+from dragoman.parts.mixer import Context, Memory, Mixer, MixerOutput, State
 from dragoman.parts.norm import Identity
 from dragoman.parts.positions import NoPosition, Position
 from dragoman.parts.spec import Spec, build_part
 from dragoman.parts.triton_support import TRITON_AVAILABLE
 from dragoman.parts.visibility import Causal, Visibility
 
-if torch.cuda.is_available():  # for packed rows, which need a GPU; the import takes a second
-    from dragoman.parts.packed_attention import packed_attention, varlen_attention
-
 if TRITON_AVAILABLE:
     from dragoman.parts import kernels
-
-MAX_KERNEL_QUERIES = 32  # the Triton kernels are for few queries
-
-
-@dataclass(frozen=True)
-class AttentionArgs:
-    """Arguments of one attention layer."""
-
-    visibility: Visibility | None = None  # None: all keys are visible
-    positions: tuple[Position, ...] = ()
-    score: Score | None = None  # None: scaled dot product
-    scale: float | None = None  # of the dot product; None: 1/√E
-    dropout: float = 0.0
-    path: str = ""
-    mask: Tensor | None = None  # B T S: additional mask, True where visible
-    mask_key: Hashable = None  # layers with the same key share their mask; None: the mask is not shared
-
-    @property
-    def sees_all(self) -> bool:
-        return (self.visibility is None or self.visibility.full) and self.mask is None
-
-    @property
-    def is_causal(self) -> bool:
-        return self.visibility is not None and self.visibility.causal
-
-    @property
-    def is_plain(self) -> bool:
-        """Whether it is softmax(QKᵀ) V without bias and dropout, with a full or causal mask."""
-        visible = self.visibility is None or self.visibility.full or self.visibility.causal
-        return visible and not self.dropout and not any(position.has_score_bias for position in self.positions)
-
-    def needs_weights(self, context: Context) -> bool:
-        """Whether the attention weights must be computed explicitly."""
-        if context.recorder is not None or self.score is not None:
-            return True
-        return any(position.has_value_bias for position in self.positions)
-
-    def scale_of(self, query: Tensor) -> float:
-        return self.scale or 1 / math.sqrt(query.shape[-1])
-
-
-def attend(
-    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, args: AttentionArgs
-) -> Tensor:
-    """Compute softmax(score(Q, K) + bias) V over the visible keys.
-
-    Shape: query B H T E, key and value B G S E, each of the G heads shared by H/G query heads → B H T E. Uses a fused
-    kernel unless the weights are needed explicitly; all kernels agree. Packed rows on a GPU use FlexAttention in
-    compiled graphs, otherwise flash attention with variable lengths.
-    """
-    needs_weights = args.needs_weights(context)
-    if keys.cu_seqlens is not None and query.is_cuda and not needs_weights:
-        if torch.compiler.is_compiling():
-            return packed_attention(query, key, value, queries, keys, context.masks or AttentionMasks(), args)
-        if args.is_plain:
-            return varlen_attention(query, key, value, queries, keys, args.is_causal, args.scale)
-    if args.sees_all and keys.lengths is not None and use_kernel(query, context, args):
-        return kernels.short_query_attention(query, key, value, keys.lengths, args.scale_of(query))
-    bias = _score_bias(query, queries, keys, args)
-    shares_heads = key.shape[1] != query.shape[1]
-    if queries is keys and queries.segment_ids is None and bias is None and args.is_causal and not needs_weights:
-        # Padding is on the right, where the causal mask hides it.
-        return F.scaled_dot_product_attention(
-            query, key, value, dropout_p=args.dropout, is_causal=True, scale=args.scale, enable_gqa=shares_heads
-        )
-    mask = bias
-    shares_mask = args.mask_key is not None and keys.segment_ids is None and not torch.is_grad_enabled()
-    if bias is None and not needs_weights and shares_mask:
-        mask = additive_mask(queries, keys, context, args, query)
-    else:
-        visible = _visible(queries, keys, context, args)
-        if needs_weights:
-            return _explicit_attention(query, key, value, visible, bias, queries, keys, context, args)
-        if visible is not None:
-            mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
-    # Only if every query sees a key: the unused columns of a packed row may see none, and the softmax over no key is
-    # NaN. The fused kernel returns 0 for them.
-    if key.stride(-2) == 1 and not args.dropout and keys.segment_ids is None:
-        return matmul_attention(query, key, value, mask, args.scale)
-    return F.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, dropout_p=args.dropout, scale=args.scale, enable_gqa=shares_heads
-    )
-
-
-def use_kernel(query: Tensor, context: Context, args: AttentionArgs) -> bool:
-    """Whether the Triton kernels support this attention: few queries (B H T E), no gradients, nothing unusual."""
-    few = TRITON_AVAILABLE and query.is_cuda and query.shape[2] <= MAX_KERNEL_QUERIES and not torch.is_grad_enabled()
-    return few and args.is_plain and not args.needs_weights(context)
-
-
-def matmul_layout(key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-    """Arrange keys and values, B G S E, for `matmul_attention`, which for few queries is the fastest on a CPU."""
-    if key.device.type != "cpu" or torch.is_grad_enabled():
-        return key, value
-    return key.transpose(-1, -2).contiguous().transpose(-1, -2), value.contiguous()
-
-
-def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float | None) -> Tensor:
-    """Compute attention by two matrix products; the query heads that share a key head are rows of one product.
-
-    `mask` (B 1 T S or B H T S) is boolean, True where visible, or is added to the scores.
-    """
-    batch, heads, count, width = query.shape
-    groups, keys = key.shape[1:3]
-    query = query.reshape(batch * groups, -1, width)  # B·G (H/G)·T E
-    transposed = key.transpose(-1, -2).reshape(batch * groups, width, keys)
-    scores = torch.bmm(query, transposed).view(batch, heads, count, keys)
-    scale = scale or 1 / math.sqrt(width)
-    if mask is None:
-        scores = scores * scale
-    else:
-        scores = torch.add(_to_additive(mask, query) if mask.dtype == torch.bool else mask, scores, alpha=scale)
-    weights = scores.softmax(-1).view(batch * groups, -1, keys)
-    return torch.bmm(weights, value.reshape(batch * groups, keys, -1)).view(batch, heads, count, -1)
-
-
-def _to_additive(visible: Tensor, like: Tensor) -> Tensor:
-    return torch.where(visible, 0.0, -torch.inf).to(like.dtype)
-
-
-def _explicit_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    visible: Tensor | None,
-    bias: Tensor | None,
-    queries: Layout,
-    keys: Layout,
-    context: Context,
-    args: AttentionArgs,
-) -> Tensor:
-    """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements."""
-    heads_per_key = query.shape[1] // key.shape[1]
-    if heads_per_key > 1:
-        key, value = key.repeat_interleave(heads_per_key, 1), value.repeat_interleave(heads_per_key, 1)
-    scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)
-    if bias is not None:
-        scores = scores + bias
-    if visible is not None:
-        scores = scores.masked_fill(~visible[:, None], -torch.inf)
-    weights = scores.softmax(-1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(value.dtype)
-    if visible is not None and (args.visibility is not None or keys.segment_ids is not None):
-        # As in the fused kernels, padding that sees no key gets 0.
-        weights = weights.masked_fill(~visible.any(-1)[:, None, :, None], 0.0)
-    context.record(args.path, weights)
-    weights = F.dropout(weights, args.dropout)
-    y = weights @ value
-    for position in args.positions:
-        extra = position.value_bias(weights, queries.positions, keys.positions)
-        y = y if extra is None else y + extra
-    return y
-
-
-def _score_bias(query: Tensor, queries: Layout, keys: Layout, args: AttentionArgs) -> Tensor | None:
-    """Sum the score biases of all position parts, broadcastable to B H T S."""
-    total: Tensor | None = None
-    for position in args.positions:
-        if position.has_score_bias:
-            bias = position.score_bias(query * args.scale_of(query), queries.positions, keys.positions)
-            if bias is not None:
-                total = bias if total is None else total + bias
-    return total
-
-
-def additive_mask(queries: Layout, keys: Layout, context: Context, args: AttentionArgs, like: Tensor) -> Tensor | None:
-    """B 1 T S: −∞ where a query may not see a key, else 0; None if all is visible. Shared by layers with one key."""
-    masks = {} if context.masks is None else context.masks.additive
-    if args.mask_key not in masks:
-        visible = _visible(queries, keys, context, args)
-        masks[args.mask_key] = None if visible is None else _to_additive(visible[:, None], like)
-    return masks[args.mask_key]
-
-
-def _visible(queries: Layout, keys: Layout, context: Context, args: AttentionArgs) -> Tensor | None:
-    """B T S, True where a query may see a key, by visibility, padding and packed segments; None if all is visible."""
-    masks = []
-    if args.visibility is not None and not args.visibility.full:
-        masks.append(args.visibility.mask(queries.positions, keys.positions, context))
-    if args.mask is not None:
-        masks.append(args.mask)
-    if (token_mask := keys.token_mask) is not None:
-        masks.append(token_mask[:, None, :])
-    if keys.segment_ids is not None and queries.segment_ids is not None:
-        masks.append(queries.segment_ids[:, :, None] == keys.segment_ids[:, None, :])
-    visible = None
-    for mask in masks:
-        visible = mask if visible is None else visible & mask
-    return visible
-
-
-def split_heads(x: Tensor, heads: int) -> Tensor:
-    """B T (H·E) → B H T E."""
-    return x.unflatten(-1, (heads, -1)).transpose(1, 2)
-
-
-def join_heads(x: Tensor) -> Tensor:
-    """B H T E → B T (H·E)."""
-    return x.transpose(1, 2).flatten(2)
-
-
-def head_width(dim: int, heads: int, kv_heads: int | None, head_dim: int | None) -> int:
-    """Return the width of a head, or raise an error if the numbers of heads do not fit."""
-    if head_dim is None and dim % heads:
-        raise UserError(f"the width {dim} is not divisible by {heads} heads: choose a divisor of {dim}")
-    if heads % (kv_heads or heads):
-        raise UserError(f"{heads} query heads are not divisible by {kv_heads} key heads: choose a divisor of {heads}")
-    return head_dim or dim // heads
 
 
 @dataclass(frozen=True)
@@ -339,30 +124,6 @@ class SelfAttentionMixer(Mixer):
         return linear + per_head + attention_flops(work.tokens, work.tokens, self.heads * self.width)
 
 
-def cached_keys(context: Context, length: int) -> CachedKeys:
-    """Return the layout of caches of `length` keys, computed once for all layers.
-
-    In beam search, the keys of all hypotheses of a source are attended to, each hypothesis seeing those of its
-    ancestors: nothing is copied when a hypothesis continues another one.
-    """
-    layouts = {} if context.masks is None else context.masks.cached_keys
-    if length not in layouts:
-        positions, ancestors = context.layout.positions, context.ancestors
-        device = positions.device
-        rows = torch.arange(positions.shape[0], device=device)[:, None]
-        if ancestors is None:
-            keys = Layout(torch.arange(length, device=device).expand(positions.shape[0], -1))
-            cached = CachedKeys(rows, context.layout, keys)
-        else:
-            batch, beam, _ = ancestors.shape
-            keys = Layout(torch.arange(length, device=device).repeat(beam).expand(batch, -1))  # B K·S
-            hypothesis = torch.arange(beam, device=device)[:, None]
-            mask = (ancestors[:, :, None] == hypothesis).flatten(2)  # B K K·S
-            cached = CachedKeys(rows, Layout(positions.view(batch, beam)), keys, mask)
-        layouts[length] = cached
-    return layouts[length]
-
-
 @dataclass(frozen=True)
 class CrossAttention(Spec):
     """Multi-head attention from the decoder to the encoder's output (Vaswani et al. 2017, §3.2.3)."""
@@ -419,8 +180,3 @@ class CrossAttentionMixer(Mixer):
         linear = module_flops(self.query, work) + module_flops(self.output, work)
         projections = module_flops(self.project, work.of(work.source))
         return linear + projections + attention_flops(work.tokens, work.source, self.heads * self.width)
-
-
-def fold_beams(x: Tensor, memory: Memory) -> Tensor:
-    """R T D → B K·T D: the hypotheses of a source side by side, so that its memory is not repeated."""
-    return x.reshape(memory.states.shape[0], beam_size(x.shape[0], memory) * x.shape[1], x.shape[2])

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.attention import AttentionArgs, attend, fold_beams
+from dragoman.parts.attention_function import AttentionArgs, attend, fold_beams
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, attention_flops, module_flops
 from dragoman.parts.mixer import Context, LayerSequence, Layout, Memory, Mixer, MixerOutput, State

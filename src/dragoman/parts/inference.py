@@ -12,13 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import unknown_name
-from dragoman.parts.attention import (
-    CrossAttentionMixer,
-    SelfAttentionMixer,
-    additive_mask,
-    cached_keys,
-    matmul_attention,
-)
+from dragoman.parts.attention import CrossAttentionMixer, SelfAttentionMixer
+from dragoman.parts.attention_function import additive_mask, cached_keys, matmul_attention
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.feedforward import ACTIVATIONS, FeedForwardMixer

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.attention import AttentionArgs, attend, head_width
+from dragoman.parts.attention_function import AttentionArgs, attend, head_width
 from dragoman.parts.flops import Workload, attention_flops, module_flops
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec

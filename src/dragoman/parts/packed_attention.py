@@ -21,7 +21,7 @@ from dragoman.parts.positions import Position
 from dragoman.parts.visibility import Visibility
 
 if TYPE_CHECKING:
-    from dragoman.parts.attention import AttentionArgs
+    from dragoman.parts.attention_function import AttentionArgs
 
 BLOCK = 128  # tokens; the length of packed rows is a multiple of it
 MIN_HEAD_WIDTH = 16  # of FlexAttention; narrower heads are padded with zeros

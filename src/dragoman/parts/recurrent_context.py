@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.attention import AttentionArgs, attend, fold_beams
+from dragoman.parts.attention_function import AttentionArgs, attend, fold_beams
 from dragoman.parts.attention_scores import Additive, Score
 from dragoman.parts.flops import Workload, matrix_flops, module_flops
 from dragoman.parts.mixer import Context, Memory, State, beam_size
