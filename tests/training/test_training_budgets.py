@@ -169,7 +169,7 @@ def test_timed_run_can_be_extended(timed: Path, tmp_path: Path, monkeypatch: pyt
         change_resumed_run(tmp_path / "run", {"training.minutes": 0.5})
     change_resumed_run(tmp_path / "run", {"training.minutes": 2})
     trainer = Timed(tmp_path / "run", clock, 2.0, 1.0)
-    assert "starts again, with a warm-up of a tenth of the time" in trainer.budget.resume_message(
+    assert "restarts with a warmup of a tenth of the time" in trainer.budget.resume_message(
         trainer.state, "train"
     )
     outcome = trainer.train()
