@@ -123,7 +123,7 @@ def load(
         custom_parts: classes of custom parts that the model contains.
         weights: "float32"; "int8" is faster on a CPU, "bfloat16" on a GPU, both slightly less accurate.
 
-    Example:
+    Examples:
         >>> run = dragoman.load(folder, device="cpu")
         >>> len(run.translate(["The dog sleeps."]))
         1

@@ -372,7 +372,7 @@ class Config:
     `chosen` holds the settings that were chosen automatically, by their dotted names. Another run that starts from this
     configuration chooses them anew (`without_automatic_settings`), unless their values have been changed since.
 
-    Example:
+    Examples:
         >>> config = Config(training=TrainingConfig(steps=1000), system=SystemConfig(name="luong"))
         >>> config.training.steps
         1000

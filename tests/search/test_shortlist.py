@@ -99,7 +99,9 @@ def test_probabilities_are_those_worked_out_by_hand(monkeypatch: pytest.MonkeyPa
     seen: list[np.ndarray] = []
     plain = shortlists._best_translations
     monkeypatch.setattr(
-        shortlists, "_best_translations", lambda keys, weights, *rest: seen.append(weights) or plain(keys, weights, *rest)
+        shortlists,
+        "_best_translations",
+        lambda keys, weights, *rest: seen.append(weights) or plain(keys, weights, *rest),
     )
     learn_shortlist(Pairs([[0, 1], [0]], [[0, 1], [0]]), (2, 2))  # type: ignore[arg-type]
     assert seen[0].tolist() == pytest.approx([11 / 7, 2 / 5, 3 / 7, 3 / 5])

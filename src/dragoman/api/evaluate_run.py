@@ -63,7 +63,7 @@ def evaluate(
         translate: translate even if no metric needs translations.
         log: receives messages about progress; by default they are printed on standard error.
 
-    Example:
+    Examples:
         >>> result = dragoman.evaluate(run, ["The dog sleeps."], ["Der Hund schläft."], metrics=["exact"])
         >>> 0 <= result["exact"] <= 100
         True

@@ -12,7 +12,7 @@ WIDTH, HEIGHT = 480, 160  # of the curve, in pixels
 class NotebookProgress:
     """Training callback that draws a progress bar and loss curves in a notebook, and prints lines elsewhere.
 
-    Example:
+    Examples:
         >>> progress = dragoman.NotebookProgress()
         >>> progress(dragoman.StepEvent(10, 0, 5.2, 1e-3, 1000.0, 0.1))
         step 10, loss 5.200

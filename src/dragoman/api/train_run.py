@@ -70,7 +70,7 @@ def train(
     Returns:
         The run with its best checkpoint.
 
-    Example:
+    Examples:
         >>> run = dragoman.train(
         ...     folder, source=corpus / "train.en", target=corpus / "train.de", system="bahdanau", size="tiny",
         ...     settings={"training.steps": 3, "text.vocab_size": 400, "system.settings.model_dim": 16},

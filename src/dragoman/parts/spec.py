@@ -107,7 +107,7 @@ def _readable(hint: Any) -> str:
 def replace_parts(spec: Any, kind: type[AnySpec], replacement: Callable[[AnySpec], Spec]) -> Any:
     """Return the spec with every part of `kind` in it replaced by `replacement(part)`, inner parts first.
 
-    Example:
+    Examples:
         replace_parts(spec, FeedForward, lambda layer: SquaredReLU(layer.inner_dim))
     """
     if isinstance(spec, tuple):

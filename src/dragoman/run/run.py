@@ -71,9 +71,10 @@ if TYPE_CHECKING:
 class Run:
     """A trained model with its tokenizers, opened by `dragoman.load`.
 
-    >>> run = dragoman.load("runs/en-de")
-    >>> run.translate(["The dog sleeps."])[0].text
-    'Der Hund schläft.'
+    Examples:
+        >>> run = dragoman.load("runs/en-de")
+        >>> run.translate(["The dog sleeps."])[0].text
+        'Der Hund schläft.'
 
     Attributes:
         folder: the run folder
@@ -259,8 +260,9 @@ class Run:
     ) -> list[Translation]:
         """Translate texts.
 
-        >>> run.translate(["The dog sleeps."], beam_size=5, prefixes=["Der"])[0].text
-        'Der Hund schläft.'
+        Examples:
+            >>> run.translate(["The dog sleeps."], beam_size=5, prefixes=["Der"])[0].text
+            'Der Hund schläft.'
 
         Args:
             texts: texts, or feature arrays (length × features) for a system that reads images or speech; the
@@ -311,8 +313,9 @@ class Run:
     ) -> Iterator[Translation]:
         """Translate any number of texts in bounded memory, in order; see `translate` for the other arguments.
 
-        >>> for translation in run.translate_stream(open("input.en"), run.default_search):
-        ...     print(translation.text)
+        Examples:
+            >>> for translation in run.translate_stream(open("input.en"), run.default_search):
+            ...     print(translation.text)
 
         Args:
             first_index: index of the first text, if others were translated before; it seeds sampling
@@ -346,8 +349,9 @@ class Run:
         Greedy search and sampling yield token by token, beam search the common prefix of its hypotheses. The last value
         holds the complete translation. Closing the generator stops the search.
 
-        >>> for part in run.stream("The dog sleeps.", beam_size=1):
-        ...     print(part.text, end="")
+        Examples:
+            >>> for part in run.stream("The dog sleeps.", beam_size=1):
+            ...     print(part.text, end="")
         """
         self.check_translates()
         translator = Translator(
@@ -363,8 +367,9 @@ class Run:
         A result's text is the prompt with its continuation, the score log p(continuation | prompt). A run trained on
         dialogues replies instead: a prompt is a dialogue with turns separated by tabs, and the text is the reply.
 
-        >>> run.generate(["Once upon a time"], max_new_tokens=20)[0].text
-        'Once upon a time there was a king …'
+        Examples:
+            >>> run.generate(["Once upon a time"], max_new_tokens=20)[0].text
+            'Once upon a time there was a king …'
         """
         self.check_usage("generate")
         search = search or Sample(top_p=0.95, length_limit=LengthLimit(0, max_new_tokens, max_new_tokens))
@@ -428,8 +433,9 @@ class Run:
     def tag(self, texts: Sequence[str]) -> list[TaggedSentence]:
         """Tag the words of texts, which are separated by spaces.
 
-        >>> run.tag(["The dog sleeps ."])[0].tags
-        ['DET', 'NOUN', 'VERB', 'PUNCT']
+        Examples:
+            >>> run.tag(["The dog sleeps ."])[0].tags
+            ['DET', 'NOUN', 'VERB', 'PUNCT']
         """
         return labeling.tag(self, texts)
 
@@ -439,16 +445,18 @@ class Run:
         An encoder fills a mask with one token. An encoder–decoder pretrained by span corruption fills it with several
         tokens; one pretrained by denoising generates the whole text.
 
-        >>> run.fill(["The <mask> sleeps."])[0].text
-        'The dog sleeps.'
+        Examples:
+            >>> run.fill(["The <mask> sleeps."])[0].text
+            'The dog sleeps.'
         """
         return filling.fill(self, texts, top_k)
 
     def score(self, sources: Sequence[Source] | None, targets: Sequence[str]) -> list[ScoredText]:
         """Compute log p(y|x) of given translations; a decoder-only model without sources computes log p(y).
 
-        >>> run.score(["The dog sleeps."], ["Der Hund schläft."])[0].score
-        -0.41
+        Examples:
+            >>> run.score(["The dog sleeps."], ["Der Hund schläft."])[0].score
+            -0.41
         """
         if not self.model.can_generate:
             raise self.usage_error("score")
@@ -478,8 +486,9 @@ class Run:
     def align(self, sources: Sequence[Source], targets: Sequence[str]) -> list[Alignment] | None:
         """Align the words of given translations: pairs (source word, target word); None without attention.
 
-        >>> run.align(["The dog sleeps."], ["Der Hund schläft."])[0]
-        [(0, 0), (1, 1), (2, 2)]
+        Examples:
+            >>> run.align(["The dog sleeps."], ["Der Hund schläft."])[0]
+            [(0, 0), (1, 1), (2, 2)]
         """
         return pair_scoring.align(self, sources, targets)
 

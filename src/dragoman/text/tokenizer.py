@@ -62,9 +62,10 @@ class Tokenizer:
 
     `learn_tokenizer` learns one, `Tokenizer.load` reads one from a file.
 
-    >>> tokenizer = learn_tokenizer(["the old house", "the older house"], "bpe", 280)
-    >>> tokenizer.decode(tokenizer.encode("the house"))
-    'the house'
+    Examples:
+        >>> tokenizer = learn_tokenizer(["the old house", "the older house"], "bpe", 280)
+        >>> tokenizer.decode(tokenizer.encode("the house"))
+        'the house'
 
     Attributes:
         kind: one of `TOKENIZER_TYPES`, or `label`, `imported`, `remapped`
