@@ -27,7 +27,7 @@ from dragoman.search import (
     search_from_dict,
     search_to_dict,
 )
-from dragoman.search.config_json import KINDS, SEARCHES
+from dragoman.search.config_json import CONFIG_KINDS, SEARCHES
 
 EVERY = [
     Beam(),
@@ -87,7 +87,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
     ("data", "expected"),
     [
         ([], "must be a mapping"),
-        ({}, "must name its kind"),
+        ({}, "kind"),
         ({"kind": "Beem"}, "unknown search 'Beem': did you mean 'Beam'"),
         ({"kind": "Length"}, "LengthLimit is only a part of a search: use one of Beam"),
         ({"kind": "Spec"}, "unknown search 'Spec'"),
@@ -96,7 +96,7 @@ def test_from_a_file_or_as_text(tmp_path: Path) -> None:
         ({"kind": "Beam", "size": True}, "Beam.size must be int"),
         ({"kind": "Beam", "early_stopping": "soon"}, "Beam.early_stopping must be"),
         ({"kind": "Beam", "length": {"kind": "Beam"}}, "Beam.length_limit must be LengthLimit"),
-        ({"kind": "MinimumBayesRisk"}, "MinimumBayesRisk lacks its field candidates"),
+        ({"kind": "MinimumBayesRisk"}, "MinimumBayesRisk needs the fields candidates"),
         ({"kind": "MinimumRisk", "candidates": {"kind": "Exact"}}, r"candidates must be Beam \| Sample"),
         ({"kind": "Speculative", "draft": 3}, "Speculative.draft_model must be str"),
         ({"kind": "Beam", "size": 2, "best": 3}, "a beam of 2 cannot give the 3 best"),
@@ -132,7 +132,7 @@ def test_a_reranking_needs_something_to_choose_from() -> None:
 
 
 def test_only_what_is_known_can_be_made() -> None:
-    assert set(KINDS) == {*SEARCHES, "LengthLimit", "RerankWeights"}
+    assert set(CONFIG_KINDS) == {*SEARCHES, "LengthLimit", "RerankWeights"}
     assert replace(Beam(), size=2) != Beam()
 
 

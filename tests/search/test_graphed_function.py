@@ -7,7 +7,7 @@ import torch
 
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, build_engine
 from dragoman.search.engine import SearchEngine
-from dragoman.search.graphed_function import MAX_GRAPHS, GraphedFunction, copy_tensors, unshare_tensors
+from dragoman.search.graphed_function import MAX_STATE_SHAPES, GraphedFunction, copy_tensors, unshare_tensors
 from dragoman.search.search_state import round_up_size
 from laws.small import SYMBOLS, pairs, small_model
 
@@ -96,5 +96,5 @@ def test_only_the_most_recently_used_shapes_are_kept() -> None:
         graphed({"tokens": torch.zeros(size)})
         graphed(first)
     assert graphed.cache is not None
-    assert len(graphed.cache.entries) == MAX_GRAPHS
+    assert len(graphed.cache.entries) == MAX_STATE_SHAPES
     assert graphed(first)["tokens"].tolist() == [1.0]

@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dragoman.errors import UserError
-from dragoman.search.reranking import METRICS, Candidate, Reranker, RerankWeights, TuningResult, tune_rerank_weights
+from dragoman.search.reranking import (
+    TUNING_METRICS,
+    Candidate,
+    Reranker,
+    RerankWeights,
+    TuningResult,
+    tune_rerank_weights,
+)
 
 WORDS = ["the", "cat", "dog", "sat", "on", "a", "mat", ".", "ran", "3,5", "it's"]
 NUMBERS = st.floats(-50, 0)
@@ -91,7 +98,7 @@ def test_the_channel_is_asked_backwards_and_each_pair_once() -> None:
     assert Reranker(RerankWeights())([], []) == []
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", TUNING_METRICS)
 @given(nbest=st.lists(CANDIDATES, min_size=1, max_size=4), seed=st.integers(0, 99))
 @settings(deadline=None, max_examples=25)
 def test_tuned_scores_are_sacrebleus(metric: str, nbest: list[list[Candidate]], seed: int) -> None:

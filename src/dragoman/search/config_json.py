@@ -19,7 +19,7 @@ from dragoman.search.speculative import Speculative
 SEARCHES: dict[str, type[SearchConfig]] = {
     kind.__name__: kind for kind in (Beam, Sample, MinimumBayesRisk, Rerank, ExactSearch, Speculative)
 }
-KINDS: dict[str, type[Configurable]] = {**SEARCHES, "LengthLimit": LengthLimit, "RerankWeights": RerankWeights}
+CONFIG_KINDS: dict[str, type[Configurable]] = {**SEARCHES, "LengthLimit": LengthLimit, "RerankWeights": RerankWeights}
 
 
 def search_to_dict(search: SearchConfig) -> dict[str, Any]:
@@ -36,7 +36,7 @@ def search_from_dict(data: Any, where: str = "a search") -> SearchConfig:
     """
     if not isinstance(data, dict):
         raise UserError(f"{where} must be a mapping such as {{'kind': 'Beam', 'size': 5}}, but is {data!r}")
-    search = from_dict(_translate_stopping(data), KINDS, "search")
+    search = from_dict(_translate_stopping(data), CONFIG_KINDS, "search")
     if not isinstance(search, SearchConfig):
         raise UserError(f"{type(search).__name__} is only a part of a search: use one of {', '.join(SEARCHES)}")
     return search

@@ -22,7 +22,7 @@ MIN_FLOAT32, MAX_FLOAT32 = 1.2e-38, 3.4e38  # the smallest and largest normal nu
 #: `early_stopping` as in Hugging Face's `generate`, and "steps", which always searches up to the length limit
 EarlyStopping = Literal[True, False, "never", "steps"]
 DEFAULT_LENGTH_LIMIT = LengthLimit()
-EARLY_STOPPING: tuple[EarlyStopping, ...] = get_args(EarlyStopping)
+STOPPING_RULES: tuple[EarlyStopping, ...] = get_args(EarlyStopping)
 LengthNormalization = Literal["power", "gnmt"]
 
 #: lp(y) by length and α: |y|^α, or (5 + |y|)^α / (5 + 1)^α (Wu et al. 2016, eq. 14)
@@ -84,7 +84,7 @@ class Beam(TokenSearch):
             raise UserError(f"n_best must be at least 1, but is {self.n_best}")
         if self.n_best > self.size:
             raise UserError(f"a beam of {self.size} cannot give the {self.n_best} best: raise size, or lower n_best")
-        if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in EARLY_STOPPING):
+        if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in STOPPING_RULES):
             raise UserError(f"early_stopping must be True, False, 'never' or 'steps', but is {self.early_stopping!r}")
         if self.num_finished is not None:
             if not isinstance(self.early_stopping, bool):

@@ -12,7 +12,7 @@ from torch import Tensor
 from dragoman.cuda_graphs import CapturedGraph, CudaGraphCache
 from dragoman.search.search_state import Tree, map_tensors, tensor_leaves, tree_leaves
 
-MAX_GRAPHS = 16
+MAX_STATE_SHAPES = 16
 
 
 @dataclass
@@ -37,7 +37,7 @@ class GraphedFunction:
 
     def __call__(self, tree: Any, *numbers: int) -> Any:
         if self.cache is None:
-            self.cache = CudaGraphCache(tensor_leaves(tree)[0].device, MAX_GRAPHS)
+            self.cache = CudaGraphCache(tensor_leaves(tree)[0].device, MAX_STATE_SHAPES)
         entry = self._lookup(self.cache, tree, numbers)
         static = entry.static
         if tree is not static.inputs and tree is not static.alias and not copy_tensors(static.inputs, tree):

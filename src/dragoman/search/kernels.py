@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from dragoman.search.engine import SpecialTokens
     from dragoman.search.search_state import SearchState
 
-BLOCK = 8192  # logits that a program reads at a time
-CHUNK = 64  # logits whose maximum decides whether they are read again
+LOGITS_BLOCK = 8192  # logits that a program reads at a time
+LOGITS_CHUNK = 64  # logits whose maximum decides whether they are read again
 NUM_PROCESSORS = 128  # with at most this number of rows, each row has a multiprocessor of its own
 MAX_SINGLE_BLOCK = 1024  # rows of at most this width are read at once
 MIN_RANK = -(2**31)  # below the rank of every number
@@ -24,7 +24,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
     """R V → R, in float32."""
     rows, width = logits.shape
     result = torch.empty(rows, dtype=torch.float32, device=logits.device)
-    block = _block_size(rows, width, BLOCK)
+    block = _block_size(rows, width, LOGITS_BLOCK)
     _log_sum_exp_kernel[(rows,)](logits, result, width, logits.stride(0), BLOCK=block, num_warps=_num_warps(block))
     return result
 
@@ -35,7 +35,7 @@ def greedy_step(logits: Tensor, suppressed: Tensor, special_tokens: SpecialToken
     Suppressed tokens (N), and EOS before `min_length` tokens, are not generated. Rows that have ended do not change.
     """
     rows, width = logits.shape
-    block = _block_size(rows, width, BLOCK // 2)
+    block = _block_size(rows, width, LOGITS_BLOCK // 2)
     tensors = (state.step, state.max_length, state.tokens, state.scores, state.strategy.ended_rows, state.done)
     sizes = (width, logits.stride(0), len(suppressed), state.output_tokens.shape[-1])
     _greedy_step_kernel[(rows,)](
@@ -66,11 +66,11 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
             logits, values, indices, *sizes, BLOCK=block, MIN_RANK=MIN_RANK, num_warps=1 + (block > 256)
         )
         return values, indices
-    chunks = triton.cdiv(width, CHUNK)
+    chunks = triton.cdiv(width, LOGITS_CHUNK)
     maxima = torch.empty(rows, chunks, dtype=logits.dtype, device=logits.device)
     sizes = (width, chunks, logits.stride(0))
-    _chunk_maxima_kernel[rows, triton.cdiv(width, BLOCK // 2)](
-        logits, maxima, *sizes, CHUNK=CHUNK, CHUNKS=BLOCK // 2 // CHUNK, num_warps=4
+    _chunk_maxima_kernel[rows, triton.cdiv(width, LOGITS_BLOCK // 2)](
+        logits, maxima, *sizes, CHUNK=LOGITS_CHUNK, CHUNKS=LOGITS_BLOCK // 2 // LOGITS_CHUNK, num_warps=4
     )
     _topk_of_chunks_kernel[(rows,)](
         logits,
@@ -79,7 +79,7 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
         indices,
         *sizes,
         count,
-        CHUNK=CHUNK,
+        CHUNK=LOGITS_CHUNK,
         CHUNKS=triton.next_power_of_2(chunks),
         COUNT=triton.next_power_of_2(count),
         MIN_RANK=MIN_RANK,
@@ -90,7 +90,7 @@ def topk(logits: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 def _block_size(rows: int, width: int, many_rows_block: int) -> int:
     """Return how many logits a program reads at a time: more if there are so few rows that each has a processor."""
-    return min(many_rows_block if rows > NUM_PROCESSORS else 2 * BLOCK, triton.next_power_of_2(width))
+    return min(many_rows_block if rows > NUM_PROCESSORS else 2 * LOGITS_BLOCK, triton.next_power_of_2(width))
 
 
 def _num_warps(block: int) -> int:

@@ -16,7 +16,11 @@ from dragoman.search.ngram_metrics import Array, Bleu, ChrF, NGramMetric, NGramO
 from dragoman.search.search_config import DecodingRun, OtherRun, SearchConfig, SearchRequest, TokenSearch, check_n_best
 from dragoman.search.search_state import Hypothesis
 
-METRICS: dict[str, NGramMetric] = {"bleu": Bleu(effective_order=False), "chrf": ChrF(), "chrf++": ChrF(word_order=2)}
+TUNING_METRICS: dict[str, NGramMetric] = {
+    "bleu": Bleu(effective_order=False),
+    "chrf": ChrF(),
+    "chrf++": ChrF(word_order=2),
+}
 MODEL_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)  # the grid of weights that is tried first
 LENGTH_WEIGHTS = (0.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 INITIAL_STEP, MIN_STEP = 0.25, 1 / 64  # of the search for better weights
@@ -184,13 +188,13 @@ def tune_rerank_weights(
     A grid of weights is tried first, including weights of 0. Then each weight is raised and lowered by a step, which is
     halved when nothing improves. N-grams that candidates share with their references are counted once.
     """
-    if metric not in METRICS:
-        raise unknown_name("metric", metric, METRICS)
+    if metric not in TUNING_METRICS:
+        raise unknown_name("metric", metric, TUNING_METRICS)
     if len(nbest) != len(references):
         raise UserError(f"expected one reference per source, got {len(references)} for {len(nbest)} sources")
     if not nbest or not all(nbest):
         raise UserError("tuning needs candidates of every source, but a source has none")
-    score = _corpus_score(nbest, references, METRICS[metric])
+    score = _corpus_score(nbest, references, TUNING_METRICS[metric])
     features = np.concatenate([_features(candidates) for candidates in nbest])
     all_grids = (MODEL_WEIGHTS, MODEL_WEIGHTS, LENGTH_WEIGHTS)
     grids = [grid if features[:, column].any() else (0.0,) for column, grid in enumerate(all_grids, 1)]

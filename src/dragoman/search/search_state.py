@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, is_dataclass, replace
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -30,10 +30,11 @@ def map_tensors(function: Callable[..., Tensor], *trees: Tree) -> Tree:
         return {name: map_tensors(function, *(tree[name] for tree in trees)) for name in first}  # type: ignore
     if isinstance(first, list):
         return [map_tensors(function, *items) for items in zip(*trees)]  # type: ignore
-    if not hasattr(first, "__dataclass_fields__"):
+    if not is_dataclass(first):
         return first
-    names = first.__dataclass_fields__
-    return type(first)(**{name: map_tensors(function, *(getattr(tree, name) for tree in trees)) for name in names})
+    kind: Any = type(first)
+    fields = first.__dataclass_fields__
+    return kind(**{name: map_tensors(function, *(getattr(tree, name) for tree in trees)) for name in fields})
 
 
 def tree_leaves(tree: Any) -> Iterator[Any]:
@@ -42,7 +43,7 @@ def tree_leaves(tree: Any) -> Iterator[Any]:
         children: Any = (tree[name] for name in sorted(tree))
     elif isinstance(tree, list):
         children = tree
-    elif hasattr(tree, "__dataclass_fields__"):
+    elif is_dataclass(tree):
         children = (getattr(tree, name) for name in tree.__dataclass_fields__)
     else:
         yield tree
