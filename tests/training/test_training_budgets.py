@@ -169,9 +169,7 @@ def test_timed_run_can_be_extended(timed: Path, tmp_path: Path, monkeypatch: pyt
         change_resumed_run(tmp_path / "run", {"training.minutes": 0.5})
     change_resumed_run(tmp_path / "run", {"training.minutes": 2})
     trainer = Timed(tmp_path / "run", clock, 2.0, 1.0)
-    assert "restarts with a warmup of a tenth of the time" in trainer.budget.resume_message(
-        trainer.state, "train"
-    )
+    assert "restarts with a warmup of a tenth of the time" in trainer.budget.resume_message(trainer.state, "train")
     outcome = trainer.train()
     assert (outcome.reason, first.rates[-1] < 0.001) == ("reached 2 minutes", True)
     assert 100 < outcome.state.seconds <= 123
