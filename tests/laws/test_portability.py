@@ -15,7 +15,7 @@ import pytest
 import torch
 
 FOLDER = Path(__file__).parent
-FILES = [str(FOLDER / name) for name in ("test_laws.py", "test_inference_systems.py", "test_packed_searches.py")]
+FILES = [str(FOLDER / name) for name in ("test_laws.py", "test_inference_systems.py")]
 OPTIONS = ["-q", "-m", "portable and not exhaustive", "-p", "no:cacheprovider", "-p", "no:xdist"]
 PROGRAM = """
 import sys, pytest, torch

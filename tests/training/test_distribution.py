@@ -167,8 +167,8 @@ def test_resuming_on_another_number_of_processes_is_equivalent(
 @pytest.mark.parametrize(
     ("spread", "lost"),
     [
-        ("replicated", 0),
         ("sharded", 1),
+        pytest.param("replicated", 0, marks=pytest.mark.exhaustive),
         pytest.param("sharded", 0, marks=pytest.mark.exhaustive),
         pytest.param("replicated", 1, marks=pytest.mark.exhaustive),
     ],
@@ -201,7 +201,7 @@ def stumble(folder: str, spread: str) -> None:
     command(["train", folder, "--resume", "--set", f"training.parallelism={spread}"])
 
 
-@pytest.mark.parametrize("spread", SPREADS)
+@pytest.mark.parametrize("spread", ["replicated", pytest.param("sharded", marks=pytest.mark.exhaustive)])
 def test_all_processes_skip_a_step_with_a_non_finite_loss(corpus: Path, spread: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
     prepare_run(run, small_config(corpus, gradient_accumulation=2, average_checkpoints=False), lambda text: None)
@@ -342,7 +342,7 @@ def compare_gradients(names: list[str]) -> None:
 @pytest.mark.parametrize(
     "names",
     [
-        pytest.param(["gnmt", "t5", "moe", "electra"], id="some"),
+        pytest.param(["gnmt", "electra"], id="some"),
         pytest.param(list(SYSTEMS), id="all", marks=pytest.mark.slow),
     ],
 )
