@@ -160,7 +160,7 @@ def call_paths() -> dict[str, list[str]]:
         command("phrasebook", corpus)
         train = ["train", run, "--source", f"{corpus}/train.en", "--target", f"{corpus}/train.de", "--size", "tiny"]
         train += ["--steps", "2", "--device", "cpu", "--quiet"]
-        training = call_path("trainer.py:train", "attention.py:attend", lambda: command(*train))
+        training = call_path("trainer.py:train", "attention_function.py:attend", lambda: command(*train))
         loaded = dragoman.load(run, device="cpu")
         translation = call_path(
             "run.py:translate", "encoder_decoder.py:decode", lambda: loaded.translate(["The dog sleeps."])
