@@ -59,7 +59,7 @@ def validation_texts(run: Run, limit: int) -> list[Source]:
 
 
 def measure_speed(run: Run, texts: Sequence[Source], batch_size: int, beam: Beam, seconds: float) -> TranslationSpeed:
-    """Translate batches until all texts are translated or the time is over, after one batch to warm up."""
+    """Warm up with one batch, then translate batches until all texts are done or `seconds` have passed."""
     texts = [text for text in texts if not is_empty(text)]
     if not texts:
         raise UserError("there is nothing to translate: all sentences are empty")

@@ -241,4 +241,4 @@ def test_a_long_source_is_truncated_with_a_warning(
     call("translate", run, tmp_path / "text", "--beam-size", 1)
     out, err = capfd.readouterr()
     assert len(out.splitlines()) == 2
-    assert "1 sources were longer than search.max_source_length" in err
+    assert "sources truncated to search.max_source_length tokens: 1" in err

@@ -129,7 +129,7 @@ def test_a_missing_file_suggests_a_similar_name(write, tmp_path: Path) -> None:
     target = write("train.de", "x\n")
     assert "train.dee does not exist: did you mean train.de?" in message(Corpus(tmp_path / "train.dee", target))
     assert message(Corpus(tmp_path / "zzz", target)).endswith("zzz does not exist")
-    assert "there is no folder" in message(Corpus(tmp_path / "no" / "train.en", target))
+    assert "does not exist: its folder" in message(Corpus(tmp_path / "no" / "train.en", target))
 
 
 def test_unreadable_files(write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -279,7 +279,9 @@ def gradients(
         typer.Argument(help="Source sentence. Default: sentences of the last validation.", show_default=False),
     ] = None,
     target: Annotated[str | None, typer.Option(help="Translation. Default: the run's own.")] = None,
-    compare_with: Annotated[list[Path] | None, typer.Option(metavar="RUN", help="Another run. Repeatable.")] = None,
+    compare_with: Annotated[
+        list[Path] | None, typer.Option(metavar="RUN", help="Run drawn beside it. Repeatable.")
+    ] = None,
     component: Annotated[
         Literal["encoder", "source", "target"] | None,
         typer.Option(help="Component that is drawn. Default: the encoder if there is one."),

@@ -241,8 +241,8 @@ def _warn_at_end(translations: Iterable[Translation]) -> Iterator[Translation]:
 
 def _log_warnings(unfinished: int, truncated: int, unproven: int) -> None:
     if unfinished:
-        log(f"{unfinished:,} translations reached the length limit before EOS")
+        log(f"translations that reached the length limit before EOS: {unfinished:,}")
     if truncated:
-        log(f"{truncated:,} sources were longer than search.max_source_length and were truncated")
+        log(f"sources truncated to search.max_source_length tokens: {truncated:,}")
     if unproven:
-        log(f"{unproven:,} translations are not proven optimal: exact search gave up; raise --max-expansions")
+        log(f"translations not proven optimal, because exact search gave up: {unproven:,}; raise --max-expansions")

@@ -82,6 +82,6 @@ def _suggestion(path: Path) -> str:
     try:
         names = [file.name for file in path.parent.iterdir()]
     except OSError:
-        return f": there is no folder {path.parent}"
+        return f": its folder {path.parent} is missing"
     near = difflib.get_close_matches(path.name, names, n=1, cutoff=0.7)
     return f": did you mean {near[0]}?" if near else ""

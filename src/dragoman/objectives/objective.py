@@ -175,7 +175,7 @@ def token_loss(
     """Sum the losses of all labels, from the features that the output layer reads.
 
     Args:
-        features: … D, with as many vectors as labels.
+        features: (…, D), one vector per label.
         labels: token ids, `IGNORE_INDEX` where there is none.
         smoothing: ε of label smoothing; the label gets 1 − ε and every token ε/V (Szegedy et al. 2016).
         rdrop_alpha: weight of the KL divergence between the two halves of the batch, which are two passes over the

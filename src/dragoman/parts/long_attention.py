@@ -256,7 +256,7 @@ class CompressedAttentionMixer(LongAttentionMixer):
         counts, first = token_counts(layout)[:, None], layout.positions[:, :1]  # B 1
         slots = state["slots"]
         raw = torch.cat((state["waiting"], new.to(slots.dtype)), 1)  # B kernel−1+T H E
-        cells = torch.arange(-(-count // self.stride), device=new.device)  # at most so many are completed
+        cells = torch.arange(-(-count // self.stride), device=new.device)  # upper bound of the completed ones
         end = (-1 - first) % self.stride + cells * self.stride  # B C: index of the new token that completes a cell
         reach = torch.arange(self.kernel, device=new.device)
         windows = raw[rows[..., None], end.clamp(max=count - 1)[..., None] + reach]  # B C kernel H E

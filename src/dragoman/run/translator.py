@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 Rows = NDArray[np.int64]  # indices of texts
 
 SORT_WINDOW_TEXTS = 4096  # texts that are sorted by length and translated together
-QUEUED_BATCHES = 4  # a search gets as many sources as fill 4 batches, and replaces finished ones
+QUEUED_BATCHES = 4  # sources passed to one search, in batches; they replace finished ones
 
 
 class Translator:

@@ -37,7 +37,7 @@ INITIAL_CACHE_LENGTH = 16  # tokens for which caches are allocated at first; the
 INITIAL_CACHE_LENGTH_GPU = 64
 MIN_SHRINK_FACTOR = 4  # with CUDA graphs, shrink a batch only when it is 4× smaller: each new shape has to be captured
 MAX_COMPILED_SHAPES = 64
-CHECK_INTERVAL = 4  # on a GPU, ask every so many steps which sources are done
+CHECK_INTERVAL = 4  # steps between two checks on a GPU which sources are done
 
 
 @dataclass(frozen=True)
