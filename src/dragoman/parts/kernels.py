@@ -129,8 +129,8 @@ def _short_query_kernel(
     group, heads = head // heads_per_key, tl.num_programs(1)
     t, e, s = tl.arange(0, COUNT), tl.arange(0, WIDTH), tl.arange(0, BLOCK)
     query_mask = (t < count)[:, None] & (e < E)[None, :]
-    address = query + row * query_row + head * query_head + t[:, None] * query_position + e[None, :]
-    q = tl.load(address, mask=query_mask, other=0.0)
+    query_address = query + row * query_row + head * query_head + t[:, None] * query_position + e[None, :]
+    q = tl.load(query_address, mask=query_mask, other=0.0)
     end = tl.load(ends + row)
     weighted = tl.zeros([COUNT, WIDTH], dtype=tl.float32)
     total = tl.zeros([COUNT], dtype=tl.float32)
@@ -138,10 +138,11 @@ def _short_query_kernel(
     for first in range(0, end, BLOCK):
         visible = first + s < end
         mask = visible[:, None] & (e < E)[None, :]
-        address = keys + row * key_row + group * key_head + (first + s)[:, None] * key_position + e[None, :]
-        k = tl.load(address, mask=mask, other=0.0)
-        address = values + row * value_row + group * value_head + (first + s)[:, None] * value_position + e[None, :]
-        v = tl.load(address, mask=mask, other=0.0)
+        key_address = keys + row * key_row + group * key_head + (first + s)[:, None] * key_position + e[None, :]
+        k = tl.load(key_address, mask=mask, other=0.0)
+        value_address = values + row * value_row + group * value_head
+        value_address += (first + s)[:, None] * value_position + e[None, :]
+        v = tl.load(value_address, mask=mask, other=0.0)
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * SCALE
         scores = tl.where(visible[None, :], scores, -float("inf"))
         new_maximum = tl.maximum(maximum, tl.max(scores, 1))
@@ -150,8 +151,8 @@ def _short_query_kernel(
         total = total * rescale + tl.sum(weights, 1)
         maximum = new_maximum
     weighted = weighted / tl.maximum(total, 1e-30)[:, None]  # 0 if no key is visible
-    address = ((row * count + t) * heads + head)[:, None] * E + e[None, :]
-    tl.store(y + address, weighted.to(y.dtype.element_ty), mask=query_mask)
+    output = ((row * count + t) * heads + head)[:, None] * E + e[None, :]
+    tl.store(y + output, weighted.to(y.dtype.element_ty), mask=query_mask)
 
 
 @triton.jit
