@@ -1,4 +1,4 @@
-"""The command line: one module per command. torch is imported only when a command runs."""
+"""The command line: one module per command, imported when the command runs."""
 
 from __future__ import annotations
 
@@ -6,47 +6,66 @@ import io
 import os
 import sys
 import traceback
-from typing import Annotated
+from importlib import import_module
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from dragoman import __version__
-from dragoman.cli import (
-    compare,
-    diagnose,
-    evaluate,
-    fill,
-    generate,
-    import_,
-    learn_shortlist,
-    phrasebook,
-    quickstart,
-    score,
-    serve,
-    settings_reference,
-    show,
-    systems,
-    tag,
-    train,
-    translate,
-    tune,
-)
-from dragoman.cli.options import add_command
 from dragoman.errors import UserError
+
+# name → module and function, summary
+COMMANDS = {
+    "quickstart": ("quickstart:quickstart", "Train a small translator on generated sentences, and try it."),
+    "phrasebook": ("phrasebook:phrasebook", "Write generated sentence pairs with gold alignments."),
+    "train": ("train:train", "Train a model from text files."),
+    "translate": ("translate:translate", "Translate a file or standard input."),
+    "tune": ("tune:tune", "Find the reranking weights that maximize BLEU or chrF."),
+    "generate": ("generate:generate", "Continue texts with a language model."),
+    "tag": ("tag:tag", "Tag the words of a file or of standard input."),
+    "fill": ("fill:fill", "Fill every <mask> in a text."),
+    "evaluate": ("evaluate:evaluate", "Score translations or tags of a test set."),
+    "score": ("score:score", "Print log probabilities of translations or texts."),
+    "shortlist": ("learn_shortlist:shortlist", "Learn which target tokens each source token needs."),
+    "systems": ("systems:systems", "List all systems, describe one, or compare two."),
+    "settings": ("settings_reference:settings", "List and explain all settings."),
+    "compare": ("compare:compare", "Train several systems on the same data and compare them."),
+    "diagnose": ("diagnose:diagnose", "Measure known failures of translation."),
+    "serve": ("serve:serve", "Serve runs over HTTP, with a web page."),
+    "import": ("import_:import_", "Convert a Hugging Face checkpoint to a run folder."),
+    "show": ("show:app", "Describe a run, or show how it translates a sentence."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """The group of all commands. The module of a command is imported when the command runs."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in COMMANDS:
+            return None
+        from dragoman.cli.options import build_command
+
+        module, _, attribute = COMMANDS[cmd_name][0].partition(":")
+        return build_command(getattr(import_module(f"dragoman.cli.{module}"), attribute), cmd_name)
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
 
 app = typer.Typer(
     name="dragoman",
+    cls=LazyGroup,
     help="Sequence-to-sequence learning: train, translate, evaluate and inspect models.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-)
-show_app = typer.Typer(
-    cls=show.DefaultToRun,
-    help="Describe a run, or show how it translates: attention, alternatives, layers, beam, positions, gradients.",
-    no_args_is_help=True,
-    rich_markup_mode=None,
 )
 
 
@@ -63,34 +82,6 @@ def _options(
     ] = False,
 ) -> None:
     """Options of the program itself."""
-
-
-add_command(app, quickstart.quickstart)
-add_command(app, phrasebook.phrasebook)
-add_command(app, train.train, settings=train.TRAIN_OPTIONS)
-add_command(app, translate.translate)
-add_command(app, tune.tune)
-add_command(app, generate.generate)
-add_command(app, tag.tag)
-add_command(app, fill.fill)
-add_command(app, evaluate.evaluate)
-add_command(app, score.score)
-add_command(app, learn_shortlist.shortlist)
-add_command(app, systems.systems)
-add_command(app, settings_reference.settings)
-add_command(app, compare.compare, settings=compare.COMPARE_OPTIONS)
-add_command(app, diagnose.diagnose)
-add_command(app, serve.serve)
-add_command(app, import_.import_, "import")
-add_command(show_app, show.show_run, "run")
-add_command(show_app, show.attention)
-add_command(show_app, show.alternatives)
-add_command(show_app, show.layers)
-add_command(show_app, show.beam)
-add_command(show_app, show.positions)
-add_command(show_app, show.gradients)
-add_command(show_app, show.everything, "all")
-app.add_typer(show_app, name="show")
 
 
 def main() -> None:

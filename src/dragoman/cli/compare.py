@@ -44,7 +44,7 @@ def compare(
     systems: Annotated[str, typer.Option(help="Systems, comma-separated; see 'dragoman systems'.")] = DEFAULT_SYSTEMS,
     seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated; each system is trained with each.")] = "1",
     *,
-    settings: dict[str, Any],
+    settings: Annotated[dict[str, Any], COMPARE_OPTIONS],
     test_source: Annotated[Path | None, typer.Option(help="Source of the test set.")] = None,
     test_target: Annotated[
         Path | None, typer.Option(help="Target of the test set; omit for TSV and JSON lines.")

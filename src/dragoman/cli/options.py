@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import wraps
 from pathlib import Path
@@ -145,26 +145,32 @@ class Command(TyperCommand):
             raise
 
 
-def add_command(
-    app: typer.Typer, function: Callable[..., None], name: str | None = None, settings: Mapping[str, str] | None = None
-) -> None:
-    """Add a function to the command line.
+def build_command(target: Callable[..., None] | typer.Typer, name: str) -> Any:
+    """Return the click command of a function, or the click group of a Typer app."""
+    if isinstance(target, typer.Typer):
+        return typer.main.get_group(target)
+    app = typer.Typer(add_completion=False, rich_markup_mode=None)
+    add_command(app, target, name)
+    return typer.main.get_command(app)
 
-    Args:
-        app: the command or group of commands to which it is added.
-        function: the command. A parameter whose type is a dataclass is expanded into the options of its fields.
-        name: name of the command; the function's name by default.
-        settings: options that set single settings, `{"--steps": "training.steps"}`. The function gets the values of
-            those that were given in the parameter `settings`, by the dotted names of the settings.
+
+def add_command(app: typer.Typer, function: Callable[..., None], name: str | None = None) -> None:
+    """Add a function to a Typer app as the command `name` (default: the function's name).
+
+    A parameter whose type is a dataclass is expanded into the options of its fields. A parameter of type
+    `Annotated[dict[str, Any], {"--steps": "training.steps"}]` is expanded into options that set single settings; the
+    function gets the values of the options that were used, by the dotted names of the settings.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, type[Any]] = {}
+    settings: dict[str, dict[str, str]] = {}
     for parameter in inspect.signature(function, eval_str=True).parameters.values():
         if isinstance(parameter.annotation, type) and is_dataclass(parameter.annotation):
             groups[parameter.name] = parameter.annotation
             parameters += _group_parameters(parameter.annotation)
-        elif parameter.name == "settings" and settings is not None:
-            parameters += [_setting_parameter(option, setting) for option, setting in settings.items()]
+        elif typing.get_args(parameter.annotation)[:1] == (dict[str, Any],):
+            settings[parameter.name] = parameter.annotation.__metadata__[0]
+            parameters += [_setting_parameter(*item) for item in settings[parameter.name].items()]
         else:
             parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
     parameters += _group_parameters(CommonOptions)
@@ -173,9 +179,9 @@ def add_command(
     def call(**values: Any) -> None:
         _build(CommonOptions, values).apply()
         arguments = {parameter: _build(group, values) for parameter, group in groups.items()}
-        if settings is not None:
-            given = {setting: values.pop(_parameter_name(option)) for option, setting in settings.items()}
-            arguments["settings"] = {setting: value for setting, value in given.items() if value not in (None, [])}
+        for parameter, options in settings.items():
+            chosen = {setting: values.pop(_parameter_name(option)) for option, setting in options.items()}
+            arguments[parameter] = {setting: value for setting, value in chosen.items() if value not in (None, [])}
         function(**arguments, **values)
 
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

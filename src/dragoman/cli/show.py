@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 from typer.core import TyperGroup
 
-from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, RunFolder, beam_config, program_name
+from dragoman.cli.options import (
+    BeamSize,
+    Json,
+    LengthPenalty,
+    ModelOptions,
+    RunFolder,
+    add_command,
+    beam_config,
+    program_name,
+)
 from dragoman.cli.printing import FigureOptions, print_json, print_lines
 from dragoman.console import log
 from dragoman.errors import UserError
@@ -326,3 +335,15 @@ def _measure_gradients(
             raise UserError(f"{first.folder} has no validation sentences: pass a sentence")
     sources, targets = zip(*pairs)
     return [measure_gradient_reach(run, sources, targets) for run in runs]
+
+
+app = typer.Typer(
+    cls=DefaultToRun,
+    help="Describe a run, or show how it translates: attention, alternatives, layers, beam, positions, gradients.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+add_command(app, show_run, "run")
+for _command in (attention, alternatives, layers, beam, positions, gradients):
+    add_command(app, _command)
+add_command(app, everything, "all")

@@ -49,7 +49,7 @@ TRAIN_OPTIONS = {
 
 def train(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to create.", show_default=False)],
-    settings: dict[str, Any],
+    settings: Annotated[dict[str, Any], TRAIN_OPTIONS],
     config: Annotated[
         Path | None,
         typer.Option(help="YAML file of settings. From a run's config.yaml, only the settings of its user are taken."),
