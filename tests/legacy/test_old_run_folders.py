@@ -65,4 +65,4 @@ def test_old_settings_of_systems_have_present_names() -> None:
     assert names <= SETTING_HELP.keys()
     values = {"system": {"name": "shaw", "settings": {"width": 32, "clip": 4, "tied": False}}}
     settings = from_dict(values, "config.yaml").system.settings
-    assert settings == {"model_dim": 32, "max_distance": 4, "tie_output": False}
+    assert settings == {"model_dim": 32, "max_distance": 4, "tied_embeddings": False}
