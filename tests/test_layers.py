@@ -20,6 +20,7 @@ LAYERS = (
 )
 #: modules that every folder may import
 SHARED = {
+    "builtin_names",
     "errors",
     "storage",
     "config",

@@ -112,8 +112,6 @@ def set_weights(
         shard: selects the part of a tensor that this process holds of a weight.
     """
     weights = named_weights(model)
-    if legacy.WEIGHTS and not weights.keys() <= tensors.keys():
-        tensors = legacy.translate_weights(tensors)
     for name, weight in weights.items():
         if name not in tensors:
             raise UserError(f"the checkpoint {folder} lacks the weight {name}: it belongs to another model")

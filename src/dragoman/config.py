@@ -441,8 +441,8 @@ def replace_settings(config: Config, values: Mapping[str, Any]) -> Config:
     """Replace settings by their dotted names: `replace_settings(config, {"training.steps": 1000})`."""
     tree = dataclasses.asdict(config)
     for name, value in values.items():
-        if name in legacy.SETTINGS:
-            raise UserError(f"{name} is now called {legacy.SETTINGS[name]}")
+        if (present := legacy.renamed_setting(name, values.get("system.name", config.system.name))) != name:
+            raise UserError(f"{name} is now called {present}")
         section, *keys = name.split(".")
         if section not in SECTIONS:
             raise unknown_name("section", section, SECTIONS)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from dragoman.builtin_names import system_names, system_setting_names
 from dragoman.cli import checks
 
 CODE = """
@@ -38,6 +39,7 @@ MISTAKES = {
     "evaluate run --checkpoint 000500 --source missing": "missing does not exist",
     "evaluate run --source text --metrics blue": "did you mean 'bleu'",
     "train new --source text --target text --system transfomer": "did you mean 'transformer'",
+    "train new --source text --target text --set system.settings.layer=2": "did you mean 'layers'",
     "train new --source text --target missing": "missing does not exist",
     "train new --source text --set training.step=5": "did you mean 'training.steps'",
     "train new --source text --start-from nowhere": "nowhere does not exist",
@@ -73,6 +75,8 @@ def test_mistakes_are_reported_without_importing_torch(folder: Path) -> None:
 def test_names_checked_without_torch_equal_those_of_the_package() -> None:
     from dragoman import run
     from dragoman.systems import SYSTEMS
+    from dragoman.systems.setting_help import SETTING_HELP
 
-    assert sorted(checks.system_names()) == sorted(SYSTEMS)
+    assert sorted(system_names()) == sorted(SYSTEMS)
+    assert system_setting_names() == [*SETTING_HELP]
     assert (checks.MODEL_FILE, checks.CHECKPOINT_DIR) == (run.MODEL_FILE, run.CHECKPOINT_DIR)

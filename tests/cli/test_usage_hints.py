@@ -204,6 +204,13 @@ def test_t5_fills_gaps_with_spans_between_sentinels(tmp_path: Path, monkeypatch:
     assert not asked
 
 
+def test_lines_without_a_mask_are_reported(dragoman: Dragoman, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", "bart", "text")
+    answer = do(dragoman, f"echo 'A sentence .' | dragoman fill {folder}", monkeypatch)
+    assert answer.out == "A sentence .\n"
+    assert "1 lines without <mask> are printed unchanged, such as line 1" in answer.err
+
+
 def test_more_masks_than_sentinels_are_rejected(tmp_path: Path) -> None:
     run = load(make_run(tmp_path / "run", "t5", "text"), device="cpu")
     with pytest.raises(UserError, match="a text has 10 gaps, but the run has only 9 sentinels"):

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import difflib
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import dragoman
+from dragoman.builtin_names import system_names, system_setting_names
 from dragoman.errors import UserError, unknown_name
 
 if TYPE_CHECKING:
@@ -55,6 +53,9 @@ def check_training(folder: Path, config: Config) -> None:
         raise UserError(f"{folder} exists and is not a run: choose another name, or remove it")
     if config.system.name is not None:
         check_system(config.system.name)
+    for setting in config.system.settings:
+        if isinstance(setting, str) and setting not in (known := system_setting_names()):
+            raise unknown_name("setting of systems", setting, known)
     if training.start_from is not None:
         check_run(training.start_from)
     if text.tokenizer_from and not Path(text.tokenizer_from).exists():
@@ -80,18 +81,6 @@ def check_system(name: str) -> None:
     """Raise a UserError for an unknown system."""
     if name not in system_names():
         raise unknown_name("system", name, system_names())
-
-
-@cache
-def system_names() -> tuple[str, ...]:
-    """Return the names of all systems, read from the source code of their modules, whose import needs torch."""
-    names: list[str] = []
-    for path in sorted((Path(dragoman.__file__).parent / "systems").glob("[!_]*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]).endswith("_SYSTEMS"):
-                keys = node.value.keys if isinstance(node.value, ast.Dict) else []
-                names += [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
-    return tuple(names)
 
 
 def _runs_in(folder: Path) -> list[Path]:

@@ -41,15 +41,13 @@ COMPARE_OPTIONS = {
 
 def compare(
     folder: Annotated[Path, typer.Argument(help="Folder for the runs and the results.")] = Path("runs/compare"),
-    systems: Annotated[str, typer.Option(help="Systems, comma-separated; see 'dragoman systems'.")] = DEFAULT_SYSTEMS,
-    seeds: Annotated[str, typer.Option(help="Random seeds, comma-separated; each system is trained with each.")] = "1",
+    systems: Annotated[str, "Systems, comma-separated; see 'dragoman systems'."] = DEFAULT_SYSTEMS,
+    seeds: Annotated[str, "Random seeds, comma-separated; each system is trained with each."] = "1",
     *,
     settings: Annotated[dict[str, Any], COMPARE_OPTIONS],
-    test_source: Annotated[Path | None, typer.Option(help="Source of the test set.")] = None,
-    test_target: Annotated[
-        Path | None, typer.Option(help="Target of the test set; omit for TSV and JSON lines.")
-    ] = None,
-    size: Annotated[str, typer.Option(help="Model size: tiny, small, base or big.")] = "tiny",
+    test_source: Annotated[Path | None, "Source of the test set."] = None,
+    test_target: Annotated[Path | None, "Target of the test set; omit for TSV and JSON lines."] = None,
+    size: Annotated[str, "Model size: tiny, small, base or big."] = "tiny",
     target_tokens: Annotated[
         str | None,
         typer.Option(
@@ -59,16 +57,14 @@ def compare(
         ),
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Budget: optimizer steps per system.", min=1)] = None,
-    flops: Annotated[
-        str | None, typer.Option(metavar="N", help="Budget: counted training FLOPs per system, such as 1e13.")
-    ] = None,
+    flops: Annotated[str | None, "Budget: counted training FLOPs per system, such as 1e13.", "N"] = None,
     minutes: Annotated[
         float | None, typer.Option(help="Budget: training minutes per system; results depend on the machine.", min=0)
     ] = None,
-    device: Annotated[str, typer.Option(help="Device: auto, cpu or cuda.")] = "auto",
+    device: Annotated[str, "Device: auto, cpu or cuda."] = "auto",
     set_settings: Settings = None,
-    csv: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as CSV.")] = None,
-    latex: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the table as LaTeX (booktabs).")] = None,
+    csv: Annotated[Path | None, "Write the table as CSV.", "FILE"] = None,
+    latex: Annotated[Path | None, "Write the table as LaTeX (booktabs).", "FILE"] = None,
     as_json: Json = False,
 ) -> None:
     """Train systems on the same data with the same budget, and compare them with significance tests.

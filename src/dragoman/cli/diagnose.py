@@ -17,21 +17,15 @@ from dragoman.errors import UserError
 
 def diagnose(
     run: RunFolder,
-    source: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Test set. Default: the run's validation sentences.")
-    ] = None,
-    target: Annotated[Path | None, typer.Option(metavar="FILE", help="Reference translations.")] = None,
-    alignments: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Gold alignments of the test set, such as 0-0 1-2.")
-    ] = None,
+    source: Annotated[Path | None, "Test set. Default: the run's validation sentences.", "FILE"] = None,
+    target: Annotated[Path | None, "Reference translations.", "FILE"] = None,
+    alignments: Annotated[Path | None, "Gold alignments of the test set, such as 0-0 1-2.", "FILE"] = None,
     language_pair: Annotated[
-        str | None, typer.Option(help="Languages, such as en-de. Default: from the names of the training files.")
+        str | None, "Languages, such as en-de. Default: from the names of the training files."
     ] = None,
-    templates: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Further sentences with open gender; see docs/seeing.md.")
-    ] = None,
+    templates: Annotated[Path | None, "Further sentences with open gender; see docs/seeing.md.", "FILE"] = None,
     max_sentences: Annotated[int, typer.Option(help="Maximum number of test sentences.", min=1)] = 200,
-    html: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the result as a web page.")] = None,
+    html: Annotated[Path | None, "Write the result as a web page.", "FILE"] = None,
     *,
     layout: FileLayout,
     as_json: Json = False,

@@ -23,35 +23,20 @@ BOOTSTRAP_METRICS = ("bleu", "chrf", "ter")
 
 
 def evaluate(
-    run: Annotated[
-        Path | None, typer.Argument(metavar="[RUN]", help="Run folder; omit with --hypothesis.", show_default=False)
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(help="Source of the test set, or TSV or JSON lines with references.", show_default=False),
-    ] = None,
-    reference: Annotated[
-        list[Path] | None, typer.Option(help="Reference translations. Repeatable.", show_default=False)
-    ] = None,
+    run: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="Run folder; omit with --hypothesis.")] = None,
+    source: Annotated[Path | None, "Source of the test set, or TSV or JSON lines with references."] = None,
+    reference: Annotated[list[Path] | None, "Reference translations. Repeatable."] = None,
     hypothesis: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Score these translations instead of a run's. Repeat to compare systems with the first.",
-            show_default=False,
-        ),
+        list[Path] | None, "Score these translations instead of a run's. Repeat to compare systems with the first."
     ] = None,
     metrics: Annotated[
         str | None,
-        typer.Option(
-            help="Comma-separated: bleu, chrf, chrf++, ter, exact, accuracy, wer, per, ier, perplexity, "
-            "word-perplexity, bits-per-character, pseudo-perplexity. Default: those that suit the run."
-        ),
+        "Comma-separated: bleu, chrf, chrf++, ter, exact, accuracy, wer, per, ier, perplexity, "
+        "word-perplexity, bits-per-character, pseudo-perplexity. Default: those that suit the run.",
     ] = None,
-    alignments: Annotated[
-        Path | None, typer.Option(help="Gold word alignments (0-0 1-2): adds the alignment error rate.")
-    ] = None,
-    by_length: Annotated[bool, typer.Option("--by-length", help="Add a table of scores by source length.")] = False,
-    output: Annotated[Path | None, typer.Option(help="Write the translations to this file.")] = None,
+    alignments: Annotated[Path | None, "Gold word alignments (0-0 1-2): adds the alignment error rate."] = None,
+    by_length: Annotated[bool, "Add a table of scores by source length."] = False,
+    output: Annotated[Path | None, "Write the translations to this file."] = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
     *,

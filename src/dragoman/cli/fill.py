@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
@@ -12,13 +12,13 @@ import typer
 from dragoman.cli.inputs import Input, SourceFormat, map_windows
 from dragoman.cli.options import Json, ModelOptions, RunFolder
 from dragoman.cli.printing import print_json_list
+from dragoman.console import log
 
 
 def fill(
     run: RunFolder,
     file: Annotated[
-        Path | None,
-        typer.Argument(help="Texts that contain <mask>, one per line. Default: standard input.", show_default=False),
+        Path | None, typer.Argument(help="Texts that contain <mask>, one per line. Default: standard input.")
     ] = None,
     top_k: Annotated[
         int, typer.Option(help="Also print the K most probable fillings of each mask, or the K best texts.", min=1)
@@ -40,7 +40,7 @@ def fill(
     loaded = model.load(run)
 
     def process(lines: Iterable[str], first_index: int) -> None:
-        results = map_windows(lines, lambda texts: loaded.fill(texts, top_k))
+        results = map_windows(_log_lines_without_mask(lines), lambda texts: loaded.fill(texts, top_k))
         if as_json:
             print_json_list(map(asdict, results))
             return
@@ -54,3 +54,16 @@ def fill(
                     print(f"  {number}: {fillings}")
 
     inputs.process(process)
+
+
+def _log_lines_without_mask(lines: Iterable[str]) -> Iterator[str]:
+    """Yield the lines; at the end log how many are not empty and have no mask."""
+    from dragoman.run.filling import GAP_PATTERN
+
+    without = []
+    for number, line in enumerate(lines, 1):
+        if line.strip() and not GAP_PATTERN.search(line):
+            without.append(number)
+        yield line
+    if without:
+        log(f"{len(without):,} lines without <mask> are printed unchanged, such as line {without[0]:,}")

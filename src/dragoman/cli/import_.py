@@ -15,10 +15,8 @@ from dragoman.errors import UserError
 
 
 def import_(
-    folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="Checkpoint of Hugging Face transformers.", show_default=False)
-    ],
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to create.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="Checkpoint of Hugging Face transformers.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to create.")],
     as_json: Json = False,
 ) -> None:
     """Convert a Hugging Face checkpoint to a run folder.

@@ -34,9 +34,7 @@ class SourceFormat:
     format: Annotated[
         str, typer.Option(help="File format: text, tsv or jsonl. Default: from the file name.", show_default=False)
     ] = ""
-    source_column: Annotated[
-        str | None, typer.Option(help="Source column of a TSV file, counted from 0, or key of a JSON line.")
-    ] = None
+    source_column: Annotated[str | None, "Source column of a TSV file, counted from 0, or key of a JSON line."] = None
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
         from dragoman.data.corpus import Corpus
@@ -48,9 +46,7 @@ class SourceFormat:
 class FileLayout(SourceFormat):
     """Format of a file, and the positions of source and target in its lines."""
 
-    target_column: Annotated[
-        str | None, typer.Option(help="Target column of a TSV file, counted from 0, or key of a JSON line.")
-    ] = None
+    target_column: Annotated[str | None, "Target column of a TSV file, counted from 0, or key of a JSON line."] = None
 
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
         from dragoman.data.corpus import Corpus

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from dragoman import console, legacy
-from dragoman.cli.checks import check_run, is_run, system_names
+from dragoman import console
+from dragoman.builtin_names import system_names
+from dragoman.cli.checks import check_run, is_run
 from dragoman.config import SECTIONS, setting_type
 from dragoman.config_fields import choices_of, settings_of
 from dragoman.errors import UserError
+from dragoman.legacy import renamed_option
 
 if TYPE_CHECKING:
     from dragoman.parts.inference import InferencePrecision
@@ -59,12 +61,8 @@ def setting_option(setting: str, *flags: str) -> Any:
     return typer.Option(*flags, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
 
 
-RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", help="Run folder.", show_default=False, autocompletion=complete_runs)
-]
-InputFile = Annotated[
-    Path | None, typer.Argument(help="Input, one text per line. Default: standard input.", show_default=False)
-]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.", autocompletion=complete_runs)]
+InputFile = Annotated[Path | None, typer.Argument(help="Input, one text per line. Default: standard input.")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as one JSON document.")]
 BeamSize = Annotated[int | None, setting_option("search.beam_size")]
 LengthPenalty = Annotated[float | None, setting_option("search.length_penalty")]
@@ -97,10 +95,8 @@ class CommonOptions:
 class ModelOptions:
     """Which weights of a run are loaded, and where."""
 
-    checkpoint: Annotated[str, typer.Option(help="Checkpoint: best, last, averaged, or a step such as 000500.")] = (
-        "best"
-    )
-    device: Annotated[str, typer.Option(help="Device: auto, cpu, cuda or cuda:N.")] = "auto"
+    checkpoint: Annotated[str, "Checkpoint: best, last, averaged, or a step such as 000500."] = "best"
+    device: Annotated[str, "Device: auto, cpu, cuda or cuda:N."] = "auto"
 
     def check(self, *folders: str | Path) -> None:
         """Reject run folders, checkpoints and devices that cannot exist, without importing torch."""
@@ -117,12 +113,8 @@ class ModelOptions:
 class PrecisionOptions:
     """Number format of the weights in inference."""
 
-    int8: Annotated[
-        bool, typer.Option("--int8", help="Quantize weights to int8: faster on a CPU, slightly less accurate.")
-    ] = False
-    bfloat16: Annotated[
-        bool, typer.Option("--bfloat16", help="Compute in bfloat16: faster on a GPU, slightly less accurate.")
-    ] = False
+    int8: Annotated[bool, "Quantize weights to int8: faster on a CPU, slightly less accurate."] = False
+    bfloat16: Annotated[bool, "Compute in bfloat16: faster on a GPU, slightly less accurate."] = False
 
     @property
     def precision(self) -> InferencePrecision:
@@ -139,8 +131,7 @@ class Command(TyperCommand):
             return super().parse_args(ctx, args)
         except Exception as error:
             option = getattr(error, "option_name", None)  # of NoSuchOption
-            renamed = legacy.OPTIONS.get(f"{self.name} {option}") or legacy.OPTIONS.get(str(option))
-            if renamed:
+            if renamed := renamed_option(self.name, option):
                 raise UserError(f"{option} is now called {renamed}") from None
             raise
 
@@ -157,9 +148,12 @@ def build_command(target: Callable[..., None] | typer.Typer, name: str) -> Any:
 def add_command(app: typer.Typer, function: Callable[..., None], name: str | None = None) -> None:
     """Add a function to a Typer app as the command `name` (default: the function's name).
 
-    A parameter whose type is a dataclass is expanded into the options of its fields. A parameter of type
-    `Annotated[dict[str, Any], {"--steps": "training.steps"}]` is expanded into options that set single settings; the
-    function gets the values of the options that were used, by the dotted names of the settings.
+    Besides the annotations of Typer, a parameter may have these types:
+
+    - `Annotated[type, help]` or `Annotated[type, help, metavar]`: an option; one of type bool is a flag.
+    - a dataclass: a group of options, one for each field.
+    - `Annotated[dict[str, Any], {"--steps": "training.steps"}]`: options that set single settings. The function gets
+      the values of those that were used, by the dotted names of the settings.
     """
     parameters: list[inspect.Parameter] = []
     groups: dict[str, type[Any]] = {}
@@ -172,7 +166,7 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
             settings[parameter.name] = parameter.annotation.__metadata__[0]
             parameters += [_setting_parameter(*item) for item in settings[parameter.name].items()]
         else:
-            parameters.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
+            parameters.append(_typer_parameter(parameter))
     parameters += _group_parameters(CommonOptions)
 
     @wraps(function)
@@ -189,14 +183,19 @@ def add_command(app: typer.Typer, function: Callable[..., None], name: str | Non
     app.command(name, cls=Command)(call)
 
 
+def _typer_parameter(parameter: inspect.Parameter) -> inspect.Parameter:
+    """Return a keyword-only parameter whose annotation Typer understands; see `add_command`."""
+    annotation = parameter.annotation
+    kind, *metadata = typing.get_args(annotation) or (annotation,)
+    if typing.get_origin(annotation) is Annotated and isinstance(metadata[0], str):
+        flags = [f"--{parameter.name.replace('_', '-')}"] if kind is bool else []
+        option = typer.Option(*flags, help=metadata[0], metavar=metadata[1] if metadata[1:] else None)
+        annotation = Annotated[kind, option]
+    return parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY, annotation=annotation)
+
+
 def _group_parameters(group: type[Any]) -> list[inspect.Parameter]:
-    hints = typing.get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=hints[field.name]
-        )
-        for field in fields(group)
-    ]
+    return [_typer_parameter(parameter) for parameter in inspect.signature(group, eval_str=True).parameters.values()]
 
 
 def _build(group: type[Any], values: dict[str, Any]) -> Any:
@@ -205,6 +204,7 @@ def _build(group: type[Any], values: dict[str, Any]) -> Any:
 
 
 def _parameter_name(option: str) -> str:
+    """`--learning-rate` → `learning_rate`."""
     return option.lstrip("-").replace("-", "_")
 
 
@@ -215,9 +215,8 @@ def _setting_parameter(option: str, setting: str) -> inspect.Parameter:
     if typing.get_origin(hint) is tuple:
         kind = list[str]
     annotation = Annotated[kind | None, setting_option(setting, option)]
-    return inspect.Parameter(
-        _parameter_name(option), inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation
-    )
+    name = _parameter_name(option)
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
 def program_name() -> str:

@@ -12,9 +12,9 @@ from dragoman.console import log
 
 
 def phrasebook(
-    folder: Annotated[Path, typer.Argument(help="Folder to create.", show_default=False)],
+    folder: Annotated[Path, typer.Argument(help="Folder to create.")],
     pairs: Annotated[int, typer.Option(help="Number of training pairs.", min=1)] = 20_000,
-    seed: Annotated[int, typer.Option(help="Random seed of the sentences.")] = 0,
+    seed: Annotated[int, "Random seed of the sentences."] = 0,
 ) -> None:
     """Write sentence pairs of the phrasebook with gold alignments.
 

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from dragoman.console import log
 
 
@@ -43,9 +41,9 @@ def one_line(text: str) -> str:
 class FigureOptions:
     """Files for figures."""
 
-    svg: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figure as SVG.")] = None
-    png: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the figure as PNG.")] = None
-    dark: Annotated[bool, typer.Option("--dark", help="Use a dark background in the PNG.")] = False
+    svg: Annotated[Path | None, "Write the figure as SVG.", "FILE"] = None
+    png: Annotated[Path | None, "Write the figure as PNG.", "FILE"] = None
+    dark: Annotated[bool, "Use a dark background in the PNG."] = False
 
     def __bool__(self) -> bool:
         return self.svg is not None or self.png is not None

@@ -35,7 +35,7 @@ QUICK_TRAINING: dict[str, Any] = {
 
 def quickstart(
     folder: Annotated[Path, typer.Argument(help="Run folder to create.")] = Path("runs/quickstart"),
-    system: Annotated[str, typer.Option(help="System to train; see 'dragoman systems'.")] = "bahdanau",
+    system: Annotated[str, "System to train; see 'dragoman systems'."] = "bahdanau",
 ) -> None:
     """Train and evaluate a small translator on the phrasebook, and show translations.
 

@@ -6,8 +6,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
-import typer
-
 from dragoman.cli.inputs import FileLayout, read_pairs, read_texts
 from dragoman.cli.options import Json, ModelOptions, RunFolder
 from dragoman.cli.printing import print_json
@@ -16,16 +14,9 @@ from dragoman.errors import UserError
 
 def score(
     run: RunFolder,
-    target: Annotated[
-        Path | None, typer.Option(help="Translations, or texts for a language model.", show_default=False)
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(help="Sources, or TSV or JSON lines with both. Omit for a language model.", show_default=False),
-    ] = None,
-    token_scores: Annotated[
-        bool, typer.Option("--token-scores", help="Also print the log-probability of every token.")
-    ] = False,
+    target: Annotated[Path | None, "Translations, or texts for a language model."] = None,
+    source: Annotated[Path | None, "Sources, or TSV or JSON lines with both. Omit for a language model."] = None,
+    token_scores: Annotated[bool, "Also print the log-probability of every token."] = False,
     *,
     layout: FileLayout,
     as_json: Json = False,

@@ -24,11 +24,8 @@ NumCandidates = Annotated[
 ]
 RerankWith = Annotated[
     list[str] | None,
-    typer.Option(
-        metavar="RUN[:WEIGHT]",
-        help="Rerank candidates with another run: a model from target to source, or a language model. Repeatable.",
-        show_default=False,
-    ),
+    "Rerank candidates with another run: a model from target to source, or a language model. Repeatable.",
+    "RUN[:WEIGHT]",
 ]
 
 EARLY_STOPPING: dict[str, Any] = {"never": "never", "true": True, "false": False, "steps": "steps"}
@@ -65,12 +62,7 @@ EXCLUDES: dict[str, tuple[str, ...]] = {
 class SearchOptions:
     """Options that change the search; None, False or [] if an option is not given."""
 
-    search: Annotated[
-        str | None,
-        typer.Option(
-            metavar="FILE|JSON", help="Complete search configuration, as --show-search prints it.", show_default=False
-        ),
-    ] = None
+    search: Annotated[str | None, "Complete search configuration, as --show-search prints it.", "FILE|JSON"] = None
     beam_size: BeamSize = None
     length_penalty: LengthPenalty = None
     length_normalization: Annotated[str | None, setting_option("search.length_normalization")] = None
@@ -79,54 +71,37 @@ class SearchOptions:
     num_groups: Annotated[
         int | None, typer.Option(help="Number of groups of diverse beam search (Vijayakumar et al. 2018).", min=1)
     ] = None
-    diversity_penalty: Annotated[
-        float | None, typer.Option(help="Penalty λ for tokens that earlier groups chose in the same step.")
-    ] = None
+    diversity_penalty: Annotated[float | None, "Penalty λ for tokens that earlier groups chose in the same step."] = (
+        None
+    )
     n_best: Annotated[
         int | None, typer.Option(help="Print the N best translations, each preceded by its score.", min=1)
     ] = None
-    sample: Annotated[bool, typer.Option("--sample", help="Sample from p(y|x) instead of searching.")] = False
-    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = None
-    top_k: Annotated[int | None, typer.Option(help="Sample from the k most probable tokens.")] = None
-    top_p: Annotated[
-        float | None, typer.Option(help="Nucleus sampling: the most probable tokens up to probability mass P.")
-    ] = None
-    min_p: Annotated[
-        float | None, typer.Option(help="Sample from tokens at least P times as probable as the most probable one.")
-    ] = None
+    sample: Annotated[bool, "Sample from p(y|x) instead of searching."] = False
+    temperature: Annotated[float | None, "Sampling temperature."] = None
+    top_k: Annotated[int | None, "Sample from the k most probable tokens."] = None
+    top_p: Annotated[float | None, "Nucleus sampling: the most probable tokens up to probability mass P."] = None
+    min_p: Annotated[float | None, "Sample from tokens at least P times as probable as the most probable one."] = None
     typical_p: Annotated[
-        float | None,
-        typer.Option(
-            help="Typical sampling: tokens close to the expected information content, up to probability mass P."
-        ),
+        float | None, "Typical sampling: tokens close to the expected information content, up to probability mass P."
     ] = None
-    seed: Annotated[int | None, typer.Option(help="Random seed of sampling.")] = None
+    seed: Annotated[int | None, "Random seed of sampling."] = None
     min_length: Annotated[int | None, setting_option("search.min_length")] = None
     no_repeat_ngram_size: Annotated[int | None, setting_option("search.no_repeat_ngram_size")] = None
     mbr: Annotated[
         str | None,
-        typer.Option(
-            metavar="chrf|chrf++|bleu",
-            help="Minimum Bayes risk decoding: choose the candidate closest to all others by this metric.",
-            show_default=False,
-        ),
+        "Minimum Bayes risk decoding: choose the candidate closest to all others by this metric.",
+        "chrf|chrf++|bleu",
     ] = None
     rerank_with: RerankWith = None
-    rerank_length_weight: Annotated[float | None, typer.Option(help="Reranking: score added per token.")] = None
+    rerank_length_weight: Annotated[float | None, "Reranking: score added per token."] = None
     num_candidates: NumCandidates = None
-    exact: Annotated[
-        bool, typer.Option("--exact", help="Exact search: find the most probable translation, with proof.")
-    ] = False
+    exact: Annotated[bool, "Exact search: find the most probable translation, with proof."] = False
     max_expansions: Annotated[
         int | None, typer.Option(help="With --exact: give up after expanding N prefixes. Default: 100,000.", min=1)
     ] = None
     draft_model: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN",
-            help="Speculative decoding with a smaller run of the same vocabulary: same result, fewer steps.",
-            show_default=False,
-        ),
+        str | None, "Speculative decoding with a smaller run of the same vocabulary: same result, fewer steps.", "RUN"
     ] = None
     draft_tokens: Annotated[
         int | None, typer.Option(help="With --draft-model: tokens drafted per step. Default: 4.", min=1)

@@ -15,10 +15,8 @@ from dragoman.errors import unknown_name
 
 
 def settings(
-    name: Annotated[
-        str | None, typer.Argument(help="Section or setting, such as training or training.steps.", show_default=False)
-    ] = None,
-    markdown: Annotated[bool, typer.Option("--markdown", help="Print docs/settings.md.")] = False,
+    name: Annotated[str | None, typer.Argument(help="Section or setting, such as training or training.steps.")] = None,
+    markdown: Annotated[bool, "Print docs/settings.md."] = False,
 ) -> None:
     """List all settings, those of a section, or describe one. Change them with 'train --set NAME=VALUE'."""
     if markdown:

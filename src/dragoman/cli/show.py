@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from dragoman.lens.gradients import GradientReach
     from dragoman.run import Run
 
-Sentence = Annotated[str, typer.Argument(help="Source sentence.", show_default=False)]
+Sentence = Annotated[str, typer.Argument(help="Source sentence.")]
 Target = Annotated[str | None, typer.Option(help="Inspect this translation instead of the one the run finds.")]
 Prefix = Annotated[str | None, typer.Option(help="Beginning of the translation.")]
 
@@ -64,7 +64,7 @@ class InspectionOptions:
 
 def show_run(
     run: RunFolder,
-    sentence: Annotated[str | None, typer.Argument(help="Sentence to translate.", show_default=False)] = None,
+    sentence: Annotated[str | None, typer.Argument(help="Sentence to translate.")] = None,
     target: Target = None,
     *,
     figures: FigureOptions,
@@ -157,9 +157,7 @@ def attention(
     sentence: Sentence,
     *,
     inspection: InspectionOptions,
-    kind: Annotated[
-        Literal["cross", "encoder", "decoder"] | None, typer.Option(help="Only this kind of attention.")
-    ] = None,
+    kind: Annotated[Literal["cross", "encoder", "decoder"] | None, "Only this kind of attention."] = None,
     layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 1.", min=1)] = None,
     head: Annotated[int | None, typer.Option(help="Only this head, counted from 1.", min=1)] = None,
     figures: FigureOptions,
@@ -229,7 +227,7 @@ def beam(
     prefix: Prefix = None,
     beam_size: BeamSize = None,
     length_penalty: LengthPenalty = None,
-    pruned: Annotated[bool, typer.Option("--pruned", help="Also show hypotheses that were pruned at once.")] = False,
+    pruned: Annotated[bool, "Also show hypotheses that were pruned at once."] = False,
     *,
     figures: FigureOptions,
     as_json: Json = False,
@@ -284,16 +282,12 @@ def positions(
 def gradients(
     run: RunFolder,
     sentence: Annotated[
-        str | None,
-        typer.Argument(help="Source sentence. Default: sentences of the last validation.", show_default=False),
+        str | None, typer.Argument(help="Source sentence. Default: sentences of the last validation.")
     ] = None,
-    target: Annotated[str | None, typer.Option(help="Translation. Default: the run's own.")] = None,
-    compare_with: Annotated[
-        list[Path] | None, typer.Option(metavar="RUN", help="Run drawn beside it. Repeatable.")
-    ] = None,
+    target: Annotated[str | None, "Translation. Default: the run's own."] = None,
+    compare_with: Annotated[list[Path] | None, "Run drawn beside it. Repeatable.", "RUN"] = None,
     component: Annotated[
-        Literal["encoder", "source", "target"] | None,
-        typer.Option(help="Component that is drawn. Default: the encoder if there is one."),
+        Literal["encoder", "source", "target"] | None, "Component that is drawn. Default: the encoder if there is one."
     ] = None,
     max_sentences: Annotated[int, typer.Option(help="Maximum number of validation sentences.", min=1)] = 12,
     *,

@@ -18,12 +18,9 @@ from dragoman.console import log
 def tag(
     run: RunFolder,
     file: Annotated[
-        Path | None,
-        typer.Argument(
-            help="Words separated by spaces, one sentence per line. Default: standard input.", show_default=False
-        ),
+        Path | None, typer.Argument(help="Words separated by spaces, one sentence per line. Default: standard input.")
     ] = None,
-    columns: Annotated[bool, typer.Option("--columns", help="One word per line: word, tag and probability.")] = False,
+    columns: Annotated[bool, "One word per line: word, tag and probability."] = False,
     *,
     layout: SourceFormat,
     as_json: Json = False,

@@ -48,18 +48,14 @@ TRAIN_OPTIONS = {
 
 
 def train(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to create.", show_default=False)],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder to create.")],
     settings: Annotated[dict[str, Any], TRAIN_OPTIONS],
     config: Annotated[
-        Path | None,
-        typer.Option(help="YAML file of settings. From a run's config.yaml, only the settings of its user are taken."),
+        Path | None, "YAML file of settings. From a run's config.yaml, only the settings of its user are taken."
     ] = None,
     set_settings: Settings = None,
     resume: Annotated[
-        bool,
-        typer.Option(
-            "--resume", help="Continue the run. With more --steps, --epochs or --minutes, extend a finished one."
-        ),
+        bool, "Continue the run. With more --steps, --epochs or --minutes, extend a finished one."
     ] = False,
     as_json: Json = False,
 ) -> None:

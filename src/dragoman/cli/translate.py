@@ -29,37 +29,17 @@ if TYPE_CHECKING:
 class ConstraintOptions:
     """What translations must or must not contain, and the treatment of unknown words."""
 
-    prefixes: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="Beginning of each translation, line by line with the source.", show_default=False
-        ),
-    ] = None
+    prefixes: Annotated[Path | None, "Beginning of each translation, line by line with the source.", "FILE"] = None
     include: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Phrases that each translation must contain: one line per source, separated by tabs.",
-            show_default=False,
-        ),
+        Path | None, "Phrases that each translation must contain: one line per source, separated by tabs.", "FILE"
     ] = None
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PHRASE", help="Phrase that no translation may contain. Repeatable.", show_default=False),
-    ] = None
-    copy_unknown: Annotated[
-        bool, typer.Option("--copy-unknown", help="Copy words unknown to a word tokenizer from the source.")
-    ] = False
+    exclude: Annotated[list[str] | None, "Phrase that no translation may contain. Repeatable.", "PHRASE"] = None
+    copy_unknown: Annotated[bool, "Copy words unknown to a word tokenizer from the source."] = False
     dictionary: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Translations of unknown words: word, tab, translation on each line."),
+        Path | None, "Translations of unknown words: word, tab, translation on each line.", "FILE"
     ] = None
-    corpus_tag: Annotated[
-        str | None, typer.Option(metavar="TAG", help="Tag to prepend, one of the run's data.corpus_tags.")
-    ] = None
-    split_sentences: Annotated[
-        bool, typer.Option("--split-sentences", help="Translate the sentences of a line separately and rejoin them.")
-    ] = False
+    corpus_tag: Annotated[str | None, "Tag to prepend, one of the run's data.corpus_tags.", "TAG"] = None
+    split_sentences: Annotated[bool, "Translate the sentences of a line separately and rejoin them."] = False
 
     def __post_init__(self) -> None:
         if self.split_sentences and (self.prefixes or self.include):
@@ -77,32 +57,20 @@ def translate(
     file: Annotated[
         Path | None,
         typer.Argument(
-            help="Text, one sentence per line, TSV, JSON lines (plain or gzipped), or .npz. Default: standard input.",
-            show_default=False,
+            help="Text, one sentence per line, TSV, JSON lines (plain or gzipped), or .npz. Default: standard input."
         ),
     ] = None,
     *,
     search: SearchOptions,
-    show_search: Annotated[
-        bool, typer.Option("--show-search", help="Print the search configuration as JSON and exit.")
-    ] = False,
+    show_search: Annotated[bool, "Print the search configuration as JSON and exit."] = False,
     ensemble: Annotated[
-        list[Path] | None,
-        typer.Option(
-            metavar="RUN",
-            help="Translate with an ensemble: average the probabilities with this run. Repeatable.",
-            show_default=False,
-        ),
+        list[Path] | None, "Translate with an ensemble: average the probabilities with this run. Repeatable.", "RUN"
     ] = None,
     constraints: ConstraintOptions,
     layout: SourceFormat,
     output: OutputOptions,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Show each translation token by token while it is generated.")
-    ] = False,
-    shortlist: Annotated[
-        bool, typer.Option("--shortlist", help="Restrict the output vocabulary, see 'dragoman shortlist'.")
-    ] = False,
+    stream: Annotated[bool, "Show each translation token by token while it is generated."] = False,
+    shortlist: Annotated[bool, "Restrict the output vocabulary, see 'dragoman shortlist'."] = False,
     num_workers: Annotated[
         int, typer.Option(help="Processes that translate in parallel on a CPU and share the weights.", min=1)
     ] = 1,

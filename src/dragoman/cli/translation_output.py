@@ -33,17 +33,14 @@ TranslateSources = Callable[..., "Iterator[Translation]"]  # called with sources
 class OutputOptions:
     """Where translations are written, and in which format."""
 
-    alignment: Annotated[bool, typer.Option("--alignment", help="Print word alignments (0-0 1-2) after a tab.")] = False
+    alignment: Annotated[bool, "Print word alignments (0-0 1-2) after a tab."] = False
     json: Json = False
-    json_lines: Annotated[bool, typer.Option("--json-lines", help="Print one JSON document per line.")] = False
+    json_lines: Annotated[bool, "Print one JSON document per line."] = False
     output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", metavar="OUT", help="Write to this file and show progress.", show_default=False),
+        Path | None, typer.Option("--output", "-o", metavar="OUT", help="Write to this file and show progress.")
     ] = None
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted OUT, or start it.")] = False
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace OUT if it exists, once all is translated.")
-    ] = False
+    resume: Annotated[bool, "Continue an interrupted OUT, or start it."] = False
+    overwrite: Annotated[bool, "Replace OUT if it exists, once all is translated."] = False
 
     def __post_init__(self) -> None:
         if self.json and self.json_lines:

@@ -18,14 +18,11 @@ from dragoman.errors import UserError
 
 def tune(
     run: RunFolder,
-    source: Annotated[Path, typer.Option(help="Sources that are not in the training data.", show_default=False)],
-    reference: Annotated[
-        Path | None,
-        typer.Option(help="Reference translations; omit for TSV and JSON lines.", show_default=False),
-    ] = None,
+    source: Annotated[Path, "Sources that are not in the training data."],
+    reference: Annotated[Path | None, "Reference translations; omit for TSV and JSON lines."] = None,
     rerank_with: RerankWith = None,
     num_candidates: Annotated[int, typer.Option(help="Number of candidates: the n best of the beam.", min=2)] = 10,
-    metric: Annotated[str, typer.Option(help="Metric to maximize: bleu, chrf or chrf++.")] = "bleu",
+    metric: Annotated[str, "Metric to maximize: bleu, chrf or chrf++."] = "bleu",
     *,
     layout: FileLayout,
     as_json: Json = False,
@@ -38,13 +35,7 @@ def tune(
     model.check(run)
     sources, references = read_pairs(source, reference, layout, "--reference")
 
-    from dragoman.search.reranking import (
-        Candidate,
-        Reranker,
-        RerankWeights,
-        reranking_scorers,
-        tune_rerank_weights,
-    )
+    from dragoman.search.reranking import Candidate, Reranker, RerankWeights, reranking_scorers, tune_rerank_weights
 
     loaded = model.load(run)
     if not all(isinstance(text, str) for text in sources):

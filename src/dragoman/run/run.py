@@ -153,7 +153,9 @@ class Run:
     def usage_error(self, command: str) -> UserError:
         """Return the error for a command that cannot use this run; it names the command that can."""
         trained = f"was trained with the objective {self.config.objective.name}" if self.objective else "is imported"
-        advice = f"use 'dragoman {self.usage.command} {self.folder}'" if self.usage else "start a training from it"
+        advice = "start a training from it"
+        if self.usage and self.usage.command != command:
+            advice = f"use 'dragoman {self.usage.command} {self.folder}'"
         return UserError(
             f"'{command}' cannot use {self.folder}, which {trained} and holds a model of kind "
             f"{type(self.spec).__name__}: {advice}"

@@ -42,7 +42,7 @@ def read_framing(folder: Path) -> Framing:
     if "framing" not in document:
         return read_spec(folder).default_framing
     try:
-        fields = legacy.translate_framing(document["framing"]).items()
+        fields = legacy.rename_fields(document["framing"], "framing").items()
         values: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in fields}
         framing = Framing(**values)
     except (TypeError, AttributeError):

@@ -235,7 +235,7 @@ class Tokenizer:
         try:
             fields = document["model"].pop("dragoman")
             version, marker = fields["version"], str(fields["marker"])
-            kind = legacy.TOKENIZER_KINDS.get(str(fields["kind"]), str(fields["kind"]))
+            kind = legacy.NAMES["tokenizer_types"].get(str(fields["kind"]), str(fields["kind"]))
             tags = [str(name) for name in fields.get("tags", ())]
         except (KeyError, TypeError, AttributeError):
             raise UserError(f"{origin} was not written by dragoman: its model has no field 'dragoman'") from None
