@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from dragoman.errors import UserError
-from dragoman.lens.model_figures import positions_figure
+from dragoman.lens.figures import positions_figure
 from dragoman.lens.position_encodings import PositionEncoding, position_encodings
 from dragoman.lens.text_view import position_lines
 from dragoman.models import Model

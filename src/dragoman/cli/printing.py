@@ -50,7 +50,7 @@ class FigureOptions:
 
     def write(self, figures: Callable[[], Iterable[str]]) -> None:
         """Draw and write SVG figures if a file was named. File names are numbered from the second figure on."""
-        from dragoman.lens.png import svg_to_png
+        from dragoman.lens.svg import svg_to_png
         from dragoman.storage import write_file
 
         for number, figure in enumerate(figures() if self else [], 1):

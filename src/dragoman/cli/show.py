@@ -167,7 +167,7 @@ def attention(
     """Show the attention weights of every layer and head, and their entropy."""
     model.check(run)
 
-    from dragoman.lens.sentence_figures import attention_figure, select_attention
+    from dragoman.lens.figures import attention_figure, select_attention
     from dragoman.lens.text_view import attention_lines, entropy_lines
 
     result = inspection.inspect(model, run, sentence)
@@ -191,7 +191,7 @@ def alternatives(
     """Show the probability of every token, and the most probable alternatives."""
     model.check(run)
 
-    from dragoman.lens.sentence_figures import alternatives_figure
+    from dragoman.lens.figures import alternatives_figure
     from dragoman.lens.text_view import alternative_lines
 
     result = inspection.inspect(model, run, sentence, prefix, top_k)
@@ -212,7 +212,7 @@ def layers(
     """Show what the model would predict if it ended after each of its layers (logit lens)."""
     model.check(run)
 
-    from dragoman.lens.sentence_figures import layers_figure
+    from dragoman.lens.figures import layers_figure
     from dragoman.lens.text_view import layer_lines
 
     result = inspection.inspect(model, run, sentence)
@@ -237,7 +237,7 @@ def beam(
     model.check(run)
 
     from dragoman.lens import inspect_sentence
-    from dragoman.lens.sentence_figures import beam_tree_figure
+    from dragoman.lens.figures import beam_tree_figure
     from dragoman.lens.text_view import beam_tree_lines
 
     loaded = model.load(run)
@@ -268,7 +268,7 @@ def positions(
     """Show the position encodings of the model and the similarities between positions."""
     model.check(run)
 
-    from dragoman.lens.model_figures import positions_figure
+    from dragoman.lens.figures import positions_figure
     from dragoman.lens.position_encodings import position_encodings
     from dragoman.lens.text_view import position_lines
 
@@ -299,7 +299,7 @@ def gradients(
     folders = [run, *(compare_with or [])]
     model.check(*folders)
 
-    from dragoman.lens.model_figures import gradients_figure
+    from dragoman.lens.figures import gradients_figure
     from dragoman.lens.text_view import gradient_lines
 
     measured = _measure_gradients([model.load(folder) for folder in folders], sentence, target, max_sentences)

@@ -19,10 +19,15 @@ class Markup(str):
 def tag(name: str, /, *content: str, **attributes: object) -> Markup:
     """Build `<name attributes>content</name>`, without the attributes that are None.
 
-    Underscores in attribute names become hyphens; a trailing underscore is dropped (`class_`).
+    Underscores in attribute names become hyphens; a trailing underscore is dropped (`class_`). Numbers of type float,
+    which are pixels, get one decimal place.
     """
-    named = {key.removesuffix("_").replace("_", "-"): value for key, value in attributes.items() if value is not None}
-    opening = "".join([f"<{name}", *(f' {key}="{escape(str(value))}"' for key, value in named.items()), ">"])
+    opening = f"<{name}"
+    for key, value in attributes.items():
+        if value is not None:
+            written = f"{value:.1f}" if isinstance(value, float) else escape(str(value))
+            opening += f' {key.removesuffix("_").replace("_", "-")}="{written}"'
+    opening += ">"
     return Markup(opening if name in VOID_ELEMENTS else f"{opening}{join(*content)}</{name}>")
 
 
