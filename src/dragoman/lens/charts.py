@@ -10,12 +10,13 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
 from rich.cells import cell_len
 from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.lens.axes import Points, downsample, format_number, linear_ticks, log_ticks, tick_label
-from dragoman.lens.markup import Markup, join, tag
+from dragoman.lens.markup import join, tag
 from dragoman.lens.svg import (
     CHARACTER_WIDTH,
     DASHES,

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from markupsafe import Markup
 from torch import Tensor
 
 from dragoman.errors import UserError
@@ -20,7 +21,7 @@ from dragoman.lens.inspection_types import (
     NodeStatus,
     TokenAlternative,
 )
-from dragoman.lens.markup import Markup, join, tag
+from dragoman.lens.markup import join, tag
 from dragoman.lens.position_encodings import MECHANISM_LABELS, PositionEncoding
 from dragoman.lens.svg import (
     CHARACTER_WIDTH,

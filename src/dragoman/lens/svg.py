@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from markupsafe import Markup
 from rich.cells import cell_len, set_cell_size
 
 from dragoman.errors import UserError
-from dragoman.lens.markup import Markup, join, replace_control_characters, tag
+from dragoman.lens.markup import join, replace_control_characters, tag
 
 CHARACTER_WIDTH = 7.6  # upper bound for the width of a character in pixels
 MAX_LABEL_CELLS = 18  # width of a label in terminal cells
