@@ -8,13 +8,19 @@ from typing import Any
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.objectives.denoising import DenoisingObjective, SpanCorruptionObjective
-from dragoman.objectives.language_modeling import ConcatenationObjective, DialogueObjective, LanguageModelObjective
-from dragoman.objectives.masked_language_modeling import MaskedLanguageObjective
+from dragoman.objectives.language_modeling import (
+    ConcatenationObjective,
+    DialogueObjective,
+    LanguageModelObjective,
+    UnifiedLanguageObjective,
+)
+from dragoman.objectives.masked_language_modeling import (
+    MaskedLanguageObjective,
+    ReplacedTokenObjective,
+    TaggingObjective,
+)
 from dragoman.objectives.objective import Loss, Objective, TaskContext
-from dragoman.objectives.replaced_token_objective import ReplacedTokenObjective
-from dragoman.objectives.tagging import TaggingObjective
 from dragoman.objectives.translation_objective import TranslationObjective
-from dragoman.objectives.unified_language_modeling import UnifiedLanguageObjective
 from dragoman.systems.system import validate_setting
 
 __all__ = ["OBJECTIVES", "Loss", "Objective", "TaskContext", "TranslationObjective", "build_objective"]
