@@ -1,4 +1,7 @@
-"""Language modeling: −Σ log p(y_t | y_<t) over a text, a concatenated pair, or the replies of a dialogue."""
+"""Language modeling: −Σ log p(y_t | y_<t) over a text, a concatenated pair, or the replies of a dialogue.
+
+Unified language modeling (UniLM) learns bidirectional, left-to-right and prefix attention masks with one stack.
+"""
 
 from __future__ import annotations
 
@@ -32,11 +35,7 @@ class LanguageModelObjective(SequenceObjective):
     model_kind = (DecoderOnlyModel,)
     usage: ClassVar[Usage] = CONTINUE
 
-    def __init__(self, task: TaskContext) -> None:
-        super().__init__(task)
-        self.build_row = self._text_row
-
-    def _text_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing, ids = self.task.framing, store.target(index)
         bos = (framing.source_prefix or (framing.bos,)) if store.starts_line(index) or len(ids) < 2 else ()
         return BatchRow(concat_ids(()), concat_ids(bos, ids, (framing.eos,) if store.ends_line(index) else ()))
@@ -62,13 +61,13 @@ class ConcatenationObjective(LanguageModelObjective):
         super().__init__(task)
         self.subword_samplers = bpe_dropout_segmenters(task)
 
-    def _text_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing = self.task.framing
         source = concat_ids(framing.source_prefix, store.source(index), framing.source_suffix)
         return BatchRow(concat_ids(()), concat_ids(source, (framing.bos,), store.target(index), (framing.eos,)))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        return source + target + len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix) + 1
+        return source + target + self.framing_length + 1
 
 
 class DialogueObjective(Objective):
@@ -84,11 +83,7 @@ class DialogueObjective(Objective):
     other_commands = ("translate",)
     aligned = True
 
-    def __init__(self, task: TaskContext) -> None:
-        super().__init__(task)
-        self.build_row = self._dialogue_row
-
-    def _dialogue_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         return BatchRow(store.source(index), store.target(index))
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
@@ -130,9 +125,8 @@ class UnifiedLanguageObjective(Objective):
         super().__init__(task)
         self.bidirectional, self.left_to_right = bidirectional, left_to_right
         self.masker = make_masker(task, mask_rate)
-        self.build_row = self._masked_row
 
-    def _masked_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build a row; its sentence label is the number of tokens that are read bidirectionally."""
         framing, ids = self.task.framing, store.source(index)
         choice, blank = random.random(), [framing.pad]
@@ -155,12 +149,11 @@ class UnifiedLanguageObjective(Objective):
     def describe_row(self, row: BatchRow) -> str:
         if row.sentence_label == len(row.source):
             return "bidirectional mask"
-        return (
-            f"bidirectional over the first {row.sentence_label} tokens" if row.sentence_label else "left-to-right mask"
-        )
+        prefix = row.sentence_label
+        return f"bidirectional over the first {prefix} tokens" if prefix else "left-to-right mask"
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        return source + len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix) + 1
+        return source + self.framing_length + 1
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         features = self.model.forward_tokens(batch.source, source_layout(batch), batch.sentence_labels)

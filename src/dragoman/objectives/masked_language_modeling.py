@@ -1,4 +1,4 @@
-"""Masked language modeling: an encoder predicts masked tokens, and whether two sentences are adjacent."""
+"""Objectives of encoders: masked language modeling with next-sentence prediction, replaced token detection, tagging."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from dragoman.objectives.objective import (
 )
 from dragoman.objectives.translation_objective import sample_tokens
 from dragoman.parts.precision import at_least_float32
-from dragoman.text import SPECIAL_TOKENS, Tokenizer
+from dragoman.text import SPECIAL_TOKENS, Framing, Tokenizer
 from dragoman.text.special_tokens import BYTE_TOKENS
 
 
@@ -66,12 +66,12 @@ class MaskedLanguageObjective(Objective):
             raise UserError(f"objective.settings.max_length is {max_length}, but two sentences need {shortest} tokens")
         self.masker = make_masker(task, mask_rate)
         self.distinct_epochs, self.next_sentence, self.max_length = mask_copies, next_sentence, max_length
-        self.build_row = self._sentence_pair_row if next_sentence else self._sentence_row
+        self.supports_packing &= not next_sentence  # which is predicted from the first token of a row
 
-    def _sentence_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        framing = self.task.framing
-        masked, labels = self.masker(store.source(index), random)
-        return framed_row(framing.source_prefix, masked, framing.source_suffix, labels, framing.pad)
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        if self.next_sentence:
+            return self._sentence_pair_row(store, index, random)
+        return framed_row(self.task.framing, *self.masker(store.source(index), random))
 
     def _sentence_pair_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build CLS x SEP x′ SEP; the sentence label is 0 if x′ is the next sentence, 1 if it is a random one."""
@@ -97,16 +97,12 @@ class MaskedLanguageObjective(Objective):
         return "the second sentence is " + ("a random one" if row.sentence_label else "the next one")
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        length = source + len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix)
+        length = source + self.framing_length
         return np.minimum(2 * length, self.max_length) if self.next_sentence else length
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
         return "documents" if settings.get("next_sentence") else cls.data_format
-
-    @property
-    def supports_packing(self) -> bool:
-        return super().supports_packing and not self.next_sentence  # predicted from the first token of a row
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         features = self.model.forward_features(batch.source, source_layout(batch), token_types=batch.token_type_ids)
@@ -120,7 +116,7 @@ class MaskedLanguageObjective(Objective):
             "next_sentence_loss": sentence_loss.detach() * loss.num_labels,
             "next_sentence_accuracy": correct * loss.num_labels,
         }
-        return Loss(loss.total + sentence_loss * loss.num_labels, loss.num_labels, loss.metrics | metrics)
+        return loss._replace(total=loss.total + sentence_loss * loss.num_labels, metrics=loss.metrics | metrics)
 
 
 def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -149,11 +145,11 @@ def mask_id(tokenizer: Tokenizer) -> int:
     return tokenizer.mask
 
 
-def framed_row(
-    prefix: tuple[int, ...], ids: np.ndarray, suffix: tuple[int, ...], labels: np.ndarray, pad: int
-) -> BatchRow:
+def framed_row(framing: Framing, ids: np.ndarray, labels: np.ndarray) -> BatchRow:
     """Add prefix and suffix to a source and its labels; the framing itself is unlabeled."""
-    return BatchRow(concat_ids(prefix, ids, suffix), concat_ids([pad] * len(prefix), labels, [pad] * len(suffix)))
+    unlabeled = [[framing.pad] * len(symbols) for symbols in (framing.source_prefix, framing.source_suffix)]
+    source = concat_ids(framing.source_prefix, ids, framing.source_suffix)
+    return BatchRow(source, concat_ids(unlabeled[0], labels, unlabeled[1]))
 
 
 class ReplacedTokenObjective(MaskedLanguageObjective):
@@ -219,7 +215,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
             "detection_loss": detection_loss.detach() * loss.num_labels,
             "detection_accuracy": accuracy * loss.num_labels,
         }
-        return Loss(loss.total, loss.num_labels, loss.metrics | metrics)
+        return loss._replace(metrics=loss.metrics | metrics)
 
 
 class TaggingObjective(Objective):
@@ -231,14 +227,8 @@ class TaggingObjective(Objective):
     aligned = True
     selection_metric = "accuracy"
 
-    def __init__(self, task: TaskContext) -> None:
-        super().__init__(task)
-        self.build_row = self._tagged_row
-
-    def _tagged_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        framing = self.task.framing
-        prefix, suffix = framing.source_prefix, framing.source_suffix
-        return framed_row(prefix, store.source(index), suffix, store.target(index), framing.pad)
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        return framed_row(self.task.framing, store.source(index), store.target(index))
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         features = self.model.forward_features(batch.source, source_layout(batch))
