@@ -23,7 +23,7 @@ from peers.protocol import CLIP, LABEL_SMOOTHING, RATE, Precision, Sizes
 
 def spec(sizes: Sizes) -> EncoderDecoder:
     vocabulary = VocabularySizes(sizes.vocabulary, sizes.vocabulary, joint=True)
-    settings = {"model_dim": sizes.width, "layers": sizes.layers, "dropout": sizes.dropout, "tie_output": True}
+    settings = {"model_dim": sizes.width, "layers": sizes.layers, "dropout": sizes.dropout, "tied_embeddings": True}
     if sizes.kind == "transformer":
         settings |= {"heads": sizes.heads, "ffn_dim": sizes.inner}
     system_spec = get_system(sizes.kind).spec(vocabulary, **settings)

@@ -22,7 +22,7 @@ every_model = pytest.mark.parametrize(("cell", "layers"), [(cell, n) for cell in
 def model_of(cell: str, layers: int, tied: bool = True) -> DecoderOnlyModel:
     torch.manual_seed(1)
     spec = SYSTEMS["rnn-lm"].spec(
-        VocabularySizes(V, V, joint=True), model_dim=D, layers=layers, cell=cell, tie_output=tied
+        VocabularySizes(V, V, joint=True), model_dim=D, layers=layers, cell=cell, tied_embeddings=tied
     )
     model = spec.build().eval()
     assert isinstance(model, DecoderOnlyModel)
