@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dragoman.models import Model
-from dragoman.models.encoder_decoder import first_tokens
-from dragoman.models.model import position_limit
+from dragoman.models.model import first_tokens, position_limit
 from dragoman.parts.mixer import Context, Layout, Memory
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.forced_decoding import cross_attention
