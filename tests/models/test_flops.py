@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dragoman.models import DecoderOnly, ModelSpec, ReplacedTokens, count_flops, training_flops
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.relative_positions import Shaw
+from dragoman.parts.positions import Shaw
 from dragoman.parts.stack import Residual, Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
 

@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.models import EncoderDecoder, Model, count_parameters
-from dragoman.parts.feature_embedding import Frames, Patches
+from dragoman.parts.embedding import Frames, Patches
 from dragoman.search import Beam, SpecialTokens, search
 from dragoman.systems import SYSTEMS, VocabularySizes
 

@@ -14,13 +14,14 @@ from dragoman.models.model import DecodingStart, Model, ModelSpec, first_tokens,
 from dragoman.models.usage import TRANSLATE
 from dragoman.parts.embedding import (
     Embedding,
+    Frames,
     OutputLayer,
+    Patches,
     RestrictedEmbedding,
     SourceEmbedding,
     TokenEmbedding,
     Transform,
 )
-from dragoman.parts.feature_embedding import Frames, Patches
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.initialization import Glorot, Initialization
 from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, Recorder, assign_paths

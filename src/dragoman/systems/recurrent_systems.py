@@ -11,7 +11,7 @@ from dragoman.parts.attention_scores import Additive, Concat, Dot, General, Scal
 from dragoman.parts.fast_forward import FastForwardDecoder, FastForwardEncoder
 from dragoman.parts.initialization import Orthogonal
 from dragoman.parts.recurrence import Recurrent
-from dragoman.parts.recurrent_context import (
+from dragoman.parts.recurrent_decoder import (
     AttentionalReadout,
     AttentionContext,
     BackwardState,
@@ -23,9 +23,9 @@ from dragoman.parts.recurrent_context import (
     LastState,
     MaxoutReadout,
     NoContext,
+    RecurrentDecoder,
     StateReadout,
 )
-from dragoman.parts.recurrent_decoder import RecurrentDecoder
 from dragoman.parts.spec import Spec, replace_everywhere
 from dragoman.parts.stack import Residual, Stack
 from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes, variant_of

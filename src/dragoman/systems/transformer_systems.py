@@ -8,14 +8,11 @@ from typing import Literal, cast
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
-from dragoman.parts.embedding import Embedding
-from dragoman.parts.experts import MixtureOfExperts
-from dragoman.parts.feature_embedding import Frames, Patches
-from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.embedding import Embedding, Frames, Patches
+from dragoman.parts.feedforward import FeedForward, MixtureOfExperts
 from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import BatchNorm, LayerNorm, RMSNorm
-from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
-from dragoman.parts.relative_positions import ALiBi, RelativeBias, Shaw
+from dragoman.parts.positions import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Shaw, Sinusoidal
 from dragoman.parts.spec import Spec, replace_everywhere
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
