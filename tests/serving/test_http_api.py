@@ -89,10 +89,10 @@ def test_health_settings_and_metrics(client: TestClient) -> None:
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
-    assert 'dragoman_requests_total{route="/translate",status="200"} 1' in lines
-    assert 'dragoman_sentences_total{run="run"} 1' in lines
-    assert 'dragoman_batch_sentences_bucket{run="run",le="1"} 1' in lines
-    assert 'dragoman_request_seconds_count{route="/health"} 1' in lines
+    assert 'dragoman_requests_total{route="/translate",status="200"} 1.0' in lines
+    assert 'dragoman_sentences_total{run="run"} 1.0' in lines
+    assert 'dragoman_batch_sentences_bucket{le="1.0",run="run"} 1.0' in lines
+    assert 'dragoman_request_seconds_count{route="/health"} 1.0' in lines
 
 
 def test_nothing_is_loaded_from_other_hosts(client: TestClient) -> None:
