@@ -206,7 +206,7 @@ def check_tree(variant: str, way: str) -> None:
     model, settings = small_model(variant), SEARCHES[way]
     source, lengths, _, _ = first_pair(variant, model)
     limits, keys = (
-        settings.length_limit.max_lengths(lengths, model.max_target_length(lengths)),
+        settings.length_limit.max_lengths(lengths, [model]),
         torch.zeros(1, dtype=torch.long),
     )
     plain = build_engine([model], SYMBOLS, settings).search(source, lengths, limits, keys)[0]

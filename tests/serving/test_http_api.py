@@ -154,8 +154,8 @@ RERANK = {
         ({"text": "a", "search": {"kind": "Beam", "early_stopping": "soon"}}, "early_stopping must be"),
         ({"text": "a", "search": {"kind": "Sample", "temperature": 1e-39}}, "temperature must be from"),
         ({"text": "a", "search": {"kind": "Sample", "temperature": 1e39}}, "temperature must be from"),
-        ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top_p must be from"),
-        ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical_p must be from"),
+        ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top_p must be between"),
+        ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical_p must be between"),
         ({"text": "a", "search": {"kind": "Beam", "size": 2, "n_best": 3}}, "cannot give the 3 best"),
         (
             {"text": "a", "search": {"kind": "Sample", "length": {"kind": "Length", "most": 10**6}}},

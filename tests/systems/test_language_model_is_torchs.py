@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.models import DecoderOnlyModel
-from dragoman.search import Beam, LengthLimit, SpecialTokens, search
+from dragoman.search import Beam, LengthLimit, SpecialTokens
 from dragoman.search.forced_decoding import token_scores
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import BOS, EOS, SEP
+from search.plain_search import search
 
 TORCHS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 D, V = 6, 15
