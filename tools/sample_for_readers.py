@@ -70,11 +70,11 @@ def settings() -> Iterator[Item]:
         if not hasattr(hints[section.name], "section"):
             continue
         defaults = hints[section.name]()
-        for name, hint, about in settings_of(hints[section.name]):
+        for name, about in settings_of(hints[section.name]).items():
             full_name = f"{section.name}.{name}"
             default = getattr(defaults, name)
             automatic = f" If not set: {about.auto}." if about.auto else ""
-            yield _setting(full_name, hint, default, f"{about.help}{automatic}", full_name)
+            yield _setting(full_name, about.hint, default, f"{about.help}{automatic}", full_name)
     parameters = {name: p for system in SYSTEMS.values() for name, p in system.settings().items()}
     for name, parameter in parameters.items():
         users = [key for key, system in SYSTEMS.items() if name in system.settings()]

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import typing
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import yaml
 
@@ -24,10 +23,8 @@ Files = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class DataConfig(Section):
+class DataConfig(Section, section="data"):
     """Files with sentences. Each file, or each pair of a source and a target file, is a corpus."""
-
-    section: ClassVar[str] = "data"
 
     source: Files = setting(
         (), "Training source files: text with one sentence per line, TSV, JSON lines, or .npz and .npy for vectors."
@@ -77,10 +74,8 @@ class DataConfig(Section):
 
 
 @dataclass(frozen=True)
-class TextConfig(Section):
+class TextConfig(Section, section="text"):
     """Tokenization and vocabulary."""
-
-    section: ClassVar[str] = "text"
 
     tokenizer: str = setting("bpe", "Tokenizer to learn: bpe, unigram, word, character or byte.")
     vocab_size: int | None = setting(
@@ -118,10 +113,8 @@ class TextConfig(Section):
 
 
 @dataclass(frozen=True)
-class SystemConfig(Section):
+class SystemConfig(Section, section="system"):
     """Architecture of the model."""
-
-    section: ClassVar[str] = "system"
 
     name: str | None = setting(
         None, "Name of the system; `dragoman systems` lists them.", auto="transformer, or that of `start_from`"
@@ -135,10 +128,8 @@ class SystemConfig(Section):
 
 
 @dataclass(frozen=True)
-class ObjectiveConfig(Section):
+class ObjectiveConfig(Section, section="objective"):
     """Training objective."""
-
-    section: ClassVar[str] = "objective"
 
     name: str | None = setting(
         None,
@@ -153,10 +144,8 @@ Optimizer = Literal["adamw", "adam", "sgd", "adadelta", "adafactor", "muon"]
 
 
 @dataclass(frozen=True)
-class TrainingConfig(Section):
+class TrainingConfig(Section, section="training"):
     """Optimization. Training stops at the first limit it reaches: steps, epochs, minutes or patience."""
-
-    section: ClassVar[str] = "training"
 
     batch_tokens: int | None = setting(
         None,
@@ -307,15 +296,13 @@ class TrainingConfig(Section):
 
 #: fallback values of training settings that neither the user nor the recipe has set
 TRAINING_DEFAULTS: dict[str, Any] = {
-    name: about.fallback for name, _, about in settings_of(TrainingConfig) if about.fallback is not None
+    name: about.fallback for name, about in settings_of(TrainingConfig).items() if about.fallback is not None
 }
 
 
 @dataclass(frozen=True)
-class SearchDefaults(Section):
+class SearchDefaults(Section, section="search"):
     """Default search of a run, used by `translate` unless options change it."""
-
-    section: ClassVar[str] = "search"
 
     beam_size: int = setting(5, "Beam size in hypotheses; 1 is greedy search.", range=(1, 10_000))
     length_penalty: float = setting(1.0, "Exponent α of the length normalization log p(y|x) / |y|^α.", range=(-10, 10))
@@ -411,7 +398,7 @@ def from_dict(values: Any, where: str = "the configuration") -> Config:
             raise unknown_name(f"section in {where}:", section, SECTIONS)
         if not isinstance(settings, dict):
             raise UserError(f"{where}: {section} must be a mapping of settings, got {settings!r}")
-        known = [name for name, _, _ in settings_of(SECTIONS[section])]
+        known = settings_of(SECTIONS[section])
         for name in settings:
             if name not in known:
                 raise unknown_name(f"setting in {where}:", f"{section}.{name}", [f"{section}.{key}" for key in known])
@@ -477,8 +464,8 @@ def parse_settings(settings: Sequence[str]) -> dict[str, Any]:
 def setting_type(name: str) -> Any:
     """Return the declared type of a setting by its dotted name; Any for unknown ones and keys of a mapping."""
     section, _, key = name.partition(".")
-    hints = typing.get_type_hints(SECTIONS[section]) if section in SECTIONS else {}
-    return hints.get(key, Any)
+    settings = settings_of(SECTIONS[section]) if section in SECTIONS else {}
+    return settings[key].hint if key in settings else Any
 
 
 def record_automatic_settings(given: Config, resolved: Config) -> Config:

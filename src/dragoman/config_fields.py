@@ -5,10 +5,8 @@ from __future__ import annotations
 import dataclasses
 import types
 import typing
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,13 +14,8 @@ import yaml
 
 from dragoman.errors import UserError, unknown_name
 
-TYPE_NAMES: dict[type, str] = {
-    int: "an integer",
-    float: "a number",
-    bool: "true or false",
-    str: "text",
-    dict: "a mapping",
-}
+TYPES = (int, float, bool, str, dict)
+TYPE_NAMES = dict(zip(TYPES, ("an integer", "a number", "true or false", "text", "a mapping")))
 
 
 @dataclass(frozen=True)
@@ -33,6 +26,37 @@ class Setting:
     range: tuple[float | None, float | None] = (None, None)  # smallest and largest value; None: no limit
     fallback: Any = None  # value used if neither the user nor the training recipe sets it
     auto: str = ""  # how a value is chosen if the setting is None
+    name: str = ""  # without the section; set by `settings_of`, as the declared type and the default
+    hint: Any = None
+    default: Any = None
+
+    @property
+    def range_text(self) -> str:
+        """The range in words; empty if there is none."""
+        low, high = self.range
+        if low is not None and high is not None:
+            return f"between {low:g} and {high:g}"
+        return f"at least {low:g}" if low is not None else f"at most {high:g}" if high is not None else ""
+
+    @property
+    def choices(self) -> list[str]:
+        """The values that the setting accepts, as they are written; empty if they are not limited to a few."""
+        hint, _ = _without_none(self.hint)
+        return [_spelled(option) for option in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
+
+    @property
+    def type_text(self) -> str:
+        """The type of a setting without choices in words, such as "integer" or "list of text"."""
+        hint, _ = _without_none(self.hint)
+        is_list = typing.get_origin(hint) is tuple
+        kind = typing.get_args(hint)[0] if is_list else typing.get_origin(hint) or hint
+        return ("list of " if is_list else "") + TYPE_NAMES[kind].removeprefix("an ").removeprefix("a ")
+
+    def check_range(self, value: Any, path: str) -> None:
+        """Raise a UserError if a number lies outside the range; `path` is the dotted name of the setting."""
+        low, high = self.range
+        if value is not None and not ((low is None or value >= low) and (high is None or value <= high)):
+            raise UserError(f"{path} must be {self.range_text}, got {value}")
 
 
 def setting(
@@ -50,29 +74,39 @@ def setting(
     return field(default=default, metadata=metadata)
 
 
+_settings: dict[type, dict[str, Setting]] = {}  # by section, filled by `settings_of`
+
+
 class Section:
     """Base of the sections of a configuration: converts and validates every field when it is constructed."""
 
     section: ClassVar[str]  # the name of the section, the first part of the dotted names of its settings
 
+    def __init_subclass__(cls, section: str) -> None:
+        cls.section = section
+
     def __post_init__(self) -> None:
-        for name, hint, about in settings_of(type(self)):
-            path, value = f"{self.section}.{name}", getattr(self, name)
-            converted = convert(value, hint, path)
-            check_range(converted, about, path)
+        for name, about in settings_of(type(self)).items():
+            path = f"{self.section}.{name}"
+            converted = convert(getattr(self, name), about.hint, path)
+            about.check_range(converted, path)
             object.__setattr__(self, name, converted)
 
 
-@cache
-def _settings_of(cls: type) -> tuple[tuple[str, Any, Setting], ...]:
-    hints = typing.get_type_hints(cls)
-    fields: list[dataclasses.Field[Any]] = list(dataclasses.fields(cls))
-    return tuple((field.name, hints[field.name], field.metadata["setting"]) for field in fields)
-
-
-def settings_of(cls: type) -> Iterator[tuple[str, Any, Setting]]:
-    """Yield the name, the declared type and the description of every setting of a section."""
-    yield from _settings_of(cls)
+def settings_of(section: type) -> dict[str, Setting]:
+    """Return all settings of a section by name."""
+    if section not in _settings:
+        hints, fields = typing.get_type_hints(section), dataclasses.fields(section)
+        _settings[section] = {
+            field.name: dataclasses.replace(
+                field.metadata["setting"],
+                name=field.name,
+                hint=hints[field.name],
+                default=None if field.default is dataclasses.MISSING else field.default,
+            )
+            for field in fields
+        }
+    return _settings[section]
 
 
 def convert(value: Any, hint: Any, path: str) -> Any:
@@ -104,21 +138,6 @@ def convert(value: Any, hint: Any, path: str) -> Any:
     raise UserError(f"{path} must be {TYPE_NAMES[expected]}, got {value!r}{quotes}")
 
 
-def check_range(value: Any, about: Setting, path: str) -> None:
-    """Raise a UserError if a number lies outside the range of its setting."""
-    low, high = about.range
-    if value is not None and not ((low is None or value >= low) and (high is None or value <= high)):
-        raise UserError(f"{path} must be {range_text(about)}, got {value}")
-
-
-def range_text(about: Setting) -> str:
-    """Describe the range of a setting in words; empty if it has none."""
-    low, high = about.range
-    if low is not None and high is not None:
-        return f"between {low:g} and {high:g}"
-    return f"at least {low:g}" if low is not None else f"at most {high:g}" if high is not None else ""
-
-
 def parse_text(text: str, hint: Any, path: str) -> Any:
     """Parse the text of a setting from the command line.
 
@@ -138,23 +157,6 @@ def parse_text(text: str, hint: Any, path: str) -> Any:
     return _parse_yaml(text, path, yaml.SafeLoader)
 
 
-def choices_of(hint: Any) -> list[str]:
-    """Return the values that a setting accepts, as they are written; empty if they are not limited to a few."""
-    hint, _ = _without_none(hint)
-    return [_spelled(option) for option in typing.get_args(hint)] if typing.get_origin(hint) is Literal else []
-
-
-def type_text(hint: Any) -> str:
-    """Describe the type of a setting for its documentation, such as "integer" or "one of a, b"."""
-    hint, _ = _without_none(hint)
-    origin, options = typing.get_origin(hint), typing.get_args(hint)
-    if origin is Literal:
-        return " \\| ".join(f"`{_spelled(option)}`" for option in options)
-    if origin is tuple:
-        return f"list of {type_text(options[0])}"
-    return TYPE_NAMES[origin or hint].removeprefix("an ").removeprefix("a ")
-
-
 def _without_none(hint: Any) -> tuple[Any, bool]:
     """Split `T | None` into T and True; any other type is returned with False."""
     if typing.get_origin(hint) not in (typing.Union, types.UnionType):
@@ -163,6 +165,7 @@ def _without_none(hint: Any) -> tuple[Any, bool]:
 
 
 def _spelled(option: Any) -> str:
+    """Return a choice as it is written in YAML: true, false, or its text."""
     return str(option).lower() if isinstance(option, bool) else str(option)
 
 

@@ -128,10 +128,10 @@ def test_reranked_with_other_runs(dragoman: Dragoman, runs: Path) -> None:
 
 def test_exact_search_reports_unproven_translations(dragoman: Dragoman, runs: Path, tmp_path: Path) -> None:
     answer = dragoman(*command(runs, "--exact", "--max-expansions", 3))
-    assert "because exact search gave up: 2" in answer.err
+    assert "because exact search reached --max-expansions: 2" in answer.err
     assert "--max-expansions" in answer.err
     written = dragoman(*command(runs, "--exact", "--max-expansions", 3, "--output", tmp_path / "out", "--json-lines"))
-    assert "because exact search gave up: 2" in written.err
+    assert "because exact search reached --max-expansions: 2" in written.err
     lines = [json.loads(line) for line in (tmp_path / "out").read_text(encoding="utf-8").splitlines()]
     assert [line["proven_optimal"] for line in lines] == [False, False]
     assert [line["text"] for line in lines] == answer.out.splitlines()
@@ -174,7 +174,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--draft-model", "nowhere"], "nowhere does not exist"),
         (["--search", "{}", "--beam-size", 3], "--search is the complete search: leave --beam-size out"),
         (["--search", '{"kind": "Beam", "siz": 3}'], "did you mean 'size'"),
-        (["--search", '{"kind": "Beam", "size": 0}'], "Beam.size must be at least 1"),
+        (["--search", '{"kind": "Beam", "size": 0}'], "the size of a beam must be at least 1"),
         (["--search", "nowhere.json"], "cannot read nowhere.json"),
         (["--exclude", " "], "phrase"),
         (["--exact", "--exclude", "Hund"], "does not support prefixes, required or forbidden phrases"),

@@ -335,7 +335,8 @@ def test_a_second_process_is_rejected(dragoman: Dragoman, run: Path, text: Path,
 def test_progress_without_a_terminal(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr(time, "monotonic", lambda: now)
-    with LineProgress(10_000) as progress:
+    progress = LineProgress(10_000)
+    with progress.bar:
         progress.update(1000)
         for done in (2000, 3000, 4000, 10_000):
             now += 20.0

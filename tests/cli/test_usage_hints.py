@@ -208,7 +208,7 @@ def test_lines_without_a_mask_are_reported(dragoman: Dragoman, monkeypatch: pyte
     folder = make_run(tmp_path / "run", "bart", "text")
     answer = do(dragoman, f"echo 'A sentence .' | dragoman fill {folder}", monkeypatch)
     assert answer.out == "A sentence .\n"
-    assert "1 lines without <mask> are printed unchanged, such as line 1" in answer.err
+    assert "1 lines without <mask> are printed unchanged, such as: A sentence ." in answer.err
 
 
 def test_more_masks_than_sentinels_are_rejected(tmp_path: Path) -> None:

@@ -24,9 +24,8 @@ from dragoman.parts.long_attention import (
     LongAttentionMixer,
 )
 from dragoman.parts.mixer import Context, Layout, State, map_state
-from dragoman.search import Beam, LengthLimit, SpecialTokens
+from dragoman.search import Beam, LengthLimit, SpecialTokens, search
 from dragoman.systems import SYSTEMS, VocabularySizes
-from search.plain_search import search
 
 WIDTH, HEADS, LONGEST = 8, 2, 14
 SPECS = {

@@ -7,10 +7,9 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from itertools import islice
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -21,10 +20,7 @@ if TYPE_CHECKING:
     from dragoman.data.corpus import Corpus
     from dragoman.run import Source
 
-Result = TypeVar("Result")
-
 STANDARD_INPUT = Path("standard input")
-LINES_PER_CALL = 4096  # passed to a model in one call
 
 
 @dataclass(frozen=True)
@@ -39,7 +35,7 @@ class SourceFormat:
     def corpus(self, source: Path, target: Path | None = None) -> Corpus:
         from dragoman.data.corpus import Corpus
 
-        return Corpus(source, target, self.format, self.source_column)
+        return Corpus(source, target, **asdict(self))
 
 
 @dataclass(frozen=True)
@@ -47,11 +43,6 @@ class FileLayout(SourceFormat):
     """Format of a file, and the positions of source and target in its lines."""
 
     target_column: Annotated[str | None, "Target column of a TSV file, counted from 0, or key of a JSON line."] = None
-
-    def corpus(self, source: Path, target: Path | None = None) -> Corpus:
-        from dragoman.data.corpus import Corpus
-
-        return Corpus(source, target, self.format, self.source_column, self.target_column)
 
 
 @dataclass(frozen=True)
@@ -191,13 +182,6 @@ def _split_dialogue(turns: list[str]) -> tuple[str, str]:
         return turns[0], ""
     replied = len(turns) // 2 * 2
     return "\t".join(turns[: replied - 1]), turns[replied - 1]
-
-
-def map_windows(lines: Iterable[str], function: Callable[[list[str]], list[Result]]) -> Iterator[Result]:
-    """Apply a function to windows of lines and yield its results in order."""
-    lines = iter(lines)
-    while window := list(islice(lines, LINES_PER_CALL)):
-        yield from function(window)
 
 
 def standard_input() -> Iterator[tuple[int, str]]:

@@ -24,7 +24,7 @@ from dragoman import console
 from dragoman.builtin_names import system_names
 from dragoman.cli.checks import check_run, is_run
 from dragoman.config import SECTIONS, setting_type
-from dragoman.config_fields import choices_of, settings_of
+from dragoman.config_fields import settings_of
 from dragoman.errors import UserError
 from dragoman.legacy import renamed_option
 
@@ -52,10 +52,10 @@ def complete_systems(incomplete: str) -> list[str]:
 def setting_option(setting: str, *flags: str) -> Any:
     """Declare an option with the help text, default and choices of a setting, such as "training.steps"."""
     section, _, name = setting.partition(".")
-    ((hint, about),) = ((hint, about) for key, hint, about in settings_of(SECTIONS[section]) if key == name)
+    about = settings_of(SECTIONS[section])[name]
     text = about.help + (f" Default: {about.auto}." if about.auto else "")
-    metavar = "|".join(choices_of(hint)) or None
-    if typing.get_origin(hint) is tuple:
+    metavar = "|".join(about.choices) or None
+    if typing.get_origin(about.hint) is tuple:
         metavar, text = "FILE", f"{text} Repeatable."
     completions = {"system.name": complete_systems, "training.start_from": complete_runs}
     return typer.Option(*flags, help=text, metavar=metavar, show_default=False, autocompletion=completions.get(setting))
@@ -107,6 +107,11 @@ class ModelOptions:
         from dragoman import load
 
         return load(folder, self.checkpoint, self.device, weights=precision)
+
+    def open(self, folder: str | Path) -> Run:
+        """Check a run folder and load the run."""
+        self.check(folder)
+        return self.load(folder)
 
 
 @dataclass(frozen=True)

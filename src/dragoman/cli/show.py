@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -20,7 +20,7 @@ from dragoman.cli.options import (
     beam_config,
     program_name,
 )
-from dragoman.cli.printing import FigureOptions, print_json, print_lines
+from dragoman.cli.printing import print_json, print_lines
 from dragoman.console import log
 from dragoman.errors import UserError
 
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from dragoman.run import Run
 
 Sentence = Annotated[str, typer.Argument(help="Source sentence.")]
-Target = Annotated[str | None, typer.Option(help="Inspect this translation instead of the one the run finds.")]
-Prefix = Annotated[str | None, typer.Option(help="Beginning of the translation.")]
+Target = Annotated[str | None, "Inspect this translation instead of the one the run finds."]
+Prefix = Annotated[str | None, "Beginning of the translation."]
 
 
 class DefaultToRun(TyperGroup):
@@ -44,20 +44,54 @@ class DefaultToRun(TyperGroup):
 
 
 @dataclass(frozen=True)
+class OutputOptions:
+    """Format of the result, and files for figures."""
+
+    svg: Annotated[Path | None, "Write the figure as SVG.", "FILE"] = None
+    png: Annotated[Path | None, "Write the figure as PNG.", "FILE"] = None
+    dark: Annotated[bool, "Use a dark background in the PNG."] = False
+    as_json: Json = False
+
+    @property
+    def has_figure(self) -> bool:
+        return self.svg is not None or self.png is not None
+
+    def print(self, document: Any, lines: Iterable[str], draw: Callable[[], Iterable[str]]) -> None:
+        """Print the document as JSON, or the lines, after writing the SVG figures of `draw()` if a file was named."""
+        from dragoman.lens.inspection_types import to_jsonable
+
+        for number, figure in enumerate(draw() if self.has_figure else [], 1):
+            self._write_figure(figure, number)
+        print_json(to_jsonable(document)) if self.as_json else print_lines(lines)
+
+    def _write_figure(self, figure: str, number: int) -> None:
+        """Write an SVG figure; from the second figure on, file names are numbered."""
+        from dragoman.lens.png import svg_to_png
+        from dragoman.storage import write_file
+
+        for path in filter(None, (self.svg, self.png)):
+            numbered = path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}")
+            write_file(numbered, figure if path is self.svg else svg_to_png(figure, self.dark))
+            log(f"wrote {numbered}")
+
+
+@dataclass(frozen=True)
+class ShowOptions(ModelOptions, OutputOptions):
+    """Options of all commands: the output, and the model."""
+
+
+@dataclass(frozen=True)
 class InspectionOptions:
     """The translation that is inspected."""
 
     target: Target = None
     beam_size: BeamSize = None
 
-    def inspect(
-        self, model: ModelOptions, folder: Path, sentence: str, prefix: str | None = None, alternatives: int = 5
-    ) -> Inspection:
+    def inspect(self, run: Run, sentence: str, prefix: str | None = None, alternatives: int = 5) -> Inspection:
         from dragoman.lens import inspect_sentence
 
         if self.target is not None and self.beam_size is not None:
             raise UserError("--target is not searched for: leave out --beam-size")
-        run = model.load(folder)
         search = None if self.beam_size is None else beam_config(run, self.beam_size)
         return inspect_sentence(run, sentence, self.target, search=search, prefix=prefix, alternatives=alternatives)
 
@@ -67,20 +101,18 @@ def show_run(
     sentence: Annotated[str | None, typer.Argument(help="Sentence to translate.")] = None,
     target: Target = None,
     *,
-    figures: FigureOptions,
-    as_json: Json = False,
-    model: ModelOptions,
+    options: ShowOptions,
 ) -> None:
     """Describe a run; with a sentence, show its n-best list, word alignment and attention. 'run' may be omitted."""
-    model.check(run)
-    loaded = model.load(run)
+    loaded = options.open(run)
     if sentence is None:
-        _describe_run(loaded, as_json)
+        _describe_run(loaded, options.as_json)
     else:
-        _show_sentence(loaded, sentence, target, figures, as_json)
+        _show_sentence(loaded, sentence, target, options)
 
 
 def _describe_run(run: Run, as_json: bool) -> None:
+    """Print what a run folder contains."""
     from dragoman.models import count_parameters, model_to_dict
 
     validations = [record for record in run.metrics() if record["kind"] in ("valid", "averaged")]
@@ -100,56 +132,45 @@ def _describe_run(run: Run, as_json: bool) -> None:
         print_json(description | {"spec": model_to_dict(run.spec)})
         return
     for name, value in description.items():
-        if isinstance(value, list):
-            value = ", ".join(value)
-        elif isinstance(value, dict):
-            items = value.items()
-            value = ", ".join(
-                f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in items
-            )
-        print(f"{name:18}{value:,}" if isinstance(value, int) else f"{name:18}{value}")
+        if isinstance(value, dict):
+            value = [
+                f"{key} {item:,.4g}" if isinstance(item, float) else f"{key} {item}" for key, item in value.items()
+            ]
+        text = ", ".join(value) if isinstance(value, list) else f"{value:,}" if isinstance(value, int) else value
+        print(f"{name:18}{text}")
     log(f"see {run.folder}/report.html, or inspect a sentence: {program_name()} show {run.folder} 'A sentence.'")
 
 
-def _show_sentence(run: Run, sentence: str, target: str | None, figures: FigureOptions, as_json: bool) -> None:
+def _show_sentence(run: Run, sentence: str, target: str | None, options: ShowOptions) -> None:
+    """Print the n-best list of a sentence, and the alignment and attention of the best translation or of `target`."""
     from dragoman.lens.charts import attention_heatmap
     from dragoman.lens.text_view import alignment_lines, attention_heatmap_lines
 
     best = run.translate([sentence], search=beam_config(run, None, n_best=3))[0]
     text = best.text if target is None else target
     attention = run.attention(sentence, text)
-    figures.write(lambda: [attention_heatmap(attention)])
-    ranked = [(hypothesis.score, hypothesis.text) for hypothesis in (best, *best.alternatives)]
-    if as_json:
-        print_json(
-            {
-                "source": sentence,
-                "target": text,
-                "n_best": [{"score": score, "text": hypothesis} for score, hypothesis in ranked],
-                "source_tokens": attention.source,
-                "target_tokens": attention.target,
-                "alignment": attention.alignment,
-                "cross": None if attention.cross is None else attention.cross.tolist(),
-                "attention": {path: weights.tolist() for path, weights in attention.weights.items()},
-            }
-        )
-        return
-    for score, hypothesis in ranked:
-        print(f"{score:9.3f}  {hypothesis}")
-    print()
+    ranked = [best, *best.alternatives]
+    document = {
+        "source": sentence,
+        "target": text,
+        "n_best": [{"score": hypothesis.score, "text": hypothesis.text} for hypothesis in ranked],
+        "source_tokens": attention.source,
+        "target_tokens": attention.target,
+        "alignment": attention.alignment,
+        "cross": attention.cross,
+        "attention": attention.weights,
+    }
+    lines = [*(f"{hypothesis.score:9.3f}  {hypothesis.text}" for hypothesis in ranked), ""]
     if attention.cross is None:
-        print("no alignment: this system has no attention from decoder to encoder")
-        return
-    print_lines(alignment_lines(sentence, text, attention.alignment))
-    print()
-    print_lines(attention_heatmap_lines(attention))
+        lines.append("no alignment: this system has no attention from decoder to encoder")
+    else:
+        lines += [*alignment_lines(sentence, text, attention.alignment), "", *attention_heatmap_lines(attention)]
+    options.print(document, lines, lambda: [attention_heatmap(attention)])
 
 
-def _print(document: Any, lines: Iterable[str], as_json: bool) -> None:
-    """Print an inspection: the document as JSON, or the lines."""
-    from dragoman.lens.inspection_types import to_jsonable
-
-    print_json(to_jsonable(document)) if as_json else print_lines(lines)
+def _document(inspection: Inspection, *names: str) -> dict[str, Any]:
+    """Return source and target of an inspection with its fields of these names."""
+    return {name: getattr(inspection, name) for name in ("source", "target", *names)}
 
 
 def attention(
@@ -160,21 +181,19 @@ def attention(
     kind: Annotated[Literal["cross", "encoder", "decoder"] | None, "Only this kind of attention."] = None,
     layer: Annotated[int | None, typer.Option(help="Only this layer, counted from 1.", min=1)] = None,
     head: Annotated[int | None, typer.Option(help="Only this head, counted from 1.", min=1)] = None,
-    figures: FigureOptions,
-    as_json: Json = False,
-    model: ModelOptions,
+    options: ShowOptions,
 ) -> None:
     """Show the attention weights of every layer and head, and their entropy."""
-    model.check(run)
+    loaded = options.open(run)
 
-    from dragoman.lens.figures import attention_figure, select_attention
+    from dragoman.lens.sentence_figures import attention_figure, select_attention
     from dragoman.lens.text_view import attention_lines, entropy_lines
 
-    result = inspection.inspect(model, run, sentence)
+    result = inspection.inspect(loaded, sentence)
     maps = select_attention(result, kind, layer, head)
-    figures.write(lambda: [attention_figure(result, maps, head)])
-    document = {"source": result.source, "target": result.target, "alignment": result.alignment, "attention": maps}
-    _print(document, [*attention_lines(maps), "", *entropy_lines(maps)], as_json)
+    lines = [*attention_lines(maps), "", *entropy_lines(maps)]
+    document = _document(result, "alignment") | {"attention": maps}
+    options.print(document, lines, lambda: [attention_figure(result, maps, head)])
 
 
 def alternatives(
@@ -184,41 +203,28 @@ def alternatives(
     inspection: InspectionOptions,
     prefix: Prefix = None,
     top_k: Annotated[int, typer.Option(help="Number of alternative tokens.", min=1)] = 5,
-    figures: FigureOptions,
-    as_json: Json = False,
-    model: ModelOptions,
+    options: ShowOptions,
 ) -> None:
     """Show the probability of every token, and the most probable alternatives."""
-    model.check(run)
+    loaded = options.open(run)
 
-    from dragoman.lens.figures import alternatives_figure
+    from dragoman.lens.sentence_figures import alternatives_figure
     from dragoman.lens.text_view import alternative_lines
 
-    result = inspection.inspect(model, run, sentence, prefix, top_k)
-    figures.write(lambda: [alternatives_figure(result)])
-    document = {"source": result.source, "target": result.target, "score": result.score, "steps": result.steps}
-    _print(document, alternative_lines(result), as_json)
+    result = inspection.inspect(loaded, sentence, prefix, top_k)
+    document = _document(result, "score", "steps")
+    options.print(document, alternative_lines(result), lambda: [alternatives_figure(result)])
 
 
-def layers(
-    run: RunFolder,
-    sentence: Sentence,
-    *,
-    inspection: InspectionOptions,
-    figures: FigureOptions,
-    as_json: Json = False,
-    model: ModelOptions,
-) -> None:
+def layers(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, options: ShowOptions) -> None:
     """Show what the model would predict if it ended after each of its layers (logit lens)."""
-    model.check(run)
+    loaded = options.open(run)
 
-    from dragoman.lens.figures import layers_figure
+    from dragoman.lens.sentence_figures import layers_figure
     from dragoman.lens.text_view import layer_lines
 
-    result = inspection.inspect(model, run, sentence)
-    figures.write(lambda: [layers_figure(result)])
-    document = {"source": result.source, "target": result.target, "layers": result.layers}
-    _print(document, layer_lines(result), as_json)
+    result = inspection.inspect(loaded, sentence)
+    options.print(_document(result, "layers"), layer_lines(result), lambda: [layers_figure(result)])
 
 
 def beam(
@@ -229,54 +235,45 @@ def beam(
     length_penalty: LengthPenalty = None,
     pruned: Annotated[bool, "Also show hypotheses that were pruned at once."] = False,
     *,
-    figures: FigureOptions,
-    as_json: Json = False,
-    model: ModelOptions,
+    options: ShowOptions,
 ) -> None:
     """Show the beam search as a tree: kept, pruned and finished hypotheses."""
-    model.check(run)
+    loaded = options.open(run)
 
-    from dragoman.lens import inspect_sentence
-    from dragoman.lens.figures import beam_tree_figure
+    from dragoman.lens.sentence_figures import beam_tree_figure
     from dragoman.lens.text_view import beam_tree_lines
 
-    loaded = model.load(run)
-    result = inspect_sentence(loaded, sentence, search=beam_config(loaded, beam_size, length_penalty), prefix=prefix)
+    result = loaded.lens(sentence, search=beam_config(loaded, beam_size, length_penalty), prefix=prefix)
     tree = result.beam
     assert tree is not None
-    figures.write(lambda: [beam_tree_figure(tree, note=sentence)])
-    document = {"source": result.source, "target": result.target, "beam": tree}
-    _print(document, beam_tree_lines(tree, pruned), as_json)
+    document = _document(result, "beam")
+    options.print(document, beam_tree_lines(tree, pruned), lambda: [beam_tree_figure(tree, note=sentence)])
 
 
 def everything(
     run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions, prefix: Prefix = None, model: ModelOptions
 ) -> None:
     """Print the complete inspection of a sentence as one JSON document."""
-    model.check(run)
-    print_json(inspection.inspect(model, run, sentence, prefix).to_dict())
+    print_json(inspection.inspect(model.open(run), sentence, prefix).to_dict())
 
 
 def positions(
     run: RunFolder,
     num_positions: Annotated[int, typer.Option(help="Number of positions.", min=2)] = 64,
     *,
-    figures: FigureOptions,
-    as_json: Json = False,
-    model: ModelOptions,
+    options: ShowOptions,
 ) -> None:
     """Show the position encodings of the model and the similarities between positions."""
-    model.check(run)
+    loaded = options.open(run)
 
-    from dragoman.lens.figures import positions_figure
+    from dragoman.lens.model_figures import positions_figure
     from dragoman.lens.position_encodings import position_encodings
     from dragoman.lens.text_view import position_lines
 
-    encodings = position_encodings(model.load(run).model, num_positions)
-    if figures and not encodings:
+    encodings = position_encodings(loaded.model, num_positions)
+    if options.has_figure and not encodings:
         raise UserError(f"nothing to draw: {run} has no position encoding")
-    figures.write(lambda: map(positions_figure, encodings))
-    _print(encodings, position_lines(encodings), as_json)
+    options.print(encodings, position_lines(encodings), lambda: map(positions_figure, encodings))
 
 
 def gradients(
@@ -287,28 +284,26 @@ def gradients(
     target: Annotated[str | None, "Translation. Default: the run's own."] = None,
     compare_with: Annotated[list[Path] | None, "Run drawn beside it. Repeatable.", "RUN"] = None,
     component: Annotated[
-        Literal["encoder", "source", "target"] | None, "Component that is drawn. Default: the encoder if there is one."
+        Literal["encoder", "source", "target"] | None,
+        "Component that is drawn. Default: the encoder if there is one.",
     ] = None,
     max_sentences: Annotated[int, typer.Option(help="Maximum number of validation sentences.", min=1)] = 12,
     *,
-    figures: FigureOptions,
-    as_json: Json = False,
-    model: ModelOptions,
+    options: ShowOptions,
 ) -> None:
     """Show how far gradients reach: their norm by the distance between tokens."""
     folders = [run, *(compare_with or [])]
-    model.check(*folders)
+    options.check(*folders)
 
-    from dragoman.lens.figures import gradients_figure
+    from dragoman.lens.model_figures import gradients_figure
     from dragoman.lens.text_view import gradient_lines
 
-    measured = _measure_gradients([model.load(folder) for folder in folders], sentence, target, max_sentences)
+    measured = _measure_gradients([options.load(folder) for folder in folders], sentence, target, max_sentences)
     drawn = component or ("encoder" if "encoder" in measured[0].curves else "target")
-    figures.write(lambda: [gradients_figure(measured, drawn)])
     lines = [
         f"{reach.system}, {reach.sentences} sentences\n" + "\n".join([*gradient_lines(reach), ""]) for reach in measured
     ]
-    _print(measured, lines, as_json)
+    options.print(measured, lines, lambda: [gradients_figure(measured, drawn)])
 
 
 def _measure_gradients(

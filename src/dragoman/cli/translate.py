@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from hashlib import blake2b
 from itertools import chain, islice, repeat
 from pathlib import Path
@@ -46,10 +46,11 @@ class ConstraintOptions:
             name = "--prefixes" if self.prefixes else "--include"
             raise UserError(f"{name} applies to one sentence: leave --split-sentences out")
 
-    def check_files(self) -> None:
-        for path in (self.prefixes, self.include, self.dictionary):
-            if path is not None:
-                check_file(path)
+    def read_dictionary(self) -> dict[str, str] | None:
+        """Read the translations of unknown words; empty to copy all of them, None to leave them unknown."""
+        from dragoman.search.unknown_words import read_dictionary
+
+        return read_dictionary(self.dictionary) if self.dictionary else {} if self.copy_unknown else None
 
 
 def translate(
@@ -92,13 +93,14 @@ def translate(
     model.check(run, *(ensemble or []))
     if search.draft_model is not None and not show_search:
         check_run(search.draft_model)
-    constraints.check_files()
+    for path in filter(None, (constraints.prefixes, constraints.include, constraints.dictionary)):
+        check_file(path)
     if not show_search and output.is_done(file):
         log(f"{output.output} is already complete")
         return
 
+    from dragoman.run.sources import normalize_source
     from dragoman.search import search_to_dict
-    from dragoman.search.unknown_words import read_dictionary
 
     total = count_lines(inputs) if output.output and not show_search else None
     keep_freed_memory()
@@ -116,11 +118,9 @@ def translate(
     if stream:
         inputs.process(lambda sources, _: print_streams(loaded, sources, config, tag, exclude))
         return
-    for path in (constraints.prefixes, constraints.include):
+    for path in filter(None, (constraints.prefixes, constraints.include)):
         _check_line_count(inputs, path)
-    dictionary = read_dictionary(constraints.dictionary) if constraints.dictionary else None
-    if dictionary is None and constraints.copy_unknown:
-        dictionary = {}
+    dictionary = constraints.read_dictionary()
     fingerprint: dict[str, Any] = {  # must be equal when a file is resumed
         "alignment": output.alignment,
         "JSON lines": output.json_lines,
@@ -137,8 +137,6 @@ def translate(
     }
 
     def translate_sources(sources: Iterable[Source], first_index: int = 0) -> Iterator[Translation]:
-        from dragoman.run.sources import normalize_source
-
         prefixes, phrases = (
             None if path is None else islice(_padded_lines(path), first_index, None)
             for path in (constraints.prefixes, constraints.include)
@@ -153,7 +151,7 @@ def translate(
             tag=tag,
             first_index=first_index,
             prefixes=prefixes,
-            include=None if phrases is None else map(_split_phrases, phrases),
+            include=phrases and ([phrase for phrase in line.split("\t") if phrase.strip()] for line in phrases),
             exclude=exclude,
             split_sentences=constraints.split_sentences,
         )
@@ -170,35 +168,19 @@ def count_lines(inputs: Input) -> int | None:
 
 def _check_stream(output: OutputOptions, constraints: ConstraintOptions) -> None:
     """Reject options that need complete translations."""
-    others = {
-        "output": output.output,
-        "json": output.json,
-        "json-lines": output.json_lines,
-        "alignment": output.alignment,
-        "prefixes": constraints.prefixes,
-        "include": constraints.include,
-        "copy-unknown": constraints.copy_unknown,
-        "dictionary": constraints.dictionary,
-        "split-sentences": constraints.split_sentences,
-    }
-    for name, value in others.items():
-        if value:
-            raise UserError(f"--stream prints plain text while it is generated: leave --{name} out")
+    for name, value in (asdict(output) | asdict(constraints)).items():
+        if value and name not in ("exclude", "corpus_tag"):
+            flag = name.replace("_", "-")
+            raise UserError(f"--stream prints plain text while it is generated: leave --{flag} out")
 
 
-def _check_line_count(inputs: Input, path: Path | None) -> None:
+def _check_line_count(inputs: Input, path: Path) -> None:
     """Raise a UserError if a file with one line per source has another number of lines."""
-    if path is None or (expected := count_lines(inputs)) is None:
-        return
-    count = count_lines(Input(path, SourceFormat("text"), may_be_empty=True))
-    if count is not None and count != expected:
+    expected, count = count_lines(inputs), count_lines(Input(path, SourceFormat("text"), may_be_empty=True))
+    if count != expected and None not in (count, expected):
         raise UserError(
             f"{path} has {count:,} lines, but {inputs.file} {expected:,}: provide one for each, possibly empty"
         )
-
-
-def _split_phrases(line: str) -> list[str]:
-    return [phrase for phrase in line.split("\t") if phrase.strip()]
 
 
 def _padded_lines(path: Path) -> Iterator[str]:

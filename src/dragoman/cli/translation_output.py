@@ -10,8 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Annotated, Any, Self
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -151,29 +150,21 @@ def format_translation(translation: Translation, n_best: int, alignment: bool) -
 
 
 class LineProgress:
-    """Progress of a file in lines, with speed and remaining time: a bar on a terminal, else a line now and then."""
+    """Progress of a file in lines, with speed and remaining time: a bar on a terminal, else a line now and then.
+
+    Use it within `with progress.bar:`. The first update sets where the work starts.
+    """
 
     def __init__(self, total: int | None) -> None:
-        self.total = total
-        self.done: int | None = None
-        self.resumed_at = 0
+        self.total, self.done, self.resumed_at = total, -1, 0
         self.started = self.last_logged = time.monotonic()
-
-    def __enter__(self) -> Self:
         self.bar = progress_bar(sys.stderr.isatty())
-        self.task = self.bar.add_task("starting", total=self.total)
-        self.bar.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.bar.stop()
+        self.task = self.bar.add_task("starting", total=total)
 
     def update(self, done: int) -> None:
-        """Set the number of translated lines; the first call sets where the work starts."""
+        """Set the number of translated lines."""
         now = time.monotonic()
-        if self.done is None:
+        if self.done < 0:
             self.resumed_at, self.started, self.last_logged = done, now, now
         self.done = done
         self.bar.update(self.task, completed=done, description=self.line())
@@ -183,22 +174,22 @@ class LineProgress:
 
     @property
     def lines_per_second(self) -> float:
-        return ((self.done or 0) - self.resumed_at) / max(1e-3, time.monotonic() - self.started)
+        return (self.done - self.resumed_at) / max(1e-3, time.monotonic() - self.started)
 
     def line(self) -> str:
         """Format the present state."""
-        done, speed = self.done or 0, self.lines_per_second
-        text = f"{done:,} lines" if self.total is None else f"{done:,} of {self.total:,} lines"
+        speed = self.lines_per_second
+        text = f"{self.done:,} lines" if self.total is None else f"{self.done:,} of {self.total:,} lines"
         if speed > 0:
             text += f"  {speed:,.{speed < 10:d}f} lines/s"
-            text += "" if self.total is None else f"  {format_duration((self.total - done) / speed)} left"
+            text += "" if self.total is None else f"  {format_duration((self.total - self.done) / speed)} left"
         return text
 
     def summary(self) -> str:
         """Format the result at the end."""
-        done, speed, seconds = self.done or 0, self.lines_per_second, max(0.0, time.monotonic() - self.started)
-        lines = f"{done:,} line{'' if done == 1 else 's'}"
-        lines += f", {done - self.resumed_at:,} of them now," if self.resumed_at else ""
+        speed, seconds = self.lines_per_second, max(0.0, time.monotonic() - self.started)
+        lines = f"{self.done:,} line{'' if self.done == 1 else 's'}"
+        lines += f", {self.done - self.resumed_at:,} of them now," if self.resumed_at else ""
         return f"{lines} in {format_duration(seconds)} ({speed:,.{speed < 10:d}f} lines/s)"
 
 
@@ -208,9 +199,9 @@ def _write_with_progress(
     """Write a file while showing progress; if it is interrupted, log the command that continues it."""
     written, progress = None, LineProgress(total)
     try:
-        with progress, closing(translations):
+        with progress.bar, closing(translations):
             for written in translations:
-                if progress.done is None and written.lines:
+                if progress.done < 0 and written.lines:
                     log(f"resuming after {written.lines:,} lines")
                 progress.update(written.lines)
     except (KeyboardInterrupt, UserError):
@@ -221,25 +212,27 @@ def _write_with_progress(
                 log(f"continue with:  {program_name()} {shlex.join([*arguments, '--resume'])}")
         raise
     assert written is not None
-    _log_warnings(written.unfinished, written.truncated_sources, written.unproven)
+    _log_warnings(written)
     log(f"{output}: {progress.summary()}")
 
 
 def _warn_at_end(translations: Iterable[Translation]) -> Iterator[Translation]:
     """Yield translations; at the end log how many were truncated or not proven optimal."""
-    unfinished = truncated = unproven = 0
+    from dragoman.run.file_translation import FileProgress
+
+    progress = FileProgress()
     for translation in translations:
-        unfinished += not translation.finished
-        truncated += translation.truncated_source
-        unproven += translation.proven_optimal is False
+        progress = progress.after([translation])
         yield translation
-    _log_warnings(unfinished, truncated, unproven)
+    _log_warnings(progress)
 
 
-def _log_warnings(unfinished: int, truncated: int, unproven: int) -> None:
-    if unfinished:
-        log(f"translations that reached the length limit before EOS: {unfinished:,}")
-    if truncated:
-        log(f"sources truncated to search.max_source_length tokens: {truncated:,}")
-    if unproven:
-        log(f"translations not proven optimal, because exact search gave up: {unproven:,}; raise --max-expansions")
+def _log_warnings(progress: FileProgress) -> None:
+    warnings = {
+        "translations that reached the length limit before EOS": progress.unfinished,
+        "sources truncated to search.max_source_length tokens": progress.truncated_sources,
+        "translations not proven optimal, because exact search reached --max-expansions": progress.unproven,
+    }
+    for warning, count in warnings.items():
+        if count:
+            log(f"{warning}: {count:,}")

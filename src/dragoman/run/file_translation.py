@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -44,6 +44,17 @@ class FileProgress:
     truncated_sources: int = 0  # sources longer than the maximum source length
     unproven: int = 0  # translations for which exact search gave up
     source_digest: str = ""  # of the input so far
+
+    def after(self, translations: Sequence[Translation], num_bytes: int = 0, source_digest: str = "") -> FileProgress:
+        """Return the progress after more translations, which take `num_bytes` in the output."""
+        return FileProgress(
+            self.lines + len(translations),
+            self.bytes + num_bytes,
+            self.unfinished + sum(not translation.finished for translation in translations),
+            self.truncated_sources + sum(translation.truncated_source for translation in translations),
+            self.unproven + sum(translation.proven_optimal is False for translation in translations),
+            source_digest,
+        )
 
 
 def translation_fingerprint(run: Run, search: SearchConfig, options: Mapping[str, object]) -> dict[str, Any]:
@@ -131,14 +142,7 @@ def write_translations(
                 digest.update(_source_bytes(source))
             translations = list(translate(window, progress.lines))
             content = "".join(map(render, translations)).encode()
-            progress = FileProgress(
-                progress.lines + len(window),
-                progress.bytes + len(content),
-                progress.unfinished + sum(not translation.finished for translation in translations),
-                progress.truncated_sources + sum(translation.truncated_source for translation in translations),
-                progress.unproven + sum(translation.proven_optimal is False for translation in translations),
-                digest.hexdigest(),
-            )
+            progress = progress.after(translations, len(content), digest.hexdigest())
             partial.append(content, progress)
             yield progress
         check_output(output, overwrite)  # it may have been created in the meantime

@@ -1,0 +1,161 @@
+"""`dragoman generate`, `fill` and `tag`: commands that turn each line of text into a result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from dragoman.cli.inputs import Input, SourceFormat
+from dragoman.cli.options import InputFile, Json, ModelOptions, RunFolder
+from dragoman.cli.printing import print_json_list
+from dragoman.console import log
+
+if TYPE_CHECKING:
+    from dragoman.run import FillResult, Run, TaggedSentence, Translation
+    from dragoman.search import TokenSearch
+
+LINES_PER_CALL = 4096  # passed to a model in one call
+
+
+def _process_lines(
+    inputs: Input,
+    as_json: bool,
+    apply: Callable[[list[str]], list[Any]],
+    show: Callable[[Any], None],
+    lines_per_call: int | None = LINES_PER_CALL,
+) -> None:
+    """Apply a function to lists of lines (None: to all at once), and print its results as JSON or by `show`."""
+
+    def process(lines: Iterable[str], first_index: int) -> None:
+        lines = iter(lines)
+        windows = iter(lambda: list(islice(lines, lines_per_call)), [])
+        results = (result for window in windows for result in apply(window))
+        if as_json:
+            print_json_list(map(asdict, results))
+            return
+        for result in results:
+            show(result)
+
+    inputs.process(process)
+
+
+def _open(run: Path, file: Path | None, layout: SourceFormat, model: ModelOptions) -> tuple[Run, Input]:
+    """Check the arguments of a command, and load its run."""
+    inputs = Input(file, layout)
+    inputs.check()
+    return model.open(run), inputs
+
+
+def generate(
+    run: RunFolder,
+    file: InputFile = None,
+    max_new_tokens: Annotated[int, typer.Option(help="Maximum tokens of a continuation.", min=1)] = 50,
+    beam_size: Annotated[int | None, "Use beam search of this size instead of sampling."] = None,
+    temperature: Annotated[float, "Sampling temperature."] = 1.0,
+    top_k: Annotated[int | None, "Sample from the k most probable tokens."] = None,
+    top_p: Annotated[float, "Nucleus sampling: the most probable tokens up to probability mass P."] = 0.95,
+    n_best: Annotated[int, typer.Option(help="Number of continuations per prompt.", min=1)] = 1,
+    seed: Annotated[int, "Random seed of sampling."] = 0,
+    *,
+    layout: SourceFormat,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Continue each line of a file or of standard input with a language model.
+
+    An empty line is continued from BOS alone. A run trained on dialogues replies instead: each line is a dialogue,
+    its turns separated by tabs.
+    """
+    loaded, inputs = _open(run, file, layout, model)
+
+    from dragoman.search import Beam, LengthLimit, Sample
+
+    limit = LengthLimit(0, max_new_tokens, max_new_tokens)
+    search: TokenSearch = Sample(temperature, top_k, top_p, n_best, seed, limit)
+    if beam_size is not None:
+        search = Beam(beam_size, n_best=n_best, length_limit=limit)
+
+    def show(result: Translation) -> None:
+        for text in (result, *result.alternatives):
+            print(text.text if n_best == 1 else f"{text.score:.4f}\t{text.text}", flush=True)
+        if n_best > 1:
+            print(flush=True)
+
+    # all lines at once: the position of a line in the call seeds its sampling
+    _process_lines(inputs, as_json, lambda prompts: loaded.generate(prompts, search), show, lines_per_call=None)
+
+
+def fill(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(help="Texts that contain <mask>, one per line. Default: standard input.")
+    ] = None,
+    top_k: Annotated[
+        int, typer.Option(help="Also print the K most probable fillings of each mask, or the K best texts.", min=1)
+    ] = 1,
+    *,
+    layout: SourceFormat,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Fill every <mask> of a file or of standard input, line by line.
+
+    bert, roberta and electra fill a mask with one token. t5, pretrained by span corruption, fills it with any number of
+    tokens; masks may also be written as its sentinels, <extra_id_0> and so on. bart, pretrained by denoising, generates
+    the whole text.
+    """
+    loaded, inputs = _open(run, file, layout, model)
+
+    from dragoman.run.filling import GAP_PATTERN
+
+    def fill_lines(texts: list[str]) -> list[FillResult]:
+        if unmasked := [text for text in texts if text.strip() and not GAP_PATTERN.search(text)]:
+            log(f"{len(unmasked):,} lines without <mask> are printed unchanged, such as: {unmasked[0]}")
+        return loaded.fill(texts, top_k)
+
+    def show(result: FillResult) -> None:
+        print(result.text, flush=True)
+        for text, score in result.alternatives:
+            print(f"  {score:.4f}\t{text}")
+        if top_k > 1 and not result.alternatives:
+            for number, choices in enumerate(result.choices, 1):
+                print(f"  {number}: {', '.join(f'{token} {probability:.3g}' for token, probability in choices)}")
+
+    _process_lines(inputs, as_json, fill_lines, show)
+
+
+def tag(
+    run: RunFolder,
+    file: Annotated[
+        Path | None, typer.Argument(help="Words separated by spaces, one sentence per line. Default: standard input.")
+    ] = None,
+    columns: Annotated[bool, "One word per line: word, tag and probability."] = False,
+    *,
+    layout: SourceFormat,
+    as_json: Json = False,
+    model: ModelOptions,
+) -> None:
+    """Tag the words of a file or of standard input, line by line.
+
+    Prints the tags of each line, separated by spaces. An empty line stays empty.
+    """
+    loaded, inputs = _open(run, file, layout, model)
+
+    def tag_lines(texts: list[str]) -> list[TaggedSentence]:
+        sentences = loaded.tag(texts)
+        if truncated := sum(len(sentence.tags) < len(sentence.words) for sentence in sentences):
+            log(f"{truncated:,} lines are longer than search.max_source_length: their last words have no tag")
+        return sentences
+
+    def show(sentence: TaggedSentence) -> None:
+        if columns:
+            for word, label, probability in zip(sentence.words, sentence.tags, sentence.probabilities):
+                print(f"{word}\t{label}\t{probability:.3f}")
+        print("" if columns else " ".join(sentence.tags), flush=True)
+
+    _process_lines(inputs, as_json, tag_lines, show)
