@@ -39,12 +39,7 @@ class Subordinate:
     clause: Clause
 
     def realize(self) -> Bitext:
-        clause = self.clause.realize("subordinate")
-        if not self.conjunction:
-            return clause
-        english = Word(self.conjunction)
-        german = Word(lexicon.CONJUNCTIONS[self.conjunction], english)
-        return Bitext([english, *clause.english], [german, *clause.german])
+        return _conjunction(self.conjunction) + self.clause.realize("subordinate")
 
 
 class VerbGroup(NamedTuple):
@@ -78,62 +73,40 @@ class Clause:
     def realize(self, order: str) -> Bitext:
         """Lay the clause out as a "statement", a "question" or a "subordinate" clause."""
         inverted = order == "question" and not self.subject.opens_clause
-        frequency, manner, time = map(_realize, (self.frequency, self.manner, self.time))
+        frequency, manner, time, last = map(_realize, (self.frequency, self.manner, self.time, self.after))
         verbs = self._verbs(inverted, order == "subordinate", frequency.english)
-        subject = self._subject()
+        subject = self.subject.realize("nom") + _relative_clause(self.subject)
         front = _realize(self.front)
         if isinstance(self.front, Subordinate):
-            comma = Word(",")
-            front = Bitext([*front.english, comma], [*front.german, Word(",", comma)])
+            front += Bitext.translated(",", ",")
 
         # "kein" absorbs the negation of the one object that can take it; otherwise "nicht" is placed with the adverbs.
         english_objects: list[Word] = []
-        known: list[Word] = []
-        new: list[Word] = []
+        known: list[Word] = []  # German objects before the adverbs
+        new: list[Word] = []  # … and after them
         after: list[Word] = []
         negation = verbs.negation
         for (case, _), nominal in zip(self.verb.objects, self.objects, strict=True):
             absorbed = negation if nominal.takes_kein else None
-            english, german = nominal.realize(case, absorbed)
+            phrase, relative = nominal.realize(case, absorbed), _relative_clause(nominal)
             negation = None if absorbed else negation
             if nominal.opens_clause:
-                front = Bitext(english, german)
+                front = phrase
                 continue
             field = known if nominal.definite and not new else new
-            field += german
-            english_objects += english
-            if nominal.relative_clause:
-                relative = nominal.relative_clause.realize("subordinate")
-                english_objects += relative.english
-                after += _enclose(relative.german)
-
-        phrases = [phrase.realize() for phrase in self.phrases]
-        predicate = [Word(word.english) for word in self.predicate]
-        last = _realize(self.after)
+            field += phrase.german
+            english_objects += phrase.english + relative.english
+            after += relative.german
         after += _enclose(last.german)
 
-        core = verbs.helper + subject.english if inverted else subject.english + verbs.helper
-        english = [
-            *front.english,
-            *core,
-            *verbs.english_rest,
-            *english_objects,
-            *predicate,
-            *manner.english,
-            *(word for phrase in phrases for word in phrase.english),
-            *time.english,
-            *last.english,
-        ]
-        middle = [
-            *known,
-            *time.german,
-            *frequency.german,
-            *([Word("nicht", negation)] if negation else []),
-            *manner.german,
-            *new,
-            *(word for phrase in phrases for word in phrase.german),
-            *(Word(word.german, english) for word, english in zip(self.predicate, predicate, strict=True)),
-        ]
+        phrases = sum(map(_realize, self.phrases), Bitext())
+        predicate = sum((Bitext.translated(word.english, word.german) for word in self.predicate), Bitext())
+        english = front.english + (verbs.helper + subject.english if inverted else subject.english + verbs.helper)
+        english += verbs.english_rest + english_objects + predicate.english
+        english += manner.english + phrases.english + time.english + last.english
+        not_absorbed = [Word("nicht", negation)] if negation else []
+        middle = known + time.german + frequency.german + not_absorbed + manner.german
+        middle += new + phrases.german + predicate.german
         if order == "subordinate":
             german = [*front.german, *subject.german, *middle, *verbs.german_rest, verbs.finite, *after]
         elif front.german or inverted:
@@ -141,14 +114,6 @@ class Clause:
         else:
             german = [*subject.german, verbs.finite, *middle, *verbs.german_rest, *after]
         return Bitext(english, german)
-
-    def _subject(self) -> Bitext:
-        """Realize the subject with its relative clause, which German encloses in commas."""
-        subject = self.subject.realize("nom")
-        if not self.subject.relative_clause:
-            return subject
-        relative = self.subject.relative_clause.realize("subordinate")
-        return Bitext(subject.english + relative.english, subject.german + _enclose(relative.german))
 
     def _verbs(self, inverted: bool, verb_last: bool, frequency: list[Word]) -> VerbGroup:
         verb, modal, person = self.verb, self.modal, self.subject.agreement
@@ -160,26 +125,19 @@ class Clause:
         chain = [main, *particle]  # the English words after helper, negation and adverb of frequency
 
         if modal and not modal.is_full_verb:
-            main.text = verb.base
-            helper = [Word(modal.base)]
+            main.text, helper = verb.base, [Word(modal.base)]
             if negation and modal.base == "can" and not inverted:
-                helper = [negation]
-                negation.text = "cannot"
+                negation.text, helper = "cannot", [negation]
         elif self.perfect:
-            main.text = verb.participle
-            helper = [Word("has" if third else "have")]
+            main.text, helper = verb.participle, [Word("has" if third else "have")]
         elif verb is lexicon.BE:
-            helper = [Word(("am", "are", "is", "are")[person])]
-            chain = []
+            helper, chain = [Word(("am", "are", "is", "are")[person])], []
         else:
-            full = main
             if modal:
-                full = Word(modal.third if third else modal.base)
-                main.text = verb.base
-                chain = [full, Word("to"), *chain]
+                main.text, chain = verb.base, [Word(modal.third if third else modal.base), Word("to"), *chain]
             if inverted or negation:
                 helper = [Word("does" if third else "do")]
-                full.text = modal.base if modal else verb.base
+                chain[0].text = modal.base if modal else verb.base
 
         if modal:
             finite = Word(modal.finite[person], *helper, *(chain[:1] if modal.is_full_verb else []))
@@ -209,26 +167,35 @@ class Sentence:
 
     def pair(self) -> AlignedPair:
         """Write the sentence in both languages with its word alignment."""
-        english, german = self.clause.realize("question" if self.question else "statement")
+        text = self.clause.realize("question" if self.question else "statement")
         if self.second:
-            comma, conjunction = Word(","), Word(self.conjunction)
-            second = self.second.realize("statement")
-            english = [*english, comma, conjunction, *second.english]
             # German has no comma between main clauses joined by "und".
-            german_comma = [] if self.conjunction == "and" else [Word(",", comma)]
-            german_conjunction = Word(lexicon.CONJUNCTIONS[self.conjunction], conjunction)
-            german = [*german, *german_comma, german_conjunction, *second.german]
-        mark = Word("?" if self.question else ".")
-        english.append(mark)
-        german = _merge_commas([*german, Word(mark.text, mark)])
+            text += Bitext([Word(",")]) if self.conjunction == "and" else Bitext.translated(",", ",")
+            text += _conjunction(self.conjunction) + self.second.realize("statement")
+        text += Bitext.translated("?", "?") if self.question else Bitext.translated(".", ".")
+        english, german = text.english, _merge_commas(text.german)
         return AlignedPair(_to_text(english), _to_text(german), _alignment(english, german))
 
 
 def _realize(phrase: Adverb | Prepositional | Subordinate | None) -> Bitext:
-    return phrase.realize() if phrase else Bitext([], [])
+    return phrase.realize() if phrase else Bitext()
+
+
+def _conjunction(english: str) -> Bitext:
+    """Return a conjunction in both languages; nothing for ""."""
+    return Bitext.translated(english, lexicon.CONJUNCTIONS[english]) if english else Bitext()
+
+
+def _relative_clause(nominal: Nominal) -> Bitext:
+    """Realize the relative clause of a nominal, if it has one; German encloses it in commas."""
+    if not nominal.relative_clause:
+        return Bitext()
+    relative = nominal.relative_clause.realize("subordinate")
+    return Bitext(relative.english, _enclose(relative.german))
 
 
 def _enclose(german: list[Word]) -> list[Word]:
+    """Put a phrase between commas."""
     return [Word(","), *german, Word(",")] if german else []
 
 

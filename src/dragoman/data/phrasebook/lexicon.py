@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.resources import files
-from typing import Any, NamedTuple
+from typing import Any
 
 
 class Word:
@@ -19,15 +19,24 @@ class Word:
     __slots__ = ("origins", "text")
 
     def __init__(self, text: str, *origins: Word) -> None:
-        self.text = text
-        self.origins = origins
+        self.text, self.origins = text, origins
 
 
-class Bitext(NamedTuple):
+@dataclass(slots=True)
+class Bitext:
     """The words of a phrase in both languages."""
 
-    english: list[Word]
-    german: list[Word]
+    english: list[Word] = field(default_factory=list)
+    german: list[Word] = field(default_factory=list)
+
+    def __add__(self, other: Bitext) -> Bitext:
+        return Bitext(self.english + other.english, self.german + other.german)
+
+    @classmethod
+    def translated(cls, english: str, german: str) -> Bitext:
+        """Return phrases that are translated word by word."""
+        words = [Word(text) for text in english.split()]
+        return cls(words, [Word(text, word) for text, word in zip(german.split(), words, strict=True)])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +76,7 @@ class Adverb:
     german: str
 
     def realize(self) -> Bitext:
-        english = [Word(text) for text in self.english.split()]
-        return Bitext(english, [Word(text, word) for text, word in zip(self.german.split(), english, strict=True)])
+        return Bitext.translated(self.english, self.german)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,10 +127,8 @@ def _rows(name: str) -> Iterator[dict[str, Any]]:
 
 
 def _noun(row: dict[str, Any]) -> Noun:
-    kinds = tuple(row.pop("kinds").split())
-    return Noun(
-        **row, kinds=kinds, adjectives=tuple(map(ADJECTIVES.__getitem__, _ADJECTIVES_BY_KIND[kinds[0]].split()))
-    )
+    row["kinds"] = tuple(row["kinds"].split())
+    return Noun(**row, adjectives=tuple(ADJECTIVES[name] for name in _ADJECTIVES_BY_KIND[row["kinds"][0]].split()))
 
 
 def _verb(row: dict[str, Any]) -> Verb:

@@ -50,20 +50,19 @@ class NounPhrase(Nominal):
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
         noun = [Word(text) for text in (self.noun.plural if self.plural else self.noun.singular).split()]
         adjective = [Word(self.adjective.english)] if self.adjective else []
-        determiner = []
-        if self.determiner:
-            following = (adjective + noun)[0].text
-            determiner.append(Word(_english_determiner(self.determiner, self.plural, following)))
-        german_determiner, ending = GERMAN_DETERMINERS[
-            "no" if negation else self.determiner, case, "p" if self.plural else self.noun.gender
-        ]
-        german = []
-        if german_determiner:
-            german.append(Word(german_determiner, *([negation] if negation else []), *determiner))
+        determiner = [Word(self._english_determiner((adjective + noun)[0].text))] if self.determiner else []
+        number_or_gender = "p" if self.plural else self.noun.gender
+        text, ending = GERMAN_DETERMINERS["no" if negation else self.determiner, case, number_or_gender]
+        german = [Word(text, *([negation] if negation else []), *determiner)] if text else []
         if self.adjective:
             german.append(Word(self.adjective.form(ending), *adjective))
-        german.append(Word(self.noun.form(case, self.plural), *noun))
-        return Bitext(determiner + adjective + noun, german)
+        return Bitext(determiner + adjective + noun, [*german, Word(self.noun.form(case, self.plural), *noun)])
+
+    def _english_determiner(self, following: str) -> str:
+        """Inflect the English determiner: "these" before a plural, "an" before a vowel."""
+        if self.determiner == "this" and self.plural:
+            return "these"
+        return "an" if self.determiner == "a" and following[0] in "aeiou" else self.determiner
 
 
 @dataclass(eq=False)
@@ -77,8 +76,8 @@ class Pronoun(Nominal):
     opens_clause: bool = False
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        english = Word(self.subject_form if case == "nom" else self.object_form)
-        return Bitext([english], [Word(self.german[CASES.index(case)], english)])
+        english = self.subject_form if case == "nom" else self.object_form
+        return Bitext.translated(english, self.german[CASES.index(case)])
 
 
 def proper_name(text: str) -> Pronoun:
@@ -100,10 +99,8 @@ def question_pronoun(thing: bool = False) -> Pronoun:
 def relative_pronoun(noun: Noun, plural: bool = False) -> Pronoun:
     """Return the pronoun that stands for `noun` in its relative clause."""
     who, whom = ("who", "whom") if "person" in noun.kinds else ("that", "that")
-    nominative, accusative, dative = (
-        GERMAN_DETERMINERS["the", case, "p" if plural else noun.gender][0] for case in CASES
-    )
-    german = (nominative, accusative, "denen" if plural else dative)
+    nom, acc, dat = (GERMAN_DETERMINERS["the", case, "p" if plural else noun.gender][0] for case in CASES)
+    german = (nom, acc, "denen" if plural else dat)
     return Pronoun(who, whom, german, PLURAL if plural else THIRD_SINGULAR, opens_clause=True)
 
 
@@ -118,10 +115,7 @@ class Coordination(Nominal):
         self.agreement, self.definite = PLURAL, self.first.definite and self.second.definite
 
     def realize(self, case: str, negation: Word | None = None) -> Bitext:
-        first, second, conjunction = self.first.realize(case), self.second.realize(case), Word("and")
-        return Bitext(
-            [*first.english, conjunction, *second.english], [*first.german, Word("und", conjunction), *second.german]
-        )
+        return self.first.realize(case) + Bitext.translated("and", "und") + self.second.realize(case)
 
 
 @dataclass(eq=False, slots=True)
@@ -133,18 +127,11 @@ class Prepositional:
 
     def realize(self) -> Bitext:
         german, case = lexicon.PREPOSITIONS[self.preposition]
-        phrase = self.nominal.realize(case)
-        english = Word(self.preposition)
-        first, *others = phrase.german
-        contracted = lexicon.CONTRACTIONS.get((german, first.text))
-        start = [Word(contracted, english, *first.origins)] if contracted else [Word(german, english), first]
-        return Bitext([english, *phrase.english], start + others)
-
-
-def _english_determiner(determiner: str, plural: bool, following: str) -> str:
-    if determiner == "this" and plural:
-        return "these"
-    return "an" if determiner == "a" and following[0] in "aeiou" else determiner
+        phrase = Bitext.translated(self.preposition, german) + self.nominal.realize(case)
+        preposition, article, *others = phrase.german
+        if contracted := lexicon.CONTRACTIONS.get((german, article.text)):
+            phrase.german = [Word(contracted, *preposition.origins, *article.origins), *others]
+        return phrase
 
 
 def _german_determiners() -> dict[tuple[str, str, str], tuple[str, str]]:

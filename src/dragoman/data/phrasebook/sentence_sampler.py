@@ -104,9 +104,8 @@ class SentenceSampler(PhraseSampler):
         clause = self.clause(verb=self.pick_unused(verbs), tense=tense, without=without)
         adverbial = Subordinate(conjunction, clause)
         verb = self.pick_unused(verbs)
-        if self.chance(0.4):
-            return Sentence(self.clause(verb=verb, tense=tense, front=adverbial, without=without))
-        return Sentence(self.clause(verb=verb, tense=tense, after=adverbial, without=without))
+        front, after = (adverbial, None) if self.chance(0.4) else (None, adverbial)
+        return Sentence(self.clause(verb=verb, tense=tense, front=front, after=after, without=without))
 
     def reported(self) -> Sentence:
         return Sentence(self.report())
@@ -201,29 +200,18 @@ class SentenceSampler(PhraseSampler):
         no_place = "place" in without
         if front == "any":
             front, no_time, no_place = self.opening(verb, times, no_time, negated)
-        perfect = tense == "perfect"
+        clause = Clause(subject, verb, objects, perfect=tense == "perfect", modal=modal, front=front, after=after)
         if on_object:  # in English, whatever follows a relative clause could belong to either clause
             last = self.describe(self.noun_phrase(self.pick(verb.objects[-1][1]), known=known))
-            objects = (*objects[:-1], last)
-            return Clause(subject, verb, objects, perfect=perfect, modal=modal, front=front, after=after)
+            clause.objects = (*objects[:-1], last)
+            return clause
+        clause.negated, clause.frequency = negated, frequency
         uses_kein = negated and any(nominal.takes_kein for nominal in objects)
-        phrases = () if no_place or uses_kein else self.phrases(verb, subject)
-        manner = self.manner(() if uses_kein or (negated and phrases) else verb.adjuncts, phrases)
-        time = lexicon.TIMES[self.pick(times)] if not no_time and self.chance(0.2) else None
-        return Clause(
-            subject,
-            verb,
-            objects,
-            perfect=perfect,
-            modal=modal,
-            negated=negated,
-            front=front,
-            frequency=frequency,
-            manner=manner,
-            phrases=phrases,
-            time=time,
-            after=after,
-        )
+        clause.phrases = () if no_place or uses_kein else self.phrases(verb, subject)
+        adjuncts = () if uses_kein or (negated and clause.phrases) else verb.adjuncts
+        clause.manner = self.manner(adjuncts, clause.phrases)
+        clause.time = lexicon.TIMES[self.pick(times)] if not no_time and self.chance(0.2) else None
+        return clause
 
     def description(
         self,
@@ -256,26 +244,19 @@ class SentenceSampler(PhraseSampler):
         if about_person:
             adjective = lexicon.ADJECTIVES[self.pick(_TEMPORARY)]
         very = adjective.english not in _UNGRADABLE and self.chance(0.25)
-        negated = "negation" not in without and self.chance(0.2)
+        clause = Clause(subject, BE, predicate=(lexicon.VERY, adjective) if very else (adjective,), after=after)
+        clause.negated = "negation" not in without and self.chance(0.2)
         temporary = adjective.english in _TEMPORARY
-        time = frequency = None
         if front == "any":
-            front = lexicon.TIMES["today"] if temporary and self.chance(0.6) else lexicon.PERHAPS
-        elif temporary and "time" not in without:
+            clause.front = lexicon.TIMES["today"] if temporary and self.chance(0.6) else lexicon.PERHAPS
+            return clause
+        clause.front = front
+        if temporary and "time" not in without:
             if self.chance(0.25):
-                time = lexicon.TIMES[self.pick(("today", "now"))]
-            elif not negated and self.chance(0.2):
-                frequency = lexicon.FREQUENCIES[self.pick(("often", "always", "sometimes", "never"))]
-        return Clause(
-            subject,
-            BE,
-            predicate=(lexicon.VERY, adjective) if very else (adjective,),
-            negated=negated,
-            front=front,
-            frequency=frequency,
-            time=time,
-            after=after,
-        )
+                clause.time = lexicon.TIMES[self.pick(("today", "now"))]
+            elif not clause.negated and self.chance(0.2):
+                clause.frequency = lexicon.FREQUENCIES[self.pick(("often", "always", "sometimes", "never"))]
+        return clause
 
     def tense(self, verb: Verb) -> str:
         draw = self.random()
