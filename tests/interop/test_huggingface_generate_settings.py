@@ -20,7 +20,6 @@ from dragoman.search.forbidden_phrases import ForbiddenPhrases
 from dragoman.search.forced_decoding import token_scores
 from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.search_state import ConstraintTensors
-from dragoman.text.hf_tokenizers import TokenizerComponents
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 
 VOCABULARY = 40
@@ -165,9 +164,7 @@ def test_bad_words_equal_excluded_phrases_for_word_tokens(name: str) -> None:
     names = {f"w{number}": number for number in range(VOCABULARY)}
     library = tokenizers.Tokenizer(tokenizers.models.WordLevel(names, unk_token="w3"))
     library.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
-    tokenizer = ImportedTokenizer(
-        TokenizerComponents(library, {number: word for word, number in names.items()}, {}, {})
-    )
+    tokenizer = ImportedTokenizer(library, {number: word for word, number in names.items()}, {}, {})
     free, _ = models.generate(LONGEST, 3, length_penalty=1.0)
     pairs = {pair for some in free for tokens, _ in some for pair in pairwise(tokens)}
     bad = [list(pair) for pair in sorted(pairs)[::2]]

@@ -18,7 +18,6 @@ from dragoman.search.forbidden_phrases import ForbiddenPhrases
 from dragoman.search.phrase_automaton import PhraseAutomaton
 from dragoman.text import Tokenizer, learn_tokenizer, split_words
 from dragoman.text.hf_tokenizer_files import TokenConfig
-from dragoman.text.hf_tokenizers import TokenizerComponents
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 from laws.small import pairs, small_model
 from search.states import initial_state
@@ -183,7 +182,7 @@ def byte_level() -> ImportedTokenizer:
     library.train_from_iterator(texts, trainer)
     names = {number: name for name, number in library.get_vocab().items()}
     eos = library.token_to_id("</s>")
-    return ImportedTokenizer(TokenizerComponents(library, names, {eos: TokenConfig("</s>")}, {"eos": eos}))
+    return ImportedTokenizer(library, names, {eos: TokenConfig("</s>")}, {"eos": eos})
 
 
 def test_pieces_that_begin_and_end_within_characters() -> None:

@@ -16,7 +16,8 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from dragoman.errors import UserError
 from dragoman.text import Tokenizer, alignment_words
-from dragoman.text.imported_tokenizer import ImportedTokenizer, tokenizers_from_folder
+from dragoman.text.hf_tokenizers import tokenizers_from_folder
+from dragoman.text.imported_tokenizer import ImportedTokenizer
 
 sentencepiece = pytest.importorskip("sentencepiece")
 transformers = pytest.importorskip("transformers")

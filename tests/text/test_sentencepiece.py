@@ -14,7 +14,8 @@ import pytest
 
 from dragoman.errors import UserError
 from dragoman.text import Tokenizer
-from dragoman.text.imported_tokenizer import ImportedTokenizer, tokenizers_from_folder
+from dragoman.text.hf_tokenizers import tokenizers_from_folder
+from dragoman.text.imported_tokenizer import ImportedTokenizer
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter
 
 sentencepiece = pytest.importorskip("sentencepiece")

@@ -9,7 +9,7 @@ from test_imported_tokenizer import FAMILIES, TEXTS
 
 from dragoman.errors import UserError
 from dragoman.text import learn_tokenizer
-from dragoman.text.imported_tokenizer import tokenizers_from_folder
+from dragoman.text.hf_tokenizers import tokenizers_from_folder
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if not family.startswith("bert")])

@@ -30,20 +30,20 @@ class TokenConfig:
 
 
 class TokenizerFiles:
-    """A checkpoint folder.
+    """A checkpoint folder; `only` is a file of it that is read on its own, as if there were no others.
 
     Attributes:
         config: the model's `config.json`
         settings: `tokenizer_config.json`, empty if the folder has none
     """
 
-    def __init__(self, folder: Path, config: Mapping[str, Any]) -> None:
-        self.folder, self.config = folder, config
+    def __init__(self, folder: Path, config: Mapping[str, Any], only: str = "") -> None:
+        self.folder, self.config, self.only = folder, config, only
         self.settings = self.json("tokenizer_config.json") if self.has("tokenizer_config.json") else {}
         self._token_map = self.json("special_tokens_map.json") if self.has("special_tokens_map.json") else {}
 
     def has(self, name: str) -> bool:
-        return (self.folder / name).is_file()
+        return self.only in ("", name) and (self.folder / name).is_file()
 
     def text(self, name: str) -> str:
         path = self.folder / name

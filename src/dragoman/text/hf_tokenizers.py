@@ -6,10 +6,9 @@ leave out (segmentation rules, ids of special tokens) is defined here.
 
 from __future__ import annotations
 
-import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +17,9 @@ from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers
 
 from dragoman.errors import UserError
 from dragoman.text.hf_tokenizer_files import TokenConfig, TokenizerFiles, is_token_id, parse_token
+from dragoman.text.imported_tokenizer import HIDDEN, ImportedTokenizer, load_library
 from dragoman.text.sentencepiece_model import SPACE, SentencePieceModel, SentencePieceSegmenter
-
-#: prefix of names that replace special tokens in a vocabulary, so that no text is segmented into them; Unicode
-#: guarantees that this code point is never a character
-HIDDEN = "\uffff"
+from dragoman.text.tokenizer import Tokenizer
 
 # Names of the special tokens of families whose files do not define them.
 _PLAIN = {"pad": TokenConfig("<pad>"), "unk": TokenConfig("<unk>"), "eos": TokenConfig("</s>")}
@@ -62,60 +59,33 @@ class MissingTokenizerError(UserError):
     """A checkpoint folder has no tokenizer files."""
 
 
-@dataclass(frozen=True)
-class TokenizerComponents:
-    """What an `ImportedTokenizer` consists of.
+def tokenizers_from_folder(
+    folder: str | Path, config: Mapping[str, Any] | None = None
+) -> tuple[ImportedTokenizer, ImportedTokenizer]:
+    """Read the source's and the target's tokenizer of a checkpoint folder; both may be the same object.
 
-    Attributes:
-        library: segments text, unless there is a `segmenter`; joins tokens
-        names: token of each id
-        special_tokens: special token of each id that has one
-        role_ids: id of each role (`hf_tokenizer_files.ROLES`) that the tokenizer has
-        language_codes: ids of codes such as `>>deu<<`, which are recognized at the beginning of any text (Marian)
+    Args:
+        config: the checkpoint's `config.json`
     """
-
-    library: tokenizers.Tokenizer
-    names: dict[int, str]
-    special_tokens: dict[int, TokenConfig]
-    role_ids: dict[str, int]
-    segmenter: SentencePieceSegmenter | None = None
-    language_codes: dict[str, int] = field(default_factory=dict)
-
-
-ComponentsPair = tuple[TokenizerComponents, TokenizerComponents]
-
-
-def read_components(folder: Path, config: Mapping[str, Any]) -> ComponentsPair:
-    """Read the source's and the target's tokenizer; both are the same object if the checkpoint has only one."""
-    files = TokenizerFiles(folder, config)
+    files = TokenizerFiles(Path(folder), config or {})
     for names, build in _BUILDERS.items():
         if all(map(files.has, names)):
-            return build(files)
+            tokenizers = build(files)
+            return tokenizers[0], tokenizers[-1]
     expected = ", ".join(" with ".join(names) for names in _BUILDERS)
     raise MissingTokenizerError(f"{folder} has no supported tokenizer files; expected one of: {expected}")
 
 
-class _SingleFile(TokenizerFiles):
-    """A tokenizer file on its own: other files of its folder are ignored."""
-
-    def has(self, name: str) -> bool:
-        return False
-
-
-def read_sentencepiece(path: Path) -> TokenizerComponents:
-    """Read a SentencePiece model on its own."""
-    model = SentencePieceModel.read(path)
-    return _sentencepiece(_SingleFile(path.parent, {}), model, model.pieces, _LLAMA, model.special_pieces)
-
-
-def read_document(path: Path) -> dict[str, Any]:
-    """Read the JSON of a tokenizer file."""
-    return _SingleFile(path.parent, {}).json(path.name)
-
-
-def components_of_document(path: Path, document: dict[str, Any]) -> TokenizerComponents:
-    """Read a document of the `tokenizers` library on its own."""
-    return _from_document(_SingleFile(path.parent, {}), document, {})
+def tokenizer_from_file(path: Path) -> Tokenizer:
+    """Read a SentencePiece model, or a `tokenizer.json` of the `tokenizers` library or of Dragoman, on its own."""
+    files = TokenizerFiles(path.parent, {}, only=path.name)
+    if path.suffix != ".json":
+        model = SentencePieceModel.read(path)
+        return _sentencepiece(files, model, model.pieces, _LLAMA, model.special_pieces)
+    document = files.json(path.name)
+    if isinstance(document.get("model"), dict) and "dragoman" in document["model"]:
+        return Tokenizer.load(path)
+    return _from_document(files, document, {})
 
 
 def _default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]) -> dict[str, TokenConfig]:
@@ -132,15 +102,15 @@ def _default_tokens(files: TokenizerFiles, file_names: str, types: Sequence[str]
 # ---- tokenizer.json
 
 
-def _document(files: TokenizerFiles) -> ComponentsPair:
+def _document(files: TokenizerFiles) -> list[ImportedTokenizer]:
+    """Any family whose folder has a complete file of the `tokenizers` library."""
     by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), {}))
-    components = _from_document(files, files.json("tokenizer.json"), by_role)
-    return components, components
+    return [_from_document(files, files.json("tokenizer.json"), by_role)]
 
 
 def _from_document(
     files: TokenizerFiles, document: dict[str, Any], by_role: Mapping[str, TokenConfig]
-) -> TokenizerComponents:
+) -> ImportedTokenizer:
     """Read a document of the `tokenizers` library, without framing, truncation and padding: the run does those."""
     origin = f"the tokenizer of {files.folder}"
     document |= dict.fromkeys(("truncation", "padding", "post_processor"))
@@ -163,7 +133,7 @@ def _from_document(
         raise UserError(f"{origin} is damaged: the ids of its added tokens are not consecutive")
     names = {token_id: name for name, token_id in all_ids.items()}
     special_tokens = {all_ids[name]: token for name, token in special.items() if name in all_ids}
-    return TokenizerComponents(library, names, special_tokens, files.role_ids(by_role, all_ids))
+    return ImportedTokenizer(library, names, special_tokens, files.role_ids(by_role, all_ids))
 
 
 def _hide(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
@@ -179,32 +149,10 @@ def _hide(document: dict[str, Any], tokens: Mapping[str, int]) -> None:
     document["added_tokens"] = [token for token in document.get("added_tokens") or [] if token["content"] not in tokens]
 
 
-def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokenizer:
-    """Load a document of the `tokenizers` library; `origin` names it in error messages."""
-    try:
-        _check_charsmap(document.get("normalizer"))
-        return tokenizers.Tokenizer.from_str(json.dumps(document))
-    except (KeyboardInterrupt, SystemExit):
-        raise
-    except BaseException as error:  # the library raises nothing more precise, and its panics are not Exceptions
-        raise UserError(f"{origin} is damaged: {' '.join(str(error).split())}") from None
-
-
-def _check_charsmap(normalizer: object) -> None:
-    """Refuse a table of character rules whose length field is wrong: the library would print a stack trace."""
-    if isinstance(normalizer, dict):
-        if encoded := normalizer.get("precompiled_charsmap"):
-            table = base64.b64decode(encoded)
-            if not 4 <= int.from_bytes(table[:4], "little") <= len(table) - 4:
-                raise ValueError("its table of character rules has a wrong length")
-        for step in normalizer.get("normalizers") or ():
-            _check_charsmap(step)
-
-
 # ---- WordPiece and byte-level BPE
 
 
-def _word_piece(files: TokenizerFiles) -> ComponentsPair:
+def _word_piece(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """BERT: words split at white space and punctuation, then into the longest pieces (Devlin et al. 2019)."""
     by_role, settings = files.tokens_by_role(_default_tokens(files, "vocab.txt", _BERT_TYPES)), files.settings
     lines = files.text("vocab.txt").removesuffix("\n").split("\n")
@@ -213,19 +161,15 @@ def _word_piece(files: TokenizerFiles) -> ComponentsPair:
     if unk not in vocabulary:
         raise UserError(f"{files.folder / 'vocab.txt'} is damaged: it has no token {unk!r} for unknown words")
     library = tokenizers.Tokenizer(models.WordPiece(vocabulary, unk_token=unk))
-    strip_accents = settings.get("strip_accents")
-    library.normalizer = normalizers.BertNormalizer(
-        clean_text=True,
-        handle_chinese_chars=settings.get("tokenize_chinese_chars") is not False,
-        strip_accents=None if strip_accents is None else bool(strip_accents),
-        lowercase=settings.get("do_lower_case") is not False,
-    )
+    chinese, lowercase = (settings.get(key) is not False for key in ("tokenize_chinese_chars", "do_lower_case"))
+    strip_accents = None if (strip := settings.get("strip_accents")) is None else bool(strip)
+    library.normalizer = normalizers.BertNormalizer(True, chinese, strip_accents, lowercase)
     library.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     library.decoder = decoders.WordPiece(prefix="##")
     return _from_library(files, library, by_role)
 
 
-def _byte_level(files: TokenizerFiles) -> ComponentsPair:
+def _byte_level(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """GPT-2, RoBERTa and BART: BPE over bytes that are written as letters (Radford et al. 2019, section 2.2)."""
     by_role = files.tokens_by_role(_default_tokens(files, "vocab.json with merges.txt", (*_GPT_TYPES, *_BART_TYPES)))
     lines = [line for line in files.text("merges.txt").split("\n") if line and not line.startswith("#version")]
@@ -243,36 +187,27 @@ def _byte_level(files: TokenizerFiles) -> ComponentsPair:
 
 def _from_library(
     files: TokenizerFiles, library: tokenizers.Tokenizer, by_role: Mapping[str, TokenConfig]
-) -> ComponentsPair:
+) -> list[ImportedTokenizer]:
     """Add the folder's added tokens to a tokenizer of the library."""
     document = json.loads(library.to_str())
     document["added_tokens"] = [
-        {
-            "id": token_id,
-            "content": token.content,
-            "special": token.special,
-            "lstrip": token.lstrip,
-            "rstrip": token.rstrip,
-            "single_word": False,
-            "normalized": False,
-        }
+        {"id": token_id, "single_word": False, "normalized": False, **asdict(token)}
         for token_id, token in sorted(files.added_tokens().items())
     ]
-    components = _from_document(files, document, by_role)
-    return components, components
+    return [_from_document(files, document, by_role)]
 
 
 # ---- SentencePiece
 
 
-def _marian(files: TokenizerFiles) -> ComponentsPair:
+def _marian(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """Marian: one model for each language, and a vocabulary file that maps pieces to ids."""
     target_vocabulary = "target_vocab.json" if files.settings.get("separate_vocabs") else "vocab.json"
-    source = _marian_side(files, files.vocabulary("vocab.json"), "source.spm")
-    return source, _marian_side(files, files.vocabulary(target_vocabulary), "target.spm")
+    sides = (("vocab.json", "source.spm"), (target_vocabulary, "target.spm"))
+    return [_marian_side(files, files.vocabulary(vocabulary), model) for vocabulary, model in sides]
 
 
-def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> TokenizerComponents:
+def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> ImportedTokenizer:
     by_role, model = files.tokens_by_role(_PLAIN), SentencePieceModel.read(files.folder / file_name)
     if "unk" not in by_role or by_role["unk"].content not in ids:
         raise UserError(f"the vocabulary of {files.folder / file_name} is damaged: it has no token '<unk>'")
@@ -283,7 +218,7 @@ def _marian_side(files: TokenizerFiles, ids: dict[str, int], file_name: str) -> 
     return _sentencepiece(files, model, names, by_role, decoder=decoder, language_codes=codes)
 
 
-def _t5(files: TokenizerFiles) -> ComponentsPair:
+def _t5(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """T5: the model's ids, then the sentinels in reverse order."""
     by_role = files.tokens_by_role(_default_tokens(files, "spiece.model", _T5_TYPES))
     model, extra = SentencePieceModel.read(files.folder / "spiece.model"), files.settings.get("extra_ids", 100)
@@ -291,21 +226,19 @@ def _t5(files: TokenizerFiles) -> ComponentsPair:
         raise UserError(f"{files.folder / 'tokenizer_config.json'} is damaged: extra_ids is {extra!r}")
     sentinels = [f"<extra_id_{n}>" for n in range(extra - 1, -1, -1)]
     special = [*model.special_pieces, *sentinels]
-    components = _sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special)
-    return components, components
+    return [_sentencepiece(files, model, [*model.pieces, *sentinels], by_role, special)]
 
 
-def _llama(files: TokenizerFiles) -> ComponentsPair:
+def _llama(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """LLaMA: the model's ids."""
     model = SentencePieceModel.read(files.folder / "tokenizer.model")
     if (prefix := files.settings.get("add_prefix_space")) is not None:
         model = model.with_prefix_space(bool(prefix))
     by_role = files.tokens_by_role(_DEFAULT_TOKENS.get(str(files.config.get("model_type")), _LLAMA))
-    components = _sentencepiece(files, model, model.pieces, by_role, model.special_pieces)
-    return components, components
+    return [_sentencepiece(files, model, model.pieces, by_role, model.special_pieces)]
 
 
-def _fairseq(files: TokenizerFiles) -> ComponentsPair:
+def _fairseq(files: TokenizerFiles) -> list[ImportedTokenizer]:
     """mBART and XLM-R: fairseq's four special tokens instead of the model's three; languages and mask at the end."""
     defaults = _default_tokens(files, "sentencepiece.bpe.model", _FAIRSEQ_TYPES)
     by_role = defaults | files.tokens_by_role(defaults)
@@ -319,8 +252,7 @@ def _fairseq(files: TokenizerFiles) -> ComponentsPair:
         languages += _MBART50_LANGUAGES.split() if tokenizer_class.startswith("MBart50") else []
     first = [by_role[role].content for role in ("bos", "pad", "eos", "unk")]
     last = [*languages, by_role["mask"].content]
-    components = _sentencepiece(files, model, [*first, *model.pieces[3:], *last], by_role, [*first, *last])
-    return components, components
+    return [_sentencepiece(files, model, [*first, *model.pieces[3:], *last], by_role, [*first, *last])]
 
 
 def _sentencepiece(
@@ -331,7 +263,7 @@ def _sentencepiece(
     special: Iterable[str] = (),
     decoder: decoders.Decoder | None = None,
     language_codes: Mapping[str, int] | None = None,
-) -> TokenizerComponents:
+) -> ImportedTokenizer:
     """Combine a SentencePiece model with a vocabulary: `names` has the token of each id, `special` the special ones."""
     tokens = (*map(TokenConfig, special), *by_role.values(), *files.additional_tokens())
     special_tokens, added = {token.content: token for token in tokens}, files.added_tokens()
@@ -343,26 +275,12 @@ def _sentencepiece(
     unk = ids[by_role["unk"].content if "unk" in by_role and by_role["unk"].content in ids else model.unk_piece]
     library = tokenizers.Tokenizer(models.WordLevel(ids, unk_token=names[unk]))
     library.decoder = decoder or model.decoder()
-    return TokenizerComponents(
-        library,
-        names,
-        {ids[name]: token for name, token in special_tokens.items() if name in ids},
-        files.role_ids(by_role, ids),
-        sentencepiece_segmenter(model, names, special_tokens, unk),
-        dict(language_codes or {}),
-    )
+    special_ids = {ids[name]: token for name, token in special_tokens.items() if name in ids}
+    segmenter = SentencePieceSegmenter.without_special(model, names, special_tokens, unk)
+    return ImportedTokenizer(library, names, special_ids, files.role_ids(by_role, ids), segmenter, language_codes)
 
 
-def sentencepiece_segmenter(
-    model: SentencePieceModel, names: Mapping[int, str], special: Iterable[str], unk: int
-) -> SentencePieceSegmenter:
-    """Build the segmenter of a vocabulary: special tokens are found in a text only if they are pieces of the model."""
-    text_pieces = {*model.pieces} - {*model.special_pieces}
-    excluded = {*special, *model.special_pieces} - text_pieces
-    return SentencePieceSegmenter(model, {name: n for n, name in names.items() if name not in excluded}, unk)
-
-
-_BUILDERS: dict[tuple[str, ...], Callable[[TokenizerFiles], ComponentsPair]] = {
+_BUILDERS: dict[tuple[str, ...], Callable[[TokenizerFiles], list[ImportedTokenizer]]] = {
     ("tokenizer.json",): _document,
     ("source.spm", "target.spm", "vocab.json"): _marian,
     ("spiece.model",): _t5,

@@ -8,14 +8,13 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from itertools import chain
-from pathlib import Path
 from typing import Any
+
+import tokenizers
 
 from dragoman import legacy
 from dragoman.errors import UserError
-from dragoman.text import hf_tokenizers
 from dragoman.text.hf_tokenizer_files import TokenConfig
-from dragoman.text.hf_tokenizers import HIDDEN, TokenizerComponents
 from dragoman.text.sentencepiece_model import SentencePieceModel, SentencePieceSegmenter, model_from_version_1
 from dragoman.text.special_tokens import BYTE_TOKENS
 from dragoman.text.tokenizer import TOKENIZER_FORMAT_VERSION, Tokenizer
@@ -23,21 +22,10 @@ from dragoman.text.word_splitting import alignment_spans
 
 IMPORTED_TYPE = "imported"
 MISSING_TOKEN_ID = -1  # id of a special token that the tokenizer does not have
-
+#: prefix of names that replace special tokens in a vocabulary, so that no text is segmented into them; Unicode
+#: guarantees that this code point is never a character
+HIDDEN = "\uffff"
 WINDOW_TOKENS = 16  # tokens that are decoded together to find where a token begins in the text
-
-
-def tokenizers_from_folder(
-    folder: str | Path, config: Mapping[str, Any] | None = None
-) -> tuple[ImportedTokenizer, ImportedTokenizer]:
-    """Read the source's and the target's tokenizer of a checkpoint folder; both may be the same object.
-
-    Args:
-        config: the checkpoint's `config.json`
-    """
-    source, target = hf_tokenizers.read_components(Path(folder), config or {})
-    tokenizer = ImportedTokenizer(source)
-    return tokenizer, tokenizer if target is source else ImportedTokenizer(target)
 
 
 class ImportedTokenizer(Tokenizer):
@@ -45,24 +33,40 @@ class ImportedTokenizer(Tokenizer):
 
     `encode` adds no special tokens. `decode` leaves special tokens out, the unknown one included.
 
-    Attributes:
+    Args:
+        library: segments text, unless there is a `segmenter`; joins tokens
+        names: token of each id
+        special_tokens: special token of each id that has one
         role_ids: ids of the special tokens `pad`, `unk`, `bos`, `eos`, `cls`, `sep`, `mask` and `decoder_start`, as far
             as the tokenizer has them
+        segmenter: segments text with a SentencePiece model
+        language_codes: ids of codes such as `>>deu<<`, which are recognized at the beginning of any text (Marian)
+
+    Attributes:
         special_token_ids: ids of all special tokens by name, language codes included
         all_special_ids: the ids of `special_token_ids`
     """
 
-    def __init__(self, components: TokenizerComponents) -> None:
+    def __init__(
+        self,
+        library: tokenizers.Tokenizer,
+        names: dict[int, str],
+        special_tokens: Mapping[int, TokenConfig],
+        role_ids: Mapping[str, int],
+        segmenter: SentencePieceSegmenter | None = None,
+        language_codes: Mapping[str, int] | None = None,
+    ) -> None:
         self.kind, self.marker = IMPORTED_TYPE, "initial"
-        self._components, self._library, self._names = components, components.library, components.names
-        self._library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
-        self.role_ids = components.role_ids
+        self._library, self._names, self._special_tokens = library, names, special_tokens
+        self._segmenter, self._language_codes = segmenter, language_codes or {}
+        library.encode_special_tokens = True  # in the library's terms: do not look for special tokens in a text
+        self.role_ids = role_ids
         self.pad, self.unk = self._first_id("pad", "eos"), self._first_id("unk")
         self.bos, self.eos = self._first_id("decoder_start", "bos", "cls", "eos"), self._first_id("eos", "sep")
         self.mask, self.sep, self.cls = (self.role_ids.get(role) for role in ("mask", "sep", "cls"))
-        self.special_token_ids = {token.content: token_id for token_id, token in components.special_tokens.items()}
+        self.special_token_ids = {token.content: token_id for token_id, token in special_tokens.items()}
         self.all_special_ids = frozenset(self.special_token_ids.values())
-        longest_first = sorted(components.special_tokens.values(), key=lambda token: -len(token.content))
+        longest_first = sorted(special_tokens.values(), key=lambda token: -len(token.content))
         self._special_pattern = re.compile(f"({'|'.join(map(_pattern, longest_first))})")
         self._decoder = self._library.decoder
         self._byte_level = self._join(["Ġa"]) == " a"  # GPT-2 writes bytes as letters
@@ -89,8 +93,8 @@ class ImportedTokenizer(Tokenizer):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         prefixed = [self._split_language_code(_replace_unencodable(text)) for text in texts]
         rest = [text for _, text in prefixed]
-        if self._components.segmenter:
-            rows = self._components.segmenter.encode_batch(rest)
+        if self._segmenter:
+            rows = self._segmenter.encode_batch(rest)
         else:
             rows = [encoding.ids for encoding in self._library.encode_batch_fast(rest, add_special_tokens=False)]
         return [[*code, *ids] for (code, _), ids in zip(prefixed, rows)]
@@ -99,7 +103,7 @@ class ImportedTokenizer(Tokenizer):
         """Encode a text with the mask token in place of every `gap`."""
         if self.mask is None:
             raise UserError("this tokenizer has no mask token")
-        mask = self._components.special_tokens.get(self.mask, TokenConfig(""))
+        mask = self._special_tokens.get(self.mask, TokenConfig(""))
         texts = re.split(_pattern(replace(mask, content=gap)), text)
         return self._encode_joined(texts, [self.mask] * (len(texts) - 1))
 
@@ -117,9 +121,9 @@ class ImportedTokenizer(Tokenizer):
 
     def _split_language_code(self, text: str) -> tuple[list[int], str]:
         """Split off a code such as >>deu<<, which tells Marian the target language."""
-        if self._components.language_codes and text.startswith(">>"):
+        if self._language_codes and text.startswith(">>"):
             code, end, rest = text.partition("<<")
-            if (token_id := self._components.language_codes.get(code + end)) is not None:
+            if (token_id := self._language_codes.get(code + end)) is not None:
                 return [token_id], rest
         return [], text
 
@@ -183,23 +187,23 @@ class ImportedTokenizer(Tokenizer):
 
     def to_json(self) -> str:
         """Return one JSON document: the `tokenizers` library's, with a field `dragoman` for what it cannot hold."""
-        document, components = json.loads(self._library.to_str()), self._components
+        document = json.loads(self._library.to_str())
         document["model"]["dragoman"] = {
             "version": TOKENIZER_FORMAT_VERSION,
             "kind": self.kind,
             "marker": self.marker,
             "names": {n: name for n, name in self._names.items() if self._library.id_to_token(n) != name},
-            "special_tokens": [{"id": n, **asdict(token)} for n, token in components.special_tokens.items()],
-            "role_ids": components.role_ids,
-            "language_codes": components.language_codes,
-            "sentencepiece": components.segmenter.to_dict() if components.segmenter else None,
+            "special_tokens": [{"id": n, **asdict(token)} for n, token in self._special_tokens.items()],
+            "role_ids": self.role_ids,
+            "language_codes": self._language_codes,
+            "sentencepiece": self._segmenter.to_dict() if self._segmenter else None,
         }
         return json.dumps(document, ensure_ascii=False)
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any], fields: Mapping[str, Any], origin: str) -> ImportedTokenizer:
         """Read a document of `to_json`; `fields` is its field `dragoman`, `origin` names it in error messages."""
-        library = hf_tokenizers.load_library(document, origin)
+        library = load_library(document, origin)
         try:
             fields = legacy.translate_tokenizer(fields)
             old_segmenter = fields.get("cutter")
@@ -215,21 +219,38 @@ class ImportedTokenizer(Tokenizer):
             role_ids, codes = (
                 {str(k): int(n) for k, n in fields[key].items()} for key in ("role_ids", "language_codes")
             )
-            segmenter: SentencePieceSegmenter | None = None
-            if old_segmenter or fields["sentencepiece"]:
-                if old_segmenter:
-                    model, unk = (
-                        model_from_version_1(document["model"], old_segmenter, origin),
-                        old_segmenter["unknown"],
-                    )
-                else:
-                    stored = fields["sentencepiece"]
-                    model, unk = SentencePieceModel(base64.b64decode(stored["model"]), origin), stored["unk"]
-                special = [token.content for token in special_tokens.values()]
-                segmenter = hf_tokenizers.sentencepiece_segmenter(model, names, special, int(unk))
+            model, unk = None, 0
+            if old_segmenter:
+                model, unk = model_from_version_1(document["model"], old_segmenter, origin), old_segmenter["unknown"]
+            elif stored := fields["sentencepiece"]:
+                model, unk = SentencePieceModel(base64.b64decode(stored["model"]), origin), stored["unk"]
+            special = [token.content for token in special_tokens.values()]
+            segmenter = SentencePieceSegmenter.without_special(model, names, special, int(unk)) if model else None
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise UserError(f"{origin} is damaged: {error!r}") from None
-        return cls(TokenizerComponents(library, names, special_tokens, role_ids, segmenter, codes))
+        return cls(library, names, special_tokens, role_ids, segmenter, codes)
+
+
+def load_library(document: Mapping[str, Any], origin: str) -> tokenizers.Tokenizer:
+    """Load a document of the `tokenizers` library; `origin` names it in error messages."""
+    try:
+        _check_charsmap(document.get("normalizer"))
+        return tokenizers.Tokenizer.from_str(json.dumps(document))
+    except (KeyboardInterrupt, SystemExit):
+        raise
+    except BaseException as error:  # the library raises nothing more precise, and its panics are not Exceptions
+        raise UserError(f"{origin} is damaged: {' '.join(str(error).split())}") from None
+
+
+def _check_charsmap(normalizer: object) -> None:
+    """Refuse a table of character rules whose length field is wrong: the library would print a stack trace."""
+    if isinstance(normalizer, dict):
+        if encoded := normalizer.get("precompiled_charsmap"):
+            table = base64.b64decode(encoded)
+            if not 4 <= int.from_bytes(table[:4], "little") <= len(table) - 4:
+                raise ValueError("its table of character rules has a wrong length")
+        for step in normalizer.get("normalizers") or ():
+            _check_charsmap(step)
 
 
 def _decoder_types(decoder: Mapping[str, Any]) -> set[str]:

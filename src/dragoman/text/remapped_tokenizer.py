@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from dragoman.errors import UserError
-from dragoman.text import hf_tokenizers
-from dragoman.text.imported_tokenizer import IMPORTED_TYPE, MISSING_TOKEN_ID, ImportedTokenizer, tokenizers_from_folder
+from dragoman.text.hf_tokenizers import tokenizer_from_file, tokenizers_from_folder
+from dragoman.text.imported_tokenizer import IMPORTED_TYPE, MISSING_TOKEN_ID, ImportedTokenizer
 from dragoman.text.special_tokens import BOS, CLS, EOS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 from dragoman.text.tokenizer import REMAPPED_TYPE, Tokenizer, check_tags, tag_token
 
 ID_OFFSET = len(SPECIAL_TOKENS)
-SENTENCEPIECE_SUFFIXES = (".model", ".spm")
+TOKENIZER_SUFFIXES = (".model", ".spm", ".json")
 
 
 class RemappedTokenizer(Tokenizer):
@@ -98,25 +98,13 @@ def open_tokenizers(path: Path) -> tuple[Tokenizer, Tokenizer]:
         path: a SentencePiece model (`.model`, `.spm`), a `tokenizer.json`, or a Hugging Face folder
     """
     expected = "name a run, a SentencePiece .model or a Hugging Face tokenizer.json"
+    if not path.exists():
+        raise UserError(f"{path} does not exist: {expected}")
     if path.is_dir():
         source, target = tokenizers_from_folder(path)
         first = with_own_special_tokens(source)
         return first, first if target is source else with_own_special_tokens(target)
-    if not path.exists():
-        raise UserError(f"{path} does not exist: {expected}")
-    if path.suffix in SENTENCEPIECE_SUFFIXES:
-        tokenizer: Tokenizer = ImportedTokenizer(hf_tokenizers.read_sentencepiece(path))
-    elif path.suffix == ".json":
-        tokenizer = _read_json(path)
-    else:
+    if path.suffix not in TOKENIZER_SUFFIXES:
         raise UserError(f"{path} is not a tokenizer: {expected}")
-    tokenizer = with_own_special_tokens(tokenizer)
+    tokenizer = with_own_special_tokens(tokenizer_from_file(path))
     return tokenizer, tokenizer
-
-
-def _read_json(path: Path) -> Tokenizer:
-    document = hf_tokenizers.read_document(path)
-    model = document.get("model")
-    if isinstance(model, dict) and "dragoman" in model:
-        return Tokenizer.load(path)
-    return ImportedTokenizer(hf_tokenizers.components_of_document(path, document))

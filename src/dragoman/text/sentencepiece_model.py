@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import base64
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +93,15 @@ class SentencePieceSegmenter:
 
     def __init__(self, model: SentencePieceModel, vocabulary: Mapping[str, int], unk: int) -> None:
         self.model, self.vocabulary, self.unk = model, vocabulary, unk
+
+    @classmethod
+    def without_special(
+        cls, model: SentencePieceModel, names: Mapping[int, str], special: Iterable[str], unk: int
+    ) -> SentencePieceSegmenter:
+        """Build the segmenter of a vocabulary; `special` tokens are found in a text only if they are pieces."""
+        special_pieces = {*model.special_pieces}
+        excluded = {*special, *special_pieces} - ({*model.pieces} - special_pieces)
+        return cls(model, {name: token_id for token_id, name in names.items() if name not in excluded}, unk)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         lookup, unk = self.vocabulary.get, self.unk

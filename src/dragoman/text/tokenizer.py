@@ -19,6 +19,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
@@ -100,7 +101,6 @@ class Tokenizer:
                 self._bytes[ids[token]] = bytes([byte])
         # An unknown word includes its space.
         self._bytes[self.unk] = {"initial": b" <unk>", "final": b"<unk> "}[marker]
-        self._ids: dict[str, int] = {}
         self._cache = {"": library.encode(" ", add_special_tokens=False).ids[:1]}  # a space is one token in every type
 
     def with_tags(self, names: Sequence[str]) -> Tokenizer:
@@ -189,9 +189,12 @@ class Tokenizer:
 
     def tokens_to_ids(self, tokens: Iterable[str]) -> list[int]:
         """Return the ids of readable tokens: the inverse of `tokens`."""
-        if not self._ids:
-            self._ids.update((token.replace(" ", "▁"), token_id) for token_id, token in enumerate(self._tokens))
         return [self._ids[token] for token in tokens]
+
+    @cached_property
+    def _ids(self) -> dict[str, int]:
+        """The id of each readable token."""
+        return {token: token_id for token_id, token in enumerate(self.tokens(range(self.vocab_size)))}
 
     def surface_forms(self) -> list[bytes]:
         """Return the UTF-8 bytes that each token adds to a text: none for special tokens, or part of a character."""

@@ -31,8 +31,8 @@ from dragoman.run.inference_weights import InferenceWeights
 from dragoman.search import LengthLimit
 from dragoman.storage import atomic_folder, replace_symlink
 from dragoman.text import Tokenizer
-from dragoman.text.hf_tokenizers import MissingTokenizerError, TokenizerComponents
-from dragoman.text.imported_tokenizer import IMPORTED_TYPE, ImportedTokenizer, tokenizers_from_folder
+from dragoman.text.hf_tokenizers import MissingTokenizerError, tokenizers_from_folder
+from dragoman.text.imported_tokenizer import IMPORTED_TYPE, ImportedTokenizer
 from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.resolve import check_new_folder
 
@@ -141,7 +141,7 @@ def _label_tokenizer(labels: tuple[str, ...]) -> Tokenizer:
     vocabulary = {label: number for number, label in enumerate(labels)}
     library = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token=labels[0]))
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    return ImportedTokenizer(TokenizerComponents(library, dict(enumerate(labels)), {}, {}))
+    return ImportedTokenizer(library, dict(enumerate(labels)), {}, {})
 
 
 def _config(checkpoint: ConvertedCheckpoint, shared_vocabulary: bool) -> config.Config:
