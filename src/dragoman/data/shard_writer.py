@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
-from itertools import chain
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +21,6 @@ from dragoman.data.token_store import (
     LENGTH_COUNTS_FILE,
     SHARDED_VERSION,
     SINGLE_FOLDER_VERSION,
-    LengthCounts,
     StoredCorpus,
     TokenStore,
     count_lengths,
@@ -29,7 +30,6 @@ from dragoman.errors import UserError
 from dragoman.storage import atomic_folder, remove_folder
 
 MAX_SHARD_PAIRS = 2**22  # a billion pairs are 239 shards
-
 
 EncodedColumns = Mapping[str, RaggedArray]  # source; target and flags if there are any
 
@@ -57,13 +57,9 @@ def write_store(
 ) -> TokenStore:
     """Write a store without shards in one pass and open it."""
     vocab_sizes = (vocab_size, target_vocab_size or vocab_size)
-    with _replace_store(folder) as partial, ExitStack() as stack:
-        shard = _ShardWriter(partial)
-        stack.callback(shard.close)
-        for chunk in filter(None, chunks):
-            shard.write(encode_columns(chunk, vocab_sizes))
-        _require_pairs(shard.pairs, folder)
-        shard.finish()
+    with _replace_store(folder) as partial:
+        index = _write_shard(partial, (encode_columns(chunk, vocab_sizes) for chunk in chunks if chunk))
+        _require_pairs(index["pairs"], folder)
     return TokenStore(folder)
 
 
@@ -82,43 +78,65 @@ def write_shards(
         tags: of the corpora.
         draws: computes from the pairs of each corpus how many of them an epoch draws.
     """
-    with _replace_store(folder) as partial, ExitStack() as stack:
-        shards: list[_ShardWriter] = []
-        for corpus, columns in chunks:
-            rest = dict(columns)
-            while pairs := len(rest["source"].lengths):
-                if not shards or shards[-1].corpus != corpus or shards[-1].pairs == MAX_SHARD_PAIRS:
-                    if shards:
-                        shards[-1].finish()
-                    shards.append(_ShardWriter(partial / f"{len(shards):06d}", corpus))
-                    stack.callback(shards[-1].close)
-                free = min(pairs, MAX_SHARD_PAIRS - shards[-1].pairs)
-                shards[-1].write({name: column[:free] for name, column in rest.items()})
-                rest = {name: column[free:] for name, column in rest.items()}
+    with _replace_store(folder) as partial:
+        shards: list[dict[str, Any]] = []
+        columns: dict[str, Any] = {}
+        length_counts, longest = [], 0
+        for (corpus, _), group in groupby(_split_at_shards(chunks), key=itemgetter(0)):
+            shard_folder = partial / f"{len(shards):06d}"
+            index = _write_shard(shard_folder, (shard_columns for _, shard_columns in group))
+            tokens = {name: column.pop("tokens") for name, column in index["sides"].items()}
+            shards.append({"folder": shard_folder.name, "corpus": corpus, "pairs": index["pairs"], "tokens": tokens})
+            columns, longest = columns or index["sides"], max(longest, index["longest"])
+            length_counts.append(count_lengths(TokenStore(shard_folder)))
         _require_pairs(len(shards), folder)
-        shards[-1].finish()
-        counts = [sum(shard.pairs for shard in shards if shard.corpus == index) for index in range(len(names))]
-        corpora = zip(names, counts, draws(counts), tags or [""] * len(names))
-        columns_info = {name: column.info() for name, column in shards[0].columns.items()}
-        index = {
-            "version": SHARDED_VERSION,
-            "fingerprint": "",  # required by earlier versions
-            "pairs": sum(counts),
-            "longest": max(shard.max_length for shard in shards),
-            "sides": {
-                name: {key: value for key, value in info.items() if key != "tokens"}
-                for name, info in columns_info.items()
-            },
-            "corpora": [asdict(StoredCorpus(*corpus)) for corpus in corpora],
-            "shards": [
-                {"folder": shard.folder.name, "corpus": shard.corpus, "pairs": shard.pairs, "tokens": shard.tokens}
-                for shard in shards
-            ],
-        }
-        length_counts = merge_length_counts([shard.length_counts for shard in shards])
-        (partial / LENGTH_COUNTS_FILE).write_bytes(np.stack(length_counts, 1).astype(np.int64).tobytes())
-        (partial / INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
+        counts = [sum(shard["pairs"] for shard in shards if shard["corpus"] == n) for n in range(len(names))]
+        corpora = map(StoredCorpus, names, counts, draws(counts), tags or [""] * len(names))
+        merged_counts = np.stack(merge_length_counts(length_counts), 1).astype(np.int64)
+        (partial / LENGTH_COUNTS_FILE).write_bytes(merged_counts.tobytes())
+        _write_index(
+            partial, SHARDED_VERSION, sum(counts), longest, columns, corpora=list(map(asdict, corpora)), shards=shards
+        )
     return TokenStore(folder)
+
+
+def _split_at_shards(chunks: Iterable[tuple[int, EncodedColumns]]) -> Iterator[tuple[tuple[int, int], EncodedColumns]]:
+    """Split chunks of corpora where a shard is full; yield (corpus, shard of the corpus) with each part."""
+    written: Counter[int] = Counter()  # pairs per corpus
+    for corpus, columns in chunks:
+        while pairs := len(columns["source"].lengths):
+            shard, start = divmod(written[corpus], MAX_SHARD_PAIRS)
+            fitting = min(pairs, MAX_SHARD_PAIRS - start)
+            yield (corpus, shard), {name: column[:fitting] for name, column in columns.items()}
+            columns = {name: column[fitting:] for name, column in columns.items()}
+            written[corpus] += fitting
+
+
+def _write_shard(folder: Path, chunks: Iterable[EncodedColumns]) -> dict[str, Any]:
+    """Write the tokens, lengths and offsets of each column to a folder, and return its index."""
+    folder.mkdir(exist_ok=True)
+    writers: dict[str, _ColumnWriter] = {}
+    pairs = 0
+    with ExitStack() as stack:
+        for columns in chunks:
+            writers = writers or {name: _ColumnWriter(folder, name, column, stack) for name, column in columns.items()}
+            for name, writer in writers.items():
+                writer.write(columns[name])
+            pairs += len(columns["source"].lengths)
+    longest = max((writer.max_length for writer in writers.values()), default=0)
+    return _write_index(
+        folder, SINGLE_FOLDER_VERSION, pairs, longest, {name: writer.info() for name, writer in writers.items()}
+    )
+
+
+def _write_index(
+    folder: Path, version: int, pairs: int, longest: int, columns: dict[str, Any], **shards: Any
+) -> dict[str, Any]:
+    """Write the index file of a store or shard, and return its contents."""
+    # Earlier versions require a fingerprint.
+    index = {"version": version, "fingerprint": "", "pairs": pairs, "longest": longest, "sides": columns, **shards}
+    (folder / INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
+    return index
 
 
 def _require_pairs(count: int, folder: Path) -> None:
@@ -136,54 +154,14 @@ def _replace_store(folder: Path) -> Iterator[Path]:
         remove_folder(folder)
 
 
-class _ShardWriter:
-    """Writes the columns of a folder: tokens, lengths and offsets of the rows."""
-
-    def __init__(self, folder: Path, corpus: int = 0) -> None:
-        self.folder, self.corpus, self.pairs = folder, corpus, 0
-        self.columns: dict[str, _ColumnWriter] = {}
-        self.length_counts: LengthCounts  # set by finish()
-        folder.mkdir(exist_ok=True)
-
-    @property
-    def max_length(self) -> int:
-        return max(column.max_length for column in self.columns.values())
-
-    @property
-    def tokens(self) -> dict[str, int]:
-        return {name: column.tokens for name, column in self.columns.items()}
-
-    def write(self, columns: EncodedColumns) -> None:
-        if not self.columns:
-            self.columns = {name: _ColumnWriter(self.folder, name, column) for name, column in columns.items()}
-        for name, column in self.columns.items():
-            column.write(columns[name])
-        self.pairs += len(columns["source"].lengths)
-
-    def finish(self) -> None:
-        self.close()
-        index = {
-            "version": SINGLE_FOLDER_VERSION,
-            "fingerprint": "",  # required by earlier versions
-            "pairs": self.pairs,
-            "longest": self.max_length,
-            "sides": {name: column.info() for name, column in self.columns.items()},
-        }
-        (self.folder / INDEX_FILE).write_text(json.dumps(index, indent=1), encoding="utf-8")
-        self.length_counts = count_lengths(TokenStore(self.folder))
-
-    def close(self) -> None:
-        for column in self.columns.values():
-            for file in column.files:
-                file.close()
-
-
 class _ColumnWriter:
-    def __init__(self, folder: Path, name: str, first: RaggedArray) -> None:
+    """Appends rows to the files of a column; `first` has its dtype and its number of features."""
+
+    def __init__(self, folder: Path, name: str, first: RaggedArray, stack: ExitStack) -> None:
         self.dtype, self.features = first.values.dtype, first.features
         self.tokens = self.max_length = 0
         paths = [folder / f"{name}.{suffix}" for suffix in ("tokens", "lengths", "offsets")]
-        self.files: list[BinaryIO] = [path.open("wb") for path in paths]
+        self.files = [stack.enter_context(path.open("wb")) for path in paths]
 
     def info(self) -> dict[str, Any]:
         info: dict[str, Any] = {"dtype": self.dtype.name, "tokens": self.tokens}

@@ -58,11 +58,6 @@ class LoadedRows(TokenRows):
         self.indices, self.lengths, self.tokens = indices, lengths, tokens
         self.offsets = np.cumsum(lengths, dtype=np.int64) - lengths
 
-    def find(self, indices: Indices) -> Indices | None:
-        """Return the positions of some rows in this object, or None unless all of them are loaded."""
-        positions = np.minimum(np.searchsorted(self.indices, indices), len(self.indices) - 1)
-        return positions if (self.indices[positions] == indices).all() else None
-
 
 class MappedRows(TokenRows):
     """The rows of one column of one shard, memory-mapped."""
@@ -160,8 +155,10 @@ class StoreColumn:
     def find_preloaded(self, indices: Indices) -> tuple[LoadedRows, Indices] | None:
         """Return the preloaded rows and the positions of `indices` in them, or None unless all are preloaded."""
         loaded = self._loaded  # a local reference, because another thread may preload
-        positions = None if loaded is None else loaded.find(indices)
-        return None if loaded is None or positions is None else (loaded, positions)
+        if loaded is None:
+            return None
+        positions = np.minimum(np.searchsorted(loaded.indices, indices), len(loaded.indices) - 1)
+        return (loaded, positions) if (loaded.indices[positions] == indices).all() else None
 
     def with_rows(self, indices: Indices, rows: RaggedArray) -> StoreColumn:
         """Return a copy with other tokens in some rows; `indices` are sorted."""
