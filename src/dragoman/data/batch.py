@@ -72,6 +72,7 @@ class Batch:
 
     @property
     def copies(self) -> int:
+        """How often each pair is in the batch."""
         return 2 if self.doubled else 1
 
     @property
@@ -85,6 +86,7 @@ class Batch:
 
     @property
     def padding_ratio(self) -> float:
+        """Share of the positions that hold padding."""
         tokens = self.source_tokens + (self.target_tokens if self.label_positions is None else 0)
         return 1 - tokens / max(1, self.num_positions)
 
@@ -94,16 +96,19 @@ class Batch:
         return self.source.shape[0] * self.source.shape[1] + self.target.numel()
 
     def tensors(self) -> dict[str, Tensor]:
+        """Return all fields that are tensors, by name."""
         from torch import Tensor
 
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {name: value for name, value in values.items() if isinstance(value, Tensor)}
 
     def pin_memory(self) -> Batch:
-        return self._map(lambda tensor: tensor.pin_memory())
+        pinned: dict[str, Any] = {name: tensor.pin_memory() for name, tensor in self.tensors().items()}
+        return replace(self, **pinned)
 
     def to(self, device: torch.device | str) -> Batch:
-        return self._map(lambda tensor: tensor.to(device, non_blocking=True))
+        moved: dict[str, Any] = {name: tensor.to(device, non_blocking=True) for name, tensor in self.tensors().items()}
+        return replace(self, **moved)
 
     def duplicate_rows(self) -> Batch:
         """Append all rows again; the row of a packed batch becomes twice as long."""
@@ -111,12 +116,7 @@ class Batch:
 
         assert self.label_positions is None
         long_rows = ("source", "target", "labels") if self.is_packed else ()
-        tensors: dict[str, Any] = {
-            name: cat((tensor, tensor), 1 if name in long_rows else 0) for name, tensor in self.tensors().items()
-        }
-        tensors |= {"source_tokens": 2 * self.source_tokens, "target_tokens": 2 * self.target_tokens}
-        return replace(self, **tensors, doubled=True)
-
-    def _map(self, function: Callable[[Tensor], Tensor]) -> Batch:
-        changed: dict[str, Any] = {name: function(tensor) for name, tensor in self.tensors().items()}
-        return replace(self, **changed)
+        changed: dict[str, Any] = {"source_tokens": 2 * self.source_tokens, "target_tokens": 2 * self.target_tokens}
+        for name, tensor in self.tensors().items():
+            changed[name] = cat((tensor, tensor), 1 if name in long_rows else 0)
+        return replace(self, **changed, doubled=True)

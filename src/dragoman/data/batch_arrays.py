@@ -23,17 +23,15 @@ PACKED_ROW_MULTIPLE = 128  # tokens: the tile size of attention kernels
 class PackedShape:
     """The shape of packed batches; tuples are for source and target."""
 
-    row_lengths: tuple[int, int]
+    row_lengths: tuple[int, ...]
     max_sequences: int
-    max_lengths: tuple[int, int]  # of a sequence
+    max_lengths: tuple[int, ...]  # of a sequence
 
     def halved(self) -> PackedShape:
         """Return a shape for either half of a batch: half the row and the sequence that is cut there."""
-        source, target = (
-            min(row, round_up(row // 2 + longest, PACKED_ROW_MULTIPLE))
-            for row, longest in zip(self.row_lengths, self.max_lengths)
-        )
-        return replace(self, row_lengths=(source, target))
+        rows = zip(self.row_lengths, self.max_lengths)
+        halves = (min(row, round_up(row // 2 + longest, PACKED_ROW_MULTIPLE)) for row, longest in rows)
+        return replace(self, row_lengths=tuple(halves))
 
 
 @dataclass(frozen=True)
@@ -48,7 +46,7 @@ class BatchArrays:
     sentence_labels: Indices | None = None
 
     @staticmethod
-    def from_pairs(source: RaggedArray, target: RaggedArray, framing: Framing) -> BatchArrays:
+    def from_pairs(framing: Framing, source: RaggedArray, target: RaggedArray) -> BatchArrays:
         """Add special tokens to pairs; features have none."""
         if source.values.ndim == 1:
             source = source.with_special_tokens(framing.source_prefix, framing.source_suffix)
@@ -57,6 +55,7 @@ class BatchArrays:
 
     @staticmethod
     def from_rows(rows: Sequence[BatchRow], labels_source: bool, pad: int) -> BatchArrays:
+        """Join rows that an objective has built; with `labels_source`, `pad` in a target means no label."""
         source = RaggedArray.from_rows(row.source for row in rows)
         types = [row.token_type_ids for row in rows if row.token_type_ids is not None]
         token_type_ids = RaggedArray.from_rows(types) if types else None
@@ -123,13 +122,9 @@ class BatchArrays:
         from torch import from_numpy
 
         tensors: dict[str, Any] = {name: from_numpy(array) for name, array in arrays.items()}
-        target_tokens = int((self.labels.values != IGNORE_INDEX).sum())
+        tokens = len(self.source.values), int((self.labels.values != IGNORE_INDEX).sum())
         return Batch(
-            **tensors,
-            indices=indices,
-            source_tokens=len(self.source.values),
-            target_tokens=target_tokens,
-            max_lengths=max_lengths,
+            **tensors, indices=indices, source_tokens=tokens[0], target_tokens=tokens[1], max_lengths=max_lengths
         )
 
 
@@ -170,21 +165,18 @@ def _halve_padded(batch: Batch) -> tuple[Batch, Batch]:
     halves = []
     for first, last in ((0, pairs), (pairs, rows)):
         selected = torch.cat([torch.arange(first, last) + copy * rows for copy in range(batch.copies)])
-        tensors: dict[str, Any] = {
-            name: tensor[selected]
-            for name, tensor in batch.tensors().items()
-            if batch.label_positions is None or name not in ("label_positions", "labels")
-        }
-        if batch.label_positions is not None:
+        half: dict[str, Any] = batch.tensors()
+        if (positions := half.pop("label_positions", None)) is not None:
             start, end = first * batch.source.shape[1], last * batch.source.shape[1]
-            inside = (batch.label_positions >= start) & (batch.label_positions < end)
-            tensors["label_positions"], tensors["labels"] = batch.label_positions[inside] - start, batch.labels[inside]
-        indices = batch.indices[first:last]
-        source_tokens = batch.copies * int(tensors["source_lengths"][: len(indices)].sum())
-        target_tokens = int((tensors["labels"] != IGNORE_INDEX).sum())
-        halves.append(
-            replace(batch, **tensors, indices=indices, source_tokens=source_tokens, target_tokens=target_tokens)
-        )
+            inside = (positions >= start) & (positions < end)
+            labels = {"label_positions": positions[inside] - start, "labels": half.pop("labels")[inside]}
+        else:
+            labels = {}
+        half = {name: tensor[selected] for name, tensor in half.items()} | labels
+        half["indices"] = batch.indices[first:last]
+        half["source_tokens"] = batch.copies * int(half["source_lengths"][: len(half["indices"])].sum())
+        half["target_tokens"] = int((half["labels"] != IGNORE_INDEX).sum())
+        halves.append(replace(batch, **half))
     return halves[0], halves[1]
 
 
@@ -198,9 +190,8 @@ def _halve_packed(batch: Batch) -> tuple[Batch, Batch]:
     halves = []
     for part in (slice(0, middle), slice(middle, None)):
         types = None if arrays.token_type_ids is None else arrays.token_type_ids[part]
-        half = BatchArrays(
-            arrays.source[part], arrays.target[part], arrays.labels[part], arrays.labels_source, types
-        ).to_packed_batch(batch.indices[part], pad, shape.halved())
+        columns = (arrays.source[part], arrays.target[part], arrays.labels[part], arrays.labels_source, types)
+        half = BatchArrays(*columns).to_packed_batch(batch.indices[part], pad, shape.halved())
         halves.append(half.duplicate_rows() if batch.doubled else half)
     return halves[0], halves[1]
 
@@ -209,11 +200,8 @@ def _unpack(batch: Batch) -> tuple[BatchArrays, PackedShape]:
     """Return the rows of a packed batch, each pair once, and the shape of the batch before doubling."""
     assert batch.max_lengths is not None
     pairs, copies = len(batch), batch.copies
-    shape = PackedShape(
-        (batch.source.shape[1] // copies, batch.target.shape[1] // copies),
-        len(batch.source_lengths) // copies,
-        batch.max_lengths,
-    )
+    row_lengths = (batch.source.shape[1] // copies, batch.target.shape[1] // copies)
+    shape = PackedShape(row_lengths, len(batch.source_lengths) // copies, batch.max_lengths)
 
     def unpack(row: Tensor, lengths: Tensor) -> RaggedArray:
         return RaggedArray(row[0, : int(lengths[:pairs].sum())].numpy(), lengths[:pairs].numpy())

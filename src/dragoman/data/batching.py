@@ -181,7 +181,7 @@ class Batches:
         """Build the tensors of some pairs; noise and segmentation depend on the epoch."""
         rows = self.rows
         if rows.build_row is None:
-            arrays = BatchArrays.from_pairs(*self.epoch_rows.read(indices, epoch), rows.framing)
+            arrays = BatchArrays.from_pairs(rows.framing, *self.epoch_rows.read(indices, epoch))
         else:
             noise_epoch = epoch if rows.distinct_epochs is None else epoch % rows.distinct_epochs
             store = self.epoch_rows.store_with_rows(indices, epoch)
@@ -200,34 +200,30 @@ class Batches:
         """Return an independent random stream for each purpose, epoch and number (Philox: Salmon et al. 2011)."""
         return np.random.Philox(key=[self.seed % 2**64, stream], counter=[0, number, epoch, 0])
 
-    def _estimate_growth(self) -> tuple[float, float]:
+    def _estimate_growth(self) -> list[float]:
         """Estimate from the first pairs by which factor resegmentation lengthens the rows of source and target."""
         if not self.epoch_rows.resegments:
-            return 1.0, 1.0
+            return [1.0, 1.0]
         pairs = self.order.pair_indices(0, 0, 1000)
         stored, resegmented = self.epoch_rows.stored_lengths(pairs), self.epoch_rows.lengths(pairs, 0)
         if self.packed:
             before, after = self.rows.packed_lengths(*stored), self.rows.packed_lengths(*resegmented)
         else:
             before, after = (self.rows.row_length(*stored),) * 2, (self.rows.row_length(*resegmented),) * 2
-        source, target = (float(new.sum() / old.sum()) if old.any() else 1.0 for old, new in zip(before, after))
-        return source, target
+        return [float(new.sum() / old.sum()) if old.any() else 1.0 for old, new in zip(before, after)]
 
     def _packed_shape(self) -> PackedShape:
         """Choose rows with the token budget on the larger side, and the corresponding length on the other side."""
         source, target, count = self.store.length_counts()
         columns = self.rows.packed_lengths(source, target)
-        totals = [
-            max(0.0, growth * float((lengths * count).sum())) for lengths, growth in zip(columns, self.length_growth)
-        ]
-        largest, pairs = max(totals), int(count.sum())
-        max_source, max_target = (max(1, int(lengths.max())) for lengths in columns)
-        source_row, target_row = (
-            round_up(max(1.01 * self.budget * total / largest, longest + 1), PACKED_ROW_MULTIPLE) if total else 0
-            for total, longest in zip(totals, (max_source, max_target))
+        totals = [growth * float((lengths * count).sum()) for lengths, growth in zip(columns, self.length_growth)]
+        max_lengths = tuple(max(1, int(lengths.max())) for lengths in columns)
+        row_lengths = tuple(
+            round_up(max(1.01 * self.budget * total / max(totals), longest + 1), PACKED_ROW_MULTIPLE) if total else 0
+            for total, longest in zip(totals, max_lengths)
         )
-        max_sequences = round_up(1.25 * pairs * self.budget / largest, 64)
-        return PackedShape((source_row, target_row), max_sequences, (max_source, max_target))
+        max_sequences = round_up(1.25 * int(count.sum()) * self.budget / max(totals), 64)
+        return PackedShape(row_lengths, max_sequences, max_lengths)
 
 
 def batch_by_length(lengths: ArrayLike, max_tokens: int) -> list[Indices]:

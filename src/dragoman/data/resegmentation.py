@@ -40,27 +40,21 @@ class EpochRows:
         self.max_pair_length = int((counts.source + counts.target).max())
         self.max_row_length = int(row_length(counts.source, counts.target).max())
 
-    def stored_lengths(self, pairs: Indices) -> tuple[Lengths, Lengths]:
-        source, target = (np.asarray(column.lengths[pairs]) for column in self.store.columns)
-        return source, target
+    def stored_lengths(self, pairs: Indices) -> list[Lengths]:
+        """Return the lengths of source and target as they are stored."""
+        return [np.asarray(column.lengths[pairs]) for column in self.store.columns]
 
-    def lengths(self, pairs: Indices, epoch: int) -> tuple[Lengths, Lengths]:
-        """Return the lengths of source and target."""
-        stored = self.stored_lengths(pairs)
+    def lengths(self, pairs: Indices, epoch: int) -> list[Lengths]:
+        """Return the lengths of source and target in the segmentation of an epoch."""
         resegmented, fits = self._resegment(pairs, epoch)
-        source, target = (
-            old if new is None else np.where(fits, new.lengths, old) for old, new in zip(stored, resegmented)
-        )
-        return source, target
+        columns = zip(self.stored_lengths(pairs), resegmented)
+        return [stored if new is None else np.where(fits, new.lengths, stored) for stored, new in columns]
 
-    def read(self, pairs: Indices, epoch: int) -> tuple[RaggedArray, RaggedArray]:
-        """Return the tokens of source and target."""
+    def read(self, pairs: Indices, epoch: int) -> list[RaggedArray]:
+        """Return the tokens of source and target in the segmentation of an epoch."""
         resegmented, fits = self._resegment(pairs, epoch)
-        source, target = (
-            stored if new is None else new.where(fits, stored)
-            for stored, new in zip((column.read(pairs) for column in self.store.columns), resegmented)
-        )
-        return source, target
+        columns = zip((column.read(pairs) for column in self.store.columns), resegmented)
+        return [stored if new is None else new.where(fits, stored) for stored, new in columns]
 
     def store_with_rows(self, pairs: Indices, epoch: int) -> TokenStore:
         """Return the store with the segmentation of an epoch in some rows."""
