@@ -13,7 +13,8 @@ from dragoman.text.framing import ENCODER_DECODER_FRAMING
 
 def encode_pairs(pairs: Sequence[SentencePair], tokenizer: Any) -> Iterator[list[EncodedPair]]:
     data_format = DATA_FORMATS["pairs" if pairs and pairs[0].target is not None else "text"]
-    return data_format.encode(pairs, Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING))
+    encoding = Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING)
+    return (data_format.encode(chunk, encoding) for chunk in data_format.chunks(pairs))
 
 
 def inspect_encoded(

@@ -14,7 +14,7 @@ def pair(source: str, target: str | None = None) -> SentencePair:
 
 
 def test_a_long_line_is_split_into_rows() -> None:
-    [rows] = DATA_FORMATS["text"].encode(
+    rows = DATA_FORMATS["text"].encode(
         [pair("a b c d e f g"), pair("h")], Encoding(WORDS, WORDS, 3, ENCODER_ONLY_FRAMING)
     )
     assert [row.pair.source for row in rows] == ["a b c", "d e f", "g", "h"]
@@ -27,7 +27,7 @@ def test_a_tag_labels_the_first_token_of_its_word() -> None:
     assert [len(word) for word in encode_words([["low", "lower"]], pieces)[0]] == [3, 5]
     assert align_tags([[8, 9, 10], [11]], [20, 21], pad=0) == ([8, 9, 10, 11], [20, 0, 0, 21])
     tags = learn_tokenizer(["B-X O"], "label", 100)
-    [[example]] = DATA_FORMATS["tags"].encode(
+    [example] = DATA_FORMATS["tags"].encode(
         [pair("low  lower", "B-X O")], Encoding(pieces, tags, 99, ENCODER_ONLY_FRAMING)
     )
     assert example.target is not None
@@ -36,7 +36,7 @@ def test_a_tag_labels_the_first_token_of_its_word() -> None:
 
 
 def test_a_dialogue_is_one_sequence_with_labels_for_the_replies() -> None:
-    [[example]] = DATA_FORMATS["turns"].encode([pair("a b\tc\td")], Encoding(WORDS, WORDS, 99, DECODER_ONLY_FRAMING))
+    [example] = DATA_FORMATS["turns"].encode([pair("a b\tc\td")], Encoding(WORDS, WORDS, 99, DECODER_ONLY_FRAMING))
     a, b, c, d = WORDS.encode("a b c d")
     start, end, separator = 2, 3, 5
     assert example.source == [start, a, b, separator, c, end, d]

@@ -34,8 +34,8 @@ def tokenizer() -> Tokenizer:
 
 def store_of(corpora: list[Corpus], tokenizer: Tokenizer, folder: Path, reading: str, longest: int = 50) -> TokenStore:
     kind = DATA_FORMATS[reading].with_whitespace_normalization(True)
-    examples = kind.encode(kind.read(corpora), Encoding(tokenizer, tokenizer, longest, FRAMINGS_OF["bert"]))
-    return write_store(folder / "store", examples, tokenizer.vocab_size)
+    examples = kind.encode(list(kind.read(corpora)), Encoding(tokenizer, tokenizer, longest, FRAMINGS_OF["bert"]))
+    return write_store(folder / "store", [examples], tokenizer.vocab_size)
 
 
 def material(system: str, tokenizer: Tokenizer) -> TaskContext:

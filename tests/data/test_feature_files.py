@@ -204,8 +204,10 @@ def test_the_preflight_counts_feature_vectors(tmp_path: Path) -> None:
     corpus = Corpus(save(tmp_path / "a.npz", examples), text(tmp_path / "a.txt", *lines))
     tokenizer = learn_tokenizer(lines, "word", 100)
     features = DATA_FORMATS["features"]
-    chunks = features.encode(features.read([corpus]), Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING))
-    kept, report = inspect_encoded(chunks, tokenizer, data_format="features")
+    encoding = Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING)
+    kept, report = inspect_encoded(
+        [features.encode(list(features.read([corpus])), encoding)], tokenizer, data_format="features"
+    )
     assert [len(encoded.source) for encoded in kept] == [40, 30, 2]
     assert (report.pairs_read, report.pairs, list(report.dropped)) == (4, 3, ["source empty"])
     assert report.source.words is None

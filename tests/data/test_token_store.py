@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pair_encoding import encode_pairs
 
-from dragoman.data import EncodedPair, SentencePair, TokenStore, data_formats, store_columns, write_store
+from dragoman.data import DataFormat, EncodedPair, SentencePair, TokenStore, store_columns, write_store
 from dragoman.errors import UserError
 
 PAIRS = [SentencePair("abc", "de", "c", 1), SentencePair("f", "ghij", "c", 2), SentencePair("ü", "k", "c", 3)]
@@ -38,10 +38,10 @@ def test_stored_ids_are_read_back(tokenizer, tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
 
 
-@pytest.mark.parametrize("limit", ["MAX_CHUNK_PAIRS", "MAX_CHUNK_CHARACTERS"])
+@pytest.mark.parametrize("limit", ["max_chunk_pairs", "max_chunk_characters"])
 def test_chunks_do_not_change_the_store(tokenizer, tmp_path: Path, limit: str, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = write_store(tmp_path / "whole", encode_pairs(PAIRS, tokenizer), tokenizer.vocab_size)
-    monkeypatch.setattr(data_formats, limit, 1)
+    monkeypatch.setattr(DataFormat, limit, 1)
     chunks = list(encode_pairs(PAIRS, tokenizer))
     assert len(chunks) == 3
     assert rows(write_store(tmp_path / "chunked", chunks, tokenizer.vocab_size)) == rows(whole)

@@ -28,7 +28,7 @@ def tokenizer(pairs: list[SentencePair]) -> Tokenizer:
 
 @pytest.fixture(scope="module")
 def store(pairs: list[SentencePair], tokenizer: Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> TokenStore:
-    chunks = DATA_FORMATS["pairs"].encode(pairs, Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING))
+    chunks = [DATA_FORMATS["pairs"].encode(pairs, Encoding(tokenizer, tokenizer, 256, ENCODER_DECODER_FRAMING))]
     return write_store(tmp_path_factory.mktemp("data") / "store", chunks, tokenizer.vocab_size)
 
 

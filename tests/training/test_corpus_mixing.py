@@ -13,7 +13,7 @@ from conftest_training import small_config
 from test_resume import train
 
 from dragoman.config import Config, from_yaml, override_settings, to_yaml
-from dragoman.data import Batches, TokenStore, data_formats, phrasebook
+from dragoman.data import Batches, DataFormat, TokenStore, phrasebook
 from dragoman.data import shard_writer as shards
 from dragoman.errors import UserError
 from dragoman.run import load, read_framing, read_tokenizers
@@ -155,7 +155,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize("valid", [True, False])
 def test_result_does_not_depend_on_the_number_of_workers(two: Path, tmp_path: Path, monkeypatch, valid: bool) -> None:
     monkeypatch.setattr(shards, "MAX_SHARD_PAIRS", 64)
-    monkeypatch.setattr(data_formats, "MAX_CHUNK_PAIRS", 30)
+    monkeypatch.setattr(DataFormat, "max_chunk_pairs", 30)
     made: list[dict[str, bytes]] = []
     for workers in (1, 2):
         config = config_of(

@@ -52,13 +52,6 @@ def read_chunks(data_format: DataFormat, corpora: Iterable[Corpus]) -> Iterator[
 # First pass: survey
 
 
-class ChunkSurvey(NamedTuple):
-    pairs: int
-    words: int
-    hashes: NDArray[np.uint64]
-    copying: CopyEvidence
-
-
 @dataclass
 class CorpusSurvey:
     """The size of the corpora, the candidates for the holdout, and evidence of copying into the target."""
@@ -75,16 +68,17 @@ def survey_corpora(
     """Read all corpora and count their pairs and words."""
     survey = CorpusSurvey(HoldoutSampler(holdout_size))
     progress = ProgressLogger("read", log)
-    for chunk in parallel_map(_survey_chunk, read_chunks(data_format, corpora), workers):
-        survey.pairs += chunk.pairs
-        survey.words += chunk.words
-        survey.copying += chunk.copying
-        survey.holdout.add(chunk.hashes)
+    for pairs, words, hashes, copying in parallel_map(_survey_chunk, read_chunks(data_format, corpora), workers):
+        survey.pairs += pairs
+        survey.words += words
+        survey.copying += copying
+        survey.holdout.add(hashes)
         progress(survey.pairs)
     return survey
 
 
-def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
+def _survey_chunk(chunk: PairChunk) -> tuple[int, int, NDArray[np.uint64], CopyEvidence]:
+    """Return the number of pairs and of words, the hashes of the sources, and evidence of copying."""
     pairs = list(map(SentencePair._make, chunk.pairs))
     words = sum(pair.source.count(" ") + (pair.target or "").count(" ") + 2 for pair in pairs)
     copying = CopyEvidence()
@@ -92,7 +86,7 @@ def _survey_chunk(chunk: PairChunk) -> ChunkSurvey:
         if pair.target is not None and pair.features is None:
             collect = CopyEvidence.from_pair if index < COPY_SAMPLE_PAIRS else CopyEvidence.from_line
             copying += collect(pair.source, pair.target)
-    return ChunkSurvey(len(pairs), words, source_hashes(pairs), copying)
+    return len(pairs), words, source_hashes(pairs), copying
 
 
 # Second pass: encoding
@@ -110,8 +104,8 @@ class EncodedChunk(NamedTuple):
 
     corpus: int
     pairs: int  # number of pairs that were read
-    train: list[InspectedColumns]
-    held_out: list[InspectedColumns]
+    train: InspectedColumns
+    held_out: InspectedColumns
 
 
 @dataclass(frozen=True)
@@ -131,15 +125,13 @@ class ChunkEncoder:
         tag = self.tags[chunk.corpus] if self.tags else ()
         return EncodedChunk(chunk.corpus, len(chunk.pairs), self._encode(train, tag), self._encode(held_out, tag))
 
-    def _encode(self, pairs: list[SentencePair], tag: Sequence[int]) -> list[InspectedColumns]:
+    def _encode(self, pairs: list[SentencePair], tag: Sequence[int]) -> InspectedColumns:
         vocab_sizes = self.encoding.source_tokenizer.vocab_size, self.encoding.target_tokenizer.vocab_size
-        inspected = []
-        for chunk in self.data_format.encode(pairs, self.encoding):
-            kept, counts = inspect_chunk(chunk, self.data_format, self.encoding, tag)
-            if tag:
-                kept = [encoded._replace(source=[*tag, *encoded.source]) for encoded in kept]
-            inspected.append(InspectedColumns(counts, encode_columns(kept, vocab_sizes) if kept else None))
-        return inspected
+        encoded = self.data_format.encode(pairs, self.encoding) if pairs else []
+        kept, counts = inspect_chunk(encoded, self.data_format, self.encoding, tag)
+        if tag:
+            kept = [pair._replace(source=[*tag, *pair.source]) for pair in kept]
+        return InspectedColumns(counts, encode_columns(kept, vocab_sizes) if kept else None)
 
 
 class ProgressLogger:

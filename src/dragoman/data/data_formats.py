@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
     from dragoman.text.tokenizer import Tokenizer
 
-MAX_CHUNK_PAIRS = 10_000
-MAX_CHUNK_CHARACTERS = 2**22  # bounds chunks of long documents
 HOLDOUT_UNIT_LINES = 32  # of a document, which are held out together
 
 # Flags of a row of monolingual text; they are stored.
@@ -54,7 +52,8 @@ class DataFormat:
     is_dialogue: ClassVar[bool] = False
     target_is_tags: ClassVar[bool] = False  # one tag per word of the source
     source_is_features: ClassVar[bool] = False  # feature vectors in place of source text
-    max_chunk_pairs: ClassVar[int | None] = None
+    max_chunk_pairs: ClassVar[int] = 10_000
+    max_chunk_characters: ClassVar[int] = 2**22  # bounds chunks of long documents
     normalizes_whitespace = False
 
     @property
@@ -72,19 +71,20 @@ class DataFormat:
         pairs = self._read(corpora)
         return map(self._normalize, pairs) if self.normalizes_whitespace else pairs
 
-    def encode(self, pairs: Iterable[SentencePair], encoding: Encoding) -> Iterator[list[EncodedPair]]:
-        """Encode a stream of pairs chunk by chunk; monolingual lines longer than `max_length` tokens are split."""
-        return (self._encode_chunk(chunk, encoding) for chunk in self.chunks(pairs))
+    def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        """Encode some pairs; monolingual lines longer than `max_length` tokens are split."""
+        sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
+        targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
+        return list(map(EncodedPair, pairs, sources, targets))
 
     def chunks(self, pairs: Iterable[SentencePair]) -> Iterator[list[SentencePair]]:
         """Split a stream of pairs into chunks with a bounded amount of text."""
-        max_pairs = self.max_chunk_pairs or MAX_CHUNK_PAIRS
         chunk: list[SentencePair] = []
         characters = 0
         for pair in pairs:
             chunk.append(pair)
             characters += len(pair.source) + len(pair.target or "")
-            if len(chunk) == max_pairs or characters >= MAX_CHUNK_CHARACTERS:
+            if len(chunk) == self.max_chunk_pairs or characters >= self.max_chunk_characters:
                 yield chunk
                 chunk, characters = [], 0
         if chunk:
@@ -97,11 +97,6 @@ class DataFormat:
         target = None if pair.target is None else normalize_whitespace(pair.target)
         return pair._replace(source=normalize_whitespace(pair.source), target=target)
 
-    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        sources = encoding.source_tokenizer.encode_batch([pair.source for pair in chunk])
-        targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in chunk])
-        return list(map(EncodedPair, chunk, sources, targets))
-
 
 class MonolingualFormat(DataFormat):
     """Lines of text without targets; empty lines are skipped, long lines become several rows."""
@@ -111,9 +106,9 @@ class MonolingualFormat(DataFormat):
     def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
         return (pair for pair in read_monolingual(corpora) if pair.source.strip())
 
-    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        sources = encoding.source_tokenizer.encode_batch([pair.source for pair in chunk])
-        return [row for pair, ids in zip(chunk, sources) for row in _split_line(pair, ids, encoding)]
+    def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
+        return [row for pair, ids in zip(pairs, sources) for row in _split_line(pair, ids, encoding)]
 
 
 class DocumentFormat(MonolingualFormat):
@@ -145,10 +140,10 @@ class TaggingFormat(DataFormat):
     def _normalize(self, pair: SentencePair) -> SentencePair:
         return pair  # encoding splits at whitespace, and the number of words must not change
 
-    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        sentences = [pair.source.split() for pair in chunk]
-        tags = encoding.target_tokenizer.encode_batch([" ".join((pair.target or "").split()) for pair in chunk])
-        for pair, words, word_tags in zip(chunk, sentences, tags):
+    def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        sentences = [pair.source.split() for pair in pairs]
+        tags = encoding.target_tokenizer.encode_batch([" ".join((pair.target or "").split()) for pair in pairs])
+        for pair, words, word_tags in zip(pairs, sentences, tags):
             if len(words) != len(word_tags):
                 raise UserError(
                     f"{pair.corpus}, line {pair.line:,} has {len(words)} words but {len(word_tags)} tags: expected one "
@@ -157,7 +152,7 @@ class TaggingFormat(DataFormat):
         encoded = encode_words(sentences, encoding.source_tokenizer)
         return [
             EncodedPair(pair, *align_tags(words, word_tags, encoding.framing.pad))
-            for pair, words, word_tags in zip(chunk, encoded, tags)
+            for pair, words, word_tags in zip(pairs, encoded, tags)
         ]
 
 
@@ -172,9 +167,9 @@ class DialogueFormat(DataFormat):
     def _normalize(self, pair: SentencePair) -> SentencePair:
         return pair._replace(source="\t".join(map(normalize_whitespace, pair.source.split("\t"))))
 
-    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        dialogues = encode_words([pair.source.split("\t") for pair in chunk], encoding.source_tokenizer)
-        return [EncodedPair(pair, *encode_dialogue(turns, encoding.framing)) for pair, turns in zip(chunk, dialogues)]
+    def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        dialogues = encode_words([pair.source.split("\t") for pair in pairs], encoding.source_tokenizer)
+        return [EncodedPair(pair, *encode_dialogue(turns, encoding.framing)) for pair, turns in zip(pairs, dialogues)]
 
 
 class FeatureFormat(DataFormat):
@@ -189,22 +184,13 @@ class FeatureFormat(DataFormat):
     def _normalize(self, pair: SentencePair) -> SentencePair:
         return pair._replace(target=normalize_whitespace(pair.target or ""))
 
-    def _encode_chunk(self, chunk: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
-        targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in chunk])
-        return [EncodedPair(pair, pair.features, ids) for pair, ids in zip(chunk, targets) if pair.features is not None]
+    def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
+        targets = encoding.target_tokenizer.encode_batch([pair.target or "" for pair in pairs])
+        return [EncodedPair(pair, pair.features, ids) for pair, ids in zip(pairs, targets) if pair.features is not None]
 
 
-DATA_FORMATS: dict[str, DataFormat] = {
-    data_format.name: data_format
-    for data_format in (
-        DataFormat(),
-        MonolingualFormat(),
-        DocumentFormat(),
-        TaggingFormat(),
-        DialogueFormat(),
-        FeatureFormat(),
-    )
-}
+_FORMATS = (DataFormat, MonolingualFormat, DocumentFormat, TaggingFormat, DialogueFormat, FeatureFormat)
+DATA_FORMATS: dict[str, DataFormat] = {data_format.name: data_format() for data_format in _FORMATS}
 
 
 def detect_data_format(corpus: Corpus) -> DataFormat:

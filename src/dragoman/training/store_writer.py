@@ -68,10 +68,9 @@ class StoreWriter:
             for chunk in self._encode(train, split, self.config.corpus_tags, self.workers):
                 read += chunk.pairs
                 progress(read)
-                for counts, columns in chunk.train:
-                    inspection.add(counts)
-                    if columns is not None:
-                        yield chunk.corpus, columns
+                inspection.add(chunk.train.counts)
+                if chunk.train.columns is not None:
+                    yield chunk.corpus, chunk.train.columns
                 self._hold_out(chunk.corpus, chunk.held_out)
             inspection.require_pairs()
 
@@ -99,8 +98,7 @@ class StoreWriter:
         encode = ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
         return parallel_map(encode, read_chunks(self.data_format, corpora), workers)
 
-    def _hold_out(self, corpus: int, chunks: list[InspectedColumns]) -> None:
-        for counts, columns in chunks:
-            self.inspection.add(counts)
-            if columns is not None:
-                self.held_out.append((corpus, columns))
+    def _hold_out(self, corpus: int, inspected: InspectedColumns) -> None:
+        self.inspection.add(inspected.counts)
+        if inspected.columns is not None:
+            self.held_out.append((corpus, inspected.columns))
