@@ -28,8 +28,8 @@ from dragoman import config as configuration
 from dragoman.data import DataPosition
 from dragoman.models import training_flops
 from dragoman.run import CONFIG_FILE, read_spec
-from dragoman.training.accumulation import StepBatches
 from dragoman.training.display import SilentDisplay
+from dragoman.training.train_step import StepBatches
 from dragoman.training.trainer import Trainer
 
 #: kinds of operations and patterns of their names, the first match counts: kernels on a GPU, operators on a CPU

@@ -13,7 +13,7 @@ import pytest
 
 import dragoman
 from dragoman import config
-from dragoman.api import evaluate_run, events, notebook, train_run
+from dragoman.api import evaluate_run, events, train_run
 from dragoman.cli.reference import markdown_lines
 from dragoman.data import phrasebook
 from dragoman.parts.feedforward import FeedForward
@@ -121,9 +121,7 @@ def test_a_custom_system_must_have_a_name_of_its_own(corpus: Path, tmp_path: Pat
         dragoman.train(tmp_path / "run", source=corpus / "train.en", target=corpus / "train.de", system=transformer)
 
 
-@pytest.mark.parametrize(
-    "module", [dragoman, config, train_run, evaluate_run, events, notebook], ids=lambda m: m.__name__
-)
+@pytest.mark.parametrize("module", [dragoman, config, train_run, evaluate_run, events], ids=lambda m: m.__name__)
 def test_examples_in_docstrings_run(
     module: Any, trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]], corpus: Path, tmp_path: Path
 ) -> None:

@@ -95,13 +95,13 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
     execute("dragoman phrasebook pb", folder)
     for language in ("en", "de"):
         text = (folder / "pb" / f"train.{language}").read_text(encoding="utf-8")
-        short = "".join(text.splitlines(keepends=True)[:40])
-        for name in ("train", "valid", "test", "news"):
+        for name, count in (("train", 40), ("valid", 4), ("test", 4), ("news", 4)):
+            short = "".join(text.splitlines(keepends=True)[:count])
             (folder / f"{name}.{language}").write_text(short, encoding="utf-8")
             (folder / "pb" / f"{name}.{language}").write_text(short, encoding="utf-8")
         (folder / f"web.{language}.gz").write_bytes(gzip.compress(short.encode()))
     alignments = folder / "pb" / "train.align"
-    short = "".join(alignments.read_text(encoding="utf-8").splitlines(keepends=True)[:40])
+    short = "".join(alignments.read_text(encoding="utf-8").splitlines(keepends=True)[:4])
     (folder / "pb" / "test.align").write_text(short, encoding="utf-8")
     tagged = (f"The dog number{n} sleeps .\tDET NOUN ADJ VERB PUNCT\n" for n in range(40))
     (folder / "tags.tsv").write_text("".join(tagged), encoding="utf-8")

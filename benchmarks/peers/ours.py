@@ -15,15 +15,15 @@ from dragoman.objectives import TaskContext, build_objective
 from dragoman.systems import VocabularySizes, get_system
 from dragoman.text.framing import ENCODER_DECODER_FRAMING
 from dragoman.text.tokenizer import learn_tokenizer
-from dragoman.training.accumulation import iterate_steps
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.train_step import TrainStep
+from dragoman.training.parallel import ParallelStrategy
+from dragoman.training.train_step import TrainStep, iterate_steps
 from peers.protocol import CLIP, LABEL_SMOOTHING, RATE, Precision, Sizes
 
 
 def spec(sizes: Sizes) -> EncoderDecoder:
     vocabulary = VocabularySizes(sizes.vocabulary, sizes.vocabulary, joint=True)
-    settings = {"model_dim": sizes.width, "layers": sizes.layers, "dropout": sizes.dropout, "tie_output": True}
+    settings = {"model_dim": sizes.width, "layers": sizes.layers, "dropout": sizes.dropout, "tied_embeddings": True}
     if sizes.kind == "transformer":
         settings |= {"heads": sizes.heads, "ffn_dim": sizes.inner}
     system_spec = get_system(sizes.kind).spec(vocabulary, **settings)
@@ -43,17 +43,9 @@ def trainer(sizes: Sizes, device: str, precision: Precision, store: Path, tokens
         "translation", TaskContext(model, tokenizer, tokenizer, ENCODER_DECODER_FRAMING, LABEL_SMOOTHING), {}
     )
     packed = gpu and objective.supports_packing
-    train_step = TrainStep(
-        objective,
-        build_optimizer(model, TrainingConfig(optimizer="adam", beta2=0.98)),
-        None,
-        device=torch.device(device),
-        seed=1,
-        clip_norm=CLIP,
-        precision=precision,
-        use_compile=packed,
-        use_cuda_graphs=True,
-    )
+    config = TrainingConfig(optimizer="adam", beta2=0.98, seed=1, clip_norm=CLIP, precision=precision, compile=packed)
+    strategy = ParallelStrategy(device=torch.device(device))
+    train_step = TrainStep(objective, build_optimizer(model, config), config, strategy, packed=packed)
     batches = Batches(
         TokenStore(store),
         tokens,

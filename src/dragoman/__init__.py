@@ -23,8 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dragoman.api.evaluate_run import EvaluationResult, evaluate
-    from dragoman.api.events import MessageEvent, StepEvent, TrainingEvent, ValidationEvent
-    from dragoman.api.notebook import NotebookProgress
+    from dragoman.api.events import MessageEvent, NotebookProgress, StepEvent, TrainingEvent, ValidationEvent
     from dragoman.api.train_run import train
     from dragoman.config import (
         Config,
@@ -58,8 +57,7 @@ __version__ = "0.1.0"
 #: modules and the public names that they define
 _PUBLIC = {
     "dragoman.api.evaluate_run": "EvaluationResult evaluate",
-    "dragoman.api.events": "MessageEvent StepEvent TrainingEvent ValidationEvent",
-    "dragoman.api.notebook": "NotebookProgress",
+    "dragoman.api.events": "MessageEvent NotebookProgress StepEvent TrainingEvent ValidationEvent",
     "dragoman.api.train_run": "train",
     "dragoman.config": "Config DataConfig ObjectiveConfig SearchDefaults SystemConfig TextConfig TrainingConfig",
     "dragoman.errors": "UserError",

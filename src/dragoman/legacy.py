@@ -35,8 +35,9 @@ SETTINGS = _tables(
         shuffle=shuffle_distance both_ways=bidirectional sampling=sampling_rate decay=sampling_decay
         consistency=rdrop_alpha
     system.settings:
-        width=model_dim inner=ffn_dim inner_dropout=activation_dropout longest=max_positions shared=share_embeddings
-        tied=tie_output gated=gated_ffn chosen=experts_per_token balance=balance_loss_weight noise=router_noise
+        width=model_dim inner=ffn_dim inner_dropout=activation_dropout longest=max_positions shared=shared_embeddings
+        share_embeddings=shared_embeddings tied=tied_embeddings tie_output=tied_embeddings gated=gated_ffn
+        chosen=experts_per_token balance=balance_loss_weight noise=router_noise
         types=token_types kernel=kernel_size base=rope_base embedding=embedding_dim features=feature_dim
         block=block_size blocks=blocks_per_layer score=attention_score clip=max_distance values=relative_values
         buckets=position_buckets farthest=max_distance generator=generator_divisor window=attention_window

@@ -174,7 +174,7 @@ def test_weights_are_tuned(dragoman: Dragoman, runs: Path) -> None:
         (["--draft-model", "nowhere"], "nowhere does not exist"),
         (["--search", "{}", "--beam-size", 3], "--search is the complete search: leave --beam-size out"),
         (["--search", '{"kind": "Beam", "siz": 3}'], "did you mean 'size'"),
-        (["--search", '{"kind": "Beam", "size": 0}'], "the size of a beam must be at least 1"),
+        (["--search", '{"kind": "Beam", "size": 0}'], "Beam.size must be at least 1"),
         (["--search", "nowhere.json"], "cannot read nowhere.json"),
         (["--exclude", " "], "phrase"),
         (["--exact", "--exclude", "Hund"], "does not support prefixes, required or forbidden phrases"),

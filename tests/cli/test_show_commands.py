@@ -76,7 +76,7 @@ def test_a_sentence_is_shown_as_text_json_and_figure(what: str, run: Path, tmp_p
 
 
 def test_a_png_is_written(run: Path, tmp_path: Path, dragoman: Command) -> None:
-    pytest.importorskip("matplotlib")
+    pytest.importorskip("resvg_py")
     picture = tmp_path / "head.png"
     options = ["--kind", "cross", "--layer", 1, "--head", 2, "--png", picture, "--dark"]
     assert dragoman("show", "attention", run, SENTENCE, *options)[0] == 0

@@ -133,7 +133,7 @@ class Pair:
             start, symbols.eos, (*symbols.suppressed, *banned), symbols.forced_bos, symbols.force_eos_at_limit
         )
         length = LengthLimit(0, longest, longest, least)
-        limits = length.max_lengths(lengths, self.ours.max_target_length(lengths))
+        limits = length.max_lengths(lengths, [self.ours])
         searching = build_engine([self.ours], symbols, Beam(length_limit=length, **settings), rules)
         return searching.search(source, lengths, limits, torch.arange(len(source)), constraints)
 

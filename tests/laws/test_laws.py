@@ -25,12 +25,13 @@ from small import (
 
 from dragoman.models import DecoderOnlyModel, EncoderOnlyModel, Model, model_from_dict, model_to_dict
 from dragoman.parts.mixer import Context, Layout, State, map_state
-from dragoman.search import Beam, LengthLimit, search
+from dragoman.search import Beam, LengthLimit
 from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import SearchEngine
 from dragoman.search.forced_decoding import token_scores
 from dragoman.systems import SYSTEMS, VocabularySizes
 from search.exhaustive import exhaustive_search
+from search.plain_search import search
 
 
 def close(a: torch.Tensor, b: torch.Tensor) -> None:

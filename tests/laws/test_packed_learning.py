@@ -17,7 +17,7 @@ from torch import Tensor
 from dragoman.data import Batch, Batches, EncodedPair, SentencePair, TokenStore, write_store
 from dragoman.models import EncoderDecoderModel, Model
 from dragoman.objectives import OBJECTIVES, Loss, Objective, TaskContext, build_objective
-from dragoman.objectives import replaced_token_objective as replaced_tokens
+from dragoman.objectives import masked_language_modeling as replaced_tokens
 from dragoman.parts.mixer import Layout
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import Tokenizer, learn_tokenizer

@@ -49,7 +49,7 @@ def check_scores(variant: str, name: str, relative: float = 1e-9) -> None:
     attends = any(isinstance(part, CrossAttentionMixer) for part in model.modules())
     if isinstance(settings, Beam) and settings.coverage_penalty and not attends:
         pytest.skip("not about how it looks at a source")
-    limits = settings.length_limit.max_lengths(p.source_lengths, model.max_target_length(p.source_lengths))
+    limits = settings.length_limit.max_lengths(p.source_lengths, [model])
     searching = build_engine([optimize_for_inference(model)], SYMBOLS, settings)
     found = searching.search(p.source, p.source_lengths, limits, torch.arange(len(p.source)))
     model = exact(model)

@@ -21,13 +21,13 @@ from dragoman.lens.forward_pass import record_forward
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.sentence_inspector import token_predictions
 from dragoman.models import Model
-from dragoman.parts import attention, convolution, recurrent_context
+from dragoman.parts import attention, convolution, recurrent_decoder
 from dragoman.parts import long_attention as compressed
 from dragoman.parts.attention_function import AttentionArgs
 from dragoman.parts.attention_scores import AdditiveScore, ConcatScore
 from dragoman.parts.long_attention import LocalAttentionMixer
 from dragoman.parts.mixer import Context, Layout
-from dragoman.parts.relative_positions import ShawKeys
+from dragoman.parts.positions import ShawKeys
 from dragoman.search import Beam, LengthLimit, Sample, build_engine
 from dragoman.search.forced_decoding import token_scores
 
@@ -72,7 +72,7 @@ def overheard() -> Iterator[list[Call]]:
 
     with (
         patch.object(attention, "attend", attend),
-        patch.object(recurrent_context, "attend", attend),
+        patch.object(recurrent_decoder, "attend", attend),
         patch.object(convolution, "attend", attend),
         patch.object(compressed, "attend", attend),
     ):
@@ -206,7 +206,7 @@ def check_tree(variant: str, way: str) -> None:
     model, settings = small_model(variant), SEARCHES[way]
     source, lengths, _, _ = first_pair(variant, model)
     limits, keys = (
-        settings.length_limit.max_lengths(lengths, model.max_target_length(lengths)),
+        settings.length_limit.max_lengths(lengths, [model]),
         torch.zeros(1, dtype=torch.long),
     )
     plain = build_engine([model], SYMBOLS, settings).search(source, lengths, limits, keys)[0]

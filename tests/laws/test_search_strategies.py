@@ -41,7 +41,7 @@ def run(
     searching = build_engine(models, SYMBOLS, settings, rules)
     longest = int(p.source_lengths[rows].max())
     lengths = p.source_lengths[rows]
-    limits = settings.length_limit.max_lengths(lengths, models[0].max_target_length(lengths))
+    limits = settings.length_limit.max_lengths(lengths, models[:1])
     return searching.search(p.source[rows, :longest], lengths, limits, torch.tensor(rows), constraints)
 
 

@@ -49,7 +49,7 @@ def both(
 ) -> tuple[list[Hypothesis], AcceptanceStats]:
     """What is found without the draft, after it has been seen to be what is found with it."""
     p = pairs(variant)
-    limits = settings.length_limit.max_lengths(p.source_lengths, model.max_target_length(p.source_lengths))
+    limits = settings.length_limit.max_lengths(p.source_lengths, [model])
     asked: tuple[Tensor, ...] = (p.source, p.source_lengths, limits, torch.arange(3))
     alone = build_engine([model], SYMBOLS, settings, rules)
     drafted = SpeculativeEngine(alone, draft, ahead)

@@ -65,7 +65,7 @@ def test_old_settings_of_systems_have_present_names() -> None:
     assert set(SETTINGS["system.settings"].values()) <= SETTING_HELP.keys()
     values = {"system": {"name": "shaw", "settings": {"width": 32, "clip": 4, "tied": False}}}
     settings = from_dict(values, "config.yaml").system.settings
-    assert settings == {"model_dim": 32, "max_distance": 4, "tie_output": False}
+    assert settings == {"model_dim": 32, "max_distance": 4, "tied_embeddings": False}
 
 
 def test_settings_of_a_custom_system_keep_their_names() -> None:

@@ -11,11 +11,16 @@ import pytest
 import torch
 
 from dragoman.errors import UserError
+from dragoman.lens.figures import (
+    alternatives_figure,
+    attention_figure,
+    gradients_figure,
+    layers_figure,
+    select_attention,
+)
 from dragoman.lens.gradients import measure_gradient_reach
 from dragoman.lens.inspection_types import to_jsonable
-from dragoman.lens.model_figures import gradients_figure
-from dragoman.lens.png import svg_to_png
-from dragoman.lens.sentence_figures import alternatives_figure, attention_figure, layers_figure, select_attention
+from dragoman.lens.svg import svg_to_png
 from dragoman.lens.text_view import alternative_lines, attention_lines, entropy_lines, gradient_lines, layer_lines
 from dragoman.run import Run
 from dragoman.search import Beam, LengthLimit, Sample
@@ -170,8 +175,7 @@ def test_figures_and_text_of_an_inspection(run: Run) -> None:
 
 
 def test_figure_as_png(run: Run) -> None:
-    matplotlib = pytest.importorskip("matplotlib")
-    assert matplotlib
+    pytest.importorskip("resvg_py")
     picture = layers_figure(run.lens(SENTENCE))
     light, dark = svg_to_png(picture), svg_to_png(picture, dark=True)
     assert light.startswith(b"\x89PNG")

@@ -9,12 +9,11 @@ import torch
 from torch import nn
 
 from dragoman.errors import UserError
-from dragoman.lens.model_figures import positions_figure
+from dragoman.lens.figures import positions_figure
 from dragoman.lens.position_encodings import PositionEncoding, position_encodings
 from dragoman.lens.text_view import position_lines
 from dragoman.models import Model
-from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
-from dragoman.parts.relative_positions import ALiBi, RelativeBias, Shaw
+from dragoman.parts.positions import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Shaw, Sinusoidal
 from dragoman.parts.spec import Spec
 
 

@@ -13,7 +13,7 @@ from dragoman.systems import SYSTEMS, VocabularySizes
 
 
 def spec_of(name: str, vocabulary: VocabularySizes, tied: bool = True) -> EncoderDecoder:
-    return SYSTEMS[name].spec(vocabulary, "tiny", model_dim=8, tie_output=tied)
+    return SYSTEMS[name].spec(vocabulary, "tiny", model_dim=8, tied_embeddings=tied)
 
 
 def test_a_joint_vocabulary_has_one_table_of_embeddings() -> None:

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from dragoman.models import DecoderOnly, ModelSpec, ReplacedTokens, count_flops, training_flops
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.relative_positions import Shaw
+from dragoman.parts.positions import Shaw
 from dragoman.parts.stack import Residual, Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
 
@@ -30,7 +30,7 @@ CASES: dict[str, tuple[str, dict[str, object]]] = {name: (name, {}) for name in 
     "transformer-dmca whole blocks": ("transformer-dmca", {"block_size": 5, "stride": 4, "kernel_size": 1}),
     "transformer batch norm": ("transformer", {"norm": "batch", "pre_norm": True}),
     "transformer alibi": ("transformer", {"position_encoding": "alibi"}),
-    "transformer rotary": ("transformer", {"position_encoding": "rotary", "norm": "rms", "tie_output": False}),
+    "transformer rotary": ("transformer", {"position_encoding": "rotary", "norm": "rms", "tied_embeddings": False}),
     "shaw keys alone": ("shaw", {"max_distance": 3, "relative_values": False}),
     "moe one of three": ("moe", {"experts": 3, "experts_per_token": 1}),
     "llama one key head": ("llama", {"kv_heads": 1}),

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dragoman.parts.cells import LSTMCell, LSTMCells
 from dragoman.parts.deferred_gradients import CollectGradient, deferred_weight_gradients
+from dragoman.parts.recurrence import LSTMCell, LSTMCells
 
 Step = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.parts.experts import ExpertsMixer, MixtureOfExperts, load_balancing_loss
-from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.feedforward import ExpertsMixer, FeedForward, MixtureOfExperts, load_balancing_loss
 from dragoman.parts.mixer import Context, Layout
 
 WIDTH = 6

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 
 from dragoman.errors import UserError
-from dragoman.parts.feature_embedding import FrameEmbedding, Frames, Patches
+from dragoman.parts.embedding import FrameEmbedding, Frames, Patches
 from dragoman.parts.mixer import Layout
 
 

@@ -24,8 +24,9 @@ from dragoman.parts.long_attention import (
     LongAttentionMixer,
 )
 from dragoman.parts.mixer import Context, Layout, State, map_state
-from dragoman.search import Beam, LengthLimit, SpecialTokens, search
+from dragoman.search import Beam, LengthLimit, SpecialTokens
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.plain_search import search
 
 WIDTH, HEADS, LONGEST = 8, 2, 14
 SPECS = {

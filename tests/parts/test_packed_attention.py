@@ -11,8 +11,7 @@ from torch import Tensor
 from dragoman.parts.attention_function import AttentionArgs, attend
 from dragoman.parts.mixer import AttentionMasks, Context, Layout
 from dragoman.parts.packed_attention import BLOCK, block_mask, packed_attention
-from dragoman.parts.positions import NoPosition, Position
-from dragoman.parts.relative_positions import ALiBi, RelativeBias
+from dragoman.parts.positions import ALiBi, NoPosition, Position, RelativeBias
 from dragoman.parts.spec import Spec
 from dragoman.parts.visibility import Block, Causal, Full, Visibility, Window
 

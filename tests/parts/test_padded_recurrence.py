@@ -7,9 +7,8 @@ import copy
 import pytest
 import torch
 
-from dragoman.parts.cells import CELLS, CellKind
 from dragoman.parts.mixer import Layout
-from dragoman.parts.recurrence import run_padded, run_rows
+from dragoman.parts.recurrence import CELLS, CellKind, run_padded, run_rows
 
 INPUTS, WIDTH = 5, 4
 LENGTHS = torch.tensor([6, 1, 4, 6, 2])

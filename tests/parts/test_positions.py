@@ -15,8 +15,9 @@ from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.positions import Learned, NoPosition, Sinusoidal, SinusoidalPosition
 from dragoman.parts.stack import Stack
 from dragoman.parts.visibility import Full
-from dragoman.search import Beam, LengthLimit, SpecialTokens, search
+from dragoman.search import Beam, LengthLimit, SpecialTokens
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.plain_search import search
 
 #: PE(pos, ·) for d = 4: the frequencies are 10000^0 = 1 and 10000^(−2/4) = 0.01
 FIVE_BY_FOUR = [[math.sin(p), math.cos(p), math.sin(p / 100), math.cos(p / 100)] for p in range(5)]

@@ -10,9 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.cells import CELLS, CellKind
 from dragoman.parts.mixer import Context, Layout, State
-from dragoman.parts.recurrence import Recurrent, RecurrentMixer, flip
+from dragoman.parts.recurrence import CELLS, CellKind, Recurrent, RecurrentMixer, flip
 
 WIDTH, LAYERS = 6, 3
 LENGTHS = torch.tensor([5, 2, 1, 4])

@@ -11,7 +11,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.parts.attention import SelfAttention
 from dragoman.parts.mixer import Context, Layout, assign_paths
-from dragoman.parts.relative_positions import ALiBi, RelativeBias, Shaw, slopes
+from dragoman.parts.positions import ALiBi, RelativeBias, Shaw, slopes
 from dragoman.parts.stack import Residual, Stack
 from dragoman.parts.visibility import Causal, Full
 

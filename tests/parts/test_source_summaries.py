@@ -7,7 +7,7 @@ import torch
 
 from dragoman.errors import UserError
 from dragoman.parts.mixer import Layout, Memory
-from dragoman.parts.recurrent_context import BackwardState, LastState, MeanState
+from dragoman.parts.recurrent_decoder import BackwardState, LastState, MeanState
 
 STATES = torch.tensor([[[1.0, 2.0], [3.0, 6.0], [9.0, 9.0]], [[4.0, 0.0], [2.0, 2.0], [0.0, 4.0]]])  # B S D
 

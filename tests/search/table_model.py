@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from dragoman.models import DecodingStart
-from dragoman.models.encoder_decoder import first_tokens
+from dragoman.models.model import first_tokens
 from dragoman.parts.mixer import Context, State, map_state
 from dragoman.search import Beam, Hypothesis, SpecialTokens
 from dragoman.search.beam import BeamSearch

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,9 +12,10 @@ from table_model import TableModel, beam_search
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
-from dragoman.search import Beam, Hypothesis, LengthLimit, search
+from dragoman.search import Beam, Hypothesis, LengthLimit
 from dragoman.systems import SYSTEMS, VocabularySizes
 from search.exhaustive import exhaustive_search
+from search.plain_search import search
 
 #: the textbook's tree: log p of every hypothesis that is looked at
 PIE = {
@@ -201,8 +203,8 @@ def test_every_source_has_its_own_limit() -> None:
 def test_how_long_a_target_may_get(
     length: LengthLimit, source: list[int], room: list[int] | None, expected: list[int]
 ) -> None:
-    left = None if room is None else torch.tensor(room)
-    assert length.max_lengths(torch.tensor(source), left).tolist() == expected
+    model: Any = SimpleNamespace(max_target_length=lambda lengths: None if room is None else torch.tensor(room))
+    assert length.max_lengths(torch.tensor(source), [model]).tolist() == expected
 
 
 # ---- n best
@@ -234,9 +236,9 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"size": 0}, "the size of a beam must be at least 1, but is 0"),
+        ({"size": 0}, "Beam.size must be at least 1, but is 0"),
         ({"size": 2, "n_best": 3}, "a beam of 2 cannot give the 3 best: raise size, or lower n_best"),
-        ({"size": 2, "n_best": 0}, "n_best must be at least 1, but is 0"),
+        ({"size": 2, "n_best": 0}, "Beam.n_best must be at least 1, but is 0"),
         (
             {"size": 4, "n_best": 3, "early_stopping": True, "num_finished": 2},
             "a search that stops at num_finished=2 hypotheses cannot return n_best=3: raise num_finished",
@@ -255,8 +257,8 @@ def test_the_n_best_are_distinct_and_in_order(early_stopping: Any) -> None:
             "num_finished=2 needs early_stopping=True or False, but it is 'never': change one of them",
         ),
         ({"size": 4, "num_groups": 3}, "a beam of 4 cannot be divided into num_groups=3: choose a divisor"),
-        ({"diversity_penalty": -1.0}, "diversity_penalty must be between 0 and 100, but is -1.0"),
-        ({"no_repeat_ngram_size": -2}, "no_repeat_ngram_size must be at least 1, or 0 to allow repetitions, but is -2"),
+        ({"diversity_penalty": -1.0}, "Beam.diversity_penalty must be between 0 and 100, but is -1.0"),
+        ({"no_repeat_ngram_size": -2}, "Beam.no_repeat_ngram_size must be at least 0, but is -2"),
         (
             {"size": 4, "num_groups": 2, "coverage_penalty": 0.2},
             "diverse beam search has no coverage penalty: set num_groups to 1 or coverage_penalty to 0",
@@ -271,7 +273,7 @@ def test_a_beam_that_contradicts_itself_is_refused(settings: dict[str, Any], mes
 
 @pytest.mark.parametrize("settings", [{"ratio": -1.0}, {"offset": -1}, {"max": 0}])
 def test_a_length_limit_below_nothing_is_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match="a length limit needs"):
+    with pytest.raises(UserError, match=r"LengthLimit\.(ratio|offset|max) must be"):
         LengthLimit(**settings)
 
 

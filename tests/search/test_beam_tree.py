@@ -9,8 +9,8 @@ import torch
 from table_model import TableModel
 
 from dragoman.lens.beam_recorder import RecordingStrategy, assign_ranks
+from dragoman.lens.figures import beam_tree_figure
 from dragoman.lens.inspection_types import BeamNode, BeamTree
-from dragoman.lens.sentence_figures import beam_tree_figure
 from dragoman.lens.text_view import beam_tree_lines
 from dragoman.search import Beam
 from dragoman.search.beam import BeamSearch

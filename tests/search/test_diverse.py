@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +10,7 @@ import torch
 from table_model import TableModel
 
 from dragoman.search import Beam
-from dragoman.search.diverse_beam import DiverseBeamSearch
+from dragoman.search.beam import DiverseBeamSearch
 from dragoman.search.engine import SearchEngine
 
 #: three words, each of which may be a whole sentence
@@ -26,8 +25,8 @@ def groups(table: dict[str, float], settings: Beam, limit: int = 4) -> list[list
     found: list[list[tuple[str, Any]]] = []
 
     def results(state: Any) -> list[Any]:
-        for group in state.strategy.groups:
-            some = strategy.group.hypotheses(replace(state, strategy=group))[0]
+        for number in range(settings.num_groups):
+            some = strategy.group.hypotheses(strategy.group_state(state, number))[0]
             found.append([(model.sentence(h.tokens), pytest.approx(h.score, abs=1e-5)) for h in some])
         return DiverseBeamSearch.hypotheses(strategy, state)
 

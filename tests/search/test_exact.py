@@ -14,11 +14,12 @@ from table_model import TableModel
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, search
+from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens
 from dragoman.search.exact_search import ExactResult, ExactSearch, exact_search
 from dragoman.search.forced_decoding import token_scores
 from dragoman.systems import SYSTEMS, VocabularySizes
 from search.exhaustive import exhaustive_search
+from search.plain_search import search
 
 SYMBOLS = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
 WRITERS = ["transformer", "bahdanau", "luong", "convs2s", "gpt", "roformer", "gnmt", "llama"]

@@ -14,8 +14,7 @@ import torch
 
 from dragoman.errors import UserError
 from dragoman.search import Beam, Sample, SpecialTokens, TokenSearch, build_engine
-from dragoman.search.forbidden_phrases import ForbiddenPhrases
-from dragoman.search.phrase_automaton import PhraseAutomaton
+from dragoman.search.forbidden_phrases import ForbiddenPhrases, PhraseAutomaton
 from dragoman.text import Tokenizer, learn_tokenizer, split_words
 from dragoman.text.hf_tokenizer_files import TokenConfig
 from dragoman.text.imported_tokenizer import ImportedTokenizer

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from dragoman.search import Beam, LengthLimit, Sample, SpecialTokens, search
+from dragoman.search import Beam, LengthLimit, Sample, SpecialTokens
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.plain_search import search
 
 
 @pytest.mark.parametrize("size", [1, 2])

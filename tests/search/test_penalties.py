@@ -15,11 +15,12 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.parts.mixer import Context, State
-from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens, search
+from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens
 from dragoman.search.beam import coverage_penalty
 from dragoman.search.forced_decoding import attention_weights, cross_attention
 from dragoman.systems import SYSTEMS, VocabularySizes
 from search.exhaustive import exhaustive_search
+from search.plain_search import search
 
 SYMBOLS = SpecialTokens(bos=2, eos=3, suppressed=(0, 1, 2))
 SOURCE, LENGTHS = torch.tensor([[4, 5, 6, 7, 8], [8, 4, 5, 0, 0], [6, 0, 0, 0, 0]]), torch.tensor([5, 3, 1])
@@ -293,9 +294,9 @@ def test_coverage_without_attention_is_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"coverage_penalty": -0.1}, "coverage_penalty must be between 0 and 10, but is -0.1"),
-        ({"coverage_penalty": 11.0}, "coverage_penalty must be between 0 and 10, but is 11.0"),
-        ({"coverage_penalty": math.nan}, "coverage_penalty must be between 0 and 10, but is nan"),
+        ({"coverage_penalty": -0.1}, "Beam.coverage_penalty must be between 0 and 10, but is -0.1"),
+        ({"coverage_penalty": 11.0}, "Beam.coverage_penalty must be between 0 and 10, but is 11.0"),
+        ({"coverage_penalty": math.nan}, "Beam.coverage_penalty must be between 0 and 10, but is nan"),
         ({"length_normalization": "gnmd"}, "unknown length_normalization 'gnmd': did you mean 'gnmt'?"),
     ],
 )

@@ -15,10 +15,9 @@ from dragoman.models import Model
 from dragoman.search import Beam, Constraints, Hypothesis, SpecialTokens
 from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import SearchEngine
-from dragoman.search.forbidden_phrases import ForbiddenPhrases
+from dragoman.search.forbidden_phrases import ForbiddenPhrases, PhraseAutomaton
 from dragoman.search.forced_decoding import token_scores
 from dragoman.search.logits_processors import ForcedPrefix
-from dragoman.search.phrase_automaton import PhraseAutomaton
 from dragoman.search.required_phrases import (
     ConstrainedBeam,
     allocate,

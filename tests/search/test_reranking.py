@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import sacrebleu
@@ -14,9 +16,9 @@ from dragoman.errors import UserError
 from dragoman.search.reranking import (
     TUNING_METRICS,
     Candidate,
-    Reranker,
     RerankWeights,
     TuningResult,
+    score_candidates,
     tune_rerank_weights,
 )
 
@@ -38,8 +40,9 @@ CANDIDATES = st.lists(
 
 def test_the_sum_by_hand() -> None:
     candidate = Candidate("a b", direct=-2.0, length=3.0, channel=-5.0, language=-4.0)
-    assert RerankWeights(channel=0.5, language=0.25, length=0.1).score(candidate) == pytest.approx(-2 - 2.5 - 1 + 0.3)
-    assert RerankWeights().score(candidate) == -2.0
+    weights = RerankWeights(channel=0.5, language=0.25, length=0.1)
+    assert weights.scores([candidate]) == pytest.approx([-2 - 2.5 - 1 + 0.3])
+    assert RerankWeights().scores([candidate]) == [-2.0]
 
 
 def test_each_feature_changes_the_order() -> None:
@@ -61,7 +64,7 @@ def test_each_feature_changes_the_order() -> None:
 @given(CANDIDATES, NUMBERS, NUMBERS, NUMBERS)
 def test_the_order_is_by_the_score(candidates: list[Candidate], one: float, two: float, three: float) -> None:
     weights = RerankWeights(one, two, three)
-    scores = [weights.score(candidates[i]) for i in weights.rank(candidates)]
+    scores = weights.scores(candidates)[weights.rank(candidates)].tolist()
     assert scores == sorted(scores, reverse=True)
 
 
@@ -77,25 +80,29 @@ class Counting:
     def __init__(self) -> None:
         self.asked: list[tuple[str | None, str]] = []
 
-    def __call__(self, sources: Sequence[str] | None, targets: Sequence[str]) -> list[float]:
+    def score(self, sources: Sequence[str] | None, targets: Sequence[str]) -> list[Any]:
         pairs = list(zip(sources if sources is not None else [None] * len(targets), targets))
         self.asked += pairs
-        return [-abs(len((x or "").split()) - len(y.split())) - 1.0 for x, y in pairs]
+        return [SimpleNamespace(score=-abs(len((x or "").split()) - len(y.split())) - 1.0) for x, y in pairs]
+
+
+RUN: Any = SimpleNamespace(open_run=lambda model: model)
 
 
 def test_the_channel_is_asked_backwards_and_each_pair_once() -> None:
     channel, language = Counting(), Counting()
-    reranker = Reranker(RerankWeights(channel=1.0, language=0.01), channel, language)
+    models: Any = (channel, language)
     sources = ["x y", "z"]
     nbest = [[Candidate("one", -1.0), Candidate("one two", -1.5), Candidate("one", -2.0)], [Candidate("one", -1.0)]]
-    asked = reranker.score(sources, nbest)
+    asked = score_candidates(RUN, sources, nbest, *models)
     assert channel.asked == [("one", "x y"), ("one two", "x y"), ("one", "z")]
     assert language.asked == [(None, "one"), (None, "one two")]
     assert [[one.channel for one in some] for some in asked] == [[-2.0, -1.0, -2.0], [-1.0]]
     assert [[one.language for one in some] for some in asked] == [[-2.0, -3.0, -2.0], [-2.0]]
     assert [[one.direct for one in some] for some in asked] == [[-1.0, -1.5, -2.0], [-1.0]]
-    assert reranker(sources, nbest) == [[1, 0, 2], [0]]
-    assert Reranker(RerankWeights())([], []) == []
+    weights = RerankWeights(channel=1.0, language=0.01)
+    assert [weights.rank(candidates) for candidates in asked] == [[1, 0, 2], [0]]
+    assert score_candidates(RUN, [], [], *models) == []
 
 
 @pytest.mark.parametrize("metric", TUNING_METRICS)
@@ -149,9 +156,6 @@ def test_what_is_no_better_stays_as_it_was() -> None:
     ("make", "message"),
     [
         (lambda: RerankWeights(channel=float("nan")), "finite"),
-        (lambda: Reranker(RerankWeights(channel=1.0)), "no channel model"),
-        (lambda: Reranker(RerankWeights(language=1.0), channel=Counting()), "no language model"),
-        (lambda: Reranker(RerankWeights())(["a"], []), "got 0 for 1 sources"),
         (lambda: tune_rerank_weights([[Candidate("a", 0.0)]], ["a"], "blue"), "did you mean 'bleu'"),
         (lambda: tune_rerank_weights([[Candidate("a", 0.0)]], []), "got 0 for 1 sources"),
         (lambda: tune_rerank_weights([[]], ["a"]), "a source has none"),

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
-from dragoman.search import Hypothesis, LengthLimit, Sample, SpecialTokens, search
-from dragoman.search.sampling import draw
+from dragoman.search import Hypothesis, LengthLimit, Sample, SpecialTokens
+from dragoman.search.greedy_and_sampling import draw
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.plain_search import search
 
 P = {0: 0.15, 1: 0.50, 2: 0.10, 3: 0.25}  # in no order, so that sorting shows
 LOG_P = torch.tensor([P[token] for token in range(4)]).log()
@@ -219,20 +220,20 @@ def test_asking_for_more_samples_keeps_those_that_were_there(model: EncoderDecod
             for value in (0.0, -1.0, 1e-38, 1e39, math.inf, math.nan)
         ],
         *[
-            ({"top_p": value}, f"top_p must be from 1.2e-38 to 1, but is {value}")
+            ({"top_p": value}, f"Sample.top_p must be between 1.2e-38 and 1, but is {value}")
             for value in (0.0, 1.1, 1e-300, math.nan)
         ],
         *[
-            ({"typical_p": value}, f"typical_p must be from 1.2e-38 to 1, but is {value}")
+            ({"typical_p": value}, f"Sample.typical_p must be between 1.2e-38 and 1, but is {value}")
             for value in (0.0, 1.1, 1e-300, math.nan)
         ],
-        ({"min_p": math.nan}, "min_p must be between 0 and 1, but is nan"),
-        ({"top_k": 0}, "top_k must be at least 1, but is 0"),
-        ({"min_p": 1.5}, "min_p must be between 0 and 1, but is 1.5"),
-        ({"no_repeat_ngram_size": -1}, "no_repeat_ngram_size must be at least 1, or 0 to allow repetitions, but is -1"),
-        ({"n_best": 0}, "n_best, the number of samples, must be at least 1, but is 0"),
-        ({"seed": -1}, "seed must be at least 0 and below 2^63, but is -1"),
-        ({"seed": 2**63}, "seed must be at least 0 and below 2^63, but is 9223372036854775808"),
+        ({"min_p": math.nan}, "Sample.min_p must be between 0 and 1, but is nan"),
+        ({"top_k": 0}, "Sample.top_k must be at least 1, but is 0"),
+        ({"min_p": 1.5}, "Sample.min_p must be between 0 and 1, but is 1.5"),
+        ({"no_repeat_ngram_size": -1}, "Sample.no_repeat_ngram_size must be at least 0, but is -1"),
+        ({"n_best": 0}, "Sample.n_best must be at least 1, but is 0"),
+        ({"seed": -1}, "Sample.seed must be between 0 and 9223372036854775807, but is -1"),
+        ({"seed": 2**63}, "Sample.seed must be between 0 and 9223372036854775807, but is 9223372036854775808"),
     ],
 )
 def test_a_sampling_that_makes_no_sense_is_refused(settings: dict[str, Any], message: str) -> None:

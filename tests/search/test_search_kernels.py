@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from dragoman.search import SpecialTokens
-from dragoman.search.greedy import RowsState
-from dragoman.search.search_state import map_tensors
+from dragoman.search.search_state import StrategyState, map_tensors
 from search.states import initial_state
 
 pytestmark = pytest.mark.gpu
@@ -66,7 +65,7 @@ def test_a_step_of_greedy_search_at_once(width: int, least: int) -> None:
         max_length=limit,
         scores=torch.zeros(5, 1, device="cuda"),
         output_tokens=torch.full((5, 1, longest), -1, device="cuda"),
-        strategy=RowsState(ended[:, None].clone()),
+        strategy=StrategyState(ended_rows=ended[:, None].clone()),
     )
     kernels.greedy_step(logits, banned, SpecialTokens(2, end, min_length=least), state)
     allowed = logits.index_fill(1, banned, -torch.inf)

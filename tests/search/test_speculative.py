@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from dragoman.errors import UserError
 from dragoman.models import DecodingStart
-from dragoman.models.encoder_decoder import first_tokens
+from dragoman.models.model import first_tokens
 from dragoman.parts.mixer import Context, State
 from dragoman.search import (
     Beam,

@@ -10,12 +10,13 @@ import torch
 from table_model import RandomTable, TableModel, beam_search
 
 from dragoman.errors import UserError
-from dragoman.search import Beam, Hypothesis, Sample, search
+from dragoman.search import Beam, Hypothesis, Sample
 from dragoman.search.beam import BeamSearch
 from dragoman.search.engine import SearchEngine
-from dragoman.search.greedy import Greedy
+from dragoman.search.greedy_and_sampling import Greedy
 from dragoman.search.required_phrases import ConstrainedBeam, required_phrase_tensors
 from dragoman.search.search_state import ConstraintTensors
+from search.plain_search import search
 
 #: a ends early; b c falls behind it at first, and is better in the end where lengths count: −1.0/2 < −1.3/4
 LATE = {"a": -0.6, "b": -0.9, "a </s>": -1.0, "b c": -1.2, "b c d": -1.25, "b c d </s>": -1.3}

@@ -10,50 +10,26 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.search.unknown_words import UnknownWordReplacer, read_dictionary, replace_unknown_words, source_words
+from dragoman.search.unknown_words import UnknownWordReplacer, read_dictionary, source_words
 from dragoman.text import Tokenizer, learn_tokenizer
 
-UNK = "<unk>"
 DICTIONARY = {"portico": "Säulenhalle", "Pont": "Brücke", "york": "Yorker Schloss"}
 
 
 # ---- words
 
 
-def test_an_unknown_word_becomes_the_translation_of_the_word_it_is_linked_with() -> None:
-    target = replace_unknown_words(["the", "portico", "in"], ["die", UNK, "in"], [(0, 0), (1, 1), (2, 2)], DICTIONARY)
-    assert target == ["die", "Säulenhalle", "in"]
-
-
-def test_a_word_that_the_dictionary_does_not_know_is_copied() -> None:
-    assert replace_unknown_words(["in", "Pont-de-Buis"], ["in", UNK], [(0, 0), (1, 1)], DICTIONARY) == [
-        "in",
+def test_a_word_is_translated_by_its_exact_spelling_then_in_small_letters_or_else_copied() -> None:
+    words = word_tokenizer("a")
+    translation = UnknownWordReplacer(
+        words, words, {"march": "marschieren", "March": "März", "rose": "Rose"}
+    ).translation
+    assert [translation(word) for word in ("March", "march", "ROSE", "Pont-de-Buis")] == [
+        "März",
+        "marschieren",
+        "Rose",
         "Pont-de-Buis",
     ]
-    assert replace_unknown_words(["portico"], [UNK], [(0, 0)], {}) == ["portico"]
-
-
-def test_the_exact_spelling_comes_before_small_letters() -> None:
-    dictionary = {"march": "marschieren", "March": "März", "rose": "Rose"}
-    target = replace_unknown_words(
-        ["March", "march", "ROSE", "Rose"], [UNK] * 4, [(n, n) for n in range(4)], dictionary
-    )
-    assert target == ["März", "marschieren", "Rose", "Rose"]
-
-
-def test_several_unknown_words_each_follow_their_own_link() -> None:
-    target = replace_unknown_words(["a", "b", "c"], [UNK, "x", UNK, UNK], [(2, 0), (0, 2), (2, 3)], {"c": "C"})
-    assert target == ["C", "x", "a", "C"]
-
-
-def test_without_a_link_a_word_stays_unknown() -> None:
-    assert replace_unknown_words(["a", "b"], [UNK, UNK], [(1, 1)], {"a": "A"}) == [UNK, "b"]
-    assert replace_unknown_words([], [UNK, "x"], [], {"a": "A"}) == [UNK, "x"]
-    assert replace_unknown_words(["a"], [], [], {}) == []
-
-
-def test_of_several_links_the_first_counts_and_known_words_never_change() -> None:
-    assert replace_unknown_words(["a", "b"], ["x", UNK], [(1, 1), (0, 1), (0, 0)], {"a": "A"}) == ["x", "b"]
 
 
 # ---- dictionaries

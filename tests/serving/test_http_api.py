@@ -89,10 +89,10 @@ def test_health_settings_and_metrics(client: TestClient) -> None:
     answer = client.get("/metrics")
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     lines = answer.text.splitlines()
-    assert 'dragoman_requests_total{route="/translate",status="200"} 1' in lines
-    assert 'dragoman_sentences_total{run="run"} 1' in lines
-    assert 'dragoman_batch_sentences_bucket{run="run",le="1"} 1' in lines
-    assert 'dragoman_request_seconds_count{route="/health"} 1' in lines
+    assert 'dragoman_requests_total{route="/translate",status="200"} 1.0' in lines
+    assert 'dragoman_sentences_total{run="run"} 1.0' in lines
+    assert 'dragoman_batch_sentences_bucket{le="1.0",run="run"} 1.0' in lines
+    assert 'dragoman_request_seconds_count{route="/health"} 1.0' in lines
 
 
 def test_nothing_is_loaded_from_other_hosts(client: TestClient) -> None:
@@ -154,8 +154,8 @@ RERANK = {
         ({"text": "a", "search": {"kind": "Beam", "early_stopping": "soon"}}, "early_stopping must be"),
         ({"text": "a", "search": {"kind": "Sample", "temperature": 1e-39}}, "temperature must be from"),
         ({"text": "a", "search": {"kind": "Sample", "temperature": 1e39}}, "temperature must be from"),
-        ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top_p must be from"),
-        ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical_p must be from"),
+        ({"text": "a", "search": {"kind": "Sample", "top_p": 1e-300}}, "top_p must be between"),
+        ({"text": "a", "search": {"kind": "Sample", "typical": 1e-300}}, "typical_p must be between"),
         ({"text": "a", "search": {"kind": "Beam", "size": 2, "n_best": 3}}, "cannot give the 3 best"),
         (
             {"text": "a", "search": {"kind": "Sample", "length": {"kind": "Length", "most": 10**6}}},

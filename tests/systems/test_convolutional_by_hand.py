@@ -98,7 +98,7 @@ def test_convs2s_equals_loops_over_positions(layers: int, kernel: int) -> None:
         "layers": layers,
         "kernel_size": kernel,
         "dropout": 0.0,
-        "tie_output": False,
+        "tied_embeddings": False,
     }
     model = model_of("convs2s", VocabularySizes(9, 10), **settings)
     for weight in model.parameters():  # biases and gains too
@@ -129,7 +129,8 @@ def test_number_of_parameters_of_convs2s() -> None:
     separate, joint = VocabularySizes(30, 20), VocabularySizes(30, 30, joint=True)
     assert count_parameters(SYSTEMS["convs2s"].spec(separate, **settings)) == body + (30 + 20) * d + 20
     assert (
-        count_parameters(SYSTEMS["convs2s"].spec(separate, **settings, tie_output=False)) == body + (30 + 40) * d + 20
+        count_parameters(SYSTEMS["convs2s"].spec(separate, **settings, tied_embeddings=False))
+        == body + (30 + 40) * d + 20
     )
     assert count_parameters(SYSTEMS["convs2s"].spec(joint, **settings)) == body + 30 * d + 30
 
@@ -176,7 +177,7 @@ def test_receptive_field_of_bytenet(layers: int, blocks: int, kernel: int) -> No
     reach = layers * sum((kernel - 1) * 2**block for block in range(blocks))
     behind = layers * sum((kernel - 1) * 2**block // 2 for block in range(blocks))
     ahead = reach - behind
-    model, place = bytenet(layers=layers, blocks_per_layer=blocks, kernel_size=kernel, tie_output=False), 40
+    model, place = bytenet(layers=layers, blocks_per_layer=blocks, kernel_size=kernel, tied_embeddings=False), 40
     source, target = touched(model, place)
     assert (target[0], target[-1]) == (place - reach, place)
     assert len(target) == 1 + reach
@@ -234,7 +235,7 @@ def test_number_of_parameters_of_bytenet() -> None:
     settings: dict[str, Any] = {"model_dim": d, "layers": layers, "blocks_per_layer": blocks, "kernel_size": k}
     separate, joint = VocabularySizes(30, 20), VocabularySizes(30, 30, joint=True)
     assert count_parameters(SYSTEMS["bytenet"].spec(separate, **settings)) == body + (30 + 20) * d + 20
-    assert count_parameters(SYSTEMS["bytenet"].spec(joint, **settings, tie_output=False)) == body + 2 * 30 * d + 30
+    assert count_parameters(SYSTEMS["bytenet"].spec(joint, **settings, tied_embeddings=False)) == body + 2 * 30 * d + 30
 
 
 def test_bytenet_has_the_papers_size() -> None:

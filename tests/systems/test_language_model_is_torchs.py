@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from dragoman.models import DecoderOnlyModel
-from dragoman.search import Beam, LengthLimit, SpecialTokens, search
+from dragoman.search import Beam, LengthLimit, SpecialTokens
 from dragoman.search.forced_decoding import token_scores
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import BOS, EOS, SEP
+from search.plain_search import search
 
 TORCHS: dict[str, Any] = {"rnn": nn.RNN, "lstm": nn.LSTM, "gru": nn.GRU}
 D, V = 6, 15
@@ -22,7 +23,7 @@ every_model = pytest.mark.parametrize(("cell", "layers"), [(cell, n) for cell in
 def model_of(cell: str, layers: int, tied: bool = True) -> DecoderOnlyModel:
     torch.manual_seed(1)
     spec = SYSTEMS["rnn-lm"].spec(
-        VocabularySizes(V, V, joint=True), model_dim=D, layers=layers, cell=cell, tie_output=tied
+        VocabularySizes(V, V, joint=True), model_dim=D, layers=layers, cell=cell, tied_embeddings=tied
     )
     model = spec.build().eval()
     assert isinstance(model, DecoderOnlyModel)

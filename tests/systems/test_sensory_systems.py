@@ -8,9 +8,10 @@ import torch
 from numpy.typing import NDArray
 
 from dragoman.models import EncoderDecoder, Model, count_parameters
-from dragoman.parts.feature_embedding import Frames, Patches
-from dragoman.search import Beam, SpecialTokens, search
+from dragoman.parts.embedding import Frames, Patches
+from dragoman.search import Beam, SpecialTokens
 from dragoman.systems import SYSTEMS, VocabularySizes
+from search.plain_search import search
 
 PAD, START, END, FIRST = 0, 1, 2, 3
 Examples = list[tuple[NDArray[np.float32], list[int]]]

@@ -59,10 +59,10 @@ def test_shared_and_tied_embeddings() -> None:
     settings: dict[str, Any] = {"model_dim": 16, "heads": 2, "layers": 1, "ffn_dim": 8}
     body = transformer_weights(16, 1, 8, 0, 0)
     assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings)) == body + (30 + 20) * 16
-    assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings, tie_output=False)) == body + (30 + 20 + 20) * 16
+    assert count(SYSTEMS["transformer"].spec(SEPARATE, **settings, tied_embeddings=False)) == body + (30 + 20 + 20) * 16
     joint = VocabularySizes(30, 30, joint=True)
     assert count(SYSTEMS["transformer"].spec(joint, **settings)) == body + 30 * 16
-    assert count(SYSTEMS["transformer"].spec(joint, **settings, tie_output=False)) == body + 2 * 30 * 16
+    assert count(SYSTEMS["transformer"].spec(joint, **settings, tied_embeddings=False)) == body + 2 * 30 * 16
 
 
 def lstm(inputs: int, d: int) -> int:
@@ -86,7 +86,7 @@ def test_sutskever_has_the_384_million_parameters_of_the_paper() -> None:
 def test_numbers_of_parameters_of_recurrent_systems() -> None:
     d, tables = 10, (30 + 20 + 20) * 10 + 20  # source, target and output, with the output's bias
     maxout = 2 * d * 3 * d + 2 * d
-    one: dict[str, Any] = {"model_dim": d, "layers": 1, "tie_output": False}
+    one: dict[str, Any] = {"model_dim": d, "layers": 1, "tied_embeddings": False}
     cho = gru(d, d) + gru(2 * d, d) + 2 * (d * d + d) + maxout  # c = tanh(V h), s_0 = tanh(V' c)
     assert count(SYSTEMS["cho"].spec(SEPARATE, **one)) == cho + tables
     additive = 2 * d * d + d
@@ -95,7 +95,7 @@ def test_numbers_of_parameters_of_recurrent_systems() -> None:
     assert count(SYSTEMS["bahdanau"].spec(SEPARATE, **one)) == bahdanau + tables
     luong = lstm(d, d) + lstm(2 * d, d) + d * d + 2 * d * d  # general score, W_c
     assert count(SYSTEMS["luong"].spec(SEPARATE, **one)) == luong + tables
-    assert count(SYSTEMS["luong"].spec(SEPARATE, **one | {"tie_output": True})) == luong + tables - 20 * d
+    assert count(SYSTEMS["luong"].spec(SEPARATE, **one | {"tied_embeddings": True})) == luong + tables - 20 * d
     assert count(SYSTEMS["luong"].spec(SEPARATE, **one, input_feeding=False)) == luong - 4 * d * d + tables
 
 

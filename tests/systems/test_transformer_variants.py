@@ -14,11 +14,9 @@ from torch import Tensor, nn
 from dragoman.errors import UserError
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel, count_parameters
 from dragoman.parts.attention import SelfAttention
-from dragoman.parts.experts import MixtureOfExperts
-from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.feedforward import FeedForward, MixtureOfExperts
 from dragoman.parts.mixer import Context, Layout
-from dragoman.parts.positions import NoPosition, Rotary
-from dragoman.parts.relative_positions import Shaw
+from dragoman.parts.positions import NoPosition, Rotary, Shaw
 from dragoman.parts.spec import differences, find_specs, replace_everywhere
 from dragoman.parts.stack import PostNorm, Stack
 from dragoman.parts.visibility import Causal, Full, Window

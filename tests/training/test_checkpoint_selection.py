@@ -16,11 +16,10 @@ from dragoman.errors import UserError
 from dragoman.objectives import objective_class
 from dragoman.run import CONFIG_FILE, read_metrics
 from dragoman.search import Beam, Sample
-from dragoman.training.checkpoint_selection import default_metric
 from dragoman.training.display import format_metrics
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
-from dragoman.training.validation import ValidationResult
+from dragoman.training.validation import ValidationResult, default_metric
 
 SENTENCES = ["Der alte Mann liest das Buch .", "Sie schläft .", "Wir sehen heute den Hund ."]
 WORDS = ["gehst", "ging weg", "ist gegangen", "wir gehen alle nach Hause"]

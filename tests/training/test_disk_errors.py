@@ -19,8 +19,8 @@ from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.run import load, read_metrics
 from dragoman.training.display import Display
+from dragoman.training.metrics import Stopwatch
 from dragoman.training.prepare import prepare_run
-from dragoman.training.throughput import Stopwatch
 from dragoman.training.trainer import Trainer
 
 

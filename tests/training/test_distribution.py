@@ -24,10 +24,10 @@ from dragoman.data import Batches, DataPosition, TokenStore
 from dragoman.errors import UserError
 from dragoman.run import read_metrics
 from dragoman.systems import SYSTEMS, VocabularySizes
-from dragoman.training import process_group as distribution
-from dragoman.training.accumulation import iterate_steps
+from dragoman.training import parallel as distribution
+from dragoman.training.parallel import ProcessGroup, accumulate_for_processes
 from dragoman.training.prepare import prepare_run
-from dragoman.training.process_group import ProcessGroup, accumulate_for_processes
+from dragoman.training.train_step import iterate_steps
 
 #: a step of three batches is two for one process and one for the other; of one batch the other has none
 WAYS: dict[str, dict[str, Any]] = {

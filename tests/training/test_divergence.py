@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from dragoman import legacy
 from dragoman.training.checkpoint_manager import TrainState
-from dragoman.training.divergence import HIGH_READINGS, WINDOW_READINGS, LossHistory
+from dragoman.training.metrics import HIGH_READINGS, WINDOW_READINGS, LossHistory
 
 
 def first_divergence(losses: Iterable[float]) -> int | None:

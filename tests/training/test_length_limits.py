@@ -15,6 +15,7 @@ from dragoman.data.token_store import LengthCounts
 from dragoman.run import CONFIG_FILE, Run, Translation
 from dragoman.search import Beam, LengthLimit
 from dragoman.text import Framing
+from dragoman.training.defaults import Defaults
 from dragoman.training.display import Display
 from dragoman.training.length_limits import choose_length_limit, length_limit
 from dragoman.training.prepare import prepare_run
@@ -64,7 +65,9 @@ def test_explicit_settings_are_kept() -> None:
     search = Config().search
     for given in ({"length_ratio": 6.0}, {"length_offset": 5}, {"length_ratio": 6.0, "length_offset": 5}):
         config = replace(Config(), search=replace(search, **given))  # type: ignore[arg-type]
-        chosen, choices = choose_length_limit(config, some, Framing())
+        defaults = Defaults(config)
+        choose_length_limit(defaults, some, Framing())
+        chosen, choices = defaults.config, defaults.choices
         assert (chosen.search.length_ratio, chosen.search.length_offset) == (6.0, 5)
         assert not {choice.setting.removeprefix("search.") for choice in choices} & given.keys()
         assert len(choices) == 2 - len(given)
@@ -72,7 +75,9 @@ def test_explicit_settings_are_kept() -> None:
 
 def test_few_pairs_give_the_default_limit() -> None:
     for some in (None, lengths(SOURCE[:99], 9 * SOURCE[:99])):
-        chosen, choices = choose_length_limit(Config(), some, Framing())
+        defaults = Defaults(Config())
+        choose_length_limit(defaults, some, Framing())
+        chosen, choices = defaults.config, defaults.choices
         assert (chosen.search.length_ratio, chosen.search.length_offset) == (2.0, 20)
         assert not choices
 

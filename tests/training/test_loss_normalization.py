@@ -11,9 +11,9 @@ import torch
 from conftest_training import small_config
 
 from dragoman.data import DataPosition
-from dragoman.training.accumulation import iterate_steps
 from dragoman.training.display import SilentDisplay
 from dragoman.training.prepare import prepare_run
+from dragoman.training.train_step import iterate_steps
 from dragoman.training.trainer import Trainer
 
 

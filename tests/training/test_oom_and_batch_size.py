@@ -21,17 +21,16 @@ from dragoman.models import Model
 from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
-from dragoman.run import CONFIG_FILE, read_framing, read_spec, read_tokenizers
+from dragoman.run import CONFIG_FILE, read_spec
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import learn_tokenizer
 from dragoman.training import batch_size_finder as budget
 from dragoman.training.batch_size_finder import largest_fitting, measure_peak_memory, widest_batch
 from dragoman.training.display import SilentDisplay
-from dragoman.training.oom import BatchSplitter, is_out_of_memory
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.prepare import prepare_run
 from dragoman.training.resolve import estimate_activations
-from dragoman.training.train_step import TrainStep, batch_from_tensors
+from dragoman.training.train_step import TrainStep, batch_from_tensors, is_out_of_memory
 from dragoman.training.trainer import Trainer
 
 WORDS = learn_tokenizer([f"a{number} b{number}" for number in range(20)], "word", 60)
@@ -158,18 +157,8 @@ def test_single_pair_cannot_be_halved(tmp_path: Path) -> None:
 
 
 def make_train_step(model: Model, objective: Objective, say: Callable[[str], None] = lambda text: None) -> TrainStep:
-    return TrainStep(
-        objective,
-        build_optimizer(model, TrainingConfig(optimizer="sgd")),
-        None,
-        device=torch.device("cpu"),
-        seed=1,
-        clip_norm=1.0,
-        precision="float32",
-        use_compile=False,
-        use_cuda_graphs=False,
-        splitter=BatchSplitter(say),
-    )
+    config = TrainingConfig(optimizer="sgd", seed=1, clip_norm=1.0, precision="float32")
+    return TrainStep(objective, build_optimizer(model, config), config, log=say)
 
 
 def short_of(
@@ -454,11 +443,9 @@ def test_batch_size_is_measured_on_a_gpu(run: Path, monkeypatch: pytest.MonkeyPa
     config = from_yaml(run / CONFIG_FILE)
     config = override_settings(config, ["training.device=cuda", "training.batch_tokens=null"])
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (10**9, 10**9))
-    monkeypatch.setattr(budget, "measure_peak_memory", lambda folder, config, tokens: 10**6 * tokens)
+    monkeypatch.setattr(budget, "measure_peak_memory", lambda folder, config, tokens, parts: 10**6 * tokens)
     said: list[str] = []
-    tokens, why = budget.find_batch_size(
-        config, read_spec(run), run / "data", read_tokenizers(run), read_framing(run), said.append
-    )
+    tokens, why = budget.find_batch_size(run, config, read_spec(run), said.append)
     assert 900 / 1.06 <= tokens <= 900
     assert "the largest that fits into 0.8 GiB" in why
     assert said[0] == "searching for the largest batch that fits into memory"

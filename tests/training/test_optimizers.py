@@ -20,12 +20,13 @@ from dragoman.parts.initialization import hidden_matrices
 from dragoman.parts.stack import Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.training.ema import WeightAverage
-from dragoman.training.muon import Muon, orthogonalize
 from dragoman.training.optimizer import (
     OPTIMIZERS,
+    Muon,
     build_optimizer,
     clip_grad_norm,
     load_state_tensors,
+    orthogonalize,
     set_found_inf,
     set_learning_rate,
     state_tensors,
@@ -312,14 +313,6 @@ def test_adamw_decays_only_matrices_and_tables() -> None:
     optimizer.step()
     for weight, old in zip(model.parameters(), before):
         torch.testing.assert_close(weight.detach(), old * (1 - 0.5 * 0.1) if weight.dim() == 2 else old)
-
-
-def test_learning_rate_factor_of_a_group() -> None:
-    optimizer = build_optimizer(model_of(), config_of({"optimizer": "muon"}))
-    optimizer.param_groups[0]["factor"] = 4.0
-    rates = [group["lr"] for group in optimizer.param_groups]
-    set_learning_rate(optimizer, 0.5)
-    assert [float(rate) for rate in rates] == [2.0] + [0.5] * (len(rates) - 1)
 
 
 # ---- for all of them

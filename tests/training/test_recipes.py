@@ -17,7 +17,7 @@ from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.spec import find_specs
 from dragoman.parts.stack import PreNorm, Stack
 from dragoman.systems import SYSTEMS, VocabularySizes
-from dragoman.training.defaults import Choice, choose_settings
+from dragoman.training.defaults import Choice, Defaults, choose_settings
 from dragoman.training.resolve import resolve_objective
 
 WIDTH = 128  # of every system in the size tiny
@@ -135,9 +135,9 @@ def resolve(
         return SYSTEMS[name].spec(VOCABULARY, chosen.system.size or "tiny", **chosen.system.settings)
 
     config = Config(system=SystemConfig(name, size, settings or {}), training=TrainingConfig(**training))
-    config = resolve_objective(config, build(config), HOLDS.get(name, "pairs"))
-    config, choices = choose_settings(config, store, "cpu", build, new_model=True)
-    return config, build(config), choices
+    defaults = Defaults(resolve_objective(config, build(config), HOLDS.get(name, "pairs")))
+    choose_settings(defaults, store, "cpu", build, new_model=True)
+    return defaults.config, build(defaults.config), defaults.choices
 
 
 def test_every_system_is_in_the_tables() -> None:

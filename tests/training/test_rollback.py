@@ -19,8 +19,8 @@ from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
 from dragoman.run import read_metrics
 from dragoman.training import trainer as training
-from dragoman.training.accumulation import StepBatches
 from dragoman.training.prepare import prepare_run
+from dragoman.training.train_step import StepBatches
 from dragoman.training.trainer import MAX_ROLLBACKS, StepPlan, Trainer
 
 Change = Callable[[Loss], Loss]

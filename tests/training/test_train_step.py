@@ -18,10 +18,9 @@ from dragoman.models import Model
 from dragoman.objectives import Loss, Objective, TaskContext, build_objective
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import ENCODER_DECODER_FRAMING, learn_tokenizer
-from dragoman.training.accumulation import iterate_steps
 from dragoman.training.ema import WeightAverage
 from dragoman.training.optimizer import build_optimizer, state_tensors
-from dragoman.training.train_step import TrainStep
+from dragoman.training.train_step import TrainStep, iterate_steps
 
 WORDS = 40
 OPTIMIZERS: dict[str, dict[str, Any]] = {
@@ -75,18 +74,9 @@ def make_train_step(
     precision: str = "float32",
     compiles: bool = False,
 ) -> TrainStep:
-    config = TrainingConfig(**OPTIMIZERS[optimizer])
-    return TrainStep(
-        objective,
-        build_optimizer(model, config),
-        WeightAverage(model, ema) if ema else None,
-        device=torch.device("cpu"),
-        seed=seed,
-        clip_norm=1.0,
-        precision=precision,
-        use_compile=compiles,
-        use_cuda_graphs=True,
-    )
+    config = TrainingConfig(**OPTIMIZERS[optimizer], seed=seed, precision=precision, compile=compiles, clip_norm=1.0)  # type: ignore[arg-type]
+    average = WeightAverage(model, ema) if ema else None
+    return TrainStep(objective, build_optimizer(model, config), config, average=average, packed=compiles)
 
 
 def batch_of(store: TokenStore, start: int, stop: int, **settings: Any) -> Batch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -55,3 +56,68 @@ class MessageEvent:
 
 TrainingEvent = StepEvent | ValidationEvent | MessageEvent
 TrainingCallback = Callable[[TrainingEvent], None]
+
+
+WIDTH, HEIGHT = 480, 160  # of the curve, in pixels
+
+
+class NotebookProgress:
+    """Training callback that draws a progress bar and loss curves in a notebook, and prints lines elsewhere.
+
+    Examples:
+        >>> progress = dragoman.NotebookProgress()
+        >>> progress(dragoman.StepEvent(10, 0, 5.2, 1e-3, 1000.0, 0.1))
+        step 10, loss 5.200
+    """
+
+    def __init__(self) -> None:
+        self.training: list[tuple[int, float]] = []
+        self.validation: list[tuple[int, float]] = []
+        self.fraction_done = 0.0
+        self.status = ""
+        self.handle: Any = None
+        try:
+            from IPython import get_ipython  # type: ignore[import-not-found, unused-ignore]
+
+            self.in_notebook = get_ipython() is not None
+        except ImportError:
+            self.in_notebook = False
+
+    def __call__(self, event: TrainingEvent) -> None:
+        match event:
+            case StepEvent():
+                self.training.append((event.step, event.loss))
+                self.fraction_done = event.fraction_done or 0.0
+                self.status = f"step {event.step:,}, loss {event.loss:.3f}"
+            case ValidationEvent():
+                self.validation.append((event.step, event.loss))
+                metrics = "".join(f", {name} {value:.2f}" for name, value in event.metrics.items())
+                self.status = f"step {event.step:,}, validation loss {event.loss:.3f}{metrics}"
+            case MessageEvent():
+                self.status = event.text
+        if not self.in_notebook:
+            print(self.status)
+            return
+        from IPython.display import HTML, display  # type: ignore[import-not-found, unused-ignore]
+
+        if self.handle is None:
+            self.handle = display(HTML(self.html()), display_id=True)
+        else:
+            self.handle.update(HTML(self.html()))
+
+    def html(self) -> str:
+        """Return the bar and the curves as HTML: training loss in gray, validation loss in blue."""
+        from html import escape
+
+        points = [*self.training, *self.validation]
+        curves = ""
+        if points:
+            last, top = max(step for step, _ in points), max(loss for _, loss in points)
+            for color, curve in (("#999", self.training), ("#06c", self.validation)):
+                path = " ".join(f"{WIDTH * step / last:.1f},{HEIGHT * (1 - loss / top):.1f}" for step, loss in curve)
+                curves += f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>'
+        return (
+            f'<progress value="{self.fraction_done:.3f}" max="1" style="width:{WIDTH}px"></progress>'
+            f"<div>{escape(self.status)}</div>"
+            f'<svg width="{WIDTH}" height="{HEIGHT}" style="border:1px solid #ccc">{curves}</svg>'
+        )

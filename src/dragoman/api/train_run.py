@@ -21,8 +21,8 @@ from dragoman.parts.spec import Spec
 from dragoman.run import CONFIG_FILE, Run, load, read_metrics, read_spec
 from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
 from dragoman.training.display import Display, SilentDisplay, make_display
+from dragoman.training.parallel import ProcessGroup, accumulate_for_processes
 from dragoman.training.prepare import PreparedRun, prepare_run
-from dragoman.training.process_group import ProcessGroup, accumulate_for_processes
 from dragoman.training.trainer import Trainer, TrainingOutcome
 from dragoman.training.training_budget import change_resumed_run
 from dragoman.training.validation import ValidationResult
@@ -150,7 +150,7 @@ def start_training(
 
     def prepare() -> None:
         with _registered(config.system.name, custom_system):
-            _log_preparation(prepare_run(folder, config, log), choices, log)
+            _log_preparation(prepare_run(folder, config, log, custom_parts), choices, log)
 
     with processes.report_lost_process(
         lambda: f"another process ended while {folder} was prepared: see its message, and start again"

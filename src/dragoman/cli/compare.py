@@ -89,7 +89,7 @@ def compare(
     from dragoman.lens.comparison_report import write_comparison
     from dragoman.storage import write_file
     from dragoman.training import comparison_training as training
-    from dragoman.training.comparison_display import ComparisonDisplay
+    from dragoman.training.comparison_training import ComparisonDisplay
 
     training.check_systems(names)
     seed_list = parse_seeds(seeds)

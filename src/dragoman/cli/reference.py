@@ -108,7 +108,8 @@ def _describe(name: str, size: str, as_json: bool) -> None:
     settings = {key: parameter.default for key, parameter in system.settings().items()}
     if as_json:
         document = _row(name, system, size) | {"sizes": sizes, "settings": settings}
-        document |= {"paper_training": dataclasses.asdict(paper), "recipe": system.default_recipe}
+        document |= {"paper_training": dataclasses.asdict(paper) | {"differences": system.differences}}
+        document |= {"recipe": system.default_recipe}
         print_json(document | {"spec": model_to_dict(spec)})
         return
     tuned = {**system.tuned_settings, **(system.modern_settings if system.default_recipe == "modern" else {})}
@@ -123,8 +124,8 @@ def _describe(name: str, size: str, as_json: bool) -> None:
     width = max(map(len, texts.values()))
     print_lines(f"          {text:<{width}}  {SETTING_HELP[key]}" for key, text in texts.items())
     print(f"textbook  {paper}")
-    if paper.differences:
-        print(f"          differences from the paper: {paper.differences}")
+    if system.differences:
+        print(f"          differences from the paper: {system.differences}")
     tuned_text = f" with {', '.join(f'{key}={value}' for key, value in tuned.items())}" if tuned else ""
     print(f"default   recipe {system.default_recipe}{tuned_text}")
     print(f"\n{size}:")

@@ -130,7 +130,7 @@ class SearchOptions:
 
     def search_config(self, run: Run) -> SearchConfig:
         """Return the run's default search with the changes of these options."""
-        from dragoman.search import ExactSearch, MinimumBayesRisk, Speculative, read_search_config
+        from dragoman.search import Beam, ExactSearch, MinimumBayesRisk, Speculative, read_search_config
 
         if self.search is not None:
             return read_search_config(self.search)
@@ -145,8 +145,9 @@ class SearchOptions:
             return self._reranking(run, self._token_search(run, self._count(10)))
         if self.draft_model is None:
             return self._token_search(run, self.n_best or 1)
-        search = self._token_search(run, 1).with_single_row()
-        return Speculative(self.draft_model, self.draft_tokens or 4, search)
+        search = self._token_search(run, 1)
+        greedy_or_sample = replace(search, size=1) if isinstance(search, Beam) else search
+        return Speculative(self.draft_model, self.draft_tokens or 4, greedy_or_sample)
 
     def _count(self, default: int) -> int:
         """Number of candidates to choose from."""

@@ -66,7 +66,7 @@ class OutputOptions:
 
     def _write_figure(self, figure: str, number: int) -> None:
         """Write an SVG figure; from the second figure on, file names are numbered."""
-        from dragoman.lens.png import svg_to_png
+        from dragoman.lens.svg import svg_to_png
         from dragoman.storage import write_file
 
         for path in filter(None, (self.svg, self.png)):
@@ -186,7 +186,7 @@ def attention(
     """Show the attention weights of every layer and head, and their entropy."""
     loaded = options.open(run)
 
-    from dragoman.lens.sentence_figures import attention_figure, select_attention
+    from dragoman.lens.figures import attention_figure, select_attention
     from dragoman.lens.text_view import attention_lines, entropy_lines
 
     result = inspection.inspect(loaded, sentence)
@@ -208,7 +208,7 @@ def alternatives(
     """Show the probability of every token, and the most probable alternatives."""
     loaded = options.open(run)
 
-    from dragoman.lens.sentence_figures import alternatives_figure
+    from dragoman.lens.figures import alternatives_figure
     from dragoman.lens.text_view import alternative_lines
 
     result = inspection.inspect(loaded, sentence, prefix, top_k)
@@ -220,7 +220,7 @@ def layers(run: RunFolder, sentence: Sentence, *, inspection: InspectionOptions,
     """Show what the model would predict if it ended after each of its layers (logit lens)."""
     loaded = options.open(run)
 
-    from dragoman.lens.sentence_figures import layers_figure
+    from dragoman.lens.figures import layers_figure
     from dragoman.lens.text_view import layer_lines
 
     result = inspection.inspect(loaded, sentence)
@@ -240,7 +240,7 @@ def beam(
     """Show the beam search as a tree: kept, pruned and finished hypotheses."""
     loaded = options.open(run)
 
-    from dragoman.lens.sentence_figures import beam_tree_figure
+    from dragoman.lens.figures import beam_tree_figure
     from dragoman.lens.text_view import beam_tree_lines
 
     result = loaded.lens(sentence, search=beam_config(loaded, beam_size, length_penalty), prefix=prefix)
@@ -266,7 +266,7 @@ def positions(
     """Show the position encodings of the model and the similarities between positions."""
     loaded = options.open(run)
 
-    from dragoman.lens.model_figures import positions_figure
+    from dragoman.lens.figures import positions_figure
     from dragoman.lens.position_encodings import position_encodings
     from dragoman.lens.text_view import position_lines
 
@@ -295,7 +295,7 @@ def gradients(
     folders = [run, *(compare_with or [])]
     options.check(*folders)
 
-    from dragoman.lens.model_figures import gradients_figure
+    from dragoman.lens.figures import gradients_figure
     from dragoman.lens.text_view import gradient_lines
 
     measured = _measure_gradients([options.load(folder) for folder in folders], sentence, target, max_sentences)

@@ -35,7 +35,7 @@ def tune(
     model.check(run)
     sources, references = read_pairs(source, reference, layout, "--reference")
 
-    from dragoman.search.reranking import Candidate, Reranker, RerankWeights, reranking_scorers, tune_rerank_weights
+    from dragoman.search.reranking import Candidate, score_candidates, tune_rerank_weights
 
     loaded = model.load(run)
     if not all(isinstance(text, str) for text in sources):
@@ -48,9 +48,8 @@ def tune(
         for best in loaded.translate(sources, search=search, alignment=False)
     ]
     log("scoring the candidates")
-    scorers = reranking_scorers(loaded, rerankers.get("channel"), rerankers.get("language"))
-    scores = Reranker(RerankWeights(), *scorers).score(sources, candidates)
-    tuned = tune_rerank_weights(scores, references, metric)
+    models = rerankers.get("channel"), rerankers.get("language")
+    tuned = tune_rerank_weights(score_candidates(loaded, sources, candidates, *models), references, metric)
     weights = asdict(tuned.weights)
     if as_json:
         document = {"weights": weights, "metric": metric, "score": tuned.score, "baseline_score": tuned.baseline_score}

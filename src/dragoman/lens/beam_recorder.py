@@ -20,7 +20,7 @@ def recorded_search(
 ) -> tuple[Hypothesis, BeamTree]:
     """Search the targets of one source (1 S); return the best hypothesis and the tree of all recorded ones."""
     special_tokens, tokenizer = run.special_tokens, run.target_tokenizer
-    max_lengths = search.length_limit.max_lengths_of(run, lengths)
+    max_lengths = search.length_limit.max_lengths(lengths, run.models)
     engine = build_engine(
         run.inference_models, special_tokens, search, constraints.logits_processors, constraints.include is not None
     )
@@ -133,7 +133,7 @@ def _finished_hypotheses(state: SearchState) -> list[FinishedHypothesis]:
     """Return the finished hypotheses of the first source."""
     return [
         FinishedHypothesis(*row)
-        for buffer in state.strategy.finished_buffers
+        for buffer in filter(None, [state.strategy.finished])
         for row in zip(*(column[0].tolist() for column in (buffer.scores, buffer.normalized_scores, buffer.lengths)))
         if row[0] > -torch.inf
     ]

@@ -10,28 +10,33 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from markupsafe import Markup
 from rich.cells import cell_len
 from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.lens.axes import Points, downsample, format_number, linear_ticks, log_ticks, tick_label
-from dragoman.lens.markup import Markup, join, tag
+from dragoman.lens.markup import join, tag
 from dragoman.lens.svg import (
     CHARACTER_WIDTH,
     DASHES,
-    MIN_VISIBLE_WEIGHT,
-    NUM_SERIES_COLORS,
+    SERIES_COLORS,
     heading,
+    heat_cell,
+    label,
     label_width,
-    px,
-    shorten,
+    line,
+    number_class,
+    rect,
     svg,
+    text_at,
 )
 from dragoman.run import SentenceAttention
 
 CELL_SIZE, MIN_CELL_SIZE = 34, 6  # pixels
 MAX_HEATMAP_WIDTH = 1200  # pixels; larger heatmaps get smaller cells
-MAX_FULL_CELLS = 4000  # larger heatmaps omit cells that are hardly visible
+MAX_FULL_CELLS = 4000  # larger heatmaps omit cells below MIN_VISIBLE_WEIGHT
+MIN_VISIBLE_WEIGHT = 0.02
 MIN_NUMBER = 0.095  # cells below this weight have no number
 NO_DATA = "nothing has been measured yet"
 
@@ -50,29 +55,41 @@ def heatmap(
     table = [[min(1.0, max(0.0, float(weight))) for weight in row] for row in weights]
     cell = min(CELL_SIZE, max(MIN_CELL_SIZE, MAX_HEATMAP_WIDTH // max(len(rows), len(columns), 1)))
     every = -(-11 // cell)  # labels that would overlap are omitted
-    size = {"font_size": max(8, cell - 2)} if cell < 15 else {}
+    font_size = max(8, cell - 2) if cell < 15 else None
     left, slant = 20 + label_width(rows), label_width(columns) * math.sqrt(0.5)
     top = 52 + slant
-    width = max(left + cell * len(columns) + slant + 8, 380, CHARACTER_WIDTH * 1.15 * cell_len(title))
     bottom = top + cell * len(rows)
     parts: list[str] = [heading(title)]
     for j, name in list(enumerate(columns))[::every]:
         transform = f"translate({left + cell * (j + 0.5):.1f} {top - 8:.1f}) rotate(-45)"
-        parts.append(tag("text", tag("title", name), shorten(name), transform=transform, **size))
+        parts.append(label(name, transform=transform, font_size=font_size))
     for i, (name, row) in enumerate(zip(rows, table, strict=True)):
         y = top + cell * i
-        label = {"x": px(left - 8), "y": px(y + cell / 2 + 4.5), "text_anchor": "end", **size}
-        parts += [] if i % every else [tag("text", tag("title", name), shorten(name), **label)]
+        if i % every == 0:
+            parts.append(label(name, x=left - 8, y=y + cell / 2 + 4.5, text_anchor="end", font_size=font_size))
         for j, (column, weight) in enumerate(zip(columns, row, strict=True)):
             if weight >= MIN_VISIBLE_WEIGHT or len(rows) * len(columns) <= MAX_FULL_CELLS:
                 tooltip = f"“{name}” ← “{column}”: {100 * weight:.1f} % of its attention"
-                parts.append(_cell(left + cell * j, y, weight, tooltip, cell=cell))
-    frame = {"x": px(left), "y": px(top), "width": cell * len(columns), "height": cell * len(rows)}
-    parts += [tag("rect", class_="frame", **frame), _heat_legend(4, bottom + 14)]
+                parts.append(_weight_cell(left + cell * j, y, cell, weight, tooltip))
+    parts.append(rect(left, top, cell * len(columns), cell * len(rows), class_="frame"))
+    for n in range(5):
+        parts.append(_weight_cell(4 + CELL_SIZE * n, bottom + 14, CELL_SIZE, n / 4, f"{n / 4:.0%}", min_number=0))
+    parts.append(text_at(12 + 5 * CELL_SIZE, bottom + 14 + CELL_SIZE / 2 + 4.5, "% of its attention"))
+    width = max(left + cell * len(columns) + slant + 8, 380, CHARACTER_WIDTH * 1.15 * cell_len(title))
     strongest = [
         f"{name}: mostly {columns[row.index(max(row))]} ({max(row):.0%})" for name, row in zip(rows, table) if row
     ]
     return svg(width, bottom + 56, title, "Each row is a target word. " + "; ".join(strongest), parts)
+
+
+def _weight_cell(x: float, y: float, size: int, weight: float, tooltip: str, min_number: float = MIN_NUMBER) -> Markup:
+    """Draw a square whose opacity is a weight; large ones show weights from `min_number` on in percent."""
+    margin, radius = (1, 3) if size > 20 else (0, 0)
+    square = heat_cell(x + margin, y + margin, size - 2 * margin, size - 2 * margin, weight, tooltip, radius)
+    if weight < min_number or size < 22:
+        return square
+    number = text_at(x + size / 2, y + size / 2 + 4, f"{100 * weight:.0f}", number_class(weight), "middle")
+    return join(square, number)
 
 
 def line_chart(
@@ -82,27 +99,27 @@ def line_chart(
 
     Points that are not finite, or not positive on a logarithmic axis, are omitted.
     """
-    curves = {name: downsample([p for p in points if _is_drawable(p, log)]) for name, points in series.items()}
-    curves = {name: points for name, points in curves.items() if points}
+    drawable = {
+        name: [(x, y) for x, y in points if math.isfinite(x) and math.isfinite(y) and (y > 0 or not log)]
+        for name, points in series.items()
+    }
+    curves = {name: downsample(points) for name, points in drawable.items() if points}
     if not curves:
-        message = tag("text", NO_DATA, x=240, y=150, text_anchor="middle")
-        return svg(480, 300, title, NO_DATA, [heading(title), message])
+        return svg(480, 300, title, NO_DATA, [heading(title), text_at(240, 150, NO_DATA, anchor="middle")])
     xs, ys = ([point[axis] for points in curves.values() for point in points] for axis in (0, 1))
     y_ticks = log_ticks(min(ys), max(ys)) if log else linear_ticks(min(ys), max(ys))
     plot = _Plot(450, 252, linear_ticks(min(xs), max(xs)), y_ticks, log_y=log)
-    parts = [*plot.axes(title, x_label, y_label + (", logarithmic" if log else ""))]
-    parts.append(tag("line", x1=plot.left, x2=plot.right, y1=plot.bottom, y2=plot.bottom, class_="axis"))
-    x = float(plot.right)
+    parts = plot.axes(title, x_label, y_label + ", logarithmic" * log)
+    parts.append(line(plot.left, plot.bottom, plot.right, plot.bottom, class_="axis"))
+    legend_x = float(plot.right)
     for n, name in reversed(list(enumerate(curves))) if len(curves) > 1 else ():
-        x -= CHARACTER_WIDTH * cell_len(name) + 40
-        parts.append(tag("line", x1=px(x), x2=px(x + 24), y1=38, y2=38, **_stroke(n)))
-        parts.append(tag("text", name, x=px(x + 30), y=42, class_="note"))
+        legend_x -= CHARACTER_WIDTH * cell_len(name) + 40
+        parts += [line(legend_x, 38, legend_x + 24, 38, **_stroke(n)), text_at(legend_x + 30, 42, name, "note")]
     for n, (name, points) in enumerate(curves.items()):
-        path = " ".join(f"{px(plot.x(x))},{px(plot.y(y))}" for x, y in points)
+        path = " ".join(f"{plot.x(x):.1f},{plot.y(y):.1f}" for x, y in points)
         parts.append(tag("polyline", points=path, **_stroke(n)))
         for x, y in points if len(points) <= 25 else points[-1:]:
-            tooltip = tag("title", f"{name}: {format_number(y)} at {x_label} {format_number(x)}")
-            parts.append(_dot(plot, (x, y), n, 3, tooltip))
+            parts.append(plot.dot(x, y, n, 3, f"{name}: {format_number(y)} at {x_label} {format_number(x)}"))
     ends = [f"{name} from {format_number(p[0][1])} to {format_number(p[-1][1])}" for name, p in curves.items()]
     return svg(480, 300, title, f"{y_label or 'value'} by {x_label}: {'; '.join(ends)}", parts)
 
@@ -114,33 +131,32 @@ def scatter_plot(points: Mapping[str, tuple[float, float]], title: str, x_label:
         return svg(640, 420, title, NO_DATA, [heading(title, y_label)])
     xs, ys = zip(*drawable.values())
     plot = _Plot(560, 372, log_ticks(min(xs), max(xs)), linear_ticks(min(ys), max(ys)), log_x=True)
-    parts = [*plot.axes(title, f"{x_label}, logarithmic", y_label)]
+    parts = plot.axes(title, f"{x_label}, logarithmic", y_label)
+    descriptions = {name: f"{name}: {format_number(y)} for {x:.2e}" for name, (x, y) in drawable.items()}
     label_y = math.inf
     for n, (name, (x, y)) in enumerate(sorted(drawable.items(), key=lambda item: item[1][1])):
         label_y = min(plot.y(y) + 4, label_y - 13)  # labels must not overlap
-        parts.append(_dot(plot, (x, y), n, 5, tag("title", f"{name}: {format_number(y)} for {x:.2e}")))
-        line = {"x1": px(plot.x(x) + 6), "y1": px(plot.y(y)), "x2": px(plot.x(x) + 16), "y2": px(label_y - 4)}
-        parts.append(tag("line", **line, class_="grid"))
-        parts.append(tag("text", name, x=px(plot.x(x) + 18), y=px(label_y), class_="note"))
-    description = "; ".join(f"{name}: {format_number(y)} for {x:.2e}" for name, (x, y) in drawable.items())
-    return svg(640, 420, title, f"{y_label} by {x_label}: {description}", parts)
+        parts.append(plot.dot(x, y, n, 5, descriptions[name]))
+        parts.append(line(plot.x(x) + 6, plot.y(y), plot.x(x) + 16, label_y - 4, class_="grid"))
+        parts.append(text_at(plot.x(x) + 18, label_y, name, "note"))
+    return svg(640, 420, title, f"{y_label} by {x_label}: {'; '.join(descriptions.values())}", parts)
 
 
 def bar_chart(values: Mapping[str, float], title: str, unit: str = "") -> str:
     """Draw a horizontal bar for each non-negative value."""
     largest = max(values.values(), default=0.0) or 1.0
     left, max_length = 16 + label_width(list(values), 30), 220
-    labels = {name: f"{format_number(value)} {unit}".rstrip() for name, value in values.items()}
+    numbers = {name: f"{format_number(value)} {unit}".rstrip() for name, value in values.items()}
     parts: list[str] = [heading(title)]
     for n, (name, value) in enumerate(values.items()):
         y, length = 36 + 28 * n, max(1.0, max_length * value / largest)
-        box = {"x": px(left), "y": y, "width": px(length), "height": 20, "rx": 3}
+        tooltip = tag("title", f"{name}: {numbers[name]}")
         parts += [
-            tag("text", tag("title", name), shorten(name, 30), x=px(left - 8), y=y + 15, text_anchor="end"),
-            tag("rect", tag("title", f"{name}: {labels[name]}"), class_="heat", **box),
-            tag("text", labels[name], x=px(left + length + 8), y=y + 15),
+            label(name, 30, x=left - 8, y=y + 15, text_anchor="end"),
+            rect(left, y, length, 20, tooltip, class_="heat", rx=3),
+            text_at(left + length + 8, y + 15, numbers[name]),
         ]
-    description = "; ".join(f"{name}: {label}" for name, label in labels.items())
+    description = "; ".join(f"{name}: {number}" for name, number in numbers.items())
     return svg(left + max_length + 110, 44 + 28 * len(values), title, description or "no values", parts)
 
 
@@ -158,24 +174,29 @@ class _Plot:
     top: int = 58
 
     def x(self, value: float) -> float:
+        """Convert a value on the x axis to pixels."""
         return self.left + (self.right - self.left) * _fraction(value, self.x_ticks, self.log_x)
 
     def y(self, value: float) -> float:
+        """Convert a value on the y axis to pixels."""
         return self.bottom - (self.bottom - self.top) * _fraction(value, self.y_ticks, self.log_y)
 
     def axes(self, title: str, x_label: str, y_label: str) -> list[Markup]:
+        """Draw the title, grid lines, and the labels of ticks and axes."""
         parts = [heading(title, y_label)]
         for tick in self.x_ticks:
-            label = f"{tick:.0e}".replace("e+", "e") if self.log_x else tick_label(tick)
-            x = px(self.x(tick))
-            parts.append(tag("line", x1=x, x2=x, y1=self.top, y2=self.bottom, class_="grid"))
-            parts.append(tag("text", label, x=x, y=self.bottom + 18, text_anchor="middle", class_="note"))
+            number = f"{tick:.0e}".replace("e+", "e") if self.log_x else tick_label(tick)
+            parts.append(line(self.x(tick), self.top, self.x(tick), self.bottom, class_="grid"))
+            parts.append(text_at(self.x(tick), self.bottom + 18, number, "note", "middle"))
         for tick in self.y_ticks:
-            y = self.y(tick)
-            parts.append(tag("line", x1=self.left, x2=self.right, y1=px(y), y2=px(y), class_="grid"))
-            parts.append(tag("text", tick_label(tick), x=self.left - 8, y=px(y + 4), text_anchor="end", class_="note"))
-        parts.append(tag("text", x_label, x=self.right, y=self.bottom + 38, text_anchor="end", class_="note"))
-        return parts
+            parts.append(line(self.left, self.y(tick), self.right, self.y(tick), class_="grid"))
+            parts.append(text_at(self.left - 8, self.y(tick) + 4, tick_label(tick), "note", "end"))
+        return [*parts, text_at(self.right, self.bottom + 38, x_label, "note", "end")]
+
+    def dot(self, x: float, y: float, series: int, radius: int, tooltip: str) -> Markup:
+        """Draw a point in the color of a series."""
+        color = f"fill{series % len(SERIES_COLORS)}"
+        return tag("circle", tag("title", tooltip), cx=self.x(x), cy=self.y(y), r=radius, class_=color)
 
 
 def _fraction(value: float, ticks: list[float], log: bool) -> float:
@@ -184,37 +205,7 @@ def _fraction(value: float, ticks: list[float], log: bool) -> float:
     return (value - low) / (high - low)
 
 
-def _dot(plot: _Plot, point: tuple[float, float], series: int, radius: int, tooltip: Markup) -> Markup:
-    position = {"cx": px(plot.x(point[0])), "cy": px(plot.y(point[1]))}
-    return tag("circle", tooltip, **position, r=radius, class_=f"fill{series % NUM_SERIES_COLORS}")
-
-
-def _cell(
-    x: float, y: float, weight: float, tooltip: str, min_number: float = MIN_NUMBER, cell: int = CELL_SIZE
-) -> Markup:
-    """Draw a cell whose opacity is its weight; large cells show the weight in percent."""
-    margin, radius = (1, 3) if cell > 20 else (0, 0)
-    box = {"x": px(x + margin), "y": px(y + margin), "width": cell - 2 * margin, "height": cell - 2 * margin}
-    opacity = f"{0.04 + 0.96 * weight:.3f}"
-    rect = tag("rect", tag("title", tooltip), class_="heat", fill_opacity=opacity, rx=radius, **box)
-    if weight < min_number or cell < 22:
-        return rect
-    center = {"x": px(x + cell / 2), "y": px(y + cell / 2 + 4), "text_anchor": "middle"}
-    kind = "number strong" if weight > 0.68 else "number"  # light text on strong colors
-    return join(rect, tag("text", f"{100 * weight:.0f}", class_=kind, **center))
-
-
-def _heat_legend(x: float, y: float) -> Markup:
-    cells = [_cell(x + CELL_SIZE * n, y, n / 4, f"{n / 4:.0%}", min_number=0) for n in range(5)]
-    return join(*cells, tag("text", "% of its attention", x=x + 5 * CELL_SIZE + 8, y=y + CELL_SIZE / 2 + 4.5))
-
-
 def _stroke(series: int) -> dict[str, object]:
-    return {
-        "class_": f"curve stroke{series % NUM_SERIES_COLORS}",
-        "stroke_dasharray": DASHES[series % len(DASHES)],
-    }
-
-
-def _is_drawable(point: tuple[float, float], log: bool) -> bool:
-    return all(map(math.isfinite, point)) and (point[1] > 0 or not log)
+    """Return color and dashes of the curve of a series."""
+    color = f"curve stroke{series % len(SERIES_COLORS)}"
+    return {"class_": color, "stroke_dasharray": DASHES[series % len(DASHES)]}

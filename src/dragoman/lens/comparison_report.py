@@ -9,8 +9,7 @@ from pathlib import Path
 from dragoman.evaluation import MeanStd, format_table
 from dragoman.evaluation.system_comparison import SystemComparison
 from dragoman.lens.charts import line_chart, scatter_plot
-from dragoman.lens.html_page import bullet_list, document, figure, paragraph, section, table, text
-from dragoman.lens.markup import Markup, tag
+from dragoman.lens.html_page import render
 from dragoman.storage import write_file
 
 REPORT_FILE = "comparison.html"
@@ -26,6 +25,7 @@ def write_comparison(folder: Path, comparison: SystemComparison, command: Sequen
 
 
 def comparison_markdown(comparison: SystemComparison, command: Sequence[str]) -> str:
+    """Return the command, the setup, the tables and the findings as Markdown."""
     parts = [
         f"    {shlex.join(command)}",
         _setup(comparison),
@@ -40,44 +40,37 @@ def comparison_markdown(comparison: SystemComparison, command: Sequence[str]) ->
 
 
 def comparison_page(comparison: SystemComparison, command: Sequence[str]) -> str:
+    """Return the findings, tables and charts as an HTML page."""
     systems = comparison.systems
     quality_and_cost = {
         system.name: (sum(run.flops for run in system.runs) / len(system.runs), MeanStd.of(system.bleu).mean)
         for system in systems
     }
-    by_length = [
-        line_chart(
-            {
-                system.name: [(number, value) for number, (_, value) in enumerate(system.exact_by_length(), 1)]
-                for system in systems[first : first + MAX_CURVES]
-            },
-            "Exact match by length, %",
-            "band of source lengths",
-        )
-        for first in range(0, len(systems), MAX_CURVES)
+    curves = {
+        system.name: [(number, value) for number, (_, value) in enumerate(system.exact_by_length(), 1)]
+        for system in systems
+    }
+    length_charts = [
+        line_chart(dict(list(curves.items())[first : first + MAX_CURVES]), "Exact match by length, %", "length group")
+        for first in range(0, len(curves), MAX_CURVES)
     ]
-    bands = ", ".join(f"{number}: {words}" for number, (words, _) in enumerate(systems[0].exact_by_length(), 1))
-    tests = [paragraph("No two systems have learned to translate.")]
-    if comparison.differences:
-        tests = [
-            paragraph(f"{comparison.method}."),
-            _table([difference.row() for difference in comparison.differences]),
-        ]
-    cost_chart = scatter_plot(quality_and_cost, "Quality and cost", "training FLOPs", "BLEU")
-    return document(
-        "Comparison of systems",
-        tag("header", tag("h1", "Comparison of systems"), paragraph(_setup(comparison))),
-        section("findings", "Findings", bullet_list(text(line) for line in comparison.findings())),
-        section("quality", "Quality", _table([system.quality() for system in systems])),
-        section("cost", "Training cost", _table([system.cost() for system in systems])),
-        section("tests", "Differences", *tests),
-        section("scatter", "Quality and cost", figure(cost_chart)),
-        section("length", "Long sentences", paragraph(f"Words in the source: {bands}."), *map(figure, by_length)),
-        section("again", "Repeat this comparison", tag("pre", shlex.join(command))),
+    length_groups = (f"{number}: {words}" for number, (words, _) in enumerate(systems[0].exact_by_length(), 1))
+    return render(
+        "comparison.html",
+        comparison=comparison,
+        setup=_setup(comparison),
+        quality=_table([system.quality() for system in systems]),
+        cost=_table([system.cost() for system in systems]),
+        differences=_table([difference.row() for difference in comparison.differences]),
+        cost_chart=scatter_plot(quality_and_cost, "Quality and cost", "training FLOPs", "BLEU"),
+        length_groups=", ".join(length_groups),
+        length_charts=length_charts,
+        command=shlex.join(command),
     )
 
 
 def _setup(comparison: SystemComparison) -> str:
+    """Describe the systems, the budget and the test set in a few sentences."""
     seeds = ", ".join(map(str, comparison.seeds))
     caveat = " With a time budget, results depend on the machine and its load." * comparison.machine_dependent
     return (
@@ -86,8 +79,8 @@ def _setup(comparison: SystemComparison) -> str:
     )
 
 
-def _table(rows: Sequence[Mapping[str, object]]) -> Markup:
-    """Build an HTML table with the cell formats of `format_table`."""
+def _table(rows: Sequence[Mapping[str, object]]) -> tuple[list[str], list[list[str]]]:
+    """Return the heading and the formatted cells of `format_table`."""
     lines = [line.strip("|") for line in format_table(rows, markdown=True).splitlines()[2:]]
     cells = [[cell.strip().replace("\\|", "|") for cell in line.split(" | ")] for line in lines]
-    return table(list(rows[0]), cells)
+    return list(rows[0]) if rows else [], cells

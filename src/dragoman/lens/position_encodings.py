@@ -35,6 +35,10 @@ class PositionEncoding:
     similarity: Tensor | None = None  # P P: cosine of the vectors
     bias: Tensor | None = None  # H P P: added to the score of query i and key j
 
+    @property
+    def modules_label(self) -> str:
+        return self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} with equal values"
+
 
 @torch.inference_mode()
 def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:

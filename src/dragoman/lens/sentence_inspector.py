@@ -25,7 +25,7 @@ from dragoman.lens.inspection_types import (
 from dragoman.lens.word_attention import word_labels
 from dragoman.run import Run, Source
 from dragoman.run.sources import is_empty
-from dragoman.search import Constraints, SearchConfig
+from dragoman.search import Constraints, SearchConfig, TokenSearch
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.forced_decoding import TokenWordMap, cross_attention, word_alignment
 from dragoman.text import Tokenizer
@@ -74,10 +74,9 @@ def inspect_sentence(
         if prefix and prefix[-1] == run.framing.eos:  # the prefix is the whole translation
             return inspector.inspect_translation(source, source_ids, list(prefix[:-1]), finished=True)
     search = search or run.default_search
-    token_search = search.as_token_search
-    if token_search is not None:
+    if isinstance(search, TokenSearch):
         padded = run.pad_batch([source_ids])
-        best, tree = recorded_search(run, *padded, token_search, Constraints(None if prefix is None else [prefix]))
+        best, tree = recorded_search(run, *padded, search, Constraints(None if prefix is None else [prefix]))
         inspection = inspector.inspect_translation(source, source_ids, best.tokens, best.finished)
         return replace(inspection, from_search=True, beam=tree)
     if prefix is not None and not isinstance(prefix, str):

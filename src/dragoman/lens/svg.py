@@ -1,49 +1,40 @@
-"""Building blocks of all SVG figures: colors for light and dark pages, the SVG frame, labels and matrices."""
+"""Building blocks of all SVG figures: colors for light and dark pages, shapes, labels, matrices; conversion to PNG."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from itertools import groupby
 
+from markupsafe import Markup
 from rich.cells import cell_len, set_cell_size
 
-from dragoman.lens.markup import Markup, join, replace_control_characters, tag
+from dragoman.errors import UserError
+from dragoman.lens.markup import join, replace_control_characters, tag
 
 CHARACTER_WIDTH = 7.6  # upper bound for the width of a character in pixels
 MAX_LABEL_CELLS = 18  # width of a label in terminal cells
-MIN_VISIBLE_WEIGHT = 0.02  # weaker cells of large matrices are not drawn
 NUM_SHADES = 25  # intensities of a color; equal neighbors are merged into one rectangle
-NUM_SERIES_COLORS = 5
 DASHES = (None, "7 4", "2 3", "9 3 2 3", "4 2")  # curves differ in more than their color
+PNG_SCALE = 2  # PNG pixels per SVG pixel
+PNG_FONTS = "'DejaVu Sans', 'Noto Sans', sans-serif"  # the first two have the character ▁ of many tokenizers
 
-#: color names with their values on light and on dark backgrounds; many SVG renderers do not support CSS variables
-PALETTE: dict[str, tuple[str, str]] = {
-    "paper": ("#ffffff", "#101318"),
-    "ink": ("#1b1f27", "#e6e9ee"),
-    "heat": ("#1d4fc4", "#8db4ff"),
-    "cold": ("#c2410c", "#ffa066"),
-    "good": ("#15803d", "#6ddc8f"),
-    "c0": ("#1d4fc4", "#8db4ff"),
-    "c1": ("#c2410c", "#ffa066"),
-    "c2": ("#15803d", "#6ddc8f"),
-    "c3": ("#9333ea", "#d0a5ff"),
-    "c4": ("#a16207", "#e8c547"),
-}
-
-#: CSS class, property and color name
-CLASS_COLORS: list[tuple[str, str, str]] = [
-    ("heat", "fill", "heat"),
-    ("cold", "fill", "cold"),
-    ("strong", "fill", "paper"),
-    ("finished", "fill", "good"),
-    ("best", "stroke", "heat"),
-    *((f"stroke{n}", "stroke", f"c{n}") for n in range(NUM_SERIES_COLORS)),
-    *((f"fill{n}", "fill", f"c{n}") for n in range(NUM_SERIES_COLORS)),
-]
+# Colors on light and on dark backgrounds; many SVG renderers do not support CSS variables.
+PAPER, INK = ("#ffffff", "#101318"), ("#1b1f27", "#e6e9ee")
+BLUE, ORANGE, GREEN = ("#1d4fc4", "#8db4ff"), ("#c2410c", "#ffa066"), ("#15803d", "#6ddc8f")
+SERIES_COLORS = (BLUE, ORANGE, GREEN, ("#9333ea", "#d0a5ff"), ("#a16207", "#e8c547"))
+#: CSS class → property and color
+CLASS_COLORS = {
+    "heat": ("fill", BLUE),
+    "cold": ("fill", ORANGE),
+    "strong": ("fill", PAPER),
+    "finished": ("fill", GREEN),
+    "best": ("stroke", BLUE),
+} | {f"{name}{n}": (name, color) for name in ("stroke", "fill") for n, color in enumerate(SERIES_COLORS)}
 
 
-def _color_rules(scheme: int) -> str:
-    return " ".join(f".lens .{name} {{ {prop}: {PALETTE[color][scheme]} }}" for name, prop, color in CLASS_COLORS)
+def _color_rules(dark: bool, root: str = ".lens") -> str:
+    """Return the CSS rules that color the classes inside `root`."""
+    return " ".join(f"{root} .{name} {{ {css}: {color[dark]} }}" for name, (css, color) in CLASS_COLORS.items())
 
 
 STYLE = f"""
@@ -60,8 +51,8 @@ STYLE = f"""
 .lens .edge {{ fill: none; stroke: currentColor; stroke-opacity: .25 }}
 .lens .best {{ fill: none; stroke-width: 3 }}
 .lens .curve {{ fill: none; stroke-width: 2; stroke-linejoin: round; stroke-linecap: round }}
-{_color_rules(0)}
-@media (prefers-color-scheme: dark) {{ {_color_rules(1)} }}
+{_color_rules(dark=False)}
+@media (prefers-color-scheme: dark) {{ {_color_rules(dark=True)} }}
 """
 
 
@@ -73,43 +64,86 @@ def svg(width: float, height: float, title: str, description: str, parts: Sequen
     return tag("svg", *content, xmlns=namespace, **size, class_="lens", role="img", aria_label=title)
 
 
+def svg_to_png(figure_svg: str, dark: bool = False) -> bytes:
+    """Convert a figure of the lens to PNG, with light or dark colors."""
+    try:
+        import resvg_py
+    except ImportError:
+        raise UserError(
+            "PNG figures need resvg_py: run pip install '.[plots]' in the source tree, or write an SVG"
+        ) from None
+    # the selector svg.lens takes precedence over the rules in the figure
+    style = f"svg.lens {{ color: {INK[dark]}; font-family: {PNG_FONTS} }} {_color_rules(dark, 'svg.lens')}"
+    return bytes(resvg_py.svg_to_bytes(figure_svg, background=PAPER[dark], zoom=PNG_SCALE, style_sheet=style))
+
+
+# ---- shapes and labels
+
+
+def rect(x: float, y: float, width: float, height: float, *content: str, **attributes: object) -> Markup:
+    """Draw a rectangle; its content is a tooltip (`title`)."""
+    return tag("rect", *content, x=x, y=y, width=width, height=height, **attributes)
+
+
+def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Markup:
+    return tag("line", x1=x1, y1=y1, x2=x2, y2=y2, **attributes)
+
+
+def text_at(x: float, y: float, text: str, css_class: str | None = None, anchor: str | None = None) -> Markup:
+    """Draw a text whose baseline begins at (x, y), or with `anchor` "middle" or "end" has its middle or end there."""
+    return tag("text", text, x=x, y=y, class_=css_class, text_anchor=anchor)
+
+
+def label(text: str, max_cells: int = MAX_LABEL_CELLS, **attributes: object) -> Markup:
+    """Draw a shortened text with the full text as its tooltip; `attributes` hold its position."""
+    return tag("text", tag("title", text), shorten(text, max_cells), **attributes)
+
+
+def heading(title: str, note: str = "") -> Markup:
+    """Draw the title of a figure, and a smaller note below it."""
+    subtitle = text_at(4, 40, note, "note") if note else Markup()
+    return join(text_at(4, 20, title, "title"), subtitle)
+
+
 def one_line(text: str) -> str:
     """Replace line breaks and runs of spaces by one space, and control characters by U+FFFD."""
     return replace_control_characters(" ".join(text.split()))
 
 
-def shorten(label: str, max_cells: int = MAX_LABEL_CELLS) -> str:
-    """Cut a label to `max_cells` terminal cells; wide characters take two cells, combining marks none."""
-    label = one_line(label)
-    return label if cell_len(label) <= max_cells else set_cell_size(label, max_cells - 1).rstrip() + "…"
+def shorten(text: str, max_cells: int = MAX_LABEL_CELLS) -> str:
+    """Cut a text to `max_cells` terminal cells; wide characters take two cells, combining marks none."""
+    text = one_line(text)
+    return text if cell_len(text) <= max_cells else set_cell_size(text, max_cells - 1).rstrip() + "…"
 
 
 def label_width(labels: Sequence[str], max_cells: int = MAX_LABEL_CELLS) -> float:
     """Return the width in pixels of the longest shortened label."""
-    return CHARACTER_WIDTH * max([cell_len(shorten(label, max_cells)) for label in labels], default=0)
+    return CHARACTER_WIDTH * max([cell_len(shorten(text, max_cells)) for text in labels], default=0)
 
 
-def px(value: float) -> str:
-    return f"{value:.1f}"
+def heat_cell(x: float, y: float, width: float, height: float, weight: float, tooltip: str, radius: int = 3) -> Markup:
+    """Draw a rectangle whose opacity is a weight from 0 to 1."""
+    opacity = f"{0.04 + 0.96 * weight:.3f}"
+    return rect(x, y, width, height, tag("title", tooltip), class_="heat", fill_opacity=opacity, rx=radius)
 
 
-def heading(title: str, note: str = "") -> Markup:
-    subtitle = tag("text", note, x=4, y=40, class_="note") if note else Markup()
-    return join(tag("text", title, x=4, y=20, class_="title"), subtitle)
+def number_class(weight: float) -> str:
+    """Return the CSS class of a text on a heat cell: light on strong colors."""
+    return "number strong" if weight > 0.68 else "number"
 
 
 def matrix(
     x: float,
     y: float,
     values: Sequence[Sequence[float]],
-    size: tuple[float, float],
+    cell_size: tuple[float, float],
     tooltip: Callable[[int, int], str] | None = None,
 ) -> Markup:
     """Draw a framed matrix of values from −1 to 1, blue above zero and orange below, with cells of (width, height).
 
     Without `tooltip`, neighbors of equal intensity are merged.
     """
-    width, height = size
+    width, height = cell_size
     cells = []
     for i, row in enumerate(values):
         shades = [round(value * NUM_SHADES) for value in row]
@@ -117,10 +151,9 @@ def matrix(
         for (shade, _), group in groupby(enumerate(shades), key=lambda item: (item[1], tooltip and item[0])):
             count = len(list(group))
             if shade:
-                box = {"x": px(x + width * j), "y": px(y + height * i), "width": px(width * count)}
-                color, opacity = "heat" if shade > 0 else "cold", f"{min(NUM_SHADES, abs(shade)) / NUM_SHADES:.2f}"
                 tip = [] if tooltip is None else [tag("title", tooltip(i, j))]
-                cells.append(tag("rect", *tip, class_=color, fill_opacity=opacity, height=f"{height:.2f}", **box))
+                opacity = f"{min(NUM_SHADES, abs(shade)) / NUM_SHADES:.2f}"
+                color = {"class_": "heat" if shade > 0 else "cold", "fill_opacity": opacity}
+                cells.append(rect(x + width * j, y + height * i, width * count, height, *tip, **color))
             j += count
-    frame = {"x": px(x), "y": px(y), "width": px(width * len(values[0])), "height": px(height * len(values))}
-    return join(*cells, tag("rect", class_="frame", **frame))
+    return join(*cells, rect(x, y, width * len(values[0]), height * len(values), class_="frame"))

@@ -10,7 +10,6 @@ from torch import Tensor
 from dragoman.evaluation import Link
 from dragoman.lens.gradients import GradientReach
 from dragoman.lens.inspection_types import AttentionMap, BeamNode, BeamTree, Inspection
-from dragoman.lens.model_figures import modules_label
 from dragoman.lens.position_encodings import MECHANISM_LABELS, PositionEncoding
 from dragoman.lens.svg import one_line, shorten
 from dragoman.run import SentenceAttention
@@ -202,8 +201,7 @@ def position_lines(encodings: Sequence[PositionEncoding]) -> list[str]:
         return ["this system has no position encodings: recurrence or convolution encode the order"]
     lines = []
     for positions in encodings:
-        modules = modules_label(positions.paths)
-        lines.append(f"{positions.name}: {MECHANISM_LABELS[positions.mechanism]}  ({modules})")
+        lines.append(f"{positions.name}: {MECHANISM_LABELS[positions.mechanism]}  ({positions.modules_label})")
         middle, last = len(positions.labels) // 2, len(positions.labels)
         if positions.similarity is not None:
             row = positions.similarity[middle].tolist()

@@ -9,9 +9,8 @@ import torch
 from dragoman.errors import UserError
 from dragoman.models.decoder_only import DecoderOnly, DecoderOnlyModel
 from dragoman.models.encoder_decoder import EncoderDecoder, EncoderDecoderModel
-from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel
+from dragoman.models.encoder_only import EncoderOnly, EncoderOnlyModel, ReplacedTokens, ReplacedTokensModel
 from dragoman.models.model import DecodingStart, Model, ModelSpec
-from dragoman.models.replaced_token_detection import ReplacedTokens, ReplacedTokensModel
 from dragoman.models.usage import Usage
 from dragoman.parts.catalog import PARTS
 from dragoman.parts.flops import Workload

@@ -9,13 +9,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dragoman.models.encoder_decoder import first_tokens
-from dragoman.models.model import DecodingStart, Model, ModelSpec, position_limit
-from dragoman.models.usage import CONTINUE, Usage
+from dragoman.models.model import DecodingStart, Model, ModelSpec, first_tokens, position_limit
+from dragoman.models.usage import CONTINUE
 from dragoman.parts.embedding import Embedding, OutputLayer, TokenEmbedding, Transform
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.initialization import Glorot, Initialization
-from dragoman.parts.mixer import Context, Layout, MixerOutput, State, assign_paths, map_state
+from dragoman.parts.mixer import Context, Layout, MixerOutput, Recorder, assign_paths, map_state
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import DECODER_ONLY_FRAMING, Framing
 
@@ -45,6 +44,7 @@ class DecoderOnly(ModelSpec):
 class DecoderOnlyModel(Model):
     """The source, if any, is a prefix of the sequence, whose length is `context.prefix_lengths`."""
 
+    usage = CONTINUE
     is_decoder_only = True
 
     def __init__(self, spec: DecoderOnly) -> None:
@@ -57,10 +57,6 @@ class DecoderOnlyModel(Model):
         self.output = OutputLayer(spec.vocab_size, spec.dim, tied, spec.output_bias, spec.transform, spec.output_scaled)
         spec.initialization.apply(self)
         assign_paths(self)
-
-    @property
-    def usage(self) -> Usage:
-        return CONTINUE
 
     @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
@@ -80,12 +76,7 @@ class DecoderOnlyModel(Model):
         return source + target
 
     def forward_features(
-        self,
-        source: Tensor,
-        source_layout: Layout,
-        target: Tensor,
-        target_layout: Layout,
-        recorder: dict[str, list[Tensor]] | None = None,
+        self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
     ) -> MixerOutput:
         if not source.shape[1]:
             return self.forward_tokens(target, target_layout, None, recorder)
@@ -98,19 +89,11 @@ class DecoderOnlyModel(Model):
         return features.with_output(x.gather(1, positions[..., None].expand(-1, -1, x.shape[-1])))
 
     def forward_tokens(
-        self,
-        tokens: Tensor,
-        layout: Layout,
-        prefix_lengths: Tensor | None = None,
-        recorder: dict[str, list[Tensor]] | None = None,
+        self, tokens: Tensor, layout: Layout, prefix_lengths: Tensor | None = None, recorder: Recorder = None
     ) -> MixerOutput:
         """Read whole sequences, B T → B T D; `prefix_lengths` (B) tokens of each are visible from everywhere."""
         context = Context(layout, prefix_lengths=prefix_lengths, recorder=recorder)
         return self.decoder(self.target_embedding(tokens), context)
-
-    def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        decoded = self.decoder(self.target_embedding(target), context, state)
-        return self.output(decoded.output), decoded.state
 
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor

@@ -10,20 +10,21 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.models.model import DecodingStart, Model, ModelSpec, position_limit
-from dragoman.models.usage import TRANSLATE, Usage
+from dragoman.models.model import DecodingStart, Model, ModelSpec, first_tokens, position_limit
+from dragoman.models.usage import TRANSLATE
 from dragoman.parts.embedding import (
     Embedding,
+    Frames,
     OutputLayer,
+    Patches,
     RestrictedEmbedding,
     SourceEmbedding,
     TokenEmbedding,
     Transform,
 )
-from dragoman.parts.feature_embedding import Frames, Patches
 from dragoman.parts.flops import Workload, module_flops
 from dragoman.parts.initialization import Glorot, Initialization
-from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, State, assign_paths
+from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, Recorder, assign_paths
 from dragoman.parts.stack import Stack
 from dragoman.text.framing import ENCODER_DECODER_FRAMING, Framing
 
@@ -59,6 +60,8 @@ class EncoderDecoder(ModelSpec):
 
 
 class EncoderDecoderModel(Model):
+    usage = TRANSLATE
+
     def __init__(self, spec: EncoderDecoder) -> None:
         super().__init__()
         if spec.shared_embeddings and spec.input is None and spec.source_vocab_size != spec.target_vocab_size:
@@ -86,10 +89,6 @@ class EncoderDecoderModel(Model):
         assign_paths(self)
 
     @property
-    def usage(self) -> Usage:
-        return TRANSLATE
-
-    @property
     def embedding_tables(self) -> tuple[TokenEmbedding | None, TokenEmbedding | None]:
         source = self.source_embedding
         return source if isinstance(source, TokenEmbedding) else None, self.target_embedding
@@ -113,28 +112,19 @@ class EncoderDecoderModel(Model):
         limit = position_limit(self.decoder)
         return None if limit is None else torch.full_like(source_lengths, limit)
 
-    def encode(self, source: Tensor, layout: Layout, recorder: dict[str, list[Tensor]] | None = None) -> Memory:
+    def encode(self, source: Tensor, layout: Layout, recorder: Recorder = None) -> Memory:
         """Encode tokens, B S, or feature vectors, B S F."""
         x, layout = self.source_embedding.embed_source(source, layout)
         encoded = self.encoder(x, Context(layout, recorder=recorder))
         return Memory(encoded.output, layout, encoded.stack_inputs, encoded.final_state, encoded.auxiliary_losses)
 
     def forward_features(
-        self,
-        source: Tensor,
-        source_layout: Layout,
-        target: Tensor,
-        target_layout: Layout,
-        recorder: dict[str, list[Tensor]] | None = None,
+        self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
     ) -> MixerOutput:
         memory = self.encode(source, source_layout, recorder)
         context = Context(target_layout, memory, recorder=recorder)
         decoded: MixerOutput = self.decoder(self.target_embedding(target), context)
         return decoded._replace(auxiliary_losses=memory.auxiliary_losses + decoded.auxiliary_losses)
-
-    def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
-        decoded = self.decoder(self.target_embedding(target), context, state)
-        return self.output(decoded.output), decoded.state
 
     def restrict_vocabulary(self, tokens: Tensor) -> EncoderDecoderModel:
         model = copy(self)
@@ -158,8 +148,3 @@ class EncoderDecoderModel(Model):
         work = replace(work, source=-(-work.source // self.source_embedding.stride))
         encoder = module_flops(self.encoder, work.of(work.source))
         return embedding + encoder + module_flops(self.decoder, work) + module_flops(self.output, work)
-
-
-def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tensor:
-    """B: first target token of each source."""
-    return first if isinstance(first, Tensor) else torch.full((batch,), first, dtype=torch.long, device=device)

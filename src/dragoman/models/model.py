@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
@@ -14,7 +15,7 @@ from dragoman.errors import UserError
 from dragoman.models.usage import Usage
 from dragoman.parts.embedding import OutputLayer, TokenEmbedding
 from dragoman.parts.flops import Workload
-from dragoman.parts.mixer import Context, Layout, Memory, MixerOutput, State
+from dragoman.parts.mixer import Context, Layout, Memory, MixerOutput, Recorder, State
 from dragoman.parts.positions import Position
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import StackMixer
@@ -59,16 +60,13 @@ class Model(nn.Module):
     spec: ModelSpec
     output: OutputLayer
     decoder: StackMixer
+    target_embedding: TokenEmbedding
     vocab_size: int  # outputs of the output layer
     can_generate = True
     is_decoder_only = False  # whether source and target form one sequence
     source_features: int | None = None  # width of the vectors if the source is features (B S F), not tokens (B S)
     num_labels = 0  # labels of a tagger; 0 for models that predict tokens
-
-    @property
-    def usage(self) -> Usage | None:
-        """The command that uses such a model, unless the objective of its training says otherwise."""
-        return None
+    usage: Usage | None = None  # the command that uses it, unless the objective of its training says otherwise
 
     @property
     def mask_predictor(self) -> Model | None:
@@ -86,12 +84,7 @@ class Model(nn.Module):
         return None, None
 
     def forward_features(
-        self,
-        source: Tensor,
-        source_layout: Layout,
-        target: Tensor,
-        target_layout: Layout,
-        recorder: dict[str, list[Tensor]] | None = None,
+        self, source: Tensor, source_layout: Layout, target: Tensor, target_layout: Layout, recorder: Recorder = None
     ) -> MixerOutput:
         """Return the inputs of the output layer at all target positions, B T D, and auxiliary losses.
 
@@ -106,7 +99,8 @@ class Model(nn.Module):
 
     def decode(self, target: Tensor, context: Context, state: State | None = None) -> tuple[Tensor, State | None]:
         """Tokens, B T → logits of the next tokens, B T V, and the new state."""
-        raise NotImplementedError
+        decoded = self.decoder(self.target_embedding(target), context, state)
+        return self.output(decoded.output), decoded.state
 
     def start_decoding(
         self, source: Tensor, lengths: Tensor, beam: int, max_length: int, first: int | Tensor
@@ -164,6 +158,11 @@ class Model(nn.Module):
         Assumes a label at every position; objectives with fewer labels save a part of the output layer.
         """
         return 3 * self.flops(work)
+
+
+def first_tokens(first: int | Tensor, batch: int, device: torch.device) -> Tensor:
+    """B: first target token of each source."""
+    return first if isinstance(first, Tensor) else torch.full((batch,), first, dtype=torch.long, device=device)
 
 
 def position_limit(stack: nn.Module) -> int | None:

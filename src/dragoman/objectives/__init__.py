@@ -7,29 +7,24 @@ from collections.abc import Mapping
 from typing import Any
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.objectives.denoising import DenoisingObjective, SpanCorruptionObjective
-from dragoman.objectives.language_modeling import ConcatenationObjective, DialogueObjective, LanguageModelObjective
-from dragoman.objectives.masked_language_modeling import MaskedLanguageObjective
+from dragoman.objectives import denoising, language_modeling, masked_language_modeling
 from dragoman.objectives.objective import Loss, Objective, TaskContext
-from dragoman.objectives.replaced_token_objective import ReplacedTokenObjective
-from dragoman.objectives.tagging import TaggingObjective
 from dragoman.objectives.translation_objective import TranslationObjective
-from dragoman.objectives.unified_language_modeling import UnifiedLanguageObjective
 from dragoman.systems.system import validate_setting
 
 __all__ = ["OBJECTIVES", "Loss", "Objective", "TaskContext", "TranslationObjective", "build_objective"]
 
 OBJECTIVES: dict[str, type[Objective]] = {
     "translation": TranslationObjective,
-    "concatenation": ConcatenationObjective,
-    "causal-lm": LanguageModelObjective,
-    "dialogue": DialogueObjective,
-    "masked-lm": MaskedLanguageObjective,
-    "replaced-token-detection": ReplacedTokenObjective,
-    "denoising": DenoisingObjective,
-    "span-corruption": SpanCorruptionObjective,
-    "unified-lm": UnifiedLanguageObjective,
-    "tagging": TaggingObjective,
+    "concatenation": language_modeling.ConcatenationObjective,
+    "causal-lm": language_modeling.LanguageModelObjective,
+    "dialogue": language_modeling.DialogueObjective,
+    "masked-lm": masked_language_modeling.MaskedLanguageObjective,
+    "replaced-token-detection": masked_language_modeling.ReplacedTokenObjective,
+    "denoising": denoising.DenoisingObjective,
+    "span-corruption": denoising.SpanCorruptionObjective,
+    "unified-lm": language_modeling.UnifiedLanguageObjective,
+    "tagging": masked_language_modeling.TaggingObjective,
 }
 
 

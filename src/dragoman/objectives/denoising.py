@@ -68,9 +68,8 @@ class DenoisingObjective(SequenceObjective):
             (infill_rate > 0, TextInfilling(infill_rate, mean_span_length, mask)),
         ]
         self.noise = NoiseChain(tuple(step for enabled, step in steps if enabled))
-        self.build_row = self._corrupted_row
 
-    def _corrupted_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing, ids = self.task.framing, store.target(index)
         ends = store.ends_line(index)  # a line that is split ends in its last row
         suffix = framing.source_suffix if ends else ()
@@ -101,9 +100,8 @@ class SpanCorruptionObjective(SequenceObjective):
                 "the system t5, or the objective denoising"
             )
         self.spans = SpanCorruption(sentinels, mask_rate, mean_span_length)
-        self.build_row = self._corrupted_row
 
-    def _corrupted_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing = self.task.framing
         source, target = self.spans(store.source(index), random)
         suffix = framing.source_suffix if store.ends_line(index) else ()

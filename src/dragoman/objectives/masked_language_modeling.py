@@ -1,4 +1,4 @@
-"""Masked language modeling: an encoder predicts masked tokens, and whether two sentences are adjacent."""
+"""Objectives of encoders: masked language modeling with next-sentence prediction, replaced token detection, tagging."""
 
 from __future__ import annotations
 
@@ -6,16 +6,29 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
+import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 from dragoman.data import IGNORE_INDEX, Batch, BatchRow, TokenStore
 from dragoman.data.noise import MaskedLanguageModeling
 from dragoman.errors import UserError
-from dragoman.models import EncoderOnlyModel, Model
-from dragoman.models.usage import FILL
-from dragoman.objectives.objective import DataFormatName, Loss, Objective, TaskContext, concat_ids, source_layout
+from dragoman.models import EncoderOnlyModel, Model, ReplacedTokensModel
+from dragoman.models.usage import FILL, TAG
+from dragoman.objectives.objective import (
+    DataFormatName,
+    Loss,
+    Objective,
+    TaskContext,
+    concat_ids,
+    labeled_features,
+    reduce_loss,
+    source_layout,
+    token_loss,
+)
+from dragoman.objectives.translation_objective import sample_tokens
 from dragoman.parts.precision import at_least_float32
-from dragoman.text import SPECIAL_TOKENS, Tokenizer
+from dragoman.text import SPECIAL_TOKENS, Framing, Tokenizer
 from dragoman.text.special_tokens import BYTE_TOKENS
 
 
@@ -53,12 +66,12 @@ class MaskedLanguageObjective(Objective):
             raise UserError(f"objective.settings.max_length is {max_length}, but two sentences need {shortest} tokens")
         self.masker = make_masker(task, mask_rate)
         self.distinct_epochs, self.next_sentence, self.max_length = mask_copies, next_sentence, max_length
-        self.build_row = self._sentence_pair_row if next_sentence else self._sentence_row
+        self.supports_packing &= not next_sentence  # which is predicted from the first token of a row
 
-    def _sentence_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
-        framing = self.task.framing
-        masked, labels = self.masker(store.source(index), random)
-        return framed_row(framing.source_prefix, masked, framing.source_suffix, labels, framing.pad)
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        if self.next_sentence:
+            return self._sentence_pair_row(store, index, random)
+        return framed_row(self.task.framing, *self.masker(store.source(index), random))
 
     def _sentence_pair_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Build CLS x SEP x′ SEP; the sentence label is 0 if x′ is the next sentence, 1 if it is a random one."""
@@ -84,16 +97,12 @@ class MaskedLanguageObjective(Objective):
         return "the second sentence is " + ("a random one" if row.sentence_label else "the next one")
 
     def row_length(self, source: np.ndarray, target: np.ndarray) -> np.ndarray:
-        length = source + len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix)
+        length = source + self.framing_length
         return np.minimum(2 * length, self.max_length) if self.next_sentence else length
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
         return "documents" if settings.get("next_sentence") else cls.data_format
-
-    @property
-    def supports_packing(self) -> bool:
-        return super().supports_packing and not self.next_sentence  # predicted from the first token of a row
 
     def forward(self, batch: Batch, step: int = 0) -> Loss:
         features = self.model.forward_features(batch.source, source_layout(batch), token_types=batch.token_type_ids)
@@ -107,7 +116,7 @@ class MaskedLanguageObjective(Objective):
             "next_sentence_loss": sentence_loss.detach() * loss.num_labels,
             "next_sentence_accuracy": correct * loss.num_labels,
         }
-        return Loss(loss.total + sentence_loss * loss.num_labels, loss.num_labels, loss.metrics | metrics)
+        return loss._replace(total=loss.total + sentence_loss * loss.num_labels, metrics=loss.metrics | metrics)
 
 
 def truncate_pair(first: np.ndarray, second: np.ndarray, max_tokens: int) -> tuple[np.ndarray, np.ndarray]:
@@ -136,8 +145,91 @@ def mask_id(tokenizer: Tokenizer) -> int:
     return tokenizer.mask
 
 
-def framed_row(
-    prefix: tuple[int, ...], ids: np.ndarray, suffix: tuple[int, ...], labels: np.ndarray, pad: int
-) -> BatchRow:
+def framed_row(framing: Framing, ids: np.ndarray, labels: np.ndarray) -> BatchRow:
     """Add prefix and suffix to a source and its labels; the framing itself is unlabeled."""
-    return BatchRow(concat_ids(prefix, ids, suffix), concat_ids([pad] * len(prefix), labels, [pad] * len(suffix)))
+    unlabeled = [[framing.pad] * len(symbols) for symbols in (framing.source_prefix, framing.source_suffix)]
+    source = concat_ids(framing.source_prefix, ids, framing.source_suffix)
+    return BatchRow(source, concat_ids(unlabeled[0], labels, unlabeled[1]))
+
+
+class ReplacedTokenObjective(MaskedLanguageObjective):
+    """Adds the generator's masked-language loss and the discriminator's binary loss (Clark et al. 2020, §2).
+
+    A token that the generator predicts correctly counts as original. Sampling from the generator is not
+    differentiated.
+
+    Args:
+        mask_rate: probability that a token is masked.
+        discriminator_weight: weight of the discriminator's loss, a mean over all tokens.
+    """
+
+    model_kind: ClassVar[tuple[type[Model], ...]] = (ReplacedTokensModel,)
+
+    def __init__(self, task: TaskContext, *, mask_rate: float = 0.15, discriminator_weight: float = 50.0) -> None:
+        super().__init__(task, mask_rate=mask_rate)
+        self.discriminator_weight = discriminator_weight
+
+    def describe_row(self, row: BatchRow) -> str:
+        return "the discriminator finds the tokens that the generator gets wrong"
+
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        features, sums = self._generator_loss(batch)
+        with torch.no_grad():
+            replacements = sample_tokens(self.model.generator.output(features))
+        return self._add_discriminator_loss(batch, sums, replacements)
+
+    def validation_loss(self, batch: Batch) -> Loss:
+        """Compute the loss with replacements that no model samples: the masked tokens of the batch, shuffled.
+
+        Against its own generator, the discriminator's loss rises as the generator improves. Against fixed
+        replacements from the validation text, checkpoints are comparable; the validator seeds the shuffle.
+        """
+        _, sums = self._generator_loss(batch)
+        shuffled = batch.labels.clone()
+        labeled = (batch.labels != IGNORE_INDEX).nonzero()[:, 0]
+        shuffled[labeled] = batch.labels[labeled[torch.randperm(len(labeled), device=labeled.device)]]
+        return self._add_discriminator_loss(batch, sums, shuffled)
+
+    def _generator_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        generator = self.model.generator
+        features = labeled_features(generator.forward_features(batch.source, source_layout(batch)).output, batch)
+        return features, token_loss(generator.output, features, batch.labels)
+
+    def _add_discriminator_loss(self, batch: Batch, sums: dict[str, Tensor], replacements: Tensor) -> Loss:
+        """Add the discriminator's loss on the batch whose masked tokens are replaced."""
+        assert batch.label_positions is not None
+        source = batch.source.flatten()
+        at_labels = source[batch.label_positions]
+        unlabeled = batch.labels == IGNORE_INDEX  # their positions keep their tokens
+        tokens = source.scatter(0, batch.label_positions, torch.where(unlabeled, at_labels, replacements))
+        original = source.scatter(0, batch.label_positions, torch.where(unlabeled, at_labels, batch.labels))
+        features = self.model.forward_features(tokens.view_as(batch.source), source_layout(batch)).output
+        logits = at_least_float32(self.model.output(features)[..., 0])  # B S
+        replaced = (tokens != original).view_as(batch.source).to(logits.dtype)
+        mask = batch.source != self.task.framing.pad
+        losses = F.binary_cross_entropy_with_logits(logits, replaced, reduction="none").masked_fill(~mask, 0.0)
+        detection_loss = losses.sum() / mask.sum()
+        accuracy = (((logits > 0) == (replaced > 0)) & mask).sum() / mask.sum()
+        loss = reduce_loss(sums, batch.labels, [self.discriminator_weight * detection_loss])
+        metrics = {
+            "detection_loss": detection_loss.detach() * loss.num_labels,
+            "detection_accuracy": accuracy * loss.num_labels,
+        }
+        return loss._replace(metrics=loss.metrics | metrics)
+
+
+class TaggingObjective(Objective):
+    """Predicts the tag of every word from its first token: −Σ log p(tag | sentence) (Devlin et al. 2019, §5.3)."""
+
+    data_format = "tags"
+    model_kind = (EncoderOnlyModel,)
+    usage = TAG
+    aligned = True
+    selection_metric = "accuracy"
+
+    def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
+        return framed_row(self.task.framing, store.source(index), store.target(index))
+
+    def forward(self, batch: Batch, step: int = 0) -> Loss:
+        features = self.model.forward_features(batch.source, source_layout(batch))
+        return self.source_token_loss(features, batch)

@@ -70,6 +70,7 @@ class Objective(nn.Module):
     other_commands: ClassVar[tuple[str, ...]] = ()  # further commands that can use it
     infilling: ClassVar[Infilling | None] = None  # how a trained run fills gaps
     corrupts_input: ClassVar[bool] = False  # pretraining that reconstructs a corrupted text
+    build_row: RowBuilder | None = None  # builds a row from a pair of the store; None: the pair with its framing
 
     def __init__(self, task: TaskContext) -> None:
         super().__init__()
@@ -86,9 +87,11 @@ class Objective(nn.Module):
             )
         self.task = task
         self.model: Any = task.model
-        self.build_row: RowBuilder | None = None  # None: pairs with their framing
         self.subword_samplers: SubwordSamplers = (None, None)  # resegment source and target in every epoch
         self.distinct_epochs: int | None = None  # None: rows of an epoch never repeat
+        self.doubled = False  # a batch contains every row twice, to compare two passes with different dropout
+        self.static_shapes = True  # every step is the same computation and can be captured as a CUDA graph
+        self.supports_packing = task.model.supports_packing
 
     @classmethod
     def data_format_for(cls, settings: Mapping[str, Any]) -> DataFormatName:
@@ -110,47 +113,29 @@ class Objective(nn.Module):
 
     def row_length(self, source: NDArray[Any], target: NDArray[Any]) -> NDArray[Any]:
         """Estimate the lengths of rows from the source and target lengths in the store."""
-        framing = self.task.framing
-        return self.task.model.row_length(source + len(framing.source_prefix) + len(framing.source_suffix), target + 1)
+        return self.task.model.row_length(source + self.framing_length, target + 1)
 
     def packed_lengths(self, source: NDArray[Any], target: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Estimate how many tokens rows take up in the source and the target row of a packed batch."""
         if self.aligned:
             return self.row_length(source, target), 0 * target
-        framing = self.task.framing
-        return source + len(framing.source_prefix) + len(framing.source_suffix), target + 1
+        return source + self.framing_length, target + 1
+
+    @property
+    def framing_length(self) -> int:
+        """Return the number of tokens that the framing adds to a source."""
+        return len(self.task.framing.source_prefix) + len(self.task.framing.source_suffix)
 
     @property
     def row_format(self) -> RowFormat:
         """Return how rows of a batch are built from the pairs of a store."""
-        return RowFormat(
-            self.task.framing,
-            self.build_row,
-            self.aligned,
-            self.row_length,
-            self.packed_lengths,
-            self.distinct_epochs,
-            self.doubled,
-            self.subword_samplers,
-        )
+        lengths = self.row_length, self.packed_lengths
+        repetition = self.distinct_epochs, self.doubled
+        return RowFormat(self.task.framing, self.build_row, self.aligned, *lengths, *repetition, self.subword_samplers)
 
     def describe_row(self, row: BatchRow) -> str:
         """Describe what the model gets or predicts besides the tokens of a row."""
         return ""
-
-    @property
-    def doubled(self) -> bool:
-        """Whether a batch contains every row twice, to compare two passes with different dropout."""
-        return False
-
-    @property
-    def static_shapes(self) -> bool:
-        """Whether every step is the same computation, so that it can be captured as a CUDA graph."""
-        return True
-
-    @property
-    def supports_packing(self) -> bool:
-        return self.task.model.supports_packing
 
     def source_token_loss(self, features: MixerOutput, batch: Batch) -> Loss:
         """Compute the loss of labels that belong to source tokens, from encoder outputs (B S D)."""
@@ -163,9 +148,15 @@ class Objective(nn.Module):
 class SequenceObjective(Objective):
     """Predicts every target token from the source and the target tokens before it (teacher forcing)."""
 
+    rdrop_alpha = 0.0  # weight of the divergence between two passes
+
     def forward(self, batch: Batch, step: int = 0) -> Loss:
-        features = self.model.forward_features(batch.source, source_layout(batch), batch.target, target_layout(batch))
-        sums = token_loss(self.model.output, features.output, batch.labels, self.task.label_smoothing)
+        return self.target_loss(batch, batch.target)
+
+    def target_loss(self, batch: Batch, decoder_inputs: Tensor) -> Loss:
+        """Compute the loss of the target tokens, where the decoder reads other tokens (B T) than these."""
+        features = self.model.forward_features(batch.source, source_layout(batch), decoder_inputs, target_layout(batch))
+        sums = token_loss(self.model.output, features.output, batch.labels, self.task.label_smoothing, self.rdrop_alpha)
         return reduce_loss(sums, batch.labels, features.auxiliary_losses)
 
 

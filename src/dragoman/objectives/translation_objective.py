@@ -11,16 +11,7 @@ from torch import Tensor
 
 from dragoman.data import Batch, BatchRow, SubwordSamplers, TokenStore
 from dragoman.models import DecoderOnlyModel, EncoderDecoderModel
-from dragoman.objectives.objective import (
-    Loss,
-    Objective,
-    TaskContext,
-    concat_ids,
-    reduce_loss,
-    source_layout,
-    target_layout,
-    token_loss,
-)
+from dragoman.objectives.objective import Loss, SequenceObjective, TaskContext, concat_ids, source_layout
 from dragoman.parts.mixer import Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.text import BPEDropout
@@ -30,7 +21,7 @@ SAMPLING_CHUNK_TOKENS = 1024  # tokens whose logits exist at a time
 SamplingDecay = Literal["linear", "exponential", "inverse-sigmoid"]
 
 
-class TranslationObjective(Objective):
+class TranslationObjective(SequenceObjective):
     """Predicts the target tokens from the source and the target tokens before them.
 
     A decoder-only model that can be packed reads source and target as one row, with labels for the target tokens.
@@ -68,18 +59,8 @@ class TranslationObjective(Objective):
         plain = not sampling_rate and not rdrop_alpha and framing.pad != framing.eos
         if model.is_decoder_only and model.supports_packing and plain:
             self.aligned, self.build_row = True, self._concatenated_row
-
-    @property
-    def doubled(self) -> bool:
-        return self.rdrop_alpha > 0
-
-    @property
-    def static_shapes(self) -> bool:
-        return not self.sampling_rate
-
-    @property
-    def supports_packing(self) -> bool:
-        return super().supports_packing and (self.aligned or not self.task.model.is_decoder_only)
+        self.doubled, self.static_shapes = rdrop_alpha > 0, not sampling_rate
+        self.supports_packing = model.supports_packing and (self.aligned or not model.is_decoder_only)
 
     def _concatenated_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         """Concatenate source and target into the sequence that the model reads, with labels for the target."""
@@ -93,12 +74,9 @@ class TranslationObjective(Objective):
         if batch.label_positions is not None:
             features = self.model.forward_tokens(batch.source, source_layout(batch))
             return self.source_token_loss(features, batch)
-        decoder_inputs = batch.target
         if self.sampling_rate and torch.is_grad_enabled():
-            decoder_inputs = self._sampled_inputs(batch, self.sampling_ratio(step))
-        features = self.model.forward_features(batch.source, source_layout(batch), decoder_inputs, target_layout(batch))
-        sums = token_loss(self.model.output, features.output, batch.labels, self.task.label_smoothing, self.rdrop_alpha)
-        return reduce_loss(sums, batch.labels, features.auxiliary_losses)
+            return self.target_loss(batch, self._sampled_inputs(batch, self.sampling_ratio(step)))
+        return self.target_loss(batch, batch.target)
 
     def sampling_ratio(self, step: int) -> float:
         """Return the share of decoder inputs that are sampled at a step."""

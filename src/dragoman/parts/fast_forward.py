@@ -16,13 +16,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dragoman.errors import UserError
-from dragoman.parts.cells import Cells, LSTMCells
 from dragoman.parts.dropout import Dropout
 from dragoman.parts.flops import Workload, matrix_flops
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
-from dragoman.parts.recurrence import continue_rows, flip
-from dragoman.parts.recurrent_context import AttentionContext, FromZero
-from dragoman.parts.recurrent_decoder import RecurrentDecoder
+from dragoman.parts.recurrence import Cells, LSTMCells, continue_rows, flip
+from dragoman.parts.recurrent_decoder import AttentionContext, FromZero, RecurrentDecoder
 from dragoman.parts.spec import Spec
 
 

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 #: Nested dict of tensors, batch first, of constant shape, dtype and stride: key–value caches and recurrent states.
 State = dict[str, Any]
 
+#: Collects attention weights: path of a layer → one tensor per call; None if they are not needed.
+Recorder = dict[str, list[Tensor]] | None
+
 
 def map_state(function: Callable[[Tensor], Tensor], state: State) -> State:
     """Apply `function` to every tensor of a state."""
@@ -130,7 +133,7 @@ class Context:
     memory: Memory | None = None
     prefix_lengths: Tensor | None = None  # R: length of the prefix of each row that is visible from everywhere
     ancestors: Tensor | None = None  # B K S: which hypothesis of the beam wrote the cache at each position
-    recorder: dict[str, list[Tensor]] | None = None  # collects attention weights, path → one tensor per call
+    recorder: Recorder = None
     masks: AttentionMasks | None = None  # shared by all layers of the stack; None: masks are not shared
     shared_position: Position | None = None  # the stack's position part, for its attention layers
     stack_inputs: Tensor | None = None  # B T D: embeddings with positions, input of the first layer

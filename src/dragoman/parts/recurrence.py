@@ -1,19 +1,230 @@
-"""Recurrent layers over whole sequences or step by step, forward, backward or bidirectional."""
+"""Recurrent layers: Elman RNN, LSTM and GRU cells, forward, backward or bidirectional.
+
+Whole sequences use the kernels of `torch.nn.RNN/LSTM/GRU`. `Cells.step` computes the same equations with the same
+weights, for loops with feedback and for compiled graphs.
+"""
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
 
 from dragoman.errors import UserError
-from dragoman.parts.cells import CELLS, CellKind, Cells
 from dragoman.parts.dropout import dropout
 from dragoman.parts.mixer import Context, Layout, Mixer, MixerOutput, State
 from dragoman.parts.spec import Spec
+
+CellKind = Literal["rnn", "lstm", "gru"]
+SATURATED = 1e4  # input that closes or opens a gate exactly: σ(−10⁴) = 0 and σ(10⁴) = 1
+
+
+class Cells(nn.Module):
+    """`layers` stacked cells. State: hidden (and cell, for the LSTM), B L D."""
+
+    torch_module: type[nn.RNNBase] = nn.RNN
+    kernel: Callable[..., tuple[Tensor, Tensor]] = staticmethod(torch.rnn_tanh)
+    flatten_weights = True  # whether cuDNN's contiguous copy of the weights may be made; not for sharded weights
+
+    def __init__(self, inputs: int, dim: int, layers: int, dropout: float, bidirectional: bool = False) -> None:
+        super().__init__()
+        self.layers, self.dim, self.dropout, self.bidirectional = layers, dim, dropout, bidirectional
+        dropout = dropout if layers > 1 else 0.0
+        module: Any = self.torch_module
+        rnn = module(inputs, dim, layers, batch_first=True, dropout=dropout, bidirectional=bidirectional)
+        for name, weight in rnn.named_parameters():
+            self.register_parameter(name, weight)
+        self.blocks = {name: (dim,) * (len(w) // dim) for name, w in rnn.named_parameters() if w.dim() > 1}  # gates
+        #: torch's module with the same weights; in a tuple, because the compiler does not support it as a submodule
+        self.rnn = (rnn,)
+
+    def train(self, mode: bool = True) -> Self:
+        self.rnn[0].train(mode)
+        return super().train(mode)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        moved = super()._apply(fn, recurse)
+        self.rnn[0].flatten_parameters()  # cuDNN needs contiguous weights wherever they have been moved to
+        return moved
+
+    def init_state(self, batch: int, like: Tensor) -> State:
+        return {"hidden": like.new_zeros(batch, self.layers, self.dim)}
+
+    def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, Any]:
+        """Read whole sequences with torch's module and return its outputs."""
+        rnn = self.rnn[0]
+        replaced = [name for name, weight in self.named_parameters() if getattr(rnn, name) is not weight]
+        if replaced:  # loading or moving a model can replace the shared weights
+            for name in replaced:
+                setattr(rnn, name, getattr(self, name))
+            if self.flatten_weights:
+                rnn.flatten_parameters()
+        return rnn(x, None if state is None else self.pack(state))
+
+    def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool) -> tuple[Tensor, State]:
+        """Read whole sequences with one layer and direction, B T I → B T D; `padding` (B T) is True at padding.
+
+        The returned state holds what is not an output: the LSTM's cell after the last token of each row.
+        """
+        weights = self.layer_weights(layer, backward)
+        zeros = x.new_zeros(1, x.shape[0], weights[1].shape[1])
+        with ignore_chunk_warning():
+            y, _ = self.kernel(x, zeros, weights, True, 1, 0.0, self.training, False, True)
+        return y, {}
+
+    def layer_weights(self, layer: int, backward: bool) -> list[Tensor]:
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+        return [getattr(self, f"{name}_l{layer}{'_reverse' if backward else ''}") for name in names]
+
+    def continue_sequence(self, x: Tensor, state: State) -> tuple[Tensor, State]:
+        """Continue sequences, x B T I → outputs of the top layer B T D, and the new state."""
+        if x.shape[1] == 1:  # a decoding step: plain operations, which can be compiled
+            hidden, state = self.step(self.project(x[:, 0]), state)
+            return hidden[:, None], state
+        y, last = self.run_sequence(x, state)
+        return y, self.unpack(last)
+
+    def project(self, x: Tensor, start: int = 0) -> Tensor:
+        """Compute what x, at column `start` of the bottom layer's input, adds to its gates; with bias if start is 0."""
+        weight, bias = self.weight("ih", 0)
+        return F.linear(x, weight[:, start : start + x.shape[-1]], bias if start == 0 else None)
+
+    def weight(self, side: str, layer: int) -> tuple[Tensor, Tensor]:
+        """Return matrix and bias of a layer, for its input ("ih") or its previous state ("hh")."""
+        return getattr(self, f"weight_{side}_l{layer}"), getattr(self, f"bias_{side}_l{layer}")
+
+    def step(self, gates: Tensor, state: State) -> tuple[Tensor, State]:
+        """One step from the projected input of the bottom layer, B G: output of the top layer, B D, and state."""
+        states: list[State] = []
+        rows = {name: [value.squeeze(1)] if self.layers == 1 else value.unbind(1) for name, value in state.items()}
+        for layer in range(self.layers):
+            if layer > 0:
+                x = dropout(states[-1]["hidden"], self.dropout, self.training)
+                gates = F.linear(x, *self.weight("ih", layer))
+            previous = {name: values[layer] for name, values in rows.items()}
+            states.append(self.cell(gates, F.linear(previous["hidden"], *self.weight("hh", layer)), previous))
+        if self.layers == 1:  # without a copy
+            return states[0]["hidden"], {name: states[0][name].unsqueeze(1) for name in state}
+        return states[-1]["hidden"], {name: torch.stack([s[name] for s in states], dim=1) for name in state}  # B L D
+
+    def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
+        """h = tanh(W x + U h)."""
+        return {"hidden": torch.tanh(gates + recurrent)}
+
+    def pack(self, state: State) -> Tensor | tuple[Tensor, Tensor]:
+        """Convert a state to torch's format, L B D."""
+        return state["hidden"].transpose(0, 1).contiguous()
+
+    def unpack(self, last: Tensor | tuple[Tensor, Tensor]) -> State:
+        """Convert torch's final state to a State."""
+        assert isinstance(last, Tensor)
+        return {"hidden": self._batch_first(last)}
+
+    def _batch_first(self, last: Tensor) -> Tensor:
+        """L·2 B D/2 or L B D → B L D, both directions concatenated, with the strides that `step` returns."""
+        rows = last.unflatten(0, (self.layers, -1)).permute(2, 0, 1, 3).flatten(2)
+        return rows.clone(memory_format=torch.contiguous_format)
+
+
+@contextmanager
+def ignore_chunk_warning() -> Iterator[None]:
+    """Ignore cuDNN's warning about weights that are not contiguous: for a single layer, copying them costs little."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous chunk")
+        yield
+
+
+class LSTMCells(Cells):
+    """i, f, o = σ(…), g = tanh(…); c = f ⊙ c + i ⊙ g; h = o ⊙ tanh(c) (Hochreiter & Schmidhuber 1997)."""
+
+    torch_module = nn.LSTM
+
+    def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool) -> tuple[Tensor, State]:
+        """Keep the cell unchanged at padding, by an additional input that sets the gates to i = 0 and f = 1."""
+        input_weight, *others = self.layer_weights(layer, backward)
+        dim = others[0].shape[1]
+        gate_weight = input_weight.new_zeros(len(input_weight), 8)  # one column is enough; kernels prefer even widths
+        gate_weight[:dim, 0], gate_weight[dim : 2 * dim, 0] = -SATURATED, SATURATED
+        flag = F.pad(padding[..., None].to(x.dtype), (0, 7))
+        zeros = x.new_zeros(1, x.shape[0], dim)
+        weights = [torch.cat((input_weight, gate_weight), 1), *others]
+        inputs = torch.cat((x, flag), -1)
+        with ignore_chunk_warning():
+            y, _, cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, self.training, False, True)
+        return y, {"cell": cell[0]}
+
+    def init_state(self, batch: int, like: Tensor) -> State:
+        return super().init_state(batch, like) | {"cell": like.new_zeros(batch, self.layers, self.dim)}
+
+    def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
+        if torch.is_grad_enabled() and gates.device.type == "cpu" and not torch.compiler.is_compiling():
+            hidden, cell = LSTMCell.apply(gates, recurrent, previous["cell"])
+            return {"hidden": hidden, "cell": cell}
+        i, f, g, o = (gates + recurrent).chunk(4, dim=-1)
+        cell = f.sigmoid() * previous["cell"] + i.sigmoid() * g.tanh()
+        return {"hidden": o.sigmoid() * cell.tanh(), "cell": cell}
+
+    def pack(self, state: State) -> tuple[Tensor, Tensor]:
+        return state["hidden"].transpose(0, 1).contiguous(), state["cell"].transpose(0, 1).contiguous()
+
+    def unpack(self, last: Tensor | tuple[Tensor, Tensor]) -> State:
+        return {"hidden": self._batch_first(last[0]), "cell": self._batch_first(last[1])}
+
+
+class LSTMCell(torch.autograd.Function):
+    """The LSTM cell for training on a CPU, with an explicit derivative that avoids copies."""
+
+    @staticmethod
+    def forward(ctx: Any, gates: Tensor, recurrent: Tensor, previous: Tensor) -> tuple[Tensor, Tensor]:
+        gates = gates + recurrent
+        i, f, g, o = gates.chunk(4, -1)
+        for gate in (i, f, o):
+            gate.sigmoid_()
+        g.tanh_()
+        cell = torch.addcmul(f * previous, i, g)
+        squashed = cell.tanh()
+        ctx.save_for_backward(gates, previous, squashed)
+        return o * squashed, cell
+
+    @staticmethod
+    def backward(ctx: Any, grad_hidden: Tensor, grad_cell: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        gates, previous, squashed = ctx.saved_tensors
+        i, f, g, o = gates.chunk(4, -1)
+        grad_cell = grad_cell + torch.ops.aten.tanh_backward(grad_hidden * o, squashed)
+        grad_gates = torch.empty_like(gates)
+        grad_i, grad_f, grad_g, grad_o = grad_gates.chunk(4, -1)
+        torch.ops.aten.sigmoid_backward.grad_input(grad_cell * g, i, grad_input=grad_i)
+        torch.ops.aten.sigmoid_backward.grad_input(grad_cell * previous, f, grad_input=grad_f)
+        torch.ops.aten.tanh_backward.grad_input(grad_cell * i, g, grad_input=grad_g)
+        torch.ops.aten.sigmoid_backward.grad_input(grad_hidden * squashed, o, grad_input=grad_o)
+        return grad_gates, grad_gates, grad_cell * f
+
+
+class GRUCells(Cells):
+    """r, z = σ(…); n = tanh(W x + r ⊙ (U h + b)); h = (1 − z) ⊙ n + z ⊙ h (Cho et al. 2014).
+
+    As in cuDNN, the reset gate is applied after the multiplication by U, in the paper before it.
+    """
+
+    torch_module = nn.GRU
+    kernel = staticmethod(torch.gru)
+
+    def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
+        r, z, n = gates.chunk(3, dim=-1)
+        r_recurrent, z_recurrent, n_recurrent = recurrent.chunk(3, dim=-1)
+        z = (z + z_recurrent).sigmoid()
+        n = torch.tanh(n + (r + r_recurrent).sigmoid() * n_recurrent)
+        return {"hidden": n + z * (previous["hidden"] - n)}
+
+
+CELLS: dict[str, type[Cells]] = {"rnn": Cells, "lstm": LSTMCells, "gru": GRUCells}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""The recurrent decoder of Sutskever, Cho, Bahdanau and Luong, and the bottom layer of deeper ones."""
+"""Recurrent decoders: source summaries, initial states, contexts, readouts, and the decoder made of them."""
 
 from __future__ import annotations
 
@@ -7,24 +7,286 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
-from dragoman.parts.cells import CELLS, CellKind
+from dragoman.errors import UserError
+from dragoman.parts.attention_function import AttentionArgs, attend, fold_beams
+from dragoman.parts.attention_scores import Additive, Score
 from dragoman.parts.deferred_gradients import deferred_weight_gradients
 from dragoman.parts.dropout import dropout
+from dragoman.parts.flops import Workload, matrix_flops, module_flops
 from dragoman.parts.mixer import Context, Layout, Memory, Mixer, MixerOutput, State, beam_size
-from dragoman.parts.recurrence import continue_rows
-from dragoman.parts.recurrent_context import (
-    AttentionContext,
-    ContextModule,
-    FromContext,
-    FromLast,
-    FromSummary,
-    FromZero,
-    ReadoutModule,
-    StateReadout,
-)
+from dragoman.parts.recurrence import CELLS, CellKind, continue_rows
 from dragoman.parts.spec import Spec, build_part
+
+# ---- summaries of the source
+
+
+class Summary(Spec):
+    """One vector per source; a summary has no weights: the spec itself computes it."""
+
+    def width(self, dim: int) -> int:
+        """Return the width of the summary in a model of width `dim`."""
+        return dim
+
+    def __call__(self, memory: Memory) -> Tensor:
+        """Summarize the sources: B W."""
+        return encoder_final_state(memory)["hidden"][:, -1]
+
+
+def encoder_final_state(memory: Memory) -> State:
+    if memory.final_state is None:
+        raise UserError("this decoder starts from the final state of the encoder: use a recurrent encoder")
+    return memory.final_state
+
+
+@dataclass(frozen=True)
+class LastState(Summary):
+    """The final state h_T of the encoder's top layer (Cho et al. 2014)."""
+
+
+@dataclass(frozen=True)
+class BackwardState(Summary):
+    """The final state ←h_1 of the encoder's backward direction (Bahdanau et al. 2015, §A.2.2)."""
+
+    def width(self, dim: int) -> int:
+        return dim // 2
+
+    def __call__(self, memory: Memory) -> Tensor:
+        return super().__call__(memory).chunk(2, -1)[1]
+
+
+@dataclass(frozen=True)
+class MeanState(Summary):
+    """The mean of the encoder's states."""
+
+    def __call__(self, memory: Memory) -> Tensor:
+        token_mask = memory.layout.token_mask
+        if token_mask is None:
+            return memory.states.mean(1)
+        return (memory.states * token_mask[..., None]).sum(1) / token_mask.sum(1, keepdim=True)
+
+
+# ---- initial states
+
+
+class InitialState(nn.Module):
+    """The initial state of the decoder: zero."""
+
+    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        """`projections` are those of the context, `zero` is a state of zeros."""
+        return zero
+
+    def flops(self, work: Workload) -> int:
+        return matrix_flops(self, work.of(1))
+
+
+class CopiedInitialState(InitialState):
+    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        final = encoder_final_state(memory)
+        if {name: value.shape for name, value in final.items()} != {name: value.shape for name, value in zero.items()}:
+            raise UserError(
+                "a decoder that starts from the encoder's final state needs the same cell, number of layers and width"
+            )
+        return final
+
+
+class SummaryInitialState(InitialState):
+    def __init__(self, summary: Summary, layers: int, dim: int) -> None:
+        super().__init__()
+        self.summary = summary
+        self.hidden = nn.Linear(summary.width(dim), layers * dim)
+
+    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        hidden = torch.tanh(self.hidden(self.summary(memory)))
+        return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
+
+
+class ContextInitialState(InitialState):
+    def __init__(self, layers: int, dim: int) -> None:
+        super().__init__()
+        self.hidden = nn.Linear(dim, layers * dim)
+
+    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
+        if "context" not in projections:
+            raise UserError("this decoder starts from a context that is the same at every step: use FixedContext")
+        hidden = torch.tanh(self.hidden(projections["context"]))
+        return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
+
+
+@dataclass(frozen=True)
+class FromZero(Spec):
+    """s_0 = 0."""
+
+    def build_initial_state(self, layers: int, dim: int) -> InitialState:
+        return InitialState()
+
+
+@dataclass(frozen=True)
+class FromLast(Spec):
+    """s_0 = the final state of the encoder, layer by layer (Sutskever et al. 2014; Luong et al. 2015)."""
+
+    def build_initial_state(self, layers: int, dim: int) -> InitialState:
+        return CopiedInitialState()
+
+
+@dataclass(frozen=True)
+class FromSummary(Spec):
+    """s_0 = tanh(W summary)."""
+
+    summary: Spec = field(default_factory=BackwardState)
+
+    def build_initial_state(self, layers: int, dim: int) -> InitialState:
+        return SummaryInitialState(build_part(self.summary, dim, Summary), layers, dim)
+
+
+@dataclass(frozen=True)
+class FromContext(Spec):
+    """s_0 = tanh(W c), c being a fixed context (Cho et al. 2014, §A.1.2)."""
+
+    def build_initial_state(self, layers: int, dim: int) -> InitialState:
+        return ContextInitialState(layers, dim)
+
+
+# ---- contexts: what the decoder sees of the source at each step
+
+
+class ContextModule(nn.Module):
+    """A context of zeros: the decoder sees nothing of the source."""
+
+    attends = False  # whether it depends on the query
+
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        """Compute what depends on the source alone."""
+        return {}
+
+    def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
+        """query R T D → context R T D; `path` names recorded attention weights."""
+        return query.new_zeros(query.shape)
+
+
+class FixedContextModule(ContextModule):
+    def __init__(self, summary: Summary, dim: int) -> None:
+        super().__init__()
+        self.summary = summary
+        self.project = nn.Linear(summary.width(dim), dim)
+
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        return {"context": torch.tanh(self.project(self.summary(memory)))}  # B D
+
+    def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
+        assert context.memory is not None
+        rows = projections["context"].repeat_interleave(beam_size(query.shape[0], context.memory), 0)
+        return rows[:, None].expand(query.shape)
+
+    def flops(self, work: Workload) -> int:
+        return matrix_flops(self, work.of(1))
+
+
+class AttentionContextModule(ContextModule):
+    attends = True
+
+    def __init__(self, score: Score) -> None:
+        super().__init__()
+        self.score = score
+
+    def project_memory(self, memory: Memory) -> dict[str, Tensor]:
+        return {"key": self.score.prepare(memory.states)}
+
+    def forward(self, query: Tensor, context: Context, projections: dict[str, Tensor], path: str) -> Tensor:
+        assert context.memory is not None
+        folded = fold_beams(query, context.memory)[:, None]  # B 1 K·T D
+        key, value = projections["key"][:, None], context.memory.states[:, None]  # B 1 S D
+        args = AttentionArgs(score=self.score, path=path)
+        return attend(folded, key, value, context.layout, context.memory.layout, context, args).reshape(query.shape)
+
+    def flops(self, work: Workload) -> int:
+        """Count the scores and the weighted sum."""
+        return module_flops(self.score, work) + 2 * work.tokens * work.source * work.width
+
+
+@dataclass(frozen=True)
+class NoContext(Spec):
+    """The decoder sees the source through its initial state only (Sutskever et al. 2014)."""
+
+    def build(self, dim: int) -> ContextModule:
+        return ContextModule()
+
+
+@dataclass(frozen=True)
+class FixedContext(Spec):
+    """c = tanh(V summary), the same at every step (Cho et al. 2014, §2.2)."""
+
+    summary: Spec = field(default_factory=LastState)
+
+    def build(self, dim: int) -> ContextModule:
+        return FixedContextModule(build_part(self.summary, dim, Summary), dim)
+
+
+@dataclass(frozen=True)
+class AttentionContext(Spec):
+    """c_i = Σ_j α_ij h_j, α_i = softmax_j score(s, h_j) (Bahdanau et al. 2015, §3.1)."""
+
+    score: Spec = field(default_factory=Additive)
+
+    def build(self, dim: int) -> ContextModule:
+        return AttentionContextModule(build_part(self.score, dim, Score))
+
+
+# ---- readouts: what the decoder passes to the output layer
+
+
+class ReadoutModule(nn.Module):
+    """The state itself."""
+
+    def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        """Input, state and context, … D each → … D."""
+        return hidden
+
+
+class AttentionalReadoutModule(ReadoutModule):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.combine = nn.Linear(2 * dim, dim, bias=False)
+
+    def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        return torch.tanh(self.combine(torch.cat((context, hidden), -1)))
+
+
+class MaxoutReadoutModule(ReadoutModule):
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.combine = nn.Linear(3 * dim, 2 * dim)
+
+    def forward(self, x: Tensor, hidden: Tensor, context: Tensor) -> Tensor:
+        return self.combine(torch.cat((hidden, x, context), -1)).unflatten(-1, (-1, 2)).amax(-1)
+
+
+@dataclass(frozen=True)
+class StateReadout(Spec):
+    """s_i."""
+
+    def build(self, dim: int) -> ReadoutModule:
+        return ReadoutModule()
+
+
+@dataclass(frozen=True)
+class AttentionalReadout(Spec):
+    """s̃_i = tanh(W_c [c_i; s_i]) (Luong et al. 2015, eq. 5)."""
+
+    def build(self, dim: int) -> ReadoutModule:
+        return AttentionalReadoutModule(dim)
+
+
+@dataclass(frozen=True)
+class MaxoutReadout(Spec):
+    """Deep output: the maximum of each pair in U s_i + V y_{i−1} + C c_i (Bahdanau et al. 2015, §A.2.2).
+
+    Uses s_i, as in eq. 4 of the paper; its appendix has s_{i−1}.
+    """
+
+    def build(self, dim: int) -> ReadoutModule:
+        return MaxoutReadoutModule(dim)
 
 
 @dataclass(frozen=True)

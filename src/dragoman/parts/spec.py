@@ -72,8 +72,7 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
     for name, value in values.items():
         if name not in names:
             raise unknown_name(f"field of {kind}", name, names)
-        if not _fits(value, hints[name]):
-            raise UserError(f"{kind}.{name} must be {_readable(hints[name])}, but is {value!r}")
+        check_type(f"{kind}.{name}", value, hints[name])
     required = {f.name for f in _fields(cls) if f.default is MISSING and f.default_factory is MISSING}
     if missing := required - values.keys():
         raise UserError(f"{kind} needs the fields {', '.join(sorted(missing))}")
@@ -84,7 +83,14 @@ def _fields(spec: Configurable | type[Configurable]) -> tuple[Field[Any], ...]:
     return fields(spec)  # type: ignore[arg-type]  # every configurable is a dataclass
 
 
+def check_type(name: str, value: Any, hint: Any) -> None:
+    """Raise an error that names the setting `name` if its value does not have the annotated type `hint`."""
+    if not _fits(value, hint):
+        raise UserError(f"{name} must be {_readable(hint)}, but is {value!r}")
+
+
 def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value has an annotated type; integers are numbers, truth values are not."""
     origin = typing.get_origin(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, option) for option in typing.get_args(hint))
@@ -101,7 +107,14 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _readable(hint: Any) -> str:
-    return hint.__name__ if type(hint) is type else re.sub(r"\b(\w+\.)+", "", str(hint))  # without module names
+    """Return a type annotation in words, such as "int or None" or "'before' or 'after'"."""
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return " or ".join(_readable(option) for option in typing.get_args(hint))
+    if typing.get_origin(hint) is typing.Literal:
+        return " or ".join(map(repr, typing.get_args(hint)))
+    if type(hint) is type:
+        return "None" if hint is type(None) else hint.__name__
+    return re.sub(r"\b(\w+\.)+", "", str(hint))  # without module names
 
 
 def replace_parts(spec: Any, kind: type[AnySpec], replacement: Callable[[AnySpec], Spec]) -> Any:

@@ -404,7 +404,7 @@ class Run:
     def beam_config(self, size: int | None = None) -> Beam:
         """The run's beam search, by default with the configured beam size."""
         settings = self.config.search
-        if settings.strategy and (beam := self.default_search.as_beam) is not None:
+        if settings.strategy and isinstance(beam := self.default_search, Beam):
             return beam if size is None else replace(beam, size=size)
         max_size = self.model.vocab_size - len(self.special_tokens.suppressed) - 1  # matters for toy vocabularies
         return Beam(

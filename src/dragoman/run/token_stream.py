@@ -21,8 +21,8 @@ from dragoman.run.sources import (
 )
 from dragoman.run.translator import Translator, to_translation
 from dragoman.search import Constraints, Hypothesis, SearchRequest
-from dragoman.search.partial_results import PartialResult, partial_result
 from dragoman.search.search_config import StepwiseSearch
+from dragoman.search.search_state import PartialResult, partial_result
 from dragoman.text import Tokenizer
 
 if TYPE_CHECKING:
@@ -47,9 +47,8 @@ def stream_tokens(
     constraints = Constraints([prefix] if prefix else None, [include] if include else None, translator.forbidden)
     request = SearchRequest(source, lengths, torch.tensor([0]), [text], constraints=constraints)
     detokenizer = _Detokenizer(run.target_tokenizer)
-    stepwise = search.as_stepwise
-    if stepwise is not None and run.shortlist is None:  # a shortlist has token ids of its own
-        hypotheses, streamed_score = yield from _stream_search(run, stepwise, request, detokenizer)
+    if isinstance(search, StepwiseSearch) and run.shortlist is None:  # a shortlist has token ids of its own
+        hypotheses, streamed_score = yield from _stream_search(run, search, request, detokenizer)
     else:
         hypotheses, streamed_score = search.decode(run, request)[0], 0.0
     best = hypotheses[0]
@@ -74,7 +73,7 @@ def _stream_search(
             except StopIteration as end:
                 single = last is None or last.single_hypothesis
                 return end.value[0], (last.score if last else 0.0) if single else None
-            result = partial_result(state, 0, run.special_tokens.eos, search.length_divisor)
+            result = partial_result(state, run.special_tokens.eos, search.length_divisor)
             if result is None or result == last or bool(state.done[0]):  # the last part follows after the search
                 continue
             score = result.score - (last.score if last else 0.0) if result.single_hypothesis else None

@@ -1,4 +1,4 @@
-"""Beam search: continue the K best hypotheses at each step, and collect finished ones."""
+"""Beam search: continue the K best hypotheses at each step, and collect finished ones; also in diverse groups."""
 
 from __future__ import annotations
 
@@ -11,28 +11,20 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.engine import Strategy, gather_rows, write_tokens
-from dragoman.search.search_state import Hypothesis, HypothesisBuffer, SearchState, StrategyState
+from dragoman.search.search_state import Hypothesis, HypothesisBuffer, SearchState, StrategyState, Tree, map_tensors
 from dragoman.search.topk import first_true, topk, topk_continuations
 
 if TYPE_CHECKING:
     from dragoman.search.configs import Beam
 
 
-@dataclass
+@dataclass(kw_only=True)
 class BeamState(StrategyState):
     """The state of beam search."""
 
-    finished: HypothesisBuffer  # ended with EOS, best first
-    truncated: HypothesisBuffer  # by the length limit
+    finished: HypothesisBuffer
+    truncated: HypothesisBuffer
     attention: Tensor | None  # B K S: sum of the attention weights of each hypothesis, for the coverage penalty
-
-    @property
-    def finished_buffers(self) -> list[HypothesisBuffer]:
-        return [self.finished]
-
-    @property
-    def truncated_buffers(self) -> list[HypothesisBuffer]:
-        return [self.truncated]
 
 
 class BeamSearch(Strategy):
@@ -62,9 +54,9 @@ class BeamSearch(Strategy):
             scores=scores,
             output_tokens=torch.zeros((batch, rows, max_length), dtype=torch.long, device=device),
             strategy=BeamState(
-                HypothesisBuffer.empty(batch, self.config.max_finished, max_length, device),
-                HypothesisBuffer.empty(batch, rows, max_length, device),
-                attention,
+                finished=HypothesisBuffer.empty(batch, self.config.max_finished, max_length, device),
+                truncated=HypothesisBuffer.empty(batch, rows, max_length, device),
+                attention=attention,
             ),
         )
 
@@ -77,25 +69,18 @@ class BeamSearch(Strategy):
         penalty: Tensor | None = None,
     ) -> tuple[SearchState, Tensor]:
         """Select the best continuations; `penalty` B V is subtracted from log p in comparisons, not from scores."""
-        width, step = self.rows_per_source, state.step
+        width = self.rows_per_source
         beam = self._with_attention(state, attention)
         scores, parents, tokens = best_continuations(state.scores, logits, log_normalizer, 2 * width, penalty)  # B 2K
         is_eos = tokens == self.eos
         finished_scores = torch.where(is_eos[:, :width], scores[:, :width], -torch.inf)
-        finished = self._add_finished(state, beam, finished_scores, parents[:, :width])
+        beam = self._add_finished(state, beam, finished_scores, parents[:, :width])
         live = first_true(~is_eos, width)  # B K
-        scores, tokens, parents = scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live)
-        output_tokens = write_tokens(gather_rows(state.output_tokens, parents), step, tokens)
-        normalized = self._normalize(state, beam, scores, parents)
-        truncated = truncate(beam.truncated, state, scores, normalized, output_tokens)
-        return self._continue(
-            state, replace(beam, truncated=truncated), finished, scores, tokens, parents, output_tokens
-        )
+        return self._continue(state, beam, scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live))
 
     def _with_attention(self, state: SearchState, attention: Tensor | None) -> BeamState:
         """Return the beam's state with this step's attention weights added."""
-        beam = state.strategy
-        assert isinstance(beam, BeamState)
+        beam: BeamState = state.strategy
         if beam.attention is None:
             return beam
         if attention is None:
@@ -110,40 +95,63 @@ class BeamSearch(Strategy):
         coverage = coverage_penalty(beam.attention, state.source_mask[:, None], self.config.coverage_penalty)
         return normalized + coverage.gather(1, parents)
 
-    def _add_finished(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> HypothesisBuffer:
-        """Add hypotheses that end with EOS; scores B N, −∞ for none, and parents B N."""
+    def _add_finished(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
+        """Add hypotheses that end with EOS, where they are better than others; scores B N, −∞ for none, parents B N."""
+        old, size = beam.finished, beam.finished.scores.shape[1]
+        tokens, lengths = gather_rows(state.output_tokens, parents), state.step[:, None].expand_as(scores)
         normalized = self._normalize(state, beam, scores, parents)
-        return add_finished(beam.finished, scores, normalized, gather_rows(state.output_tokens, parents), state.step)
+        best, order = topk(torch.cat((old.normalized_scores, normalized), 1), size)
+        finished = HypothesisBuffer(
+            best,
+            torch.cat((old.scores, scores), 1).gather(1, order),
+            torch.cat((old.lengths, lengths), 1).gather(1, order),
+            gather_rows(torch.cat((old.tokens, tokens), 1), order),
+        )
+        return replace(beam, finished=finished)
+
+    def _add_truncated(
+        self, buffer: HypothesisBuffer, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor
+    ) -> HypothesisBuffer:
+        """Store the live hypotheses of the sources that reach their length limit; scores and parents B K.
+
+        `state` is the state before this step, with the output tokens after it.
+        """
+        at_limit = (state.max_length == state.step + 1)[:, None]
+        normalized = self._normalize(state, beam, scores, parents)
+        return HypothesisBuffer(
+            torch.where(at_limit, normalized, buffer.normalized_scores),
+            torch.where(at_limit, scores, buffer.scores),
+            torch.where(at_limit, state.max_length[:, None], buffer.lengths),
+            torch.where(at_limit[..., None], state.output_tokens, buffer.tokens),
+        )
+
+    def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
+        """Return the beam's state with hypotheses that are truncated, arguments as in `_add_truncated`."""
+        return replace(beam, truncated=self._add_truncated(beam.truncated, state, beam, scores, parents))
 
     def _continue(
-        self,
-        state: SearchState,
-        beam: BeamState,
-        finished: HypothesisBuffer,
-        scores: Tensor,
-        tokens: Tensor,
-        parents: Tensor,
-        output_tokens: Tensor,
+        self, state: SearchState, beam: BeamState, scores: Tensor, tokens: Tensor, parents: Tensor
     ) -> tuple[SearchState, Tensor]:
-        """Return the state in which the selected hypotheses are continued."""
+        """Return the state in which the selected hypotheses, B K, are continued, and the parents."""
+        output_tokens = write_tokens(gather_rows(state.output_tokens, parents), state.step, tokens)
+        state = replace(state, output_tokens=output_tokens)
+        beam = self._truncate(state, beam, scores, parents)
         length, max_length = state.step + 1, state.max_length
-        ends = search_ends(self.config, finished.normalized_scores, scores, length, max_length)
+        ends = search_ends(self.config, beam.finished.normalized_scores, scores, length, max_length)
         done = state.done | (max_length <= length) | ends
         attention = None if beam.attention is None else gather_rows(beam.attention, parents)
         state = replace(
             state,
             tokens=tokens,
             scores=scores.masked_fill(done[:, None], -torch.inf),  # hypotheses of a source that is done are dropped
-            output_tokens=output_tokens,
             done=done,
-            strategy=replace(beam, finished=finished, attention=attention),
+            strategy=replace(beam, attention=attention),
         )
         return state, parents
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
         """Return finished hypotheses, followed by truncated ones or ranked together with them."""
-        beam = state.strategy
-        assert isinstance(beam, BeamState)
+        beam: BeamState = state.strategy
         results = []
         for finished, truncated in zip(beam.finished.to_hypotheses(True), beam.truncated.to_hypotheses(False)):
             ranked = finished + truncated
@@ -170,39 +178,6 @@ def best_continuations(
     _, parents, tokens = topk_continuations(scores, logits - penalty[:, None], log_normalizer, count)
     log_p = logits.flatten(1).gather(1, parents * logits.shape[2] + tokens) - log_normalizer.gather(1, parents)
     return scores.gather(1, parents) + log_p.clamp_(max=0), parents, tokens
-
-
-def add_finished(
-    buffer: HypothesisBuffer, scores: Tensor, normalized_scores: Tensor, tokens: Tensor, lengths: Tensor
-) -> HypothesisBuffer:
-    """Add hypotheses to a sorted buffer, where they replace worse ones.
-
-    Args:
-        scores: B N, log p, −∞ for no hypothesis; `normalized_scores` likewise.
-        tokens: B N T.
-        lengths: B.
-    """
-    size = buffer.scores.shape[1]
-    best, order = topk(torch.cat((buffer.normalized_scores, normalized_scores), 1), size)
-    return HypothesisBuffer(
-        best,
-        torch.cat((buffer.scores, scores), 1).gather(1, order),
-        torch.cat((buffer.lengths, lengths[:, None].expand_as(scores)), 1).gather(1, order),
-        gather_rows(torch.cat((buffer.tokens, tokens), 1), order),
-    )
-
-
-def truncate(
-    buffer: HypothesisBuffer, state: SearchState, scores: Tensor, normalized_scores: Tensor, tokens: Tensor
-) -> HypothesisBuffer:
-    """Store the live hypotheses, B K, of the sources that reach their length limit with this step."""
-    at_limit = (state.max_length == state.step + 1)[:, None]
-    return HypothesisBuffer(
-        torch.where(at_limit, normalized_scores, buffer.normalized_scores),
-        torch.where(at_limit, scores, buffer.scores),
-        torch.where(at_limit, state.max_length[:, None], buffer.lengths),
-        torch.where(at_limit[..., None], tokens, buffer.tokens),
-    )
 
 
 def search_ends(config: Beam, finished: Tensor, live: Tensor, length: Tensor, max_length: Tensor) -> Tensor:
@@ -244,3 +219,98 @@ def coverage_penalty(attention: Tensor, source_mask: Tensor, beta: float) -> Ten
     """
     logs = attention.clamp(torch.finfo(attention.dtype).tiny, 1.0).log()
     return beta * torch.where(source_mask, logs, 0.0).sum(-1)
+
+
+@dataclass(kw_only=True)
+class DiverseBeamState(BeamState):
+    """The state of diverse beam search: buffers hold the hypotheses of all groups, one group after the other."""
+
+    group_done: Tensor  # B G: whether the search of a group has ended
+
+
+class DiverseBeamSearch(Strategy):
+    """A beam of K hypotheses in G groups (Vijayakumar et al. 2018, with Hamming diversity).
+
+    At every step the groups select their continuations one after the other. A group compares them by log p − λ n, where
+    n is how often earlier groups have chosen the same token in this step; scores are log p. Each group ends by the
+    beam's stopping rule. A group that has ended does not penalize others.
+    """
+
+    reorders_rows = True
+
+    def __init__(self, config: Beam, eos: int) -> None:
+        size = config.size // config.num_groups
+        n_best = min(size, config.n_best)
+        num_finished = config.num_finished and max(n_best, config.num_finished // config.num_groups)
+        group = replace(config, size=size, num_groups=1, n_best=n_best, num_finished=num_finished)
+        self.config, self.rows_per_source, self.group = config, config.size, BeamSearch(group, eos)
+
+    def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        group = replace(self.group.init_state(state, max_length), tokens=state.tokens[:, : self.group.rows_per_source])
+        return self._join(state, [group] * self.config.num_groups)
+
+    def select(
+        self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
+    ) -> tuple[SearchState, Tensor]:
+        logits = at_least_float32(logits)  # precise enough for small penalties
+        size, penalty = self.group.rows_per_source, torch.zeros_like(logits[:, 0])  # B V
+        at_limit = (state.max_length == state.step + 1)[:, None]
+        groups, parents = [], []
+        for number in range(self.config.num_groups):
+            rows = slice(number * size, (number + 1) * size)
+            group, group_parents = self.group.select(
+                self.group_state(state, number), logits[:, rows], log_normalizer[:, rows], None, penalty
+            )
+            live = (group.scores > -torch.inf) | (at_limit & (group.strategy.truncated.scores > -torch.inf))  # B K/G
+            penalty = penalty.scatter_add(1, group.tokens, (live * self.config.diversity_penalty).to(penalty.dtype))
+            groups.append(group)
+            parents.append(group_parents + number * size)
+        return self._join(state, groups), torch.cat(parents, 1)
+
+    def group_state(self, state: SearchState, number: int) -> SearchState:
+        """Return the state of one group."""
+
+        def columns(leaf: Tensor) -> Tensor:
+            return leaf.chunk(self.config.num_groups, 1)[number]
+
+        beam: DiverseBeamState = state.strategy
+        finished, truncated = map_tensors(columns, beam.finished), map_tensors(columns, beam.truncated)
+        return replace(
+            state,
+            scores=columns(state.scores),
+            output_tokens=columns(state.output_tokens),
+            done=beam.group_done[:, number],
+            strategy=BeamState(finished=finished, truncated=truncated, attention=None),
+        )
+
+    def _join(self, state: SearchState, groups: list[SearchState]) -> SearchState:
+        """Return the state of all groups together."""
+
+        def joined(*trees: Tree) -> Tree:
+            return map_tensors(lambda *leaves: torch.cat(leaves, 1), *trees)
+
+        group_done = torch.stack([group.done for group in groups], 1)
+        beams: list[BeamState] = [group.strategy for group in groups]
+        return replace(
+            state,
+            tokens=joined(*(group.tokens for group in groups)),
+            scores=joined(*(group.scores for group in groups)),
+            output_tokens=joined(*(group.output_tokens for group in groups)),
+            done=group_done.all(1),
+            strategy=DiverseBeamState(
+                finished=joined(*(beam.finished for beam in beams)),
+                truncated=joined(*(beam.truncated for beam in beams)),
+                attention=None,
+                group_done=group_done,
+            ),
+        )
+
+    def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
+        """Return the hypotheses of all groups, each once."""
+        groups = [self.group.hypotheses(self.group_state(state, number)) for number in range(self.config.num_groups)]
+        results = []
+        for of_source in zip(*groups):
+            unique = {tuple(hypothesis.tokens): hypothesis for group in of_source for hypothesis in group}
+            ranked = sorted(unique.values(), key=lambda h: (not h.finished, -h.normalized_score))
+            results.append(ranked[: self.config.n_best])
+        return results

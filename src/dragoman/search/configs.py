@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 from torch import Tensor
 
 from dragoman.errors import UserError, unknown_name
-from dragoman.search.beam import BeamSearch
-from dragoman.search.diverse_beam import DiverseBeamSearch
+from dragoman.search.beam import BeamSearch, DiverseBeamSearch
 from dragoman.search.engine import SpecialTokens, Strategy
-from dragoman.search.greedy import Greedy
+from dragoman.search.greedy_and_sampling import Greedy, Sampling
 from dragoman.search.required_phrases import ConstrainedBeam
-from dragoman.search.sampling import Sampling
-from dragoman.search.search_config import LengthLimit, TokenSearch
-
-MIN_FLOAT32, MAX_FLOAT32 = 1.2e-38, 3.4e38  # the smallest and largest normal numbers; tokens are drawn in float32
+from dragoman.search.search_config import MAX_FLOAT32, MIN_FLOAT32, LengthLimit, TokenSearch, check_ranges
 
 #: `early_stopping` as in Hugging Face's `generate`, and "steps", which always searches up to the length limit
 EarlyStopping = Literal[True, False, "never", "steps"]
@@ -30,16 +27,6 @@ LENGTH_NORMALIZATIONS: dict[str, Callable[[Any, float], Any]] = {
     "power": lambda length, alpha: length**alpha,
     "gnmt": lambda length, alpha: ((5 + length) / 6) ** alpha,
 }
-
-
-def check_length_penalty(alpha: float) -> None:
-    if not -10 <= alpha <= 10:
-        raise UserError(f"length_penalty must be between -10 and 10, but is {alpha}")
-
-
-def check_ngram_size(size: int) -> None:
-    if size < 0:
-        raise UserError(f"no_repeat_ngram_size must be at least 1, or 0 to allow repetitions, but is {size}")
 
 
 @dataclass(frozen=True)
@@ -72,16 +59,17 @@ class Beam(TokenSearch):
     diversity_penalty: float = 0.5  # λ: subtracted from log p for each earlier group that has chosen the same token
 
     def __post_init__(self) -> None:
-        check_length_penalty(self.length_penalty)
-        check_ngram_size(self.no_repeat_ngram_size)
+        check_ranges(
+            self,
+            size=(1, math.inf),
+            length_penalty=(-10, 10),
+            n_best=(1, math.inf),
+            coverage_penalty=(0, 10),
+            no_repeat_ngram_size=(0, math.inf),
+            diversity_penalty=(0, 100),
+        )
         if self.length_normalization not in LENGTH_NORMALIZATIONS:
             raise unknown_name("length_normalization", self.length_normalization, LENGTH_NORMALIZATIONS)
-        if not 0 <= self.coverage_penalty <= 10:
-            raise UserError(f"coverage_penalty must be between 0 and 10, but is {self.coverage_penalty}")
-        if self.size < 1:
-            raise UserError(f"the size of a beam must be at least 1, but is {self.size}")
-        if self.n_best < 1:
-            raise UserError(f"n_best must be at least 1, but is {self.n_best}")
         if self.n_best > self.size:
             raise UserError(f"a beam of {self.size} cannot give the {self.n_best} best: raise size, or lower n_best")
         if not any(rule == self.early_stopping and type(rule) is type(self.early_stopping) for rule in STOPPING_RULES):
@@ -103,14 +91,8 @@ class Beam(TokenSearch):
             raise UserError(
                 f"a beam of {self.size} cannot be divided into num_groups={self.num_groups}: choose a divisor"
             )
-        if not 0 <= self.diversity_penalty <= 100:
-            raise UserError(f"diversity_penalty must be between 0 and 100, but is {self.diversity_penalty}")
         if self.num_groups > 1 and self.coverage_penalty:
             raise UserError("diverse beam search has no coverage penalty: set num_groups to 1 or coverage_penalty to 0")
-
-    @property
-    def as_beam(self) -> Beam:
-        return self
 
     @property
     def rows_per_source(self) -> int:
@@ -118,19 +100,11 @@ class Beam(TokenSearch):
 
     @property
     def label(self) -> str:
-        return "greedy" if self.is_greedy else f"beam {self.size}"
-
-    @property
-    def is_greedy(self) -> bool:
-        return self.size == 1 and self.max_finished == 1 and self.coverage_penalty == 0
+        return "greedy" if self.has_single_row else f"beam {self.size}"
 
     @property
     def has_single_row(self) -> bool:
-        return self.is_greedy
-
-    def with_single_row(self) -> Beam:
-        """Return greedy search with the other settings of this beam."""
-        return replace(self, size=1, n_best=1)
+        return self.size == 1 and self.max_finished == 1 and self.coverage_penalty == 0
 
     @property
     def stopping_rule(self) -> EarlyStopping:
@@ -160,7 +134,7 @@ class Beam(TokenSearch):
             return ConstrainedBeam(self, eos)
         if self.num_groups > 1:
             return DiverseBeamSearch(self, eos)
-        return Greedy(1, eos, self.length_divisor) if self.is_greedy else BeamSearch(self, eos)
+        return Greedy(1, eos, self.length_divisor) if self.has_single_row else BeamSearch(self, eos)
 
 
 @dataclass(frozen=True)
@@ -182,44 +156,33 @@ class Sample(TokenSearch):
     typical_p: float | None = None
     no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0 allows repetitions
 
+    label = "sampling"
+    is_random = True
+
     def __post_init__(self) -> None:
-        check_ngram_size(self.no_repeat_ngram_size)
         if not MIN_FLOAT32 <= self.temperature <= MAX_FLOAT32:
             raise UserError(
                 f"temperature must be from {MIN_FLOAT32:.1e} to {MAX_FLOAT32:.1e}, but is {self.temperature}: for the "
                 "most probable token use a beam of 1"
             )
-        if self.top_k is not None and self.top_k < 1:
-            raise UserError(f"top_k must be at least 1, but is {self.top_k}")
-        for name, mass in (("top_p", self.top_p), ("typical_p", self.typical_p)):
-            if mass is not None and not MIN_FLOAT32 <= mass <= 1:
-                raise UserError(f"{name} must be from {MIN_FLOAT32:.1e} to 1, but is {mass}")
-        if self.min_p is not None and not 0 <= self.min_p <= 1:
-            raise UserError(f"min_p must be between 0 and 1, but is {self.min_p}")
-        if self.n_best < 1:
-            raise UserError(f"n_best, the number of samples, must be at least 1, but is {self.n_best}")
-        if not 0 <= self.seed < 2**63:
-            raise UserError(f"seed must be at least 0 and below 2^63, but is {self.seed}")
+        check_ranges(
+            self,
+            top_k=(1, math.inf),
+            top_p=(MIN_FLOAT32, 1),
+            n_best=(1, math.inf),
+            seed=(0, 2**63 - 1),
+            min_p=(0, 1),
+            typical_p=(MIN_FLOAT32, 1),
+            no_repeat_ngram_size=(0, math.inf),
+        )
 
     @property
     def rows_per_source(self) -> int:
         return self.n_best
 
     @property
-    def label(self) -> str:
-        return "sampling"
-
-    @property
     def has_single_row(self) -> bool:
         return self.n_best == 1
-
-    def with_single_row(self) -> Sample:
-        """Return the search with one sample."""
-        return replace(self, n_best=1)
-
-    @property
-    def is_random(self) -> bool:
-        return True
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
         if has_required_phrases:

@@ -12,8 +12,7 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from dragoman.models import Model
-from dragoman.models.encoder_decoder import first_tokens
-from dragoman.models.model import position_limit
+from dragoman.models.model import first_tokens, position_limit
 from dragoman.parts.mixer import Context, Layout, Memory
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.forced_decoding import cross_attention
@@ -318,16 +317,20 @@ class SearchEngine:
         suppressed = self._suppressed_tokens(logits.device)
         if self.can_fuse and self.strategy.fused_step(state, logits, self.special_tokens, suppressed):
             return state
-        log_normalizer = log_sum_exp(logits)  # B K
+        state, parents = self._select(state, logits, log_sum_exp(logits), attention)
+        return state if parents is None else replace(state, decoders=self._reorder(decoders, parents))
+
+    def _select(
+        self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None = None
+    ) -> tuple[SearchState, Tensor | None]:
+        """Let the strategy select tokens; arguments and result are those of `Strategy.select`."""
         logits = self._restrict(state, logits, log_normalizer)
         state, parents = self.strategy.select(state, logits, log_normalizer, attention)
         processors = [
             processor.update(own_state, state.tokens, parents)
             for processor, own_state in zip(self.logits_processors, state.processors)
         ]
-        if parents is not None:
-            decoders = self._reorder(decoders, parents)
-        return replace(state, step=state.step + 1, processors=processors, decoders=decoders)
+        return replace(state, step=state.step + 1, processors=processors), parents
 
     def _next_logits(self, state: SearchState) -> tuple[Tensor, Tensor | None, list[DecoderState]]:
         """Run the models: logits B K V of the next tokens, attention B K S of the first model, new decoder states."""
@@ -350,10 +353,7 @@ class SearchEngine:
             decoders.append(replace(decoder, cache=cache, positions=decoder.positions.add_(1), ancestors=ancestors))
             if recorder is not None:  # the rows of a source are queries side by side
                 attention = cross_attention(model, {path: weights[0] for path, weights in recorder.items()})
-        if len(all_logits) == 1:
-            return all_logits[0], attention, decoders
-        log_p = torch.stack([at_least_float32(logits).log_softmax(-1) for logits in all_logits])
-        return log_p.logsumexp(0), attention, decoders
+        return average_probabilities(all_logits), attention, decoders
 
     def _restrict(self, state: SearchState, logits: Tensor, log_normalizer: Tensor) -> Tensor:
         """Return the logits with −∞ for tokens that must not be generated; changes them in place."""
@@ -408,6 +408,13 @@ class SearchEngine:
                 ancestors = pad(ancestors, (0, size - decoder.max_positions))
             decoders.append(replace(decoder, cache=cache, max_positions=size, ancestors=ancestors))
         return replace(state, decoders=decoders)
+
+
+def average_probabilities(all_logits: list[Tensor]) -> Tensor:
+    """Return logits of the mean probabilities of an ensemble (up to a constant), or those of a single model."""
+    if len(all_logits) == 1:
+        return all_logits[0]
+    return torch.stack([at_least_float32(logits).log_softmax(-1) for logits in all_logits]).logsumexp(0)
 
 
 def gather_rows(rows: Tensor, parents: Tensor) -> Tensor:

@@ -14,9 +14,9 @@ from dragoman.errors import UserError
 from dragoman.models import DecodingStart, Model
 from dragoman.parts.mixer import Context, Layout, State
 from dragoman.parts.precision import at_least_float32
-from dragoman.search.configs import LENGTH_NORMALIZATIONS, Beam, check_length_penalty
+from dragoman.search.configs import LENGTH_NORMALIZATIONS, Beam
 from dragoman.search.engine import SpecialTokens
-from dragoman.search.search_config import DecodingRun, LengthLimit, SearchConfig, SearchRequest
+from dragoman.search.search_config import DecodingRun, LengthLimit, SearchConfig, SearchRequest, check_ranges
 from dragoman.search.search_state import Hypothesis, map_tensors
 
 INITIAL_BEAM_SIZE = 5  # of the beam search that gives the first lower bound
@@ -35,49 +35,32 @@ class ExactSearch(SearchConfig):
     length_limit: LengthLimit = field(default_factory=LengthLimit)
     batch_size: int = 16  # prefixes that are expanded at a time
 
+    label = "exact search"
+    n_best = 1
     is_bounded = False
 
     def __post_init__(self) -> None:
-        if self.max_expansions < 1 or self.batch_size < 1:
-            raise UserError(
-                f"max_expansions and batch_size must be at least 1, but are {self.max_expansions} and {self.batch_size}"
-            )
-        check_length_penalty(self.length_penalty)
+        check_ranges(self, max_expansions=(1, np.inf), length_penalty=(-10, 10), batch_size=(1, np.inf))
 
     @property
     def rows_per_source(self) -> int:
         return self.batch_size
-
-    @property
-    def n_best(self) -> int:
-        return 1
-
-    @property
-    def label(self) -> str:
-        return "exact search"
 
     def length_divisor(self, length: int) -> float:
         """Return the number by which log p(y|x) of a length, EOS included, is divided."""
         return LENGTH_NORMALIZATIONS["power"](length, self.length_penalty)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
-        if run.ensemble_members:
+        if len(run.models) > 1:
             raise UserError("exact search works with a single model: do not use an ensemble")
         if request.constraints:
             raise UserError("exact search does not support prefixes, required or forbidden phrases: use Beam")
-        num_tokens = run.model.vocab_size - len(run.special_tokens.suppressed) - 1
+        num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1
         beam = Beam(min(INITIAL_BEAM_SIZE, num_tokens), self.length_penalty, length_limit=self.length_limit)
         initial = [hypotheses[0] for hypotheses in beam.decode(run, request)]
-        max_lengths = self.length_limit.max_lengths_of(run, request.lengths)
-        results = exact_search(
-            run.inference_models[0],
-            request.source,
-            request.lengths,
-            request.special_tokens(run),
-            max_lengths,
-            self,
-            initial,
-        )
+        max_lengths = self.length_limit.max_lengths(request.lengths, run.models)
+        model, special_tokens = run.inference_models[0], request.special_tokens(run)
+        results = exact_search(model, request.source, request.lengths, special_tokens, max_lengths, self, initial)
         return [[result.hypothesis._replace(proven_optimal=result.proven_optimal)] for result in results]
 
 
@@ -143,27 +126,24 @@ class Branch:
         return best
 
 
+@dataclass
 class BranchAndBound:
-    """The search tree of one source; `branches` is the stack of the depth-first search."""
+    """The search tree of one source."""
 
-    def __init__(
-        self,
-        model: Model,
-        start: DecodingStart,
-        special_tokens: SpecialTokens,
-        max_length: int,
-        config: ExactSearch,
-        initial: Hypothesis | None,
-    ) -> None:
-        self.model, self.start, self.special_tokens = model, start, special_tokens
-        self.max_length, self.config, self.initial = max_length, config, initial
-        self.best: Hypothesis | None = None
-        if initial is not None and initial.finished and len(initial.tokens) < max_length:
-            self._propose(initial.tokens, initial.score)
-        self.branches: list[Branch] = []
-        self.expansions = 0
+    model: Model
+    start: DecodingStart  # of one row
+    special_tokens: SpecialTokens
+    max_length: int  # of the target, EOS included
+    config: ExactSearch
+    initial: Hypothesis | None  # a target to improve on
+    best: Hypothesis | None = None  # the best target so far
+    branches: list[Branch] = field(default_factory=list)  # the stack of the depth-first search
+    expansions: int = 0  # number of prefixes that were expanded
 
     def run(self) -> ExactResult:
+        """Search, and return the best target."""
+        if self.initial is not None and self.initial.finished and len(self.initial.tokens) < self.max_length:
+            self._propose(self.initial.tokens, self.initial.score)
         self._expand([[]], [0.0], self.start.state, self.start.tokens)
         while self.branches and self.expansions < self.config.max_expansions:
             self._expand_best()
@@ -239,7 +219,7 @@ class BranchAndBound:
             part = slice(starts[i], starts[i + 1])
             order = value[part].argsort(kind="stable")
             if len(order):
-                row_cache = _row(cache_after, i)
+                row_cache = map_tensors(lambda leaf, row=i: leaf[row : row + 1], cache_after)
                 self.branches.append(Branch(prefixes[i], row_cache, token[part][order], value[part][order]))
 
     def _propose(self, tokens: list[int], score: float) -> None:
@@ -261,8 +241,3 @@ class BranchAndBound:
             if special.force_eos_at_limit and length + 1 == self.max_length:
                 row.fill_(-torch.inf)[special.eos] = 0.0
         return log_p
-
-
-def _row(cache: State, row: int) -> State:
-    """Return one row of a cache."""
-    return map_tensors(lambda leaf: leaf[row : row + 1], cache)

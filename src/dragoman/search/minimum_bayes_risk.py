@@ -10,9 +10,16 @@ import numpy as np
 from dragoman.errors import UserError
 from dragoman.search.configs import Beam, Sample
 from dragoman.search.ngram_metrics import Array, get_metric
-from dragoman.search.search_config import DecodingRun, SearchConfig, SearchRequest, TokenSearch, check_n_best
+from dragoman.search.search_config import (
+    MAX_FLOAT32,
+    DecodingRun,
+    SearchConfig,
+    SearchRequest,
+    TokenSearch,
+    check_n_best,
+    check_ranges,
+)
 from dragoman.search.search_state import Hypothesis
-from dragoman.text import Tokenizer
 
 
 @dataclass(frozen=True)
@@ -31,10 +38,11 @@ class MinimumBayesRisk(SearchConfig):
     aggregate_references: bool = False
     n_best: int = 1  # number of candidates to return
 
+    label = "minimum Bayes risk"
+
     def __post_init__(self) -> None:
         get_metric(self.utility)
-        if not 0 <= self.posterior_scale < float("inf"):
-            raise UserError(f"posterior_scale must be at least 0 and finite, but is {self.posterior_scale}")
+        check_ranges(self, posterior_scale=(0, MAX_FLOAT32))
         check_n_best(self, self.candidates)
 
     @property
@@ -42,46 +50,40 @@ class MinimumBayesRisk(SearchConfig):
         return max(search.rows_per_source for search in self.token_searches)
 
     @property
-    def label(self) -> str:
-        return "minimum Bayes risk"
-
-    @property
     def token_searches(self) -> list[TokenSearch]:
         return [self.candidates, *([self.references] if self.references else [])]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         all_candidates = self.candidates.decode(run, request)
-        all_references = self.references.decode(run, request) if self.references else [None] * len(all_candidates)
+        all_references = self.references.decode(run, request) if self.references else all_candidates
         results = []
         for candidates, references in zip(all_candidates, all_references):
-            texts, scores = _texts_and_scores(run.target_tokenizer, candidates)
-            others = None if references is None else _texts_and_scores(run.target_tokenizer, references)
-            chosen = self.choose(texts, scores, *(others or (None, None)))
-            results.append([candidates[number] for number, _ in chosen])
+            texts, others = (
+                [run.target_tokenizer.decode(hypothesis.tokens) for hypothesis in hypotheses]
+                for hypotheses in (candidates, references)
+            )
+            chosen = self.choose(texts, others, [hypothesis.score for hypothesis in references])
+            results.append([candidates[index] for index, _ in chosen])
         return results
 
     def reference_weights(self, scores: Sequence[float]) -> Array:
         """Return the weights, with sum 1, of references with log p(y|x) `scores`."""
-        if not len(scores):
-            return np.zeros(0)
         is_random = (self.references or self.candidates).is_random
         scaled = np.zeros(len(scores)) if is_random else self.posterior_scale * np.asarray(scores, float)
         weights = np.exp(scaled - scaled.max())
         return weights / weights.sum()
 
     def choose(
-        self,
-        candidates: Sequence[str],
-        scores: Sequence[float],
-        references: Sequence[str] | None = None,
-        reference_scores: Sequence[float] | None = None,
+        self, candidates: Sequence[str], references: Sequence[str], reference_scores: Sequence[float]
     ) -> list[tuple[int, float]]:
         """Return the index and the expected utility of the `n_best` different candidates of a source, best first.
 
-        `scores` are log p(y|x). Without references, the candidates are the references.
+        `reference_scores` are log p(y|x) of the references.
         """
-        if references is None or reference_scores is None:
-            references, reference_scores = candidates, scores
+        if not candidates or not references:
+            raise UserError(
+                "minimum Bayes risk needs at least one candidate and one reference, but a search found none"
+            )
         weights = self.reference_weights(reference_scores)
         expected = expected_utilities(candidates, references, weights, self.utility, self.aggregate_references)
         first = {text: index for index, text in reversed(list(enumerate(candidates)))}
@@ -92,32 +94,21 @@ class MinimumBayesRisk(SearchConfig):
 def expected_utilities(
     candidates: Sequence[str],
     references: Sequence[str],
-    weights: Sequence[float] | Array | None = None,
+    weights: Array,
     utility: str = "chrf",
     aggregate_references: bool = False,
 ) -> Array:
     """Return Σ_r w_r u(h, r) of every candidate h, from 0 to 100.
 
-    Weights are normalized to sum 1; None: they are equal. Equal texts are evaluated once.
+    Weights are normalized to sum 1. Equal texts are evaluated once.
     """
     metric = get_metric(utility)
-    if not candidates or not references:
-        raise UserError("minimum Bayes risk needs at least one candidate and one reference")
-    weight = np.ones(len(references)) if weights is None else np.asarray(weights, float)
-    if len(weight) != len(references):
-        raise UserError(f"expected one weight per reference, got {len(weight)} for {len(references)} references")
-    if not (weight >= 0).all() or not 0 < weight.sum() < np.inf:
-        raise UserError("the weights of references must be finite numbers >= 0 with a positive sum")
     unique_candidates, candidate_index = _unique(candidates)
     unique_references, reference_index = _unique(references)
-    weight = np.bincount(reference_index, weight / weight.sum())
+    weight = np.bincount(reference_index, weights / weights.sum())
     if aggregate_references:
         return metric.aggregated(unique_candidates, unique_references, weight)[candidate_index]
     return (metric.pairwise(unique_candidates, unique_references) @ weight)[candidate_index]
-
-
-def _texts_and_scores(tokenizer: Tokenizer, hypotheses: Sequence[Hypothesis]) -> tuple[list[str], list[float]]:
-    return [tokenizer.decode(h.tokens) for h in hypotheses], [h.score for h in hypotheses]
 
 
 def _unique(texts: Sequence[str]) -> tuple[list[str], Array]:

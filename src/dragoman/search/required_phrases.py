@@ -11,8 +11,8 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.parts.precision import at_least_float32
-from dragoman.search.beam import BeamSearch, BeamState, best_continuations, truncate
-from dragoman.search.engine import gather_rows, write_tokens
+from dragoman.search.beam import BeamSearch, BeamState, best_continuations
+from dragoman.search.engine import gather_rows
 from dragoman.search.search_state import Hypothesis, HypothesisBuffer, RequiredPhraseTensors, SearchState
 from dragoman.text import Tokenizer
 
@@ -79,7 +79,7 @@ def check_phrases_fit(phrases: RequiredPhraseTensors, max_lengths: Tensor, force
             )
 
 
-@dataclass
+@dataclass(kw_only=True)
 class ConstrainedBeamState(BeamState):
     """The state of beam search with required phrases."""
 
@@ -107,16 +107,15 @@ class ConstrainedBeam(BeamSearch):
 
     def init_state(self, state: SearchState, max_length: int) -> SearchState:
         state = super().init_state(state, max_length)
-        beam, phrases = state.strategy, state.constraints.required
-        assert isinstance(beam, BeamState)
+        phrases = state.constraints.required
         assert phrases is not None
         batch, rows = state.scores.shape
         zeros = torch.zeros(batch, rows, phrases.tokens.shape[1], dtype=torch.long, device=state.scores.device)
         incomplete = HypothesisBuffer.empty(batch, rows, max_length, state.scores.device)
-        constrained = ConstrainedBeamState(
-            beam.finished, beam.truncated, beam.attention, zeros, zeros.clone(), incomplete
+        beam = ConstrainedBeamState(
+            **vars(state.strategy), occurrences=zeros, matched=zeros.clone(), incomplete=incomplete
         )
-        return replace(state, strategy=constrained)
+        return replace(state, strategy=beam)
 
     def select(
         self,
@@ -138,28 +137,32 @@ class ConstrainedBeam(BeamSearch):
 
         best = allocate(scores, bank, self.rows_per_source)  # B K
         finished_scores = torch.where(is_eos, scores, -torch.inf).gather(1, best)
-        finished = self._add_finished(state, beam, finished_scores, parents.gather(1, best))
 
         live_scores = torch.where(is_eos, -torch.inf, scores)
         live = allocate(live_scores, bank, self.rows_per_source)
-        scores, tokens, parents = live_scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live)
-        occurrences, matched = gather_rows(occurrences, live), gather_rows(matched, live)
-        output_tokens = write_tokens(gather_rows(state.output_tokens, parents), state.step, tokens)
-        complete = contains_all(phrases, occurrences)
-        buffers = []
-        for buffer, rows in ((beam.truncated, complete), (beam.incomplete, ~complete)):
-            row_scores = torch.where(rows, scores, -torch.inf)
-            normalized = self._normalize(state, beam, row_scores, parents)
-            buffers.append(truncate(buffer, state, row_scores, normalized, output_tokens))
-        beam = replace(beam, truncated=buffers[0], incomplete=buffers[1], occurrences=occurrences, matched=matched)
-        return self._continue(state, beam, finished, scores, tokens, parents, output_tokens)
+        beam = replace(beam, occurrences=gather_rows(occurrences, live), matched=gather_rows(matched, live))
+        after = self._add_finished(state, beam, finished_scores, parents.gather(1, best))
+        return self._continue(
+            state, after, live_scores.gather(1, live), tokens.gather(1, live), parents.gather(1, live)
+        )
+
+    def _truncate(self, state: SearchState, beam: BeamState, scores: Tensor, parents: Tensor) -> BeamState:
+        """Store hypotheses with all phrases, and others, in separate buffers."""
+        assert isinstance(beam, ConstrainedBeamState)
+        assert state.constraints.required is not None
+        complete = contains_all(state.constraints.required, beam.occurrences)
+        truncated, incomplete = (
+            self._add_truncated(buffer, state, beam, scores.masked_fill(~rows, -torch.inf), parents)
+            for buffer, rows in ((beam.truncated, complete), (beam.incomplete, ~complete))
+        )
+        return replace(beam, truncated=truncated, incomplete=incomplete)
 
     def _candidates(
         self, state: SearchState, logits: Tensor, log_normalizer: Tensor, penalty: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return scores (−∞ for none), parents and tokens of the candidate continuations, B N each."""
-        beam, phrases = state.strategy, state.constraints.required
-        assert isinstance(beam, ConstrainedBeamState)
+        beam: ConstrainedBeamState = state.strategy
+        phrases = state.constraints.required
         assert phrases is not None
         complete = contains_all(phrases, beam.occurrences)
         logits[..., self.eos] = logits[..., self.eos].masked_fill(~complete, -torch.inf)
@@ -183,7 +186,6 @@ class ConstrainedBeam(BeamSearch):
 
     def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
         """Return the hypotheses of the beam, or unfinished ones without all phrases if there are none."""
-        assert isinstance(state.strategy, ConstrainedBeamState)
         incomplete = state.strategy.incomplete.to_hypotheses(False)
         return [
             complete or source[: self.config.n_best] for complete, source in zip(super().hypotheses(state), incomplete)

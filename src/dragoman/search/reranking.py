@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import astuple, dataclass, replace
 from itertools import product
-from typing import Protocol
 
 import numpy as np
 
@@ -25,12 +24,6 @@ MODEL_WEIGHTS = (0.0, 0.25, 0.5, 1.0, 2.0)  # the grid of weights that is tried 
 LENGTH_WEIGHTS = (0.0, -1.0, -0.5, 0.5, 1.0, 2.0)
 INITIAL_STEP, MIN_STEP = 0.25, 1 / 64  # of the search for better weights
 MIN_SCORE = -1e9  # in place of −∞, so that a weight of 0 gives 0
-
-
-class Scorer(Protocol):
-    """Returns log p(target|source) of pairs of texts, or log p(target) without sources."""
-
-    def __call__(self, sources: Sequence[str] | None, targets: Sequence[str]) -> Sequence[float]: ...
 
 
 @dataclass(frozen=True)
@@ -64,12 +57,13 @@ class RerankWeights(Configurable):
         """The weights of the features direct, channel, language and length."""
         return np.array((1.0, *astuple(self)))
 
-    def score(self, candidate: Candidate) -> float:
-        return float(_features([candidate])[0] @ self.vector)
+    def scores(self, candidates: Sequence[Candidate]) -> Array:
+        """Return the weighted sums by which candidates are ranked."""
+        return _features(candidates) @ self.vector
 
     def rank(self, candidates: Sequence[Candidate]) -> list[int]:
         """Return the indices of the candidates, best first; ties keep their order."""
-        return np.argsort(-(_features(candidates) @ self.vector), kind="stable").tolist() if candidates else []
+        return np.argsort(-self.scores(candidates), kind="stable").tolist() if candidates else []
 
 
 @dataclass(frozen=True)
@@ -81,6 +75,8 @@ class Rerank(SearchConfig):
     channel_model: str | OtherRun | None = None  # a run from target to source, open or by its folder
     language_model: str | OtherRun | None = None  # a language model of the target
     n_best: int = 1  # number of candidates to return
+
+    label = "reranking"
 
     def __post_init__(self) -> None:
         models = ((self.weights.channel, self.channel_model), (self.weights.language, self.language_model))
@@ -100,10 +96,6 @@ class Rerank(SearchConfig):
         return self.candidates.rows_per_source
 
     @property
-    def label(self) -> str:
-        return "reranking"
-
-    @property
     def token_searches(self) -> list[TokenSearch]:
         return [self.candidates]
 
@@ -119,56 +111,38 @@ class Rerank(SearchConfig):
                 "a channel model generates the source text, but this run reads vectors: use no channel model"
             )
         nbest = self.candidates.decode(run, request)
-        reranker = Reranker(self.weights, *reranking_scorers(run, self.channel_model, self.language_model))
         decode = run.target_tokenizer.decode
         candidates = [[Candidate(decode(h.tokens), h.score, len(h.tokens)) for h in source] for source in nbest]
-        orders = reranker([str(text) for text in request.texts], candidates)
+        sources = [str(text) for text in request.texts]
+        scored = score_candidates(run, sources, candidates, self.channel_model, self.language_model)
+        orders = [self.weights.rank(candidates) for candidates in scored]
         return [[source[index] for index in order[: self.n_best]] for source, order in zip(nbest, orders)]
 
 
-def reranking_scorers(
-    run: DecodingRun, channel_model: str | OtherRun | None, language_model: str | OtherRun | None
-) -> tuple[Scorer | None, Scorer | None]:
-    """Return the scorers of a channel model and of a language model."""
+def score_candidates(
+    run: DecodingRun,
+    sources: Sequence[str],
+    nbest: Sequence[Sequence[Candidate]],
+    channel_model: str | OtherRun | None,
+    language_model: str | OtherRun | None,
+) -> list[list[Candidate]]:
+    """Return the candidates of each source with the scores of both models, 0 without a model.
 
-    def scorer(reference: str | OtherRun | None) -> Scorer | None:
-        if reference is None:
-            return None
-        model = run.open_run(reference)
-        return lambda sources, targets: [scored.score for scored in model.score(sources, targets)]
-
-    return scorer(channel_model), scorer(language_model)
-
-
-class Reranker:
-    """Scores candidates with other models, and ranks them."""
-
-    def __init__(self, weights: RerankWeights, channel: Scorer | None = None, language: Scorer | None = None) -> None:
-        for name, scorer in (("channel", channel), ("language", language)):
-            if (weight := getattr(weights, name)) and scorer is None:
-                raise UserError(f"the {name} weight is {weight}, but there is no {name} model")
-        self.weights, self.channel, self.language = weights, channel, language
-
-    def score(self, sources: Sequence[str], nbest: Sequence[Sequence[Candidate]]) -> list[list[Candidate]]:
-        """Return the candidates of each source with the scores of all models; equal pairs are scored once."""
-        if len(sources) != len(nbest):
-            raise UserError(f"expected one list of candidates per source, got {len(nbest)} for {len(sources)} sources")
-        pairs = list(dict.fromkeys((x, candidate.text) for x, source in zip(sources, nbest) for candidate in source))
-        texts = list(dict.fromkeys(text for _, text in pairs))
-        channel = dict.fromkeys(pairs, 0.0)
-        language = dict.fromkeys(texts, 0.0)
-        if self.channel is not None and pairs:
-            channel = dict(zip(pairs, self.channel([text for _, text in pairs], [x for x, _ in pairs])))
-        if self.language is not None and texts:
-            language = dict(zip(texts, self.language(None, texts)))
-        return [
-            [replace(one, channel=channel[x, one.text], language=language[one.text]) for one in source]
-            for x, source in zip(sources, nbest)
-        ]
-
-    def __call__(self, sources: Sequence[str], nbest: Sequence[Sequence[Candidate]]) -> list[list[int]]:
-        """Return the indices of the candidates of each source, best first."""
-        return [self.weights.rank(candidates) for candidates in self.score(sources, nbest)]
+    Equal pairs of source and candidate, and equal candidates, are scored once.
+    """
+    pairs = list(dict.fromkeys((x, candidate.text) for x, source in zip(sources, nbest) for candidate in source))
+    texts = list(dict.fromkeys(text for _, text in pairs))
+    channel, language = dict.fromkeys(pairs, 0.0), dict.fromkeys(texts, 0.0)
+    if channel_model is not None and pairs:
+        scored = run.open_run(channel_model).score([text for _, text in pairs], [x for x, _ in pairs])
+        channel = {pair: score.score for pair, score in zip(pairs, scored)}
+    if language_model is not None and texts:
+        scored = run.open_run(language_model).score(None, texts)
+        language = {text: score.score for text, score in zip(texts, scored)}
+    return [
+        [replace(one, channel=channel[x, one.text], language=language[one.text]) for one in source]
+        for x, source in zip(sources, nbest)
+    ]
 
 
 @dataclass(frozen=True)

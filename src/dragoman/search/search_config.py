@@ -21,12 +21,21 @@ from dragoman.search.search_state import ConstraintTensors, Hypothesis
 from dragoman.text import Tokenizer
 
 if TYPE_CHECKING:
-    from dragoman.search.configs import Beam
     from dragoman.search.shortlist import Shortlist
 
 MAX_CACHED_ENGINES = 4  # of a run
+MIN_FLOAT32, MAX_FLOAT32 = 1.2e-38, 3.4e38  # the smallest and largest normal numbers; tokens are drawn in float32
 
 EngineArguments = tuple[Tensor, Tensor, Tensor, Tensor, ConstraintTensors, int | None]
+
+
+def check_ranges(config: Configurable, **ranges: tuple[float, float]) -> None:
+    """Raise an error if a field of a configuration, unless it is None, is not within its range (minimum, maximum)."""
+    for name, (minimum, maximum) in ranges.items():
+        value = getattr(config, name)
+        if value is not None and not minimum <= value <= maximum:
+            expected = f"at least {minimum}" if maximum == math.inf else f"between {minimum} and {maximum}"
+            raise UserError(f"{type(config).__name__}.{name} must be {expected}, but is {value}")
 
 
 @runtime_checkable
@@ -40,13 +49,14 @@ class OtherRun(Protocol):
 class DecodingRun(Protocol):
     """What searches need of a run."""
 
-    model: Model
-    ensemble_members: list[Model]  # besides `model`
     special_tokens: SpecialTokens
     target_tokenizer: Tokenizer
     shortlist: Shortlist | None
     engine_cache: dict[Any, SearchEngine] | None
     compile_steps: bool
+
+    @property
+    def models(self) -> list[Model]: ...
 
     @property
     def inference_weights(self) -> Callable[[Model], Model]: ...
@@ -89,23 +99,14 @@ class LengthLimit(Configurable):
     min: int = 0
 
     def __post_init__(self) -> None:
+        check_ranges(self, ratio=(0, MAX_FLOAT32), offset=(0, math.inf), max=(1, math.inf))
         if not 0 <= self.min <= self.max:
             raise UserError(f"a length limit needs 0 <= min <= max, but has min={self.min} and max={self.max}")
-        if not 0 <= self.ratio < math.inf or self.offset < 0 or self.max < 1:
-            raise UserError(
-                f"a length limit needs ratio >= 0, offset >= 0 and max >= 1, but has ratio={self.ratio}, "
-                f"offset={self.offset} and max={self.max}"
-            )
 
-    def max_lengths(self, source_lengths: Tensor, max_target_length: Tensor | None) -> Tensor:
-        """Return the largest length of each target (B), at most `max_target_length` (B), which a model supports."""
+    def max_lengths(self, source_lengths: Tensor, models: Sequence[Model]) -> Tensor:
+        """Return the largest length of each target (B) that all models support."""
         lengths = ((source_lengths * self.ratio).long() + self.offset).clamp(1, self.max)
-        return lengths if max_target_length is None else torch.minimum(lengths, max_target_length.clamp(min=1))
-
-    def max_lengths_of(self, run: DecodingRun, source_lengths: Tensor) -> Tensor:
-        """Return the largest length of each target (B) that all models of a run support."""
-        lengths = self.max_lengths(source_lengths, run.model.max_target_length(source_lengths))
-        for model in run.ensemble_members:
+        for model in models:
             limit = model.max_target_length(source_lengths)
             lengths = lengths if limit is None else torch.minimum(lengths, limit.clamp(min=1))
         return lengths
@@ -132,21 +133,6 @@ class SearchConfig(Configurable):
         raise NotImplementedError
 
     @property
-    def as_stepwise(self) -> StepwiseSearch | None:
-        """The search itself if it generates token by token, so that it can be streamed."""
-        return None
-
-    @property
-    def as_token_search(self) -> TokenSearch | None:
-        """The search itself if it is a beam search or sampling, so that its hypotheses can be recorded."""
-        return None
-
-    @property
-    def as_beam(self) -> Beam | None:
-        """The search itself if it is a beam search."""
-        return None
-
-    @property
     def token_searches(self) -> list[TokenSearch]:
         """The beam searches and samplings that it consists of."""
         return []
@@ -167,14 +153,11 @@ class SearchConfig(Configurable):
 
 
 class StepwiseSearch(SearchConfig):
-    """A search that generates token by token."""
-
-    @property
-    def as_stepwise(self) -> StepwiseSearch:
-        return self
+    """A search that generates token by token, so that it can be streamed."""
 
     @property
     def length_limit(self) -> LengthLimit:
+        """The limit on the number of generated tokens."""
         raise NotImplementedError
 
     def length_divisor(self, length: Any) -> Any:
@@ -188,17 +171,11 @@ class StepwiseSearch(SearchConfig):
     def prepare(self, run: DecodingRun, request: SearchRequest) -> tuple[SearchEngine, EngineArguments]:
         """Return the engine and the arguments for its `search` and `steps`."""
         engine = self.engine(run, request)
-        max_lengths = self.length_limit.max_lengths_of(run, request.lengths)
+        max_lengths = self.length_limit.max_lengths(request.lengths, run.models)
         num_forced = len(run.special_tokens.forced_bos)
         constraints = request.constraints.to_tensors(run.target_tokenizer, max_lengths, num_forced)
-        return engine, (
-            request.source,
-            request.lengths,
-            max_lengths,
-            request.keys,
-            constraints,
-            request.max_batch_size,
-        )
+        sources = request.source, request.lengths, max_lengths, request.keys
+        return engine, (*sources, constraints, request.max_batch_size)
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         engine, arguments = self.prepare(run, request)
@@ -214,10 +191,6 @@ class TokenSearch(StepwiseSearch):
     def has_single_row(self) -> bool:
         """Whether it appends tokens to one hypothesis per source: greedy search, or a single sample."""
         raise NotImplementedError
-
-    @property
-    def as_token_search(self) -> TokenSearch:
-        return self
 
     @property
     def token_searches(self) -> list[TokenSearch]:
@@ -283,8 +256,7 @@ def build_engine(
 
 def check_n_best(config: SearchConfig, candidates: SearchConfig) -> None:
     """Raise an error if a configuration that selects among candidates gets too few of them."""
-    if config.n_best < 1:
-        raise UserError(f"n_best must be at least 1, but is {config.n_best}")
+    check_ranges(config, n_best=(1, math.inf))
     if candidates.n_best < 2:
         raise UserError(
             f"{config.label} selects among candidates, but its search returns only 1: set n_best of candidates to "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, is_dataclass, replace
+from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
 
 import torch
@@ -129,24 +130,13 @@ class HypothesisBuffer:
         return [sorted(source, key=lambda hypothesis: -hypothesis.normalized_score) for source in by_source]
 
 
-@dataclass
+@dataclass(kw_only=True)
 class StrategyState:
     """What a strategy keeps besides tokens and scores. Subclasses add their tensors."""
 
-    @property
-    def finished_buffers(self) -> list[HypothesisBuffer]:
-        """Hypotheses that have finished with EOS."""
-        return []
-
-    @property
-    def truncated_buffers(self) -> list[HypothesisBuffer]:
-        """Hypotheses that were truncated by the length limit."""
-        return []
-
-    @property
-    def ended_rows(self) -> Tensor | None:
-        """B K: the rows that have ended, where rows end on their own."""
-        return None
+    finished: HypothesisBuffer | None = None  # hypotheses that ended with EOS, best first
+    truncated: HypothesisBuffer | None = None  # hypotheses that were truncated by the length limit
+    ended_rows: Tensor | None = None  # B K: the rows that have ended, where rows end on their own
 
 
 @dataclass
@@ -188,7 +178,7 @@ class SearchState:
     source_mask: Tensor | None = None  # B S: source positions that are not padding, if the strategy needs attention
     scores: Tensor = field(default_factory=lambda: torch.empty(0))  # B K: log p of each hypothesis
     output_tokens: Tensor = field(default_factory=lambda: torch.empty(0))  # B K T: generated tokens
-    strategy: StrategyState = field(default_factory=StrategyState)
+    strategy: Any = field(default_factory=StrategyState)  # a StrategyState, of the class that the strategy uses
     processors: list[Any] = field(default_factory=list)  # the state of each logits processor, or None
 
     @property
@@ -264,3 +254,33 @@ def round_up_size(number: int, minimum: int = 16) -> int:
     """Round up to one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32 …, so that there are few shapes."""
     power = max(minimum, 1 << (number - 1).bit_length())
     return power * 3 // 4 if power > minimum and power % 4 == 0 and number <= power * 3 // 4 else power
+
+
+@dataclass(frozen=True)
+class PartialResult:
+    """The result for a source whose search is still running, without BOS and EOS."""
+
+    stable_prefix: list[int]  # common prefix of all hypotheses: it does not change any more
+    best_tokens: list[int]  # the best hypothesis
+    score: float  # its log p
+    single_hypothesis: bool  # whether the search has one hypothesis only
+
+
+def partial_result(state: SearchState, eos: int, length_divisor: Callable[[float], float]) -> PartialResult | None:
+    """Return the result for the only source so far, or None if all its hypotheses were dropped.
+
+    `length_divisor` gives the number by which the score of a hypothesis of some length is divided in comparisons.
+    """
+    hypotheses: list[Hypothesis] = []
+    for row, score in zip(state.output_tokens[0, :, : int(state.step[0])].tolist(), state.scores[0].tolist()):
+        if score > -torch.inf:
+            tokens = [token for token in row if token != PAD]
+            hypotheses.append(Hypothesis(tokens, score, score / length_divisor(len(tokens)), False))
+    for buffer in filter(None, (state.strategy.finished, state.strategy.truncated)):
+        hypotheses += buffer.to_hypotheses(True)[0]
+    if not hypotheses:
+        return None
+    targets = [h.tokens[:-1] if h.tokens[-1:] == [eos] else h.tokens for h in hypotheses]
+    best = max(range(len(hypotheses)), key=lambda number: hypotheses[number].normalized_score)
+    stable_prefix = [column[0] for column in takewhile(lambda column: len({*column}) == 1, zip(*targets))]
+    return PartialResult(stable_prefix, targets[best], hypotheses[best].score, len(state.scores[0]) == 1)

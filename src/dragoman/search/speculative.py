@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import cast
 
 import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import Model
-from dragoman.parts.mixer import Context, Layout, State
+from dragoman.parts.mixer import Context, Layout
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.configs import Beam, Sample
-from dragoman.search.engine import SearchEngine, SearchInputs
+from dragoman.search.engine import SearchEngine, SearchInputs, average_probabilities
 from dragoman.search.search_config import (
     DecodingRun,
     LengthLimit,
@@ -22,8 +22,16 @@ from dragoman.search.search_config import (
     SearchRequest,
     StepwiseSearch,
     TokenSearch,
+    check_ranges,
 )
-from dragoman.search.search_state import BatchProgress, DecoderState, Hypothesis, SearchState, map_tensors
+from dragoman.search.search_state import (
+    BatchProgress,
+    DecoderState,
+    Hypothesis,
+    SearchState,
+    map_tensors,
+    tensor_leaves,
+)
 from dragoman.search.topk import log_sum_exp
 
 GREEDY = Beam(1)
@@ -47,26 +55,16 @@ class Speculative(StepwiseSearch):
     draft_tokens: int = 4
     search: Beam | Sample = GREEDY  # greedy search, or sampling of one sample
 
+    label = "speculative decoding"
+    n_best = rows_per_source = 1
+
     def __post_init__(self) -> None:
-        if self.draft_tokens < 1:
-            raise UserError(f"draft_tokens must be at least 1, but is {self.draft_tokens}")
+        check_ranges(self, draft_tokens=(1, math.inf))
         if not self.search.has_single_row:
             raise UserError(
                 f"speculative decoding generates one hypothesis per source, but its search is {self.search.label}: use "
                 "Beam(1), or Sample with n_best=1"
             )
-
-    @property
-    def rows_per_source(self) -> int:
-        return 1
-
-    @property
-    def n_best(self) -> int:
-        return 1
-
-    @property
-    def label(self) -> str:
-        return "speculative decoding"
 
     @property
     def token_searches(self) -> list[TokenSearch]:
@@ -122,17 +120,11 @@ class AcceptanceStats:
 
 
 @dataclass(kw_only=True)
-class SpeculativeDecoderState(DecoderState):
-    """The state of a model or of the draft model (the last decoder), with one row per source."""
-
-    num_read: Tensor  # B: how many tokens the cache has read
-
-
-@dataclass(kw_only=True)
 class SpeculativeState(SearchState):
-    """The state of speculative decoding."""
+    """The state of speculative decoding, with one row per source; the last decoder is that of the draft model."""
 
     first_token: Tensor  # B
+    draft_read: Tensor  # B: how many tokens the draft model has read, the first token included
 
 
 class SpeculativeEngine(SearchEngine):
@@ -140,8 +132,8 @@ class SpeculativeEngine(SearchEngine):
 
     The models have read all tokens but the last one, so a call reads that one and the drafted tokens. Reading rejected
     tokens has to be undone: caches with one entry per position need nothing, since entries after a row's own position
-    are never attended to. Other states are copied before, and then read the accepted tokens again. The draft model
-    reads the accepted tokens when it drafts the next time.
+    are never attended to. Other states are copied: the copies read all tokens, then the originals the accepted ones.
+    The draft model reads the accepted tokens when it drafts the next time.
     """
 
     def __init__(self, plain: SearchEngine, draft: Model, draft_tokens: int = 4) -> None:
@@ -172,72 +164,64 @@ class SpeculativeEngine(SearchEngine):
 
     def _start(self, inputs: SearchInputs, cache_length: int, max_length: int) -> SearchState:
         state = super()._start(inputs, cache_length, max_length)
-        state.decoders = [
-            SpeculativeDecoderState(**vars(decoder), num_read=torch.zeros_like(state.step))
-            for decoder in state.decoders
-        ]
-        return SpeculativeState(**vars(state), first_token=state.tokens[:, 0].clone())
+        zeros = torch.zeros_like(state.step)
+        return SpeculativeState(**vars(state), first_token=state.tokens[:, 0].clone(), draft_read=zeros)
 
     def _step(self, state: SearchState, progress: BatchProgress) -> SearchState:
         """Generate a token for every row, and one for each drafted token that is accepted."""
+        assert isinstance(state, SpeculativeState)
         progress.steps = [step + 1 for step in progress.steps]
-        state, has_space = self._make_space(state, progress)
-        drafts = self._draft(state) if has_space else state.tokens[:, :0]  # B N
+        drafts = self._draft(state) if self._make_space(state, progress) else state.tokens[:, :0]  # B N
         tokens = torch.cat((state.tokens, drafts), 1)  # B N+1
-        decoders = _decoders(state)[:-1]
-        saved = [_copy_recurrent(model, decoder.cache) for model, decoder in zip(self.models, decoders)]
-        all_logits = [_read_tokens(model, decoder, tokens) for model, decoder in zip(self.models, decoders)]
-        logits = all_logits[0]
-        if len(all_logits) > 1:
-            logits = torch.stack([one.log_softmax(-1) for one in all_logits]).logsumexp(0)
-        after, generated = self._verify(state.without_decoders, logits, drafts)
-        for model, decoder, before in zip(self.models, decoders, saved):
-            if before and not bool((generated == tokens.shape[1]).all()):
-                decoder.cache = _merge(decoder.cache, before)
-                _read_tokens(model, decoder, tokens, decoder.num_read + generated)
-            decoder.num_read = decoder.num_read + generated
+        decoders = state.decoders[:-1]
+        copies = [_copy_recurrent(model, decoder) for model, decoder in zip(self.models, decoders)]
+        all_logits = [_read_tokens(model, copy, tokens) for model, (copy, _) in zip(self.models, copies)]
+        after, generated = self._verify(state.without_decoders, average_probabilities(all_logits), drafts)
+        for model, decoder, (copy, is_recurrent) in zip(self.models, decoders, copies):
+            if is_recurrent and not bool((generated == tokens.shape[1]).all()):
+                _read_tokens(model, decoder, tokens, generated)  # the accepted tokens only
+            else:
+                decoder.cache = copy.cache
+            decoder.positions = decoder.positions + generated[:, None]
         return replace(after, decoders=state.decoders)
 
-    def _make_space(self, state: SearchState, progress: BatchProgress) -> tuple[SearchState, bool]:
+    def _make_space(self, state: SpeculativeState, progress: BatchProgress) -> bool:
         """Grow the caches if necessary; return whether drafted tokens fit."""
-        unread = (state.step - _decoders(state)[-1].num_read).masked_fill(state.done, 0)
-        width = max(self.draft_tokens, int(unread.max())) + 1
-        ends = [(decoder.positions[:, 0] + state.step).masked_fill(state.done, 0).max() for decoder in state.decoders]
-        needed = [int(end) + width for end in ends]
+        unread = state.step - state.draft_read  # B: tokens that the draft model has not read, besides the last
+        width = max(self.draft_tokens, int(unread.masked_fill(state.done, 0).max())) + 1
+        *starts, draft_start = (decoder.positions[:, 0] for decoder in state.decoders)
+        needed = [int(start.masked_fill(state.done, 0).max()) + width for start in (*starts, draft_start + unread)]
 
         def fits() -> bool:
             return all(size <= decoder.max_positions for size, decoder in zip(needed, state.decoders))
 
         while progress.cache_length < progress.max_length and not fits():
-            state = self._grow_caches(state, progress)
-        return state, fits()
+            state.decoders = self._grow_caches(state, progress).decoders
+        return fits()
 
-    def _draft(self, state: SearchState) -> Tensor:
+    def _draft(self, state: SpeculativeState) -> Tensor:
         """B N: the tokens that the draft model generates next."""
-        assert isinstance(state, SpeculativeState)
-        model, decoder = self.models[-1], _decoders(state)[-1]
-        step, num_read = state.step, decoder.num_read
-        unread = max(0, int((step - num_read).max()))  # tokens that it has not read, besides the last
-        index = num_read[:, None] + torch.arange(unread + 1, device=step.device)  # B M
+        model, decoder = self.models[-1], state.decoders[-1]
+        unread = state.step - state.draft_read  # B: tokens that it has not read, besides the last
+        max_unread = max(0, int(unread.max()))
+        index = state.draft_read[:, None] + torch.arange(max_unread + 1, device=unread.device)  # B M
         all_tokens = torch.cat((state.first_token[:, None], state.output_tokens[:, 0]), 1)  # B 1+T
         tokens = all_tokens.gather(1, index.clamp(max=all_tokens.shape[1] - 1)).clamp(min=0)
-        logits = _read_tokens(model, decoder, tokens, step + 1 if unread else None)
-        last = (step - num_read).clamp(min=0)[:, None, None]  # B 1 1
+        logits = _read_tokens(model, decoder, tokens, unread + 1 if max_unread else None)
+        last = unread.clamp(min=0)[:, None, None]  # B 1 1
         logits = logits.gather(1, last.expand(-1, 1, logits.shape[-1]))  # B 1 V
-        decoder.num_read = step + 1
-        saved, ahead = _copy_recurrent(model, decoder.cache), replace(decoder)
+        decoder.positions, state.draft_read = decoder.positions + unread[:, None] + 1, state.step + 1
+        ahead, _ = _copy_recurrent(model, decoder)
         draft_state = map_tensors(torch.clone, state.without_decoders)
         log_normalizer = torch.zeros_like(logits[..., 0])  # scores of drafts are not used
         drafts: list[Tensor] = []
         while True:
-            draft_state = self._select(draft_state, logits, log_normalizer)
+            draft_state, _ = self._select(draft_state, logits, log_normalizer)
             drafts.append(draft_state.tokens)
             if len(drafts) == self.draft_tokens:
-                break
+                return torch.cat(drafts, 1)
             logits = _read_tokens(model, ahead, draft_state.tokens)
-            ahead.num_read = ahead.num_read + 1
-        decoder.cache = _merge(decoder.cache, saved)
-        return torch.cat(drafts, 1)
+            ahead.positions = ahead.positions + 1
 
     def _verify(self, state: SearchState, logits: Tensor, drafts: Tensor) -> tuple[SearchState, Tensor]:
         """Append the tokens that the models select, up to the first one that differs from the draft.
@@ -253,7 +237,7 @@ class SpeculativeEngine(SearchEngine):
         log_normalizer = log_sum_exp(logits)  # B N+1
         self.acceptance.rounds += int(active.sum())
         for n, draft in enumerate([*drafts.unbind(1), None]):
-            selected = self._select(state, logits[:, n : n + 1], log_normalizer[:, n : n + 1])
+            selected, _ = self._select(state, logits[:, n : n + 1], log_normalizer[:, n : n + 1])
             state = _where(active, selected, state)
             generated = generated + active
             if draft is None:
@@ -266,60 +250,33 @@ class SpeculativeEngine(SearchEngine):
                 break
         return state, generated
 
-    def _select(self, state: SearchState, logits: Tensor, log_normalizer: Tensor) -> SearchState:
-        """Select and append a token of every row, from logits B 1 V and log Σ exp of them, B 1."""
-        logits = self._restrict(state, logits, log_normalizer)
-        state, _ = self.strategy.select(state, logits, log_normalizer, None)
-        processors = [
-            processor.update(own_state, state.tokens, None)
-            for processor, own_state in zip(self.logits_processors, state.processors)
-        ]
-        return replace(state, step=state.step + 1, processors=processors)
 
+def _read_tokens(model: Model, decoder: DecoderState, tokens: Tensor, count: Tensor | None = None) -> Tensor:
+    """Read tokens B N at the decoder's positions, and update its cache, not its positions; return logits B N V.
 
-def _decoders(state: SearchState) -> list[SpeculativeDecoderState]:
-    return cast(list[SpeculativeDecoderState], state.decoders)
-
-
-def _read_tokens(
-    model: Model, decoder: SpeculativeDecoderState, tokens: Tensor, lengths: Tensor | None = None
-) -> Tensor:
-    """Read tokens B N after those that were read, and update the cache; return logits B N V.
-
-    With `lengths` (B), a row reads only up to this number of tokens.
+    With `count` (B), a row reads only this number of tokens.
     """
-    first = decoder.positions[:, 0]  # B: position of the first token
-    positions = (first + decoder.num_read)[:, None] + torch.arange(tokens.shape[1], device=tokens.device)  # B N
-    layout = Layout(positions.clamp(max=decoder.max_positions - 1), None if lengths is None else first + lengths)
+    positions = decoder.positions + torch.arange(tokens.shape[1], device=tokens.device)  # B N
+    lengths = None if count is None else decoder.positions[:, 0] + count
+    layout = Layout(positions.clamp(max=decoder.max_positions - 1), lengths)
     logits, cache = model.decode(tokens, Context(layout, decoder.memory), decoder.cache)
     assert cache is not None
     decoder.cache = cache
     return at_least_float32(logits)
 
 
-def _copy_recurrent(model: Model, cache: State) -> State:
-    """Copy the tensors of a cache that do not have one entry per position, which a call overwrites."""
-    return _copy_unsized(cache, model.decoder.init_state(1, 1, torch.empty(0, device="meta")))
+def _copy_recurrent(model: Model, decoder: DecoderState) -> tuple[DecoderState, bool]:
+    """Return a decoder state in which tokens can be read ahead, and whether that took copies of tensors.
 
-
-def _copy_unsized(cache: State, single: State) -> State:
-    """Copy the tensors of a cache that are as large as in `single`, a cache for one position."""
-    copies: State = {}
-    for name, leaf in cache.items():
-        if isinstance(leaf, dict):
-            if inner := _copy_unsized(leaf, single[name]):
-                copies[name] = inner
-        elif leaf.shape[1:] == single[name].shape[1:]:
-            copies[name] = leaf.clone()
-    return copies
-
-
-def _merge(cache: State, copies: State) -> State:
-    """Return the cache with the copied tensors in it."""
-    return {
-        name: _merge(leaf, copies.get(name, {})) if isinstance(leaf, dict) else copies.get(name, leaf)
-        for name, leaf in cache.items()
-    }
+    Tensors with one entry per position are shared. The others, which a call overwrites, are as large as in a cache for
+    one position.
+    """
+    single = model.decoder.init_state(1, 1, torch.empty(0, device="meta"))
+    cache = map_tensors(
+        lambda leaf, one: leaf.clone() if leaf.shape[1:] == one.shape[1:] else leaf, decoder.cache, single
+    )
+    is_recurrent = any(new is not old for new, old in zip(tensor_leaves(cache), tensor_leaves(decoder.cache)))
+    return replace(decoder, cache=cache), is_recurrent
 
 
 def _where(condition: Tensor, new: SearchState, old: SearchState) -> SearchState:

@@ -6,11 +6,10 @@ An <unk> of a word-level model translates the source word that it is aligned wit
 
 from __future__ import annotations
 
-import itertools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from pathlib import Path
 
 from tokenizers import Regex, pre_tokenizers
@@ -45,25 +44,6 @@ def read_dictionary(path: Path) -> dict[str, str]:
     return dictionary
 
 
-def replace_unknown_words(
-    source: Sequence[str], target: Sequence[str], alignment: Iterable[tuple[int, int]], dictionary: Mapping[str, str]
-) -> list[str]:
-    """Replace each <unk> of the target by the translation of the source word with which it is aligned.
-
-    A source word that is not in the dictionary, also not in lower case, is copied. An <unk> without alignment remains.
-    If a target word is aligned with several source words, the first one counts.
-    """
-    aligned: dict[int, int] = {}
-    for source_word, target_word in alignment:
-        aligned.setdefault(target_word, source_word)
-    words = list(target)
-    for index, word in enumerate(target):
-        if word == UNKNOWN_WORD and index in aligned:
-            unknown = source[aligned[index]]
-            words[index] = dictionary.get(unknown) or dictionary.get(unknown.lower()) or unknown
-    return words
-
-
 @dataclass(frozen=True)
 class UnknownWordReplacer:
     """Replaces the unknown words of translations."""
@@ -95,9 +75,7 @@ class UnknownWordReplacer:
         alignment = word_alignment(
             weights, TokenWordMap(source_words, source_words), TokenWordMap(target_tokens, target_tokens)
         )
-        unknown = [UNKNOWN_WORD if token == self.target.unk else "" for token in ids]
-        replaced = replace_unknown_words(split_words(source), unknown, alignment, self.dictionary)
-        parts = self._token_parts(ids, replaced, {t: s for s, t in reversed(alignment)}, word_spans(source))
+        parts = self._token_parts(ids, source, {target_token: source_word for source_word, target_token in alignment})
         text = "".join(parts)
         marked_first = self.target.marker == "initial"
         shift = int(marked_first and text.startswith(" "))
@@ -111,15 +89,22 @@ class UnknownWordReplacer:
         num_words = {word: len(alignment_words(part)) for word, part in zip(part_words, parts)}  # of a dictionary entry
         return text, sorted((s, t + n) for s, t in pairs for n in range(max(1, num_words[t])))
 
-    def _token_parts(
-        self, ids: Sequence[int], replaced: Sequence[str], aligned: Mapping[int, int], spans: Sequence[tuple[int, int]]
-    ) -> list[str]:
-        """Return the text that each token adds; without a space between words that are adjacent in the source."""
+    def translation(self, word: str) -> str:
+        """Return the dictionary's translation of a word, or else of its lower-case form, or else the word itself."""
+        return self.dictionary.get(word) or self.dictionary.get(word.lower()) or word
+
+    def _token_parts(self, ids: Sequence[int], source: str, aligned: Mapping[int, int]) -> list[str]:
+        """Return the text that each token adds; without a space between words that are adjacent in the source.
+
+        `aligned` is the source word of each target token. An <unk> without one remains.
+        """
         forms, marked_first, parts = self.target.surface_forms(), self.target.marker == "initial", []
-        for index, (token, word) in enumerate(zip(ids, replaced)):
+        words, spans = split_words(source), word_spans(source)
+        for index, token in enumerate(ids):
             if token != self.target.unk:
                 parts.append(forms[token].decode())
                 continue
+            word = self.translation(words[aligned[index]]) if index in aligned else UNKNOWN_WORD
             right = index if marked_first else index + 1
             pair = aligned.get(right - 1), aligned.get(right)
             adjacent = pair[0] is not None and pair[1] == pair[0] + 1 and spans[pair[0]][1] == spans[pair[1]][0]
@@ -154,4 +139,4 @@ def _token_texts(tokenizer: Tokenizer, text: str) -> list[tuple[str, int]]:
         return [(token, start - marked_first) for token, (start, _) in splitter.pre_tokenize_str(marked)]
     ids = tokenizer.encode(text)
     ends = [len(tokenizer.decode(ids[:n])) for n in range(len(ids) + 1)]
-    return [(text[start:end], start) for start, end in itertools.pairwise(ends)]
+    return [(text[start:end], start) for start, end in pairwise(ends)]

@@ -6,9 +6,10 @@ from dragoman.errors import UserError
 
 try:
     import fastapi  # noqa: F401
+    import prometheus_client  # noqa: F401
     import uvicorn  # noqa: F401
-except ImportError:
-    raise UserError("the service needs FastAPI and uvicorn: run pip install '.[serve]' in the source tree") from None
+except ImportError as error:
+    raise UserError(f"the service needs {error.name}: run pip install '.[serve]' in the source tree") from None
 
 from dragoman.serving.app import create_app
 from dragoman.serving.languages import LanguagePair, infer_language_pair, parse_run_argument

@@ -1,4 +1,4 @@
-"""Dynamic batching: one thread per run translates the sentences of many requests together."""
+"""Queues of requests: one thread per run translates sentences of many requests together, another inspects sentences."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ import asyncio
 import threading
 import time
 from collections import deque
-from collections.abc import Sequence
-from concurrent.futures import Future, InvalidStateError
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, InvalidStateError, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Any, TypeVar
 
 from dragoman.run import Run, Translation
 from dragoman.search import SearchConfig
@@ -17,6 +18,7 @@ from dragoman.serving.request_parsing import RequestError
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import BatchingSettings
 
+Result = TypeVar("Result")
 MAX_SENTENCES_PER_TURN = 16  # that a request puts into a batch before other requests get their turn
 
 
@@ -93,7 +95,7 @@ class Batcher:
         self._jobs: deque[TranslationJob] = deque()
         self._closing = False
         self._thread = threading.Thread(target=self._work, name=f"translating {name}", daemon=True)
-        metrics.queue.set_function(lambda: len(self._jobs), run=name)
+        metrics.queue.labels(name).set_function(lambda: len(self._jobs))
 
     def start(self) -> None:
         self._thread.start()
@@ -207,9 +209,9 @@ class Batcher:
                 for job in jobs:
                     self._translate([item for item in batch if item[0] is job])
             return
-        self.metrics.sentences.add(len(batch), run=self.name)
-        self.metrics.batch_seconds.observe(time.monotonic() - start, run=self.name)
-        self.metrics.batch_sentences.observe(len(batch), run=self.name)
+        self.metrics.sentences.labels(self.name).inc(len(batch))
+        self.metrics.batch_seconds.labels(self.name).observe(time.monotonic() - start)
+        self.metrics.batch_sentences.labels(self.name).observe(len(batch))
 
     def _run_batch(self, batch: Batch) -> None:
         options, first_index = batch[0][0].options, batch[0][1]
@@ -227,3 +229,35 @@ class Batcher:
             )
         for (job, index), translation in zip(batch, translations, strict=True):
             job.add_result(index, translation)
+
+
+class InspectionQueue:
+    """Runs inspections in one thread, holding the device lock; a canceled inspection that still waits is skipped."""
+
+    def __init__(self, device_lock: threading.Lock, max_pending: int) -> None:
+        self.device_lock, self.max_pending = device_lock, max_pending
+        self._executor = ThreadPoolExecutor(1, "inspection")
+        self._futures: set[Future[Any]] = set()
+
+    @property
+    def pending(self) -> int:
+        return sum(not future.done() for future in tuple(self._futures))
+
+    async def __call__(self, work: Callable[[], Result]) -> Result:
+        self._futures = {future for future in self._futures if not future.done()}
+        if len(self._futures) >= self.max_pending:
+            raise RequestError(503, f"{self.max_pending} inspections are waiting: try again in a moment", retry_after=1)
+        try:
+            future = self._executor.submit(self._run, work)
+        except RuntimeError:  # the executor was shut down
+            raise RequestError(503, "the service is being stopped", retry_after=5) from None
+        self._futures.add(future)
+        return await asyncio.wrap_future(future)
+
+    def _run(self, work: Callable[[], Result]) -> Result:
+        with self.device_lock:
+            return work()
+
+    def close(self) -> None:
+        """Finish accepted inspections."""
+        self._executor.shutdown()

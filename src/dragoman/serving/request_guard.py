@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import time
 from collections import OrderedDict
-from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -45,15 +43,16 @@ class RequestGuard:
                 raise RequestError(408, f"the request did not arrive within {limit}") from None
             await self.app(scope, _replay(body, receive), send_and_record)
         except RequestError as error:
-            await _send_error(send_and_record, error)
+            await error.response()(scope, receive, send_and_record)
         except _DisconnectedError:
             status = 499
         finally:
             route = getattr(scope.get("route"), "path", "other")
-            self.metrics.requests.add(1, route=route, status=str(status))
-            self.metrics.request_seconds.observe(time.monotonic() - start, route=route)
+            self.metrics.requests.labels(route, str(status)).inc()
+            self.metrics.request_seconds.labels(route).observe(time.monotonic() - start)
 
     async def _read_body(self, receive: Receive) -> bytes:
+        """Return the whole body; reject one that is too large, and stop reading one that is far too large."""
         body, size, limit = bytearray(), 0, self.limits.max_body_bytes
         while True:
             message = await receive()
@@ -75,24 +74,12 @@ class _DisconnectedError(Exception):
 
 def _replay(body: bytes, receive: Receive) -> Receive:
     """Return a receive function that first delivers the body that was read."""
-    delivered = False
+    messages: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
 
     async def replayed() -> Message:
-        nonlocal delivered
-        if delivered:
-            return await receive()
-        delivered = True
-        return {"type": "http.request", "body": body, "more_body": False}
+        return messages.pop() if messages else await receive()
 
     return replayed
-
-
-async def _send_error(send: Send, error: RequestError) -> None:
-    text = json.dumps({"error": error.message}).encode()
-    fields = {"content-type": "application/json", "content-length": str(len(text)), **error.headers}
-    headers: list[Any] = [(name.encode(), value.encode()) for name, value in fields.items()]
-    await send({"type": "http.response.start", "status": error.status, "headers": headers})
-    await send({"type": "http.response.body", "body": text})
 
 
 class RateLimiter:

@@ -11,6 +11,7 @@ from typing import Any, NoReturn, TypeVar
 from urllib.parse import parse_qsl
 
 from fastapi import Request
+from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ValidationError
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -26,9 +27,9 @@ class RequestError(Exception):
         super().__init__(message)
         self.status, self.message, self.retry_after = status, message, retry_after
 
-    @property
-    def headers(self) -> dict[str, str]:
-        return {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
+    def response(self) -> JSONResponse:
+        headers = {} if self.retry_after is None else {"retry-after": str(max(1, round(self.retry_after + 0.5)))}
+        return JSONResponse({"error": self.message}, self.status, headers)
 
 
 async def parse_request(request: Request, model: type[Model]) -> Model:
@@ -48,7 +49,7 @@ async def parse_request(request: Request, model: type[Model]) -> Model:
     try:
         return model.model_validate(fields, strict=strict)
     except ValidationError as error:
-        _raise_invalid(error)
+        raise _invalid_field(error) from None
 
 
 def _parse_json(body: bytes) -> dict[str, Any]:
@@ -91,24 +92,21 @@ def _check_characters(fields: Any) -> None:
         raise RequestError(400, "the body is nested too deeply") from None
 
 
-def _raise_invalid(error: ValidationError) -> NoReturn:
+def _invalid_field(error: ValidationError) -> RequestError:
+    """Describe the first invalid field of a request."""
     first = error.errors()[0]
     name = ".".join(str(part) for part in first["loc"] if not str(part).endswith("]")) or "the body"
     if first["type"] == "missing":
-        raise RequestError(400, f"the field {name!r} is missing")
+        return RequestError(400, f"the field {name!r} is missing")
     if first["type"] == "extra_forbidden":
-        raise RequestError(400, f"there is no field {name!r}: see /openapi.json")
-    raise RequestError(400, f"the field {name!r} is invalid: {first['msg'][:1].lower()}{first['msg'][1:]}")
+        return RequestError(400, f"there is no field {name!r}: see /openapi.json")
+    return RequestError(400, f"the field {name!r} is invalid: {first['msg'][:1].lower()}{first['msg'][1:]}")
 
 
 def request_api_key(request: Request, field: str | None) -> str | None:
     """Return the API key of a field of the request, or of the header `Authorization: Bearer …`."""
     scheme, _, token = request.headers.get("authorization", "").partition(" ")
     return field or (token.strip() or None if scheme.lower() == "bearer" else None)
-
-
-def client_address(request: Request) -> str:
-    return request.client.host if request.client else ""
 
 
 async def cancel_on_disconnect(request: Request, work: Awaitable[Result], timeout: float) -> Result:

@@ -16,14 +16,9 @@ from dragoman.lens.inspection_types import to_jsonable
 from dragoman.lens.position_encodings import position_encodings
 from dragoman.lens.run_report import read_samples
 from dragoman.run import Run
-from dragoman.serving.request_parsing import (
-    RequestError,
-    cancel_on_disconnect,
-    client_address,
-    parse_request,
-    request_api_key,
-)
+from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.schemas import (
+    ERROR_RESPONSES,
     CurvesResponse,
     ErrorResponse,
     ExamplesResponse,
@@ -53,14 +48,14 @@ CURVES = [
 ]
 
 
-def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["Inspection"])
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["Inspection"], responses=ERROR_RESPONSES)
 
     async def run_inspection(request: Request, work: Callable[[], Result]) -> Result:
         return await cancel_on_disconnect(request, service.inspections(work), service.limits.timeout)
 
     def authorized_run(request: Request, name: str) -> ServedRun:
-        service.authorize(client_address(request), request_api_key(request, None))
+        service.authorize(request)
         try:
             return service.run_by_name(name)
         except RequestError as error:
@@ -68,27 +63,24 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
 
     @router.post(
         "/lens",
-        responses=errors | {200: {"model": LensResponse}},
+        responses={200: {"model": LensResponse}},
         response_class=JSONResponse,
         openapi_extra=request_body_schema(LensRequest),
     )
     async def lens(request: Request) -> Response:
         """Inspect a sentence and its translation: attention, token probabilities, layers, beam."""
-        fields = await parse_request(request, LensRequest)
-        service.authorize(client_address(request), request_api_key(request, fields.api_key))
-        prefix = fields.prefix if isinstance(fields.prefix, str) else ""
-        service.check_text_size([fields.text, fields.translation or "", prefix])
+        fields = await service.accept(request, LensRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
         text = await run_inspection(request, _inspection(service, served, fields))
         return Response(text, media_type="application/json")
 
-    @router.get("/runs/{name}/curves", responses=errors | NOT_FOUND)
+    @router.get("/runs/{name}/curves", responses=NOT_FOUND)
     async def curves(request: Request, name: str) -> CurvesResponse:
         """Training curves of a run: loss, quality, learning rate and speed by step."""
         run = authorized_run(request, name).run
         return await run_inspection(request, lambda: CurvesResponse(run=name, curves=training_curves(run)))
 
-    @router.get("/runs/{name}/positions", responses=errors | NOT_FOUND | {200: {"model": PositionsResponse}})
+    @router.get("/runs/{name}/positions", responses=NOT_FOUND | {200: {"model": PositionsResponse}})
     async def positions(request: Request, name: str) -> Response:
         """Position encodings of a run."""
         model = authorized_run(request, name).run.model
@@ -99,7 +91,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
 
         return Response(await run_inspection(request, inspect), media_type="application/json")
 
-    @router.get("/runs/{name}/examples", responses=errors | NOT_FOUND)
+    @router.get("/runs/{name}/examples", responses=NOT_FOUND)
     async def examples(request: Request, name: str) -> ExamplesResponse:
         """A few source sentences to try a run with."""
         run = authorized_run(request, name).run

@@ -5,19 +5,14 @@ from __future__ import annotations
 import html
 import re
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
 from dragoman.serving.request_batching import DecodeOptions
-from dragoman.serving.request_parsing import (
-    RequestError,
-    cancel_on_disconnect,
-    client_address,
-    parse_request,
-    request_api_key,
-)
+from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.schemas import (
+    ERROR_RESPONSES,
     Detection,
     DetectRequest,
     HealthResponse,
@@ -28,6 +23,7 @@ from dragoman.serving.schemas import (
 )
 from dragoman.serving.service import ServedRun, Service
 
+RequestType = TypeVar("RequestType", bound=DetectRequest)
 UNTRANSLATED_ELEMENTS = "script|style|code|pre|kbd|samp|textarea|svg|math"
 TAG = re.compile(
     rf"<!--.*?-->|<({UNTRANSLATED_ELEMENTS})\b[^<>]*>.*?</\1\s*>|</?[a-z](?:\"[^\"]*\"|'[^']*'|[^\"'<>])*>|<[!?][^<>]*>",
@@ -35,29 +31,25 @@ TAG = re.compile(
 )
 
 
-def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
-    router = APIRouter(tags=["LibreTranslate"])
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(tags=["LibreTranslate"], responses=ERROR_RESPONSES)
 
-    def accepted_texts(request: Request, fields: LibreTranslateRequest | DetectRequest) -> list[str]:
-        """Check key, rate and size of a request, and return its texts."""
-        service.authorize(client_address(request), request_api_key(request, fields.api_key))
+    async def accept(request: Request, model: type[RequestType]) -> RequestType:
+        fields = await service.accept(request, model)
         if not fields.q:
             raise RequestError(400, "there is no text: give one as 'q'")
-        texts = [fields.q] if isinstance(fields.q, str) else fields.q
-        service.check_text_size(texts)
-        return texts
+        return fields
 
     @router.post(
         "/translate",
-        responses=errors,
         response_model_exclude_none=True,
         openapi_extra=request_body_schema(LibreTranslateRequest, forms=True),
     )
     async def translate(request: Request) -> LibreTranslateResponse:
         """Translate a text or a list of texts."""
         service.reject_if_full()
-        fields = await parse_request(request, LibreTranslateRequest)
-        texts = accepted_texts(request, fields)
+        fields = await accept(request, LibreTranslateRequest)
+        texts = fields.texts
         alternatives, limit = fields.alternatives or 0, service.limits.max_alternatives
         if alternatives > limit:
             raise RequestError(400, f"at most {limit} alternatives can be requested, not {alternatives:,}")
@@ -75,11 +67,11 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
             response.detectedLanguage = [detected] * len(texts)
         return response if isinstance(fields.q, list) else _for_single_text(response)
 
-    @router.post("/detect", responses=errors, openapi_extra=request_body_schema(DetectRequest, forms=True))
+    @router.post("/detect", openapi_extra=request_body_schema(DetectRequest, forms=True))
     async def detect(request: Request) -> list[Detection]:
         """Detect the language of a text among the languages of the runs, most probable first."""
-        texts = accepted_texts(request, await parse_request(request, DetectRequest))
-        languages = service.detector("\n".join(texts)) or [service.detect_language("")]
+        fields = await accept(request, DetectRequest)
+        languages = service.detector("\n".join(fields.texts)) or [service.detect_language("")]
         return [Detection(language=language, confidence=confidence) for language, confidence in languages]
 
     @router.get("/languages")

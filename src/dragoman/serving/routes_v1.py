@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from typing import Any
 
@@ -16,14 +16,9 @@ from fastapi.responses import StreamingResponse
 from dragoman.errors import UserError
 from dragoman.search import search_to_dict
 from dragoman.serving.request_batching import DecodeOptions
-from dragoman.serving.request_parsing import (
-    RequestError,
-    cancel_on_disconnect,
-    client_address,
-    parse_request,
-    request_api_key,
-)
+from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
 from dragoman.serving.schemas import (
+    ERROR_RESPONSES,
     RunInfo,
     SentenceTranslation,
     StreamRequest,
@@ -46,22 +41,20 @@ EVENT_SCHEMA = {
 }
 
 
-def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["Dragoman"])
+def routes(service: Service) -> APIRouter:
+    router = APIRouter(prefix="/v1", tags=["Dragoman"], responses=ERROR_RESPONSES)
 
     @router.get("/runs")
     async def runs() -> list[RunInfo]:
         """List the served runs."""
         return [_run_info(served) for served in service.runs.values()]
 
-    @router.post("/translate", responses=errors, openapi_extra=request_body_schema(TranslationRequest))
+    @router.post("/translate", openapi_extra=request_body_schema(TranslationRequest))
     async def translate(request: Request) -> TranslationResponse:
         """Translate texts, with scores, tokens, n-best lists and alignments of every sentence."""
         service.reject_if_full()
-        fields = await parse_request(request, TranslationRequest)
-        service.authorize(client_address(request), request_api_key(request, fields.api_key))
+        fields = await service.accept(request, TranslationRequest)
         texts = [fields.text] if isinstance(fields.text, str) else fields.text
-        service.check_text_size([*texts, fields.prefix])
         if fields.prefix and len(texts) != 1:
             raise RequestError(400, f"a prefix needs exactly one text, got {len(texts)}: send them one by one")
         served = service.resolve_run(fields.run, fields.source, fields.target)
@@ -81,7 +74,7 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
 
     @router.post(
         "/stream",
-        responses=errors | {200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}},
+        responses={200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}},
         response_class=StreamingResponse,
         openapi_extra=request_body_schema(StreamRequest),
     )
@@ -91,15 +84,14 @@ def routes(service: Service, errors: dict[int | str, dict[str, Any]]) -> APIRout
         `tokens`: text to append, and tentative text after it; `sentence`: a completed sentence with its hypotheses;
         `done`: the whole text; `error`: what went wrong.
         """
-        fields = await parse_request(request, StreamRequest)
-        service.authorize(client_address(request), request_api_key(request, fields.api_key))
-        service.check_text_size([fields.text, fields.prefix])
+        fields = await service.accept(request, StreamRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
         search = service.search_for(served, fields.search, None)
         options = DecodeOptions(search, fields.alignment, prefix=fields.prefix)
-        translation = _StreamedTranslation(service, served, served.split(fields.text, fields.split), options)
-        first = await translation.start()
-        return StreamingResponse(translation.events(first), media_type="text/event-stream")
+        events = _translation_events(service, served, served.split(fields.text, fields.split), options)
+        executor = ThreadPoolExecutor(1, "streaming")
+        first = await _next_event(executor, events)  # an error of the request is raised here
+        return StreamingResponse(_server_sent_events(service, executor, events, first), media_type="text/event-stream")
 
     return router
 
@@ -117,90 +109,65 @@ def _run_info(served: ServedRun) -> RunInfo:
     )
 
 
-class _StreamedTranslation:
-    """Translates a text in a thread of its own, whose decoding steps alternate with batches, and yields events."""
-
-    def __init__(self, service: Service, served: ServedRun, text: SplitText, options: DecodeOptions) -> None:
-        self.service, self.served, self.text, self.options = service, served, text, options
-        self.loop = asyncio.get_running_loop()
-        self.queue: asyncio.Queue[Event | Exception | None] = asyncio.Queue()  # None: the end
-        self.stopped = threading.Event()
-
-    async def start(self) -> Event:
-        """Start the translation and return its first event, or raise its error."""
-        if self.service.active_streams >= self.service.limits.max_streams:
-            message = f"{self.service.active_streams} translations are being streamed already: try again"
-            raise RequestError(503, message, retry_after=2)
-        self.service.active_streams += 1
-        threading.Thread(target=self._work, name="streaming", daemon=True).start()
-        try:
-            first = await self.queue.get()
-        except asyncio.CancelledError:
-            self.stopped.set()
-            raise
-        if isinstance(first, Exception):
-            raise first
-        assert first is not None  # the last event is 'done'
-        return first
-
-    async def events(self, first: Event) -> AsyncIterator[str]:
-        """Yield the events in the format of server-sent events."""
-        event: Event | Exception | None = first
-        try:
-            while event is not None:
-                if isinstance(event, Exception):
-                    is_public = isinstance(event, UserError | RequestError)
-                    message = self.service.public_message(event) if is_public else "the translation failed"
-                    event = ("error", {"error": message})
-                yield f"event: {event[0]}\ndata: {json.dumps(event[1], ensure_ascii=False)}\n\n"
-                event = await self.queue.get()
-        finally:
-            self.stopped.set()  # stops the translation if the client disconnects
-
-    # ---- in the thread
-
-    def _put(self, event: Event | Exception | None) -> None:
-        self.loop.call_soon_threadsafe(self.queue.put_nowait, event)
-
-    def _put_tokens(self, sentence: int, text: str, tentative_text: str = "") -> None:
-        if text or tentative_text:
-            self._put(("tokens", {"sentence": sentence, "text": text, "tentative_text": tentative_text}))
-
-    def _work(self) -> None:
-        try:
-            self._translate()
-        except Exception as error:  # reported to the client
-            self._put(error)
-        finally:
-            self._put(None)
-            self.loop.call_soon_threadsafe(self._finish)
-
-    def _finish(self) -> None:
-        self.service.active_streams -= 1
-
-    def _translate(self) -> None:
-        run, timeout = self.service.streaming_run(self.served), self.service.limits.timeout
-        deadline = time.monotonic() + timeout
-        gaps = self.text.gaps_for_language(self.served.pair.target)
-        texts = []
-        self._put_tokens(0, gaps[0])
-        for number, sentence in enumerate(self.text.sentences):
-            prefix = self.options.prefix if number == 0 else ""
-            stream = run.stream(sentence, search=self.options.search, alignment=self.options.alignment, prefix=prefix)
+def _translation_events(
+    service: Service, served: ServedRun, text: SplitText, options: DecodeOptions
+) -> Generator[Event]:
+    """Translate the sentences of a text and yield events; decoding steps alternate with the batches of the run."""
+    run, timeout = service.streaming_run(served), service.limits.timeout
+    deadline = time.monotonic() + timeout
+    gaps = text.gaps_for_language(served.pair.target)
+    translations = []
+    with service.stream_slot():
+        yield from _token_events(0, gaps[0])
+        for number, sentence in enumerate(text.sentences):
+            prefix = options.prefix if number == 0 else ""
+            stream = run.stream(sentence, search=options.search, alignment=options.alignment, prefix=prefix)
             with closing(stream):
                 while True:
-                    if self.stopped.is_set():
-                        return
                     if time.monotonic() > deadline:
                         raise RequestError(503, f"the translation took longer than {timeout:g} seconds")
-                    with self.service.device_lock:
+                    with service.device_lock:
                         tokens = next(stream, None)
                     if tokens is None:
                         break
-                    self._put_tokens(number, tokens.text, tokens.tentative_text)
+                    yield from _token_events(number, tokens.text, tokens.tentative_text)
                     if tokens.translation is not None:
-                        texts.append(tokens.translation.text)
+                        translations.append(tokens.translation.text)
                         result = SentenceTranslation.from_translation(sentence, tokens.translation)
-                        self._put(("sentence", {"sentence": number, **result.model_dump(mode="json")}))
-            self._put_tokens(number, gaps[number + 1])
-        self._put(("done", {"run": self.served.name, "text": self.text.join(texts, self.served.pair.target)}))
+                        yield "sentence", {"sentence": number, **result.model_dump(mode="json")}
+            yield from _token_events(number, gaps[number + 1])
+        yield "done", {"run": served.name, "text": text.join(translations, served.pair.target)}
+
+
+def _token_events(sentence: int, text: str, tentative_text: str = "") -> Iterator[Event]:
+    """Yield the event for new text of a sentence, or nothing if there is none."""
+    if text or tentative_text:
+        yield "tokens", {"sentence": sentence, "text": text, "tentative_text": tentative_text}
+
+
+async def _next_event(executor: ThreadPoolExecutor, events: Generator[Event]) -> Event | None:
+    """Compute the next event in the thread of the stream; None at the end."""
+    return await asyncio.get_running_loop().run_in_executor(executor, next, events, None)
+
+
+async def _server_sent_events(
+    service: Service, executor: ThreadPoolExecutor, events: Generator[Event], first: Event | None
+) -> AsyncIterator[str]:
+    """Yield events in the format of server-sent events; the translation stops if the client disconnects."""
+    event = first
+    try:
+        while event is not None:
+            yield _format_event(*event)
+            event = await _next_event(executor, events)
+    except Exception as error:
+        is_public = isinstance(error, UserError | RequestError)
+        yield _format_event(
+            "error", {"error": service.public_message(error) if is_public else "the translation failed"}
+        )
+    finally:
+        executor.submit(events.close)
+        executor.shutdown(wait=False)
+
+
+def _format_event(name: str, data: dict[str, Any]) -> str:
+    return f"event: {name}\ndata: {json.dumps(data, ensure_ascii=False)}\n\n"

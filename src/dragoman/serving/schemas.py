@@ -3,35 +3,68 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
 from dragoman.run import Translation
 from dragoman.serving.request_parsing import FORM, JSON
+
+#: a number, with None for infinities, which JSON cannot represent
+FiniteOrNone = Annotated[float | None, BeforeValidator(lambda score: score if math.isfinite(score) else None)]
 
 
 class ErrorResponse(BaseModel):
     error: str = Field(description="What is wrong with the request.")
 
 
+#: of all routes, by status
+ERROR_RESPONSES: dict[int | str, dict[str, Any]] = {
+    status: {"model": ErrorResponse, "description": description}
+    for status, description in {
+        400: "Invalid request",
+        403: "Missing or invalid API key",
+        408: "The request arrived too slowly",
+        413: "The request is too large",
+        415: "The body is neither JSON nor a form",
+        429: "Too many requests of this client",
+        500: "Internal error",
+        503: "The service is overloaded",
+    }.items()
+}
+
+
+class ApiRequest(BaseModel):
+    """A request that needs an API key if the service has keys."""
+
+    api_key: str | None = None
+
+    @property
+    def texts(self) -> list[str]:
+        """All texts of the request, whose number and size are limited."""
+        raise NotImplementedError
+
+
 # ---- LibreTranslate
 
 
-class LibreTranslateRequest(BaseModel):
-    """A request of LibreTranslate; unknown fields are ignored."""
+class DetectRequest(ApiRequest):
+    """A text whose language is detected; unknown fields are ignored."""
 
     q: str | list[str] = Field(description="A text or a list of texts.")
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.q] if isinstance(self.q, str) else self.q
+
+
+class LibreTranslateRequest(DetectRequest):
+    """A request of LibreTranslate; unknown fields are ignored."""
+
     source: str = Field(description="The language of the text, or 'auto'.", examples=["en"])
     target: str = Field(description="The language to translate into.", examples=["de"])
     format: Literal["text", "html"] | None = Field(None, description="Default: 'text'.")
     alternatives: int | None = Field(None, ge=0, description="Number of alternative translations.")
-    api_key: str | None = None
-
-
-class DetectRequest(BaseModel):
-    q: str | list[str]
-    api_key: str | None = None
 
 
 class Detection(BaseModel):
@@ -70,7 +103,7 @@ class RunInfo(BaseModel):
     search: dict[str, Any] = Field(description="The default search.")
 
 
-class RunSelection(BaseModel):
+class RunSelection(ApiRequest):
     """Selects a run, by name or by languages, and its search."""
 
     model_config = ConfigDict(extra="forbid")
@@ -81,19 +114,22 @@ class RunSelection(BaseModel):
     search: dict[str, Any] | None = Field(
         None, description="A search, such as {'kind': 'Beam', 'size': 8}.", examples=[{"kind": "Beam", "size": 8}]
     )
-    api_key: str | None = None
 
 
 class _TextRequest(RunSelection):
+    text: str | list[str]
     prefix: str = Field("", description="Prefix of the translation of the first sentence.")
     split: bool = Field(True, description="Split texts into sentences; otherwise each text is one sentence.")
     alignment: bool = Field(False, description="Return word alignments.")
+
+    @property
+    def texts(self) -> list[str]:
+        return [*([self.text] if isinstance(self.text, str) else self.text), self.prefix]
 
 
 class TranslationRequest(_TextRequest):
     """Texts to translate."""
 
-    text: str | list[str]
     n_best: int | None = Field(None, ge=1, description="Number of translations of each sentence.")
     token_scores: bool = Field(False, description="Return log p of every token.")
 
@@ -111,6 +147,10 @@ class LensRequest(RunSelection):
     translation: str | None = Field(None, description="Inspect this translation instead of searching for one.")
     prefix: str | list[int] = Field("", description="Prefix of the translation: a text, or token ids.")
     alternatives: int = Field(5, ge=1, le=20, description="Number of most probable tokens at every position.")
+
+    @property
+    def texts(self) -> list[str]:
+        return [self.text, self.translation or "", self.prefix if isinstance(self.prefix, str) else ""]
 
 
 class LensResponse(BaseModel):
@@ -142,26 +182,15 @@ class ExamplesResponse(BaseModel):
 class HypothesisInfo(BaseModel):
     """A translation of a sentence."""
 
+    model_config = ConfigDict(from_attributes=True)
+
     text: str
-    score: float | None = Field(description="log p(y|x).")
+    score: FiniteOrNone = Field(description="log p(y|x).")
     tokens: list[str]
-    token_scores: list[float | None] | None = None
+    token_scores: list[FiniteOrNone] | None = None
     alignment: list[tuple[int, int]] | None = Field(None, description="Pairs of source word and target word.")
     finished: bool = Field(description="False: truncated at the length limit.")
     truncated_source: bool = Field(description="Only the beginning of the source was read: it is too long.")
-
-    @classmethod
-    def from_translation(cls, translation: Translation) -> HypothesisInfo:
-        scores = translation.token_scores
-        return cls(
-            text=translation.text,
-            score=_finite(translation.score),
-            tokens=translation.tokens,
-            token_scores=None if scores is None else [_finite(score) for score in scores],
-            alignment=translation.alignment,
-            finished=translation.finished,
-            truncated_source=translation.truncated_source,
-        )
 
 
 class SentenceTranslation(BaseModel):
@@ -171,7 +200,7 @@ class SentenceTranslation(BaseModel):
     @classmethod
     def from_translation(cls, source: str, translation: Translation) -> SentenceTranslation:
         n_best = (translation, *translation.alternatives)
-        return cls(source=source, hypotheses=[HypothesisInfo.from_translation(hypothesis) for hypothesis in n_best])
+        return cls(source=source, hypotheses=[HypothesisInfo.model_validate(hypothesis) for hypothesis in n_best])
 
 
 class TextTranslation(BaseModel):
@@ -184,11 +213,6 @@ class TextTranslation(BaseModel):
 class TranslationResponse(BaseModel):
     run: str
     translations: list[TextTranslation]
-
-
-def _finite(score: float) -> float | None:
-    """Replace infinities, which JSON cannot represent."""
-    return score if math.isfinite(score) else None
 
 
 def request_body_schema(model: type[BaseModel], forms: bool = False) -> dict[str, Any]:

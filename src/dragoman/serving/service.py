@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
+
+from fastapi import Request
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.run import Run, Translation
 from dragoman.run.sources import split_into_sentences
 from dragoman.search import Beam, LengthLimit, SearchConfig, search_from_dict
-from dragoman.serving.inspection_queue import InspectionQueue
 from dragoman.serving.languages import LanguageDetector, LanguagePair, language_name
-from dragoman.serving.request_batching import Batcher, DecodeOptions
+from dragoman.serving.request_batching import Batcher, DecodeOptions, InspectionQueue
 from dragoman.serving.request_guard import RateLimiter
-from dragoman.serving.request_parsing import RequestError
-from dragoman.serving.schemas import LanguageInfo
+from dragoman.serving.request_parsing import RequestError, parse_request, request_api_key
+from dragoman.serving.schemas import ApiRequest, LanguageInfo
 from dragoman.serving.service_metrics import Metrics
 from dragoman.serving.service_settings import ApiKeys, BatchingSettings, ServiceLimits
 from dragoman.text.sentences import SplitText, single_sentence
+
+RequestType = TypeVar("RequestType", bound=ApiRequest)
 
 
 @dataclass(frozen=True)
@@ -66,7 +70,7 @@ class Service:
         self.limits, self.keys, self.metrics = limits or ServiceLimits(), keys or ApiKeys(), Metrics()
         self.rate_limiter, self.detector = RateLimiter(self.limits.requests_per_minute), LanguageDetector()
         self.device_lock = threading.Lock()
-        self.active_streams = 0
+        self._stream_slots = threading.Semaphore(self.limits.max_streams)
         self.inspections = InspectionQueue(self.device_lock, self.limits.max_inspections)
         self.runs: dict[str, ServedRun] = {}
         batching = batching or BatchingSettings()
@@ -79,7 +83,6 @@ class Service:
             self.runs[name] = ServedRun(name, run, pair, batcher)
         if not self.runs:
             raise UserError("there is no run to serve: give the folder of one")
-        self.metrics.streams.set_function(lambda: self.active_streams)
         self.metrics.inspections.set_function(lambda: self.inspections.pending)
 
     def _unique_name(self, name: str) -> str:
@@ -170,20 +173,37 @@ class Service:
         if all(served.batcher.is_full for served in self.runs.values()):
             raise RequestError(503, "too many requests are waiting already: try again in a moment", retry_after=1)
 
-    def authorize(self, client: str, key: str | None) -> None:
-        """Reject requests without a valid API key or above the rate limit of the client."""
-        if not self.keys.accepts(key):
-            raise RequestError(403, "an API key is required" if key is None else "the API key is invalid")
-        self.rate_limiter.check(client if key is None or not self.keys.required else f"key {key}")
-
-    def check_text_size(self, texts: Sequence[str]) -> None:
-        """Reject requests with too many texts or characters."""
-        if len(texts) > self.limits.max_texts:
-            raise RequestError(400, f"a request may have {self.limits.max_texts} texts, but has {len(texts):,}")
-        characters, limit = sum(map(len, texts)), self.limits.max_characters
+    async def accept(self, request: Request, model: type[RequestType]) -> RequestType:
+        """Parse a request, and reject it without a valid API key, above the rate limit, or with too much text."""
+        fields = await parse_request(request, model)
+        self.authorize(request, fields.api_key)
+        if len(fields.texts) > self.limits.max_texts:
+            raise RequestError(400, f"a request may have {self.limits.max_texts} texts, but has {len(fields.texts):,}")
+        characters, limit = sum(map(len, fields.texts)), self.limits.max_characters
         if characters > limit:
             raise RequestError(400, f"a request may have {limit:,} characters, but has {characters:,}")
-        self.metrics.characters.add(characters)
+        self.metrics.characters.inc(characters)
+        return fields
+
+    def authorize(self, request: Request, key: str | None = None) -> None:
+        """Reject requests without a valid API key (`key` or in their header) or above the rate limit of the client."""
+        key = request_api_key(request, key)
+        if not self.keys.accepts(key):
+            raise RequestError(403, "an API key is required" if key is None else "the API key is invalid")
+        address = request.client.host if request.client else ""
+        self.rate_limiter.check(address if key is None or not self.keys.required else f"key {key}")
+
+    @contextmanager
+    def stream_slot(self) -> Iterator[None]:
+        """Count a streamed translation, or reject it if there are too many."""
+        if not self._stream_slots.acquire(blocking=False):
+            message = f"{self.limits.max_streams} translations are being streamed already: try again"
+            raise RequestError(503, message, retry_after=2)
+        try:
+            with self.metrics.streams.track_inprogress():
+                yield
+        finally:
+            self._stream_slots.release()
 
     def validate_search(self, served: ServedRun, description: dict[str, Any]) -> SearchConfig:
         """Parse the search of a request; searches that use other runs or have no bounds are rejected."""
@@ -191,10 +211,8 @@ class Service:
         if search.other_runs or not search.is_bounded:
             kind = type(search).__name__
             raise RequestError(400, f"supported searches are 'Beam', 'Sample' and 'MinimumBayesRisk', not {kind!r}")
-        max_tokens, max_rows = (
-            max(served.run.config.search.max_target_length, LengthLimit().max),
-            self.limits.max_hypotheses,
-        )
+        max_tokens = max(served.run.config.search.max_target_length, LengthLimit().max)
+        max_rows = self.limits.max_hypotheses
         for part in search.token_searches:
             if part.rows_per_source > max_rows:
                 raise RequestError(400, f"a search may have {max_rows} hypotheses, not {part.rows_per_source:,}")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from dragoman.models import EncoderDecoder
 from dragoman.parts.convolution import DilatedBlock, GatedConvolution, MultiStepAttention, ScaledResidual, Unfolding
 from dragoman.parts.embedding import Embedding
@@ -10,7 +12,7 @@ from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import Stack
-from dragoman.systems.system import PaperTraining, System, VocabularySizes
+from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes
 
 
 def convs2s(
@@ -22,8 +24,8 @@ def convs2s(
     kernel_size: int = 3,
     dropout: float = 0.2,
     max_positions: int = 1024,
-    share_embeddings: bool = True,
-    tie_output: bool = True,
+    shared_embeddings: bool = True,
+    tied_embeddings: bool = True,
 ) -> EncoderDecoder:
     """Gated convolutions, learned positions, attention in every decoder layer (Gehring et al. 2017).
 
@@ -42,8 +44,8 @@ def convs2s(
         vocabulary.target,
         encoder=Stack((encoder_layer,), layers, Learned(max_positions), dropout),
         decoder=Stack((decoder_layer,), decoder_layers or layers, Learned(max_positions), dropout),
-        shared_embeddings=vocabulary.joint and share_embeddings,
-        tied_embeddings=tie_output,
+        shared_embeddings=vocabulary.joint and shared_embeddings,
+        tied_embeddings=tied_embeddings,
         initialization=Normal(0.1),
     )
 
@@ -56,8 +58,8 @@ def bytenet(
     blocks_per_layer: int = 5,
     kernel_size: int = 3,
     dropout: float = 0.1,
-    share_embeddings: bool = True,
-    tie_output: bool = True,
+    shared_embeddings: bool = True,
+    tied_embeddings: bool = True,
 ) -> EncoderDecoder:
     """Dilated convolutions; the decoder is stacked on the encoder, position by position (Kalchbrenner et al. 2016).
 
@@ -75,8 +77,8 @@ def bytenet(
         encoder=Stack(blocks(causal=False), layers, dropout=dropout, norm=LayerNorm()),
         decoder=Stack((Unfolding(), Stack(blocks(causal=True), layers)), dropout=dropout, norm=LayerNorm()),
         embedding=Embedding(scaled=True),
-        shared_embeddings=vocabulary.joint and share_embeddings,
-        tied_embeddings=tie_output,
+        shared_embeddings=vocabulary.joint and shared_embeddings,
+        tied_embeddings=tied_embeddings,
     )
 
 
@@ -85,12 +87,7 @@ CONVOLUTIONAL_SYSTEMS = {
         convs2s,
         "Convolutional Sequence to Sequence Learning",
         2017,
-        {
-            "tiny": {"model_dim": 128, "layers": 4},
-            "small": {"model_dim": 256, "layers": 5},
-            "base": {},
-            "big": {"model_dim": 1024},
-        },
+        model_sizes(layers=(4, 5), big={"model_dim": 1024}),
         PaperTraining(
             "sgd",
             "plateau",
@@ -102,31 +99,18 @@ CONVOLUTIONAL_SYSTEMS = {
             momentum=0.99,
             nesterov=True,
             system_settings={"dropout": 0.2},
-            differences="the rate falls after each validation that is not better, where the paper lowers it after "
-            "every epoch from the first one that is not, until it is below 10⁻⁴; no weight normalization; batches have "
-            "a number of tokens instead of 64 sentences",
         ),
+        "the rate falls after each validation that is not better, where the paper lowers it after every epoch from the "
+        "first one that is not, until it is below 10⁻⁴; no weight normalization; batches have a number of tokens "
+        "instead of 64 sentences",
         base_learning_rate=0.2,
     ),
     "bytenet": System(
         bytenet,
         "Neural Machine Translation in Linear Time",
         2016,
-        {
-            "tiny": {"model_dim": 128, "layers": 3},
-            "small": {"model_dim": 256, "layers": 3},
-            "base": {},
-            "big": {"model_dim": 1600},
-        },
-        PaperTraining(
-            "adam",
-            "constant",
-            learning_rate=3e-4,
-            label_smoothing=0.0,
-            beta2=0.999,
-            epsilon=1e-8,
-            system_settings={"dropout": 0.0},
-            differences="the paper translates characters: --set text.tokenizer=character",
-        ),
+        model_sizes(layers=(3, 3), big={"model_dim": 1600}),
+        replace(ADAM_TRAINING, learning_rate=3e-4, system_settings={"dropout": 0.0}),
+        "the paper translates characters: --set text.tokenizer=character",
     ),
 }

@@ -18,7 +18,8 @@ from dragoman.parts.recurrence import Recurrent
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Parallel, PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Prefix, Window
-from dragoman.systems.system import PaperTraining, System, VocabularySizes, transformer_sizes, variant_of
+from dragoman.systems.encoder_systems import BERT_SIZES, BERT_TRAINING
+from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes, variant_of
 from dragoman.systems.transformer_systems import ADAFACTOR_TRAINING, TRANSFORMER_TRAINING
 
 
@@ -29,14 +30,14 @@ def rnn_lm(
     layers: int = 1,
     cell: Literal["rnn", "lstm", "gru"] = "lstm",
     dropout: float = 0.2,
-    tie_output: bool = True,
+    tied_embeddings: bool = True,
 ) -> DecoderOnly:
     """Recurrent language model: simple RNN, LSTM or GRU (Mikolov et al. 2010).
 
     It reads source, separator and target of a pair as one sequence: the simplest translation model.
     """
     stack = Stack((Recurrent(cell, layers, "forward", dropout),), dropout=dropout)
-    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tie_output, output_bias=True)
+    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, output_bias=True)
 
 
 def transformer_d(
@@ -47,7 +48,7 @@ def transformer_d(
     heads: int = 8,
     ffn_dim: int | None = None,
     dropout: float = 0.1,
-    tie_output: bool = True,
+    tied_embeddings: bool = True,
 ) -> DecoderOnly:
     """The Transformer's decoder, which reads source and target as one sequence (Liu et al. 2018, §4.2.3)."""
     block = (
@@ -55,7 +56,7 @@ def transformer_d(
         PostNorm(FeedForward(ffn_dim), LayerNorm(), dropout),
     )
     stack = Stack(block, layers, Sinusoidal(), dropout)
-    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tie_output)
+    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tied_embeddings)
 
 
 @variant_of(transformer_d, layers=5)
@@ -88,7 +89,7 @@ def gpt(
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
     max_positions: int = 1024,
-    tie_output: bool = True,
+    tied_embeddings: bool = True,
 ) -> DecoderOnly:
     """GPT-2: decoder-only Transformer with pre-norm, learned positions and GELU (Radford et al. 2019)."""
     block = (
@@ -96,7 +97,9 @@ def gpt(
         PreNorm(FeedForward(ffn_dim, "gelu-tanh"), LayerNorm(), dropout),
     )
     stack = Stack(block, layers, Learned(max_positions), dropout, norm=LayerNorm())
-    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tie_output, initialization=Normal(0.02))
+    return DecoderOnly(
+        model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(0.02)
+    )
 
 
 @variant_of(gpt, model_dim=2048, layers=24, heads=16, max_positions=2048)
@@ -147,7 +150,7 @@ def palm(
     ffn_dim: int | None = None,
     rope_base: float = 10000.0,
     dropout: float = 0.0,
-    tie_output: bool = True,
+    tied_embeddings: bool = True,
 ) -> DecoderOnly:
     """Parallel attention and SwiGLU, multi-query attention, rotary positions, no biases (Chowdhery et al. 2022, §2).
 
@@ -158,7 +161,7 @@ def palm(
     feed_forward = FeedForward(ffn_dim, "silu", gated=True, bias=False)
     block = (Parallel((attention, feed_forward), LayerNorm(bias=False), dropout),)
     stack = Stack(block, layers, dropout=dropout, norm=LayerNorm(bias=False))
-    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tie_output)
+    return DecoderOnly(model_dim, vocabulary.target, stack, Embedding(scaled=True), tied_embeddings)
 
 
 def llama(
@@ -172,7 +175,7 @@ def llama(
     rope_base: float = 10000.0,
     norm_eps: float = 1e-5,
     dropout: float = 0.0,
-    tie_output: bool = False,
+    tied_embeddings: bool = False,
 ) -> DecoderOnly:
     """RMSNorm, rotary positions, SwiGLU, grouped-query attention, no biases (Touvron et al. 2023).
 
@@ -185,19 +188,20 @@ def llama(
     feed_forward = FeedForward(inner_dim, "silu", gated=True, bias=False)
     block = tuple(PreNorm(part, RMSNorm(norm_eps), dropout) for part in (attention, feed_forward))
     stack = Stack(block, layers, dropout=dropout, norm=RMSNorm(norm_eps))
-    return DecoderOnly(model_dim, vocabulary.target, stack, tied_embeddings=tie_output, initialization=Normal(0.02))
+    return DecoderOnly(
+        model_dim, vocabulary.target, stack, tied_embeddings=tied_embeddings, initialization=Normal(0.02)
+    )
 
 
 #: AdamW with a cosine that ends at a tenth of the peak (Brown et al. 2020, §B; Touvron et al. 2023, §2.3)
-LLM_TRAINING = PaperTraining(
-    "adamw",
-    "cosine",
+LLM_TRAINING = replace(
+    ADAM_TRAINING,
+    optimizer="adamw",
+    schedule="cosine",
     final_rate_factor=0.1,
     clip_norm=1.0,
-    label_smoothing=0.0,
     beta1=0.9,
     beta2=0.95,
-    epsilon=1e-8,
     weight_decay=0.1,
 )
 
@@ -206,12 +210,7 @@ DECODER_SYSTEMS = {
         rnn_lm,
         "Recurrent neural network based language model",
         2010,
-        {
-            "tiny": {"model_dim": 128},
-            "small": {"model_dim": 256},
-            "base": {},
-            "big": {"model_dim": 1024, "layers": 2},
-        },
+        model_sizes(big={"model_dim": 1024, "layers": 2}),
         PaperTraining(
             "sgd",
             "plateau",
@@ -219,9 +218,9 @@ DECODER_SYSTEMS = {
             label_smoothing=0.0,
             plateau_factor=0.5,
             system_settings={"cell": "rnn", "dropout": 0.0},
-            differences="the paper updates the weights after every word instead of every batch, and ends when halving "
-            "the rate no longer helps; its units are sigmoid instead of tanh",
         ),
+        "the paper updates the weights after every word instead of every batch, and ends when halving the rate no "
+        "longer helps; its units are sigmoid instead of tanh",
         base_learning_rate=1.0,
         default_objectives={"pairs": ("concatenation", {})},
     ),
@@ -229,7 +228,7 @@ DECODER_SYSTEMS = {
         transformer_d,
         "Generating Wikipedia by Summarizing Long Sequences",
         2018,
-        transformer_sizes(3, 4, model_dim=1024, heads=16),
+        model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 1024, "heads": 16}),
         TRANSFORMER_TRAINING,
         default_objectives={"pairs": ("concatenation", {})},
     ),
@@ -237,7 +236,7 @@ DECODER_SYSTEMS = {
         transformer_dmca,
         "Generating Wikipedia by Summarizing Long Sequences",
         2018,
-        transformer_sizes(3, 4, model_dim=1024, heads=16),
+        model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 1024, "heads": 16}),
         TRANSFORMER_TRAINING,
         default_objectives={"pairs": ("concatenation", {})},
     ),
@@ -245,27 +244,25 @@ DECODER_SYSTEMS = {
         gpt,
         "Language Models are Unsupervised Multitask Learners",
         2019,
-        transformer_sizes(3, 4, model_dim=1600, layers=48, heads=25),
-        PaperTraining(
-            "adamw",
-            "cosine",
+        model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 1600, "layers": 48, "heads": 25}),
+        replace(
+            ADAM_TRAINING,
+            optimizer="adamw",
+            schedule="cosine",
             learning_rate=2.5e-4,
             warmup_steps=2000,
             clip_norm=1.0,
-            label_smoothing=0.0,
-            beta2=0.999,
-            epsilon=1e-8,
             weight_decay=0.01,
             system_settings={"dropout": 0.1},
-            differences="the paper does not describe its training: these are the values of its predecessor (Radford et "
-            "al. 2018, §4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
         ),
+        "the paper does not describe its training: these are the values of its predecessor (Radford et al. 2018, "
+        "§4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
     ),
     "chat": System(
         chat,
         "Training language models to follow instructions with human feedback",
         2022,
-        transformer_sizes(3, 4, model_dim=12288, layers=96, heads=96),
+        model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 12288, "layers": 96, "heads": 96}),
         replace(
             LLM_TRAINING,
             learning_rate=9.65e-6,
@@ -273,80 +270,58 @@ DECODER_SYSTEMS = {
             weight_decay=0.0,
             system_settings={"dropout": 0.2},
             learning_rates={"big": 5.03e-6},
-            differences="the paper's supervised fine-tuning (§C.1), which starts from a pretrained model: with "
-            "--start-from; the reward model and reinforcement learning are left out",
         ),
+        "the paper's supervised fine-tuning (§C.1), which starts from a pretrained model: with --start-from; the "
+        "reward model and reinforcement learning are left out",
     ),
     "gpt3": System(
         gpt3,
         "Language Models are Few-Shot Learners",
         2020,
-        {
-            "tiny": {"model_dim": 128, "layers": 4, "heads": 4, "attention_window": 32},
-            "small": {"model_dim": 256, "layers": 4, "heads": 4, "attention_window": 64},
-            "base": {},
-            "big": {"model_dim": 12288, "layers": 96, "heads": 96},
-        },
-        replace(
-            LLM_TRAINING,
-            learning_rate=6e-4,
-            warmup_steps=750,
-            learning_rates={"big": 6e-5},
-            total_steps=520_000,
-            differences="the paper counts tokens: 375 million of warm-up and 260 billion until the rate is a tenth, "
-            "here in batches of half a million; it continues at that rate for 40 billion; it does not mention dropout",
+        model_sizes(
+            layers=(4, 4),
+            heads=(4, 4),
+            attention_window=(32, 64),
+            big={"model_dim": 12288, "layers": 96, "heads": 96},
         ),
+        replace(LLM_TRAINING, learning_rate=6e-4, warmup_steps=750, learning_rates={"big": 6e-5}, total_steps=520_000),
+        "the paper counts tokens: 375 million of warm-up and 260 billion until the rate is a tenth, here in batches of "
+        "half a million; it continues at that rate for 40 billion; it does not mention dropout",
     ),
     "unilm": System(
         unilm,
         "Unified Language Model Pre-training for Natural Language Understanding and Generation",
         2019,
-        transformer_sizes(3, 4, model_dim=1024, layers=24, heads=16),
-        PaperTraining(
-            "adamw",
-            "linear",
-            learning_rate=3e-5,
-            warmup_steps=40_000,
-            clip_norm=1.0,
-            beta2=0.999,
-            epsilon=1e-6,
-            weight_decay=0.01,
-            system_settings={"dropout": 0.1},
-            total_steps=770_000,
-            differences="the paper starts from the weights of BERT; it does not mention clipping",
-        ),
+        BERT_SIZES,
+        replace(BERT_TRAINING, learning_rate=3e-5, warmup_steps=40_000, beta1=None, total_steps=770_000),
+        "the paper starts from the weights of BERT; it does not mention clipping",
         default_objectives={"text": ("unified-lm", {})},
     ),
     "palm": System(
         palm,
         "PaLM: Scaling Language Modeling with Pathways",
         2022,
-        {
-            "tiny": {"model_dim": 128, "layers": 3, "heads": 4, "dropout": 0.1},
-            "small": {"model_dim": 256, "layers": 4, "heads": 4, "dropout": 0.1},
-            "base": {},
-            "big": {"model_dim": 18432, "layers": 118, "heads": 48, "head_dim": 256},
-        },
-        replace(
-            ADAFACTOR_TRAINING,
-            momentum=0.9,
-            clip_norm=1.0,
-            label_smoothing=0.0,
-            system_settings={"dropout": 0.0},
-            differences="second moments are factored into rows and columns, the paper's are not; left out: weight "
-            "decay by the square of the rate, the auxiliary loss on log Z, and batches that grow",
+        model_sizes(
+            layers=(3, 4),
+            heads=(4, 4),
+            dropout=(0.1, 0.1),
+            big={"model_dim": 18432, "layers": 118, "heads": 48, "head_dim": 256},
         ),
+        replace(ADAFACTOR_TRAINING, momentum=0.9, clip_norm=1.0, label_smoothing=0.0, system_settings={"dropout": 0.0}),
+        "second moments are factored into rows and columns, the paper's are not; left out: weight decay by the square "
+        "of the rate, the auxiliary loss on log Z, and batches that grow",
     ),
     "llama": System(
         llama,
         "LLaMA: Open and Efficient Foundation Language Models",
         2023,
-        {
-            "tiny": {"model_dim": 128, "layers": 3, "heads": 4, "kv_heads": 2, "dropout": 0.1},
-            "small": {"model_dim": 256, "layers": 4, "heads": 4, "kv_heads": 2, "dropout": 0.1},
-            "base": {},
-            "big": {"model_dim": 8192, "layers": 80, "heads": 64, "kv_heads": 8, "ffn_dim": 28672},
-        },
+        model_sizes(
+            layers=(3, 4),
+            heads=(4, 4),
+            kv_heads=(2, 2),
+            dropout=(0.1, 0.1),
+            big={"model_dim": 8192, "layers": 80, "heads": 64, "kv_heads": 8, "ffn_dim": 28672},
+        ),
         replace(
             LLM_TRAINING,
             learning_rate=3e-4,

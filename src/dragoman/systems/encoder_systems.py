@@ -13,7 +13,7 @@ from dragoman.parts.norm import LayerNorm
 from dragoman.parts.positions import Learned, Sinusoidal
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Full
-from dragoman.systems.system import PaperTraining, System, VocabularySizes, transformer_sizes, variant_of
+from dragoman.systems.system import PaperTraining, System, VocabularySizes, model_sizes, variant_of
 
 BERT_NORM = LayerNorm(1e-12)
 
@@ -30,7 +30,7 @@ def bert(
     max_positions: int = 512,
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
-    tie_output: bool = True,
+    tied_embeddings: bool = True,
 ) -> EncoderOnly:
     """Transformer encoder that predicts masked tokens and whether two sentences are adjacent (Devlin et al. 2019).
 
@@ -49,7 +49,7 @@ def bert(
         Stack(block, layers, Learned(max_positions), dropout, input_norm=BERT_NORM, input_dim=projected_dim),
         Embedding(width=projected_dim),
         token_types=token_types,
-        tied_embeddings=tie_output,
+        tied_embeddings=tied_embeddings,
         transform=Transform("gelu", BERT_NORM),
         pooled_labels=2,
         initialization=Normal(0.02),
@@ -74,7 +74,7 @@ def electra(
     max_positions: int = 512,
     dropout: float = 0.1,
     attention_dropout: float = 0.1,
-    share_embeddings: bool = True,
+    shared_embeddings: bool = True,
 ) -> ReplacedTokens:
     """A small generator replaces tokens, the encoder detects the replaced ones (Clark et al. 2020).
 
@@ -102,7 +102,7 @@ def electra(
     generator = encoder(model_dim // heads * generator_heads, generator_heads, generator_ffn_dim)
     discriminator = encoder(model_dim, heads, ffn_dim)
     discriminator = replace(discriminator, num_labels=1, tied_embeddings=False, transform=Transform("gelu"))
-    return ReplacedTokens(generator, discriminator, share_embeddings)
+    return ReplacedTokens(generator, discriminator, shared_embeddings)
 
 
 def tagger(
@@ -154,7 +154,7 @@ ROBERTA_TRAINING = replace(
     total_steps=500_000,
 )
 
-BERT_SIZES = transformer_sizes(3, 4, model_dim=1024, layers=24, heads=16)
+BERT_SIZES = model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 1024, "layers": 24, "heads": 16})
 
 ENCODER_SYSTEMS = {
     "bert": System(
@@ -162,9 +162,8 @@ ENCODER_SYSTEMS = {
         "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
         2019,
         BERT_SIZES,
-        replace(
-            BERT_TRAINING, differences="the paper does not mention the clipping at 1, which its published code has"
-        ),
+        BERT_TRAINING,
+        "the paper does not mention the clipping at 1, which its published code has",
         default_objectives={"text": ("masked-lm", {"mask_copies": 10, "next_sentence": True})},
         default_recipe="plain",
     ),
@@ -173,42 +172,34 @@ ENCODER_SYSTEMS = {
         "RoBERTa: A Robustly Optimized BERT Pretraining Approach",
         2019,
         BERT_SIZES,
-        replace(ROBERTA_TRAINING, differences="the largest model has a warm-up of 30,000 steps in the paper"),
+        ROBERTA_TRAINING,
+        "the largest model has a warm-up of 30,000 steps in the paper",
         default_recipe="plain",
     ),
     "electra": System(
         electra,
         "ELECTRA: Pre-training Text Encoders as Discriminators Rather Than Generators",
         2020,
-        {
-            "tiny": {"model_dim": 128, "layers": 3, "heads": 4, "embedding_dim": 64, "generator_divisor": 2},
-            "small": {"model_dim": 256, "layers": 12, "heads": 4, "embedding_dim": 128, "generator_divisor": 4},
-            "base": {},
-            "big": {"model_dim": 1024, "layers": 24, "heads": 16, "generator_divisor": 4},
-        },
-        replace(
-            BERT_TRAINING,
-            learning_rate=2e-4,
-            learning_rates={"tiny": 5e-4, "small": 5e-4},
-            differences="the paper trains its base model for 766,000 and its largest for 400,000 steps with the same "
-            "warm-up; the clipping at 1 is that of its published code",
+        model_sizes(
+            layers=(3, 12),
+            heads=(4, 4),
+            embedding_dim=(64, 128),
+            generator_divisor=(2, 4),
+            big={"model_dim": 1024, "layers": 24, "heads": 16, "generator_divisor": 4},
         ),
+        replace(BERT_TRAINING, learning_rate=2e-4, learning_rates={"tiny": 5e-4, "small": 5e-4}),
+        "the paper trains its base model for 766,000 and its largest for 400,000 steps with the same warm-up; the "
+        "clipping at 1 is that of its published code",
         default_recipe="plain",
     ),
     "tagger": System(
         tagger,
         "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
         2019,
-        transformer_sizes(2, 3, model_dim=1024, heads=16),
-        replace(
-            BERT_TRAINING,
-            learning_rate=5e-5,
-            warmup_steps=100,
-            label_smoothing=0.0,
-            total_steps=1000,
-            differences="the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to "
-            "5e-5; a tenth of the steps as warm-up is that of its published code",
-        ),
+        model_sizes(layers=(2, 3), heads=(4, 4), big={"model_dim": 1024, "heads": 16}),
+        replace(BERT_TRAINING, learning_rate=5e-5, warmup_steps=100, label_smoothing=0.0, total_steps=1000),
+        "the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to 5e-5; a tenth "
+        "of the steps as warm-up is that of its published code",
         default_recipe="plain",
     ),
 }

@@ -40,8 +40,8 @@ SETTING_HELP: dict[str, str] = {
     "rope_base": "Base of the angles of rotary positions.",
     "router_noise": "Standard deviation of the noise that is added to router logits in training.",
     "sentinels": "Tokens after the vocabulary that stand for removed spans.",
-    "share_embeddings": "Share the embeddings of source and target, if they have one vocabulary.",
+    "shared_embeddings": "Share the embeddings of source and target, if they have one vocabulary.",
     "stride": "Positions that a strided convolution combines into one.",
-    "tie_output": "Use the target embeddings as the matrix of the output layer.",
+    "tied_embeddings": "Use the target embeddings as the matrix of the output layer.",
     "token_types": "Segment embeddings, such as one for each of two sentences.",
 }

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeVar
 
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import ModelSpec
+from dragoman.parts.spec import check_type
 
 BaseSpec = TypeVar("BaseSpec", bound=ModelSpec)
 
@@ -57,7 +58,6 @@ class PaperTraining:
     learning_rates: Mapping[str, float] = field(default_factory=dict)  # by size
     noam_factor: float | None = None
     total_steps: int | None = None
-    differences: str = ""  # how this recipe differs from the paper's training
 
     @property
     def training_settings(self) -> dict[str, Any]:
@@ -78,6 +78,10 @@ class PaperTraining:
         return ", ".join(f"{name} {value}" for name, value in formatted.items())
 
 
+#: Adam with the values of its paper (Kingma & Ba 2015), a constant rate and no label smoothing
+ADAM_TRAINING = PaperTraining("adam", "constant", label_smoothing=0.0, beta2=0.999, epsilon=1e-8)
+
+
 @dataclass(frozen=True)
 class System:
     """A named system.
@@ -85,6 +89,7 @@ class System:
     Attributes:
         builder: function from vocabulary sizes and settings (keyword-only parameters) to the spec of the model.
         sizes: settings of the sizes tiny, small, base and big.
+        differences: how the recipe `textbook` differs from the training in the paper.
         base_learning_rate: peak learning rate with AdamW, times the model dimension: 0.4 gives 0.0008 for 512.
         default_objectives: objective and its settings by data format (`pairs`, `text`, `turns`), where it differs
             from the default of the model kind.
@@ -97,6 +102,7 @@ class System:
     year: int
     sizes: Mapping[str, Mapping[str, Any]]
     paper_training: PaperTraining
+    differences: str = ""
     base_learning_rate: float = 0.4
     default_objectives: Mapping[str, tuple[str, Mapping[str, Any]]] = field(default_factory=dict)
     tuned_settings: Mapping[str, Any] = field(default_factory=dict)
@@ -172,32 +178,25 @@ def variant_of(
     return decorate
 
 
-def transformer_sizes(tiny_layers: int, small_layers: int, **big: Any) -> dict[str, dict[str, Any]]:
-    """Sizes with other dimensions, layers and heads; base has the builder's defaults, big the settings `big`."""
-    return {
-        "tiny": {"model_dim": 128, "layers": tiny_layers, "heads": 4},
-        "small": {"model_dim": 256, "layers": small_layers, "heads": 4},
-        "base": {},
-        "big": big,
-    }
+def model_sizes(
+    *, base: Mapping[str, Any] | None = None, big: Mapping[str, Any], **tiny_and_small: tuple[Any, Any]
+) -> dict[str, dict[str, Any]]:
+    """Return the settings of the four sizes; base has the builder's defaults unless `base` changes them.
+
+    Tiny and small have dimensions 128 and 256; every other keyword gives a setting of these two:
+
+        model_sizes(layers=(2, 3), heads=(4, 4), big={"model_dim": 1024, "heads": 16})
+    """
+    tiny, small = (
+        {name: pair[i] for name, pair in ({"model_dim": (128, 256)} | tiny_and_small).items()} for i in (0, 1)
+    )
+    return {"tiny": tiny, "small": small, "base": dict(base or {}), "big": dict(big)}
 
 
 def validate_setting(name: str, value: Any, annotation: Any) -> None:
-    """Check a value against a type annotation: a type, a Literal, or a union of types.
-
-    Integers must be at least 1, and settings whose name ends in "dropout" must be in [0, 1).
-    """
-    options = typing.get_args(annotation) or (annotation,)
-    types = tuple(option for option in options if isinstance(option, type))
-    accepted = (*types, int) if float in types else types
-    if types:
-        valid = isinstance(value, accepted) and (bool in types or not isinstance(value, bool))
-    else:
-        valid = value in options
-    if not valid:
-        names = ["None" if option is type(None) else getattr(option, "__name__", repr(option)) for option in options]
-        raise UserError(f"{name} must be {' or '.join(names)}, but is {value!r}")
-    if int in types and value is not None and value < 1:
+    """Check the type of a value; integers must be at least 1, and settings that end in "dropout" in [0, 1)."""
+    check_type(name, value, annotation)
+    if isinstance(value, int) and int in (typing.get_args(annotation) or (annotation,)) and value < 1:
         raise UserError(f"{name} must be at least 1, but is {value}")
     if name.endswith("dropout") and not 0 <= value < 1:
         raise UserError(f"{name} must be at least 0 and below 1, but is {value}")

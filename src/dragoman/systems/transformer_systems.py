@@ -8,19 +8,16 @@ from typing import Literal, cast
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoder
 from dragoman.parts.attention import CrossAttention, SelfAttention
-from dragoman.parts.embedding import Embedding
-from dragoman.parts.experts import MixtureOfExperts
-from dragoman.parts.feature_embedding import Frames, Patches
-from dragoman.parts.feedforward import FeedForward
+from dragoman.parts.embedding import Embedding, Frames, Patches
+from dragoman.parts.feedforward import FeedForward, MixtureOfExperts
 from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import BatchNorm, LayerNorm, RMSNorm
-from dragoman.parts.positions import Learned, NoPosition, Rotary, Sinusoidal
-from dragoman.parts.relative_positions import ALiBi, RelativeBias, Shaw
+from dragoman.parts.positions import ALiBi, Learned, NoPosition, RelativeBias, Rotary, Shaw, Sinusoidal
 from dragoman.parts.spec import Spec, replace_everywhere
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full
 from dragoman.systems.encoder_systems import ROBERTA_TRAINING
-from dragoman.systems.system import PaperTraining, System, VocabularySizes, transformer_sizes, variant_of
+from dragoman.systems.system import ADAM_TRAINING, PaperTraining, System, VocabularySizes, model_sizes, variant_of
 
 
 def transformer(
@@ -40,8 +37,8 @@ def transformer(
     norm: Literal["layer", "rms", "batch"] = "layer",
     query_key_norm: bool = False,
     gated_ffn: bool = False,
-    share_embeddings: bool = True,
-    tie_output: bool = True,
+    shared_embeddings: bool = True,
+    tied_embeddings: bool = True,
 ) -> EncoderDecoder:
     """Self-attention and feed-forward layers, sinusoidal positions (Vaswani et al. 2017, table 3).
 
@@ -91,8 +88,8 @@ def transformer(
         encoder=Stack(encoder_block, layers, stack_position, dropout, final_norm),
         decoder=Stack(decoder_block, decoder_layers or layers, stack_position, dropout, final_norm),
         embedding=Embedding(scaled=True),
-        shared_embeddings=vocabulary.joint and share_embeddings,
-        tied_embeddings=tie_output,
+        shared_embeddings=vocabulary.joint and shared_embeddings,
+        tied_embeddings=tied_embeddings,
         output_bias=False,
     )
 
@@ -175,8 +172,8 @@ def t5(
     gated_ffn: bool = False,
     sentinels: int | None = 100,
     dropout: float = 0.1,
-    share_embeddings: bool = True,
-    tie_output: bool = True,
+    shared_embeddings: bool = True,
+    tied_embeddings: bool = True,
 ) -> EncoderDecoder:
     """Transformer with relative position biases, RMSNorm in the branches and no biases (Raffel et al. 2020).
 
@@ -207,15 +204,15 @@ def t5(
         encoder=Stack((encoder_attention, feed_forward), layers, bias(True), dropout, norm),
         decoder=Stack(decoder_block, decoder_layers or layers, bias(False), dropout, norm),
         embedding=Embedding(scaled=True),
-        shared_embeddings=vocabulary.joint and share_embeddings,
-        tied_embeddings=tie_output,
+        shared_embeddings=vocabulary.joint and shared_embeddings,
+        tied_embeddings=tied_embeddings,
         output_bias=False,
     )
 
 
 @variant_of(
     transformer,
-    fixed=["pre_norm", "position_encoding", "max_positions", "share_embeddings"],
+    fixed=["pre_norm", "position_encoding", "max_positions", "shared_embeddings"],
     model_dim=256,
     heads=4,
     pre_norm=True,
@@ -231,7 +228,7 @@ def speech(spec: EncoderDecoder, *, feature_dim: int = 80, stride: int = 4) -> E
 
 @variant_of(
     transformer,
-    fixed=["pre_norm", "position_encoding", "share_embeddings"],
+    fixed=["pre_norm", "position_encoding", "shared_embeddings"],
     model_dim=768,
     layers=12,
     heads=12,
@@ -265,7 +262,9 @@ ADAFACTOR_TRAINING = PaperTraining(
     "adafactor", "inverse-sqrt", learning_rate=0.01, warmup_steps=10_000, warmup_start_factor=1.0
 )
 
-TRANSFORMER_SIZES = transformer_sizes(2, 3, model_dim=1024, heads=16, dropout=0.3)
+TRANSFORMER_SIZES = model_sizes(layers=(2, 3), heads=(4, 4), big={"model_dim": 1024, "heads": 16, "dropout": 0.3})
+
+PRETRAINED_SIZES = TRANSFORMER_SIZES | {"big": {"model_dim": 1024, "layers": 24, "heads": 16}}
 
 TRANSFORMER_SYSTEMS = {
     "transformer": System(
@@ -281,7 +280,7 @@ TRANSFORMER_SYSTEMS = {
         shaw,
         "Self-Attention with Relative Position Representations",
         2018,
-        transformer_sizes(2, 3, model_dim=1024, heads=16, max_distance=8, dropout=0.3),
+        TRANSFORMER_SIZES | {"big": TRANSFORMER_SIZES["big"] | {"max_distance": 8}},
         TRANSFORMER_TRAINING,
         tuned_settings={"pre_norm": True},
     ),
@@ -290,43 +289,32 @@ TRANSFORMER_SYSTEMS = {
         "RoFormer: Enhanced Transformer with Rotary Position Embedding",
         2021,
         TRANSFORMER_SIZES,
-        replace(
-            TRANSFORMER_TRAINING,
-            learning_rate=5e-4,
-            noam_factor=None,
-            differences="the paper does not state the length of its warm-up: 4,000 steps are the Transformer's",
-        ),
+        replace(TRANSFORMER_TRAINING, learning_rate=5e-4, noam_factor=None),
+        "the paper does not state the length of its warm-up: 4,000 steps are the Transformer's",
         tuned_settings={"pre_norm": True},
     ),
     "moe": System(
         moe,
         "GShard: Scaling Giant Models with Conditional Computation and Automatic Sharding",
         2020,
-        {
-            "tiny": {"model_dim": 128, "layers": 2, "heads": 4, "ffn_dim": 256, "experts": 4},
-            "small": {"model_dim": 256, "layers": 4, "heads": 4, "ffn_dim": 512, "experts": 4},
-            "base": {},
-            "big": {"model_dim": 1024, "layers": 12, "heads": 16, "ffn_dim": 8192, "experts": 128},
-        },
-        replace(
-            ADAFACTOR_TRAINING,
-            label_smoothing=0.1,
-            system_settings={"dropout": 0.1},
-            differences="second moments decay as in T5, without the paper's upper bound of 0.99",
+        model_sizes(
+            layers=(2, 4),
+            heads=(4, 4),
+            ffn_dim=(256, 512),
+            experts=(4, 4),
+            big={"model_dim": 1024, "layers": 12, "heads": 16, "ffn_dim": 8192, "experts": 128},
         ),
+        replace(ADAFACTOR_TRAINING, label_smoothing=0.1, system_settings={"dropout": 0.1}),
+        "second moments decay as in T5, without the paper's upper bound of 0.99",
         tuned_settings={"pre_norm": True},
     ),
     "t5": System(
         t5,
         "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
         2020,
-        transformer_sizes(2, 3, model_dim=1024, layers=24, heads=16),
-        replace(
-            ADAFACTOR_TRAINING,
-            label_smoothing=0.0,
-            system_settings={"dropout": 0.1},
-            differences="the paper's pretraining (§3.1.2), also for pairs; it fine-tunes with a constant rate of 0.001",
-        ),
+        PRETRAINED_SIZES,
+        replace(ADAFACTOR_TRAINING, label_smoothing=0.0, system_settings={"dropout": 0.1}),
+        "the paper's pretraining (§3.1.2), also for pairs; it fine-tunes with a constant rate of 0.001",
         default_objectives={"text": ("span-corruption", {})},
     ),
     "bart": System(
@@ -334,12 +322,10 @@ TRANSFORMER_SYSTEMS = {
         "BART: Denoising Sequence-to-Sequence Pre-training for Natural Language Generation, Translation, and "
         "Comprehension",
         2020,
-        transformer_sizes(2, 3, model_dim=1024, layers=12, heads=16),
-        replace(
-            ROBERTA_TRAINING,
-            differences="the paper refers to RoBERTa for its pretraining, whose values these are; dropout stays on in "
-            "the last tenth of the steps",
-        ),
+        PRETRAINED_SIZES | {"big": PRETRAINED_SIZES["big"] | {"layers": 12}},
+        ROBERTA_TRAINING,
+        "the paper refers to RoBERTa for its pretraining, whose values these are; dropout stays on in the last tenth "
+        "of the steps",
         default_objectives={"text": ("denoising", {})},
         tuned_settings={"pre_norm": True},
     ),
@@ -347,41 +333,29 @@ TRANSFORMER_SYSTEMS = {
         speech,
         "Speech-Transformer: A No-Recurrence Sequence-to-Sequence Model for Speech Recognition",
         2018,
-        {
-            "tiny": {"model_dim": 128, "layers": 2},
-            "small": {"layers": 3},
-            "base": {},
-            "big": {"layers": 12, "decoder_layers": 6, "ffn_dim": 2048},
-        },
-        replace(
-            TRANSFORMER_TRAINING,
-            warmup_steps=25_000,
-            noam_factor=10.0,
-            system_settings={"dropout": 0.1},
-            differences="the paper lowers the factor of 10 to 1 when the model has converged",
-        ),
+        model_sizes(layers=(2, 3), big={"layers": 12, "decoder_layers": 6, "ffn_dim": 2048}),
+        replace(TRANSFORMER_TRAINING, warmup_steps=25_000, noam_factor=10.0, system_settings={"dropout": 0.1}),
+        "the paper lowers the factor of 10 to 1 when the model has converged",
         default_recipe="plain",
     ),
     "vision": System(
         vision,
         "An Image is Worth 16x16 Words: Transformers for Image Recognition at Scale",
         2021,
-        transformer_sizes(2, 3, model_dim=1024, layers=24, heads=16),
-        PaperTraining(
-            "adamw",
-            "linear",
+        PRETRAINED_SIZES,
+        replace(
+            ADAM_TRAINING,
+            optimizer="adamw",
+            schedule="linear",
             learning_rate=8e-4,
             warmup_steps=10_000,
             clip_norm=1.0,
-            label_smoothing=0.0,
-            beta2=0.999,
-            epsilon=1e-8,
             weight_decay=0.1,
             system_settings={"dropout": 0.0},
             learning_rates={"big": 6e-4},
             total_steps=518_000,
-            differences="the paper's pretraining of a classifier (§4.1, table 3); the decoder is ours",
         ),
+        "the paper's pretraining of a classifier (§4.1, table 3); the decoder is ours",
         default_recipe="plain",
     ),
 }

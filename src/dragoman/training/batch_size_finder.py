@@ -5,23 +5,22 @@ from __future__ import annotations
 import gc
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from dragoman.config import Config, to_yaml
+from dragoman.config import Config
 from dragoman.data import Batch, Batches, TokenStore
 from dragoman.data.corpus_passes import Log
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, count_parameters
-from dragoman.run import CONFIG_FILE, write_model_file, write_tokenizers
-from dragoman.text import Framing, Tokenizer
+from dragoman.parts.spec import Spec
 from dragoman.training.display import SilentDisplay
-from dragoman.training.oom import InsufficientMemoryError
 from dragoman.training.resolve import estimate_activations
+from dragoman.training.train_step import InsufficientMemoryError
 from dragoman.training.trainer import Trainer
 
 TOLERANCE = 1.05  # batch sizes that differ by a smaller factor count as equal
@@ -31,34 +30,34 @@ REMEDIES = "choose a smaller system, lower data.max_length, or set training.grad
 
 
 def find_batch_size(
-    config: Config, spec: ModelSpec, data: Path, tokenizers: tuple[Tokenizer, Tokenizer], framing: Framing, log: Log
+    folder: Path, config: Config, spec: ModelSpec, log: Log, custom_parts: Sequence[type[Spec]] = ()
 ) -> tuple[int, str]:
     """Return the largest number of tokens per batch that fits into memory, and how it was found.
 
-    `config` is resolved except for the batch size, and `data` holds the token stores of the run.
+    Args:
+        folder: run folder that is being prepared, with tokenizers, token stores and the file of the model.
+        config: configuration, resolved except for the batch size.
     """
-    store = TokenStore(data / "train")
+    store = TokenStore(folder / "data" / "train")
     lowest = 4 * (store.max_length + 2)
     highest = max(lowest, 2 * (store.tokens + 2 * len(store)))  # an epoch with source and target concatenated
     if torch.device(config.training.device).type != "cuda":
         return estimate_batch_size(config, spec, lowest, highest)
-    with tempfile.TemporaryDirectory() as folder:
-        scratch = Path(folder)
-        write_tokenizers(scratch, *tokenizers)
-        write_model_file(scratch, config.system.name or "", spec, framing)
-        (scratch / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
-        (scratch / "data").symlink_to(data.resolve())
-        limit = int(USABLE_MEMORY * torch.cuda.mem_get_info(config.training.device)[0])
-        trials = 0
+    limit = int(USABLE_MEMORY * torch.cuda.mem_get_info(config.training.device)[0])
+    trials = 0
 
-        def peak_memory(tokens: int) -> int | None:
-            nonlocal trials
-            trials += 1
-            used = measure_peak_memory(scratch, config, tokens)
-            log(f"  {tokens:,} tokens per batch {'do not fit' if used is None else f'take {used / 2**30:.1f} GiB'}")
-            return used
+    def peak_memory(tokens: int) -> int | None:
+        nonlocal trials
+        trials += 1
+        used = measure_peak_memory(scratch, config, tokens, custom_parts)
+        log(f"  {tokens:,} tokens per batch {'do not fit' if used is None else f'take {used / 2**30:.1f} GiB'}")
+        return used
 
-        log("searching for the largest batch that fits into memory")
+    log("searching for the largest batch that fits into memory")
+    with tempfile.TemporaryDirectory() as name:  # for the files that a training writes
+        scratch = Path(name)
+        for path in folder.iterdir():
+            (scratch / path.name).symlink_to(path.resolve())
         tokens = largest_fitting(peak_memory, lowest, highest, limit)
     return tokens, f"the largest that fits into {limit / 2**30:.1f} GiB, by {trials} trials"
 
@@ -96,13 +95,16 @@ def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int
     return int(size)
 
 
-def measure_peak_memory(folder: Path, config: Config, tokens: int) -> int | None:
+def measure_peak_memory(
+    folder: Path, config: Config, tokens: int, custom_parts: Sequence[type[Spec]] = ()
+) -> int | None:
     """Return the peak memory in bytes of steps over the largest batch of this size; None if it does not fit."""
     gpu = torch.device(config.training.device).type == "cuda"
     if gpu:
         torch.cuda.reset_peak_memory_stats()
     try:
-        return _run_steps(folder, replace(config, training=replace(config.training, batch_tokens=tokens)))
+        config = replace(config, training=replace(config.training, batch_tokens=tokens))
+        return _run_steps(Trainer(folder, SilentDisplay(), config, custom_parts=custom_parts))
     except InsufficientMemoryError:
         return None
     finally:  # leave nothing of a trial to the next one
@@ -113,9 +115,8 @@ def measure_peak_memory(folder: Path, config: Config, tokens: int) -> int | None
             torch.cuda.empty_cache()
 
 
-def _run_steps(folder: Path, config: Config) -> int | None:
-    """Run three steps: the third one captures CUDA graphs, which take memory of their own."""
-    trainer = Trainer(folder, SilentDisplay(), config)
+def _run_steps(trainer: Trainer) -> int | None:
+    """Run three steps, of which the last one captures CUDA graphs; return the reserved memory, None if too little."""
     batch = widest_batch(trainer.batches)
     trainer.model.train()
     for step in (1, 2, 3):

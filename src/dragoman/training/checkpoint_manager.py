@@ -16,11 +16,10 @@ from dragoman.data import DataPosition
 from dragoman.errors import UserError
 from dragoman.run import CHECKPOINT_DIR
 from dragoman.storage import os_errors_as_user_errors, remove_folder, remove_partial_files, replace_symlink
-from dragoman.training.divergence import LossHistory
 from dragoman.training.ema import WeightAverage
+from dragoman.training.metrics import LossHistory
 from dragoman.training.optimizer import load_state_tensors, state_tensors
 from dragoman.training.parallel import ParallelStrategy, shard_like, weights_for_inference
-from dragoman.training.process_group import ProcessGroup
 
 
 @dataclass
@@ -81,7 +80,7 @@ class CheckpointManager:
 
     def __init__(self, run: Path, keep: int, strategy: ParallelStrategy | None = None) -> None:
         self.folder, self.keep = run / CHECKPOINT_DIR, keep
-        self.strategy = strategy or ParallelStrategy(ProcessGroup(), torch.device("cpu"))
+        self.strategy = strategy or ParallelStrategy()
         with os_errors_as_user_errors(self.folder):
             self.folder.mkdir(exist_ok=True)
 

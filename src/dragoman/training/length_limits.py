@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from dragoman.config import Config
 from dragoman.data.token_store import LengthCounts
 from dragoman.search import LengthLimit
 from dragoman.text import Framing
-from dragoman.training.defaults import Choice
+from dragoman.training.defaults import Defaults
 
 Numbers = NDArray[np.float64]
 
@@ -25,32 +23,25 @@ MAX_LENGTH_PAIRS = 100_000  # different pairs of lengths that are used
 MAX_BEYOND = 0.001  # share of training pairs beyond the limit that is accepted
 
 
-def choose_length_limit(config: Config, lengths: LengthCounts | None, framing: Framing) -> tuple[Config, list[Choice]]:
+def choose_length_limit(defaults: Defaults, lengths: LengthCounts | None, framing: Framing) -> None:
     """Set `search.length_ratio` and `search.length_offset` if they are not given.
 
     `lengths` are those of the training pairs without framing, which a search counts; None sets the defaults.
     """
-    search = config.search
-    ratio, offset = search.length_ratio, search.length_offset
-    if ratio is not None and offset is not None:
-        return config, []
-    reason = ""
-    if lengths is not None and lengths.pairs.sum() >= MIN_ESTIMATION_PAIRS:
-        source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
-        target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # EOS
-        ratio, offset = length_limit(source, target, lengths.pairs, ratio, offset)
-        reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
-    resolved = replace(
-        search,
-        length_ratio=LengthLimit.ratio if ratio is None else ratio,
-        length_offset=LengthLimit.offset if offset is None else offset,
-    )
-    choices = [
-        Choice(f"search.{name}", getattr(resolved, name), reason)
-        for name in ("length_ratio", "length_offset")
-        if reason and getattr(search, name) is None
-    ]
-    return replace(config, search=resolved), choices
+    given = {name: getattr(defaults.config.search, name) for name in ("length_ratio", "length_offset")}
+    missing = [name for name, value in given.items() if value is None]
+    if not missing:
+        return
+    if lengths is None or lengths.pairs.sum() < MIN_ESTIMATION_PAIRS:
+        values = {"length_ratio": LengthLimit.ratio, "length_offset": LengthLimit.offset}
+        defaults.fill({f"search.{name}": values[name] for name in missing})
+        return
+    source = (lengths.source + len(framing.source_prefix) + len(framing.source_suffix)).astype(np.float64)
+    target = (lengths.target + len(framing.forced_bos) + 1).astype(np.float64)  # EOS
+    limit = dict(zip(given, length_limit(source, target, lengths.pairs, *given.values())))
+    reason = f"{LIMIT_FACTOR:g}× the length that {QUANTILE:.0%} of the training pairs do not exceed"
+    for name in missing:
+        defaults.choose(f"search.{name}", limit[name], reason)
 
 
 def length_limit(

@@ -1,25 +1,214 @@
 """Optimizers: AdamW, Adam, SGD, Adadelta, Adafactor and Muon, whose steps can be captured in a CUDA graph.
 
-A step never synchronizes. Learning rates are tensors, filled before a step, and all state exists from the start.
+A step never synchronizes, and changes neither weights nor state where `found_inf` is 1. Learning rates are tensors,
+filled before a step, and all state exists from the start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import adamw as torch_adamw
 
 from dragoman.config import TrainingConfig
 from dragoman.errors import UserError
 from dragoman.parts.initialization import hidden_matrices
-from dragoman.training.adadelta import Adadelta
-from dragoman.training.adafactor import Adafactor
-from dragoman.training.muon import Muon, adam_state, momentum_state
-from dragoman.training.parallel import full_tensor, is_sharded
+from dragoman.training.parallel import full_tensor, is_sharded, shard_like
 
 Group = dict[str, Any]
+State = dict[str, Tensor]
+
+ADADELTA_RHO, ADADELTA_EPSILON = 0.95, 1e-6  # of Cho et al. (2014) and Bahdanau et al. (2015, §A.2.3)
+ADAFACTOR_DECAY = 0.8  # β₂ at step t is 1 − t^−0.8
+ADAFACTOR_GRADIENT_EPSILON, ADAFACTOR_WEIGHT_EPSILON = 1e-30, 1e-3  # ε₁ and ε₂
+ADAFACTOR_UPDATE_CLIP = 1.0  # d: the largest root mean square of an update
+NEWTON_SCHULZ = 3.4445, -4.7750, 2.0315  # a, b, c of Jordan et al. 2024: small singular values grow fastest
+
+
+class Adadelta(torch.optim.Optimizer):
+    """Adadelta (Zeiler 2012, algorithm 1).
+
+        E[∇²] ← ρ E[∇²] + (1 − ρ) ∇²,   Δ = √(E[Δ²] + ε) / √(E[∇²] + ε) ∇,   E[Δ²] ← ρ E[Δ²] + (1 − ρ) Δ²
+
+    and W ← W − η Δ, with η = 1 in the papers.
+    """
+
+    found_inf: Tensor
+
+    def __init__(self, weights: Iterable[nn.Parameter]) -> None:
+        super().__init__(weights, {"lr": 1.0})
+        _create_state(self, lambda weight: _zeros("square_avg", "acc_delta", weight=weight))
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        rho = torch.where(self.found_inf > 0, 1.0, ADADELTA_RHO)
+        for group, weight in _trained(self):
+            squares, updates = self.state[weight].values()
+            gradient = torch.where(self.found_inf > 0, 0.0, weight.grad)  # type: ignore[arg-type]
+            squares.mul_(rho).addcmul_(gradient, gradient, value=1 - ADADELTA_RHO)
+            update = (updates + ADADELTA_EPSILON).sqrt() / (squares + ADADELTA_EPSILON).sqrt() * gradient
+            updates.mul_(rho).addcmul_(update, update, value=1 - ADADELTA_RHO)
+            weight.sub_(group["lr"] * update)
+
+
+class Adafactor(torch.optim.Optimizer):
+    """Adafactor (Shazeer & Stern 2018, algorithms 4 and 5) with a given learning rate η.
+
+        R ← β R + (1 − β) mean_columns(∇² + ε₁),   C ← β C + (1 − β) mean_rows(∇² + ε₁),   β = 1 − t^−0.8
+        U = ∇ / √(R Cᵀ / mean(R)),   U ← U / max(1, RMS(U) / d),   W ← W − η max(ε₂, RMS(W)) U
+
+    Vectors keep all squares. With `momentum` μ the update is a moving average of such updates.
+    """
+
+    found_inf: Tensor
+
+    def __init__(self, weights: Iterable[nn.Parameter], momentum: float = 0.0) -> None:
+        super().__init__(weights, {"lr": 0.0, "momentum": momentum})
+        _create_state(self, partial(self._initial_state, momentum=momentum))
+
+    @staticmethod
+    def _initial_state(weight: Tensor, momentum: float) -> State:
+        """Return the state before the first step: row and column means for matrices, all squares for vectors."""
+        weight = weight.detach()
+        state = {"step": torch.zeros((), device=weight.device)}
+        if weight.dim() >= 2:
+            state["row"] = weight.new_zeros(weight.shape[:-1])
+            state["column"] = weight.new_zeros((*weight.shape[:-2], weight.shape[-1]))
+        else:
+            state |= _zeros("square", weight=weight)
+        return state | (_zeros("exp_avg", weight=weight) if momentum else {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        skip = self.found_inf > 0
+        for group, weight in _trained(self):
+            self._step(weight, group["lr"], group["momentum"], skip)
+
+    def _step(self, weight: nn.Parameter, rate: Tensor, momentum: float, skip: Tensor) -> None:
+        state = self.state[weight]
+        state["step"] += ~skip
+        beta = 1 - state["step"].clamp(min=1).pow(-ADAFACTOR_DECAY).to(weight.dtype)
+        gradient = torch.where(skip, 0.0, weight.grad)  # type: ignore[arg-type]
+        squares = gradient.square() + ADAFACTOR_GRADIENT_EPSILON
+
+        def average(name: str, value: Tensor, decay: Tensor | float) -> Tensor:
+            state[name].copy_(torch.where(skip, state[name], decay * state[name] + (1 - decay) * value))
+            return state[name]
+
+        if weight.dim() >= 2:
+            rows, columns = average("row", squares.mean(-1), beta), average("column", squares.mean(-2), beta)
+            rows = rows / rows.mean(-1, keepdim=True).clamp(min=ADAFACTOR_GRADIENT_EPSILON)
+            update = gradient * rows.rsqrt().unsqueeze(-1) * columns.rsqrt().unsqueeze(-2)
+        else:
+            update = gradient * average("square", squares, beta).rsqrt()
+        update = update / (_root_mean_square(update) / ADAFACTOR_UPDATE_CLIP).clamp(min=1)
+        update = rate * _root_mean_square(weight).clamp(min=ADAFACTOR_WEIGHT_EPSILON) * update
+        if momentum:
+            update = average("exp_avg", update, momentum)
+        weight.sub_(torch.where(skip, 0.0, update))
+
+
+def _root_mean_square(tensor: Tensor) -> Tensor:
+    return tensor.square().mean().sqrt()
+
+
+def orthogonalize(matrices: Tensor, precision: torch.dtype = torch.float32, steps: int = 5) -> Tensor:
+    """Approximate U Vᵀ of every M = U S Vᵀ in N R C by Newton–Schulz iterations, which bring S close to 1.
+
+        X ← a X + (b G + c G²) X,   G = X Xᵀ,   X₀ = M / ‖M‖
+
+    a, b, c and five iterations give singular values between about 0.7 and 1.2 (Jordan et al. 2024), accurate enough
+    for an optimizer; values near 0 stay below. `precision` is that of the iterations.
+    """
+    a, b, c = NEWTON_SCHULZ
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = (x / torch.linalg.matrix_norm(x, keepdim=True).clamp(min=1e-7)).to(precision)
+    for _ in range(steps):
+        gram = x @ x.mT  # N R R
+        x = torch.baddbmm(x, torch.baddbmm(gram, gram, gram, beta=b, alpha=c), x, beta=a)
+    return (x.mT if tall else x).to(matrices.dtype)
+
+
+class Muon(torch.optim.Optimizer):
+    """Muon (Jordan et al. 2024) as it is scaled by Liu et al. (2025, §2.2): AdamW updates all but hidden matrices.
+
+        M ← μ M + (1 − μ) ∇,   O = orthogonal((1 − μ) ∇ + μ M),   W ← (1 − ηλ) W − 0.2 √max(rows, columns) η O
+
+    so that updates have the magnitude of AdamW's, and both share one learning rate η and one weight decay λ. Matrices
+    of one shape are orthogonalized in one batch.
+
+    Args:
+        matrices: hidden matrices, each with the number of rows of its blocks, which are orthogonalized separately.
+        others: parameter groups that AdamW updates.
+        precision: of the Newton–Schulz iterations.
+    """
+
+    def __init__(
+        self,
+        matrices: Mapping[nn.Parameter, tuple[int, ...]],
+        others: Sequence[Group],
+        momentum: float = 0.95,
+        weight_decay: float = 0.0,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        precision: torch.dtype = torch.float32,
+    ) -> None:
+        self.precision, self.blocks = precision, dict(matrices)
+        hidden: Group = {"params": list(matrices), "momentum": momentum}
+        defaults = {"lr": 0.0, "weight_decay": weight_decay, "betas": betas, "eps": eps}
+        super().__init__([group for group in (hidden, *others) if group["params"]], defaults)
+        self.found_inf = torch.zeros((), device=self.param_groups[0]["params"][0].device)
+        _create_state(self, lambda w: _zeros("momentum_buffer", weight=w) if w in self.blocks else _adam_state(w))
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            weights = [weight for weight in group["params"] if weight.grad is not None]
+            if "momentum" in group:
+                self._update_matrices(weights, group)
+            else:
+                self._update_by_adamw(weights, group)
+
+    def _update_matrices(self, weights: list[nn.Parameter], group: Group) -> None:
+        by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
+        shards: list[tuple[Tensor, Tensor]] = []
+        for weight in weights:
+            tensors: list[Any] = [weight, weight.grad, self.state[weight]["momentum_buffer"]]
+            if is_sharded(weight):  # singular values need the full matrix
+                sharded, tensors = tensors, [full_tensor(tensor) for tensor in tensors]
+                shards += [(sharded[0], tensors[0]), (sharded[2], tensors[2])]
+            for block in zip(*(tensor.split(self.blocks[weight]) for tensor in tensors)):
+                by_shape.setdefault(block[0].shape, []).append(block)
+        skip = self.found_inf > 0
+        for shape, blocks in by_shape.items():
+            parts, gradients, momenta = (list(tensors) for tensors in zip(*blocks))
+            gradient, before = torch.stack(gradients), torch.stack(momenta)  # N R C
+            after = before.lerp(gradient, 1 - group["momentum"])
+            update = orthogonalize(gradient.lerp(after, group["momentum"]), self.precision)
+            update = update * (group["lr"] * (-0.2 * math.sqrt(max(shape))))
+            decay = torch.where(skip, 1.0, 1 - group["lr"] * group["weight_decay"])
+            torch._foreach_copy_(momenta, list(torch.where(skip, before, after).unbind()))
+            torch._foreach_mul_(parts, decay)
+            # x + −0 is exactly x, even for x = −0
+            torch._foreach_add_(parts, list(torch.where(skip, -0.0, update).unbind()))
+        for shard, full in shards:
+            shard.copy_(shard_like(full, shard))
+
+    def _update_by_adamw(self, weights: list[nn.Parameter], group: Group) -> None:
+        averages, squares, steps = (
+            [self.state[weight][name] for weight in weights] for name in ("exp_avg", "exp_avg_sq", "step")
+        )
+        beta1, beta2 = group["betas"]
+        options = {name: group[name] for name in ("lr", "weight_decay", "eps")}
+        options |= {"beta1": beta1, "beta2": beta2, "fused": True, "amsgrad": False, "maximize": False}
+        gradients: list[Any] = [weight.grad for weight in weights]
+        torch_adamw.adamw(weights, gradients, averages, squares, [], steps, found_inf=self.found_inf, **options)  # type: ignore[arg-type]
 
 
 def adamw(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -37,7 +226,7 @@ def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingCon
     betas, eps = (config.resolved("beta1"), config.resolved("beta2")), config.resolved("epsilon")
     optimizer = kind(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
     optimizer._warned_capturable_if_run_uncaptured = True  # the first steps run eagerly
-    return _with_state(optimizer, adam_state)
+    return _create_state(optimizer, _adam_state)
 
 
 def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -50,7 +239,7 @@ def sgd(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     if nesterov and not momentum:
         raise UserError("training.nesterov needs momentum: set training.momentum, for example to 0.99")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0, momentum=momentum, nesterov=nesterov, fused=True)
-    return _with_state(optimizer, momentum_state) if momentum else optimizer
+    return _create_state(optimizer, lambda weight: _zeros("momentum_buffer", weight=weight)) if momentum else optimizer
 
 
 def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
@@ -87,13 +276,9 @@ def muon(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
     )
 
 
+#: builders of optimizers, by the values of `training.optimizer`
 OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingConfig], torch.optim.Optimizer]] = {
-    "adamw": adamw,
-    "adam": adam,
-    "sgd": sgd,
-    "adadelta": adadelta,
-    "adafactor": adafactor,
-    "muon": muon,
+    build.__name__: build for build in (adamw, adam, sgd, adadelta, adafactor, muon)
 }
 
 
@@ -116,9 +301,7 @@ def _by_decay(weights: Iterable[nn.Parameter], config: TrainingConfig) -> list[G
     return [group for group in groups if group["params"]]
 
 
-def _with_state(
-    optimizer: torch.optim.Optimizer, initial_state: Callable[[Tensor], dict[str, Tensor]]
-) -> torch.optim.Optimizer:
+def _create_state(optimizer: torch.optim.Optimizer, initial_state: Callable[[Tensor], State]) -> torch.optim.Optimizer:
     """Create the state now: CUDA graphs find it in place, and a skipped first step leaves it unchanged."""
     for group in optimizer.param_groups:
         for weight in group["params"]:
@@ -126,10 +309,27 @@ def _with_state(
     return optimizer
 
 
+def _zeros(*names: str, weight: Tensor) -> State:
+    """Return state tensors of these names: zeros of the shape of a weight."""
+    return {name: torch.zeros_like(weight, requires_grad=False) for name in names}
+
+
+def _adam_state(weight: Tensor) -> State:
+    """Return Adam's initial state, under torch's names."""
+    step = torch.zeros((), dtype=torch.float32, device=weight.device)
+    return {"step": step} | _zeros("exp_avg", "exp_avg_sq", weight=weight)
+
+
+def _trained(optimizer: torch.optim.Optimizer) -> list[tuple[Group, nn.Parameter]]:
+    """Return all weights that have a gradient, each with its group."""
+    groups = optimizer.param_groups
+    return [(group, weight) for group in groups for weight in group["params"] if weight.grad is not None]
+
+
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Set the learning rate in place, times the `factor` of a group if it has one."""
+    """Set the learning rate in place."""
     for group in optimizer.param_groups:
-        group["lr"].fill_(rate * group.get("factor", 1.0))
+        group["lr"].fill_(rate)
 
 
 def clip_grad_norm(weights: Iterable[nn.Parameter], limit: float) -> Tensor:

@@ -3,25 +3,51 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from dragoman.config import Config, DataConfig, record_automatic_settings, to_yaml
-from dragoman.data import HoldoutSplit, MemoryEstimate, Preflight, SentencePair, TokenStore
-from dragoman.data.corpus_passes import CorpusSurvey, Log, choose_num_workers, survey_corpora
+from dragoman.config import Config, DataConfig, record_automatic_settings, replace_settings, to_yaml
+from dragoman.data import (
+    Corpus,
+    CorpusInspection,
+    DataFormat,
+    Encoding,
+    HoldoutSplit,
+    MemoryEstimate,
+    Preflight,
+    SentencePair,
+    TokenStore,
+    draws_per_corpus,
+    write_shards,
+)
+from dragoman.data.corpus_passes import (
+    ChunkEncoder,
+    CorpusSurvey,
+    EncodedChunk,
+    InspectedColumns,
+    Log,
+    ProgressLogger,
+    choose_num_workers,
+    read_chunks,
+    survey_corpora,
+)
 from dragoman.data.preflight import PREFLIGHT_FILE
+from dragoman.data.shard_writer import EncodedColumns
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, count_parameters, meta_model
-from dragoman.objectives import Objective, TaskContext, build_objective
+from dragoman.objectives import TaskContext, build_objective
 from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
+from dragoman.parts.spec import Spec
+from dragoman.processes import parallel_map
 from dragoman.run import CONFIG_FILE, write_model_file, write_tokenizers
 from dragoman.storage import atomic_folder
 from dragoman.systems import VocabularySizes
 from dragoman.text import Framing, Tokenizer
 from dragoman.training.batch_size_finder import find_batch_size
-from dragoman.training.defaults import Choice, choose_copying, choose_selection_metric, choose_settings
+from dragoman.training.defaults import Choice, Defaults, choose_copying, choose_selection_metric, choose_settings
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.resolve import (
     RunRequest,
@@ -29,13 +55,99 @@ from dragoman.training.resolve import (
     check_position_limit,
     check_vocabulary,
     estimate_activations,
+    make_corpora,
     make_framing,
     resolve_request,
+    validation_tags,
 )
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
-from dragoman.training.store_writer import StoreWriter
 from dragoman.training.validation import decode_references, evenly_spaced
 from dragoman.training.warm_start import write_initial_weights
+
+FILE_SETTINGS = (
+    *(f"data.{part}{column}" for part in ("", "valid_", "test_") for column in ("source", "target")),
+    *("text.tokenizer_from", "text.source_word_vectors", "text.target_word_vectors", "training.start_from"),
+)
+
+
+class StoreWriter:
+    """Writes the token stores of a run, and inspects all pairs for the preflight report.
+
+    Memory holds a few chunks of text per worker, length distributions, hashes of the validation and test pairs, the
+    held-out pairs, and 32 MiB of hashes of written pairs: nothing that grows with the training corpora.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        config: DataConfig,
+        data_format: DataFormat,
+        tokenizers: tuple[Tokenizer, Tokenizer],
+        framing: Framing,
+        workers: int,
+        log: Log,
+    ) -> None:
+        self.folder, self.config, self.data_format, self.workers, self.log = folder, config, data_format, workers, log
+        self.held_out: list[tuple[int, EncodedColumns]] = []
+        self.names: list[str] = []
+        self.encoding = Encoding(*tokenizers, config.max_length, framing)
+        self.inspection = CorpusInspection(purpose="validate on")
+
+    def write_train(
+        self, train: list[Corpus], split: HoldoutSplit | None, total: int, valid: list[Corpus]
+    ) -> tuple[TokenStore, CorpusInspection]:
+        """Write the training store from `total` pairs; held-out pairs are kept for the validation store."""
+        self.names = [corpus.name for corpus in train]
+        others = {} if split else {"valid": self.data_format.read(valid)}
+        if self.config.test_source:
+            tests = make_corpora(self.config, self.config.test_source, self.config.test_target)
+            others["test"] = self.data_format.read(tests)
+        self.folder.mkdir(exist_ok=True)
+        inspection = CorpusInspection(others, folder=self.folder)
+        draws = partial(
+            draws_per_corpus, weights=self.config.sampling_weights, temperature=self.config.sampling_temperature
+        )
+        progress = ProgressLogger("written", self.log, total)
+
+        def columns_of_corpora() -> Iterator[tuple[int, EncodedColumns]]:
+            read = 0
+            for chunk in self._encode(train, split, self.config.corpus_tags, self.workers):
+                read += chunk.pairs
+                progress(read)
+                inspection.add(chunk.train.counts)
+                if chunk.train.columns is not None:
+                    yield chunk.corpus, chunk.train.columns
+                self._hold_out(chunk.corpus, chunk.held_out)
+            inspection.require_pairs()
+
+        tags = self.config.corpus_tags
+        return write_shards(self.folder / "train", columns_of_corpora(), self.names, tags, draws), inspection
+
+    def write_valid(self, valid: list[Corpus]) -> TokenStore:
+        """Write the validation store from the validation files, or from the held-out pairs."""
+        tags = self.config.corpus_tags
+        if valid:
+            tags, self.names = validation_tags(self.config), [corpus.name for corpus in valid]
+            for chunk in self._encode(valid, None, tags, 1):
+                self._hold_out(chunk.corpus, chunk.train)
+        self.inspection.require_pairs()
+        counts = self.inspection.counts
+        if counts.dropped:
+            dropped = f"{counts.pairs_read - counts.pairs:,} of {counts.pairs_read:,} validation pairs"
+            self.log(f"  dropped {dropped}: {', '.join(counts.dropped)}")
+        return write_shards(self.folder / "valid", self.held_out, self.names, tags)
+
+    def _encode(
+        self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], workers: int
+    ) -> Iterator[EncodedChunk]:
+        tag_ids = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
+        encode = ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
+        return parallel_map(encode, read_chunks(self.data_format, corpora), workers)
+
+    def _hold_out(self, corpus: int, inspected: InspectedColumns) -> None:
+        self.inspection.add(inspected.counts)
+        if inspected.columns is not None:
+            self.held_out.append((corpus, inspected.columns))
 
 
 @dataclass(frozen=True)
@@ -49,145 +161,107 @@ class PreparedRun:
     examples: list[PretrainingExample]
 
 
-@dataclass(frozen=True)
-class SurveyedText:
-    """The training text after a first pass; `split` holds out validation pairs if there are no validation files."""
-
-    request: RunRequest
-    survey: CorpusSurvey
-    split: HoldoutSplit | None
-    workers: int
-
-    def training_pairs(self) -> Iterator[SentencePair]:
-        pairs = self.request.data_format.read(self.request.train)
-        return self.split.training_pairs(pairs) if self.split else pairs
-
-
-def prepare_run(folder: Path, config: Config, log: Log) -> PreparedRun:
+def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[type[Spec]] = ()) -> PreparedRun:
     """Create a run folder with tokenizers, token stores and the spec of the model; nothing remains if it fails."""
     check_new_folder(folder)
     request = resolve_request(config)
+    data_format, defaults = request.data_format, Defaults(request.config)
     with atomic_folder(folder) as partial:
         log("reading the corpus")
-        text = _survey(request, log)
-        resolved, tokenizers, choices = make_tokenizers(request, text.training_pairs, text.survey, log)
-        resolved, more = choose_copying(resolved, request.data_format, text.survey.copying)
-        choices += more
+        workers = choose_num_workers(config.data.num_workers, request.train, data_format)
+        survey = survey_corpora(data_format, request.train, config.data.validation_size, workers, log)
+        split = _choose_validation_pairs(request, survey)
+
+        def training_pairs() -> Iterator[SentencePair]:
+            pairs = data_format.read(request.train)
+            return split.training_pairs(pairs) if split else pairs
+
+        tokenizers = make_tokenizers(request, defaults, training_pairs, survey, log)
+        choose_copying(defaults, data_format, survey.copying)
         sizes = VocabularySizes(tokenizers[0].vocab_size, tokenizers[1].vocab_size, tokenizers[0] is tokenizers[1])
-        spec = request.build_spec(resolved, sizes)
-        check_vocabulary(spec, sizes, request.data_format)
+        spec = request.build_spec(defaults.config, sizes)
+        check_vocabulary(spec, sizes, data_format)
         continued = request.parent if request.parent_spec else None
         framing = continued.framing if continued else make_framing(spec, tokenizers[1])
+        write_tokenizers(partial, *tokenizers)
         log("writing the token store")
-        stores = StoreWriter(
-            partial / "data", resolved.data, request.data_format, tokenizers, framing, text.workers, log
-        )
-        train, inspection = stores.write_train(request.train, text.split, text.survey.pairs, request.valid)
+        stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
+        train, inspection = stores.write_train(request.train, split, survey.pairs, request.valid)
         valid = stores.write_valid(request.valid)
-        resolved, more = _choose(request, resolved, sizes, train, partial / "data", tokenizers, framing, log)
-        choices += more
-        spec = request.build_spec(resolved, sizes)
-        objective = _build_objective(resolved, spec, tokenizers, framing)
-        decoded = (resolved.training.validation_sentences or 0) if objective.generates else 0
-        references = decode_references(valid, tokenizers[1], evenly_spaced(valid, decoded))
+        _choose_settings(request, defaults, sizes, train, framing, partial, custom_parts, log)
+        resolved = defaults.config
+        spec, training = request.build_spec(resolved, sizes), resolved.training
+        smoothing, dropout = training.label_smoothing or 0.0, resolved.text.bpe_dropout or 0.0
+        task = TaskContext(meta_model(spec), *tokenizers, framing, smoothing, dropout)
+        objective = build_objective(resolved.objective.name or "", task, resolved.objective.settings)
         lengths = train.length_counts()
-        translates = request.data_format.is_translation or request.data_format.source_is_features
-        resolved, more = choose_length_limit(resolved, lengths if translates else None, framing)
-        choices += more
-        resolved, more = choose_selection_metric(resolved, references)
-        choices += more
-        check_position_limit(meta_model(spec), int(objective.row_length(lengths.source, lengths.target).max()))
-        if resolved.text.bpe_dropout and objective.subword_samplers == (None, None):
+        translates = data_format.is_translation or data_format.source_is_features
+        choose_length_limit(defaults, lengths if translates else None, framing)
+        decoded = (training.validation_sentences or 0) if objective.generates else 0
+        choose_selection_metric(defaults, decode_references(valid, tokenizers[1], evenly_spaced(valid, decoded)))
+        check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
+        if dropout and objective.subword_samplers == (None, None):
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not resegment its text")
-        parameters, training = count_parameters(spec), resolved.training
+        parameters = count_parameters(spec)
         activations = estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
         report = inspection.report(MemoryEstimate.for_adam(parameters, activations))
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
         write_initial_weights(partial, spec, resolved, tokenizers, log)
-        resolved = record_automatic_settings(config, resolved)
+        resolved = record_automatic_settings(config, defaults.config)
         examples = pretraining_examples(objective, train, training.seed)
         report_values = preflight.to_dict() | {"examples": [asdict(example) for example in examples]}
-        _write(partial, resolved, spec, framing, tokenizers, report_values)
-    return PreparedRun(resolved, preflight, choices, parameters, examples)
+        (partial / CONFIG_FILE).write_text(to_yaml(_with_absolute_paths(resolved)), encoding="utf-8")
+        write_model_file(partial, resolved.system.name or "", spec, framing)
+        (partial / PREFLIGHT_FILE).write_text(json.dumps(report_values, indent=1, ensure_ascii=False), encoding="utf-8")
+    return PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
 
 
-def _survey(request: RunRequest, log: Log) -> SurveyedText:
-    """Count the training text, and choose held-out validation pairs or check the validation files."""
-    data_format, config = request.data_format, request.config.data
-    workers = choose_num_workers(config.num_workers, request.train, data_format)
-    survey = survey_corpora(data_format, request.train, config.validation_size, workers, log)
+def _choose_validation_pairs(request: RunRequest, survey: CorpusSurvey) -> HoldoutSplit | None:
+    """Choose training pairs to hold out for validation; with validation files check these, and return None."""
     if request.valid:
-        for _ in data_format.read(request.valid):  # to find errors before anything is written
+        for _ in request.data_format.read(request.valid):  # to find errors before anything is written
             pass
-        return SurveyedText(request, survey, None, workers)
+        return None
     split = survey.holdout.choose()
     if not split.pairs:
         raise UserError(f"{request.train[0].source} has too few sentences to hold one out: give validation files")
-    return SurveyedText(request, survey, split, workers)
+    return split
 
 
-def _choose(
+def _choose_settings(
     request: RunRequest,
-    config: Config,
+    defaults: Defaults,
     sizes: VocabularySizes,
     store: TokenStore,
-    data: Path,
-    tokenizers: tuple[Tokenizer, Tokenizer],
     framing: Framing,
+    folder: Path,
+    custom_parts: Sequence[type[Spec]],
     log: Log,
-) -> tuple[Config, list[Choice]]:
+) -> None:
     """Choose system size and training settings, after measuring the largest batch size if that is requested."""
 
-    def build(chosen: Config) -> ModelSpec:
-        return request.build_spec(chosen, sizes)
+    def choose(chosen: Defaults) -> ModelSpec:
+        new_model = request.parent_spec is None
+        choose_settings(chosen, store, request.device, lambda config: request.build_spec(config, sizes), new_model)
+        return request.build_spec(chosen.config, sizes)
 
-    new_model, choices = request.parent_spec is None, []
-    if config.training.auto_batch_size:
-        config = replace(config, training=replace(config.training, auto_batch_size=False))
-        trial, _ = choose_settings(config, store, request.device, build, new_model)
-        tokens, reason = find_batch_size(trial, build(trial), data, tokenizers, framing, log)
-        config = replace(config, training=replace(config.training, batch_tokens=tokens))
-        choices = [Choice("training.batch_tokens", tokens, reason)]
-    config, more = choose_settings(config, store, request.device, build, new_model)
-    return config, choices + more
-
-
-def _build_objective(
-    config: Config, spec: ModelSpec, tokenizers: tuple[Tokenizer, Tokenizer], framing: Framing
-) -> Objective:
-    smoothing, dropout = config.training.label_smoothing or 0.0, config.text.bpe_dropout or 0.0
-    task = TaskContext(meta_model(spec), *tokenizers, framing, smoothing, dropout)
-    return build_objective(config.objective.name or "", task, config.objective.settings)
+    if defaults.config.training.auto_batch_size:
+        defaults.fill({"training.auto_batch_size": False})
+        trial = Defaults(defaults.config)
+        spec = choose(trial)
+        write_model_file(folder, trial.config.system.name or "", spec, framing)
+        defaults.choose("training.batch_tokens", *find_batch_size(folder, trial.config, spec, log, custom_parts))
+    choose(defaults)
 
 
-def _write(
-    folder: Path,
-    config: Config,
-    spec: ModelSpec,
-    framing: Framing,
-    tokenizers: tuple[Tokenizer, Tokenizer],
-    preflight: dict[str, Any],
-) -> None:
-    write_tokenizers(folder, *tokenizers)
-    text = replace(
-        config.text,
-        tokenizer_from=_absolute(config.text.tokenizer_from),
-        source_word_vectors=_absolute(config.text.source_word_vectors),
-        target_word_vectors=_absolute(config.text.target_word_vectors),
-    )
-    training = replace(config.training, start_from=_absolute(config.training.start_from))
-    config = replace(config, data=_absolute_files(config.data), text=text, training=training)
-    (folder / CONFIG_FILE).write_text(to_yaml(config), encoding="utf-8")
-    write_model_file(folder, config.system.name or "", spec, framing)
-    (folder / PREFLIGHT_FILE).write_text(json.dumps(preflight, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def _absolute_files(config: DataConfig) -> DataConfig:
-    """Make all paths absolute, so that the run does not depend on the working directory."""
-    names = ("source", "target", "valid_source", "valid_target", "test_source", "test_target")
-    files = {name: tuple(str(Path(file).resolve()) for file in getattr(config, name)) for name in names}
-    return replace(config, **files)  # type: ignore[arg-type]
-
-
-def _absolute(path: str | None) -> str | None:
-    return None if path is None else str(Path(path).resolve())
+def _with_absolute_paths(config: Config) -> Config:
+    """Make the paths of all files absolute, so that the run does not depend on the working directory."""
+    values: dict[str, Any] = {}
+    for name in FILE_SETTINGS:
+        section, key = name.split(".")
+        value = getattr(getattr(config, section), key)
+        if isinstance(value, tuple):
+            values[name] = [str(Path(file).resolve()) for file in value]
+        elif value is not None:
+            values[name] = str(Path(value).resolve())
+    return replace_settings(config, values)

@@ -74,7 +74,7 @@ def textbook(system: System | None) -> Recipe:
     derived = ("learning_rate", "warmup_steps")
     training = {name: value for name, value in paper.training_settings.items() if name not in derived}
     reason = "as in the paper" if system else "as in the Transformer's paper"
-    differences = f", but: {paper.differences}" if paper.differences else ""
+    differences = f", but: {system.differences}" if system and system.differences else ""
     return Recipe(f"{reason}{differences}", training, paper.system_settings, paper=paper)
 
 

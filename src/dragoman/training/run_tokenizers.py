@@ -15,7 +15,7 @@ from dragoman.run import is_run_folder, read_tokenizers
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.text.remapped_tokenizer import open_tokenizers, with_own_special_tokens
 from dragoman.text.tokenizer import LABEL_TYPE
-from dragoman.training.defaults import Choice, choose_vocab_size
+from dragoman.training.defaults import Choice, Defaults, choose_vocab_size
 from dragoman.training.resolve import RunRequest
 from dragoman.training.warm_start import ParentRun
 
@@ -28,35 +28,34 @@ TOKENIZER_SETTINGS = ("tokenizer", "vocab_size", "shared_vocabulary", "space_mar
 
 
 def make_tokenizers(
-    request: RunRequest, pairs: Pairs, survey: CorpusSurvey, log: Log
-) -> tuple[Config, tuple[Tokenizer, Tokenizer], list[Choice]]:
-    """Return the configuration with the properties of the tokenizers, the tokenizers, and automatic settings.
+    request: RunRequest, defaults: Defaults, pairs: Pairs, survey: CorpusSurvey, log: Log
+) -> tuple[Tokenizer, Tokenizer]:
+    """Return the tokenizers of source and target, and set their properties in the configuration of `defaults`.
 
     `pairs` opens the training text anew. Tags of words are always learned.
     """
-    config, parent, data_format = request.config, request.parent, request.data_format
-    choices: list[Choice] = []
-    if parent and config.text.tokenizer_from:
+    text, parent, data_format = defaults.config.text, request.parent, request.data_format
+    if parent and text.tokenizer_from:
         raise UserError("--start-from keeps the tokenizers of that run: leave out --tokenizer-from")
-    if config.text.tokenizer_from:
-        tokenizers = _open(Path(config.text.tokenizer_from), data_format)
-        config = replace(config, text=_with_properties(config.text, tokenizers))
+    if text.tokenizer_from:
+        tokenizers = _open(Path(text.tokenizer_from), data_format)
+        defaults.config = replace(defaults.config, text=_with_properties(text, tokenizers))
     elif parent:
         tokenizers = parent.tokenizers
-        config = replace(config, text=_inherit(config.text, parent.config.text))
+        defaults.config = replace(defaults.config, text=_inherit(text, parent.config.text))
     else:
-        config, choices = choose_vocab_size(config, survey.words)
-        log(f"learning a vocabulary of {config.text.tokenizer} tokens from {survey.pairs:,} {data_format.item_name}")
-        tokenizers = _learn(config.text, data_format, pairs, survey.pairs)
-        choices = [_with_actual_size(choice, tokenizers) for choice in choices]
+        choose_vocab_size(defaults, survey.words)
+        log(f"learning a vocabulary of {text.tokenizer} tokens from {survey.pairs:,} {data_format.item_name}")
+        tokenizers = _learn(defaults.config.text, data_format, pairs, survey.pairs)
+        defaults.choices = [_with_actual_size(choice, tokenizers) for choice in defaults.choices]
     if data_format.target_is_tags:
         tags = learn_tokenizer((pair.target or "" for pair in pairs()), LABEL_TYPE, MAX_TAGS)
         tokenizers = (tokenizers[0], tags)
-    if any(config.data.corpus_tags) and not parent:
+    if any(request.config.data.corpus_tags) and not parent:
         source, target = tokenizers
-        tagged = source.with_tags([tag for tag in dict.fromkeys(config.data.corpus_tags) if tag])
+        tagged = source.with_tags([tag for tag in dict.fromkeys(request.config.data.corpus_tags) if tag])
         tokenizers = tagged, tagged if target is source else target
-    return config, tokenizers, choices
+    return tokenizers
 
 
 def with_fertility(

@@ -8,24 +8,124 @@ Shapes that come again are replayed as CUDA graphs, without launching each kerne
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dragoman.config import TrainingConfig
 from dragoman.cuda_graphs import CudaGraphCache
-from dragoman.data import Batch
+from dragoman.data import Batch, Batches, DataPosition
+from dragoman.data.batch_arrays import halve_batch
 from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
 from dragoman.training.ema import WeightAverage
-from dragoman.training.oom import BatchSplitter, InsufficientMemoryError, is_out_of_memory
 from dragoman.training.optimizer import clip_grad_norm, set_found_inf, set_learning_rate
 from dragoman.training.parallel import ParallelStrategy
-from dragoman.training.process_group import ProcessGroup
+
+
+@dataclass(frozen=True)
+class StepBatches:
+    """The batches of a step that one process computes, with their numbers within the step.
+
+    `target_tokens` and `num_sentences` are counted over `batches`, and over all processes once they have been summed.
+    """
+
+    batches: list[tuple[int, Batch]]
+    next_position: DataPosition  # after the batches of all processes
+    target_tokens: int
+    num_sentences: int
+    dummy_batch: tuple[int, Batch] | None = None  # to be computed without effect, in lockstep with other processes
+
+
+def iterate_steps(
+    batches: Batches,
+    position: DataPosition,
+    accumulation_steps: int,
+    rank: int = 0,
+    world_size: int = 1,
+    pinned: bool = False,
+    lockstep: bool = False,
+) -> Iterator[StepBatches]:
+    """Yield the batches of each step from a position on, without end; batch n belongs to rank n mod world_size.
+
+    With `lockstep` all ranks compute the same number of batches: those with one batch less get the first one as a
+    dummy.
+    """
+    indices = batches.iterate_indices(position)
+    while True:
+        planned = list(islice(indices, accumulation_steps))
+        numbers = list(range(rank, accumulation_steps, world_size))
+        dummies = [0] if lockstep and len(numbers) < -(-accumulation_steps // world_size) else []
+        built = []
+        for number in numbers + dummies:
+            batch = batches.build_batch(*planned[number][:2])
+            built.append((number, batch.pin_memory() if pinned else batch))
+        dummy = built.pop() if dummies else None
+        tokens = sum(batch.target_tokens for _, batch in built)
+        sentences = sum(batch.num_sentences for _, batch in built)
+        yield StepBatches(built, planned[-1][2], tokens, sentences, dummy)
+
+
+#: messages of libraries, and of the allocator of the CPU, that raise other errors than torch.OutOfMemoryError
+OOM_MESSAGES = ("out of memory", "CUBLAS_STATUS_ALLOC_FAILED", "CUDNN_STATUS_ALLOC_FAILED", "can't allocate memory")
+
+
+def is_out_of_memory(error: BaseException | None) -> bool:
+    """Whether the error, or its cause, is an out-of-memory error."""
+    if error is None:
+        return False
+    if isinstance(error, torch.OutOfMemoryError) or any(message in str(error) for message in OOM_MESSAGES):
+        return True
+    return is_out_of_memory(error.__cause__ or error.__context__)
+
+
+class InsufficientMemoryError(UserError):
+    """The smallest possible computation does not fit into memory."""
+
+
+class BatchSplitter:
+    """Splits batches that are as large as one that did not fit into memory, by halving them repeatedly.
+
+    What is computed over a whole batch (batch norm, the balance of experts) is computed over each part, as it is with
+    gradient accumulation.
+    """
+
+    def __init__(self, log: Callable[[str], None]) -> None:
+        self.log = log
+        self.max_positions = math.inf  # of a batch that may still fit
+        self.max_parts = 1
+
+    def split(self, batch: Batch) -> list[Batch]:
+        """Split a batch into parts that may fit."""
+        if batch.num_positions <= self.max_positions or len(batch) < 2:
+            return [batch]
+        return [part for half in halve_batch(batch) for part in self.split(half)]
+
+    def split_further(self, part: Batch, batch: Batch) -> None:
+        """Record that a part of a batch did not fit."""
+        if len(part) < 2:
+            raise InsufficientMemoryError(
+                f"out of memory with a single pair of {max(part.source_tokens, part.target_tokens):,} tokens: lower "
+                "data.max_length, set training.gradient_checkpointing=true, or choose a smaller system"
+            )
+        self.max_positions = part.num_positions - 1
+        parts = len(self.split(batch))
+        if parts > self.max_parts:
+            self.max_parts = parts
+            tokens = max(batch.source.shape[0] * batch.source.shape[1], batch.target.numel())
+            self.log(
+                f"a batch of {tokens:,} tokens does not fit into memory: it is computed in {parts} parts from now on, "
+                f"with the same result; training.batch_tokens={tokens // parts} would avoid this"
+            )
+
 
 MAX_STEP_GRAPHS = 256  # batch shapes that are kept as CUDA graphs
 
@@ -38,37 +138,39 @@ class TrainStep:
             labels in batches with a non-finite loss.
         gradient_norm: norm of the gradient of the last step, before clipping.
         skipped_steps: number of steps with a non-finite gradient, which changed nothing.
+
+    Args:
+        average: moving average of the weights, updated after every step.
+        packed: all batches are packed, so that one compiled function fits them (with `training.compile`).
+        log: receives a message when a batch does not fit into memory and is split.
     """
 
     def __init__(
         self,
         objective: Objective,
         optimizer: torch.optim.Optimizer,
-        average: WeightAverage | None,
-        *,
-        device: torch.device,
-        seed: int,
-        clip_norm: float,
-        precision: str,
-        use_compile: bool,
-        use_cuda_graphs: bool,
-        splitter: BatchSplitter | None = None,
+        config: TrainingConfig,
         strategy: ParallelStrategy | None = None,
+        average: WeightAverage | None = None,
+        packed: bool = False,
+        log: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.optimizer, self.average = optimizer, average
-        self.device, self.seed, self.clip_norm, self.precision = device, seed, clip_norm, precision
+        self.strategy = strategy = strategy or ParallelStrategy()
+        self.device = device = strategy.device
+        self.seed, self.clip_norm, self.precision = config.seed, config.resolved("clip_norm"), config.precision
         self.weights = [weight for weight in objective.parameters() if weight.requires_grad]
         self.loss_sums = torch.zeros(3, device=device, dtype=torch.float64)  # float64: independent of the order
-        self.gradient_norm = torch.zeros((), device=device)
-        self.skipped_steps = torch.zeros((), device=device)
+        self.gradient_norm, self.skipped_steps = torch.zeros((), device=device), torch.zeros((), device=device)
         self.loss_scale = torch.ones((), device=device)
+        self.splitter = BatchSplitter(log)
         self.objective: Callable[[Batch, int], Loss] = objective
-        if use_compile:
+        if packed and config.compile and strategy.supports_compile:
             torch._dynamo.config.recompile_limit = max(MAX_STEP_GRAPHS, torch._dynamo.config.recompile_limit)
             self.objective = torch.compile(objective, fullgraph=True, dynamic=False)
-        self.graphs = _graph_cache(device) if use_cuda_graphs and device.type == "cuda" else None
-        self.splitter = splitter or BatchSplitter()
-        self.strategy = strategy or ParallelStrategy(ProcessGroup(), device)
+        use_graphs = device.type == "cuda" and objective.static_shapes and strategy.supports_cuda_graphs
+        use_graphs = use_graphs and not config.gradient_checkpointing  # which reads the state of the random generators
+        self.graphs = _graph_cache(device) if use_graphs else None
 
     def __call__(
         self,

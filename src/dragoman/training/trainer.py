@@ -36,21 +36,16 @@ from dragoman.run import (
     select_device,
 )
 from dragoman.storage import exclusive_run_lock
-from dragoman.training.accumulation import StepBatches, iterate_steps
 from dragoman.training.checkpoint_manager import CheckpointManager, TrainState
-from dragoman.training.checkpoint_selection import METRIC_NAMES, ValidationScore
 from dragoman.training.display import Display
 from dragoman.training.ema import WeightAverage
-from dragoman.training.metrics_log import MetricsLog
-from dragoman.training.oom import BatchSplitter
+from dragoman.training.metrics import MetricsLog, Stopwatch, TrainingMeter
 from dragoman.training.optimizer import build_optimizer
-from dragoman.training.parallel import make_strategy
-from dragoman.training.process_group import ProcessGroup
+from dragoman.training.parallel import ProcessGroup, make_strategy
 from dragoman.training.schedule import learning_rate
-from dragoman.training.throughput import Stopwatch, TrainingMeter
-from dragoman.training.train_step import TrainStep
+from dragoman.training.train_step import StepBatches, TrainStep, iterate_steps
 from dragoman.training.training_budget import TrainingBudget, pluralize, stop_reason
-from dragoman.training.validation import ValidationResult, Validator
+from dragoman.training.validation import METRIC_NAMES, ValidationResult, ValidationScore, Validator
 from dragoman.training.warm_start import same_task
 
 LOG_INTERVAL_STEPS = 10
@@ -133,19 +128,7 @@ class Trainer:
         self.budget = TrainingBudget(self.config, steps_per_epoch, averages)
         self.budget.update_budget(self.state)
         self.train_step = TrainStep(
-            self.objective,
-            self.optimizer,
-            self.average,
-            device=self.device,
-            seed=training.seed,
-            clip_norm=training.resolved("clip_norm"),
-            precision=training.precision,
-            use_compile=packed and bool(training.compile) and self.strategy.supports_compile,
-            use_cuda_graphs=self.objective.static_shapes
-            and not training.gradient_checkpointing  # which reads the state of the random generators
-            and self.strategy.supports_cuda_graphs,
-            splitter=BatchSplitter(display.message),
-            strategy=self.strategy,
+            self.objective, self.optimizer, training, self.strategy, self.average, packed, display.message
         )
         self.metrics_log = MetricsLog(folder, self.state.step, enabled=processes.rank == 0)
         self.interrupted = False

@@ -21,8 +21,7 @@ from dragoman.parts.embedding import Embedding
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.initialization import Normal
 from dragoman.parts.norm import LayerNorm, RMSNorm
-from dragoman.parts.positions import Learned, Sinusoidal
-from dragoman.parts.relative_positions import RelativeBias
+from dragoman.parts.positions import Learned, RelativeBias, Sinusoidal
 from dragoman.parts.spec import Spec
 from dragoman.parts.stack import PostNorm, PreNorm, Stack
 from dragoman.parts.visibility import Causal, Full

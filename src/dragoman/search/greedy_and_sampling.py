@@ -1,0 +1,167 @@
+"""Greedy search and sampling: rows that are continued independently of one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dragoman.parts.precision import at_least_float32
+from dragoman.parts.triton_support import TRITON_AVAILABLE
+from dragoman.search.engine import SpecialTokens, Strategy, write_tokens
+from dragoman.search.search_state import PAD, Hypothesis, SearchState, StrategyState
+from dragoman.search.topk import argmax_with_score
+
+if TRITON_AVAILABLE:
+    from dragoman.search import kernels
+if TYPE_CHECKING:
+    from dragoman.search.configs import Sample
+
+
+class IndependentRows(Strategy):
+    """Rows that generate tokens independently of one another, until EOS or the length limit."""
+
+    def __init__(self, rows: int, eos: int, length_divisor: Callable[[float], float] = lambda length: 1.0) -> None:
+        """`length_divisor` gives the number by which the score of a target of some length is divided."""
+        self.rows_per_source, self.eos, self.length_divisor = rows, eos, length_divisor
+
+    def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        tokens = state.tokens
+        return replace(
+            state,
+            scores=torch.zeros(tokens.shape, device=tokens.device),
+            output_tokens=torch.full((*tokens.shape, max_length), PAD, device=tokens.device),
+            strategy=StrategyState(ended_rows=torch.zeros_like(tokens, dtype=torch.bool)),
+        )
+
+    def append(self, state: SearchState, tokens: Tensor, log_p: Tensor) -> tuple[SearchState, None]:
+        """Append tokens with their log-probabilities, B K each, to the rows that have not ended."""
+        ended, step = state.strategy.ended_rows, state.step
+        output_tokens = write_tokens(state.output_tokens, step, tokens)
+        now_ended = ended | (tokens == self.eos) | (step + 1 >= state.max_length)[:, None]
+        state = replace(
+            state,
+            tokens=tokens,
+            scores=torch.where(ended, state.scores, state.scores + log_p),
+            output_tokens=torch.where(ended[..., None], state.output_tokens, output_tokens),
+            done=now_ended.all(1) if self.rows_per_source > 1 else now_ended[:, 0],
+            strategy=replace(state.strategy, ended_rows=now_ended),
+        )
+        return state, None
+
+    def hypotheses(self, state: SearchState) -> list[list[Hypothesis]]:
+        output_tokens = state.output_tokens.flatten(0, 1).cpu().numpy().tolist()  # faster than Tensor.tolist
+        rows = map(self._hypothesis, output_tokens, state.scores.flatten().tolist())
+        if self.rows_per_source == 1:
+            return [[hypothesis] for hypothesis in rows]
+        by_source = zip(*[rows] * self.rows_per_source)  # K at a time
+        return [sorted(group, key=lambda hypothesis: -hypothesis.score) for group in by_source]
+
+    def _hypothesis(self, row: list[int], score: float) -> Hypothesis:
+        """Return the hypothesis of a row that ends with EOS, or at the length limit."""
+        tokens = row[: row.index(PAD)] if row[-1] == PAD else row
+        finished = tokens[-1] == self.eos
+        normalized_score = score / self.length_divisor(len(tokens))
+        return Hypothesis(tokens[:-1] if finished else tokens, score, normalized_score, finished)
+
+
+class Greedy(IndependentRows):
+    """Greedy search: y_t = argmax p(y | y_<t, x)."""
+
+    def select(
+        self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
+    ) -> tuple[SearchState, None]:
+        best, tokens = argmax_with_score(logits)
+        return self.append(state, tokens, best - log_normalizer)
+
+    def fused_step(self, state: SearchState, logits: Tensor, special_tokens: SpecialTokens, suppressed: Tensor) -> bool:
+        if not TRITON_AVAILABLE or not logits.is_cuda:
+            return False
+        kernels.greedy_step(logits[:, 0], suppressed, special_tokens, state)
+        return True
+
+
+@dataclass(kw_only=True)
+class SamplingState(StrategyState):
+    """The state of sampling."""
+
+    uniform: Tensor  # B K T: random numbers from [0, 1), one per token
+
+
+class Sampling(IndependentRows):
+    """Draws `config.n_best` samples of each source; returns them in order of log p(y|x).
+
+    The samples of a source depend only on the seed and on its key, not on the rest of the batch. Scores are the model's
+    log p(y|x), whatever the temperature.
+    """
+
+    def __init__(self, config: Sample, eos: int) -> None:
+        super().__init__(config.n_best, eos)
+        self.config = config
+
+    def init_state(self, state: SearchState, max_length: int) -> SearchState:
+        state = super().init_state(state, max_length)
+        uniform = [
+            [_uniform_numbers(self.config.seed, key, row, max_length) for row in range(self.rows_per_source)]
+            for key in state.key.tolist()
+        ]
+        numbers = torch.tensor(np.array(uniform), device=state.key.device, dtype=torch.float32)
+        return replace(state, strategy=SamplingState(ended_rows=state.strategy.ended_rows, uniform=numbers))
+
+    def select(
+        self, state: SearchState, logits: Tensor, log_normalizer: Tensor, attention: Tensor | None
+    ) -> tuple[SearchState, None]:
+        logits, uniform = at_least_float32(logits), state.strategy.uniform
+        index = state.step.clamp(max=uniform.shape[-1] - 1)[:, None, None].expand(*uniform.shape[:2], 1)
+        tokens = draw(logits.flatten(0, 1), uniform.gather(2, index).flatten(), self.config).view_as(log_normalizer)
+        return self.append(state, tokens, logits.gather(2, tokens[..., None])[..., 0] - log_normalizer)
+
+
+def _uniform_numbers(seed: int, key: int, row: int, length: int) -> np.ndarray:
+    """Return the random numbers of one sample of a source; more numbers begin with the same ones."""
+    return np.random.Generator(np.random.Philox(key=[seed, key], counter=[0, 0, 0, row])).random(length)
+
+
+def draw(logits: Tensor, uniform: Tensor, config: Sample) -> Tensor:
+    """Draw a token per row: logits R V, random numbers from [0, 1) R → R.
+
+    The token is the one at which the cumulative probability exceeds the random number.
+    """
+    # logits minus their maximum: no overflow at low temperatures
+    p = ((logits - logits.amax(-1, keepdim=True)) / config.temperature).softmax(-1)
+    if config.typical_p is not None:
+        p = typical(p, config.typical_p)
+    p, order = p.sort(dim=-1, descending=True, stable=True)
+    if config.min_p is not None:
+        p = p.masked_fill(p < config.min_p * p[:, :1], 0.0)
+    if config.top_k is not None:
+        p[:, config.top_k :] = 0.0
+    if config.top_p is not None:
+        p = p.masked_fill(_beyond_mass(p, config.top_p), 0.0)
+    cumulative = p.cumsum(-1)
+    index = torch.searchsorted(cumulative, (uniform * cumulative[:, -1])[:, None], right=True)
+    last = (p > 0).sum(-1, keepdim=True).sub_(1).clamp_(min=0)  # rounding must not go beyond the last possible token
+    return order.gather(1, torch.minimum(index, last))[:, 0]
+
+
+def typical(p: Tensor, mass: float) -> Tensor:
+    """Typical sampling (Meister et al. 2023): keep the tokens whose −log p is closest to the entropy; R V → R V.
+
+    Keeps the smallest number of tokens with at least the probability `mass`, and sets the others to 0.
+    """
+    log_p = p.clamp(min=torch.finfo(p.dtype).tiny).log()
+    distance = (-log_p + (p * log_p).sum(-1, keepdim=True)).abs().masked_fill(p == 0, torch.inf)
+    order = distance.argsort(dim=-1, stable=True)
+    beyond = _beyond_mass(p.gather(1, order), mass)
+    return p.masked_fill(torch.zeros_like(beyond).scatter(1, order, beyond), 0.0)
+
+
+def _beyond_mass(p: Tensor, mass: float) -> Tensor:
+    """R V: the tokens after the first ones that together reach a share `mass` of the total; the first is never one."""
+    beyond = p.cumsum(-1) - p >= mass * p.sum(-1, keepdim=True)
+    beyond[:, 0] = False
+    return beyond

@@ -1,0 +1,187 @@
+"""Measurements during training: losses, speed and time."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from dataclasses import asdict, dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from dragoman.run import METRICS_FILE, read_metrics
+from dragoman.storage import os_errors_as_user_errors, write_file
+from dragoman.training.parallel import ProcessGroup
+from dragoman.training.train_step import StepBatches, TrainStep
+from dragoman.training.validation import ValidationResult
+
+SUMS = ("loss", "nll_loss", "nonfinite_tokens")  # of TrainStep.loss_sums
+
+
+class TrainingMeter:
+    """Reads the sums of the training step every few steps, so that no step waits for its own loss.
+
+    Every process accumulates its own sums; all of them read the totals at the same step.
+    """
+
+    def __init__(self, train_step: TrainStep, unlogged: dict[str, float], processes: ProcessGroup) -> None:
+        self.train_step, self.processes = train_step, processes
+        self._reset(unlogged)
+
+    def _reset(self, unlogged: dict[str, float]) -> None:
+        """Continue from the sums of a checkpoint, which the first process takes over for all."""
+        initial = unlogged if self.processes.rank == 0 else {}
+        sums = [initial.get(name, 0.0) for name in SUMS]
+        self.train_step.loss_sums.copy_(torch.tensor(sums, dtype=torch.float64))
+        self.train_step.skipped_steps.fill_(unlogged.get("skipped", 0.0))
+        self.padding, self.batches = initial.get("padding", 0.0), initial.get("batches", 0.0)
+        self.tokens, self.learning_rate = unlogged.get("tokens", 0.0), 0.0
+        self.start, self.measured_tokens = time.perf_counter(), 0
+
+    def unlogged(self) -> dict[str, float]:
+        """Return what all processes have summed since the last record."""
+        names = (*SUMS, "padding", "batches")
+        values = [*self.train_step.loss_sums.tolist(), self.padding, self.batches]
+        sums = dict(zip(names, self.processes.all_reduce_sum(values)))
+        return sums | {"tokens": self.tokens, "skipped": float(self.train_step.skipped_steps)}
+
+    def record_step(self, batches: StepBatches, learning_rate: float) -> None:
+        """Count a step; `batches.target_tokens` are those of all processes."""
+        self.tokens += batches.target_tokens
+        self.measured_tokens += batches.target_tokens
+        self.padding += sum(batch.padding_ratio for _, batch in batches.batches)
+        self.batches += len(batches.batches)
+        self.learning_rate = learning_rate
+
+    def make_record(self, step: int) -> dict[str, float]:
+        """Return the record of metrics.jsonl for the steps since the last one, and start a new one."""
+        sums = self.unlogged()
+        tokens = max(1.0, sums["tokens"] - sums["nonfinite_tokens"])
+        record = {
+            "step": step,
+            "loss": sums["loss"] / tokens,
+            "perplexity": math.exp(min(sums["nll_loss"] / tokens, 700.0)),
+            "learning_rate": self.learning_rate,
+            "gradient_norm": float(self.train_step.gradient_norm),
+            "tokens_per_second": round(self.measured_tokens / max(1e-6, time.perf_counter() - self.start), 1),
+            "padding": round(sums["padding"] / max(1.0, sums["batches"]), 4),
+        }
+        if skipped := int(sums["skipped"]):
+            record["skipped"] = skipped
+        self._reset({})
+        return record
+
+
+class Stopwatch:
+    """Seconds of training, including those before a resumption."""
+
+    def __init__(self, seconds: float) -> None:
+        self.total, self.last = seconds, time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        now = time.monotonic()
+        self.total += max(0.0, now - self.last)  # a clock that is set back takes nothing away
+        self.last = now
+        return self.total
+
+
+WINDOW_READINGS = 20  # recent readings that define the normal loss
+HIGH_READINGS = 3  # consecutive high readings that mean divergence
+MIN_READINGS = 3  # before any reading is judged
+
+
+@dataclass
+class LossHistory:
+    """Recent readings of the training loss, each the mean of several steps. Part of the saved training state.
+
+    A reading is high above
+
+        median + max(¼ · max(median, first − median), 1½ · largest change between adjacent readings)
+
+    over a window of recent readings: a quarter of the loss, or of all progress since the first reading, is lost, and
+    the rise exceeds the noise. The largest change covers corpora of different difficulty, where a reading depends on
+    its batches. Consecutive high readings mean divergence; if a normal one follows, they count as normal.
+    """
+
+    first: float | None = None
+    recent: list[float] = field(default_factory=list)
+    high_losses: list[float] = field(default_factory=list)  # the latest readings, if they are high
+
+    def limit(self) -> float:
+        """Return the value above which a reading is high."""
+        if self.first is None or len(self.recent) < MIN_READINGS:
+            return float("inf")
+        usual = median(self.recent)
+        noise = max(abs(after - before) for before, after in pairwise(self.recent))
+        return usual + max(0.25 * max(abs(usual), self.first - usual), 1.5 * noise)
+
+    def diverged(self, loss: float) -> bool:
+        """Add a reading, and return whether training has diverged."""
+        if self.first is None:
+            self.first = loss
+        if loss > self.limit():
+            self.high_losses.append(loss)
+            return len(self.high_losses) >= HIGH_READINGS
+        self.recent = [*self.recent, *self.high_losses, loss][-WINDOW_READINGS:]
+        self.high_losses = []
+        return False
+
+
+class MetricsLog:
+    """Metrics of a run as JSON lines and TensorBoard curves, and the samples of its validations.
+
+    Of several processes only the first one writes: the others have `enabled` false.
+    """
+
+    def __init__(self, folder: Path, step: int, enabled: bool = True) -> None:
+        self.folder, self.enabled = folder, enabled
+        self.truncate_after(step)
+        self.tensorboard = _tensorboard_writer(folder, step) if enabled else None
+
+    def write(self, record: dict[str, Any]) -> None:
+        if not self.enabled:
+            return
+        path = self.folder / METRICS_FILE
+        with os_errors_as_user_errors(path), path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(record) + "\n")
+            if record["kind"] != "train":  # a checkpoint follows, which must not be newer than the log on disk
+                file.flush()
+                os.fsync(file.fileno())
+        if self.tensorboard is not None:
+            for name, value in record.items():
+                if name not in ("kind", "step") and isinstance(value, (int, float)):
+                    self.tensorboard.add_scalar(f"{record['kind']}/{name}", value, record["step"])
+
+    def write_samples(self, result: ValidationResult, step: int) -> None:
+        if self.enabled:
+            with os_errors_as_user_errors(self.folder / "samples"):
+                (self.folder / "samples").mkdir(exist_ok=True)
+            lines = (json.dumps(asdict(sample), ensure_ascii=False) + "\n" for sample in result.samples)
+            write_file(self.folder / "samples" / f"{step:06d}.jsonl", "".join(lines))
+
+    def truncate_after(self, step: int) -> None:
+        """Remove the records after a step, which training repeats from its last checkpoint."""
+        records = read_metrics(self.folder) if self.enabled else []
+        kept = [record for record in records if record["step"] <= step and record["kind"] != "averaged"]
+        text = "".join(json.dumps(record) + "\n" for record in kept)
+        if records and text != (self.folder / METRICS_FILE).read_text(encoding="utf-8"):
+            write_file(self.folder / METRICS_FILE, text)
+
+    def close(self) -> None:
+        if self.tensorboard is not None:
+            self.tensorboard.close()
+
+
+def _tensorboard_writer(folder: Path, step: int) -> Any:
+    """Return TensorBoard's writer, or None if it is not installed."""
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        return None
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
