@@ -18,6 +18,7 @@ from dragoman.cli.reference import markdown_lines
 from dragoman.data import phrasebook
 from dragoman.parts.feedforward import FeedForward
 from dragoman.parts.spec import replace_parts
+from dragoman.search import configs, exact_search, minimum_bayes_risk, reranking, search_config, speculative
 from dragoman.systems import SYSTEMS
 
 SETTINGS: dict[str, Any] = {
@@ -121,7 +122,14 @@ def test_a_custom_system_must_have_a_name_of_its_own(corpus: Path, tmp_path: Pat
         dragoman.train(tmp_path / "run", source=corpus / "train.en", target=corpus / "train.de", system=transformer)
 
 
-@pytest.mark.parametrize("module", [dragoman, config, train_run, evaluate_run, events], ids=lambda m: m.__name__)
+@pytest.mark.parametrize(
+    "module",
+    [
+        *(dragoman, config, train_run, evaluate_run, events),
+        *(configs, exact_search, minimum_bayes_risk, reranking, search_config, speculative),
+    ],
+    ids=lambda module: module.__name__,
+)
 def test_examples_in_docstrings_run(
     module: Any, trained: tuple[dragoman.Run, list[dragoman.TrainingEvent]], corpus: Path, tmp_path: Path
 ) -> None:
@@ -135,7 +143,7 @@ def test_examples_in_docstrings_run(
 def test_every_public_name_is_importable_and_documented() -> None:
     for name in dragoman.__all__:
         value = getattr(dragoman, name)
-        assert name in ("__version__", "SearchConfig", "TrainingEvent") or (value.__doc__ or "").strip(), name
+        assert name in ("__version__", "TrainingEvent") or (value.__doc__ or "").strip(), name
     with pytest.raises(AttributeError, match="no attribute 'trian'"):
         _ = dragoman.trian  # type: ignore[attr-defined]
 

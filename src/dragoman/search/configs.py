@@ -33,30 +33,45 @@ LENGTH_NORMALIZATIONS: dict[str, Callable[[Any, float], Any]] = {
 class Beam(TokenSearch):
     """Beam search: continue the `size` best hypotheses, and rank finished ones by log p(y|x) / lp(y) + cp(x, y).
 
-    lp(y) is the length normalization and cp(x, y) the coverage penalty (Wu et al. 2016, §7). `early_stopping` says when
-    the search of a source ends before its length limit:
+    lp(y) is the length normalization and cp(x, y) the coverage penalty (Wu et al. 2016, §7). A beam of one hypothesis
+    is greedy search, which ends with EOS.
 
-    - "never": when no hypothesis can become one of the `n_best` finished ones. Exact: the result is that of "steps".
-    - False: when `size` hypotheses have finished and the best live one, at its present length, is not better than the
-      worst of them. A heuristic.
-    - True: as soon as `size` hypotheses have finished. A wide beam then prefers short hypotheses.
-    - "steps": only at the length limit.
+    Args:
+        size: K, the number of hypotheses that are continued.
+        length_penalty: α of the length normalization; 0: none.
+        early_stopping: when the search of a source ends before its length limit. "never": when no hypothesis can become
+            one of the `n_best` finished ones, which is exact: the result is that of "steps". False: when `num_finished`
+            hypotheses have finished and the best live one, at its present length, is not better than the worst of them,
+            a heuristic. True: as soon as `num_finished` hypotheses have finished; a wide beam then prefers short
+            hypotheses. "steps": only at the length limit.
+        num_finished: for early_stopping True and False; None: `size`.
+        n_best: number of hypotheses to return.
+        length_limit: the largest length of a target.
+        length_normalization: lp(y) is |y|^α for "power", ((5 + |y|) / 6)^α for "gnmt".
+        coverage_penalty: β of the coverage penalty; 0: none.
+        rank_unfinished: hypotheses truncated by the length limit come "last", or are ranked "by_score" with the others.
+        no_repeat_ngram_size: no n-gram of this size occurs twice; 0 allows repetitions.
+        num_groups: number of groups of diverse beam search (Vijayakumar et al. 2018).
+        diversity_penalty: λ, subtracted from log p for each earlier group that has chosen the same token.
 
-    `num_finished` replaces `size` in True and False. A beam of one hypothesis is greedy search, which ends with EOS.
+    Examples:
+        >>> search = dragoman.Beam(size=4, length_penalty=0.6, n_best=2)
+        >>> len(run.translate(["The dog sleeps."], search=search)[0].alternatives)
+        1
     """
 
     size: int = 5
-    length_penalty: float = 1.0  # α
+    length_penalty: float = 1.0
     early_stopping: EarlyStopping = "never"
-    num_finished: int | None = None  # for early_stopping True and False; `size` if None
-    n_best: int = 1  # number of hypotheses to return
+    num_finished: int | None = None
+    n_best: int = 1
     length_limit: LengthLimit = DEFAULT_LENGTH_LIMIT
     length_normalization: LengthNormalization = "power"
-    coverage_penalty: float = 0.0  # β
-    rank_unfinished: Literal["last", "by_score"] = "last"  # rank of hypotheses truncated by the length limit
-    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0 allows repetitions
-    num_groups: int = 1  # groups of diverse beam search (Vijayakumar et al. 2018)
-    diversity_penalty: float = 0.5  # λ: subtracted from log p for each earlier group that has chosen the same token
+    coverage_penalty: float = 0.0
+    rank_unfinished: Literal["last", "by_score"] = "last"
+    no_repeat_ngram_size: int = 0
+    num_groups: int = 1
+    diversity_penalty: float = 0.5
 
     def __post_init__(self) -> None:
         check_ranges(
@@ -141,20 +156,33 @@ class Beam(TokenSearch):
 class Sample(TokenSearch):
     """Sampling from p(y|x), rescaled by `temperature` and truncated.
 
-    `top_k` keeps the k most probable tokens, `top_p` the most probable ones with a probability mass of p (nucleus
-    sampling), `min_p` those with at least `min_p` times the probability of the most probable one (Nguyen et al. 2024),
-    and `typical_p` those whose −log p is closest to the entropy, up to a mass of p (Meister et al. 2023).
+    Args:
+        temperature: logits are divided by it; below 1, probable tokens become more probable.
+        top_k: keep the k most probable tokens.
+        top_p: keep the most probable tokens with a probability mass of p (nucleus sampling).
+        n_best: number of samples per source.
+        seed: of the random numbers; equal seeds draw equal samples of equal sources.
+        length_limit: the largest length of a target.
+        min_p: keep tokens with at least `min_p` times the probability of the most probable one (Nguyen et al. 2024).
+        typical_p: keep tokens whose −log p is closest to the entropy, up to a mass of p (Meister et al. 2023).
+        no_repeat_ngram_size: no n-gram of this size occurs twice; 0 allows repetitions.
+
+    Examples:
+        >>> search = dragoman.Sample(top_p=0.9, seed=1)
+        >>> first, second = (run.translate(["The dog sleeps."], search=search)[0].text for _ in range(2))
+        >>> first == second
+        True
     """
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    n_best: int = 1  # number of samples per source
+    n_best: int = 1
     seed: int = 0
     length_limit: LengthLimit = DEFAULT_LENGTH_LIMIT
     min_p: float | None = None
     typical_p: float | None = None
-    no_repeat_ngram_size: int = 0  # no n-gram of this size occurs twice; 0 allows repetitions
+    no_repeat_ngram_size: int = 0
 
     label = "sampling"
     is_random = True

@@ -26,14 +26,24 @@ INITIAL_BEAM_SIZE = 5  # of the beam search that gives the first lower bound
 class ExactSearch(SearchConfig):
     """Find argmax_y log p(y|x) / |y|^α over all y that end within the length limit (Stahlberg & Byrne 2019).
 
-    The search expands at most `max_expansions` prefixes of each source; a result found by then is not proven optimal.
-    With a `length_penalty` the bound is loose, and far more prefixes have to be expanded.
+    Args:
+        max_expansions: number of prefixes of a source that are expanded at most; a result that was found by then is not
+            proven optimal.
+        length_penalty: α; other than 0 it makes the bound loose, and far more prefixes have to be expanded.
+        length_limit: the largest length of a target.
+        batch_size: number of prefixes that are expanded at a time.
+
+    Examples:
+        >>> search = dragoman.ExactSearch(max_expansions=20, length_limit=dragoman.LengthLimit(max=8))
+        >>> translation = run.translate(["The dog sleeps."], search=search)[0]
+        >>> translation.proven_optimal in (True, False)
+        True
     """
 
     max_expansions: int = 100_000
-    length_penalty: float = 0.0  # α
+    length_penalty: float = 0.0
     length_limit: LengthLimit = field(default_factory=LengthLimit)
-    batch_size: int = 16  # prefixes that are expanded at a time
+    batch_size: int = 16
 
     label = "exact search"
     n_best = 1

@@ -27,16 +27,29 @@ class MinimumBayesRisk(SearchConfig):
     """Minimum Bayes risk decoding: ŷ = argmax_h Σ_r w_r u(h, r), with candidates h and references r.
 
     Samples have equal weights (Eikema & Aziz 2020), the n best of a beam weights proportional to p(r|x)^α (Kumar &
-    Byrne 2004). With `aggregate_references`, n-gram counts of references are averaged instead of utilities, which makes
-    the cost linear in their number (Vamvas & Sennrich 2024).
+    Byrne 2004).
+
+    Args:
+        candidates: the search that finds candidates.
+        references: the search that finds references; None: the candidates are the references.
+        utility: u, "chrf", "chrf++" or "bleu".
+        posterior_scale: α.
+        aggregate_references: average n-gram counts of references instead of utilities, which makes the cost linear in
+            their number (Vamvas & Sennrich 2024).
+        n_best: number of candidates to return.
+
+    Examples:
+        >>> search = dragoman.MinimumBayesRisk(dragoman.Sample(n_best=8), utility="chrf")
+        >>> len(run.translate(["The dog sleeps."], search=search))
+        1
     """
 
     candidates: Beam | Sample
-    references: Beam | Sample | None = None  # None: the candidates
-    utility: str = "chrf"  # or chrf++, bleu
-    posterior_scale: float = 1.0  # α
+    references: Beam | Sample | None = None
+    utility: str = "chrf"
+    posterior_scale: float = 1.0
     aggregate_references: bool = False
-    n_best: int = 1  # number of candidates to return
+    n_best: int = 1
 
     label = "minimum Bayes risk"
 

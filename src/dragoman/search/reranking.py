@@ -42,11 +42,20 @@ class RerankWeights(Configurable):
     """Weights of reranking by log p(y|x) + λ₁ log p(x|y) + λ₂ log p(y) + λ₃ |y|.
 
     With the channel model this is noisy channel reranking: p(y|x) ∝ p(x|y) p(y) (Yu et al. 2017, Yee et al. 2019).
+
+    Args:
+        channel: λ₁, of the channel model.
+        language: λ₂, of the language model.
+        length: λ₃, for each token of the target.
+
+    Examples:
+        >>> dragoman.RerankWeights(channel=1.0, length=0.5)
+        RerankWeights(channel=1.0, language=0.0, length=0.5)
     """
 
-    channel: float = 0.0  # λ₁
-    language: float = 0.0  # λ₂
-    length: float = 0.0  # λ₃
+    channel: float = 0.0
+    language: float = 0.0
+    length: float = 0.0
 
     def __post_init__(self) -> None:
         if not all(np.isfinite(weight) for weight in astuple(self)):
@@ -68,13 +77,26 @@ class RerankWeights(Configurable):
 
 @dataclass(frozen=True)
 class Rerank(SearchConfig):
-    """Select among the hypotheses of a search by `RerankWeights`."""
+    """Select among the hypotheses of a search by `RerankWeights`.
+
+    Args:
+        candidates: the search that finds hypotheses.
+        weights: of the models and of the length; `dragoman tune` finds them.
+        channel_model: a run from target to source, open or by its folder.
+        language_model: a language model of the target language, open or by its folder.
+        n_best: number of candidates to return.
+
+    Examples:
+        >>> candidates, weights = dragoman.Beam(4, n_best=4), dragoman.RerankWeights(length=0.5)
+        >>> len(run.translate(["The dog sleeps."], search=dragoman.Rerank(candidates, weights)))
+        1
+    """
 
     candidates: Beam | Sample
     weights: RerankWeights
-    channel_model: str | OtherRun | None = None  # a run from target to source, open or by its folder
-    language_model: str | OtherRun | None = None  # a language model of the target
-    n_best: int = 1  # number of candidates to return
+    channel_model: str | OtherRun | None = None
+    language_model: str | OtherRun | None = None
+    n_best: int = 1
 
     label = "reranking"
 

@@ -90,7 +90,16 @@ class SearchRequest:
 class LengthLimit(Configurable):
     """The largest length of a target: `ratio` · source length + `offset` tokens, at most `max`, EOS included.
 
-    EOS is not generated before `min` tokens, unless the limit is lower.
+    Args:
+        ratio: tokens of the target per token of the source.
+        offset: number of tokens that are added.
+        max: largest limit, whatever the length of the source.
+        min: EOS is not generated before this number of tokens, unless the limit is lower.
+
+    Examples:
+        >>> search = dragoman.Beam(length_limit=dragoman.LengthLimit(ratio=0, offset=3))
+        >>> len(run.translate(["The dog sleeps."], search=search)[0].tokens) <= 3
+        True
     """
 
     ratio: float = 2.0
@@ -113,7 +122,12 @@ class LengthLimit(Configurable):
 
 
 class SearchConfig(Configurable):
-    """A search: a plain value that can be written as JSON, and that decodes sources with a run."""
+    """A search: a plain value that can be compared and written as JSON, and that decodes sources with a run.
+
+    Examples:
+        >>> isinstance(dragoman.Beam(4), dragoman.SearchConfig), dragoman.Beam(4) == dragoman.Beam(size=4)
+        (True, True)
+    """
 
     is_bounded = True  # whether its cost is bounded by `rows_per_source` and the length limits
 

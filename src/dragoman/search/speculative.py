@@ -49,11 +49,22 @@ class Speculative(StepwiseSearch):
     seed. The papers accept a token with probability min(1, p/q) instead, which accepts more tokens but draws other
     samples. Rounding may differ between decoding one token and several: where two tokens are almost equally probable,
     the other one may be generated, as in another batch. int8 weights make this more likely.
+
+    Args:
+        draft_model: a smaller run with the same vocabulary, open or by its folder.
+        draft_tokens: number of tokens that are drafted at a time.
+        search: greedy search, or sampling of one sample.
+
+    Examples:
+        >>> search = dragoman.Speculative(draft_model=run, draft_tokens=3)  # usually a smaller run
+        >>> drafted, plain = (run.translate(["The dog sleeps."], search=one) for one in (search, dragoman.Beam(1)))
+        >>> drafted[0].text == plain[0].text
+        True
     """
 
-    draft_model: str | OtherRun  # a run, or the folder of one
+    draft_model: str | OtherRun
     draft_tokens: int = 4
-    search: Beam | Sample = GREEDY  # greedy search, or sampling of one sample
+    search: Beam | Sample = GREEDY
 
     label = "speculative decoding"
     n_best = rows_per_source = 1
