@@ -69,24 +69,22 @@ def settings() -> Iterator[Item]:
     for section in fields(Config):
         if not hasattr(hints[section.name], "section"):
             continue
-        defaults = hints[section.name]()
         for name, about in settings_of(hints[section.name]).items():
             full_name = f"{section.name}.{name}"
-            default = getattr(defaults, name)
-            automatic = f" If not set: {about.auto}." if about.auto else ""
-            yield _setting(full_name, about.hint, default, f"{about.help}{automatic}", full_name)
+            yield _setting(full_name, about.hint, about.default_text, about.help, full_name)
     parameters = {name: p for system in SYSTEMS.values() for name, p in system.settings().items()}
     for name, parameter in parameters.items():
         users = [key for key, system in SYSTEMS.items() if name in system.settings()]
         documentation = f"{SETTING_HELP[name]} Systems: {', '.join(users[:3])}{' …' if len(users) > 3 else ''}"
         full_name = f"system.settings.{name}"
-        yield _setting(full_name, parameter.annotation, parameter.default, documentation, full_name)
+        default = f"{SYSTEMS[users[0]].settings()[name].default} ({users[0]}, size base)"
+        yield _setting(full_name, parameter.annotation, default, documentation, full_name)
 
 
-def _setting(name: str, hint: Any, default: Any, documentation: str, origin: str) -> Item:
+def _setting(name: str, hint: Any, default: str, documentation: str, origin: str) -> Item:
     kind = hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
     quoted = "\n".join(f"> {line}".rstrip() for line in documentation.splitlines())
-    return Item(f"`{name}`, type `{kind}`, default `{default!r}`\n\n{quoted}", origin)
+    return Item(f"`{name}`, type `{kind}`, default: {default}\n\n{quoted}", origin)
 
 
 def messages() -> Iterator[Item]:

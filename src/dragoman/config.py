@@ -29,11 +29,13 @@ class DataConfig(Section, section="data"):
     source: Files = setting(
         (), "Training source files: text with one sentence per line, TSV, JSON lines, or .npz and .npy for vectors."
     )
-    target: Files = setting((), "Training target files, line by line with `source`. Omit for TSV and JSON lines.")
-    valid_source: Files = setting((), "Validation source files. Without them training pairs are held out.")
-    valid_target: Files = setting((), "Validation target files, line by line with `valid_source`.")
+    target: Files = setting(
+        (), "Training target files: line n is the translation of line n of `source`. Omit for TSV and JSON lines."
+    )
+    valid_source: Files = setting((), "Validation source files. Without them, part of the training data is held out.")
+    valid_target: Files = setting((), "Validation target files: line n is the translation of line n of `valid_source`.")
     test_source: Files = setting((), "Test source files, only used to count test sentences that occur in training.")
-    test_target: Files = setting((), "Test target files, line by line with `test_source`.")
+    test_target: Files = setting((), "Test target files: line n is the translation of line n of `test_source`.")
     format: str = setting("", "File format: text, tsv or jsonl. Empty: derived from the file name.")
     source_column: str | None = setting(
         None, "Source column of a TSV file, counted from 0, or key of a JSON line.", auto="0, or `source`"
@@ -41,7 +43,11 @@ class DataConfig(Section, section="data"):
     target_column: str | None = setting(
         None, "Target column of a TSV file, counted from 0, or key of a JSON line.", auto="1, or `target`"
     )
-    max_length: int = setting(256, "Maximum tokens per side. Longer pairs are dropped and counted.", range=(1, 100_000))
+    max_length: int = setting(
+        256,
+        "Maximum tokens of a source or target. Longer training pairs are dropped, and their number is printed.",
+        range=(1, 100_000),
+    )
     validation_size: int | None = setting(
         None,
         "Number of training pairs held out for validation if there are no validation files.",
@@ -57,7 +63,9 @@ class DataConfig(Section, section="data"):
     corpus_tags: Files = setting(
         (), "Tag of each training corpus, prepended to its sources as a token. Use '' for a corpus without a tag."
     )
-    valid_corpus_tags: Files = setting((), "Tag of each validation corpus, if there are not as many as for training.")
+    valid_corpus_tags: Files = setting(
+        (), "Tag of each validation corpus, like `corpus_tags`. Needed if their numbers differ."
+    )
     num_workers: int | None = setting(
         None, "Processes that read and tokenize the corpus.", range=(1, 10_000), auto="number of CPU cores"
     )
@@ -82,7 +90,9 @@ class TextConfig(Section, section="text"):
         None, "Vocabulary size in tokens.", range=(1, 10**7), auto="8·√(words of the corpus), at most 32,000"
     )
     shared_vocabulary: bool = setting(True, "Use one tokenizer and vocabulary for source and target.")
-    space_marker: str = setting("initial", "Where a token marks its space: initial (▁house) or final (house▁).")
+    space_marker: str = setting(
+        "initial", "Whether tokens mark the space before a word (initial: ▁house) or after it (final: house▁)."
+    )
     bpe_dropout: float | None = setting(
         None,
         "Probability of skipping a BPE merge in training (Provilkov et al. 2020).",
@@ -123,7 +133,7 @@ class SystemConfig(Section, section="system"):
         None, "Model size: tiny, small, base or big.", auto="from the amount of data and the device"
     )
     settings: dict[str, Any] = setting(
-        {}, "Settings of the system, such as width or dropout; `dragoman systems NAME` lists them."
+        {}, "Settings of the system, such as `model_dim` or `dropout`; `dragoman systems NAME` lists them."
     )
 
 
@@ -136,7 +146,9 @@ class ObjectiveConfig(Section, section="objective"):
         "Training objective: translation, causal-lm, masked-lm, denoising, span-corruption, tagging …",
         auto="from the system and the kind of data",
     )
-    settings: dict[str, Any] = setting({}, "Settings of the objective, such as the masking rate.")
+    settings: dict[str, Any] = setting(
+        {}, "Settings of the objective, such as `mask_rate`; docs/settings.md lists them."
+    )
 
 
 Schedule = Literal["inverse-sqrt", "cosine", "linear", "constant", "stable", "halving", "plateau"]
@@ -149,50 +161,63 @@ class TrainingConfig(Section, section="training"):
 
     batch_tokens: int | None = setting(
         None,
-        "Batch size in padded tokens of the longer side.",
+        "Batch size: number of pairs × tokens of the longest source or target, padding included.",
         range=(1, None),
         auto="from the amount of data and the device",
     )
     batch_by: Literal["row", "pair"] = setting(
         "row",
-        "What limits a batch: `row` counts tokens of the rows the model reads, `pair` of the longer side of the pair. "
-        "With `pair` every system trains on the same batches.",
+        "How `batch_tokens` are counted. row: tokens of the sequences that the model reads (for a decoder-only model, "
+        "source and target together). pair: tokens of the longer of source and target, which gives all systems the "
+        "same batches.",
     )
     auto_batch_size: bool = setting(
-        False, "Find the largest `batch_tokens` that fits into memory by trial before training."
+        False, "Before training, find the largest `batch_tokens` that fits into memory by trying."
     )
     gradient_checkpointing: bool = setting(
-        False, "Recompute the layers in the backward pass: a third more time, much less memory."
+        False, "Recompute activations in the backward pass: about a third more time, much less memory."
     )
-    gradient_accumulation: int = setting(1, "Batches per optimizer step.", range=(1, None))
+    gradient_accumulation: int = setting(
+        1, "Number of batches whose gradients are summed for one optimizer step.", range=(1, None)
+    )
     steps: int | None = setting(
         None,
         "Maximum number of optimizer steps.",
         range=(1, None),
-        auto="from the amount of data if the schedule needs an end",
+        auto="from the amount of data, for schedules that end at a known step; else no limit",
     )
-    epochs: int | None = setting(None, "Maximum number of passes over the training data.", range=(1, None))
+    epochs: int | None = setting(
+        None, "Maximum number of passes over the training data.", range=(1, None), auto="no limit"
+    )
     minutes: float | None = setting(
         None,
-        "Maximum training time in minutes, validations included. The schedule ends with the time.",
+        "Maximum training time in minutes, including validation. The learning-rate schedule is fitted to it.",
         range=(0, None),
+        auto="no limit",
     )
     patience: int | None = setting(
         8, "Stop after this many validations without improvement; null: never.", range=(1, None)
     )
     learning_rate: float | None = setting(
-        None, "Peak learning rate.", range=(0, 1e3), auto="from the model width and the recipe"
+        None, "Peak learning rate.", range=(0, 1e3), auto="from `model_dim` and the recipe"
     )
     warmup_steps: int | None = setting(
-        None, "Steps of linear warm-up to the peak learning rate.", range=(0, None), auto="from steps per epoch"
+        None, "Steps of linear warm-up to the peak learning rate.", range=(0, None), auto="from the number of steps"
     )
     extended_at: int = setting(0, "Step at which a finished run was extended. Written by `train --resume`.")
     recipe: Literal["auto", "textbook", "modern", "plain"] = setting(
         "auto",
-        "Set of defaults for optimizer, schedule and regularization: textbook (as in the system's paper), modern "
-        "(Muon, cosine schedule), plain, or auto (the best known one for the system).",
+        "Set of defaults for optimizer, schedule and regularization. textbook: as in the paper of the system. modern: "
+        "Muon with a cosine schedule. plain: AdamW with an inverse-square-root schedule. auto: modern for systems that "
+        "learn better with it, else plain.",
     )
-    schedule: Schedule | None = setting(None, "Learning-rate schedule.", fallback="inverse-sqrt")
+    schedule: Schedule | None = setting(
+        None,
+        "Learning-rate schedule after the warm-up. stable: constant, then linear decay in the last `decay_fraction`. "
+        "halving: halved every `halving_interval` epochs. plateau: multiplied by `plateau_factor` when validation "
+        "stops improving.",
+        fallback="inverse-sqrt",
+    )
     warmup_start_factor: float | None = setting(
         None, "Learning rate at the start of warm-up, as a fraction of the peak.", range=(0, 1), fallback=0.0
     )
@@ -206,7 +231,10 @@ class TrainingConfig(Section, section="training"):
         0.2, "Fraction of the steps, at the end, in which the schedule `stable` decays.", range=(0, 1)
     )
     halving_start_epoch: float | None = setting(
-        None, "Epochs before the schedule `halving` first halves the rate.", range=(0, None), fallback=5.0
+        None,
+        "Epochs until the schedule `halving` halves the learning rate for the first time.",
+        range=(0, None),
+        fallback=5.0,
     )
     halving_interval: float | None = setting(
         None, "Epochs between two halvings of the schedule `halving`.", range=(0.001, None), fallback=1.0
@@ -217,19 +245,29 @@ class TrainingConfig(Section, section="training"):
         range=(0, 1),
         fallback=0.1,
     )
-    optimizer: Optimizer | None = setting(None, "Optimizer.", fallback="adamw")
+    optimizer: Optimizer | None = setting(
+        None,
+        "Optimizer: adamw, adam, sgd, adadelta, adafactor, or muon (AdamW for embeddings and vectors).",
+        fallback="adamw",
+    )
     momentum: float | None = setting(
         None, "Momentum of sgd, adafactor and muon.", range=(0, 0.99999), auto="0 for sgd and adafactor, 0.95 for muon"
     )
     nesterov: bool | None = setting(None, "Use Nesterov momentum in sgd.", fallback=False)
-    beta1: float | None = setting(None, "Adam's β₁.", range=(0, 0.99999), fallback=0.9)
-    beta2: float | None = setting(None, "Adam's β₂.", range=(0, 0.9999999), fallback=0.98)
-    epsilon: float | None = setting(None, "Adam's ε.", range=(0, 1), fallback=1e-9)
+    beta1: float | None = setting(
+        None, "β₁ of adam and adamw: decay of the mean of gradients.", range=(0, 0.99999), fallback=0.9
+    )
+    beta2: float | None = setting(
+        None, "β₂ of adam and adamw: decay of the mean of squared gradients.", range=(0, 0.9999999), fallback=0.98
+    )
+    epsilon: float | None = setting(None, "ε of adam and adamw: added to the denominator.", range=(0, 1), fallback=1e-9)
     weight_decay: float | None = setting(
-        None, "Decoupled weight decay of adamw and muon.", range=(0, 10), fallback=0.01
+        None, "Decoupled weight decay of adamw and muon (Loshchilov and Hutter 2019).", range=(0, 10), fallback=0.01
     )
     loss_normalization: Literal["tokens", "sentences"] | None = setting(
-        None, "Divide the summed loss of a step by its number of target tokens or sentences.", fallback="tokens"
+        None,
+        "What the summed loss of a step is divided by: its number of target tokens or of sentences.",
+        fallback="tokens",
     )
     clip_norm: float | None = setting(
         None,
@@ -247,22 +285,28 @@ class TrainingConfig(Section, section="training"):
         None,
         "Sentences decoded per validation.",
         range=(0, None),
-        auto="as many as take about a tenth of the training time",
+        auto="as many as can be decoded in about a tenth of the training time",
     )
     selection_metric: Literal["auto", "bleu", "chrf", "exact_match", "accuracy", "loss"] = setting(
-        "auto", "Validation metric that selects the best checkpoint and ends training; auto: one that suits the task."
+        "auto",
+        "Validation metric that decides which checkpoint is the best, and whether `patience` is exhausted; auto: from "
+        "the task, such as bleu for translation.",
     )
     keep_checkpoints: int = setting(5, "Number of recent checkpoints to keep, besides the best.", range=(1, None))
     average_checkpoints: bool = setting(
-        True, "At the end, average the kept checkpoints and use the average if it validates better."
+        True,
+        "At the end, average the weights of the kept checkpoints, and use the average if its validation is better.",
     )
     ema_decay: float | None = setting(
         None,
-        "Decay per step of an exponential moving average of the weights, such as 0.999; null: no average.",
+        "Decay per step of an exponential moving average of the weights, such as 0.999. Validation and inference use "
+        "the average.",
         range=(0, 0.9999999),
+        auto="no average",
     )
     start_from: str | None = setting(
-        None, "Run folder whose weights, tokenizers and system training starts from. Validated at step 0."
+        None,
+        "Run folder that provides the initial weights, the tokenizers and the system. It is validated before step 1.",
     )
     seed: int = setting(1, "Random seed of initialization, data order and dropout.", range=(0, 2**31 - 1))
     device: str = setting("auto", "Device: auto, cpu, cuda or cuda:N.")
@@ -270,13 +314,16 @@ class TrainingConfig(Section, section="training"):
         "auto", "Number format of matrix products; auto: bfloat16 on a GPU, else float32."
     )
     parallelism: Literal["auto", "replicated", "sharded"] = setting(
-        "auto", "How processes hold the weights: replicated (data parallel) or sharded (FSDP)."
+        "auto",
+        "Distribution of the weights over processes: replicated (data parallel) or sharded (FSDP); auto: replicated.",
     )
     batch_layout: Literal["auto", "padded", "packed"] = setting(
         "auto", "Memory layout of a batch; auto: packed (no padding) on a GPU where the system supports it."
     )
     compile: bool | None = setting(
-        None, "Compile the training step on a GPU, which takes about a minute.", auto="true for long trainings"
+        None,
+        "Compile the training step on a GPU, which takes about a minute.",
+        auto="true if the training is long enough to save more time",
     )
     deterministic: bool = setting(False, "Use deterministic GPU kernels: bit-identical results, somewhat slower.")
 
@@ -305,7 +352,11 @@ class SearchDefaults(Section, section="search"):
     """Default search of a run, used by `translate` unless options change it."""
 
     beam_size: int = setting(5, "Beam size in hypotheses; 1 is greedy search.", range=(1, 10_000))
-    length_penalty: float = setting(1.0, "Exponent α of the length normalization log p(y|x) / |y|^α.", range=(-10, 10))
+    length_penalty: float = setting(
+        1.0,
+        "Exponent α of the length normalization log p(y|x) / |y|^α; larger values prefer longer translations.",
+        range=(-10, 10),
+    )
     length_normalization: Literal["power", "gnmt"] = setting(
         "power", "Length normalization: power |y|^α, or GNMT's ((5 + |y|) / 6)^α (Wu et al. 2016)."
     )
@@ -316,7 +367,9 @@ class SearchDefaults(Section, section="search"):
         "length limit.",
     )
     rank_unfinished: Literal["last", "by_score"] = setting(
-        "last", "Rank of hypotheses cut off at the length limit: after all finished ones, or among them by score."
+        "last",
+        "Rank of hypotheses that reach the length limit without EOS. last: after all finished ones. by_score: by "
+        "score, like finished ones.",
     )
     coverage_penalty: float = setting(
         0.0, "Weight β of GNMT's coverage penalty: rewards attention to every source token.", range=(0, 10)
@@ -338,7 +391,7 @@ class SearchDefaults(Section, section="search"):
         auto="from the training pairs",
     )
     max_target_length: int = setting(1024, "Maximum target tokens of any translation.", range=(1, 100_000))
-    min_length: int = setting(0, "Minimum target tokens: EOS is suppressed before.", range=(0, 100_000))
+    min_length: int = setting(0, "Minimum target tokens: EOS is not generated earlier.", range=(0, 100_000))
     no_repeat_ngram_size: int = setting(
         0, "Size in tokens of n-grams that may occur only once per translation; 0: any may.", range=(0, 1000)
     )

@@ -35,8 +35,8 @@ class Setting:
         """The range in words; empty if there is none."""
         low, high = self.range
         if low is not None and high is not None:
-            return f"between {low:g} and {high:g}"
-        return f"at least {low:g}" if low is not None else f"at most {high:g}" if high is not None else ""
+            return f"between {low:,} and {high:,}"
+        return f"at least {low:,}" if low is not None else f"at most {high:,}" if high is not None else ""
 
     @property
     def choices(self) -> list[str]:
@@ -57,6 +57,15 @@ class Setting:
         low, high = self.range
         if value is not None and not ((low is None or value >= low) and (high is None or value <= high)):
             raise UserError(f"{path} must be {self.range_text}, got {value}")
+
+    @property
+    def default_text(self) -> str:
+        """The value that is used if the setting is not set, or how it is chosen."""
+        if self.auto:
+            return self.auto
+        value = self.default if self.fallback is None else self.fallback
+        text = str(value).lower() if isinstance(value, bool) else "none" if value in (None, (), "", {}) else f"{value}"
+        return text if self.fallback is None else f"{text}, unless the recipe sets it"
 
 
 def setting(

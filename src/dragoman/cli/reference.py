@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
+import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -146,9 +148,7 @@ def settings(
         raise unknown_name("setting", name or "", [*SECTIONS, *rows])
     for row in selected:
         about = rows[row]
-        print(
-            f"{row}: {_with_range('|'.join(about.choices) or about.type_text, about)}; default {_default_text(about)}"
-        )
+        print(f"{row}: {_with_range('|'.join(about.choices) or about.type_text, about)}; default {about.default_text}")
         print(f"    {about.help}")
 
 
@@ -165,7 +165,17 @@ def markdown_lines() -> Iterator[str]:
         for name, about in settings_of(settings).items():
             kind = " \\| ".join(f"`{choice}`" for choice in about.choices) or about.type_text
             meaning = about.help.replace("|", "\\|")
-            yield f"| `{section}.{name}` | {_with_range(kind, about)} | {_default_text(about)} | {meaning} |"
+            yield f"| `{section}.{name}` | {_with_range(kind, about)} | {about.default_text} | {meaning} |"
+    yield from (
+        "",
+        "## system.settings",
+        "",
+        "`dragoman systems NAME` shows the defaults of a system.",
+        "",
+    )
+    yield from ("| setting | meaning | systems |", "|---|---|---|", *_system_rows())
+    yield from ("", "## objective.settings", "", "Set them as `objective.settings.NAME`.", "")
+    yield from ("| objective | setting | default | meaning |", "|---|---|---|---|", *_objective_rows())
 
 
 def _with_range(kind: str, about: Setting) -> str:
@@ -173,8 +183,28 @@ def _with_range(kind: str, about: Setting) -> str:
     return f"{kind}, {about.range_text}" if about.range_text else kind
 
 
-def _default_text(about: Setting) -> str:
-    """The default of a setting in words, or how it is chosen."""
-    value = about.default if about.fallback is None else about.fallback
-    text = str(value).lower() if isinstance(value, bool) else "none" if value in (None, (), "") else f"{value}"
-    return about.auto or text
+def _system_rows() -> Iterator[str]:
+    """Yield the rows of the settings of all systems."""
+    from dragoman.systems import SYSTEMS
+    from dragoman.systems.setting_help import SETTING_HELP
+
+    for name in sorted({name for system in SYSTEMS.values() for name in system.settings()}):
+        users = [key for key, system in SYSTEMS.items() if name in system.settings()]
+        others = [key for key in SYSTEMS if key not in users]
+        if len(others) < len(users):
+            users = [f"all except {', '.join(others)}" if others else "all"]
+        text = SETTING_HELP[name].replace("|", "\\|")
+        yield f"| `system.settings.{name}` | {text} | {', '.join(users)} |"
+
+
+def _objective_rows() -> Iterator[str]:
+    """Yield the rows of the settings of all objectives; the meanings are those of their docstrings."""
+    from dragoman.objectives import OBJECTIVES
+
+    for objective, cls in OBJECTIVES.items():
+        _, _, documented = (inspect.getdoc(cls) or "").partition("Args:")
+        meanings = dict(re.findall(r"^ {4}(\w+): ((?:.|\n {5,})+)", documented, re.MULTILINE))
+        for parameter in list(inspect.signature(cls).parameters.values())[1:]:
+            meaning = " ".join(meanings[parameter.name].split()).replace("|", "\\|")
+            default = str(parameter.default).lower() if isinstance(parameter.default, bool) else parameter.default
+            yield f"| {objective} | `{parameter.name}` | {default} | {meaning[:1].upper()}{meaning[1:]} |"
