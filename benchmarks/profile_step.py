@@ -25,7 +25,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from device_info import device_name, matmul_flops_per_second, peak_memory_bytes, synchronize
 from dragoman import config as configuration
-from dragoman.data import DataPosition
 from dragoman.models import training_flops
 from dragoman.run import CONFIG_FILE, read_spec
 from dragoman.training.display import SilentDisplay
@@ -127,7 +126,7 @@ class Stepper:
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer, self.step = trainer, 0
-        self.stream = trainer._iterate_steps(DataPosition())
+        self.stream = trainer._iterate_steps()
 
     def run(self, count: int, wait: Callable[[], StepBatches] | None = None) -> list[StepBatches]:
         """Run `count` steps and wait for the device; `wait` returns the batches of the next step."""

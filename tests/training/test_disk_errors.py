@@ -19,7 +19,6 @@ from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.run import load, read_metrics
 from dragoman.training.display import Display
-from dragoman.training.metrics import Stopwatch
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 
@@ -187,7 +186,7 @@ class Clock:
 def test_clock_that_stops_or_is_set_back(
     by: float, run: Path, expected: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in ("time", "monotonic", "perf_counter"):
+    for name in ("time", "monotonic", "perf_counter") if by == 0 else ("time",):  # only this one can be set back
         monkeypatch.setattr(time, name, Clock(by))
     display = Listening()
     display.EVERY = 0.0  # type: ignore[misc]
@@ -199,15 +198,3 @@ def test_clock_that_stops_or_is_set_back(
         assert 0 <= record["tokens_per_second"] < math.inf
         assert record["seconds"] >= 0
     assert not any("-" in text.split("left")[0].split()[-1] for text in display.heard if "left" in text)
-
-
-def test_training_seconds_never_decrease(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = 100.0
-    monkeypatch.setattr(time, "monotonic", lambda: now)
-    watch = Stopwatch(5.0)
-    now = 103.0
-    assert watch.seconds == 8.0
-    now = 40.0
-    assert watch.seconds == 8.0
-    now = 42.0
-    assert watch.seconds == 10.0

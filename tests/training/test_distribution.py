@@ -358,7 +358,8 @@ def test_every_system_can_be_sharded(names: list[str], tmp_path: Path) -> None:
 def test_every_batch_of_a_step_is_computed_once(alone: tuple[Path, Path]) -> None:
     batches = Batches(TokenStore(alone[0] / "data" / "train"), 300, seed=1)
     for size in (1, 2, 3, 4):
-        ways = [iterate_steps(batches, DataPosition(), 3, rank, size, lockstep=True) for rank in range(size)]
+        ranks = [ProcessGroup(rank, size) for rank in range(size)]
+        ways = [iterate_steps(batches, DataPosition(), 3, rank, lockstep=True) for rank in ranks]
         for _ in range(4):
             dealt = [next(way) for way in ways]
             assert sorted(number for group in dealt for number, _ in group.batches) == [0, 1, 2]

@@ -21,7 +21,7 @@ from dragoman.run import read_metrics
 from dragoman.training import trainer as training
 from dragoman.training.prepare import prepare_run
 from dragoman.training.train_step import StepBatches
-from dragoman.training.trainer import MAX_ROLLBACKS, StepPlan, Trainer
+from dragoman.training.trainer import MAX_ROLLBACKS, Trainer
 
 Change = Callable[[Loss], Loss]
 
@@ -67,9 +67,9 @@ class Stumbling(Trainer):
         self.after_rollback: dict[str, Any] = {}
         hook_step(self, after=self._walk)
 
-    def _agree(self, batches: StepBatches) -> StepPlan:
+    def _agree(self, batches: StepBatches) -> tuple[StepBatches, bool]:
         plan = super()._agree(batches)
-        self.position = plan.batches.next_position
+        self.position = plan[0].next_position
         first, last = self.bad
         here = (self.position.epoch, self.position.batch)
         self.changed.bad = (first.epoch, first.batch) <= here <= (last.epoch, last.batch)

@@ -20,6 +20,7 @@ from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import ENCODER_DECODER_FRAMING, learn_tokenizer
 from dragoman.training.ema import WeightAverage
 from dragoman.training.optimizer import build_optimizer, state_tensors
+from dragoman.training.parallel import ProcessGroup
 from dragoman.training.train_step import TrainStep, iterate_steps
 
 WORDS = 40
@@ -230,7 +231,8 @@ def test_batch_does_not_depend_on_its_process(store: TokenStore) -> None:
 def test_processes_share_the_batches_of_a_step(store: TokenStore, size: int) -> None:
     batches = Batches(store, 120, seed=3)
     alone = iterate_steps(batches, next(batches.iterate_indices())[2], 4)
-    shared = [iterate_steps(batches, next(batches.iterate_indices())[2], 4, rank, size) for rank in range(size)]
+    ranks = [ProcessGroup(rank, size) for rank in range(size)]
+    shared = [iterate_steps(batches, next(batches.iterate_indices())[2], 4, rank) for rank in ranks]
     for _ in range(12):
         whole, parts = next(alone), [next(each) for each in shared]
         assert {part.next_position for part in parts} == {whole.next_position}

@@ -67,7 +67,7 @@ def weights_after(folder: Path, replays: bool, compiles: bool) -> dict[str, torc
     if not compiles:
         trainer.train_step.objective = trainer.objective
     trainer.model.train()
-    stream = trainer._iterate_steps(trainer.state.data_position)
+    stream = trainer._iterate_steps()
     for step in range(1, 9):
         group = next(stream)
         trainer.train_step(group.batches, step, 0.001, group.target_tokens)

@@ -6,7 +6,7 @@ import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec
 from dragoman.parts.spec import Spec
-from dragoman.run import CONFIG_FILE, Run, load, read_metrics, read_spec
+from dragoman.run import CONFIG_FILE, Run, load, read_spec
 from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
 from dragoman.training.display import Display, SilentDisplay, make_display
 from dragoman.training.parallel import ProcessGroup, accumulate_for_processes
@@ -97,31 +97,6 @@ def train(
     return load(folder, custom_parts=custom_parts)
 
 
-@dataclass(frozen=True)
-class TrainingSummary:
-    """Result of a training.
-
-    Attributes:
-        reason: why training stopped.
-        interrupted: whether it was interrupted by the user and can be resumed.
-        step: optimizer steps in total.
-        epoch: index of the pass over the data at the end.
-        target_tokens: target tokens trained on.
-        seconds: training time, including earlier sessions of a resumed run.
-        averaged_checkpoints: number of checkpoints whose average is the best model; 0 if a single one is best.
-        best: record of the best validation, as in metrics.jsonl; empty if there was none.
-    """
-
-    reason: str
-    interrupted: bool
-    step: int
-    epoch: int
-    target_tokens: int
-    seconds: float
-    averaged_checkpoints: int
-    best: dict[str, Any]
-
-
 def start_training(
     folder: Path,
     config: Config,
@@ -130,7 +105,7 @@ def start_training(
     custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
     command: str = "dragoman train",
-) -> TrainingSummary | None:
+) -> TrainingOutcome | None:
     """Prepare and train a new run.
 
     Args:
@@ -142,7 +117,7 @@ def start_training(
         command: beginning of a command that trains this run, for messages.
 
     Returns:
-        The summary, or None in all but the first of several processes.
+        The outcome, or None in all but the first of several processes.
     """
     processes = ProcessGroup.join()
     config, choices = accumulate_for_processes(config, processes)
@@ -166,7 +141,7 @@ def resume_training(
     custom_parts: Sequence[type[Spec]] = (),
     callback: TrainingCallback | None = None,
     command: str = "dragoman train",
-) -> TrainingSummary | None:
+) -> TrainingOutcome | None:
     """Continue a run where it stopped; see `start_training` for the arguments.
 
     `settings` may change the limits (training.steps, epochs, minutes, patience), the device and the parallelism.
@@ -192,8 +167,8 @@ def _train(
     parts: Sequence[type[Spec]],
     callback: TrainingCallback | None,
     command: str,
-) -> TrainingSummary | None:
-    """Train the run in a folder from its last checkpoint."""
+) -> TrainingOutcome | None:
+    """Train the run in a folder from its last checkpoint, and write report.html."""
     display = SilentDisplay() if processes.rank else make_display() if callback is None else CallbackDisplay(callback)
     trainer = Trainer(folder, display, resumed, processes, parts)
     log = _log_function(callback)
@@ -203,27 +178,12 @@ def _train(
         log(f"{processes.world_size} processes, weights {trainer.strategy.name}")
     outcome = trainer.train()
     processes.destroy()
-    return None if processes.rank else _summarize(folder, outcome, parts)
-
-
-def _summarize(folder: Path, outcome: TrainingOutcome, parts: Sequence[type[Spec]]) -> TrainingSummary:
-    """Write report.html and collect the result."""
+    if processes.rank:
+        return None
     from dragoman.lens.run_report import write_report
 
     write_report(load(folder, device="cpu", custom_parts=parts))
-    state = outcome.state
-    best = ("averaged", state.step) if outcome.averaged_checkpoints else ("valid", state.best_step)
-    records = (record for record in reversed(read_metrics(folder)) if (record["kind"], record["step"]) == best)
-    return TrainingSummary(
-        outcome.reason,
-        outcome.interrupted,
-        state.step,
-        state.data_position.epoch,
-        state.target_tokens,
-        round(state.seconds, 1),
-        outcome.averaged_checkpoints,
-        next(records, {}),
-    )
+    return outcome
 
 
 def _log_preparation(prepared: PreparedRun, choices: Sequence[str], log: Callable[[str], None]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +16,8 @@ from dragoman.console import log
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:
-    from dragoman.api.train_run import TrainingSummary
     from dragoman.run import Run
+    from dragoman.training.trainer import TrainingOutcome
 
 #: options of `train`, and the settings that they set
 TRAIN_OPTIONS = {
@@ -94,7 +93,7 @@ def train(
     finish(run, start_training(run, resolved, command=train_command(run)), as_json)
 
 
-def resume_run(run: Path, settings: dict[str, Any]) -> TrainingSummary | None:
+def resume_run(run: Path, settings: dict[str, Any]) -> TrainingOutcome | None:
     """Continue a run."""
     from dragoman.api.train_run import resume_training
 
@@ -119,20 +118,20 @@ def next_commands(run: Run) -> dict[str, str]:
     return commands
 
 
-def finish(run: Path, summary: TrainingSummary | None, as_json: bool) -> None:
+def finish(run: Path, outcome: TrainingOutcome | None, as_json: bool) -> None:
     """Print the result of a training."""
-    if summary is None:  # only the first of several processes prints
+    if outcome is None:  # only the first of several processes prints
         return
     from dragoman.run import load
     from dragoman.training.display import format_metrics
 
     loaded = load(run, device="cpu")
     commands = next_commands(loaded)
-    log(f"step {summary.step:,}: stopped: {summary.reason}")
-    if summary.interrupted:
+    log(f"step {outcome.state.step:,}: stopped: {outcome.reason}")
+    if outcome.interrupted:
         log(f"everything is saved; continue with:  {train_command(run)} --resume")
     else:
-        if best := summary.best:
+        if best := outcome.best:
             averaged = best["kind"] == "averaged"
             name = f"average of {best['checkpoints']} checkpoints" if averaged else f"step {best['step']:,}"
             log(f"best: {name}, validation {format_metrics(best)}, perplexity {best['perplexity']:.2f}")
@@ -141,4 +140,4 @@ def finish(run: Path, summary: TrainingSummary | None, as_json: bool) -> None:
             log(f"{purpose + ':':12}{command}")
     if as_json:
         usage = loaded.usage.command if loaded.usage else None
-        print_json({"run": str(run), "command": usage, "next_commands": commands, **asdict(summary)})
+        print_json({"run": str(run), "command": usage, "next_commands": commands, **outcome.to_dict()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -50,6 +51,12 @@ class TrainState:
     time_used: float = 0.0  # fraction of the budget
     validation_time_used: float = 0.0  # fraction at the end of the last validation
     validation_seconds: float = 0.0  # duration of the last validation
+
+    def is_better(self, score: tuple[float, float]) -> bool:
+        """Whether a validation score (metric, −loss) is better than the best; the loss decides a tie."""
+        if self.best_metric is None:
+            return True
+        return score > (self.best_metric, -math.inf if self.best_loss is None else -self.best_loss)
 
     def to_dict(self) -> dict[str, Any]:
         return asdict(self)

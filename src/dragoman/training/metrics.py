@@ -1,4 +1,4 @@
-"""Measurements during training: losses, speed and time."""
+"""Measurements during training and the files that record them; detection of divergence."""
 
 from __future__ import annotations
 
@@ -75,20 +75,6 @@ class TrainingMeter:
             record["skipped"] = skipped
         self._reset({})
         return record
-
-
-class Stopwatch:
-    """Seconds of training, including those before a resumption."""
-
-    def __init__(self, seconds: float) -> None:
-        self.total, self.last = seconds, time.monotonic()
-
-    @property
-    def seconds(self) -> float:
-        now = time.monotonic()
-        self.total += max(0.0, now - self.last)  # a clock that is set back takes nothing away
-        self.last = now
-        return self.total
 
 
 WINDOW_READINGS = 20  # recent readings that define the normal loss
@@ -172,6 +158,11 @@ class MetricsLog:
         text = "".join(json.dumps(record) + "\n" for record in kept)
         if records and text != (self.folder / METRICS_FILE).read_text(encoding="utf-8"):
             write_file(self.folder / METRICS_FILE, text)
+
+    def last_record(self, kind: str, step: int) -> dict[str, Any]:
+        """Return the last record of a kind at a step; empty if there is none."""
+        records = read_metrics(self.folder) if self.enabled else []
+        return next((record for record in reversed(records) if (record["kind"], record["step"]) == (kind, step)), {})
 
     def close(self) -> None:
         if self.tensorboard is not None:

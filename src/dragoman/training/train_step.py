@@ -28,7 +28,7 @@ from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
 from dragoman.training.ema import WeightAverage
 from dragoman.training.optimizer import clip_grad_norm, set_found_inf, set_learning_rate
-from dragoman.training.parallel import ParallelStrategy
+from dragoman.training.parallel import ParallelStrategy, ProcessGroup
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,7 @@ def iterate_steps(
     batches: Batches,
     position: DataPosition,
     accumulation_steps: int,
-    rank: int = 0,
-    world_size: int = 1,
+    processes: ProcessGroup | None = None,
     pinned: bool = False,
     lockstep: bool = False,
 ) -> Iterator[StepBatches]:
@@ -59,6 +58,7 @@ def iterate_steps(
     With `lockstep` all ranks compute the same number of batches: those with one batch less get the first one as a
     dummy.
     """
+    rank, world_size = (processes.rank, processes.world_size) if processes else (0, 1)
     indices = batches.iterate_indices(position)
     while True:
         planned = list(islice(indices, accumulation_steps))

@@ -19,7 +19,7 @@ import torch
 from dragoman import checkpoint
 from dragoman import config as configuration
 from dragoman.config import Config
-from dragoman.data import Batches, DataPosition, TokenStore, longer_side, prefetch
+from dragoman.data import Batches, TokenStore, longer_side, prefetch
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 from dragoman.models import Model
@@ -39,13 +39,13 @@ from dragoman.storage import exclusive_run_lock
 from dragoman.training.checkpoint_manager import CheckpointManager, TrainState
 from dragoman.training.display import Display
 from dragoman.training.ema import WeightAverage
-from dragoman.training.metrics import MetricsLog, Stopwatch, TrainingMeter
+from dragoman.training.metrics import MetricsLog, TrainingMeter
 from dragoman.training.optimizer import build_optimizer
 from dragoman.training.parallel import ProcessGroup, make_strategy
 from dragoman.training.schedule import learning_rate
 from dragoman.training.train_step import StepBatches, TrainStep, iterate_steps
 from dragoman.training.training_budget import TrainingBudget, pluralize, stop_reason
-from dragoman.training.validation import METRIC_NAMES, ValidationResult, ValidationScore, Validator
+from dragoman.training.validation import METRIC_NAMES, ValidationResult, Validator
 from dragoman.training.warm_start import same_task
 
 LOG_INTERVAL_STEPS = 10
@@ -56,20 +56,34 @@ PREFETCHED_STEPS = 4
 
 @dataclass(frozen=True)
 class TrainingOutcome:
-    """How a training ended, and why."""
+    """How a training ended.
+
+    Attributes:
+        reason: why training stopped.
+        interrupted: whether it was interrupted by the user and can be resumed.
+        averaged_checkpoints: number of checkpoints whose average is the best model; 0 if a single one is best.
+        best: record of the best validation, as in metrics.jsonl; empty if there was none.
+    """
 
     reason: str
     interrupted: bool
     state: TrainState
-    averaged_checkpoints: int = 0  # checkpoints in the average that is the best; 0 if it is not
+    averaged_checkpoints: int
+    best: dict[str, Any]
 
-
-@dataclass(frozen=True)
-class StepPlan:
-    """The batches of a step with the counts of all processes, and whether a checkpoint is due."""
-
-    batches: StepBatches
-    save: bool
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values, with steps, epochs, tokens and seconds of the whole run, for JSON."""
+        state = self.state
+        return {
+            "reason": self.reason,
+            "interrupted": self.interrupted,
+            "step": state.step,
+            "epoch": state.data_position.epoch,
+            "target_tokens": state.target_tokens,
+            "seconds": round(state.seconds, 1),
+            "averaged_checkpoints": self.averaged_checkpoints,
+            "best": self.best,
+        }
 
 
 class Trainer:
@@ -111,21 +125,15 @@ class Trainer:
         self.strategy.distribute(self.objective)
         if self.strategy.lockstep and processes.rank == 0:  # sharded weights cannot decode: they are copied
             self.run.model = spec.build().to(self.device)
-        self.validator = Validator(
-            self.run,
-            self._build_objective(self.run.model),
-            TokenStore(folder / "data" / "valid"),
-            training.batch_tokens or 4096,
-            training.validation_sentences,
-            training.selection_metric,
-        )
+        objective = self._build_objective(self.run.model)
+        self.validator = Validator(self.run, objective, TokenStore(folder / "data" / "valid"))
         self.optimizer = build_optimizer(self.model, training)
         self.average = WeightAverage(self.model, training.ema_decay) if training.ema_decay else None
         self.checkpoints = CheckpointManager(folder, training.keep_checkpoints, self.strategy)
         self.state = self.checkpoints.resume(self.model, self.optimizer, self.average) or TrainState()
         steps_per_epoch = max(1, self.batches.batches_per_epoch // training.gradient_accumulation)
-        averages = training.average_checkpoints and self.average is None
-        self.budget = TrainingBudget(self.config, steps_per_epoch, averages)
+        validates_average = training.average_checkpoints and self.average is None
+        self.budget = TrainingBudget(self.config, steps_per_epoch, validates_average)
         self.budget.update_budget(self.state)
         self.train_step = TrainStep(
             self.objective, self.optimizer, training, self.strategy, self.average, packed, display.message
@@ -173,36 +181,41 @@ class Trainer:
             on_first_rank(lambda: lock.enter_context(exclusive_run_lock(self.folder)))
             steps = self._start()
             while True:
-                plan = self._agree(next(steps))
+                batches, save_due = self._agree(next(steps))
                 reason = "interrupted" if self.interrupted else stop_reason(training, state)
                 if reason is not None:
                     break
-                batches = plan.batches
                 rate = learning_rate(training, state.step + 1, self.budget.horizon(state))
                 divisor = batches.num_sentences if normalize_by_sentences else batches.target_tokens
                 self.train_step(batches.batches, state.step + 1, rate, divisor, batches.dummy_batch)
                 self.meter.record_step(batches, rate)
                 state.step, state.data_position = state.step + 1, batches.next_position
                 state.target_tokens += batches.target_tokens
-                state.seconds = self.stopwatch.seconds
+                state.seconds = self.seconds
                 if state.step % LOG_INTERVAL_STEPS == 0 and self._log():
                     steps.close()
-                    steps = self._iterate_steps(state.data_position)
+                    steps = self._iterate_steps()
                 elif self.budget.validation_due(state):
                     self._validate()
-                elif plan.save:
+                elif save_due:
                     self._save()
             steps.close()
             averaged = self._finish()
         self.metrics_log.close()
-        return TrainingOutcome(reason, self.interrupted, state, averaged)
+        best = ("averaged", state.step) if averaged else ("valid", state.best_step)
+        return TrainingOutcome(reason, self.interrupted, state, averaged, self.metrics_log.last_record(*best))
+
+    @property
+    def seconds(self) -> float:
+        """Return the seconds of training, including those before a resumption."""
+        return time.monotonic() - self.started_at
 
     def _start(self) -> Any:
         """Start the clocks and the display, validate a warm-started model, and return the iterator over steps."""
         self.model.train()
-        self.stopwatch = Stopwatch(self.state.seconds)
+        self.started_at = time.monotonic() - self.state.seconds
         self.meter = TrainingMeter(self.train_step, self.state.unlogged, self.processes)
-        self.saved_at = self.stopwatch.seconds
+        self.saved_at = self.seconds
         training = self.config.training
         if training.start_from and self.processes.on_first_rank(self.checkpoints.last_step) is None:
             self.metrics_log.truncate_after(-1)  # records of a process that was killed before its first checkpoint
@@ -211,29 +224,29 @@ class Trainer:
         self.display.start(self.budget.fraction_used(self.state), steps)
         metric = self.validator.metric
         self.display.message(f"best checkpoint by {METRIC_NAMES.get(metric, metric)}")
-        return self._iterate_steps(self.state.data_position)
+        return self._iterate_steps()
 
-    def _iterate_steps(self, position: DataPosition) -> Any:
-        steps = iterate_steps(
-            self.batches,
-            position,
-            self.config.training.gradient_accumulation,
-            self.processes.rank,
-            self.processes.world_size,
-            pinned=self.device.type == "cuda",
-            lockstep=self.strategy.lockstep,
+    def _iterate_steps(self) -> Any:
+        """Return an iterator over the batches of each step from the present position on, built in a thread."""
+        accumulation, gpu = self.config.training.gradient_accumulation, self.device.type == "cuda"
+        position, lockstep = self.state.data_position, self.strategy.lockstep
+        return prefetch(
+            iterate_steps(self.batches, position, accumulation, self.processes, pinned=gpu, lockstep=lockstep),
+            depth=PREFETCHED_STEPS,
         )
-        return prefetch(steps, depth=PREFETCHED_STEPS)
 
-    def _agree(self, batches: StepBatches) -> StepPlan:
-        """Share among all processes the counts of a step, interruptions, and the clock of the first process."""
-        seconds = self.stopwatch.seconds
+    def _agree(self, batches: StepBatches) -> tuple[StepBatches, bool]:
+        """Share among all processes the counts of a step, interruptions, and the clock of the first process.
+
+        Returns the batches with the counts of all processes, and whether a checkpoint is due.
+        """
+        seconds = self.seconds
         clock = (seconds, seconds - self.saved_at > SAVE_INTERVAL_SECONDS) if self.processes.rank == 0 else (0.0, False)
         values = [batches.target_tokens, batches.num_sentences, self.interrupted, *clock]
         tokens, sentences, interrupted, seconds, save = self.processes.all_reduce_sum(values)
         self.interrupted = bool(interrupted)
         self.budget.update_time_used(self.state, seconds)
-        return StepPlan(replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(save))
+        return replace(batches, target_tokens=int(tokens), num_sentences=int(sentences)), bool(save)
 
     def _finish(self) -> int:
         """Save and validate the last step; return how many checkpoints are averaged in the best one."""
@@ -261,9 +274,9 @@ class Trainer:
                 f"the best checkpoint, of step {state.best_step:,}, is missing: the next validation becomes the best"
             )
             state.best_metric = None
-        best = is_candidate and self._is_better(score)
+        best = is_candidate and state.is_better(score)
         if best:
-            state.best_metric, state.best_loss = score.metric, result.loss
+            state.best_metric, state.best_loss = score[0], result.loss
             state.best_step, state.validations_since_best = state.step, 0
         elif is_candidate:
             state.validations_since_best += 1
@@ -274,35 +287,22 @@ class Trainer:
         if state.step > state.diverged_at and not state.loss_history.high_losses:
             state.rollbacks = 0  # recovered
         self.budget.record_validation(state, seconds)
-        state.seconds = self.stopwatch.seconds
-        self.metrics_log.write(
-            {
-                "kind": "valid" if is_candidate else "start",
-                "step": state.step,
-                **result.to_record(),
-                "validation_seconds": round(seconds, 2),
-                "seconds": round(state.seconds, 2),
-            }
-        )
+        state.seconds = self.seconds
+        record = {"kind": "valid" if is_candidate else "start", "step": state.step, **result.to_record()}
+        times = {"validation_seconds": round(seconds, 2), "seconds": round(state.seconds, 2)}
+        self.metrics_log.write(record | times)
         self.metrics_log.write_samples(result, state.step)
         self.display.log_validation(state.step, result, best)
         self._save(validated=is_candidate, best=best)
 
     def _timed_validation(self) -> tuple[ValidationResult, float]:
         start = time.monotonic()
-        return self.validator.validate(), max(0.0, time.monotonic() - start)
-
-    def _is_better(self, score: ValidationScore) -> bool:
-        """Whether a score is better than the best so far; the loss decides between equal metrics."""
-        state = self.state
-        if state.best_metric is None:
-            return True
-        return score > (state.best_metric, -math.inf if state.best_loss is None else -state.best_loss)
+        return self.validator.validate(), time.monotonic() - start
 
     def _save(self, validated: bool = False, best: bool = False) -> None:
         self.state.unlogged = self.meter.unlogged()
         self.checkpoints.save(self.model, self.optimizer, self.average, self.state, validated, best)
-        self.saved_at = self.stopwatch.seconds
+        self.saved_at = self.seconds
 
     def _average(self) -> int:
         """Average the kept checkpoints, and make the average the best checkpoint if it is better."""
@@ -310,7 +310,7 @@ class Trainer:
         if count < 2:
             return 0
         result = self.validator.validate()
-        if not self._is_better(self.validator.score(result)):
+        if not self.state.is_better(self.validator.score(result)):
             return 0
         values = {"checkpoints": count, **result.to_record()}
         self.checkpoints.save_average(self.run.model, values)
@@ -355,7 +355,7 @@ class Trainer:
         self.metrics_log.truncate_after(state.step)
         self.meter = TrainingMeter(self.train_step, {}, self.processes)
         self.processes.on_first_rank(lambda: self.checkpoints.update_state(state))
-        self.saved_at = self.stopwatch.seconds
+        self.saved_at = self.seconds
 
     def _give_up(self, kind: str, loss: float) -> None:
         """End a training that has diverged; the last checkpoint is from before."""

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,13 +25,6 @@ METRIC_NAMES = {"bleu": "BLEU", "chrf": "chrF", "exact_match": "exact match"}
 BLEU_ORDER = 4  # corpus BLEU is 0 if no sentence has this many words
 #: scripts written without spaces: Thai to Myanmar, Khmer, kana and CJK ideographs
 UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\U00020000-\U0003ffff]")
-
-
-class ValidationScore(NamedTuple):
-    """Score of a validation: higher is better; between equal metrics the lower loss decides."""
-
-    metric: float
-    negative_loss: float
 
 
 def default_metric(objective: type[Objective], references: Sequence[str]) -> tuple[str, str]:
@@ -102,37 +95,21 @@ class Validator:
     Sentences are decoded as `translate` and `evaluate` decode them (`config.search`), so that users get the reported
     metric.
 
-    Args:
-        objective: built without label smoothing and BPE dropout.
-        max_tokens: padded tokens of a batch.
-        sentences: number of sentences to decode, if the objective generates.
-        metric: metric that selects checkpoints, or "auto".
+    `objective` is built without label smoothing and BPE dropout.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        objective: Objective,
-        store: TokenStore,
-        max_tokens: int,
-        sentences: int | None = None,
-        metric: str = "auto",
-    ) -> None:
-        self.run, self.objective = run, objective
+    def __init__(self, run: Run, objective: Objective, store: TokenStore) -> None:
+        self.run, self.objective, training = run, objective, run.config.training
         lengths = store.length_counts()
         longest = int(objective.row_length(lengths.source, lengths.target).max())
-        self.batches = Batches(
-            store,
-            max(max_tokens, longest),
-            seed=0,
-            shuffle=False,
-            rows=objective.row_format.for_validation(),
-        )
+        max_tokens, rows = max(training.batch_tokens or 4096, longest), objective.row_format.for_validation()
+        self.batches = Batches(store, max_tokens, seed=0, shuffle=False, rows=rows)
         corrupted = (
             pretraining_examples.corrupt_row(objective, store, index, 0)
             for index in range(min(REPAIRED_SAMPLES, len(store)))
         )
         self.corrupted = [row for row in corrupted if row is not None]
+        sentences, metric = training.validation_sentences, training.selection_metric
         sentences = MAX_DECODED_SENTENCES if sentences is None else sentences
         decoded = evenly_spaced(store, sentences if objective.generates else 0)
         self.sources: list[Source] = [self._source(store.source(index)) for index in decoded]
@@ -145,10 +122,9 @@ class Validator:
         """Return the text of a source, or its feature vectors."""
         return self.run.source_tokenizer.decode(row.tolist()) if row.ndim == 1 else np.array(row)
 
-    def score(self, result: ValidationResult) -> ValidationScore:
-        """Return the score by which validations are compared."""
-        metric = -result.loss if self.metric == "loss" else result.metrics[self.metric]
-        return ValidationScore(metric, -result.loss)
+    def score(self, result: ValidationResult) -> tuple[float, float]:
+        """Return the metric, where higher is better, and −loss, which decides between equal metrics."""
+        return -result.loss if self.metric == "loss" else result.metrics[self.metric], -result.loss
 
     @torch.inference_mode()
     def validate(self) -> ValidationResult:
