@@ -108,17 +108,19 @@ def compare(
     runs = [(name, column, seed) for name in names for column, seed in enumerate(seed_list)]
     log(f"{len(runs)} trainings (systems: {len(names)}, seeds: {len(seed_list)}), budget: {budget}")
     results = []
-    with ComparisonDisplay(names, len(seed_list)) as display:
+    display = ComparisonDisplay(names, len(seed_list))
+    with display.bar:
         for number, (name, column, seed) in enumerate(runs, 1):
-            label = f"{name}, seed {seed} ({number} of {len(runs)})"
+            display.start_run(name, column, f"{name}, seed {seed} ({number} of {len(runs)})")
             if result := training.saved_result(folder, name, seed, sources, references):
-                display.skip(name, column, f"{label}: already finished")
+                display.show(1.0, "finished before")
+                display.message("already finished")
             else:
-                row = display.run(name, column, label)
-                training.train_system(folder, name, seed, config, budget, row)
-                row.measuring()
+                display.show(0.0, "preparing")
+                training.train_system(folder, name, seed, config, budget, display)
+                display.show(1.0, "translating the test set")
                 result = training.evaluate_run(folder, name, seed, sources, references, device)
-                row.finish(
+                display.finish(
                     f"{result.steps:,} steps, {result.target_tokens:,} target tokens in {result.seconds:.0f} s, "
                     f"BLEU {bleu(result.texts, references).formatted}, "
                     f"exact {exact_match(result.texts, references).formatted} %"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Any, Self
 
 from dragoman import console
@@ -19,7 +19,7 @@ class Display:
     EVERY = LOG_INTERVAL_SECONDS
 
     def __init__(self) -> None:
-        self.last_line = 0.0
+        self.last_line = -math.inf  # time of the last line
         self.total_steps: int | None = None
         self.started = time.monotonic()
         self.fraction_at_start = 0.0
@@ -28,10 +28,8 @@ class Display:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        return None
+    def __exit__(self, *exception: object) -> None:
+        """Stop showing progress."""
 
     def start(self, fraction: float | None, total_steps: int | None) -> None:
         """Start at a fraction of the training budget; `total_steps` is the number of steps, if one is set."""
@@ -43,7 +41,7 @@ class Display:
 
     def log_step(self, record: dict[str, Any], fraction: float | None) -> None:
         """Show a record of the training log, at a fraction of the budget; not more often than every few seconds."""
-        if not 0 <= time.monotonic() - self.last_line < self.EVERY:
+        if time.monotonic() - self.last_line >= self.EVERY:
             self.last_line = time.monotonic()
             self.message(self.line(record, fraction))
 
@@ -72,8 +70,7 @@ class Display:
         """Estimate the remaining seconds at a fraction of the budget; None if it is unknown."""
         if fraction is None or fraction <= self.fraction_at_start:
             return None
-        elapsed = max(0.0, time.monotonic() - self.started)
-        return elapsed / (fraction - self.fraction_at_start) * max(0.0, 1 - fraction)
+        return (time.monotonic() - self.started) / (fraction - self.fraction_at_start) * max(0.0, 1 - fraction)
 
 
 class SilentDisplay(Display):
@@ -92,9 +89,7 @@ class LiveDisplay(Display):
         self.bar.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.bar.stop()
 
     def start(self, fraction: float | None, total_steps: int | None) -> None:

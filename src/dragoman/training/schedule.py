@@ -28,86 +28,112 @@ class ScheduleHorizon:
     limits_warmup: bool = False  # the warmup takes at most a tenth of the time
 
 
-@dataclass(frozen=True)
 class SchedulePoint:
-    """A step in units of the schedule; at a steady pace the warmup ends at the fraction `used / warmups`."""
+    """A step in units of the schedule, and the factor of the learning rate there by each schedule.
 
-    warmups: float  # 1: the warmup is complete
-    epochs: float | None
-    used: float | None  # fraction of the budget, if there is one
-    reductions: int
-
-
-def inverse_sqrt(point: SchedulePoint, config: TrainingConfig) -> float:
-    """√(warmup / step) after the warmup (Vaswani et al. 2017, §5.3)."""
-    return 1 / math.sqrt(point.warmups)
-
-
-def cosine(point: SchedulePoint, config: TrainingConfig) -> float:
-    """½ (1 + cos π·progress) from the warmup to the end (Loshchilov & Hutter 2017)."""
-    used = _fraction_used(point, config)
-    return _to_final_rate(config, 0.5 * (1 + math.cos(math.pi * _progress(used, used / point.warmups))))
-
-
-def linear(point: SchedulePoint, config: TrainingConfig) -> float:
-    """1 − progress from the warmup to the end (Devlin et al. 2019, §A.2)."""
-    used = _fraction_used(point, config)
-    return _to_final_rate(config, 1 - _progress(used, used / point.warmups))
-
-
-def constant(point: SchedulePoint, config: TrainingConfig) -> float:
-    """1 after the warmup."""
-    return 1.0
-
-
-def stable(point: SchedulePoint, config: TrainingConfig) -> float:
-    """Warmup, stable, decay (Hu et al. 2024, §4): 1, then 1 − √progress over the last `decay_fraction` of the budget.
-
-    The decay is not the paper's exponential one but that of Hägele et al. (2024, §3), which they found better than a
-    linear one at every length.
+    Attributes:
+        warmups: the step in units of the warmup; at a steady pace the warmup ends at the fraction `used / warmups`.
+        epochs: passes over the data before the step.
     """
-    used = _fraction_used(point, config)
-    start = max(used / point.warmups, 1 - config.decay_fraction)
-    return _to_final_rate(config, 1 - math.sqrt(_progress(used, start)))
+
+    def __init__(self, config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> None:
+        self.config, self.horizon = config, horizon
+        self.warmups = (step - schedule_start(config)) / warmup_steps(config, horizon.steps)
+        if horizon.limits_warmup and horizon.time_used is not None:
+            self.warmups = max(self.warmups, horizon.time_used / MAX_WARMUP_TIME)
+        self.epochs = None if horizon.steps_per_epoch is None else (step - 1) / horizon.steps_per_epoch
+        self.fraction_used = fraction_used(config, step, horizon)
+
+    @property
+    def used(self) -> float:
+        """Return the used fraction of the budget."""
+        if self.fraction_used is None:
+            raise UserError(
+                f"the schedule {self.config.schedule} needs the end of training: set training.steps, epochs or "
+                "minutes, or choose inverse-sqrt"
+            )
+        return self.fraction_used
+
+    def inverse_sqrt(self) -> float:
+        """√(warmup / step) after the warmup (Vaswani et al. 2017, §5.3)."""
+        return 1 / math.sqrt(self.warmups)
+
+    def cosine(self) -> float:
+        """½ (1 + cos π·progress) from the warmup to the end (Loshchilov & Hutter 2017)."""
+        return self._to_final_rate(0.5 * (1 + math.cos(math.pi * self._progress(self.used / self.warmups))))
+
+    def linear(self) -> float:
+        """1 − progress from the warmup to the end (Devlin et al. 2019, §A.2)."""
+        return self._to_final_rate(1 - self._progress(self.used / self.warmups))
+
+    def constant(self) -> float:
+        """1 after the warmup."""
+        return 1.0
+
+    def stable(self) -> float:
+        """Warmup, stable, decay (Hu et al. 2024, §4): 1, then 1 − √progress over the last part of the budget.
+
+        The part is `decay_fraction`. The decay is not the paper's exponential one but that of Hägele et al. (2024, §3),
+        which they found better than a linear one at every length.
+        """
+        start = max(self.used / self.warmups, 1 - self.config.decay_fraction)
+        return self._to_final_rate(1 - math.sqrt(self._progress(start)))
+
+    def halving(self) -> float:
+        """1 up to `halving_start_epoch`, then halved, and again after every `halving_interval` epochs.
+
+        Every epoch after five in Luong et al. (2015, §4.1), every half epoch after five in Sutskever et al. (2014,
+        §3.4).
+        """
+        if self.epochs is None:
+            raise UserError(
+                "the schedule halving needs the number of steps of an epoch, which is unknown: choose another schedule"
+            )
+        past = self.epochs - self.config.resolved("halving_start_epoch")
+        return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / self.config.resolved("halving_interval")))
+
+    def plateau(self) -> float:
+        """Multiplied by `plateau_factor` after each validation without a lower loss (Gehring et al. 2017)."""
+        return self.config.resolved("plateau_factor") ** self.horizon.reductions
+
+    def _to_final_rate(self, factor: float) -> float:
+        """Map a factor that falls from 1 to 0 to one that ends at `final_rate_factor`."""
+        final = self.config.resolved("final_rate_factor")
+        return final + (1 - final) * factor
+
+    def _progress(self, start: float) -> float:
+        """Return the progress from 0 at the fraction `start` to 1 at the end of the budget."""
+        return min(1.0, max(0.0, self.used - start) / max(1e-9, 1 - start))
 
 
-def halving(point: SchedulePoint, config: TrainingConfig) -> float:
-    """1 up to `halving_start_epoch`, then halved, and again after every `halving_interval` epochs.
-
-    Every epoch after five in Luong et al. (2015, §4.1), every half epoch after five in Sutskever et al. (2014, §3.4).
-    """
-    if point.epochs is None:
-        raise UserError(
-            "the schedule halving needs the number of steps of an epoch, which is unknown: choose another schedule"
-        )
-    past = point.epochs - config.resolved("halving_start_epoch")
-    return 1.0 if past < 0 else 0.5 ** (1 + math.floor(past / config.resolved("halving_interval")))
-
-
-def plateau(point: SchedulePoint, config: TrainingConfig) -> float:
-    """Multiplied by `plateau_factor` after each validation without a lower loss (Gehring et al. 2017)."""
-    return config.resolved("plateau_factor") ** point.reductions
-
-
-SCHEDULES: dict[str, Callable[[SchedulePoint, TrainingConfig], float]] = {
-    "inverse-sqrt": inverse_sqrt,
-    "cosine": cosine,
-    "constant": constant,
-    "stable": stable,
-    "halving": halving,
-    "linear": linear,
-    "plateau": plateau,
+SCHEDULES: dict[str, Callable[[SchedulePoint], float]] = {
+    "inverse-sqrt": SchedulePoint.inverse_sqrt,
+    "cosine": SchedulePoint.cosine,
+    "constant": SchedulePoint.constant,
+    "stable": SchedulePoint.stable,
+    "halving": SchedulePoint.halving,
+    "linear": SchedulePoint.linear,
+    "plateau": SchedulePoint.plateau,
 }
 
 
 def learning_rate(config: TrainingConfig, step: int, horizon: ScheduleHorizon | None = None) -> float:
     """Return the learning rate of a step, from 1; without a horizon training ends at `training.steps`."""
-    point = _point(config, step, horizon or ScheduleHorizon(config.steps))
+    point = SchedulePoint(config, step, horizon or ScheduleHorizon(config.steps))
     peak = config.learning_rate or 0.0
     if point.warmups <= 1:
         start = config.resolved("warmup_start_factor")
         return peak * (start + (1 - start) * point.warmups)
-    return peak * SCHEDULES[config.schedule or "inverse-sqrt"](point, config)
+    return peak * SCHEDULES[config.schedule or "inverse-sqrt"](point)
+
+
+def fraction_used(config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> float | None:
+    """Return the used fraction of the budget that ends first; None if only patience ends training."""
+    start, fractions = schedule_start(config), [horizon.time_used]
+    if horizon.steps is not None:
+        fractions.append((step - start) / max(1, horizon.steps - start))
+    known = [fraction for fraction in fractions if fraction is not None]
+    return min(1.0, max(known)) if known else None
 
 
 def schedule_start(config: TrainingConfig) -> int:
@@ -120,37 +146,3 @@ def warmup_steps(config: TrainingConfig, steps: int | None) -> int:
     """Return the steps of the warmup; after an extension at most a tenth of the steps that follow."""
     start, warmup = schedule_start(config), max(1, config.warmup_steps or 1)
     return warmup if not start or steps is None else max(1, min(warmup, (steps - start) // 10))
-
-
-def _point(config: TrainingConfig, step: int, horizon: ScheduleHorizon) -> SchedulePoint:
-    start, fractions = schedule_start(config), []
-    warmups = (step - start) / warmup_steps(config, horizon.steps)
-    if horizon.steps is not None:
-        fractions.append((step - start) / max(1, horizon.steps - start))
-    if horizon.time_used is not None:
-        fractions.append(horizon.time_used)
-        if horizon.limits_warmup:
-            warmups = max(warmups, horizon.time_used / MAX_WARMUP_TIME)
-    epochs = None if horizon.steps_per_epoch is None else (step - 1) / horizon.steps_per_epoch
-    used = min(1.0, max(fractions)) if fractions else None
-    return SchedulePoint(warmups, epochs, used, horizon.reductions)
-
-
-def _fraction_used(point: SchedulePoint, config: TrainingConfig) -> float:
-    if point.used is None:
-        raise UserError(
-            f"the schedule {config.schedule} needs the end of training: set training.steps, epochs or minutes, or "
-            "choose inverse-sqrt"
-        )
-    return point.used
-
-
-def _to_final_rate(config: TrainingConfig, factor: float) -> float:
-    """Map a factor that falls from 1 to 0 to one that ends at `final_rate_factor`."""
-    final = config.resolved("final_rate_factor")
-    return final + (1 - final) * factor
-
-
-def _progress(used: float, start: float) -> float:
-    """Return the progress from 0 at the fraction `start` to 1 at the end of the budget."""
-    return min(1.0, max(0.0, used - start) / max(1e-9, 1 - start))

@@ -19,7 +19,7 @@ from dragoman.errors import UserError
 from dragoman.run import CHECKPOINT_DIR, CONFIG_FILE, select_device
 from dragoman.storage import write_file
 from dragoman.training.checkpoint_manager import TrainState
-from dragoman.training.schedule import ScheduleHorizon, schedule_start, warmup_steps
+from dragoman.training.schedule import ScheduleHorizon, fraction_used, schedule_start, warmup_steps
 
 BUDGETS = ("steps", "epochs", "minutes")
 CHANGEABLE = (*BUDGETS, "patience", "device", "parallelism")  # when a run is resumed
@@ -115,12 +115,7 @@ class TrainingBudget:
 
     def fraction_used(self, state: TrainState) -> float | None:
         """Return the used fraction of the budget that ends first; None if only patience ends training."""
-        start, fractions = schedule_start(self.training), []
-        if self.steps is not None:
-            fractions.append((state.step - start) / max(1, self.steps - start))
-        if self.training.minutes is not None:
-            fractions.append(state.time_used)
-        return min(1.0, max(fractions)) if fractions else None
+        return fraction_used(self.training, state.step, self.horizon(state))
 
     def resume_message(self, state: TrainState, command: str) -> str:
         """Describe what resuming the run will do."""
