@@ -62,6 +62,7 @@ def meta_model(spec: ModelSpec) -> Model:
 
 
 def count_parameters(spec: ModelSpec) -> int:
+    """Count the weights of a model; shared ones count once."""
     return sum(weight.numel() for weight in meta_model(spec).parameters())
 
 

@@ -141,6 +141,7 @@ class Model(nn.Module):
 
     @property
     def supports_packing(self) -> bool:
+        """Whether a row may hold several sequences; false if any part needs one sequence per row."""
         return all(getattr(part, "supports_packing", True) for part in self.modules() if part is not self)
 
     @property

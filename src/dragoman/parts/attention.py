@@ -164,6 +164,7 @@ class CrossAttentionMixer(Mixer):
         return {"key": key, "value": value}  # B G S E
 
     def args(self) -> AttentionArgs:
+        """Collect the arguments of `attend`."""
         dropout = self.dropout if self.training else 0.0
         return AttentionArgs(scale=self.scale, dropout=dropout, path=self.path, mask_key="memory")
 

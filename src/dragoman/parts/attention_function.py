@@ -41,10 +41,12 @@ class AttentionArgs:
 
     @property
     def sees_all(self) -> bool:
+        """Whether every query sees every key, apart from padding."""
         return (self.visibility is None or self.visibility.full) and self.mask is None
 
     @property
     def is_causal(self) -> bool:
+        """Whether position i sees exactly the positions j ≤ i."""
         return self.visibility is not None and self.visibility.causal
 
     @property
@@ -60,6 +62,7 @@ class AttentionArgs:
         return any(position.has_value_bias for position in self.positions)
 
     def scale_of(self, query: Tensor) -> float:
+        """Return the factor of the dot products of this query, … E."""
         return self.scale or 1 / math.sqrt(query.shape[-1])
 
 
@@ -81,22 +84,20 @@ def attend(
     if args.sees_all and keys.lengths is not None and use_kernel(query, context, args):
         return kernels.short_query_attention(query, key, value, keys.lengths, args.scale_of(query))
     bias = _score_bias(query, queries, keys, args)
+    if needs_weights:
+        return _explicit_attention(query, key, value, bias, queries, keys, context, args)
     shares_heads = key.shape[1] != query.shape[1]
-    if queries is keys and queries.segment_ids is None and bias is None and args.is_causal and not needs_weights:
+    if queries is keys and queries.segment_ids is None and bias is None and args.is_causal:
         # Padding is on the right, where the causal mask hides it.
         return F.scaled_dot_product_attention(
             query, key, value, dropout_p=args.dropout, is_causal=True, scale=args.scale, enable_gqa=shares_heads
         )
     mask = bias
     shares_mask = args.mask_key is not None and keys.segment_ids is None and not torch.is_grad_enabled()
-    if bias is None and not needs_weights and shares_mask:
+    if bias is None and shares_mask:
         mask = additive_mask(queries, keys, context, args, query)
-    else:
-        visible = _visible(queries, keys, context, args)
-        if needs_weights:
-            return _explicit_attention(query, key, value, visible, bias, queries, keys, context, args)
-        if visible is not None:
-            mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
+    elif (visible := _visible(queries, keys, context, args)) is not None:
+        mask = visible[:, None] if bias is None else bias.masked_fill(~visible[:, None], -torch.inf)  # B 1 T S
     # Only if every query sees a key: the unused columns of a packed row may see none, and the softmax over no key is
     # NaN. The fused kernel returns 0 for them.
     if key.stride(-2) == 1 and not args.dropout and keys.segment_ids is None:
@@ -139,6 +140,7 @@ def matmul_attention(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | N
 
 
 def _to_additive(visible: Tensor, like: Tensor) -> Tensor:
+    """Convert a boolean mask to 0 where visible and −∞ elsewhere, in the dtype of `like`."""
     return torch.where(visible, 0.0, -torch.inf).to(like.dtype)
 
 
@@ -146,7 +148,6 @@ def _explicit_attention(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    visible: Tensor | None,
     bias: Tensor | None,
     queries: Layout,
     keys: Layout,
@@ -154,7 +155,7 @@ def _explicit_attention(
     args: AttentionArgs,
 ) -> Tensor:
     """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements."""
-    heads_per_key = query.shape[1] // key.shape[1]
+    visible, heads_per_key = _visible(queries, keys, context, args), query.shape[1] // key.shape[1]
     if heads_per_key > 1:
         key, value = key.repeat_interleave(heads_per_key, 1), value.repeat_interleave(heads_per_key, 1)
     scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)

@@ -24,6 +24,8 @@ def deferred_weight_gradients() -> AbstractContextManager[Any]:
 
 
 class DeferredGradientMode(TorchFunctionMode):
+    """Replaces products with a matrix that needs a gradient by those of its `SharedMatrix`."""
+
     def __init__(self) -> None:
         super().__init__()
         #: by address, shape and stride of a matrix; the matrix is kept alive so that its address is not reused
@@ -66,9 +68,11 @@ class SharedMatrix:
         self.contiguous = self.matrix.detach().contiguous() if on_cpu and transposed else self.matrix.detach()
 
     def multiply(self, x: Tensor) -> Tensor:
+        """N I → N O."""
         return DeferredProduct.apply(x, self.matrix, self.contiguous, self.bias, self.uses)
 
     def linear(self, x: Tensor) -> Tensor:
+        """… I → … O."""
         return self.multiply(x.flatten(0, -2)).unflatten(0, x.shape[:-1]) if x.dim() != 2 else self.multiply(x)
 
 

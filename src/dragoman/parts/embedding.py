@@ -47,6 +47,7 @@ class Embedding(Spec):
     word_dropout: float = 0.0
 
     def build_embedding(self, vocab_size: int, dim: int) -> TokenEmbedding:
+        """Create the table of `vocab_size` vectors for a model of width `dim`."""
         return TokenEmbedding(self, vocab_size, dim)
 
 
@@ -97,6 +98,7 @@ class Transform(Spec):
     width: int | None = None
 
     def build_layer(self, dim: int, width: int) -> TransformLayer:
+        """Create the layer from `dim` to `width`."""
         return TransformLayer(self, dim, width)
 
 

@@ -40,6 +40,7 @@ def input_size(cells: Cells) -> int:
 
 
 def cells_of(layers: nn.ModuleList) -> list[LSTMCells]:
+    """Return the layers as a list of their type, for the type checker."""
     return [cells for cells in layers if isinstance(cells, LSTMCells)]
 
 

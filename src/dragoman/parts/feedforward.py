@@ -112,6 +112,7 @@ class ExpertsMixer(Mixer):
         return MixerOutput(mix(x, gates.to(x.dtype), selected, context), state, auxiliary_losses=losses)
 
     def _outputs(self, inputs: list[Tensor], context: Context) -> list[Tensor]:
+        """Compute the output of each expert from its own input, B T D or N D."""
         return [cast(Mixer, expert)(x, context).output for expert, x in zip(self.experts, inputs)]
 
     def _dense(self, x: Tensor, gates: Tensor, selected: Tensor, context: Context) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from copy import copy, deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, TypeVar
 
 import torch
@@ -36,8 +37,8 @@ def optimize_for_inference(model: AnyModule, weights: InferencePrecision = "floa
     """Return a copy of the model for inference on a CPU, with weights packed in “float32” or “int8”.
 
     In float32 the results are the same up to rounding; int8 is faster and less precise. The copy shares the original
-    weights and adds the packed ones,
-    which need as much memory again (a quarter in int8). Weights that no kernel can pack stay as they are.
+    weights and adds the packed ones, which need as much memory again (a quarter in int8). Weights that no kernel can
+    pack stay as they are.
     """
     if weights not in PACKS:
         raise unknown_name("kind of weights", weights, PACKS)
@@ -96,6 +97,7 @@ class PackedOutput(OutputLayer):
 
 
 def _copy_attributes(target: nn.Module, source: nn.Module) -> None:
+    """Initialize a module with the weights, submodules and other attributes of `source`, which it shares."""
     nn.Module.__init__(target)
     target.__dict__.update(source.__dict__)
 
@@ -208,15 +210,11 @@ class InferenceCrossAttention(CrossAttentionMixer):
     __call__ = forward
 
 
-def _sinusoidal_table(position: SinusoidalPosition) -> SinusoidalTable:
-    return SinusoidalTable(position, CPU_TABLE_LENGTH)
-
-
 PACKED_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {nn.Linear: PackedLinear, OutputLayer: PackedOutput}
 INFERENCE_MODULES: dict[type[nn.Module], Callable[..., nn.Module]] = {
     ResidualMixer: InferenceResidual,
     StackMixer: InferenceStack,
-    SinusoidalPosition: _sinusoidal_table,
+    SinusoidalPosition: partial(SinusoidalTable, length=CPU_TABLE_LENGTH),
     LayerNormModule: InferenceLayerNorm,
     SelfAttentionMixer: InferenceSelfAttention,
     CrossAttentionMixer: InferenceCrossAttention,

@@ -26,6 +26,7 @@ from dragoman.parts.spec import Spec
 from dragoman.parts.visibility import Block, Causal, Visibility
 
 CAUSAL = Causal()
+Projections = tuple[Tensor, Tensor, Tensor]  # query, key and value, B T H E each
 
 
 class LongAttentionMixer(Mixer):
@@ -41,24 +42,17 @@ class LongAttentionMixer(Mixer):
         self.output = nn.Linear(dim, dim, bias=bias)
         self.dropout = dropout
 
-    def split(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def split(self, x: Tensor) -> Projections:
         """B T D → query, key and value, B T H E each."""
         query, key, value = self.project(x).unflatten(-1, (3, self.heads, self.width)).unbind(2)
         return query, key, value
 
     def attend(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        queries: Layout,
-        keys: Layout,
-        context: Context,
-        visibility: Visibility = CAUSAL,
+        self, inputs: Projections, queries: Layout, keys: Layout, context: Context, visibility: Visibility = CAUSAL
     ) -> Tensor:
         """Attend with a causal mask by default: query B T H E, key and value B S H E → B T H E."""
         args = AttentionArgs(visibility, dropout=self.dropout if self.training else 0.0, path=self.path)
-        query, key, value = query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)  # B H T E
+        query, key, value = (x.transpose(1, 2) for x in inputs)  # B H T E
         return attend(query, key, value, queries, keys, context, args).transpose(1, 2)
 
 
@@ -95,7 +89,7 @@ class LocalAttention(Spec):
 
 
 class LocalAttentionMixer(LongAttentionMixer):
-    """The state holds keys and values of the current block: cell c is the token at position c in it."""
+    """The state holds keys and values of the current block, indexed by the position of a token in its block."""
 
     def __init__(self, spec: LocalAttention, dim: int) -> None:
         super().__init__(dim, spec.heads, spec.bias, spec.dropout)
@@ -107,57 +101,57 @@ class LocalAttentionMixer(LongAttentionMixer):
         return {"key": like.new_zeros(shape), "value": like.new_zeros(shape)}
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
-        query, key, value = self.split(x)
+        inputs = self.split(x)
         if state is not None and x.shape[1] == 1:
-            y = self._step(query, key, value, context, state)
+            y = self._step(inputs, context, state)
         elif state is not None:
-            y, state = self._continue(query, key, value, context, state)
+            y, state = self._continue(inputs, context, state)
         elif context.recorder is not None:  # records weights of all pairs of tokens
-            y = self.attend(query, key, value, context.layout, context.layout, context, self.same_block)
+            y = self.attend(inputs, context.layout, context.layout, context, self.same_block)
         else:
-            y = self._in_blocks(query, key, value, min(self.block_size, x.shape[1]), context)
+            y = self._in_blocks(inputs, min(self.block_size, x.shape[1]), context)
         return MixerOutput(self.output(y.flatten(2)), state)
 
-    def _in_blocks(self, query: Tensor, key: Tensor, value: Tensor, block: int, context: Context) -> Tensor:
+    def _in_blocks(self, inputs: Projections, block: int, context: Context) -> Tensor:
         """Attend in sequences that start with a block, B T H E, as a batch of blocks."""
-        batch, count = query.shape[:2]
+        batch, count = inputs[0].shape[:2]
 
         def to_blocks(x: Tensor) -> Tensor:
             return F.pad(x, (0, 0, 0, 0, 0, -count % block)).unflatten(1, (-1, block)).flatten(0, 1)  # B·N block H E
 
+        query, key, value = map(to_blocks, inputs)
         layout = Layout(torch.arange(block, device=query.device)[None])
-        y = self.attend(to_blocks(query), to_blocks(key), to_blocks(value), layout, layout, context)
+        y = self.attend((query, key, value), layout, layout, context)
         return y.unflatten(0, (batch, -1)).flatten(1, 2)[:, :count]  # B T H E
 
-    def _step(self, query: Tensor, key: Tensor, value: Tensor, context: Context, state: State) -> Tensor:
-        """Attend from one token per row, which is written into its cell."""
+    def _step(self, inputs: Projections, context: Context, state: State) -> Tensor:
+        """Attend from one token per row, which is written into the state at its position in the block."""
+        query, key, value = inputs
         rows, positions = row_numbers(query), context.layout.positions
-        cell = positions % self.block_size  # B 1
-        state["key"].index_put_((rows, cell), key.to(state["key"].dtype))
-        state["value"].index_put_((rows, cell), value.to(state["value"].dtype))
-        keys = Layout(positions - cell + torch.arange(self.block_size, device=query.device))  # B block
-        return self.attend(query, state["key"], state["value"], context.layout, keys, context)
+        index = positions % self.block_size  # B 1
+        state["key"].index_put_((rows, index), key.to(state["key"].dtype))
+        state["value"].index_put_((rows, index), value.to(state["value"].dtype))
+        keys = Layout(positions - index + torch.arange(self.block_size, device=query.device))  # B block
+        return self.attend((query, state["key"], state["value"]), context.layout, keys, context)
 
-    def _continue(
-        self, query: Tensor, key: Tensor, value: Tensor, context: Context, state: State
-    ) -> tuple[Tensor, State]:
+    def _continue(self, inputs: Projections, context: Context, state: State) -> tuple[Tensor, State]:
         """Attend from several tokens, across block borders; each row is shifted right to start at a block border."""
+        query, key, value = inputs
         rows, layout, count = row_numbers(query), context.layout, query.shape[1]
-        offset = layout.positions[:, :1] % self.block_size  # B 1: cells of the first block with earlier tokens
+        offset = layout.positions[:, :1] % self.block_size  # B 1: earlier tokens in the first block
         columns = -(-(count + self.block_size - 1) // self.block_size) * self.block_size
         token = torch.arange(columns, device=query.device) - offset  # B N·block: index of the new token, or negative
-        cell_or_token = torch.where(token < 0, token + offset, token.clamp(max=count - 1) + self.block_size)
+        index = torch.where(token < 0, token + offset, token.clamp(max=count - 1) + self.block_size)
 
-        def shift(cells: Tensor, new: Tensor) -> Tensor:
-            return torch.cat((cells, new.to(cells.dtype)), 1)[rows, cell_or_token]  # B N·block H E
+        def shift(earlier: Tensor, new: Tensor) -> Tensor:
+            return torch.cat((earlier, new.to(earlier.dtype)), 1)[rows, index]  # B N·block H E
 
         key, value = shift(state["key"], key), shift(state["value"], value)
-        query = query[rows, token.clamp(0, count - 1)]
-        y = self._in_blocks(query, key, value, self.block_size, context)
+        y = self._in_blocks((query[rows, token.clamp(0, count - 1)], key, value), self.block_size, context)
         y = y[rows, offset + torch.arange(count, device=query.device)]  # B T H E
         last = (offset + token_counts(layout)[:, None] - 1).clamp(min=0)  # B 1: last token of each row
-        cells = last // self.block_size * self.block_size + torch.arange(self.block_size, device=query.device)
-        return y, {"key": key[rows, cells], "value": value[rows, cells]}
+        block = last // self.block_size * self.block_size + torch.arange(self.block_size, device=query.device)
+        return y, {"key": key[rows, block], "value": value[rows, block]}
 
     def flops(self, work: Workload) -> int:
         """Each block attends to itself; the last one is padded."""
@@ -174,10 +168,10 @@ class LocalAttentionMixer(LongAttentionMixer):
 class CompressedAttention(Spec):
     """Memory-compressed attention: a strided convolution shortens keys and values (Liu et al. 2018, §4.2.4).
 
-    Cell c = W [k_{e−kernel+1}; …; k_e] + b, e = (c + 1) · stride − 1 being the last token that it covers; values
-    likewise. A query at i sees the cells with e ≤ i, preceded by a key and a value of zeros, because the first queries
-    see no cell. The paper does not specify this, nor whether keys and values share weights: here they do not. Inputs
-    before the start of the sequence are zeros.
+    Compressed key c is W [k_{e−kernel+1}; …; k_e] + b, e = (c + 1) · stride − 1 being the last token that it covers;
+    values likewise. A query at i sees those with e ≤ i, preceded by a key and a value of zeros, because the first
+    queries would see none. The paper does not specify this, nor whether keys and values share weights: here they do
+    not. Inputs before the start of the sequence are zeros.
     """
 
     heads: int = 8
@@ -197,7 +191,7 @@ class CompressedAttention(Spec):
 class CompressedAttentionMixer(LongAttentionMixer):
     """The state holds compressed keys and values, and the last kernel − 1 uncompressed ones, all B C H E.
 
-    Slot 0 holds the zeros, slot c + 1 cell c; writes that must have no effect go to the last slot, which is masked.
+    Slot 0 holds the zeros, slot c + 1 compressed key c; writes without effect go to the last slot, which is masked.
     """
 
     def __init__(self, spec: CompressedAttention, dim: int) -> None:
@@ -217,24 +211,22 @@ class CompressedAttentionMixer(LongAttentionMixer):
             if context.recorder is None:
                 return MixerOutput(self.output(self._in_groups(query, key, value, context).flatten(2)))
         else:
-            state = {
-                "key": self._append("key", key, context.layout, state["key"]),
-                "value": self._append("value", value, context.layout, state["value"]),
-            }
+            new = {"key": key, "value": value}
+            state = {name: self._append(name, new[name], context.layout, state[name]) for name in new}
             key, value = state["key"]["slots"], state["value"]["slots"]
         last = torch.arange(key.shape[1], device=x.device) * self.stride - 1  # C: last token that a slot covers
-        y = self.attend(query, key, value, context.layout, Layout(last.expand(x.shape[0], -1)), context)
+        y = self.attend((query, key, value), context.layout, Layout(last.expand(x.shape[0], -1)), context)
         return MixerOutput(self.output(y.flatten(2)), state)
 
-    def _cells(self, name: str, windows: Tensor) -> Tensor:
-        """B C kernel H E → B C H E."""
+    def _convolve(self, name: str, windows: Tensor) -> Tensor:
+        """Compress windows of keys or values: B C kernel H E → B C H E."""
         return self.compress[name](windows.flatten(2)).unflatten(-1, (self.heads, self.width))
 
     def _compress(self, name: str, raw: Tensor) -> Tensor:
-        """Compress whole sequences, B T H E → zeros and all cells, B 1 + ⌊T / stride⌋ H E."""
+        """Compress whole sequences, B T H E → zeros and the compressed ones, B 1 + ⌊T / stride⌋ H E."""
         padded = F.pad(raw, (0, 0, 0, 0, self.kernel - 1, 0))
         windows = padded.unfold(1, self.kernel, 1)[:, self.stride - 1 :: self.stride]  # B C H E kernel
-        return F.pad(self._cells(name, windows.movedim(-1, 2)), (0, 0, 0, 0, 1, 0))
+        return F.pad(self._convolve(name, windows.movedim(-1, 2)), (0, 0, 0, 0, 1, 0))
 
     def _in_groups(self, query: Tensor, key: Tensor, value: Tensor, context: Context) -> Tensor:
         """Attend from groups of `stride` queries that see the same slots, as heads of one query.
@@ -247,26 +239,27 @@ class CompressedAttentionMixer(LongAttentionMixer):
         query = query.flatten(2, 3)  # B C stride·H E
         key, value = (part.repeat(1, 1, self.stride, 1) for part in (key, value))
         layout = Layout(torch.arange(groups, device=query.device)[None])
-        y = self.attend(query, key, value, layout, layout, context)
+        y = self.attend((query, key, value), layout, layout, context)
         return y.unflatten(2, (self.stride, self.heads)).flatten(1, 2)[:, 1 : count + 1]  # B T H E
 
     def _append(self, name: str, new: Tensor, layout: Layout, state: State) -> State:
-        """Append new keys or values, B T H E, and compress those that complete a cell."""
+        """Append new keys or values, B T H E, and compress those that complete a window."""
         rows, count = row_numbers(new), new.shape[1]
         counts, first = token_counts(layout)[:, None], layout.positions[:, :1]  # B 1
         slots = state["slots"]
         raw = torch.cat((state["waiting"], new.to(slots.dtype)), 1)  # B kernel−1+T H E
-        cells = torch.arange(-(-count // self.stride), device=new.device)  # upper bound of the completed ones
-        end = (-1 - first) % self.stride + cells * self.stride  # B C: index of the new token that completes a cell
+        completed = torch.arange(-(-count // self.stride), device=new.device)  # windows, at most
+        end = (-1 - first) % self.stride + completed * self.stride  # B C: index of the new token that ends a window
         reach = torch.arange(self.kernel, device=new.device)
         windows = raw[rows[..., None], end.clamp(max=count - 1)[..., None] + reach]  # B C kernel H E
         slot = torch.where(end < counts, (first + end + 1) // self.stride, slots.shape[1] - 1)
-        slots = slots.index_put_((rows, slot), self._cells(name, windows).to(slots.dtype))
+        slots = slots.index_put_((rows, slot), self._convolve(name, windows).to(slots.dtype))
         return {"slots": slots, "waiting": raw[rows, counts + reach[:-1]]}
 
     def flops(self, work: Workload) -> int:
-        """Groups of `stride` queries attend to the cells and the zeros before them."""
-        cells = work.tokens // self.stride
+        """Groups of `stride` queries attend to the compressed keys and the zeros before them."""
+        compressed = work.tokens // self.stride
         linear = module_flops(self.project, work) + module_flops(self.output, work)
-        compression = sum(module_flops(layer, work.of(cells)) for layer in self.compress.values())
-        return linear + compression + attention_flops((cells + 1) * self.stride, cells + 1, self.heads * self.width)
+        compression = sum(module_flops(layer, work.of(compressed)) for layer in self.compress.values())
+        attention = attention_flops((compressed + 1) * self.stride, compressed + 1, self.heads * self.width)
+        return linear + compression + attention

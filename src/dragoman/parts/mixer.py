@@ -156,6 +156,7 @@ class MixerOutput(NamedTuple):
     stack_inputs: Tensor | None = None  # B T D: embeddings with positions; returned by stacks
 
     def with_output(self, output: Tensor) -> MixerOutput:
+        """Return the same results with another output."""
         return MixerOutput(output, *self[1:])
 
 

@@ -113,6 +113,8 @@ def block_mask(queries: Layout, keys: Layout, visibility: Visibility | None) -> 
 
 
 def _score_mod(parts: Sequence[Position], position: Tensor, key_position: Tensor) -> Callable[..., Tensor]:
+    """Return FlexAttention's function that adds the biases of all parts; positions of queries T and keys S."""
+
     def score_mod(score: Tensor, batch: Tensor, head: Tensor, i: Tensor, j: Tensor) -> Tensor:
         for part in parts:
             bias = part.bias_at_distance(head, key_position[j] - position[i])

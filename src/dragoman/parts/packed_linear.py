@@ -23,6 +23,7 @@ VOCABULARY_ROWS = 8_000  # a weight with more rows is treated as an output layer
 
 
 def plain(weight: Tensor, bias: Tensor | None) -> Product:
+    """Return torch's product with weights as they are."""
     return lambda x: F.linear(x, weight, bias)
 
 
@@ -51,6 +52,7 @@ def _mkl(weight: Tensor, bias: Tensor | None) -> Product:
 
 
 def _onednn(weight: Tensor, bias: Tensor | None) -> Product:
+    """Return oneDNN's product with packed weights, without an activation after it."""
     packed, multiply = torch.ops.mkldnn._reorder_linear_weight(weight), torch.ops.mkldnn._linear_pointwise.default
     return lambda x: multiply(x, packed, bias, "none", [], "")
 

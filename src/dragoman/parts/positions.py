@@ -349,6 +349,7 @@ class ALiBi(Spec):
 
 
 def slopes(heads: int) -> list[float]:
+    """Return the slope of each head."""
     power = 2 ** (heads.bit_length() - 1)
     below, above = ([2.0 ** (-8 * h / n) for h in range(1, n + 1)] for n in (power, 2 * power))
     return below + above[::2][: heads - power]

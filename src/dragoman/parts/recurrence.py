@@ -80,6 +80,7 @@ class Cells(nn.Module):
         return y, {}
 
     def layer_weights(self, layer: int, backward: bool) -> list[Tensor]:
+        """Return the matrices of input and state, and their biases, of a layer and direction."""
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         return [getattr(self, f"{name}_l{layer}{'_reverse' if backward else ''}") for name in names]
 

@@ -35,6 +35,7 @@ class Summary(Spec):
 
 
 def encoder_final_state(memory: Memory) -> State:
+    """Return the final state of the encoder, or raise an error if the encoder is not recurrent."""
     if memory.final_state is None:
         raise UserError("this decoder starts from the final state of the encoder: use a recurrent encoder")
     return memory.final_state
@@ -91,27 +92,19 @@ class CopiedInitialState(InitialState):
         return final
 
 
-class SummaryInitialState(InitialState):
-    def __init__(self, summary: Summary, layers: int, dim: int) -> None:
+class ProjectedInitialState(InitialState):
+    """tanh(W v), v being a summary of the source or, without one, the fixed context."""
+
+    def __init__(self, summary: Summary | None, layers: int, dim: int) -> None:
         super().__init__()
         self.summary = summary
-        self.hidden = nn.Linear(summary.width(dim), layers * dim)
+        self.hidden = nn.Linear(summary.width(dim) if summary else dim, layers * dim)
 
     def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        hidden = torch.tanh(self.hidden(self.summary(memory)))
-        return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
-
-
-class ContextInitialState(InitialState):
-    def __init__(self, layers: int, dim: int) -> None:
-        super().__init__()
-        self.hidden = nn.Linear(dim, layers * dim)
-
-    def forward(self, memory: Memory, projections: dict[str, Tensor], zero: State) -> State:
-        if "context" not in projections:
+        vector = self.summary(memory) if self.summary else projections.get("context")
+        if vector is None:
             raise UserError("this decoder starts from a context that is the same at every step: use FixedContext")
-        hidden = torch.tanh(self.hidden(projections["context"]))
-        return zero | {"hidden": hidden.unflatten(-1, zero["hidden"].shape[1:])}
+        return zero | {"hidden": torch.tanh(self.hidden(vector)).unflatten(-1, zero["hidden"].shape[1:])}
 
 
 @dataclass(frozen=True)
@@ -137,7 +130,7 @@ class FromSummary(Spec):
     summary: Spec = field(default_factory=BackwardState)
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        return SummaryInitialState(build_part(self.summary, dim, Summary), layers, dim)
+        return ProjectedInitialState(build_part(self.summary, dim, Summary), layers, dim)
 
 
 @dataclass(frozen=True)
@@ -145,7 +138,7 @@ class FromContext(Spec):
     """s_0 = tanh(W c), c being a fixed context (Cho et al. 2014, §A.1.2)."""
 
     def build_initial_state(self, layers: int, dim: int) -> InitialState:
-        return ContextInitialState(layers, dim)
+        return ProjectedInitialState(None, layers, dim)
 
 
 # ---- contexts: what the decoder sees of the source at each step
@@ -289,6 +282,9 @@ class MaxoutReadout(Spec):
         return MaxoutReadoutModule(dim)
 
 
+# ---- the decoder
+
+
 @dataclass(frozen=True)
 class RecurrentDecoder(Spec):
     """s_i = g(s_{i−1}, y_{i−1}, feedback), c_i = context(s), output = readout(s_i, y_{i−1}, c_i).
@@ -343,8 +339,11 @@ class RecurrentDecoderMixer(Mixer):
         if self.sequential:
             with deferred_weight_gradients():
                 y, source_context, cells, fed = self._run_steps(x, context, projections, cells, fed, layout.token_mask)
-        else:
-            y, source_context, cells = self._run_sequence(x, context, projections, cells, layout)
+        else:  # whole sequences at once
+            inputs = torch.cat((x, self.context(x, context, projections, self.path)), -1) if self.feeds_context else x
+            hidden, cells = continue_rows(self.cells, inputs, layout, cells)
+            source_context = self.context(hidden, context, projections, self.path)
+            y = self.readout(x, hidden, source_context)
         new_state = None if state is None else {"cells": cells, "fed": fed}
         return MixerOutput(dropout(y, self.dropout, self.training), new_state, source_context)
 
@@ -361,15 +360,6 @@ class RecurrentDecoderMixer(Mixer):
         is_first = context.layout.positions[:, 0] == 0  # R
         cells = {name: torch.where(is_first[:, None, None], start[name], state["cells"][name]) for name in start}
         return cells, state["fed"].masked_fill(is_first[:, None], 0.0)
-
-    def _run_sequence(
-        self, x: Tensor, context: Context, projections: dict[str, Tensor], cells: State, layout: Layout
-    ) -> tuple[Tensor, Tensor, State]:
-        """Compute whole sequences at once: output, context and final state."""
-        inputs = torch.cat((x, self.context(x, context, projections, self.path)), -1) if self.feeds_context else x
-        hidden, cells = continue_rows(self.cells, inputs, layout, cells)
-        source_context = self.context(hidden, context, projections, self.path)
-        return self.readout(x, hidden, source_context), source_context, cells
 
     def _run_steps(
         self,

@@ -80,7 +80,8 @@ def from_dict(data: Any, known: Mapping[str, type[Configurable]], what: str = "p
 
 
 def _fields(spec: Configurable | type[Configurable]) -> tuple[Field[Any], ...]:
-    return fields(spec)  # type: ignore[arg-type]  # every configurable is a dataclass
+    """Return the dataclass fields: every configurable is a dataclass, which the type checker does not know."""
+    return fields(spec)  # type: ignore[arg-type]
 
 
 def check_type(name: str, value: Any, hint: Any) -> None:

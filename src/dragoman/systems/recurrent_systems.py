@@ -40,6 +40,7 @@ ATTENTION_SCORES: dict[str, Spec] = {
 
 
 def _attention(score: str) -> AttentionContext:
+    """Return attention over the source with a score function of `ATTENTION_SCORES`."""
     if score not in ATTENTION_SCORES:
         raise unknown_name("attention_score", score, ATTENTION_SCORES)
     return AttentionContext(ATTENTION_SCORES[score])
