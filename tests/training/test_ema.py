@@ -29,7 +29,7 @@ def test_average_of_a_scalar_follows_the_formula() -> None:
     first = 2 / 11 * 4 + 9 / 11 * 2  # (1 + 1) / (10 + 1) of the mean before
     second = 3 / 12 * first + 9 / 12 * 6
     third = 4 / 13 * second + 9 / 13 * 1
-    assert float(average.state_tensors()["weight"]) == pytest.approx(third, rel=1e-6)
+    assert float(average.averages["weight"]) == pytest.approx(third, rel=1e-6)
 
 
 def test_decay_reaches_its_final_value() -> None:
@@ -40,7 +40,7 @@ def test_decay_reaches_its_final_value() -> None:
     for step in range(1000, 1010):  # (1 + 1000) / (10 + 1000) > 0.9
         average.set_step(step)
         average.update()
-    assert float(average.state_tensors()["weight"]) == pytest.approx(1 - 0.9**10, rel=1e-6)
+    assert float(average.averages["weight"]) == pytest.approx(1 - 0.9**10, rel=1e-6)
 
 
 def network() -> nn.Module:
@@ -64,14 +64,14 @@ def test_swap_restores_weights_exactly() -> None:
     average.update()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     places = [weight.data_ptr() for weight in model.parameters()]
-    averages = {name: value.clone() for name, value in average.state_tensors().items()}
+    averages = {name: value.clone() for name, value in average.averages.items()}
 
     def look_and_stumble() -> None:
         with average.swap():
             inside = model.state_dict()
             assert all(torch.equal(inside[name], value) for name, value in averages.items())
             assert torch.equal(inside["1.running_mean"], before["1.running_mean"])
-            assert all(torch.equal(average.state_tensors()[name], value) for name, value in averages.items())
+            assert all(torch.equal(average.averages[name], value) for name, value in averages.items())
             raise RuntimeError("as a validation might")
 
     with pytest.raises(RuntimeError):
@@ -89,12 +89,12 @@ def test_saved_and_loaded_state_continues_bit_equal() -> None:
         average.set_step(step)
         average.update()
     again = WeightAverage(other, 0.99)
-    again.load_state_tensors({name: value.clone() for name, value in average.state_tensors().items()})
+    again.load_state_tensors({name: value.clone() for name, value in average.averages.items()})
     other.load_state_dict(model.state_dict())
     for one in (average, again):
         one.set_step(3)
         one.update()
-    assert all(torch.equal(value, again.state_tensors()[name]) for name, value in average.state_tensors().items())
+    assert all(torch.equal(value, again.averages[name]) for name, value in average.averages.items())
 
 
 def test_update_compiles_into_one_graph() -> None:
@@ -107,5 +107,5 @@ def test_update_compiles_into_one_graph() -> None:
         compiled.set_step(step)
         eager.update()
         update()
-    for name, value in eager.state_tensors().items():
-        torch.testing.assert_close(compiled.state_tensors()[name], value)
+    for name, value in eager.averages.items():
+        torch.testing.assert_close(compiled.averages[name], value)

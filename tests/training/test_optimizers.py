@@ -469,4 +469,4 @@ def test_captured_step_is_equal_and_does_not_synchronize(settings: dict[str, Any
     found = contents(twin, other)
     for name, value in contents(model, optimizer).items():
         torch.testing.assert_close(found[name], value, msg=name)
-    assert all(value.isfinite().all() for value in average.state_tensors().values())
+    assert all(value.isfinite().all() for value in average.averages.values())

@@ -255,7 +255,7 @@ def test_weight_average_follows_every_step(store: TokenStore) -> None:
         kept = min(0.5, (1 + number) / (10 + number))
         mean = {name: kept * mean[name] + (1 - kept) * weight.detach() for name, weight in model.named_parameters()}
     assert train_step.average is not None
-    for name, average in train_step.average.state_tensors().items():
+    for name, average in train_step.average.averages.items():
         torch.testing.assert_close(average, mean[name])
 
 

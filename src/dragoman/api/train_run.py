@@ -119,19 +119,15 @@ def start_training(
     Returns:
         The outcome, or None in all but the first of several processes.
     """
-    processes = ProcessGroup.join()
-    config, choices = accumulate_for_processes(config, processes)
-    log = _log_function(callback)
 
-    def prepare() -> None:
+    def prepare(processes: ProcessGroup) -> None:
+        resolved, changes = accumulate_for_processes(config, processes)
         with _registered(config.system.name, custom_system):
-            _log_preparation(prepare_run(folder, config, log, custom_parts), choices, log)
+            prepared = prepare_run(folder, resolved, log, custom_parts)
+        _log_preparation(prepared, changes, log)
 
-    with processes.report_lost_process(
-        lambda: f"another process ended while {folder} was prepared: see its message, and start again"
-    ):
-        processes.on_first_rank(prepare)
-    return _train(folder, None, processes, custom_parts, callback, command)
+    log = _log_function(callback)
+    return _train(folder, prepare, custom_parts, callback, command)
 
 
 def resume_training(
@@ -147,28 +143,29 @@ def resume_training(
     `settings` may change the limits (training.steps, epochs, minutes, patience), the device and the parallelism.
     """
 
-    def read_config() -> Config:
+    def read_config(processes: ProcessGroup) -> Config:
         read_spec(folder, custom_parts)  # raises a UserError if it is not a run
-        saved = configuration.from_yaml(folder / CONFIG_FILE)
-        return change_resumed_run(folder, settings) if settings else saved
+        return change_resumed_run(folder, settings) if settings else configuration.from_yaml(folder / CONFIG_FILE)
 
-    processes = ProcessGroup.join()
-    with processes.report_lost_process(
-        lambda: f"another process ended while {folder} was opened: see its message, and start again"
-    ):
-        config = processes.on_first_rank(read_config)
-    return _train(folder, config, processes, custom_parts, callback, command)
+    return _train(folder, read_config, custom_parts, callback, command)
 
 
 def _train(
     folder: Path,
-    resumed: Config | None,
-    processes: ProcessGroup,
+    prepare: Callable[[ProcessGroup], Config | None],
     parts: Sequence[type[Spec]],
     callback: TrainingCallback | None,
     command: str,
 ) -> TrainingOutcome | None:
-    """Train the run in a folder from its last checkpoint, and write report.html."""
+    """Train the run in a folder from its last checkpoint, and write report.html.
+
+    `prepare` is called first, by one process: it prepares a new run, or returns the configuration of a resumed one.
+    """
+    processes = ProcessGroup.join()
+    with processes.report_lost_process(
+        lambda: f"another process ended while {folder} was prepared: see its message, and start again"
+    ):
+        resumed = processes.on_first_rank(lambda: prepare(processes))
     display = SilentDisplay() if processes.rank else make_display() if callback is None else CallbackDisplay(callback)
     trainer = Trainer(folder, display, resumed, processes, parts)
     log = _log_function(callback)

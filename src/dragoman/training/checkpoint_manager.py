@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from pathlib import Path
@@ -220,9 +220,13 @@ class CheckpointManager:
         """Set the model to the mean of the kept checkpoints (Vaswani et al. 2017, §6.1); return their number."""
         kept = self.validated()[-self.keep :]
         if len(kept) > 1:
-            mean = _mean(checkpoint.read_tensors(path, "model") for path in kept)
-            for name, weight in checkpoint.named_weights(model).items():
-                weight.copy_(mean[name])
+            weights = checkpoint.named_weights(model)
+            sums = {name: torch.zeros(weight.shape, dtype=torch.float64) for name, weight in weights.items()}
+            for path in kept:
+                for name, saved in checkpoint.read_tensors(path, "model").items():
+                    sums[name] += saved
+            for name, weight in weights.items():
+                weight.copy_(sums[name] / len(kept))
         return len(kept)
 
     def save_average(self, model: nn.Module, values: dict[str, Any]) -> None:
@@ -255,13 +259,3 @@ def _trainer_tensors(
     weights = checkpoint.named_weights(model)
     trained = {} if average is None else {f"weight/{name}": weights[name] for name in average.averages}
     return state_tensors(model, optimizer) | trained
-
-
-def _mean(checkpoints: Iterable[dict[str, Tensor]]) -> dict[str, Tensor]:
-    total: dict[str, Tensor] = {}
-    count = 0
-    for weights in checkpoints:
-        count += 1
-        for name, weight in weights.items():
-            total[name] = total[name] + weight.double() if name in total else weight.double()
-    return {name: (weight / count).float() for name, weight in total.items()}

@@ -22,6 +22,7 @@ class WeightAverage:
     def __init__(self, model: nn.Module, decay: float) -> None:
         self.decay = decay
         self.weights: dict[str, Tensor] = dict(model.named_parameters())
+        #: averages by the names of the weights
         self.averages = {name: weight.detach().clone() for name, weight in self.weights.items()}
         self.update_rate = torch.zeros((), device=next(model.parameters()).device)  # 1 − k
 
@@ -49,10 +50,6 @@ class WeightAverage:
         finally:
             with torch.no_grad():
                 torch._foreach_copy_(weights, saved)
-
-    def state_tensors(self) -> dict[str, Tensor]:
-        """Return the averages by the names of the weights, for a checkpoint."""
-        return dict(self.averages)
 
     def load_state_tensors(self, tensors: Mapping[str, Tensor]) -> None:
         """Copy the averages of a checkpoint in place."""

@@ -246,7 +246,7 @@ def average_statistics(statistics: Sequence[Tensor], processes: ProcessGroup) ->
 def weights_for_inference(model: nn.Module, average: WeightAverage | None) -> dict[str, Tensor]:
     """Return the weights to be used: the moving average, if there is one."""
     weights = checkpoint.named_weights(model)
-    return weights if average is None else weights | average.state_tensors()
+    return weights if average is None else weights | average.averages
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -20,20 +20,11 @@ from dragoman.data import (
     Preflight,
     SentencePair,
     TokenStore,
+    corpus_passes,
     draws_per_corpus,
     write_shards,
 )
-from dragoman.data.corpus_passes import (
-    ChunkEncoder,
-    CorpusSurvey,
-    EncodedChunk,
-    InspectedColumns,
-    Log,
-    ProgressLogger,
-    choose_num_workers,
-    read_chunks,
-    survey_corpora,
-)
+from dragoman.data.corpus_passes import Log
 from dragoman.data.preflight import PREFLIGHT_FILE
 from dragoman.data.shard_writer import EncodedColumns
 from dragoman.errors import UserError
@@ -107,7 +98,7 @@ class StoreWriter:
         draws = partial(
             draws_per_corpus, weights=self.config.sampling_weights, temperature=self.config.sampling_temperature
         )
-        progress = ProgressLogger("written", self.log, total)
+        progress = corpus_passes.ProgressLogger("written", self.log, total)
 
         def columns_of_corpora() -> Iterator[tuple[int, EncodedColumns]]:
             read = 0
@@ -139,12 +130,12 @@ class StoreWriter:
 
     def _encode(
         self, corpora: list[Corpus], split: HoldoutSplit | None, tags: Sequence[str], workers: int
-    ) -> Iterator[EncodedChunk]:
+    ) -> Iterator[corpus_passes.EncodedChunk]:
         tag_ids = [(self.encoding.source_tokenizer.tags[tag],) if tag else () for tag in tags]
-        encode = ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
-        return parallel_map(encode, read_chunks(self.data_format, corpora), workers)
+        encode = corpus_passes.ChunkEncoder(self.data_format, self.encoding, split, tag_ids)
+        return parallel_map(encode, corpus_passes.read_chunks(self.data_format, corpora), workers)
 
-    def _hold_out(self, corpus: int, inspected: InspectedColumns) -> None:
+    def _hold_out(self, corpus: int, inspected: corpus_passes.InspectedColumns) -> None:
         self.inspection.add(inspected.counts)
         if inspected.columns is not None:
             self.held_out.append((corpus, inspected.columns))
@@ -168,8 +159,8 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
     data_format, defaults = request.data_format, Defaults(request.config)
     with atomic_folder(folder) as partial:
         log("reading the corpus")
-        workers = choose_num_workers(config.data.num_workers, request.train, data_format)
-        survey = survey_corpora(data_format, request.train, config.data.validation_size, workers, log)
+        workers = corpus_passes.choose_num_workers(config.data.num_workers, request.train, data_format)
+        survey = corpus_passes.survey_corpora(data_format, request.train, config.data.validation_size, workers, log)
         split = _choose_validation_pairs(request, survey)
 
         def training_pairs() -> Iterator[SentencePair]:
@@ -216,7 +207,7 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
     return PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
 
 
-def _choose_validation_pairs(request: RunRequest, survey: CorpusSurvey) -> HoldoutSplit | None:
+def _choose_validation_pairs(request: RunRequest, survey: corpus_passes.CorpusSurvey) -> HoldoutSplit | None:
     """Choose training pairs to hold out for validation; with validation files check these, and return None."""
     if request.valid:
         for _ in request.data_format.read(request.valid):  # to find errors before anything is written

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from dragoman import data
-from dragoman.config import Config, DataConfig, SearchDefaults
+from dragoman.config import Config, DataConfig, SearchDefaults, replace_settings
 from dragoman.data import Corpus, DataFormat
 from dragoman.errors import UserError, unknown_name
 from dragoman.models import Model, ModelSpec, count_parameters, meta_model
@@ -26,7 +27,7 @@ from dragoman.text import Framing, Tokenizer
 from dragoman.training.warm_start import ParentRun
 
 ESTIMATED_CHUNK_LOGITS = 2**22  # logits that exist at a time in training on a CPU
-MAX_SIGNAL_LENGTH = 4000  # default number of source vectors: 40 seconds of speech
+MAX_FEATURE_VECTORS = 4000  # default limit of the vectors of a source: 40 seconds of speech
 
 
 @dataclass(frozen=True)
@@ -77,12 +78,14 @@ def resolve_request(config: Config) -> RunRequest:
             "--objective what to learn from it alone"
         )
     if content.source_is_features and parent_spec is None:
-        config = resolve_signals(config, train[0])
+        config = resolve_features(config, train[0])
     spec = parent_spec or check_system(config)
     for corpus in (*train, *valid):
         check_source_kind(config.system.name or "", spec, corpus)
     config = resolve_objective(config, spec, content.name)
-    config = resolve_whitespace(config, parent)
+    if config.text.normalize_whitespace is None:
+        inherited = parent.config.text.normalize_whitespace if parent else None
+        config = replace_settings(config, {"text.normalize_whitespace": True if inherited is None else inherited})
     objective = objective_class(config.objective.name or "")
     data_format = data.DATA_FORMATS[objective.data_format_for(config.objective.settings)]
     data_format = content if content.source_is_features else data_format
@@ -156,17 +159,16 @@ def resolve_system(config: Config, parent: ParentRun | None) -> Config:
     return replace(config, system=parent.config.system)
 
 
-def resolve_signals(config: Config, corpus: Corpus) -> Config:
+def resolve_features(config: Config, corpus: Corpus) -> Config:
     """Set the dimension of the feature vectors from the files, and a larger limit of source lengths."""
-    name, settings = config.system.name or "", config.system.settings
+    values: dict[str, Any] = {}
     if config.data.max_length == DataConfig.max_length:
-        config = replace(config, data=replace(config.data, max_length=MAX_SIGNAL_LENGTH))
+        values["data.max_length"] = MAX_FEATURE_VECTORS
     if config.search.max_source_length == SearchDefaults.max_source_length:
-        config = replace(config, search=replace(config.search, max_source_length=MAX_SIGNAL_LENGTH))
-    if "feature_dim" not in get_system(name).settings() or "feature_dim" in settings:
-        return config
-    settings = {**settings, "feature_dim": data.FeatureFile(corpus.source).features}
-    return replace(config, system=replace(config.system, settings=settings))
+        values["search.max_source_length"] = MAX_FEATURE_VECTORS
+    if "feature_dim" in get_system(config.system.name or "").settings() and "feature_dim" not in config.system.settings:
+        values["system.settings.feature_dim"] = data.FeatureFile(corpus.source).features
+    return replace_settings(config, values)
 
 
 def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
@@ -185,22 +187,14 @@ def resolve_objective(config: Config, spec: ModelSpec, content: str) -> Config:
     return replace(config, objective=replace(config.objective, name=name, settings=settings))
 
 
-def resolve_whitespace(config: Config, parent: ParentRun | None) -> Config:
-    """Normalize whitespace by default, or as the parent run does."""
-    normalize = config.text.normalize_whitespace
-    if normalize is None and parent:
-        normalize = parent.config.text.normalize_whitespace
-    return replace(config, text=replace(config.text, normalize_whitespace=True if normalize is None else normalize))
-
-
 def check_source_kind(name: str, spec: ModelSpec, corpus: Corpus) -> None:
     """Check that a corpus holds text or feature vectors, as the system reads them."""
-    features, signals = meta_model(spec).source_features, corpus.has_features
-    if signals and features is None:
+    features = meta_model(spec).source_features
+    if corpus.has_features and features is None:
         raise UserError(f"{name} reads text, but {corpus.source} holds vectors: choose --system vision or speech")
-    if features is not None and not signals:
-        raise UserError(f"{name} reads vectors, but {corpus.source} is not a numpy .npz or .npy file")
-    if signals and (found := data.FeatureFile(corpus.source).features) != features:
+    if features is not None and not corpus.has_features:
+        raise UserError(f"{name} reads vectors, but {corpus.source} is not a numpy .npz or .npy file: give such a file")
+    if corpus.has_features and (found := data.FeatureFile(corpus.source).features) != features:
         raise UserError(
             f"{corpus.source} has vectors of {found} numbers, but the system reads {features}: remove "
             "system.settings.feature_dim, or give other files"

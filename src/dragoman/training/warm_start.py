@@ -50,38 +50,25 @@ class ParentRun:
         return checkpoint.read_tensors(self.folder / CHECKPOINT_DIR / "best", "model")
 
 
-@dataclass(frozen=True)
-class LoadReport:
-    """Names of weights after loading a checkpoint into another model."""
-
-    loaded: list[str]
-    unused: list[str]  # in the checkpoint, but not in the model or of another shape
-    missing: list[str]  # in the model, but not in the checkpoint
-
-    def lines(self) -> list[str]:
-        lines = [f"  {len(self.loaded):,} weights are loaded"]
-        if self.unused:
-            lines.append(f"  {len(self.unused):,} are not used: {summarize_names(self.unused)}")
-        if self.missing:
-            lines.append(f"  {len(self.missing):,} are new and randomly initialized: {summarize_names(self.missing)}")
-        return lines
-
-
-def summarize_names(names: list[str]) -> str:
-    """Join names of weights, with layer numbers replaced: encoder.layers.*.0.body.project.weight."""
-    return ", ".join(dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name, count=1) for name in sorted(names)))
-
-
-def load_matching_weights(model: Model, weights: dict[str, Tensor]) -> LoadReport:
-    """Load weights with the same name and shape; a discriminator's weights fit an encoder."""
+def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> None:
+    """Load the parent's weights that have the same name and shape; a discriminator's weights fit an encoder."""
+    weights = parent.weights()
     available = {name.removeprefix("discriminator."): weight for name, weight in weights.items()} | weights
     own = checkpoint.named_weights(model)
     loaded = [name for name, weight in own.items() if name in available and available[name].shape == weight.shape]
+    if not loaded:
+        raise UserError(f"no weight of {parent.folder} has the same name and shape as one of this system")
     with torch.no_grad():
         for name in loaded:
             own[name].copy_(available[name])
+    log(f"starting from {parent.folder}")
+    log(f"  {len(loaded):,} weights are loaded")
     used = {*loaded, *(f"discriminator.{name}" for name in loaded)}
-    return LoadReport(loaded, [n for n in weights if n not in used], [n for n in own if n not in loaded])
+    others = {"not used": weights.keys() - used, "new and randomly initialized": own.keys() - set(loaded)}
+    for description, names in others.items():
+        if names:  # with layer numbers replaced: encoder.layers.*.0.body.project.weight
+            summary = dict.fromkeys(re.sub(r"\.\d+\.", ".*.", name, count=1) for name in sorted(names))
+            log(f"  {len(names):,} are {description}: {', '.join(summary)}")
 
 
 def write_initial_weights(
@@ -98,12 +85,7 @@ def write_initial_weights(
         parent = ParentRun.open(start_from)
         usage = objective_class(config.objective.name or "translation").usage
         values["same_task"] = parent.usage == usage and parent.config.objective.name in (None, config.objective.name)
-        report = load_matching_weights(model, parent.weights())
-        if not report.loaded:
-            raise UserError(f"no weight of {start_from} has the same name and shape as one of this system")
-        log(f"starting from {start_from}")
-        for line in report.lines():
-            log(line)
+        load_matching_weights(model, parent, log)
     paths = (text.source_word_vectors, text.target_word_vectors)
     for path, tokenizer, table in zip(paths, tokenizers, model.embedding_tables):
         if path is None:
