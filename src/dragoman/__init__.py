@@ -69,40 +69,11 @@ _PUBLIC = {
     "dragoman.systems": "VocabularySizes",
 }
 
-__all__ = [
-    "Beam",
-    "Config",
-    "DataConfig",
-    "EvaluationResult",
-    "ExactSearch",
-    "LengthLimit",
-    "MessageEvent",
-    "MetricScore",
-    "MinimumBayesRisk",
-    "NotebookProgress",
-    "ObjectiveConfig",
-    "Rerank",
-    "RerankWeights",
-    "Run",
-    "Sample",
-    "SearchConfig",
-    "SearchDefaults",
-    "Spec",
-    "Speculative",
-    "StepEvent",
-    "SystemConfig",
-    "TextConfig",
-    "TrainingConfig",
-    "TrainingEvent",
-    "Translation",
-    "UserError",
-    "ValidationEvent",
-    "VocabularySizes",
-    "__version__",
-    "evaluate",
-    "load",
-    "train",
-]
+__all__ = ["EvaluationResult", "MetricScore", "Run", "Translation", "__version__", "evaluate", "load", "train"]
+__all__ += ["Config", "DataConfig", "ObjectiveConfig", "SearchDefaults", "SystemConfig", "TextConfig", "TrainingConfig"]
+__all__ += ["Beam", "ExactSearch", "LengthLimit", "MinimumBayesRisk", "Rerank", "RerankWeights", "Sample"]
+__all__ += ["SearchConfig", "Spec", "Speculative", "UserError", "VocabularySizes"]
+__all__ += ["MessageEvent", "NotebookProgress", "StepEvent", "TrainingEvent", "ValidationEvent"]
 
 
 def load(

@@ -30,29 +30,7 @@ from dragoman.run.run_folder import (
 )
 from dragoman.run.sources import Source
 
-__all__ = [
-    "CHECKPOINT_DIR",
-    "CONFIG_FILE",
-    "INITIAL_CHECKPOINT",
-    "METRICS_FILE",
-    "MODEL_FILE",
-    "Alignment",
-    "FillResult",
-    "Run",
-    "ScoredText",
-    "SentenceAttention",
-    "Source",
-    "StreamedTokens",
-    "TaggedSentence",
-    "Translation",
-    "checkpoint_names",
-    "is_run_folder",
-    "load",
-    "read_framing",
-    "read_metrics",
-    "read_spec",
-    "read_tokenizers",
-    "select_device",
-    "write_model_file",
-    "write_tokenizers",
-]
+__all__ = ["CHECKPOINT_DIR", "CONFIG_FILE", "INITIAL_CHECKPOINT", "METRICS_FILE", "MODEL_FILE", "Alignment"]
+__all__ += ["FillResult", "Run", "ScoredText", "SentenceAttention", "Source", "StreamedTokens", "TaggedSentence"]
+__all__ += ["Translation", "checkpoint_names", "is_run_folder", "load", "read_framing", "read_metrics", "read_spec"]
+__all__ += ["read_tokenizers", "select_device", "write_model_file", "write_tokenizers"]
