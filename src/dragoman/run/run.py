@@ -22,7 +22,7 @@ from dragoman.models import Model, ModelSpec, Usage
 from dragoman.objectives import Objective, objective_class
 from dragoman.parts.inference import InferencePrecision
 from dragoman.parts.spec import Spec
-from dragoman.run import filling, labeling, pair_scoring
+from dragoman.run import filling, labeling, pair_scoring, run_folder
 from dragoman.run.inference_weights import InferenceWeights
 from dragoman.run.results import (
     Alignment,
@@ -33,19 +33,9 @@ from dragoman.run.results import (
     TaggedSentence,
     Translation,
 )
-from dragoman.run.run_folder import (
-    CHECKPOINT_DIR,
-    CONFIG_FILE,
-    checkpoint_names,
-    read_framing,
-    read_metrics,
-    read_spec,
-    read_tokenizers,
-    select_device,
-)
+from dragoman.run.run_folder import CHECKPOINT_DIR, CONFIG_FILE, checkpoint_names
 from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source, is_empty
-from dragoman.run.token_stream import stream_tokens
-from dragoman.run.translator import Translator, continue_prompts
+from dragoman.run.translator import Translator, continue_prompts, stream_tokens
 from dragoman.search import (
     Beam,
     LengthLimit,
@@ -541,7 +531,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the records of `metrics.jsonl`, in order of steps."""
-        return read_metrics(self.folder)
+        return run_folder.read_metrics(self.folder)
 
     def checkpoints(self) -> list[str]:
         """Return the names of the checkpoints."""
@@ -564,18 +554,18 @@ def load(
         weights: precision of the weights in decoding: `float32`, `int8` (CPU) or `bfloat16` (GPU)
     """
     folder = Path(folder)
-    torch_device = select_device(device or "auto")
+    torch_device = run_folder.select_device(device or "auto")
     inference_weights = InferenceWeights(weights, torch_device)
-    model = read_spec(folder, custom_parts).build()
+    model = run_folder.read_spec(folder, custom_parts).build()
     settings = config.from_yaml(folder / CONFIG_FILE)
-    source_tokenizer, target_tokenizer = read_tokenizers(folder)
+    source_tokenizer, target_tokenizer = run_folder.read_tokenizers(folder)
     path = folder / CHECKPOINT_DIR / checkpoint_name
     if not path.exists():
         available = ", ".join(checkpoint_names(folder)) or "none: nothing has been trained yet"
         raise UserError(f"{folder} has no checkpoint {checkpoint_name!r}; available: {available}")
     checkpoint.load_weights(model, path)
     model.eval().to(torch_device)
-    framing, name = read_framing(folder), path.resolve().name
+    framing, name = run_folder.read_framing(folder), path.resolve().name
     run = Run(folder, settings, model, source_tokenizer, target_tokenizer, framing, name, inference_weights)
     run.engine_cache = {} if run.device.type == "cuda" else None
     return run

@@ -1,8 +1,9 @@
-"""Translation of any number of texts: windows of texts, batches of similar length, and results in order."""
+"""Translation of any number of texts in windows and batches of similar length, or of one text token by token."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from dragoman.data.batching import batch_by_length
 from dragoman.errors import UserError
 from dragoman.processes import fork_map
 from dragoman.run.pair_scoring import align_batch, batch_cross_attention, hypothesis_token_scores
-from dragoman.run.results import Alignment, Translation
+from dragoman.run.results import Alignment, StreamedTokens, Translation
 from dragoman.run.sources import (
     Source,
     Tag,
@@ -32,8 +33,10 @@ from dragoman.run.sources import (
 from dragoman.search import Constraints, Hypothesis, SearchConfig, SearchRequest
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
+from dragoman.search.search_config import StepwiseSearch
+from dragoman.search.search_state import PartialResult, partial_result
 from dragoman.search.unknown_words import UnknownWordReplacer
-from dragoman.text import alignment_words
+from dragoman.text import Tokenizer, alignment_words
 from dragoman.text.sentences import SplitText
 
 if TYPE_CHECKING:
@@ -108,13 +111,58 @@ class Translator:
                 None if include is None else list(islice(include, len(window))),
                 self.forbidden,
             )
-            batches = _WindowBatches(self, window, first_index + index, tags, constraints)
-            translations = batches.untranslated
-            for rows, batch in zip(batches.rows, self._map(batches.translate, batches.rows)):
-                for i, translation in zip(rows, batch):
-                    translations[i] = translation
+            translations = self._translate_window(window, first_index + index, tags, constraints)
             yield from self._replace_unknown_words(window, translations, tags) if self.replacer else translations
             index += len(window)
+
+    def _translate_window(
+        self, texts: list[Source], first_index: int, tag: Tag, constraints: Constraints
+    ) -> list[Translation]:
+        """Translate texts in batches of similar length; `first_index` is the index of the first one."""
+        run = self.run
+        token_ids = encode_without_framing(run, texts, tag)
+        sources = [frame_source(run, ids) for ids in token_ids]
+        empty = Translation(
+            "", 0.0, alignment=[] if self.align else None, token_scores=[] if self.token_scores else None
+        )
+        results = [
+            self.copy(str(text)) if self.copies(text, *constraints.at(i)) else empty for i, text in enumerate(texts)
+        ]
+        nonempty = np.array([i for i, text in enumerate(texts) if not is_empty(text) and not results[i].copied])
+        if not len(nonempty):
+            return results
+        batch_tokens = max(1, run.config.search.batch_tokens // self.search.rows_per_source)
+        queued = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
+        batches = [
+            nonempty[rows] for rows in batch_by_length([len(sources[i]) for i in nonempty], queued * batch_tokens)
+        ]
+
+        def translate_batch(rows: Rows) -> list[Translation]:
+            source, lengths = run.pad_batch([sources[i] for i in rows])
+            request = SearchRequest(
+                source,
+                lengths,
+                torch.from_numpy(rows + first_index),
+                [texts[i] for i in rows],
+                constraints=constraints.select(rows.tolist()),
+                max_batch_size=max(1, batch_tokens // source.shape[1]),
+            )
+            hypotheses = self.search.decode(run, request)
+            best = [ranked[0].tokens for ranked in hypotheses]
+            alignments = align_batch(run, source, lengths, best) if self.align else None
+            scores = hypothesis_token_scores(run, source, lengths, hypotheses) if self.token_scores else None
+            truncated = [len(token_ids[i]) > max_source_tokens(run) for i in rows]
+            return [
+                to_translation(
+                    run, ranked, alignments[n] if alignments else None, truncated[n], scores[n] if scores else None
+                )
+                for n, ranked in enumerate(hypotheses)
+            ]
+
+        for rows, translations in zip(batches, self._map(translate_batch, batches)):
+            for i, translation in zip(rows, translations):
+                results[i] = translation
+        return results
 
     def _map(
         self, translate: Callable[[Rows], list[Translation]], batches: Sequence[Rows]
@@ -177,61 +225,6 @@ class Translator:
                 new_text, alignment = replacer.replace(text, target_ids, attention[0][:, len(tags) :])
                 replaced.append(replace(candidate, text=new_text, alignment=alignment, alternatives=[]))
             yield replace(replaced[0], alternatives=replaced[1:])
-
-
-class _WindowBatches:
-    """The texts of a window as batches of similar length.
-
-    Attributes:
-        untranslated: the results of texts that are empty or copied, and placeholders for the others
-        rows: for each batch the indices of its texts
-    """
-
-    def __init__(
-        self, translator: Translator, texts: list[Source], first_index: int, tag: Tag, constraints: Constraints
-    ) -> None:
-        self.translator, self.texts, self.first_index, self.constraints = translator, texts, first_index, constraints
-        run, align, token_scores = translator.run, translator.align, translator.token_scores
-        self.token_ids = encode_without_framing(run, texts, tag)
-        self.sources = [frame_source(run, ids) for ids in self.token_ids]
-        empty = Translation("", 0.0, alignment=[] if align else None, token_scores=[] if token_scores else None)
-        self.untranslated = [
-            translator.copy(str(text)) if translator.copies(text, *constraints.at(i)) else empty
-            for i, text in enumerate(texts)
-        ]
-        nonempty = [i for i, text in enumerate(texts) if not is_empty(text) and not self.untranslated[i].copied]
-        self.batch_tokens = max(1, run.config.search.batch_tokens // translator.search.rows_per_source)
-        queued = QUEUED_BATCHES if run.num_workers == 1 else 1  # smaller batches keep all workers busy
-        lengths = [len(self.sources[i]) for i in nonempty]
-        batches = batch_by_length(lengths, queued * self.batch_tokens) if nonempty else []
-        self.rows = [np.array(nonempty)[batch] for batch in batches]
-
-    def translate(self, rows: Rows) -> list[Translation]:
-        """Translate a batch."""
-        translator, run = self.translator, self.translator.run
-        source, lengths = run.pad_batch([self.sources[i] for i in rows])
-        request = SearchRequest(
-            source,
-            lengths,
-            torch.from_numpy(rows + self.first_index),
-            [self.texts[i] for i in rows],
-            constraints=self.constraints.select(rows.tolist()),
-            max_batch_size=max(1, self.batch_tokens // source.shape[1]),
-        )
-        hypotheses = translator.search.decode(run, request)
-        best = [ranked[0].tokens for ranked in hypotheses]
-        alignments = align_batch(run, source, lengths, best) if translator.align else None
-        scores = hypothesis_token_scores(run, source, lengths, hypotheses) if translator.token_scores else None
-        return [
-            to_translation(
-                run,
-                ranked,
-                alignments[n] if alignments else None,
-                len(self.token_ids[rows[n]]) > max_source_tokens(run),
-                scores[n] if scores else None,
-            )
-            for n, ranked in enumerate(hypotheses)
-        ]
 
 
 def join_sentences(text: SplitText, translations: Sequence[Translation]) -> Translation:
@@ -321,3 +314,76 @@ def to_translation(
         for rank, hypothesis in enumerate(hypotheses)
     )
     return replace(best, alignment=alignment, alternatives=alternatives, truncated_source=truncated_source)
+
+
+# ---- streaming: the tokens of a translation as soon as they are certain
+
+
+def stream_tokens(
+    translator: Translator, text: Source, prefix: str, include: Sequence[str]
+) -> Generator[StreamedTokens]:
+    """Yield the translation of one text in parts; searches that compare complete translations yield a single part."""
+    run, search = translator.run, translator.search
+    text, prefix = normalize_source(run, text), normalize_text(run, prefix)
+    if is_empty(text):
+        yield StreamedTokens("", translation=Translation("", 0.0, alignment=[] if translator.align else None))
+        return
+    if translator.copies(text, prefix, include):
+        copied = translator.copy(str(text))
+        yield StreamedTokens(copied.text, copied.tokens, translation=copied)
+        return
+    ids = encode_without_framing(run, [text], translator.tag)[0]
+    source, lengths = run.pad_batch([frame_source(run, ids)])
+    constraints = Constraints([prefix] if prefix else None, [include] if include else None, translator.forbidden)
+    request = SearchRequest(source, lengths, torch.tensor([0]), [text], constraints=constraints)
+    detokenizer = _Detokenizer(run.target_tokenizer)
+    if isinstance(search, StepwiseSearch) and run.shortlist is None:  # a shortlist has token ids of its own
+        hypotheses, streamed_score = yield from _stream_search(run, search, request, detokenizer)
+    else:
+        hypotheses, streamed_score = search.decode(run, request)[0], 0.0
+    best = hypotheses[0]
+    alignments = align_batch(run, source, lengths, [best.tokens]) if translator.align else None
+    truncated = len(ids) > max_source_tokens(run)
+    translation = to_translation(run, hypotheses, alignments[0] if alignments else None, truncated)
+    score = None if streamed_score is None else best.score - streamed_score
+    last = detokenizer.add(best.tokens, best.tokens, score, is_last=True)
+    yield StreamedTokens(last.text, last.tokens, score, translation=translation)
+
+
+def _stream_search(
+    run: Run, search: StepwiseSearch, request: SearchRequest, detokenizer: _Detokenizer
+) -> Generator[StreamedTokens, None, tuple[list[Hypothesis], float | None]]:
+    """Yield all parts but the last; return the hypotheses and log p of the yielded tokens (None if unknown)."""
+    engine, arguments = search.prepare(run, request)
+    last: PartialResult | None = None
+    with closing(engine.steps(*arguments)) as steps:
+        while True:
+            try:
+                _, state = next(steps)
+            except StopIteration as end:
+                single = last is None or last.single_hypothesis
+                return end.value[0], (last.score if last else 0.0) if single else None
+            result = partial_result(state, run.special_tokens.eos, search.length_divisor)
+            if result is None or result == last or bool(state.done[0]):  # the last part follows after the search
+                continue
+            score = result.score - (last.score if last else 0.0) if result.single_hypothesis else None
+            last = result
+            yield detokenizer.add(result.stable_prefix, result.best_tokens, score)
+
+
+class _Detokenizer:
+    """Decodes tokens that arrive one after the other."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self.tokenizer = tokenizer
+        self.tokens: list[int] = []
+        self.text = ""
+
+    def add(self, stable: list[int], best: list[int], score: float | None, is_last: bool = False) -> StreamedTokens:
+        """Return what is new in the tokens that are certain (`stable`), and how the best hypothesis continues."""
+        new_tokens = self.tokenizer.tokens(stable[len(self.tokens) :])
+        text, best_text = self.tokenizer.decode(stable), self.tokenizer.decode(best)
+        text = text if is_last else text.rstrip("\ufffd")  # an incomplete character may still be completed
+        new_text = text[len(self.text) :]
+        self.tokens, self.text = stable, self.text + new_text
+        return StreamedTokens(new_text, new_tokens, score, best_text.rstrip("\ufffd")[len(self.text) :])
