@@ -110,7 +110,8 @@ def _describe(name: str, size: str, as_json: bool) -> None:
     settings = {key: parameter.default for key, parameter in system.settings().items()}
     if as_json:
         document = _row(name, system, size) | {"sizes": sizes, "settings": settings}
-        document |= {"paper_training": dataclasses.asdict(paper) | {"differences": system.differences}}
+        described = {"system_settings": paper.system_settings, "differences": system.differences}
+        document |= {"paper_training": dataclasses.asdict(paper) | described}
         document |= {"recipe": system.default_recipe}
         print_json(document | {"spec": model_to_dict(spec)})
         return

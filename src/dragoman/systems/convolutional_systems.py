@@ -98,7 +98,7 @@ CONVOLUTIONAL_SYSTEMS = {
             plateau_factor=0.1,
             momentum=0.99,
             nesterov=True,
-            system_settings={"dropout": 0.2},
+            dropout=0.2,
         ),
         "the rate falls after each validation that is not better, where the paper lowers it after every epoch from the "
         "first one that is not, until it is below 10⁻⁴; no weight normalization; batches have a number of tokens "
@@ -109,8 +109,8 @@ CONVOLUTIONAL_SYSTEMS = {
         bytenet,
         "Neural Machine Translation in Linear Time",
         2016,
-        model_sizes(layers=(3, 3), big={"model_dim": 1600}),
-        replace(ADAM_TRAINING, learning_rate=3e-4, system_settings={"dropout": 0.0}),
+        model_sizes(layers=3, big={"model_dim": 1600}),
+        replace(ADAM_TRAINING, learning_rate=3e-4, dropout=0.0),
         "the paper translates characters: --set text.tokenizer=character",
     ),
 }

@@ -212,12 +212,7 @@ DECODER_SYSTEMS = {
         2010,
         model_sizes(big={"model_dim": 1024, "layers": 2}),
         PaperTraining(
-            "sgd",
-            "plateau",
-            learning_rate=0.1,
-            label_smoothing=0.0,
-            plateau_factor=0.5,
-            system_settings={"cell": "rnn", "dropout": 0.0},
+            "sgd", "plateau", learning_rate=0.1, label_smoothing=0.0, plateau_factor=0.5, cell="rnn", dropout=0.0
         ),
         "the paper updates the weights after every word instead of every batch, and ends when halving the rate no "
         "longer helps; its units are sigmoid instead of tanh",
@@ -228,7 +223,7 @@ DECODER_SYSTEMS = {
         transformer_d,
         "Generating Wikipedia by Summarizing Long Sequences",
         2018,
-        model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 1024, "heads": 16}),
+        model_sizes(layers=(3, 4), heads=4, big={"model_dim": 1024, "heads": 16}),
         TRANSFORMER_TRAINING,
         default_objectives={"pairs": ("concatenation", {})},
     ),
@@ -236,7 +231,7 @@ DECODER_SYSTEMS = {
         transformer_dmca,
         "Generating Wikipedia by Summarizing Long Sequences",
         2018,
-        model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 1024, "heads": 16}),
+        model_sizes(layers=(3, 4), heads=4, big={"model_dim": 1024, "heads": 16}),
         TRANSFORMER_TRAINING,
         default_objectives={"pairs": ("concatenation", {})},
     ),
@@ -244,7 +239,7 @@ DECODER_SYSTEMS = {
         gpt,
         "Language Models are Unsupervised Multitask Learners",
         2019,
-        model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 1600, "layers": 48, "heads": 25}),
+        model_sizes(layers=(3, 4), heads=4, big={"model_dim": 1600, "layers": 48, "heads": 25}),
         replace(
             ADAM_TRAINING,
             optimizer="adamw",
@@ -253,7 +248,7 @@ DECODER_SYSTEMS = {
             warmup_steps=2000,
             clip_norm=1.0,
             weight_decay=0.01,
-            system_settings={"dropout": 0.1},
+            dropout=0.1,
         ),
         "the paper does not describe its training: these are the values of its predecessor (Radford et al. 2018, "
         "§4.1), whose warm-up of 2,000 steps does not depend on the length of the training",
@@ -262,13 +257,13 @@ DECODER_SYSTEMS = {
         chat,
         "Training language models to follow instructions with human feedback",
         2022,
-        model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 12288, "layers": 96, "heads": 96}),
+        model_sizes(layers=(3, 4), heads=4, big={"model_dim": 12288, "layers": 96, "heads": 96}),
         replace(
             LLM_TRAINING,
             learning_rate=9.65e-6,
             beta1=None,
             weight_decay=0.0,
-            system_settings={"dropout": 0.2},
+            dropout=0.2,
             learning_rates={"big": 5.03e-6},
         ),
         "the paper's supervised fine-tuning (§C.1), which starts from a pretrained model: with --start-from; the "
@@ -278,12 +273,7 @@ DECODER_SYSTEMS = {
         gpt3,
         "Language Models are Few-Shot Learners",
         2020,
-        model_sizes(
-            layers=(4, 4),
-            heads=(4, 4),
-            attention_window=(32, 64),
-            big={"model_dim": 12288, "layers": 96, "heads": 96},
-        ),
+        model_sizes(layers=4, heads=4, attention_window=(32, 64), big={"model_dim": 12288, "layers": 96, "heads": 96}),
         replace(LLM_TRAINING, learning_rate=6e-4, warmup_steps=750, learning_rates={"big": 6e-5}, total_steps=520_000),
         "the paper counts tokens: 375 million of warm-up and 260 billion until the rate is a tenth, here in batches of "
         "half a million; it continues at that rate for 40 billion; it does not mention dropout",
@@ -302,12 +292,9 @@ DECODER_SYSTEMS = {
         "PaLM: Scaling Language Modeling with Pathways",
         2022,
         model_sizes(
-            layers=(3, 4),
-            heads=(4, 4),
-            dropout=(0.1, 0.1),
-            big={"model_dim": 18432, "layers": 118, "heads": 48, "head_dim": 256},
+            layers=(3, 4), heads=4, dropout=0.1, big={"model_dim": 18432, "layers": 118, "heads": 48, "head_dim": 256}
         ),
-        replace(ADAFACTOR_TRAINING, momentum=0.9, clip_norm=1.0, label_smoothing=0.0, system_settings={"dropout": 0.0}),
+        replace(ADAFACTOR_TRAINING, momentum=0.9, clip_norm=1.0, label_smoothing=0.0, dropout=0.0),
         "second moments are factored into rows and columns, the paper's are not; left out: weight decay by the square "
         "of the rate, the auxiliary loss on log Z, and batches that grow",
     ),
@@ -317,16 +304,16 @@ DECODER_SYSTEMS = {
         2023,
         model_sizes(
             layers=(3, 4),
-            heads=(4, 4),
-            kv_heads=(2, 2),
-            dropout=(0.1, 0.1),
+            heads=4,
+            kv_heads=2,
+            dropout=0.1,
             big={"model_dim": 8192, "layers": 80, "heads": 64, "kv_heads": 8, "ffn_dim": 28672},
         ),
         replace(
             LLM_TRAINING,
             learning_rate=3e-4,
             warmup_steps=2000,
-            system_settings={"dropout": 0.0},
+            dropout=0.0,
             learning_rates={"big": 1.5e-4},
             total_steps=250_000,
         ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from dragoman.models import EncoderOnly, ReplacedTokens
 from dragoman.parts.attention import SelfAttention
@@ -82,22 +83,14 @@ def electra(
     models share the embeddings of tokens and positions of dimension `embedding_dim`, by default `model_dim` (§3.2,
     table 6).
     """
-    generator_heads = max(1, heads // generator_divisor)
 
     def encoder(dim: int, heads: int, ffn_dim: int | None) -> EncoderOnly:
-        spec = bert(
-            vocabulary,
-            model_dim=dim,
-            layers=layers,
-            heads=heads,
-            ffn_dim=ffn_dim,
-            embedding_dim=embedding_dim or model_dim,
-            max_positions=max_positions,
-            dropout=dropout,
-            attention_dropout=attention_dropout,
-        )
-        return replace(spec, pooled_labels=0)
+        settings: dict[str, Any] = {"model_dim": dim, "layers": layers, "heads": heads, "ffn_dim": ffn_dim}
+        settings |= {"embedding_dim": embedding_dim or model_dim, "max_positions": max_positions}
+        settings |= {"dropout": dropout, "attention_dropout": attention_dropout}
+        return replace(bert(vocabulary, **settings), pooled_labels=0)
 
+    generator_heads = max(1, heads // generator_divisor)
     generator_ffn_dim = None if ffn_dim is None else max(1, ffn_dim // generator_divisor)
     generator = encoder(model_dim // heads * generator_heads, generator_heads, generator_ffn_dim)
     discriminator = encoder(model_dim, heads, ffn_dim)
@@ -139,7 +132,7 @@ BERT_TRAINING = PaperTraining(
     beta2=0.999,
     epsilon=1e-6,
     weight_decay=0.01,
-    system_settings={"dropout": 0.1},
+    dropout=0.1,
     total_steps=1_000_000,
 )
 
@@ -154,7 +147,7 @@ ROBERTA_TRAINING = replace(
     total_steps=500_000,
 )
 
-BERT_SIZES = model_sizes(layers=(3, 4), heads=(4, 4), big={"model_dim": 1024, "layers": 24, "heads": 16})
+BERT_SIZES = model_sizes(layers=(3, 4), heads=4, big={"model_dim": 1024, "layers": 24, "heads": 16})
 
 ENCODER_SYSTEMS = {
     "bert": System(
@@ -182,7 +175,7 @@ ENCODER_SYSTEMS = {
         2020,
         model_sizes(
             layers=(3, 12),
-            heads=(4, 4),
+            heads=4,
             embedding_dim=(64, 128),
             generator_divisor=(2, 4),
             big={"model_dim": 1024, "layers": 24, "heads": 16, "generator_divisor": 4},
@@ -196,7 +189,7 @@ ENCODER_SYSTEMS = {
         tagger,
         "BERT: Pre-training of Deep Bidirectional Transformers for Language Understanding",
         2019,
-        model_sizes(layers=(2, 3), heads=(4, 4), big={"model_dim": 1024, "heads": 16}),
+        model_sizes(layers=(2, 3), heads=4, big={"model_dim": 1024, "heads": 16}),
         replace(BERT_TRAINING, learning_rate=5e-5, warmup_steps=100, label_smoothing=0.0, total_steps=1000),
         "the paper's fine-tuning (§A.3), which starts from a pretrained encoder: its rates are 2e-5 to 5e-5; a tenth "
         "of the steps as warm-up is that of its published code",

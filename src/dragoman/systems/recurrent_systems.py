@@ -133,8 +133,8 @@ def deep_att(
 
 
 RNN_SIZES = model_sizes(
-    layers=(1, 1),
-    tied_embeddings=(True, True),
+    layers=1,
+    tied_embeddings=True,
     base={"model_dim": 512, "tied_embeddings": True},
     big={"model_dim": 1000},
 )
@@ -149,7 +149,7 @@ ADADELTA_TRAINING = replace(
     schedule="constant",
     learning_rate=1.0,
     clip_norm=1.0,
-    system_settings={"dropout": 0.0},
+    dropout=0.0,
 )
 
 RECURRENT_SYSTEMS = {
@@ -158,13 +158,7 @@ RECURRENT_SYSTEMS = {
         "Sequence to Sequence Learning with Neural Networks",
         2014,
         RNN_SIZES | {"tiny": RNN_SIZES["tiny"] | {"layers": 2}},
-        replace(
-            SGD_TRAINING,
-            learning_rate=0.7,
-            halving_start_epoch=5.0,
-            halving_interval=0.5,
-            system_settings={"dropout": 0.0},
-        ),
+        replace(SGD_TRAINING, learning_rate=0.7, halving_start_epoch=5.0, halving_interval=0.5, dropout=0.0),
         "batches have a number of tokens instead of 128 sentences; weights are initialized as Glorot's instead of "
         "uniform in ±0.08",
         base_learning_rate=1.0,
@@ -193,13 +187,7 @@ RECURRENT_SYSTEMS = {
         "Effective Approaches to Attention-based Neural Machine Translation",
         2015,
         RNN_SIZES,
-        replace(
-            SGD_TRAINING,
-            learning_rate=1.0,
-            halving_start_epoch=8.0,
-            halving_interval=1.0,
-            system_settings={"dropout": 0.2},
-        ),
+        replace(SGD_TRAINING, learning_rate=1.0, halving_start_epoch=8.0, halving_interval=1.0, dropout=0.2),
         "the paper's models with dropout, trained for 12 epochs; those without it start halving after 5 of 10 epochs; "
         "batches have a number of tokens instead of 128 sentences; weights are initialized as Glorot's instead of "
         "uniform in ±0.1",
@@ -210,14 +198,8 @@ RECURRENT_SYSTEMS = {
         gnmt,
         "Google's Neural Machine Translation System: Bridging the Gap between Human and Machine Translation",
         2016,
-        model_sizes(layers=(3, 4), tied_embeddings=(True, True), base=RNN_SIZES["base"], big={}),
-        replace(
-            ADAM_TRAINING,
-            learning_rate=2e-4,
-            clip_norm=5.0,
-            loss_normalization="sentences",
-            system_settings={"dropout": 0.2},
-        ),
+        model_sizes(layers=(3, 4), tied_embeddings=True, base=RNN_SIZES["base"], big={}),
+        replace(ADAM_TRAINING, learning_rate=2e-4, clip_norm=5.0, loss_normalization="sentences", dropout=0.2),
         "the paper's first 60,000 steps; it continues with SGD at a rate of 0.5, halved from 1.2 million steps on, "
         "which is a second run: --start-from RUN --set training.optimizer=sgd --set training.learning_rate=0.5 --set "
         "training.schedule=halving",
@@ -230,17 +212,11 @@ RECURRENT_SYSTEMS = {
         model_sizes(
             layers=(2, 3),
             decoder_layers=(1, 2),
-            tied_embeddings=(True, True),
+            tied_embeddings=True,
             base={"layers": 5, "decoder_layers": 3, "tied_embeddings": True},
             big={"decoder_layers": 7},
         ),
-        replace(
-            SGD_TRAINING,
-            schedule="plateau",
-            learning_rate=1.0,
-            plateau_factor=0.5,
-            system_settings={"dropout": 0.1},
-        ),
+        replace(SGD_TRAINING, schedule="plateau", learning_rate=1.0, plateau_factor=0.5, dropout=0.1),
         "the paper's SGD with strong L2 regularization and one rate for each kind of layer is replaced by plain SGD "
         "with Luong's rate and clipping, the rate halved when validation does not improve",
         base_learning_rate=1.0,

@@ -54,7 +54,8 @@ class PaperTraining:
     weight_decay: float | None = None
     momentum: float | None = None
     nesterov: bool | None = None
-    system_settings: Mapping[str, Any] = field(default_factory=dict)
+    dropout: float | None = None  # of the system
+    cell: str | None = None  # of the system
     learning_rates: Mapping[str, float] = field(default_factory=dict)  # by size
     noam_factor: float | None = None
     total_steps: int | None = None
@@ -63,11 +64,19 @@ class PaperTraining:
     def training_settings(self) -> dict[str, Any]:
         """The settings of `TrainingConfig` that the paper determines."""
         names = list(PaperTraining.__dataclass_fields__)
-        values = {name: getattr(self, name) for name in names[: names.index("system_settings")]}
-        return {name: value for name, value in values.items() if value is not None}
+        return self._determined(names[: names.index("dropout")])
+
+    @property
+    def system_settings(self) -> dict[str, Any]:
+        """The settings of the system that the paper determines."""
+        return self._determined(["cell", "dropout"])
+
+    def _determined(self, names: list[str]) -> dict[str, Any]:
+        """Return the values of those of the fields that are not None."""
+        return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     def __str__(self) -> str:
-        shown: dict[str, Any] = self.training_settings | dict(self.system_settings)
+        shown: dict[str, Any] = self.training_settings | self.system_settings
         if self.noam_factor is not None:
             shown["learning_rate"] = f"{self.noam_factor:g}/√(model_dim · warmup_steps)"
         for size, rate in self.learning_rates.items():
@@ -179,17 +188,17 @@ def variant_of(
 
 
 def model_sizes(
-    *, base: Mapping[str, Any] | None = None, big: Mapping[str, Any], **tiny_and_small: tuple[Any, Any]
+    *, base: Mapping[str, Any] | None = None, big: Mapping[str, Any], **tiny_and_small: Any
 ) -> dict[str, dict[str, Any]]:
     """Return the settings of the four sizes; base has the builder's defaults unless `base` changes them.
 
-    Tiny and small have dimensions 128 and 256; every other keyword gives a setting of these two:
+    Tiny and small have dimensions 128 and 256; every other keyword gives a setting of these two, or a pair of them:
 
-        model_sizes(layers=(2, 3), heads=(4, 4), big={"model_dim": 1024, "heads": 16})
+        model_sizes(layers=(2, 3), heads=4, big={"model_dim": 1024, "heads": 16})
     """
-    tiny, small = (
-        {name: pair[i] for name, pair in ({"model_dim": (128, 256)} | tiny_and_small).items()} for i in (0, 1)
-    )
+    settings = {"model_dim": (128, 256)} | tiny_and_small
+    pairs = {name: value if isinstance(value, tuple) else (value, value) for name, value in settings.items()}
+    tiny, small = ({name: pair[i] for name, pair in pairs.items()} for i in (0, 1))
     return {"tiny": tiny, "small": small, "base": dict(base or {}), "big": dict(big)}
 
 

@@ -262,7 +262,7 @@ ADAFACTOR_TRAINING = PaperTraining(
     "adafactor", "inverse-sqrt", learning_rate=0.01, warmup_steps=10_000, warmup_start_factor=1.0
 )
 
-TRANSFORMER_SIZES = model_sizes(layers=(2, 3), heads=(4, 4), big={"model_dim": 1024, "heads": 16, "dropout": 0.3})
+TRANSFORMER_SIZES = model_sizes(layers=(2, 3), heads=4, big={"model_dim": 1024, "heads": 16, "dropout": 0.3})
 
 PRETRAINED_SIZES = TRANSFORMER_SIZES | {"big": {"model_dim": 1024, "layers": 24, "heads": 16}}
 
@@ -299,12 +299,12 @@ TRANSFORMER_SYSTEMS = {
         2020,
         model_sizes(
             layers=(2, 4),
-            heads=(4, 4),
+            heads=4,
             ffn_dim=(256, 512),
-            experts=(4, 4),
+            experts=4,
             big={"model_dim": 1024, "layers": 12, "heads": 16, "ffn_dim": 8192, "experts": 128},
         ),
-        replace(ADAFACTOR_TRAINING, label_smoothing=0.1, system_settings={"dropout": 0.1}),
+        replace(ADAFACTOR_TRAINING, label_smoothing=0.1, dropout=0.1),
         "second moments decay as in T5, without the paper's upper bound of 0.99",
         tuned_settings={"pre_norm": True},
     ),
@@ -313,7 +313,7 @@ TRANSFORMER_SYSTEMS = {
         "Exploring the Limits of Transfer Learning with a Unified Text-to-Text Transformer",
         2020,
         PRETRAINED_SIZES,
-        replace(ADAFACTOR_TRAINING, label_smoothing=0.0, system_settings={"dropout": 0.1}),
+        replace(ADAFACTOR_TRAINING, label_smoothing=0.0, dropout=0.1),
         "the paper's pretraining (§3.1.2), also for pairs; it fine-tunes with a constant rate of 0.001",
         default_objectives={"text": ("span-corruption", {})},
     ),
@@ -334,7 +334,7 @@ TRANSFORMER_SYSTEMS = {
         "Speech-Transformer: A No-Recurrence Sequence-to-Sequence Model for Speech Recognition",
         2018,
         model_sizes(layers=(2, 3), big={"layers": 12, "decoder_layers": 6, "ffn_dim": 2048}),
-        replace(TRANSFORMER_TRAINING, warmup_steps=25_000, noam_factor=10.0, system_settings={"dropout": 0.1}),
+        replace(TRANSFORMER_TRAINING, warmup_steps=25_000, noam_factor=10.0, dropout=0.1),
         "the paper lowers the factor of 10 to 1 when the model has converged",
         default_recipe="plain",
     ),
@@ -351,7 +351,7 @@ TRANSFORMER_SYSTEMS = {
             warmup_steps=10_000,
             clip_norm=1.0,
             weight_decay=0.1,
-            system_settings={"dropout": 0.0},
+            dropout=0.0,
             learning_rates={"big": 6e-4},
             total_steps=518_000,
         ),
