@@ -22,6 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import dragoman
 from dragoman import config
 from dragoman.cli import app
 from dragoman.config_fields import settings_of
@@ -170,3 +171,14 @@ def test_the_notebook_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caps
             code = "".join(cell["source"]).replace("pairs=20_000", "pairs=2_000").replace("steps = 800", "steps = 3")
             exec(compile(code, "first_steps.ipynb", "exec"), vars(notebook))
     assert "SquaredReLU" in capsys.readouterr().out
+    assert "Cross-attention" in notebook.inspection._repr_svg_()
+
+
+def test_progress_in_a_notebook() -> None:
+    progress = dragoman.NotebookProgress()
+    progress(dragoman.StepEvent(10, 0, 5.2, 1e-3, 1000.0, 0.25))
+    progress(dragoman.ValidationEvent(10, 4.5, 90.0, {"bleu": 12.0}))
+    page = progress.html()
+    assert 'value="0.250"' in page
+    assert "step 10, validation loss 4.500, bleu 12.00" in page
+    assert "training" in page and "validation" in page and page.count("<polyline") == 2

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from html import escape
 from typing import Any
 
 
@@ -58,9 +60,6 @@ TrainingEvent = StepEvent | ValidationEvent | MessageEvent
 TrainingCallback = Callable[[TrainingEvent], None]
 
 
-WIDTH, HEIGHT = 480, 160  # of the curve, in pixels
-
-
 class NotebookProgress:
     """Training callback that draws a progress bar and loss curves in a notebook, and prints lines elsewhere.
 
@@ -71,10 +70,11 @@ class NotebookProgress:
     """
 
     def __init__(self) -> None:
-        self.training: list[tuple[int, float]] = []
-        self.validation: list[tuple[int, float]] = []
-        self.fraction_done = 0.0
-        self.status = ""
+        self.training: list[tuple[float, float]] = []  # (step, loss)
+        self.validation: list[tuple[float, float]] = []
+        self.fraction_done: float | None = None
+        self.status = self.result = ""
+        self.start = time.monotonic()
         self.handle: Any = None
         try:
             from IPython import get_ipython  # type: ignore[import-not-found, unused-ignore]
@@ -87,12 +87,16 @@ class NotebookProgress:
         match event:
             case StepEvent():
                 self.training.append((event.step, event.loss))
-                self.fraction_done = event.fraction_done or 0.0
+                self.fraction_done = event.fraction_done
                 self.status = f"step {event.step:,}, loss {event.loss:.3f}"
+                if event.fraction_done:
+                    seconds = (time.monotonic() - self.start) * (1 / event.fraction_done - 1)
+                    left = f"{seconds:.0f} s" if seconds < 90 else f"{seconds / 60:.0f} min"
+                    self.status += f", {event.tokens_per_second:,.0f} target tokens/s, {left} left"
             case ValidationEvent():
                 self.validation.append((event.step, event.loss))
                 metrics = "".join(f", {name} {value:.2f}" for name, value in event.metrics.items())
-                self.status = f"step {event.step:,}, validation loss {event.loss:.3f}{metrics}"
+                self.status = self.result = f"step {event.step:,}, validation loss {event.loss:.3f}{metrics}"
             case MessageEvent():
                 self.status = event.text
         if not self.in_notebook:
@@ -106,18 +110,10 @@ class NotebookProgress:
             self.handle.update(HTML(self.html()))
 
     def html(self) -> str:
-        """Return the bar and the curves as HTML: training loss in gray, validation loss in blue."""
-        from html import escape
+        """Return a progress bar, the present status, the last validation, and the curves of the loss as HTML."""
+        from dragoman.lens.charts import line_chart
 
-        points = [*self.training, *self.validation]
-        curves = ""
-        if points:
-            last, top = max(step for step, _ in points), max(loss for _, loss in points)
-            for color, curve in (("#999", self.training), ("#06c", self.validation)):
-                path = " ".join(f"{WIDTH * step / last:.1f},{HEIGHT * (1 - loss / top):.1f}" for step, loss in curve)
-                curves += f'<polyline points="{path}" fill="none" stroke="{color}" stroke-width="1.5"/>'
-        return (
-            f'<progress value="{self.fraction_done:.3f}" max="1" style="width:{WIDTH}px"></progress>'
-            f"<div>{escape(self.status)}</div>"
-            f'<svg width="{WIDTH}" height="{HEIGHT}" style="border:1px solid #ccc">{curves}</svg>'
-        )
+        done = "" if self.fraction_done is None else f'value="{self.fraction_done:.3f}"'
+        lines = "".join(f"<div>{escape(text)}</div>" for text in dict.fromkeys((self.status, self.result)))
+        chart = line_chart({"training": self.training, "validation": self.validation}, "Loss per target token")
+        return f'<progress {done} max="1" style="width:480px"></progress>{lines}{chart}'

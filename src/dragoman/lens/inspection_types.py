@@ -147,6 +147,14 @@ class Inspection:
         """Convert to the JSON document of docs/seeing.md."""
         return to_jsonable(self)
 
+    def _repr_svg_(self) -> str | None:
+        """The cross-attention as a heatmap, which Jupyter displays; None if there is none."""
+        from dragoman.lens.charts import heatmap
+
+        if self.cross_attention is None or self.source is None or self.target is None:
+            return None
+        return heatmap(self.cross_attention, self.target.tokens, self.source.tokens, "Cross-attention")
+
     def attention_of_kind(self, kind: AttentionKind) -> list[AttentionMap]:
         return [attention for attention in self.attention if attention.kind == kind]
 
