@@ -181,4 +181,4 @@ def test_progress_in_a_notebook() -> None:
     page = progress.html()
     assert 'value="0.250"' in page
     assert "step 10, validation loss 4.500, bleu 12.00" in page
-    assert "training" in page and "validation" in page and page.count("<polyline") == 2
+    assert page.count("<polyline") == 2

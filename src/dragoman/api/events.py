@@ -65,7 +65,7 @@ class NotebookProgress:
 
     Examples:
         >>> progress = dragoman.NotebookProgress()
-        >>> progress(dragoman.StepEvent(10, 0, 5.2, 1e-3, 1000.0, 0.1))
+        >>> progress(dragoman.StepEvent(10, 0, 5.2, 1e-3, 1000.0))
         step 10, loss 5.200
     """
 
