@@ -77,15 +77,10 @@ class SelfAttentionMixer(Mixer):
 
     def args(self, context: Context, length: int) -> AttentionArgs:
         """Collect the arguments of `attend` for `length` keys."""
-        shared = context.shared_position
-        return AttentionArgs(
-            self.visibility,
-            (self.position,) if shared is None else (self.position, shared),
-            scale=self.scale,
-            dropout=self.dropout if self.training else 0.0,
-            path=self.path,
-            mask_key=("self", length, self.visibility_key),
-        )
+        shared, mask_key = context.shared_position, ("self", length, self.visibility_key)
+        positions = (self.position,) if shared is None else (self.position, shared)
+        dropout = self.dropout if self.training else 0.0
+        return AttentionArgs(self.visibility, positions, None, self.scale, dropout, self.path, mask_key=mask_key)
 
     def forward(self, x: Tensor, context: Context, state: State | None = None) -> MixerOutput:
         groups = self.project(x).unflatten(-1, (-1, self.width))  # B T (H+2G) E

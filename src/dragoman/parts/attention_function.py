@@ -75,8 +75,9 @@ def attend(
     kernel unless the weights are needed explicitly; all kernels agree. Packed rows on a GPU use FlexAttention in
     compiled graphs, otherwise flash attention with variable lengths.
     """
-    needs_weights = args.needs_weights(context)
-    if keys.cu_seqlens is not None and query.is_cuda and not needs_weights:
+    if args.needs_weights(context):
+        return _explicit_attention(query, key, value, queries, keys, context, args)
+    if keys.cu_seqlens is not None and query.is_cuda:
         if torch.compiler.is_compiling():
             return packed_attention(query, key, value, queries, keys, context.masks or AttentionMasks(), args)
         if args.is_plain:
@@ -84,8 +85,6 @@ def attend(
     if args.sees_all and keys.lengths is not None and use_kernel(query, context, args):
         return kernels.short_query_attention(query, key, value, keys.lengths, args.scale_of(query))
     bias = _score_bias(query, queries, keys, args)
-    if needs_weights:
-        return _explicit_attention(query, key, value, bias, queries, keys, context, args)
     shares_heads = key.shape[1] != query.shape[1]
     if queries is keys and queries.segment_ids is None and bias is None and args.is_causal:
         # Padding is on the right, where the causal mask hides it.
@@ -145,17 +144,11 @@ def _to_additive(visible: Tensor, like: Tensor) -> Tensor:
 
 
 def _explicit_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    bias: Tensor | None,
-    queries: Layout,
-    keys: Layout,
-    context: Context,
-    args: AttentionArgs,
+    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, context: Context, args: AttentionArgs
 ) -> Tensor:
     """Compute attention with explicit weights: to record them, and for scores that no fused kernel implements."""
-    visible, heads_per_key = _visible(queries, keys, context, args), query.shape[1] // key.shape[1]
+    bias, visible = _score_bias(query, queries, keys, args), _visible(queries, keys, context, args)
+    heads_per_key = query.shape[1] // key.shape[1]
     if heads_per_key > 1:
         key, value = key.repeat_interleave(heads_per_key, 1), value.repeat_interleave(heads_per_key, 1)
     scores = query @ key.transpose(-1, -2) * args.scale_of(query) if args.score is None else args.score(query, key)

@@ -28,13 +28,7 @@ MIN_HEAD_WIDTH = 16  # of FlexAttention; narrower heads are padded with zeros
 
 
 def packed_attention(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    queries: Layout,
-    keys: Layout,
-    masks: AttentionMasks,
-    args: AttentionArgs,
+    query: Tensor, key: Tensor, value: Tensor, queries: Layout, keys: Layout, masks: AttentionMasks, args: AttentionArgs
 ) -> Tensor:
     """Compute attention within the sequences of a packed row: query 1 H T E, key and value 1 G S E → 1 H T E."""
     mask = masks.blocks.get(args.mask_key)

@@ -133,10 +133,7 @@ def deep_att(
 
 
 RNN_SIZES = model_sizes(
-    layers=1,
-    tied_embeddings=True,
-    base={"model_dim": 512, "tied_embeddings": True},
-    big={"model_dim": 1000},
+    layers=1, tied_embeddings=True, base={"model_dim": 512, "tied_embeddings": True}, big={"model_dim": 1000}
 )
 
 #: SGD; the loss is divided by the number of sentences, and the norm of the gradient is clipped at 5
@@ -144,12 +141,7 @@ SGD_TRAINING = PaperTraining("sgd", "halving", clip_norm=5.0, label_smoothing=0.
 
 #: Adadelta with ρ = 0.95 and ε = 10⁻⁶; the norm of the gradient is clipped at 1
 ADADELTA_TRAINING = replace(
-    SGD_TRAINING,
-    optimizer="adadelta",
-    schedule="constant",
-    learning_rate=1.0,
-    clip_norm=1.0,
-    dropout=0.0,
+    SGD_TRAINING, optimizer="adadelta", schedule="constant", learning_rate=1.0, clip_norm=1.0, dropout=0.0
 )
 
 RECURRENT_SYSTEMS = {

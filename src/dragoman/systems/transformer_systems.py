@@ -65,11 +65,7 @@ def transformer(
     def self_attention(visibility: Spec) -> Spec:
         return residual(
             SelfAttention(
-                heads,
-                visibility=visibility,
-                position=attention_position,
-                dropout=attention_dropout,
-                qk_norm=qk_norm,
+                heads, visibility=visibility, position=attention_position, dropout=attention_dropout, qk_norm=qk_norm
             )
         )
 
@@ -247,14 +243,7 @@ def vision(spec: EncoderDecoder, *, feature_dim: int = 768, max_positions: int =
 
 #: Adam with warm-up and inverse square root decay (Vaswani et al. 2017, §5.3 and §5.4)
 TRANSFORMER_TRAINING = PaperTraining(
-    "adam",
-    "inverse-sqrt",
-    warmup_steps=4000,
-    label_smoothing=0.1,
-    beta1=0.9,
-    beta2=0.98,
-    epsilon=1e-9,
-    noam_factor=1.0,
+    "adam", "inverse-sqrt", warmup_steps=4000, label_smoothing=0.1, beta1=0.9, beta2=0.98, epsilon=1e-9, noam_factor=1.0
 )
 
 #: Adafactor at 1/√max(step, 10,000): a constant rate of 0.01, then the inverse square root
