@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,17 +58,11 @@ def record_layers(stack: StackMixer) -> Iterator[dict[str, Tensor]]:
     def record(name: str, x: Tensor, context: Context) -> None:
         recorded[name] = stack.norm(x, context.layout)
 
-    def record_input(part: nn.Module, inputs: tuple[Any, ...]) -> None:
-        record("input", inputs[0], inputs[1])
-
     def record_output(name: str) -> Any:
         return lambda part, inputs, outputs: record(name, outputs[0], inputs[1])
 
-    hooks = [parts[0].register_forward_pre_hook(record_input)]
-    for number, part in enumerate(parts[parts_per_layer - 1 :: parts_per_layer], 1):
-        hooks.append(part.register_forward_hook(record_output(f"layer {number}")))
-    try:
+    with ExitStack() as hooks:
+        hooks.enter_context(parts[0].register_forward_pre_hook(lambda part, inputs: record("input", *inputs[:2])))
+        for number, part in enumerate(parts[parts_per_layer - 1 :: parts_per_layer], 1):
+            hooks.enter_context(part.register_forward_hook(record_output(f"layer {number}")))
         yield recorded
-    finally:
-        for hook in hooks:
-            hook.remove()

@@ -15,7 +15,7 @@ the source backwards, which are closest to its first tokens.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -63,6 +63,7 @@ class NormsByDistance:
             self.norms.setdefault(distance, []).append(norm)
 
     def curve(self) -> tuple[GradientPoint, ...]:
+        """Return the mean norm at each distance with at least `MIN_PAIRS` norms, by increasing distance."""
         means = {d: sum(norms) / len(norms) for d, norms in sorted(self.norms.items()) if len(norms) >= MIN_PAIRS}
         nearest = next(iter(means.values()), 1.0)
         return tuple(GradientPoint(d, mean, mean / nearest, len(self.norms[d])) for d, mean in means.items())
@@ -110,6 +111,7 @@ def measure_gradient_reach(
 def _measure_encoder(
     norms: NormsByDistance, states: Tensor, embedded: Tensor, lengths: Tensor, max_positions: int
 ) -> None:
+    """Add the gradient norms of encoder states (B S D) by their embedded tokens (B S D); lengths are (B)."""
     direction = torch.randn(states.shape[-1], generator=torch.Generator().manual_seed(0)).to(states)
     direction = direction / direction.norm()
     positions = torch.arange(states.shape[1], device=states.device)
@@ -136,11 +138,9 @@ def embedding_leaves(run: Run) -> Iterator[tuple[list[Tensor], list[Tensor]]]:
 
     children = dict(run.model.named_children())
     tables = {id(table): table for name in ("source_embedding", "target_embedding") if (table := children.get(name))}
-    hooks = [table.register_forward_hook(detach_output) for table in tables.values()]
-    if "encoder" in children:
-        hooks.append(children["encoder"].register_forward_hook(record_states))
-    try:
+    with ExitStack() as hooks:
+        for table in tables.values():
+            hooks.enter_context(table.register_forward_hook(detach_output))
+        if "encoder" in children:
+            hooks.enter_context(children["encoder"].register_forward_hook(record_states))
         yield embedded, states
-    finally:
-        for hook in hooks:
-            hook.remove()

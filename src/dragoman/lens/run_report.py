@@ -159,19 +159,35 @@ def _scores(metrics: list[Record], best: Record) -> list[list[str]]:
     return [["", "step", *(label for _, label, _ in columns)], *rows]
 
 
-def _curves(metrics: list[Record]) -> list[tuple[str, str]]:
-    """Draw the metrics by step; return charts and their captions."""
+def training_curves(metrics: list[Record]) -> dict[str, Points]:
+    """Return the metrics by step; losses are −log p per token.
+
+    The logged training loss includes label smoothing; training perplexity does not, and is comparable with validation.
+    """
 
     def points(kind: str, name: str) -> Points:
         return [(record["step"], record[name]) for record in metrics if record["kind"] == kind and name in record]
 
-    # The training loss includes label smoothing; training perplexity does not, and is comparable with validation.
-    training = [(step, math.log(perplexity)) for step, perplexity in points("train", "perplexity") if perplexity > 0]
-    loss = {"training": training, "validation": points("valid", "loss")}
-    quality = {"BLEU": points("valid", "bleu"), "exact match, %": points("valid", "exact_match")}
-    has_bleu = bool(quality["BLEU"])
+    perplexity = [(step, value) for step, value in points("train", "perplexity") if value > 0]
+    return {
+        "training loss": [(step, math.log(value)) for step, value in perplexity],
+        "validation loss": points("valid", "loss"),
+        "BLEU": points("valid", "bleu"),
+        "exact match": points("valid", "exact_match"),
+        "accuracy": points("valid", "accuracy"),
+        "learning rate": points("train", "learning_rate"),
+        "tokens per second": points("train", "tokens_per_second"),
+    }
+
+
+def _curves(metrics: list[Record]) -> list[tuple[str, str]]:
+    """Draw the metrics by step; return charts and their captions."""
+    curves = training_curves(metrics)
+    loss = {"training": curves["training loss"], "validation": curves["validation loss"]}
+    has_bleu = bool(curves["BLEU"])
+    quality = {"BLEU": curves["BLEU"], "exact match, %": curves["exact match"]}
     if not has_bleu:
-        quality = {"accuracy, %": points("valid", "accuracy")}
+        quality = {"accuracy, %": curves["accuracy"]}
     return [
         (
             line_chart(loss, "Loss", y_label="−log p per target token"),
@@ -182,12 +198,9 @@ def _curves(metrics: list[Record]) -> list[tuple[str, str]]:
             line_chart(quality, "Translation quality" if has_bleu else "Accuracy"),
             f"Higher is better. Measured on validation {'translations' if has_bleu else 'tokens'}.",
         ),
+        (line_chart({"learning rate": curves["learning rate"]}, "Learning rate"), "Warm-up to the peak, then decay."),
         (
-            line_chart({"learning rate": points("train", "learning_rate")}, "Learning rate"),
-            "Warm-up to the peak, then decay.",
-        ),
-        (
-            line_chart({"speed": points("train", "tokens_per_second")}, "Speed", y_label="target tokens per second"),
+            line_chart({"speed": curves["tokens per second"]}, "Speed", y_label="target tokens per second"),
             "Higher is faster. Validations and other load of the machine cause dips.",
         ),
     ]

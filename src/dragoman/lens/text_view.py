@@ -36,19 +36,14 @@ def alignment_lines(source: str, target: str, links: Iterable[Link], width: int 
     word       1    2     4    5     3
     """
     source_words, target_words = alignment_words(source), alignment_words(target)
-    aligned: list[list[int]] = [[] for _ in target_words]
-    for i, j in sorted(set(links)):
-        if i < len(source_words) and j < len(target_words):
-            aligned[j].append(i)
+    sorted_links = [(i, j) for i, j in sorted(set(links)) if i < len(source_words)]
+    aligned = [[i for i, link_target in sorted_links if link_target == j] for j in range(len(target_words))]
     lines = [f"source     {one_line(source)}"]
     if not any(aligned):
         return [*lines, f"target     {one_line(target)}"]
     names = [" ".join(source_words[i] for i in indices) or "–" for indices in aligned]
     positions = [" ".join(str(i + 1) for i in indices) or "–" for indices in aligned]
-    for number, block in enumerate(wrap_columns([target_words, names, positions], width - 11)):
-        lines += [""] * (number > 0)
-        lines += [f"{heading:11}{line}" for heading, line in zip(("target", "from", "word"), block)]
-    return lines
+    return lines + column_lines(["target", "from", "word"], [target_words, names, positions], width, margin=11)
 
 
 def attention_heatmap_lines(attention: SentenceAttention, width: int = LINE_WIDTH) -> list[str]:
@@ -64,35 +59,34 @@ def heatmap_lines(weights: Tensor, rows: Sequence[str], columns: Sequence[str], 
         [name, *(_shade(weight) * max(2, cell_len(shorten(name, MAX_WORD_CELLS))) for weight in column)]
         for name, column in zip(columns, weights.T.tolist())
     ]
-    return [*_labeled_columns(["", *rows], [list(row) for row in zip(*cells)], width), ""]
+    return [*column_lines(["", *rows], list(zip(*cells)), width), ""]
 
 
-def wrap_columns(rows: Sequence[Sequence[str]], width: int) -> Iterator[list[str]]:
-    """Align rows of cells in columns, and yield the lines of each block of columns that fits `width`."""
+def column_lines(labels: Sequence[str], rows: Sequence[Sequence[str]], width: int, margin: int = 0) -> list[str]:
+    """Align rows of cells in columns, after their labels, which take at least `margin` terminal cells.
+
+    Columns that do not fit `width` follow below, after an empty line.
+    """
+    labels = [shorten(label, MAX_WORD_CELLS) for label in labels]
+    margin = max(margin, *(cell_len(label) + 2 for label in labels))
     cells = [[shorten(cell, MAX_WORD_CELLS) for cell in row] for row in rows]
     widths = [max(map(cell_len, column)) + 2 for column in zip(*cells)]
+    lines: list[str] = []
     begin = 0
     while begin < len(widths):
-        end, used = begin + 1, widths[begin]
-        while end < len(widths) and used + widths[end] - 2 <= width:
-            used += widths[end]
+        end = begin + 1
+        while end < len(widths) and margin + sum(widths[begin : end + 1]) - 2 <= width:
             end += 1
-        yield ["".join(map(set_cell_size, row[begin:end], widths[begin:end])).rstrip() for row in cells]
+        lines += [""] * (begin > 0)
+        for label, row in zip(labels, cells):
+            padded = map(set_cell_size, [label, *row[begin:end]], [margin, *widths[begin:end]])
+            lines.append("".join(padded).rstrip())
         begin = end
-
-
-def _labeled_columns(labels: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> list[str]:
-    """Return rows of cells with their labels, in blocks separated by empty lines."""
-    labels = [shorten(label, MAX_WORD_CELLS) for label in labels]
-    margin = max(map(cell_len, labels), default=0) + 2
-    lines: list[str] = []
-    for block in wrap_columns(rows, width - margin):
-        lines += [""] * bool(lines)
-        lines += [(set_cell_size(label, margin) + line).rstrip() for label, line in zip(labels, block)]
     return lines
 
 
 def _shade(weight: float) -> str:
+    """Return the character that shows an attention weight."""
     return next((shade for minimum, shade in SHADES if weight >= minimum), SHADES[-1][1])
 
 
@@ -101,15 +95,15 @@ def _shade(weight: float) -> str:
 
 def entropy_lines(selected: Sequence[AttentionMap]) -> list[str]:
     """Return the entropy of attention: a row for each layer, a column for each head."""
-    heads = max(len(attention.entropy) for attention in selected)
-    lines = [
+    heads = range(1, max(len(attention.entropy) for attention in selected) + 1)
+    return [
         "entropy of each head in bits (0: one token has all attention)",
-        " " * 18 + "".join(f"{n:>7}" for n in range(1, heads + 1)),
+        " " * 18 + "".join(f"{head:>7}" for head in heads),
+        *(
+            f"{f'{attention.kind} {attention.layer}':18}" + "".join(f"{bits:7.2f}" for bits in attention.entropy)
+            for attention in selected
+        ),
     ]
-    for attention in selected:
-        name = f"{attention.kind} {attention.layer}"
-        lines.append(f"{name:18}" + "".join(f"{bits:7.2f}" for bits in attention.entropy))
-    return lines
 
 
 def attention_lines(selected: Sequence[AttentionMap], width: int = LINE_WIDTH) -> list[str]:
@@ -145,13 +139,9 @@ def layer_lines(inspection: Inspection, width: int = LINE_WIDTH) -> list[str]:
     rows = [[layer.name for layer in inspection.layers]]
     for t, step in enumerate(inspection.steps):
         best = [layer.steps[t].alternatives[0] for layer in inspection.layers]
-        rows.append(
-            [
-                f"{shorten(token.token, 14)} {_percent(token.probability)}{' ✓' * (token.token_id == step.token_id)}"
-                for token in best
-            ]
-        )
-    return _labeled_columns(["target", *(step.token for step in inspection.steps)], rows, width)
+        marks = [" ✓" * (token.token_id == step.token_id) for token in best]
+        rows.append([f"{shorten(token.token, 14)} {_percent(token.probability)}{ok}" for token, ok in zip(best, marks)])
+    return column_lines(["target", *(step.token for step in inspection.steps)], rows, width)
 
 
 def beam_tree_lines(tree: BeamTree, pruned: bool = False) -> list[str]:
@@ -188,6 +178,7 @@ def beam_tree_lines(tree: BeamTree, pruned: bool = False) -> list[str]:
 
 
 def _outcome(node: BeamNode) -> str:
+    """Return the rank and the status of the last node of a hypothesis."""
     rank = "★ " if node.rank == 1 else f"{node.rank}. " if node.rank else ""
     return rank + ("given up" if node.status == "kept" else node.status)
 
@@ -221,15 +212,13 @@ def gradient_lines(reach: GradientReach) -> list[str]:
     lines = []
     for name, curve in reach.curves.items():
         points = [point for n, point in enumerate(curve) if n < 8 or n % 4 == 0 or n == len(curve) - 1]
-        lines += [
-            f"{name}: by distance in tokens",
-            *_bars({str(point.distance): point.relative for point in points}),
-            "",
-        ]
+        bars = _bars({str(point.distance): point.relative for point in points})
+        lines += [f"{name}: by distance in tokens", *bars, ""]
     return lines[:-1]
 
 
 def _bars(values: dict[str, float]) -> list[str]:
+    """Return a line with a bar for each named value; negative ones have no bar."""
     largest = max((abs(value) for value in values.values()), default=1.0) or 1.0
     return [
         f"  {name:>4}  {value:8.4f}  {'█' * round(MAX_BAR_CELLS * max(0.0, value) / largest)}".rstrip()

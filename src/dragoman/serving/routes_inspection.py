@@ -9,104 +9,81 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 from fastapi.responses import JSONResponse, Response
-from pydantic import BaseModel
 
 from dragoman.lens.axes import downsample
 from dragoman.lens.inspection_types import to_jsonable
 from dragoman.lens.position_encodings import position_encodings
-from dragoman.lens.run_report import read_samples
+from dragoman.lens.run_report import read_samples, training_curves
 from dragoman.run import Run
+from dragoman.serving import schemas
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
-from dragoman.serving.schemas import (
-    ERROR_RESPONSES,
-    CurvesResponse,
-    ErrorResponse,
-    ExamplesResponse,
-    LensRequest,
-    LensResponse,
-    PositionsResponse,
-    TrainingCurve,
-    request_body_schema,
-)
 from dragoman.serving.service import ServedRun, Service
 from dragoman.text import split_words
 
 Result = TypeVar("Result")
 NUM_POSITIONS = 64
 MAX_EXAMPLES = 4
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": ErrorResponse, "description": "Unknown run"}}
-
-#: kind of a record, its metric, and the name of the curve
-CURVES = [
-    ("train", "perplexity", "training loss"),
-    ("valid", "loss", "validation loss"),
-    ("valid", "bleu", "BLEU"),
-    ("valid", "exact_match", "exact match"),
-    ("valid", "accuracy", "accuracy"),
-    ("train", "learning_rate", "learning rate"),
-    ("train", "tokens_per_second", "tokens per second"),
-]
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": schemas.ErrorResponse, "description": "Unknown run"}}
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["Inspection"], responses=ERROR_RESPONSES)
+    router = APIRouter(prefix="/v1", tags=["Inspection"], responses=schemas.ERROR_RESPONSES)
 
     async def run_inspection(request: Request, work: Callable[[], Result]) -> Result:
         return await cancel_on_disconnect(request, service.inspections(work), service.limits.timeout)
 
-    def authorized_run(request: Request, name: str) -> ServedRun:
+    def authorized_run(request: Request, name: str) -> Run:
         service.authorize(request)
         try:
-            return service.run_by_name(name)
+            return service.run_by_name(name).run
         except RequestError as error:
             raise RequestError(404, error.message) from None
 
     @router.post(
         "/lens",
-        responses={200: {"model": LensResponse}},
+        responses={200: {"model": schemas.LensResponse}},
         response_class=JSONResponse,
-        openapi_extra=request_body_schema(LensRequest),
+        openapi_extra=schemas.request_body_schema(schemas.LensRequest),
     )
     async def lens(request: Request) -> Response:
         """Inspect a sentence and its translation: attention, token probabilities, layers, beam."""
-        fields = await service.accept(request, LensRequest)
+        fields = await service.accept(request, schemas.LensRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
         text = await run_inspection(request, _inspection(service, served, fields))
         return Response(text, media_type="application/json")
 
     @router.get("/runs/{name}/curves", responses=NOT_FOUND)
-    async def curves(request: Request, name: str) -> CurvesResponse:
+    async def curves(request: Request, name: str) -> schemas.CurvesResponse:
         """Training curves of a run: loss, quality, learning rate and speed by step."""
-        run = authorized_run(request, name).run
-        return await run_inspection(request, lambda: CurvesResponse(run=name, curves=training_curves(run)))
+        run = authorized_run(request, name)
+        return schemas.CurvesResponse(run=name, curves=await run_inspection(request, lambda: _curves(run)))
 
-    @router.get("/runs/{name}/positions", responses=NOT_FOUND | {200: {"model": PositionsResponse}})
+    @router.get("/runs/{name}/positions", responses=NOT_FOUND | {200: {"model": schemas.PositionsResponse}})
     async def positions(request: Request, name: str) -> Response:
         """Position encodings of a run."""
-        model = authorized_run(request, name).run.model
+        model = authorized_run(request, name).model
 
         def inspect() -> str:
-            encodings = to_jsonable(position_encodings(model, NUM_POSITIONS))
-            return _to_json(PositionsResponse(run=name, positions=encodings))
+            return _to_json(run=name, positions=to_jsonable(position_encodings(model, NUM_POSITIONS)))
 
         return Response(await run_inspection(request, inspect), media_type="application/json")
 
     @router.get("/runs/{name}/examples", responses=NOT_FOUND)
-    async def examples(request: Request, name: str) -> ExamplesResponse:
+    async def examples(request: Request, name: str) -> schemas.ExamplesResponse:
         """A few source sentences to try a run with."""
-        run = authorized_run(request, name).run
-        return await run_inspection(request, lambda: ExamplesResponse(run=name, examples=example_sentences(run)))
+        run = authorized_run(request, name)
+        return schemas.ExamplesResponse(run=name, examples=await run_inspection(request, lambda: _examples(run)))
 
     return router
 
 
-def _inspection(service: Service, served: ServedRun, fields: LensRequest) -> Callable[[], str]:
+def _inspection(service: Service, served: ServedRun, fields: schemas.LensRequest) -> Callable[[], str]:
     """Check the limits of an inspection, and return a function that computes its JSON."""
     run, limits = service.streaming_run(served), service.limits
-    texts = {"sentence": len(run.encode_sources([fields.text])[0])}
+    token_counts = {"sentence": len(run.encode_sources([fields.text])[0])}
     if fields.translation is not None:
-        texts["translation"] = len(run.target_tokenizer.encode(fields.translation))
-    for name, tokens in texts.items():
+        token_counts["translation"] = len(run.target_tokenizer.encode(fields.translation))
+    for name, tokens in token_counts.items():
         if tokens > limits.max_inspected_tokens:
             message = f"a {name} of at most {limits.max_inspected_tokens} tokens can be inspected, but this one has"
             raise RequestError(400, f"{message} {tokens:,}")
@@ -120,36 +97,31 @@ def _inspection(service: Service, served: ServedRun, fields: LensRequest) -> Cal
         )
         weights, limit = sum(layer.weights.numel() for layer in inspection.attention), limits.max_attention_weights
         if weights > limit:
-            raise RequestError(
-                400,
-                f"the attention of this sentence has {weights:,} weights, but at most {limit:,} are sent: shorten it",
-            )
-        return _to_json(LensResponse(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict()))
+            message = f"the attention of this sentence has {weights:,} weights, but at most {limit:,} are sent"
+            raise RequestError(400, f"{message}: shorten it")
+        return _to_json(run=served.name, forced_tokens=forced_tokens, inspection=inspection.to_dict())
 
     return inspect
 
 
-def _to_json(response: BaseModel) -> str:
+def _to_json(**response: object) -> str:
     """Serialize a large response in the thread of the inspection, so that the event loop is not blocked."""
-    return json.dumps(dict(response), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(response, ensure_ascii=False, separators=(",", ":"))
 
 
-def training_curves(run: Run) -> list[TrainingCurve]:
-    """Return the curves of the training metrics; losses are −log p per token, without label smoothing."""
-    metrics = run.metrics()
-    curves = []
-    for kind, metric, name in CURVES:
-        points = [(record["step"], record[metric]) for record in metrics if record["kind"] == kind and metric in record]
-        if metric == "perplexity":
-            points = [(step, math.log(value)) for step, value in points if value > 0]
-        finite = [(float(step), float(value)) for step, value in points if math.isfinite(value)]
-        if finite:
-            curves.append(TrainingCurve(name=name, points=list(downsample(finite))))
-    return curves
+def _curves(run: Run) -> list[schemas.TrainingCurve]:
+    """Return the training curves that have points, with at most 400 points each."""
+    finite = {
+        name: [(float(step), float(value)) for step, value in points if math.isfinite(value)]
+        for name, points in training_curves(run.metrics()).items()
+    }
+    return [
+        schemas.TrainingCurve(name=name, points=list(downsample(points))) for name, points in finite.items() if points
+    ]
 
 
-def example_sentences(run: Run) -> list[str]:
-    """Return sources of 4 to 14 words from the last validation."""
+def _examples(run: Run) -> list[str]:
+    """Return a few sources of 4 to 14 words from the last validation."""
     samples = read_samples(run.folder)
     sources = dict.fromkeys(sample.source for sample in samples[max(samples)]) if samples else {}
     return [source for source in sources if 4 <= len(split_words(source)) <= 14][:MAX_EXAMPLES]

@@ -9,21 +9,12 @@ from typing import Any, TypeVar
 
 from fastapi import APIRouter, Request
 
+from dragoman.serving import schemas
 from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
-from dragoman.serving.schemas import (
-    ERROR_RESPONSES,
-    Detection,
-    DetectRequest,
-    HealthResponse,
-    LanguageInfo,
-    LibreTranslateRequest,
-    LibreTranslateResponse,
-    request_body_schema,
-)
 from dragoman.serving.service import ServedRun, Service
 
-RequestType = TypeVar("RequestType", bound=DetectRequest)
+RequestType = TypeVar("RequestType", bound=schemas.DetectRequest)
 UNTRANSLATED_ELEMENTS = "script|style|code|pre|kbd|samp|textarea|svg|math"
 TAG = re.compile(
     rf"<!--.*?-->|<({UNTRANSLATED_ELEMENTS})\b[^<>]*>.*?</\1\s*>|</?[a-z](?:\"[^\"]*\"|'[^']*'|[^\"'<>])*>|<[!?][^<>]*>",
@@ -32,7 +23,7 @@ TAG = re.compile(
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(tags=["LibreTranslate"], responses=ERROR_RESPONSES)
+    router = APIRouter(tags=["LibreTranslate"], responses=schemas.ERROR_RESPONSES)
 
     async def accept(request: Request, model: type[RequestType]) -> RequestType:
         fields = await service.accept(request, model)
@@ -43,12 +34,12 @@ def routes(service: Service) -> APIRouter:
     @router.post(
         "/translate",
         response_model_exclude_none=True,
-        openapi_extra=request_body_schema(LibreTranslateRequest, forms=True),
+        openapi_extra=schemas.request_body_schema(schemas.LibreTranslateRequest, forms=True),
     )
-    async def translate(request: Request) -> LibreTranslateResponse:
+    async def translate(request: Request) -> schemas.LibreTranslateResponse:
         """Translate a text or a list of texts."""
         service.reject_if_full()
-        fields = await accept(request, LibreTranslateRequest)
+        fields = await accept(request, schemas.LibreTranslateRequest)
         texts = fields.texts
         alternatives, limit = fields.alternatives or 0, service.limits.max_alternatives
         if alternatives > limit:
@@ -56,33 +47,33 @@ def routes(service: Service) -> APIRouter:
         detected = None
         if fields.source == "auto":
             language, confidence = service.detect_language("\n".join(texts), fields.target)
-            detected = Detection(language=language, confidence=confidence)
+            detected = schemas.Detection(language=language, confidence=confidence)
         served = service.run_for_languages(detected.language if detected else fields.source, fields.target)
         work = _translate_html(served, texts) if fields.format == "html" else _translate(served, texts, alternatives)
         results = await cancel_on_disconnect(request, work, service.limits.timeout)
-        response = LibreTranslateResponse(translatedText=[best for best, _ in results])
+        response = schemas.LibreTranslateResponse(translatedText=[best for best, _ in results])
         if alternatives:
             response.alternatives = [others for _, others in results]
         if detected:
             response.detectedLanguage = [detected] * len(texts)
         return response if isinstance(fields.q, list) else _for_single_text(response)
 
-    @router.post("/detect", openapi_extra=request_body_schema(DetectRequest, forms=True))
-    async def detect(request: Request) -> list[Detection]:
+    @router.post("/detect", openapi_extra=schemas.request_body_schema(schemas.DetectRequest, forms=True))
+    async def detect(request: Request) -> list[schemas.Detection]:
         """Detect the language of a text among the languages of the runs, most probable first."""
-        fields = await accept(request, DetectRequest)
+        fields = await accept(request, schemas.DetectRequest)
         languages = service.detector("\n".join(fields.texts)) or [service.detect_language("")]
-        return [Detection(language=language, confidence=confidence) for language, confidence in languages]
+        return [schemas.Detection(language=language, confidence=confidence) for language, confidence in languages]
 
     @router.get("/languages")
-    async def languages() -> list[LanguageInfo]:
+    async def languages() -> list[schemas.LanguageInfo]:
         """List the languages and the languages that each is translated into."""
         return service.languages()
 
     @router.get("/health")
-    async def health() -> HealthResponse:
+    async def health() -> schemas.HealthResponse:
         """Whether the service is up."""
-        return HealthResponse(status="ok")
+        return schemas.HealthResponse(status="ok")
 
     @router.get("/frontend/settings")
     async def settings() -> dict[str, Any]:
@@ -125,9 +116,11 @@ async def _translate_html(served: ServedRun, texts: list[str]) -> list[tuple[str
     return [(document.join([next(results)[0] for _ in document.texts]), []) for document in documents]
 
 
-def _for_single_text(response: LibreTranslateResponse) -> LibreTranslateResponse:
+def _for_single_text(response: schemas.LibreTranslateResponse) -> schemas.LibreTranslateResponse:
     """Replace the lists of a response for one text by their only items."""
-    return LibreTranslateResponse.model_construct(**{name: value[0] for name, value in response if value is not None})
+    return schemas.LibreTranslateResponse.model_construct(
+        **{name: value[0] for name, value in response if value is not None}
+    )
 
 
 class HtmlText:

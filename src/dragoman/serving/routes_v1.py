@@ -15,18 +15,9 @@ from fastapi.responses import StreamingResponse
 
 from dragoman.errors import UserError
 from dragoman.search import search_to_dict
+from dragoman.serving import schemas
 from dragoman.serving.request_batching import DecodeOptions
 from dragoman.serving.request_parsing import RequestError, cancel_on_disconnect
-from dragoman.serving.schemas import (
-    ERROR_RESPONSES,
-    RunInfo,
-    SentenceTranslation,
-    StreamRequest,
-    TextTranslation,
-    TranslationRequest,
-    TranslationResponse,
-    request_body_schema,
-)
 from dragoman.serving.service import ServedRun, Service
 from dragoman.text.sentences import SplitText
 
@@ -42,18 +33,18 @@ EVENT_SCHEMA = {
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1", tags=["Dragoman"], responses=ERROR_RESPONSES)
+    router = APIRouter(prefix="/v1", tags=["Dragoman"], responses=schemas.ERROR_RESPONSES)
 
     @router.get("/runs")
-    async def runs() -> list[RunInfo]:
+    async def runs() -> list[schemas.RunInfo]:
         """List the served runs."""
         return [_run_info(served) for served in service.runs.values()]
 
-    @router.post("/translate", openapi_extra=request_body_schema(TranslationRequest))
-    async def translate(request: Request) -> TranslationResponse:
+    @router.post("/translate", openapi_extra=schemas.request_body_schema(schemas.TranslationRequest))
+    async def translate(request: Request) -> schemas.TranslationResponse:
         """Translate texts, with scores, tokens, n-best lists and alignments of every sentence."""
         service.reject_if_full()
-        fields = await service.accept(request, TranslationRequest)
+        fields = await service.accept(request, schemas.TranslationRequest)
         texts = [fields.text] if isinstance(fields.text, str) else fields.text
         if fields.prefix and len(texts) != 1:
             raise RequestError(400, f"a prefix needs exactly one text, got {len(texts)}: send them one by one")
@@ -63,20 +54,18 @@ def routes(service: Service) -> APIRouter:
         split_texts = [served.split(text, fields.split) for text in texts]
         work = served.translate(split_texts, options)
         results = await cancel_on_disconnect(request, work, service.limits.timeout)
-        translations = [
-            TextTranslation(
-                text=text.join([sentence.text for sentence in sentences], served.pair.target),
-                sentences=[SentenceTranslation.from_translation(*pair) for pair in zip(text.sentences, sentences)],
-            )
-            for text, sentences in zip(split_texts, results)
-        ]
-        return TranslationResponse(run=served.name, translations=translations)
+        translations = []
+        for text, sentences in zip(split_texts, results):
+            details = [schemas.SentenceTranslation.from_translation(*pair) for pair in zip(text.sentences, sentences)]
+            joined = text.join([sentence.text for sentence in sentences], served.pair.target)
+            translations.append(schemas.TextTranslation(text=joined, sentences=details))
+        return schemas.TranslationResponse(run=served.name, translations=translations)
 
     @router.post(
         "/stream",
         responses={200: {"content": {"text/event-stream": {"schema": EVENT_SCHEMA}}}},
         response_class=StreamingResponse,
-        openapi_extra=request_body_schema(StreamRequest),
+        openapi_extra=schemas.request_body_schema(schemas.StreamRequest),
     )
     async def stream(request: Request) -> StreamingResponse:
         """Stream a translation as server-sent events.
@@ -84,7 +73,7 @@ def routes(service: Service) -> APIRouter:
         `tokens`: text to append, and tentative text after it; `sentence`: a completed sentence with its hypotheses;
         `done`: the whole text; `error`: what went wrong.
         """
-        fields = await service.accept(request, StreamRequest)
+        fields = await service.accept(request, schemas.StreamRequest)
         served = service.resolve_run(fields.run, fields.source, fields.target)
         search = service.search_for(served, fields.search, None)
         options = DecodeOptions(search, fields.alignment, prefix=fields.prefix)
@@ -96,9 +85,9 @@ def routes(service: Service) -> APIRouter:
     return router
 
 
-def _run_info(served: ServedRun) -> RunInfo:
+def _run_info(served: ServedRun) -> schemas.RunInfo:
     run = served.run
-    return RunInfo(
+    return schemas.RunInfo(
         name=served.name,
         source=served.pair.source,
         target=served.pair.target,
@@ -133,7 +122,7 @@ def _translation_events(
                     yield from _token_events(number, tokens.text, tokens.tentative_text)
                     if tokens.translation is not None:
                         translations.append(tokens.translation.text)
-                        result = SentenceTranslation.from_translation(sentence, tokens.translation)
+                        result = schemas.SentenceTranslation.from_translation(sentence, tokens.translation)
                         yield "sentence", {"sentence": number, **result.model_dump(mode="json")}
             yield from _token_events(number, gaps[number + 1])
         yield "done", {"run": served.name, "text": text.join(translations, served.pair.target)}
