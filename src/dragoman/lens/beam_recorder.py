@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import isclose
 
 import torch
@@ -32,15 +32,6 @@ def recorded_search(
     tokens = tokenizer.tokens([node.token_id for node in nodes])
     named = (replace(node, token=token) for node, token in zip(nodes, tokens))
     return hypotheses[0], BeamTree(type(search).__name__.lower(), (root, *named))
-
-
-@dataclass
-class FinishedHypothesis:
-    """A finished hypothesis; `length` does not count EOS."""
-
-    score: float
-    normalized_score: float
-    length: int
 
 
 class RecordingStrategy(Strategy):
@@ -95,12 +86,12 @@ class RecordingStrategy(Strategy):
             if bool(ended[row]) or total[row, token] == -torch.inf:
                 continue
             self.row_nodes[new_row] = add(row, token, "finished" if token == self.eos else live, new_row)
-        finished = [hypothesis for hypothesis in _finished_hypotheses(state) if hypothesis.length == step - 1]
+        finished = _finished_scores(state, step - 1)
         for row in range(len(scores)):
-            score = float(total[row, self.eos])
-            match = next((h for h in finished if isclose(h.score, score, rel_tol=1e-5)), None)
-            if match is not None and (row, self.eos) not in recorded:
-                add(row, self.eos, "finished", row, match.normalized_score)
+            eos_score = float(total[row, self.eos])
+            normalized = [after for before, after in finished if isclose(before, eos_score, rel_tol=1e-5)]
+            if normalized and (row, self.eos) not in recorded:
+                add(row, self.eos, "finished", row, normalized[0])
         continuations = total.masked_fill(ended[:, None], -torch.inf).flatten()
         for index in continuations.topk(min(2 * len(scores), len(continuations))).indices.tolist():
             row, token = divmod(index, log_p.shape[1])
@@ -129,11 +120,16 @@ def _path_tokens(nodes: list[BeamNode], node: BeamNode) -> tuple[int | bool, ...
     return (*reversed(tokens), finished)
 
 
-def _finished_hypotheses(state: SearchState) -> list[FinishedHypothesis]:
-    """Return the finished hypotheses of the first source."""
+def _finished_scores(state: SearchState, length: int) -> list[tuple[float, float]]:
+    """Return the scores before and after normalization of finished hypotheses with `length` tokens and EOS.
+
+    They are those of the first source.
+    """
     return [
-        FinishedHypothesis(*row)
+        (score, normalized)
         for buffer in filter(None, [state.strategy.finished])
-        for row in zip(*(column[0].tolist() for column in (buffer.scores, buffer.normalized_scores, buffer.lengths)))
-        if row[0] > -torch.inf
+        for score, normalized, tokens in zip(
+            *(column[0].tolist() for column in (buffer.scores, buffer.normalized_scores, buffer.lengths))
+        )
+        if score > -torch.inf and tokens == length
     ]

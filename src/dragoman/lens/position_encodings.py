@@ -37,7 +37,14 @@ class PositionEncoding:
 
     @property
     def modules_label(self) -> str:
+        """The path of the first module, and the number of others."""
         return self.paths[0] if len(self.paths) == 1 else f"{self.paths[0]} and {len(self.paths) - 1} with equal values"
+
+    def equals(self, other: PositionEncoding) -> bool:
+        """Whether two modules encode positions with equal values."""
+        values, other_values = (item.encoding if item.bias is None else item.bias for item in (self, other))
+        same_kind = (self.name, self.mechanism, self.labels) == (other.name, other.mechanism, other.labels)
+        return same_kind and values is not None and other_values is not None and torch.equal(values, other_values)
 
 
 @torch.inference_mode()
@@ -49,12 +56,11 @@ def position_encodings(model: Model, count: int = 64) -> list[PositionEncoding]:
     for path, part in model.named_modules():
         if not isinstance(part, Position) or (encoding := _encoding(part, path, count)) is None:
             continue
-        for n, other in enumerate(encodings):
-            if _equal(encoding, other):
-                encodings[n] = replace(other, paths=(*other.paths, path))
-                break
-        else:
+        equal = next((n for n, other in enumerate(encodings) if encoding.equals(other)), None)
+        if equal is None:
             encodings.append(encoding)
+        else:
+            encodings[equal] = replace(encodings[equal], paths=(*encodings[equal].paths, path))
     return encodings
 
 
@@ -64,21 +70,26 @@ def _encoding(part: Position, path: str, count: int) -> PositionEncoding | None:
     device = next((leaf.device for leaf in (*part.parameters(), *part.buffers())), torch.device("cpu"))
     positions = torch.arange(min(count, part.max_length or count), device=device)[None]  # 1 P
     labels = tuple(positions[0].tolist())
+    mechanism: PositionMechanism
     if (vectors := part.distance_vectors()) is not None:
         clip = len(vectors) // 2
-        return _with_similarity(name, path, "relative_keys", tuple(range(-clip, clip + 1)), vectors.detach())
-    if type(part).embed is not Position.embed:
+        mechanism, labels = "relative_keys", tuple(range(-clip, clip + 1))
+    elif type(part).embed is not Position.embed:
         zeros = torch.zeros(1, len(labels), _width(part), device=device)
-        return _with_similarity(name, path, "additive", labels, part.embed(zeros, Layout(positions))[0])
-    if part.rotates:
+        mechanism, vectors = "additive", part.embed(zeros, Layout(positions))[0]
+    elif part.rotates:
         ones = torch.ones(1, 1, len(labels), _width(part), device=device)
-        return _with_similarity(name, path, "rotary", labels, part.rotate(ones, positions)[0, 0])
-    if part.has_score_bias:
+        mechanism, vectors = "rotary", part.rotate(ones, positions)[0, 0]
+    elif part.has_score_bias:
         query = torch.zeros(1, getattr(part, "heads", 1), len(labels), 1, device=device)
         bias = part.score_bias(query, positions, positions)
         assert bias is not None
         return PositionEncoding(name, (path,), "bias", labels, bias=bias[0].float().cpu())
-    return None
+    else:
+        return None
+    vectors = vectors.detach().float().cpu()  # P D
+    unit_vectors = torch.nn.functional.normalize(vectors, dim=-1)
+    return PositionEncoding(name, (path,), mechanism, labels, vectors, unit_vectors @ unit_vectors.T)
 
 
 def _width(part: Position) -> int:
@@ -86,18 +97,3 @@ def _width(part: Position) -> int:
     if isinstance(table := getattr(part, "table", None), torch.nn.Embedding):
         return table.embedding_dim
     return getattr(part, "dim", 0) or 2 * len(getattr(part, "frequency", ()))
-
-
-def _with_similarity(
-    name: str, path: str, mechanism: PositionMechanism, labels: tuple[int, ...], vectors: Tensor
-) -> PositionEncoding:
-    vectors = vectors.float().cpu()
-    unit = torch.nn.functional.normalize(vectors, dim=-1)
-    return PositionEncoding(name, (path,), mechanism, labels, vectors, unit @ unit.T)
-
-
-def _equal(one: PositionEncoding, other: PositionEncoding) -> bool:
-    if (one.name, one.mechanism, one.labels) != (other.name, other.mechanism, other.labels):
-        return False
-    first, second = (item.encoding if item.bias is None else item.bias for item in (one, other))
-    return first is not None and second is not None and first.shape == second.shape and torch.equal(first, second)

@@ -73,19 +73,19 @@ def inspect_sentence(
         prefix = _without_forced_bos(run, prefix)
         if prefix and prefix[-1] == run.framing.eos:  # the prefix is the whole translation
             return inspector.inspect_translation(source, source_ids, list(prefix[:-1]), finished=True)
-    search = search or run.default_search
+    search, tree = search or run.default_search, None
     if isinstance(search, TokenSearch):
-        padded = run.pad_batch([source_ids])
-        best, tree = recorded_search(run, *padded, search, Constraints(None if prefix is None else [prefix]))
-        inspection = inspector.inspect_translation(source, source_ids, best.tokens, best.finished)
-        return replace(inspection, from_search=True, beam=tree)
-    if prefix is not None and not isinstance(prefix, str):
+        constraints = Constraints(None if prefix is None else [prefix])
+        best, tree = recorded_search(run, *run.pad_batch([source_ids]), search, constraints)
+        target_ids, finished = best.tokens, best.finished
+    elif prefix is not None and not isinstance(prefix, str):
         raise UserError("a prefix of token ids needs beam search or sampling: give the prefix as text instead")
-    prefixes = None if prefix is None else [prefix]
-    translation = run.translate([source], search=search, prefixes=prefixes, alignment=False)[0]
-    target_ids = run.target_tokenizer.tokens_to_ids(translation.tokens)
-    inspection = inspector.inspect_translation(source, source_ids, target_ids, translation.finished)
-    return replace(inspection, from_search=True)
+    else:
+        prefixes = None if prefix is None else [prefix]
+        translation = run.translate([source], search=search, prefixes=prefixes, alignment=False)[0]
+        target_ids, finished = run.target_tokenizer.tokens_to_ids(translation.tokens), translation.finished
+    inspection = inspector.inspect_translation(source, source_ids, target_ids, finished)
+    return replace(inspection, from_search=True, beam=tree)
 
 
 def _without_forced_bos(run: Run, prefix: Sequence[int]) -> list[int]:
@@ -178,6 +178,7 @@ class SentenceInspector:
         token_name: TokenName,
         labels: Mapping[AttentionKind, AxisLabels],
     ) -> Inspection:
+        """Return the predictions and attention maps of a forward pass whose outputs are scored as `label_ids`."""
         steps = token_predictions(forward.logits, label_ids, token_name, self.max_alternatives)
         layers = (
             LayerPrediction(name, token_predictions(logits, label_ids, token_name, self.max_alternatives))
@@ -195,6 +196,7 @@ class SentenceInspector:
     def _attention_maps(
         self, recorded: Mapping[str, Tensor], labels: Mapping[AttentionKind, AxisLabels]
     ) -> tuple[AttentionMap, ...]:
+        """Return the recorded weights (H T S, by module path) with the labels of their kind of attention."""
         model, maps = self.run.model, list[AttentionMap]()
         for path, weights in recorded.items():
             in_encoder = "encoder" in path.split(".")
@@ -204,11 +206,12 @@ class SentenceInspector:
             if stride > 1:
                 keys = _compressed_keys(keys, stride, weights.shape[-1])
             layer = 1 + sum(attention.kind == kind for attention in maps)
-            entropy = tuple(attention_entropy(weights))
-            maps.append(AttentionMap(path, kind, layer, tuple(queries), tuple(keys), weights, entropy))
+            entropy = torch.special.entr(weights).sum(-1).mean(-1) / math.log(2)  # H, in bits
+            maps.append(AttentionMap(path, kind, layer, tuple(queries), tuple(keys), weights, tuple(entropy.tolist())))
         return tuple(maps)
 
     def _source_text(self, source: Source, ids: Sequence[int], cross: Tensor | None) -> TokenizedText:
+        """Return the tokens of a source; feature vectors are numbered."""
         if isinstance(source, str):
             return _tokenized_text(self.run.source_tokenizer, ids, source)
         count = len(ids) if cross is None else cross.shape[-1]  # the encoder may subsample feature vectors
@@ -216,6 +219,7 @@ class SentenceInspector:
 
 
 def _tokenized_text(tokenizer: Tokenizer, ids: Sequence[int], text: str) -> TokenizedText:
+    """Return a text with the names and words of its token ids; words are numbered without gaps."""
     word_ids = tokenizer.word_ids(ids)
     index = {word: n for n, word in enumerate(sorted(set(word_ids) - {-1}))} | {-1: -1}
     words = word_labels(tokenizer.decode(ids), word_ids) if len(index) > 1 else []
@@ -232,11 +236,6 @@ def _compressed_keys(keys: Sequence[str], stride: int, count: int) -> tuple[str,
     return ("(zero)", *("".join(keys[n * stride : (n + 1) * stride]) for n in range(count - 1)))
 
 
-def attention_entropy(weights: Tensor) -> list[float]:
-    """Return the entropy of each head in bits, averaged over rows. Shape: weights (H, T, S)."""
-    return (torch.special.entr(weights).sum(-1).mean(-1) / math.log(2)).tolist()
-
-
 def token_predictions(
     logits: Tensor, token_ids: Sequence[int], token_name: TokenName, max_alternatives: int
 ) -> tuple[TokenPrediction, ...]:
@@ -247,15 +246,8 @@ def token_predictions(
     entropy = torch.special.entr(log_p.exp()).sum(-1) / math.log(2)
     top = log_p.topk(min(max_alternatives, log_p.shape[-1]), dim=-1)
     columns = (column.tolist() for column in (chosen[:, 0], ranks, entropy, top.indices, top.values.exp()))
-    return tuple(
-        TokenPrediction(
-            token_name(token_id),
-            token_id,
-            math.exp(log_probability),
-            log_probability,
-            rank,
-            bits,
-            tuple(TokenAlternative(token_name(other), other, p) for other, p in zip(other_ids, probabilities)),
-        )
-        for token_id, log_probability, rank, bits, other_ids, probabilities in zip(token_ids, *columns)
-    )
+    predictions = []
+    for token_id, score, rank, bits, other_ids, probabilities in zip(token_ids, *columns):
+        others = tuple(TokenAlternative(token_name(other), other, p) for other, p in zip(other_ids, probabilities))
+        predictions.append(TokenPrediction(token_name(token_id), token_id, math.exp(score), score, rank, bits, others))
+    return tuple(predictions)
