@@ -8,6 +8,7 @@ from functools import cache
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from dragoman.lens.axes import format_number
 from dragoman.lens.markup import join, replace_control_characters, tag
 from dragoman.text import split_words, word_spans
 
@@ -18,6 +19,17 @@ MAX_TEXT_CHARACTERS = 2000  # of a text that is shown
 def render(template: str, **values: object) -> str:
     """Fill in a template. Text is escaped; SVG figures and other `Markup` are inserted as they are."""
     return _environment().get_template(template).render(values, content_security_policy=CONTENT_SECURITY_POLICY)
+
+
+def format_perplexity(perplexity: float) -> str:
+    return f"{perplexity:.2f}" if perplexity < 1000 else format_number(perplexity)
+
+
+def format_duration(seconds: float) -> str:
+    minutes, hours = round(seconds / 60), round(seconds / 3600, 1)
+    if seconds < 100:
+        return f"{seconds:.0f} seconds"
+    return f"{minutes} minutes" if minutes < 100 else f"{hours:g} hours"
 
 
 @cache
@@ -33,6 +45,7 @@ def _environment() -> Environment:
         loader=loader, autoescape=True, undefined=StrictUndefined, finalize=finalize, trim_blocks=True
     )
     environment.filters |= {"clip": clip, "mark_differences": mark_differences, "thousands": "{:,}".format}
+    environment.filters |= {"duration": format_duration, "perplexity": format_perplexity}
     return environment
 
 

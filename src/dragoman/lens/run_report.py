@@ -13,9 +13,9 @@ import yaml
 
 from dragoman import checkpoint, config
 from dragoman.data.preflight import PREFLIGHT_FILE, load_preflight
-from dragoman.lens.axes import Points, evenly_spaced, format_number
+from dragoman.lens.axes import Points, evenly_spaced
 from dragoman.lens.charts import attention_heatmap, bar_chart, line_chart
-from dragoman.lens.html_page import render
+from dragoman.lens.html_page import format_perplexity, render
 from dragoman.lens.word_attention import word_attention
 from dragoman.models import count_parameters, model_to_dict
 from dragoman.run import CHECKPOINT_DIR, Run
@@ -35,7 +35,7 @@ METRICS: list[tuple[str, str, Callable[[float], str]]] = [
     ("bleu", "BLEU", "{:.2f}".format),
     ("exact_match", "exact match", "{:.1f} %".format),
     ("accuracy", "accuracy", "{:.1f} %".format),
-    ("perplexity", "perplexity", lambda value: _format_perplexity(value)),
+    ("perplexity", "perplexity", format_perplexity),
     ("loss", "loss", "{:.3f}".format),
 ]
 
@@ -62,10 +62,14 @@ def run_report(run: Run) -> str:
     return render(
         "run_report.html",
         name=run.folder.resolve().name,
-        summary=_summary(run, metrics, preflight, best),
+        system=run.config.system,
+        paper=SYSTEMS.get(run.config.system.name or ""),
+        parameters=count_parameters(run.spec),
+        progress=_progress(run, metrics),
+        num_validations=sum(record["kind"] == "valid" for record in metrics),
         best=best,
         scores=_scores(metrics, best) if best else [],
-        curves=_curves(metrics),
+        charts=_charts(metrics),
         corrupted=corrupted,
         step=last_step,
         samples=samples,
@@ -80,7 +84,10 @@ def run_report(run: Run) -> str:
         max_tokens=MAX_SAMPLE_TOKENS,
         config=config.to_yaml(run.config),
         model=yaml.safe_dump(model_to_dict(run.spec), sort_keys=False, allow_unicode=True),
-        commands=_next_commands(run, samples),
+        folder=shlex.quote(str(run.folder)),
+        usage=run.usage if run.usage is not None and run.usage.command != "translate" else None,
+        reads_text=run.model.source_features is None,
+        example=shlex.quote(next(iter(_short_sources(samples)), "A sentence.")),
     )
 
 
@@ -119,33 +126,6 @@ def _best_validation(run: Run, metrics: list[Record]) -> Record | None:
 # ---- contents of the sections
 
 
-def _summary(run: Run, metrics: list[Record], preflight: Record | None, best: Record | None) -> str:
-    """Describe the system, its training and the best validation in three sentences."""
-    settings = run.config.system
-    system, progress = SYSTEMS.get(settings.name or ""), _progress(run, metrics)
-    paper = f" (“{system.paper}”, {system.year})" if system else ""
-    size = f" in size {settings.size}" if settings.size else ""
-    introduction = f"This is the system {settings.name}{paper}{size}, with {count_parameters(run.spec):,} parameters."
-    pairs = f" on {preflight['pairs']:,} sentence pairs" if preflight else ""
-    training = f"Its training{pairs} has not completed a step yet."
-    if progress.get("step"):
-        tokens = f" and {progress['tokens']:,} target tokens" if "tokens" in progress else ""
-        duration = _format_duration(progress["seconds"])
-        training = f"It was trained{pairs} for {duration}: {progress['step']:,} steps{tokens}."
-    if best is None:
-        return f"{introduction} {training} Training stopped before the first validation, so there are no scores."
-    count = sum(record["kind"] == "valid" for record in metrics)
-    if best["kind"] == "averaged":
-        subject = f"The average of the last {best.get('checkpoints')} checkpoints, better than each of them,"
-    else:
-        subject = f"The best of {count:,} validations, at step {best['step']:,}," if count > 1 else "The validation"
-    scores = f"{best.get('accuracy', 0.0):.1f}\u00a0% accuracy"
-    if "bleu" in best:
-        scores = f"BLEU {best['bleu']:.1f} (of 100), {best['exact_match']:.1f}\u00a0% exact matches"
-    perplexity = _format_perplexity(best["perplexity"])
-    return f"{introduction} {training} {subject} has {scores} and perplexity {perplexity}."
-
-
 def _scores(metrics: list[Record], best: Record) -> list[list[str]]:
     """Return the heading and the rows of the table of scores: the best and the last validation."""
     last = next((record for record in reversed(metrics) if record["kind"] == "valid"), best)
@@ -180,30 +160,19 @@ def training_curves(metrics: list[Record]) -> dict[str, Points]:
     }
 
 
-def _curves(metrics: list[Record]) -> list[tuple[str, str]]:
-    """Draw the metrics by step; return charts and their captions."""
+def _charts(metrics: list[Record]) -> dict[str, str]:
+    """Draw the training curves; `quality` is BLEU and exact match, or `accuracy` if they were not measured."""
     curves = training_curves(metrics)
-    loss = {"training": curves["training loss"], "validation": curves["validation loss"]}
-    has_bleu = bool(curves["BLEU"])
     quality = {"BLEU": curves["BLEU"], "exact match, %": curves["exact match"]}
-    if not has_bleu:
-        quality = {"accuracy, %": curves["accuracy"]}
-    return [
-        (
-            line_chart(loss, "Loss", y_label="−log p per target token"),
-            "Lower is better. If validation rises while training falls, the model overfits. The training loss is "
-            "measured with dropout, and may exceed the validation loss.",
-        ),
-        (
-            line_chart(quality, "Translation quality" if has_bleu else "Accuracy"),
-            f"Higher is better. Measured on validation {'translations' if has_bleu else 'tokens'}.",
-        ),
-        (line_chart({"learning rate": curves["learning rate"]}, "Learning rate"), "Warm-up to the peak, then decay."),
-        (
-            line_chart({"speed": curves["tokens per second"]}, "Speed", y_label="target tokens per second"),
-            "Higher is faster. Validations and other load of the machine cause dips.",
-        ),
-    ]
+    loss = {"training": curves["training loss"], "validation": curves["validation loss"]}
+    speed = {"speed": curves["tokens per second"]}
+    return {
+        "loss": line_chart(loss, "Loss", y_label="−log p per target token"),
+        "quality": line_chart(quality, "Translation quality") if curves["BLEU"] else "",
+        "accuracy": line_chart({"accuracy, %": curves["accuracy"]}, "Accuracy"),
+        "learning_rate": line_chart({"learning rate": curves["learning rate"]}, "Learning rate"),
+        "speed": line_chart(speed, "Speed", y_label="target tokens per second"),
+    }
 
 
 def _versions(first_samples: dict[int, ValidationSample]) -> list[tuple[int, ValidationSample]]:
@@ -247,31 +216,3 @@ def _length_rows(preflight: Record) -> list[list[str]]:
         for unit in ("words", "characters", "tokens")
         if (stats := preflight[column][unit]) is not None
     ]
-
-
-def _next_commands(run: Run, samples: Sequence[ValidationSample]) -> dict[str, str]:
-    """Return commands that use the run, by their purpose."""
-    folder = shlex.quote(str(run.folder))
-    resume = {"continue training": f"dragoman train {folder} --resume"}
-    if run.usage is not None and run.usage.command != "translate":
-        commands = {run.usage.purpose: f"dragoman {run.usage.command} {folder} INPUT > OUTPUT", **resume}
-        return commands | {"start another run from it": f"dragoman train NEW --start-from {folder} --source SOURCE …"}
-    commands = {
-        "translate a file": f"dragoman translate {folder} INPUT > OUTPUT",
-        "score a test set": f"dragoman evaluate {folder} --source SOURCE --reference REFERENCE",
-    }
-    if run.model.source_features is None:
-        source = shlex.quote(next(iter(_short_sources(samples)), "A sentence."))
-        commands["inspect a sentence"] = f"dragoman show {folder} {source}"
-    return commands | resume
-
-
-def _format_perplexity(perplexity: float) -> str:
-    return f"{perplexity:.2f}" if perplexity < 1000 else format_number(perplexity)
-
-
-def _format_duration(seconds: float) -> str:
-    minutes, hours = round(seconds / 60), round(seconds / 3600, 1)
-    if seconds < 100:
-        return f"{seconds:.0f} seconds"
-    return f"{minutes} minutes" if minutes < 100 else f"{hours:g} hours"

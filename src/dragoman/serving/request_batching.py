@@ -241,17 +241,18 @@ class InspectionQueue:
 
     @property
     def pending(self) -> int:
-        return sum(not future.done() for future in tuple(self._futures))
+        """Number of inspections waiting or running."""
+        return len(self._futures)
 
     async def __call__(self, work: Callable[[], Result]) -> Result:
-        self._futures = {future for future in self._futures if not future.done()}
-        if len(self._futures) >= self.max_pending:
+        if self.pending >= self.max_pending:
             raise RequestError(503, f"{self.max_pending} inspections are waiting: try again in a moment", retry_after=1)
         try:
             future = self._executor.submit(self._run, work)
         except RuntimeError:  # the executor was shut down
             raise RequestError(503, "the service is being stopped", retry_after=5) from None
         self._futures.add(future)
+        future.add_done_callback(self._futures.discard)
         return await asyncio.wrap_future(future)
 
     def _run(self, work: Callable[[], Result]) -> Result:
