@@ -1,7 +1,12 @@
 """Evaluation: BLEU, chrF, TER, perplexity, error rates, alignment error, significance tests and tables."""
 
-from dragoman.evaluation.alignment_error import Link, alignment_error_rate, parse_pharaoh, parse_sure_and_possible
-from dragoman.evaluation.error_rates import exact_match
+from dragoman.evaluation.error_rates import (
+    Link,
+    alignment_error_rate,
+    exact_match,
+    parse_pharaoh,
+    parse_sure_and_possible,
+)
 from dragoman.evaluation.likelihood import LIKELIHOOD_METRICS, likelihood_metric, perplexity
 from dragoman.evaluation.metric_score import MetricScore
 from dragoman.evaluation.significance import paired_bootstrap

@@ -1,4 +1,4 @@
-"""Exact match, token accuracy, and error rates by edit distance.
+"""Exact match, token accuracy, error rates by edit distance, and the error rate of word alignments.
 
 "Word error rate" has two meanings. In speech recognition it is the edit distance in words: `word_error_rate`. In
 grapheme-to-phoneme conversion an item is one word, and it is the percentage of words with an error: `item_error_rate`;
@@ -7,11 +7,12 @@ the edit distance in phonemes is the `phoneme_error_rate`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+import re
+from collections.abc import Callable, Collection, Hashable, Sequence
 from operator import eq
 
 from dragoman.errors import UserError
-from dragoman.evaluation.metric_score import MetricScore, References, reference_lists
+from dragoman.evaluation.metric_score import MetricScore, References, check_equal_counts, reference_lists
 
 
 def exact_match(hypotheses: Sequence[str], references: References) -> MetricScore:
@@ -49,20 +50,12 @@ def word_error_rate(hypotheses: Sequence[str], references: References) -> Metric
 
     Words are separated by white space. Of several references the closest counts; of equally close ones the longest.
     """
-    errors, words = _count_errors(hypotheses, references, _edits, "words")
-    detail = {"errors": errors, "words": words}
-    return MetricScore("word error rate", 100 * errors / words, "lower", unit="%", detail=detail)
+    return _edit_rate("word error rate", "words", hypotheses, references)
 
 
 def phoneme_error_rate(hypotheses: Sequence[str], references: References) -> MetricScore:
-    """Insertions, deletions and substitutions of phonemes in % of the reference phonemes.
-
-    Phonemes are separated by white space: "K AE T". Of several pronunciations the closest counts; of equally close
-    ones the longest.
-    """
-    errors, phonemes = _count_errors(hypotheses, references, _edits, "phonemes")
-    detail = {"errors": errors, "phonemes": phonemes}
-    return MetricScore("phoneme error rate", 100 * errors / phonemes, "lower", unit="%", detail=detail)
+    """The same as `word_error_rate`, for phonemes separated by white space: "K AE T"."""
+    return _edit_rate("phoneme error rate", "phonemes", hypotheses, references)
 
 
 def edit_distance(a: Sequence[Hashable], b: Sequence[Hashable]) -> int:
@@ -99,13 +92,20 @@ def _count_exact(hypotheses: Sequence[str], references: References) -> tuple[int
     return sum(hypothesis in of_hypothesis for hypothesis, of_hypothesis in zip(hypotheses, lists)), len(lists)
 
 
-def _edits(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
-    return edit_distance(hypothesis, reference), len(reference)
-
-
 def _mismatches(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
+    """Return the number of positions with different tokens, and the length of the longer text."""
     length = max(len(hypothesis), len(reference))
     return length - sum(map(eq, hypothesis, reference)), length
+
+
+def _edit_rate(name: str, unit: str, hypotheses: Sequence[str], references: References) -> MetricScore:
+    """Return the edit distance in % of the length of the references; `unit` names the tokens."""
+
+    def count(hypothesis: list[str], reference: list[str]) -> tuple[int, int]:
+        return edit_distance(hypothesis, reference), len(reference)
+
+    errors, tokens = _count_errors(hypotheses, references, count, unit)
+    return MetricScore(name, 100 * errors / tokens, "lower", unit="%", detail={"errors": errors, unit: tokens})
 
 
 def _count_errors(
@@ -127,3 +127,67 @@ def _count_errors(
     if not length:
         raise UserError(f"the references have no {unit}: an error rate is a percentage of them")
     return errors, length
+
+
+# ---- word alignments
+
+Link = tuple[int, int]
+"""Positions of a source word and a target word that translate each other, counted from 0."""
+
+
+def alignment_error_rate(
+    predicted: Sequence[Collection[Link]],
+    sure: Sequence[Collection[Link]],
+    possible: Sequence[Collection[Link]] | None = None,
+) -> MetricScore:
+    """Alignment error rate, from 0 (no error) to 1 (Och and Ney 2003).
+
+        AER = 1 − (|A ∩ S| + |A ∩ P|) / (|A| + |S|),   precision = |A ∩ P| / |A|,   recall = |A ∩ S| / |S|
+
+    with predicted links A, sure links S and possible links P ⊇ S, summed over sentences. `possible` need not repeat the
+    sure links; without it P = S, and AER = 1 − F₁.
+    """
+    check_equal_counts(len(predicted), "predicted alignments", len(sure), "gold alignments")
+    if possible is not None:
+        check_equal_counts(len(predicted), "predicted alignments", len(possible), "possible alignments")
+    links = sure_links = sure_found = possible_found = 0
+    for a, s, p in zip(map(set, predicted), map(set, sure), map(set, possible or sure)):
+        links += len(a)
+        sure_links += len(s)
+        sure_found += len(a & s)
+        possible_found += len(a & (p | s))
+    if not links + sure_links:
+        raise UserError("there is nothing to evaluate: neither the predicted nor the gold alignments have a link")
+    detail = {
+        "precision": possible_found / max(links, 1),
+        "recall": sure_found / max(sure_links, 1),
+        "predicted_links": links,
+        "sure_links": sure_links,
+    }
+    value = 1 - (sure_found + possible_found) / (links + sure_links)
+    return MetricScore("AER", value, "lower", detail=detail, decimals=4)
+
+
+def parse_pharaoh(line: str, where: str = "alignment") -> frozenset[Link]:
+    """Return all links, sure and possible, of a line such as "0-0 1-2 1?2"; see `parse_sure_and_possible`."""
+    return parse_sure_and_possible(line, where)[1]
+
+
+def parse_sure_and_possible(line: str, where: str = "alignment") -> tuple[frozenset[Link], frozenset[Link]]:
+    """Return the sure links ("0-0") and the possible links ("1?2" or "1p2", and all sure ones) of a line.
+
+    `where` names the line in error messages: "gold.align, line 3".
+    """
+    sure, possible = set(), set()
+    for item in line.split():
+        match = re.fullmatch(r"([0-9]+)([-?p])([0-9]+)", item)
+        if match is None:
+            raise UserError(
+                f"{where}: {item!r} is not a link: expected positions of a source and a target word, counted from 0,"
+                " as in '0-0 1-2', or '1?2' for a possible link"
+            )
+        link = (int(match[1]), int(match[3]))
+        possible.add(link)
+        if match[2] == "-":
+            sure.add(link)
+    return frozenset(sure), frozenset(possible)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from itertools import combinations
+from statistics import fmean
 from typing import Any
 
 from dragoman.evaluation.error_rates import exact_match
@@ -47,6 +48,12 @@ class RunResult:
     @property
     def tokens_per_second(self) -> float:
         return self.target_tokens / max(1e-9, self.seconds)
+
+    def to_dict(self) -> dict[str, object]:
+        """Return everything but the translations, as JSON values."""
+        values = _json_values(asdict(self) | {"tokens_per_second": self.tokens_per_second})
+        del values["texts"]
+        return values
 
 
 class SystemResult:
@@ -98,11 +105,11 @@ class SystemResult:
         return {
             "system": self.name,
             "parameters": self.runs[0].parameters,
-            "steps": round(self._mean(lambda run: run.steps)),
-            "target tokens": round(self._mean(lambda run: run.target_tokens)),
-            "training FLOPs": float(self._mean(lambda run: run.flops)),
-            "tokens/s": round(self._mean(lambda run: run.tokens_per_second)),
-            "seconds": float(round(self._mean(lambda run: run.seconds), 1)),
+            "steps": round(fmean(run.steps for run in self.runs)),
+            "target tokens": round(fmean(run.target_tokens for run in self.runs)),
+            "training FLOPs": fmean(run.flops for run in self.runs),
+            "tokens/s": round(fmean(run.tokens_per_second for run in self.runs)),
+            "seconds": round(fmean(run.seconds for run in self.runs), 1),
         }
 
     def exact_by_length(self) -> list[tuple[str, float]]:
@@ -110,10 +117,7 @@ class SystemResult:
         seeds = [
             score_by_length(self.sources, run.texts, self.references, edges=LENGTH_BUCKET_EDGES) for run in self.runs
         ]
-        return [(buckets[0].words, sum(b.exact_match for b in buckets) / len(buckets)) for buckets in zip(*seeds)]
-
-    def _mean(self, value: Callable[[RunResult], float]) -> float:
-        return sum(map(value, self.runs)) / len(self.runs)
+        return [(buckets[0].words, fmean(bucket.exact_match for bucket in buckets)) for buckets in zip(*seeds)]
 
 
 @dataclass(frozen=True)
@@ -300,8 +304,8 @@ class SystemComparison:
             "signature": self.signature,
             "method": self.method,
             "systems": [
-                {name: _json_value(value) for name, value in (system.quality() | system.cost()).items()}
-                | {"learned": system.learned, "runs": [_without_texts(run) for run in system.runs]}
+                _json_values(system.quality() | system.cost())
+                | {"learned": system.learned, "runs": [run.to_dict() for run in system.runs]}
                 for system in self.systems
             ],
             "differences": [asdict(test) | {"significant": test.significant} for test in self.differences],
@@ -312,17 +316,15 @@ class SystemComparison:
 def shuffled_bleu(texts: Sequence[str], references: Sequence[str]) -> float:
     """Return BLEU against the references of other sentences: that of outputs that do not depend on their sources."""
     shifts = sorted({max(1, len(texts) * part // 4) for part in (1, 2, 3)}) if len(texts) > 1 else [0]
-    scores = [bleu([*texts[shift:], *texts[:shift]], references).value for shift in shifts]
-    return sum(scores) / len(scores)
+    return fmean(bleu([*texts[shift:], *texts[:shift]], references).value for shift in shifts)
 
 
-def _without_texts(run: RunResult) -> dict[str, Any]:
-    values = asdict(run) | {"tokens_per_second": run.tokens_per_second}
-    del values["texts"]
-    return {name: _json_value(value) for name, value in values.items()}
-
-
-def _json_value(value: object) -> object:
-    if isinstance(value, MeanStd):
-        return {"mean": _json_value(value.mean), "std": _json_value(value.std)}
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+def _json_values(values: Mapping[str, object]) -> dict[str, object]:
+    """Convert means to objects, and numbers that are not finite to None."""
+    converted: dict[str, object] = {}
+    for name, value in values.items():
+        if isinstance(value, MeanStd):
+            converted[name] = _json_values({"mean": value.mean, "std": value.std})
+        else:
+            converted[name] = None if isinstance(value, float) and not math.isfinite(value) else value
+    return converted

@@ -9,16 +9,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral, Real
+from statistics import fmean, stdev
 
 from dragoman.evaluation.metric_score import MetricScore
 
-LATEX_SPECIAL = {character: f"\\{character}" for character in "#$%&_{}"} | {
-    "\\": r"\textbackslash{}",
-    "~": r"\textasciitilde{}",
-    "^": r"\textasciicircum{}",
-    "±": r"$\pm$",
-    "−": r"$-$",
-}
+LATEX_SPECIAL = {character: f"\\{character}" for character in "#$%&_{}"} | {"±": r"$\pm$", "−": r"$-$"}
+LATEX_SPECIAL |= {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
 
 
 @dataclass(frozen=True)
@@ -32,11 +28,7 @@ class MeanStd:
     @staticmethod
     def of(values: Sequence[float], decimals: int = 2) -> MeanStd:
         """Return the mean and the sample standard deviation (denominator n − 1) of `values`."""
-        mean = sum(values) / len(values)
-        if len(values) < 2:
-            return MeanStd(mean, None, decimals)
-        variance = sum((value - mean) ** 2 for value in values) / (len(values) - 1)
-        return MeanStd(mean, math.sqrt(variance), decimals)
+        return MeanStd(fmean(values), stdev(values) if len(values) > 1 else None, decimals)
 
     @property
     def formatted(self) -> str:
@@ -77,25 +69,20 @@ def format_table(rows: TableRows, *, markdown: bool = False) -> str:
 
 def format_csv(rows: TableRows) -> str:
     """Format rows as CSV with all digits. A mean with a deviation takes two columns: NAME and "NAME, std"."""
-    columns: dict[str, None] = {}
-    lines: list[dict[str, object]] = []
-    for row in rows:
-        cells: dict[str, object] = {}
-        for name, value in row.items():
-            cells[name] = value
-            if isinstance(value, MetricScore):
-                cells[name] = value.value
-            elif isinstance(value, MeanStd):
-                cells[name] = value.mean
-                if value.std is not None:
-                    cells[f"{name}, std"] = value.std
-        columns |= dict.fromkeys(cells)
-        lines.append(cells)
+    lines = [{name: cell for column, value in row.items() for name, cell in _csv_cells(column, value)} for row in rows]
+    columns = dict.fromkeys(name for line in lines for name in line)
     file = io.StringIO()
     writer = csv.DictWriter(file, list(columns), restval="", lineterminator="\n")
     writer.writeheader()
     writer.writerows(lines)
     return file.getvalue()
+
+
+def _csv_cells(column: str, value: object) -> list[tuple[str, object]]:
+    """Return the names and values of the CSV cells of a value: one, or two for a mean with a deviation."""
+    if isinstance(value, MeanStd):
+        return [(column, value.mean), *([] if value.std is None else [(f"{column}, std", value.std)])]
+    return [(column, value.value if isinstance(value, MetricScore) else value)]
 
 
 def format_latex(rows: TableRows) -> str:
