@@ -27,7 +27,8 @@ from dragoman import config as configuration
 from dragoman.data import phrasebook
 from dragoman.evaluation import format_table
 from dragoman.models import count_parameters, meta_model
-from dragoman.run import read_metrics, read_spec
+from dragoman.run import read_spec
+from dragoman.run_files import read_metrics
 from dragoman.systems import SYSTEMS, VocabularySizes
 
 EXTRA_SECONDS = 120  # seconds for preparation, the last validation and the report, beyond the minutes of training

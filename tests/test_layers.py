@@ -22,6 +22,7 @@ LAYERS = (
 SHARED = {
     "builtin_names",
     "errors",
+    "run_files",
     "storage",
     "config",
     "config_fields",

@@ -97,14 +97,13 @@ def load(
         >>> len(run.translate(["The dog sleeps."]))
         1
     """
-    from dragoman.run import is_run_folder
     from dragoman.run import load as load_run
+    from dragoman.run_files import is_hugging_face_folder
 
-    if not is_run_folder(Path(folder)):
-        from dragoman.interop.huggingface import is_checkpoint, load_checkpoint  # needed only for checkpoints
+    if is_hugging_face_folder(Path(folder)):
+        from dragoman.interop.huggingface import load_checkpoint  # needed only for checkpoints
 
-        if is_checkpoint(Path(folder)):
-            return load_checkpoint(Path(folder), device, weights)
+        return load_checkpoint(Path(folder), device, weights)
     return load_run(folder, checkpoint, device, custom_parts, weights)
 
 

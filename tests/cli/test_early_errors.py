@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dragoman.builtin_names import system_names, system_setting_names
-from dragoman.cli import checks
 
 CODE = """
 import contextlib, io, json, sys
@@ -73,10 +72,8 @@ def test_mistakes_are_reported_without_importing_torch(folder: Path) -> None:
 
 
 def test_names_checked_without_torch_equal_those_of_the_package() -> None:
-    from dragoman import run
     from dragoman.systems import SYSTEMS
     from dragoman.systems.setting_help import SETTING_HELP
 
     assert sorted(system_names()) == sorted(SYSTEMS)
     assert system_setting_names() == [*SETTING_HELP]
-    assert (checks.MODEL_FILE, checks.CHECKPOINT_DIR) == (run.MODEL_FILE, run.CHECKPOINT_DIR)

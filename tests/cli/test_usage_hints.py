@@ -19,7 +19,8 @@ from dragoman.cli import train
 from dragoman.errors import UserError
 from dragoman.models import meta_model
 from dragoman.objectives import OBJECTIVES
-from dragoman.run import CHECKPOINT_DIR, CONFIG_FILE, filling, write_model_file, write_tokenizers
+from dragoman.run import filling, write_model_file, write_tokenizers
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE
 from dragoman.search import Beam, Hypothesis
 from dragoman.storage import replace_symlink
 from dragoman.systems import SYSTEMS, VocabularySizes

@@ -8,7 +8,8 @@ import pytest
 
 from dragoman.config import from_dict
 from dragoman.data import phrasebook
-from dragoman.run import load, read_metrics
+from dragoman.run import load
+from dragoman.run_files import read_metrics
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer

@@ -14,7 +14,7 @@ from test_resume import Quiet
 from dragoman.config import from_yaml
 from dragoman.errors import UserError
 from dragoman.objectives import objective_class
-from dragoman.run import CONFIG_FILE, read_metrics
+from dragoman.run_files import CONFIG_FILE, read_metrics
 from dragoman.search import Beam, Sample
 from dragoman.training.display import format_metrics
 from dragoman.training.prepare import prepare_run

@@ -17,7 +17,8 @@ from dragoman.data import TokenStore
 from dragoman.errors import UserError
 from dragoman.evaluation import bleu
 from dragoman.models import training_flops
-from dragoman.run import CONFIG_FILE, read_spec
+from dragoman.run import read_spec
+from dragoman.run_files import CONFIG_FILE
 from dragoman.training import comparison_training as comparison
 from dragoman.training.comparison_training import (
     SAME_FOR_ALL,

@@ -17,7 +17,8 @@ from test_resume import Quiet, assert_equal, contents, train
 
 from dragoman import checkpoint
 from dragoman.errors import UserError
-from dragoman.run import load, read_metrics
+from dragoman.run import load
+from dragoman.run_files import read_metrics
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer

@@ -22,7 +22,7 @@ from dragoman import checkpoint
 from dragoman.config import Config, to_yaml
 from dragoman.data import Batches, DataPosition, TokenStore
 from dragoman.errors import UserError
-from dragoman.run import read_metrics
+from dragoman.run_files import read_metrics
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.training import parallel as distribution
 from dragoman.training.parallel import ProcessGroup, accumulate_for_processes

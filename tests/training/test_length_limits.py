@@ -12,7 +12,8 @@ from conftest_training import small_config
 from dragoman.config import Config, from_yaml, to_yaml
 from dragoman.data import TokenStore
 from dragoman.data.token_store import LengthCounts
-from dragoman.run import CONFIG_FILE, Run, Translation
+from dragoman.run import Run, Translation
+from dragoman.run_files import CONFIG_FILE
 from dragoman.search import Beam, LengthLimit
 from dragoman.text import Framing
 from dragoman.training.defaults import Defaults

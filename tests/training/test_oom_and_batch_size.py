@@ -21,7 +21,8 @@ from dragoman.models import Model
 from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.parts.spec import replace_everywhere
 from dragoman.parts.stack import Stack
-from dragoman.run import CONFIG_FILE, read_spec
+from dragoman.run import read_spec
+from dragoman.run_files import CONFIG_FILE
 from dragoman.systems import SYSTEMS, VocabularySizes
 from dragoman.text import learn_tokenizer
 from dragoman.training import batch_size_finder as budget

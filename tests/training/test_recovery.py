@@ -12,7 +12,8 @@ from test_resume import assert_equal, contents, train
 
 from dragoman import checkpoint
 from dragoman.errors import UserError
-from dragoman.run import load, read_metrics
+from dragoman.run import load
+from dragoman.run_files import read_metrics
 from dragoman.storage import exclusive_run_lock
 from dragoman.training.checkpoint_manager import CheckpointManager
 from dragoman.training.prepare import prepare_run

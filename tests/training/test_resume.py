@@ -19,7 +19,7 @@ from conftest_training import hook_step, small_config
 
 from dragoman import checkpoint
 from dragoman.config import to_yaml
-from dragoman.run import read_metrics
+from dragoman.run_files import read_metrics
 from dragoman.systems import SYSTEMS
 from dragoman.training.display import Display
 from dragoman.training.prepare import prepare_run

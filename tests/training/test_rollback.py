@@ -17,7 +17,7 @@ from dragoman import checkpoint
 from dragoman.data import Batch, DataPosition
 from dragoman.errors import UserError
 from dragoman.objectives import Loss, Objective
-from dragoman.run import read_metrics
+from dragoman.run_files import read_metrics
 from dragoman.training import trainer as training
 from dragoman.training.prepare import prepare_run
 from dragoman.training.train_step import StepBatches

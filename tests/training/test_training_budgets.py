@@ -15,7 +15,7 @@ from test_resume import Quiet, assert_equal, contents, train
 from dragoman.config import Config, TrainingConfig, from_yaml, without_automatic_settings
 from dragoman.data import DataPosition
 from dragoman.errors import UserError
-from dragoman.run import CONFIG_FILE, read_metrics
+from dragoman.run_files import CONFIG_FILE, read_metrics
 from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer

@@ -11,7 +11,7 @@ from conftest_training import small_config
 from test_resume import Quiet, assert_equal, contents, train
 
 from dragoman.config import Config
-from dragoman.run import read_metrics
+from dragoman.run_files import read_metrics
 from dragoman.training.prepare import prepare_run
 from dragoman.training.trainer import Trainer
 

@@ -18,7 +18,8 @@ from dragoman.config import Config
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec
 from dragoman.parts.spec import Spec
-from dragoman.run import CONFIG_FILE, Run, load, read_spec
+from dragoman.run import Run, load, read_spec
+from dragoman.run_files import CONFIG_FILE
 from dragoman.systems import SYSTEMS, PaperTraining, System, VocabularySizes
 from dragoman.training.display import Display, SilentDisplay, make_display
 from dragoman.training.parallel import ProcessGroup, accumulate_for_processes

@@ -2,41 +2,23 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dragoman.builtin_names import system_names, system_setting_names
 from dragoman.errors import UserError, unknown_name
+from dragoman.run_files import check_new_folder, check_run_folder, is_hugging_face_folder
 
 if TYPE_CHECKING:
     from dragoman.config import Config
 
-# Equal to those of dragoman.run and dragoman.interop, which cannot be imported without torch.
-MODEL_FILE, CHECKPOINT_DIR, HUGGING_FACE_CONFIG = "model.json", "checkpoints", "config.json"
 DEVICES = ("auto", "cpu", "cuda", "mps", "xpu")
-
-
-def is_run(folder: Path) -> bool:
-    """Whether a folder is a run folder."""
-    return (folder / MODEL_FILE).exists()
 
 
 def check_run(folder: str | Path, checkpoint: str | None = None, device: str | None = None) -> None:
     """Raise a UserError for a folder that is neither a run nor a Hugging Face checkpoint, or an unknown checkpoint."""
-    folder = Path(folder)
-    if not folder.exists():
-        runs = [path.name for path in _runs_in(folder.parent)]
-        near = difflib.get_close_matches(folder.name, runs, n=1, cutoff=0.6)
-        hint = f"did you mean {folder.with_name(near[0])}?" if near else "name a run folder created by 'dragoman train'"
-        raise UserError(f"{folder} does not exist: {hint}")
-    if not is_run(folder):
-        if not (folder / HUGGING_FACE_CONFIG).exists():
-            raise UserError(f"{folder} is not a run folder: it has no {MODEL_FILE}")
-    elif checkpoint is not None and not (folder / CHECKPOINT_DIR / checkpoint).exists():
-        names = sorted(path.name for path in (folder / CHECKPOINT_DIR).glob("[!.]*"))
-        listed = ", ".join(names) or "none: nothing has been trained yet"
-        raise UserError(f"{folder} has no checkpoint {checkpoint!r}; it has {listed}")
+    if not is_hugging_face_folder(Path(folder)):
+        check_run_folder(Path(folder), checkpoint)
     if device is not None:
         check_device(device)
 
@@ -47,10 +29,7 @@ def check_training(folder: Path, config: Config) -> None:
     from dragoman.data.corpus import Corpus
 
     data, text, training = config.data, config.text, config.training
-    if is_run(folder):
-        raise UserError(f"{folder} already contains a run: continue it with --resume, or choose another name")
-    if folder.exists():
-        raise UserError(f"{folder} exists and is not a run: choose another name, or remove it")
+    check_new_folder(folder)
     if config.system.name is not None:
         check_system(config.system.name)
     for setting in config.system.settings:
@@ -81,10 +60,3 @@ def check_system(name: str) -> None:
     """Raise a UserError for an unknown system."""
     if name not in system_names():
         raise unknown_name("system", name, system_names())
-
-
-def _runs_in(folder: Path) -> list[Path]:
-    try:
-        return sorted(path for path in folder.iterdir() if is_run(path))
-    except OSError:
-        return []

@@ -22,11 +22,12 @@ from typer.core import TyperCommand
 
 from dragoman import console
 from dragoman.builtin_names import system_names
-from dragoman.cli.checks import check_run, is_run
+from dragoman.cli.checks import check_run
 from dragoman.config import SECTIONS, setting_type
 from dragoman.config_fields import settings_of
 from dragoman.errors import UserError
 from dragoman.legacy import renamed_option
+from dragoman.run_files import is_run_folder
 
 if TYPE_CHECKING:
     from dragoman.parts.inference import InferencePrecision
@@ -41,7 +42,7 @@ def complete_runs(incomplete: str) -> list[str]:
         folders = sorted(path for path in parent.iterdir() if path.is_dir() and not path.name.startswith("."))
     except OSError:
         return []
-    return [str(path) if is_run(path) else f"{path}/" for path in folders if str(path).startswith(incomplete)]
+    return [str(path) if is_run_folder(path) else f"{path}/" for path in folders if str(path).startswith(incomplete)]
 
 
 def complete_systems(incomplete: str) -> list[str]:

@@ -7,13 +7,14 @@ from typing import Annotated, Any
 
 import typer
 
-from dragoman.cli.checks import check_system, is_run
+from dragoman.cli.checks import check_system
 from dragoman.cli.inputs import FileLayout, read_pairs
 from dragoman.cli.options import program_name
 from dragoman.cli.printing import print_lines
 from dragoman.cli.train import resume_run
 from dragoman.console import log
 from dragoman.errors import UserError
+from dragoman.run_files import is_run_folder
 
 PHRASEBOOK_PAIRS = 40_000
 #: learns the phrasebook in about a minute and a half on two cores
@@ -50,10 +51,11 @@ def quickstart(
     from dragoman import evaluation
     from dragoman.api.train_run import start_training
     from dragoman.lens.text_view import alignment_lines
-    from dragoman.run import CONFIG_FILE, load
+    from dragoman.run import load
+    from dragoman.run_files import CONFIG_FILE
     from dragoman.systems import get_system
 
-    if is_run(folder):
+    if is_run_folder(folder):
         trained = configuration.from_yaml(folder / CONFIG_FILE).system.name
         if trained != system:
             raise UserError(f"{folder} holds a run of {trained}: choose another folder for {system}")

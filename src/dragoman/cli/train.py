@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dragoman.cli.checks import check_run, check_training, is_run
+from dragoman.cli.checks import check_run, check_training
 from dragoman.cli.options import Json, Settings, program_name
 from dragoman.cli.printing import print_json
 from dragoman.console import log
 from dragoman.errors import UserError
+from dragoman.run_files import is_run_folder
 
 if TYPE_CHECKING:
     from dragoman.run import Run
@@ -78,7 +79,8 @@ def train(
         check_run(run)
         finish(run, resume_run(run, settings), as_json)
         return
-    if int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) and is_run(run):  # torchrun has restarted all processes
+    restarted = int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0  # torchrun has restarted all processes
+    if restarted and is_run_folder(run):
         finish(run, resume_run(run, {}), as_json)
         return
     base = configuration.Config()

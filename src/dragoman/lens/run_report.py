@@ -18,7 +18,8 @@ from dragoman.lens.charts import attention_heatmap, bar_chart, line_chart
 from dragoman.lens.html_page import format_perplexity, render
 from dragoman.lens.word_attention import word_attention
 from dragoman.models import count_parameters, model_to_dict
-from dragoman.run import CHECKPOINT_DIR, Run
+from dragoman.run import Run
+from dragoman.run_files import CHECKPOINT_DIR
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS
 from dragoman.text import split_words

@@ -23,9 +23,9 @@ from dragoman.checkpoint import MANIFEST_FILE
 from dragoman.errors import UserError
 from dragoman.run.results import Translation
 from dragoman.run.run import Run
-from dragoman.run.run_folder import CHECKPOINT_DIR, MODEL_FILE
 from dragoman.run.sources import Source
 from dragoman.run.translator import SORT_WINDOW_TEXTS
+from dragoman.run_files import CHECKPOINT_DIR, MODEL_FILE
 from dragoman.search import SearchConfig, search_to_dict
 from dragoman.storage import flush_to_disk, lock_file, os_errors_as_user_errors
 

@@ -33,9 +33,9 @@ from dragoman.run.results import (
     TaggedSentence,
     Translation,
 )
-from dragoman.run.run_folder import CHECKPOINT_DIR, CONFIG_FILE, checkpoint_names
 from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source, is_empty
 from dragoman.run.translator import Translator, continue_prompts, stream_tokens
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_run_folder, checkpoint_names, read_metrics
 from dragoman.search import (
     Beam,
     LengthLimit,
@@ -531,7 +531,7 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """Return the records of `metrics.jsonl`, in order of steps."""
-        return run_folder.read_metrics(self.folder)
+        return read_metrics(self.folder)
 
     def checkpoints(self) -> list[str]:
         """Return the names of the checkpoints."""
@@ -560,9 +560,7 @@ def load(
     settings = config.from_yaml(folder / CONFIG_FILE)
     source_tokenizer, target_tokenizer = run_folder.read_tokenizers(folder)
     path = folder / CHECKPOINT_DIR / checkpoint_name
-    if not path.exists():
-        available = ", ".join(checkpoint_names(folder)) or "none: nothing has been trained yet"
-        raise UserError(f"{folder} has no checkpoint {checkpoint_name!r}; available: {available}")
+    check_run_folder(folder, checkpoint_name)
     checkpoint.load_weights(model, path)
     model.eval().to(torch_device)
     framing, name = run_folder.read_framing(folder), path.resolve().name

@@ -14,15 +14,10 @@ from dragoman import legacy
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, model_from_dict, model_to_dict
 from dragoman.parts.spec import Spec
+from dragoman.run_files import MODEL_FILE, check_run_folder, is_hugging_face_folder
 from dragoman.text import Framing, Tokenizer
 
-CONFIG_FILE, MODEL_FILE, METRICS_FILE = "config.yaml", "model.json", "metrics.jsonl"
-CHECKPOINT_DIR, INITIAL_CHECKPOINT = "checkpoints", "initial"
 RUN_FORMAT_VERSION = 1
-
-
-def is_run_folder(folder: Path) -> bool:
-    return (folder / MODEL_FILE).exists()
 
 
 def write_model_file(folder: Path, system: str, spec: ModelSpec, framing: Framing) -> None:
@@ -55,14 +50,12 @@ def read_framing(folder: Path) -> Framing:
 
 
 def _read_model_file(folder: Path) -> dict[str, Any]:
-    if not folder.exists():
-        raise UserError(f"{folder} does not exist: name a run folder, which 'dragoman train' makes")
-    if not is_run_folder(folder) and (folder / "config.json").exists():
+    """Read `model.json` after checking the folder and the format version."""
+    if is_hugging_face_folder(folder):
         raise UserError(
             f"{folder} holds a Hugging Face checkpoint, not a run: convert it first with 'dragoman import {folder} RUN'"
         )
-    if not is_run_folder(folder):
-        raise UserError(f"{folder} is not a run folder: it has no {MODEL_FILE}")
+    check_run_folder(folder)
     try:
         document = json.loads((folder / MODEL_FILE).read_text(encoding="utf-8"))
         version, _ = document["version"], document["spec"]
@@ -91,26 +84,6 @@ def write_tokenizers(folder: Path, source: Tokenizer, target: Tokenizer) -> None
     else:
         source.save(folder / "tokenizer.source.json")
         target.save(folder / "tokenizer.target.json")
-
-
-def read_metrics(folder: Path) -> list[dict[str, Any]]:
-    """Read the records of `metrics.jsonl`; an incomplete last line, as after a kill, is ignored."""
-    path = folder / METRICS_FILE
-    records = []
-    for line in path.read_text(encoding="utf-8").split("\n") if path.exists() else []:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            break
-    return records
-
-
-def checkpoint_names(folder: Path) -> list[str]:
-    """List the checkpoints: step numbers first, then `averaged`, `best` and `last`."""
-    checkpoints = folder / CHECKPOINT_DIR
-    if not checkpoints.is_dir():
-        return []
-    return sorted(path.name for path in checkpoints.iterdir() if not path.name.startswith("."))
 
 
 def select_device(name: str) -> torch.device:

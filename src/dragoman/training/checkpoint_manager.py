@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dragoman import checkpoint
 from dragoman.data import DataPosition
 from dragoman.errors import UserError
-from dragoman.run import CHECKPOINT_DIR
+from dragoman.run_files import CHECKPOINT_DIR
 from dragoman.storage import os_errors_as_user_errors, remove_folder, remove_partial_files, replace_symlink
 from dragoman.training.ema import WeightAverage
 from dragoman.training.metrics import LossHistory

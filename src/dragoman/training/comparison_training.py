@@ -26,7 +26,8 @@ from dragoman.evaluation.system_comparison import RunResult
 from dragoman.models import ModelSpec, meta_model
 from dragoman.objectives import objective_class
 from dragoman.parts.flops import Workload
-from dragoman.run import CHECKPOINT_DIR, CONFIG_FILE, Run, is_run_folder, load, read_framing, read_spec
+from dragoman.run import Run, load, read_framing, read_spec
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, is_run_folder
 from dragoman.search.forced_decoding import attention_weights
 from dragoman.storage import write_file
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from dragoman.run import METRICS_FILE, read_metrics
+from dragoman.run_files import METRICS_FILE, read_metrics
 from dragoman.storage import os_errors_as_user_errors, write_file
 from dragoman.training.parallel import ProcessGroup
 from dragoman.training.train_step import StepBatches, TrainStep

@@ -33,7 +33,8 @@ from dragoman.objectives import TaskContext, build_objective
 from dragoman.objectives.pretraining_examples import PretrainingExample, pretraining_examples
 from dragoman.parts.spec import Spec
 from dragoman.processes import parallel_map
-from dragoman.run import CONFIG_FILE, write_model_file, write_tokenizers
+from dragoman.run import write_model_file, write_tokenizers
+from dragoman.run_files import CONFIG_FILE, check_new_folder
 from dragoman.storage import atomic_folder
 from dragoman.systems import VocabularySizes
 from dragoman.text import Framing, Tokenizer
@@ -42,7 +43,6 @@ from dragoman.training.defaults import Choice, Defaults, choose_copying, choose_
 from dragoman.training.length_limits import choose_length_limit
 from dragoman.training.resolve import (
     RunRequest,
-    check_new_folder,
     check_position_limit,
     check_vocabulary,
     estimate_activations,

@@ -20,7 +20,7 @@ from dragoman.models.usage import TAG
 from dragoman.objectives import check_objective, objective_class
 from dragoman.parts.spec import find_specs
 from dragoman.parts.stack import Stack
-from dragoman.run import is_run_folder, select_device
+from dragoman.run import select_device
 from dragoman.search import search_from_dict
 from dragoman.systems import SYSTEMS, VocabularySizes, get_system
 from dragoman.text import Framing, Tokenizer
@@ -92,14 +92,6 @@ def resolve_request(config: Config) -> RunRequest:
     data_format = data_format.with_whitespace_normalization(bool(config.text.normalize_whitespace))
     check_tags(config.data.corpus_tags, data_format, parent)
     return RunRequest(config, parent, parent_spec, train, valid, data_format, device)
-
-
-def check_new_folder(folder: Path) -> None:
-    """Raise a UserError if the folder exists: a run never overwrites anything."""
-    if is_run_folder(folder):
-        raise UserError(f"{folder} already contains a run: continue it with --resume, or choose another name")
-    if folder.exists() or folder.is_symlink():
-        raise UserError(f"{folder} exists and is not a run: choose another name, or remove it")
 
 
 def make_corpora(config: DataConfig, sources: tuple[str, ...], targets: tuple[str, ...]) -> list[Corpus]:

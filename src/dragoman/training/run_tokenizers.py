@@ -11,7 +11,8 @@ from dragoman.data import DataFormat, Preflight, SentencePair
 from dragoman.data.corpus_passes import CorpusSurvey, Log
 from dragoman.data.preflight import load_preflight, training_fertility
 from dragoman.errors import UserError
-from dragoman.run import is_run_folder, read_tokenizers
+from dragoman.run import read_tokenizers
+from dragoman.run_files import is_run_folder
 from dragoman.text import Tokenizer, learn_tokenizer
 from dragoman.text.remapped_tokenizer import open_tokenizers, with_own_special_tokens
 from dragoman.text.tokenizer import LABEL_TYPE

@@ -26,15 +26,8 @@ from dragoman.models import Model
 from dragoman.objectives import Objective, TaskContext, build_objective
 from dragoman.parts.spec import Spec, replace_everywhere
 from dragoman.parts.stack import Stack
-from dragoman.run import (
-    CONFIG_FILE,
-    INITIAL_CHECKPOINT,
-    Run,
-    read_framing,
-    read_spec,
-    read_tokenizers,
-    select_device,
-)
+from dragoman.run import Run, read_framing, read_spec, read_tokenizers, select_device
+from dragoman.run_files import CONFIG_FILE, INITIAL_CHECKPOINT
 from dragoman.storage import exclusive_run_lock
 from dragoman.training.checkpoint_manager import CheckpointManager, TrainState
 from dragoman.training.display import Display

@@ -16,7 +16,8 @@ from typing import Any
 from dragoman import config as configuration
 from dragoman.config import Config, TrainingConfig
 from dragoman.errors import UserError
-from dragoman.run import CHECKPOINT_DIR, CONFIG_FILE, select_device
+from dragoman.run import select_device
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE
 from dragoman.storage import write_file
 from dragoman.training.checkpoint_manager import TrainState
 from dragoman.training.schedule import ScheduleHorizon, fraction_used, schedule_start, warmup_steps

@@ -17,7 +17,8 @@ from dragoman.data.word_vectors import match_word_vectors
 from dragoman.errors import UserError
 from dragoman.models import Model, ModelSpec, Usage, meta_model
 from dragoman.objectives import objective_class
-from dragoman.run import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT, read_framing, read_spec, read_tokenizers
+from dragoman.run import read_framing, read_spec, read_tokenizers
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, INITIAL_CHECKPOINT
 from dragoman.text import Framing, Tokenizer
 
 

@@ -18,23 +18,15 @@ from dragoman.interop.huggingface.hf_checkpoint import ConvertedCheckpoint, read
 from dragoman.interop.huggingface.hf_config import CONFIG_JSON, field_names
 from dragoman.interop.huggingface.hf_framing import tokenizer_framing
 from dragoman.parts.inference import InferencePrecision
-from dragoman.run import (
-    CHECKPOINT_DIR,
-    CONFIG_FILE,
-    Run,
-    is_run_folder,
-    select_device,
-    write_model_file,
-    write_tokenizers,
-)
+from dragoman.run import Run, select_device, write_model_file, write_tokenizers
 from dragoman.run.inference_weights import InferenceWeights
+from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_new_folder
 from dragoman.search import LengthLimit
 from dragoman.storage import atomic_folder, replace_symlink
 from dragoman.text import Tokenizer
 from dragoman.text.hf_tokenizers import MissingTokenizerError, tokenizers_from_folder
 from dragoman.text.imported_tokenizer import IMPORTED_TYPE, ImportedTokenizer
 from dragoman.training.checkpoint_manager import TrainState
-from dragoman.training.resolve import check_new_folder
 
 #: generation settings that become settings of our search or part of the framing
 SUPPORTED_GENERATION_SETTINGS = field_names(
@@ -77,10 +69,6 @@ class NoTokenizer:
 
     def __getattr__(self, name: str) -> Any:
         raise UserError(self.reason)
-
-
-def is_checkpoint(folder: Path) -> bool:
-    return (folder / CONFIG_JSON).exists() and not is_run_folder(folder)
 
 
 def load_checkpoint(folder: Path, device: str | None = None, weights: InferencePrecision = "float32") -> Run:
