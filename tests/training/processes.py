@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any
 
 CONTEXT = multiprocessing.get_context("forkserver")
-CONTEXT.set_forkserver_preload(["dragoman.training.trainer", "dragoman.lens.run_report", "torch._dynamo"])
+PRELOADED = ("training.sharded", "api.train_run", "cli.train", "lens.run_report")
+CONTEXT.set_forkserver_preload([*(f"dragoman.{module}" for module in PRELOADED), "torch._dynamo"])
 
 
 @dataclass(frozen=True)

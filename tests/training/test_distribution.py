@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +70,28 @@ def assert_alike(one: Path, other: Path) -> None:
         torch.testing.assert_close(own[name], weight, rtol=1e-3, atol=1e-4, msg=name)
 
 
+@pytest.fixture(scope="module")
+def trained_alone(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path]]:
+    """By its system: a run that is prepared, and what one process makes of it."""
+
+    @cache
+    def trained(system: str) -> tuple[Path, Path]:
+        folder = tmp_path_factory.mktemp(f"alone-{system}")
+        prepare_run(folder / "prepared", config_of(corpus, system), lambda text: None)
+        shutil.copytree(folder / "prepared", folder / "trained")
+        resume(folder / "trained", 1)
+        return folder / "prepared", folder / "trained"
+
+    return trained
+
+
 @pytest.fixture(scope="module", params=WAYS)
-def alone(request: pytest.FixtureRequest, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
-    """A run that is prepared, and what one process makes of it."""
-    folder = tmp_path_factory.mktemp(f"alone-{request.param}")
-    prepare_run(folder / "prepared", config_of(corpus, request.param), lambda text: None)
-    shutil.copytree(folder / "prepared", folder / "trained")
-    resume(folder / "trained", 1)
-    return folder / "prepared", folder / "trained"
+def alone(request: pytest.FixtureRequest, trained_alone: Callable[[str], tuple[Path, Path]]) -> tuple[Path, Path]:
+    return trained_alone(request.param)
 
 
 def config_of(corpus: Path, system: str) -> Config:
-    return small_config(corpus, system, patience=None, average_checkpoints=False, **WAYS[system])
+    return small_config(corpus, system, patience=None, average_checkpoints=False, steps=16, **WAYS[system])
 
 
 @pytest.fixture(scope="module", params=SPREADS)
@@ -204,7 +216,8 @@ def stumble(folder: str, spread: str) -> None:
 @pytest.mark.parametrize("spread", ["replicated", pytest.param("sharded", marks=pytest.mark.exhaustive)])
 def test_all_processes_skip_a_step_with_a_non_finite_loss(corpus: Path, spread: str, tmp_path: Path) -> None:
     run = tmp_path / "run"
-    prepare_run(run, small_config(corpus, gradient_accumulation=2, average_checkpoints=False), lambda text: None)
+    config = small_config(corpus, gradient_accumulation=2, average_checkpoints=False, steps=20, validation_interval=50)
+    prepare_run(run, config, lambda text: None)
     ended = together(2, stumble, tmp_path / "said", str(run), spread)
     assert [one.code for one in ended] == [0, 0], ended
     assert "1 step skipped: non-finite gradient" in ended[0].said
@@ -238,7 +251,7 @@ def test_torchrun_restarts_from_the_last_checkpoint(corpus: Path, tmp_path: Path
     )
     assert answer.returncode == 0, answer.stderr
     assert "resuming at step 9" in answer.stderr
-    assert "step 23: stopped: reached 23 steps" in answer.stderr
+    assert "step 16: stopped: reached 16 steps" in answer.stderr
     prepare_run(tmp_path / "whole", config_of(corpus, "transformer"), lambda text: None)
     resume(tmp_path / "whole", 1)
     assert_alike(tmp_path / "whole", tmp_path / "run")
@@ -355,8 +368,10 @@ def test_every_system_can_be_sharded(names: list[str], tmp_path: Path) -> None:
 # ---- without other processes
 
 
-def test_every_batch_of_a_step_is_computed_once(alone: tuple[Path, Path]) -> None:
-    batches = Batches(TokenStore(alone[0] / "data" / "train"), 300, seed=1)
+def test_every_batch_of_a_step_is_computed_once(
+    trained_alone: Callable[[str], tuple[Path, Path]],
+) -> None:
+    batches = Batches(TokenStore(trained_alone("transformer")[0] / "data" / "train"), 300, seed=1)
     for size in (1, 2, 3, 4):
         ranks = [ProcessGroup(rank, size) for rank in range(size)]
         ways = [iterate_steps(batches, DataPosition(), 3, rank, lockstep=True) for rank in ranks]

@@ -79,10 +79,10 @@ REPRESENTATIVES = ("bahdanau", "transformer", "electra")
 )
 def test_interrupted_and_resumed_is_bit_equal(system: str, corpus: Path, tmp_path: Path) -> None:
     whole, cut = tmp_path / "whole", tmp_path / "cut"
-    prepare_run(whole, small_config(corpus, system, gradient_accumulation=2, patience=2), lambda text: None)
+    prepare_run(whole, small_config(corpus, system, gradient_accumulation=2, patience=2, steps=14), lambda text: None)
     shutil.copytree(whole, cut)
     train(whole)
-    for stop_after in (4, 13, None):
+    for stop_after in (4, 11, None):
         train(cut, stop_after)
     assert_equal(contents(whole), contents(cut))
 
@@ -145,7 +145,7 @@ def test_checkpoint_has_the_averaged_weights(corpus: Path, tmp_path: Path) -> No
 def reference(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]]:
     """A prepared run, and what training it without interruption leaves."""
     prepared = tmp_path_factory.mktemp("reference") / "prepared"
-    prepare_run(prepared, small_config(corpus), lambda text: None)
+    prepare_run(prepared, small_config(corpus, steps=11, validation_interval=5), lambda text: None)
     trained = prepared.with_name("trained")
     shutil.copytree(prepared, trained)
     train(trained)

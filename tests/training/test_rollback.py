@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -160,18 +161,36 @@ def test_single_high_reading_is_no_divergence(prepared: Path, tmp_path: Path) ->
     assert trainer.rollbacks == []
 
 
+@pytest.fixture(scope="module")
+def uninterrupted(prepared: Path) -> Callable[[Change], dict[str, Any]]:
+    """What a training that stumbles, but is not interrupted, leaves."""
+
+    @cache
+    def trained(change: Change) -> dict[str, Any]:
+        folder = run_of(prepared, prepared.parent, change.__name__)
+        Stumbling(folder, change).train()
+        return contents(folder)
+
+    return trained
+
+
+Uninterrupted = Callable[[Change], dict[str, Any]]
+
+
 @pytest.mark.parametrize(("change", "stop"), [(higher, 11), (higher, 12), (higher, 13), (non_finite, 15)])
-def test_killed_around_a_rollback_is_bit_equal(change: Change, stop: int, prepared: Path, tmp_path: Path) -> None:
-    whole, cut = run_of(prepared, tmp_path, "whole"), run_of(prepared, tmp_path, "cut")
-    Stumbling(whole, change).train()
+def test_killed_around_a_rollback_is_bit_equal(
+    change: Change, stop: int, uninterrupted: Uninterrupted, prepared: Path, tmp_path: Path
+) -> None:
+    cut = run_of(prepared, tmp_path, "cut")
     Stumbling(cut, change, stop=stop).train()
     Stumbling(cut, change).train()
-    assert_equal(contents(whole), contents(cut))
+    assert_equal(uninterrupted(change), contents(cut))
 
 
-def test_killed_during_a_rollback_repeats_it(prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, cut = run_of(prepared, tmp_path, "whole"), run_of(prepared, tmp_path, "cut")
-    Stumbling(whole, higher).train()
+def test_killed_during_a_rollback_repeats_it(
+    uninterrupted: Uninterrupted, prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cut = run_of(prepared, tmp_path, "cut")
     trainer = Stumbling(cut, higher)
 
     def die(*arguments: Any) -> None:
@@ -181,7 +200,7 @@ def test_killed_during_a_rollback_repeats_it(prepared: Path, tmp_path: Path, mon
     with pytest.raises(KeyboardInterrupt):
         trainer.train()
     Stumbling(cut, higher).train()
-    assert_equal(contents(whole), contents(cut))
+    assert_equal(uninterrupted(higher), contents(cut))
 
 
 def test_training_ends_after_several_rollbacks(prepared: Path, tmp_path: Path) -> None:
