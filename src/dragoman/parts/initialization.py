@@ -92,22 +92,9 @@ def hidden_matrices(model: nn.Module) -> dict[nn.Parameter, tuple[int, ...]]:
     A module whose weight stacks several matrices says so in `blocks`: {weight name: rows of each}. Embedding tables,
     output layers and matrices of one row or column are left out.
     """
-    tables = {
-        weight
-        for module in model.modules()
-        if is_embedding_table(module)
-        for weight in module.parameters(recurse=False)
-    }
-    matrices = {
-        weight: (weight.shape[0],)
-        for module in model.modules()
-        if isinstance(module, Mixer)
-        for weight in module.parameters()
-        if weight.dim() == 2 and min(weight.shape) > 1 and weight not in tables
-    }
-    blocks = {
-        module.get_parameter(name): rows
-        for module in model.modules()
-        for name, rows in getattr(module, "blocks", {}).items()
-    }
-    return {weight: blocks.get(weight, rows) for weight, rows in matrices.items()}
+    modules = list(model.modules())
+    tables = {weight for part in modules if is_embedding_table(part) for weight in part.parameters(recurse=False)}
+    blocks = {part.get_parameter(name): rows for part in modules for name, rows in getattr(part, "blocks", {}).items()}
+    weights = [weight for part in modules if isinstance(part, Mixer) for weight in part.parameters()]
+    matrices = [weight for weight in weights if weight.dim() == 2 and min(weight.shape) > 1 and weight not in tables]
+    return {weight: blocks.get(weight, (weight.shape[0],)) for weight in matrices}

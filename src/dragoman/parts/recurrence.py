@@ -29,6 +29,7 @@ SATURATED = 1e4  # input that closes or opens a gate exactly: σ(−10⁴) = 0 a
 class Cells(nn.Module):
     """`layers` stacked cells. State: hidden (and cell, for the LSTM), B L D."""
 
+    state_names: tuple[str, ...] = ("hidden",)
     torch_module: type[nn.RNNBase] = nn.RNN
     kernel: Callable[..., tuple[Tensor, Tensor]] = staticmethod(torch.rnn_tanh)
     flatten_weights = True  # whether cuDNN's contiguous copy of the weights may be made; not for sharded weights
@@ -55,7 +56,7 @@ class Cells(nn.Module):
         return moved
 
     def init_state(self, batch: int, like: Tensor) -> State:
-        return {"hidden": like.new_zeros(batch, self.layers, self.dim)}
+        return {name: like.new_zeros(batch, self.layers, self.dim) for name in self.state_names}
 
     def run_sequence(self, x: Tensor | PackedSequence, state: State | None = None) -> tuple[Any, Any]:
         """Read whole sequences with torch's module and return its outputs."""
@@ -119,14 +120,15 @@ class Cells(nn.Module):
         """h = tanh(W x + U h)."""
         return {"hidden": torch.tanh(gates + recurrent)}
 
-    def pack(self, state: State) -> Tensor | tuple[Tensor, Tensor]:
-        """Convert a state to torch's format, L B D."""
-        return state["hidden"].transpose(0, 1).contiguous()
+    def pack(self, state: State) -> Tensor | tuple[Tensor, ...]:
+        """Convert a state to torch's format: L B D, for the LSTM two of them."""
+        hidden, *cell = (state[name].transpose(0, 1).contiguous() for name in self.state_names)
+        return (hidden, *cell) if cell else hidden
 
-    def unpack(self, last: Tensor | tuple[Tensor, Tensor]) -> State:
+    def unpack(self, last: Tensor | tuple[Tensor, ...]) -> State:
         """Convert torch's final state to a State."""
-        assert isinstance(last, Tensor)
-        return {"hidden": self._batch_first(last)}
+        values = (last,) if isinstance(last, Tensor) else last
+        return {name: self._batch_first(value) for name, value in zip(self.state_names, values)}
 
     def _batch_first(self, last: Tensor) -> Tensor:
         """L·2 B D/2 or L B D → B L D, both directions concatenated, with the strides that `step` returns."""
@@ -145,6 +147,7 @@ def ignore_chunk_warning() -> Iterator[None]:
 class LSTMCells(Cells):
     """i, f, o = σ(…), g = tanh(…); c = f ⊙ c + i ⊙ g; h = o ⊙ tanh(c) (Hochreiter & Schmidhuber 1997)."""
 
+    state_names = ("hidden", "cell")
     torch_module = nn.LSTM
 
     def run_layer(self, x: Tensor, padding: Tensor, layer: int, backward: bool) -> tuple[Tensor, State]:
@@ -161,9 +164,6 @@ class LSTMCells(Cells):
             y, _, cell = torch.lstm(inputs, (zeros, zeros), weights, True, 1, 0.0, self.training, False, True)
         return y, {"cell": cell[0]}
 
-    def init_state(self, batch: int, like: Tensor) -> State:
-        return super().init_state(batch, like) | {"cell": like.new_zeros(batch, self.layers, self.dim)}
-
     def cell(self, gates: Tensor, recurrent: Tensor, previous: State) -> State:
         if torch.is_grad_enabled() and gates.device.type == "cpu" and not torch.compiler.is_compiling():
             hidden, cell = LSTMCell.apply(gates, recurrent, previous["cell"])
@@ -171,12 +171,6 @@ class LSTMCells(Cells):
         i, f, g, o = (gates + recurrent).chunk(4, dim=-1)
         cell = f.sigmoid() * previous["cell"] + i.sigmoid() * g.tanh()
         return {"hidden": o.sigmoid() * cell.tanh(), "cell": cell}
-
-    def pack(self, state: State) -> tuple[Tensor, Tensor]:
-        return state["hidden"].transpose(0, 1).contiguous(), state["cell"].transpose(0, 1).contiguous()
-
-    def unpack(self, last: Tensor | tuple[Tensor, Tensor]) -> State:
-        return {"hidden": self._batch_first(last[0]), "cell": self._batch_first(last[1])}
 
 
 class LSTMCell(torch.autograd.Function):

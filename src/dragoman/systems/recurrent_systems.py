@@ -89,8 +89,8 @@ def luong(
 def cho(spec: EncoderDecoder) -> EncoderDecoder:
     """GRUs; one context vector of the source enters every decoder step and the maxout output (Cho et al. 2014)."""
     spec = replace_everywhere(spec, Recurrent, cell="gru", direction="forward")
-    context = {"context": FixedContext(LastState()), "feedback": "context", "initial_state": FromContext()}
-    spec = replace_everywhere(spec, RecurrentDecoder, cell="gru", **context, readout=MaxoutReadout())
+    spec = replace_everywhere(spec, RecurrentDecoder, cell="gru", initial_state=FromContext(), readout=MaxoutReadout())
+    spec = replace_everywhere(spec, RecurrentDecoder, context=FixedContext(LastState()), feedback="context")
     return replace(spec, initialization=Orthogonal())
 
 
