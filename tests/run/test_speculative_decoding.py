@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from untrained_runs import untrained
 
 from dragoman.errors import UserError
 from dragoman.run import Run
-from dragoman.search import Beam, LengthLimit, MinimumBayesRisk, Sample, SearchConfig, Speculative
+from dragoman.search import Beam, LengthLimit, MinimumBayesRisk, Sample, SearchConfig, SearchRequest, Speculative
 
 TEXTS = ["the dog sleeps .", "", "a cat sees an old house 🏠", "größe – 5 €", "cat"]
 SHORT = LengthLimit(0, 12, 12)
@@ -36,9 +37,12 @@ def test_excluded_phrases_and_prefixes_hold_in_speculative_decoding() -> None:
 
 
 def test_acceptance_of_draft_tokens_is_measured() -> None:
-    own = RUN.draft_acceptance(TEXTS, Speculative(RUN, 3, Beam(1, length_limit=SHORT)))
+    own, other = (
+        Speculative(draft, 3, Beam(1, length_limit=SHORT)).acceptance(RUN, SearchRequest(*source, torch.arange(1)))
+        for source in [RUN.pad_batch(RUN.encode_sources(TEXTS[:1]))]
+        for draft in (RUN, SMALL)
+    )
     assert own.accepted == own.proposed > 0
-    other = RUN.draft_acceptance(TEXTS, Speculative(SMALL, 3, Beam(1, length_limit=SHORT)))
     assert 0 <= other.acceptance_rate < 1
     assert other.rounds > own.rounds
 

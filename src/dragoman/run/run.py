@@ -33,7 +33,7 @@ from dragoman.run.results import (
     TaggedSentence,
     Translation,
 )
-from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source, is_empty
+from dragoman.run.sources import Source, Tag, encode_without_framing, frame_source
 from dragoman.run.translator import Translator, continue_prompts, stream_tokens
 from dragoman.run_files import CHECKPOINT_DIR, CONFIG_FILE, check_run_folder, checkpoint_names, read_metrics
 from dragoman.search import (
@@ -42,15 +42,12 @@ from dragoman.search import (
     OtherRun,
     Sample,
     SearchConfig,
-    SearchRequest,
     SpecialTokens,
-    Speculative,
     search_from_dict,
 )
 from dragoman.search.constraints import TargetPrefix
 from dragoman.search.engine import SearchEngine
 from dragoman.search.shortlist import Shortlist
-from dragoman.search.speculative import AcceptanceStats
 from dragoman.text import Framing, Tokenizer
 
 if TYPE_CHECKING:
@@ -207,15 +204,13 @@ class Run:
 
     def open_run(self, other: str | OtherRun) -> Run:
         """Open the run that a search configuration names, on this run's device; each folder is opened once."""
-        from dragoman import (
-            load as load_run_or_checkpoint,  # opens Hugging Face checkpoints too, and imports this module
-        )
+        from dragoman import load as load_any  # opens Hugging Face checkpoints too, and imports this module
 
         if isinstance(other, Run):
             return other
         folder = str(other)
         if folder not in self._opened:
-            self._opened[folder] = load_run_or_checkpoint(folder, device=str(self.device))
+            self._opened[folder] = load_any(folder, device=str(self.device))
         return self._opened[folder]
 
     def check_same_vocabulary(self, other: Run, reason: str) -> None:
@@ -368,16 +363,6 @@ class Run:
         if self.is_dialogue:
             return self.translate(prompts, search=search, alignment=False)
         return continue_prompts(self, prompts, search)
-
-    def draft_acceptance(self, texts: Sequence[Source], search: Speculative) -> AcceptanceStats:
-        """Measure how many tokens proposed by a draft model this run accepts in the translations of texts."""
-        self.check_translates()
-        total = AcceptanceStats()
-        for text in texts:
-            if not is_empty(text):
-                source, lengths = self.pad_batch(self.encode_sources([text]))
-                total += search.acceptance(self, SearchRequest(source, lengths, torch.tensor([0])))
-        return total
 
     @property
     def default_search(self) -> SearchConfig:

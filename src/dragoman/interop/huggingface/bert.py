@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.interop.huggingface.conversion import Conversion, WeightTransform, exact_patterns, without_first_rows
+from dragoman.interop.huggingface.conversion import Conversion, WeightTransform, without_first_rows
 from dragoman.interop.huggingface.hf_config import HFConfig
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights
 from dragoman.models import EncoderOnly
@@ -204,7 +205,7 @@ def masked_lm(family: BertFamily, hf: HFConfig, weights: StoredWeights, body: Co
         "output.bias": bias,
     }
     transform = Transform(activation, norm, width=None if tied else _embedding_dim(family, hf))
-    unused = exact_patterns(matrix, f"{family.output}.bias", family.output_bias)
+    unused = tuple(map(re.escape, (matrix, f"{family.output}.bias", family.output_bias)))
     return _with_head(body, modules, unused, tied_embeddings=tied, transform=transform)
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 from torch import Tensor
 
 from dragoman.errors import UserError
-from dragoman.interop.huggingface.conversion import Conversion, WeightTransform, exact_patterns, transposed
+from dragoman.interop.huggingface.conversion import Conversion, WeightTransform, transposed
 from dragoman.interop.huggingface.hf_config import HFConfig
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights
 from dragoman.models import DecoderOnly
@@ -75,7 +77,7 @@ def convert_gpt2(hf: HFConfig, weights: StoredWeights) -> Conversion:
     eos = hf.token_id("eos_token_id", 50256)
     framing = _framing(hf, pad=eos, bos=hf.token_id("bos_token_id", 50256), eos=eos, source_prefix=())
     attention_masks = r"h\.\d+\.attn\.(masked_)?bias"
-    unused = (*exact_patterns(OUTPUT_MATRIX), attention_masks)
+    unused = (re.escape(OUTPUT_MATRIX), attention_masks)
     return Conversion("gpt", spec, GPT2_MODULES, framing, transforms, unused=unused)
 
 
@@ -120,7 +122,7 @@ def convert_llama(hf: HFConfig, weights: StoredWeights) -> Conversion:
     )
     bos, eos = hf.token_id("bos_token_id", 1), hf.token_id("eos_token_id", 2)
     framing = _framing(hf, pad=eos, bos=bos, eos=eos, source_prefix=(bos,))
-    unused = (*exact_patterns(OUTPUT_MATRIX), r".*rotary_emb\.inv_freq")
+    unused = (re.escape(OUTPUT_MATRIX), r".*rotary_emb\.inv_freq")
     return Conversion("llama", spec, LLAMA_MODULES, framing, unused=unused)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -45,8 +46,11 @@ class Conversion:
     unused: tuple[str, ...] = ()
     computed: Mapping[str, SinusoidalPosition] = field(default_factory=dict)
 
-    def source(self, parameter: str) -> WeightSource:
-        """Look up the stored weights of a parameter of ours, such as `encoder.layers.3.0.body.output.bias`."""
+    def source(self, parameter: str) -> tuple[list[str], WeightTransform, int]:
+        """Look up a parameter of ours, such as `encoder.layers.3.0.body.output.bias`.
+
+        Returns the names of the stored weights that are concatenated, their transform, and the number of the layer.
+        """
         match = re.search(r"\.layers\.(\d+)\.", parameter)
         layer = match[1] if match else "0"
         key = parameter.replace(f".layers.{layer}.", ".layers.*.", 1)
@@ -54,19 +58,58 @@ class Conversion:
         module, _, kind = key.rpartition(".")
         names = [self.modules[key]] if key in self.modules else [f"{n}.{kind}" for n in _expand(self.modules[module])]
         transform = self.transforms.get(key, self.transforms.get(module, unchanged))
-        return WeightSource(
-            tuple(name.replace("*", layer) for name in names), transform, int(layer), parameter in self.optional
-        )
+        return [name.replace("*", layer) for name in names], transform, int(layer)
 
+    def convert(self, weights: StoredWeights, shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+        """Return the parameters of our model; missing, unused or misshapen weights are an error that names them.
 
-@dataclass(frozen=True)
-class WeightSource:
-    """The stored weights that are concatenated and transformed to a parameter of ours."""
+        Args:
+            shapes: shapes of the parameters of our model by name.
+        """
+        converted: dict[str, Tensor] = {}
+        missing: list[str] = []
+        misshapen: list[str] = []
+        used: set[str] = set()
+        for parameter, shape in shapes.items():
+            names, transform, layer = self.source(parameter)
+            absent = [name for name in names if name not in weights]
+            if absent and parameter in self.optional:
+                converted[parameter] = torch.zeros(shape)
+                continue
+            missing += absent
+            used |= set(names)
+            if absent:
+                continue
+            stored = [weights[name] for name in names]
+            try:
+                converted[parameter] = transform(torch.cat(stored), layer).contiguous()
+            except (RuntimeError, IndexError):
+                converted[parameter] = torch.empty(0, 0)
+            if converted[parameter].shape != shape:
+                shown = " and ".join(f"{name} of {list(weight.shape)}" for name, weight in zip(names, stored))
+                misshapen.append(f"{shown} instead of {list(shape)}")
+        unused = [*self.unused, *map(re.escape, self.computed)]
+        left = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in unused)]
+        problems = [
+            f"{len(names)} {problem}, such as {names[0]}"
+            for problem, names in (("missing", missing), ("not used", left), ("of another shape", misshapen))
+            if names
+        ]
+        if problems:
+            raise UserError(f"the weights in {weights.folder} do not fit its config.json: {'; '.join(problems)}")
+        return converted
 
-    names: tuple[str, ...]
-    transform: WeightTransform
-    layer: int
-    optional: bool
+    def check_computed_tables(self, weights: StoredWeights) -> None:
+        """Refuse stored position tables that differ from the sinusoids that our model computes."""
+        for name, position in self.computed.items():
+            if name in weights:
+                table = weights[name]
+                formula = position.encoding(torch.arange(len(table)))
+                # the tolerance is that of tables stored in float16
+                if table.shape != formula.shape or not torch.allclose(table, formula, rtol=0, atol=2e-3):
+                    raise UserError(
+                        f"{weights.folder} has learned positions in {name}, but only sinusoids are supported"
+                    )
 
 
 def _expand(names: str) -> list[str]:
@@ -88,25 +131,15 @@ def without_first_rows(rows: int) -> WeightTransform:
     return lambda weight, layer: weight[rows:]
 
 
-@dataclass(frozen=True)
-class EmbeddingTables:
-    """Which stored weights are the embeddings and the output matrix of an encoder–decoder, and which are equal."""
+EMBEDDING_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 
-    source: str
-    target: str
-    output: str
+
+class EmbeddingTables(NamedTuple):
+    """Where the embeddings and the output matrix of an encoder–decoder are stored, and which of them are equal."""
+
+    modules: dict[str, str]
     shared: bool  # source and target
     tied: bool  # target and output
-
-    def modules(self) -> dict[str, str]:
-        return {
-            "source_embedding.weight": self.source,
-            "target_embedding.weight": self.target,
-            "output.weight": self.output,
-        }
-
-
-EMBEDDING_TABLES = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight", "lm_head.weight")
 
 
 def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> EmbeddingTables:
@@ -121,70 +154,10 @@ def find_embedding_tables(weights: StoredWeights, share: bool, tie: bool) -> Emb
     target = weights.first_present(decoder, shared, *((encoder,) if all_tied else ()), *((head,) if tie else ()))
     output = weights.first_present(head, *((shared, decoder) if tie else ()), *((encoder,) if all_tied else ()))
     return EmbeddingTables(
-        source,
-        target,
-        output,
+        {"source_embedding.weight": source, "target_embedding.weight": target, "output.weight": output},
         shared=source == target or (all_tied and weights.equal(source, target)),
         tied=output == target or (tie and weights.equal(output, target)),
     )
-
-
-def exact_patterns(*names: str) -> tuple[str, ...]:
-    """Patterns that match only these names."""
-    return tuple(re.escape(name) for name in names)
-
-
-def convert_weights(
-    weights: StoredWeights, conversion: Conversion, shapes: Mapping[str, torch.Size]
-) -> dict[str, Tensor]:
-    """Return the parameters of our model; missing, unused or misshapen weights are an error that names them.
-
-    Args:
-        shapes: shapes of the parameters of our model by name.
-    """
-    converted: dict[str, Tensor] = {}
-    missing: list[str] = []
-    misshapen: list[str] = []
-    used: set[str] = set()
-    for parameter, shape in shapes.items():
-        source = conversion.source(parameter)
-        absent = [name for name in source.names if name not in weights]
-        if absent and source.optional:
-            converted[parameter] = torch.zeros(shape)
-            continue
-        missing += absent
-        used |= set(source.names)
-        if absent:
-            continue
-        stored = [weights[name] for name in source.names]
-        try:
-            converted[parameter] = source.transform(torch.cat(stored), source.layer).contiguous()
-        except (RuntimeError, IndexError):
-            converted[parameter] = torch.empty(0, 0)
-        if converted[parameter].shape != shape:
-            shown = " and ".join(f"{name} of {list(weight.shape)}" for name, weight in zip(source.names, stored))
-            misshapen.append(f"{shown} instead of {list(shape)}")
-    unused = [*conversion.unused, *exact_patterns(*conversion.computed)]
-    left = [name for name in weights if name not in used and not any(re.fullmatch(p, name) for p in unused)]
-    problems = [
-        f"{len(names)} {problem}, such as {names[0]}"
-        for problem, names in (("missing", missing), ("not used", left), ("of another shape", misshapen))
-        if names
-    ]
-    if problems:
-        raise UserError(f"the weights in {weights.folder} do not fit its config.json: {'; '.join(problems)}")
-    return converted
-
-
-def check_computed_tables(weights: StoredWeights, computed: Mapping[str, SinusoidalPosition]) -> None:
-    """Refuse stored position tables that differ from the sinusoids that our model computes."""
-    for name, position in computed.items():
-        if name in weights:
-            table = weights[name]
-            formula = position.encoding(torch.arange(len(table)))
-            # the tolerance is that of tables stored in float16
-            if table.shape != formula.shape or not torch.allclose(table, formula, rtol=0, atol=2e-3):
-                raise UserError(f"{weights.folder} has learned positions in {name}, but only sinusoids are supported")
 
 
 def prefixed(prefix: str, modules: Mapping[str, str]) -> dict[str, str]:

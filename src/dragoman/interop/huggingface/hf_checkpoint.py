@@ -13,7 +13,7 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.interop.huggingface import bert
 from dragoman.interop.huggingface.causal_lm import convert_gpt2, convert_llama
-from dragoman.interop.huggingface.conversion import Conversion, check_computed_tables, convert_weights
+from dragoman.interop.huggingface.conversion import Conversion
 from dragoman.interop.huggingface.hf_config import HFConfig
 from dragoman.interop.huggingface.safetensors_weights import StoredWeights, open_weights
 from dragoman.interop.huggingface.seq2seq import BART, MARIAN, MBART, MT5, T5, convert_bart, convert_t5
@@ -80,9 +80,9 @@ def read_checkpoint(folder: Path) -> ConvertedCheckpoint:
     with open_weights(folder, architecture.base_prefix) as weights:
         conversion = architecture.convert(hf, weights)
         hf.refuse_unread()
-        check_computed_tables(weights, conversion.computed)
+        conversion.check_computed_tables(weights)
         shapes = {name: weight.shape for name, weight in meta_model(conversion.spec).named_parameters()}
-        converted = convert_weights(weights, conversion, shapes)
+        converted = conversion.convert(weights, shapes)
     return ConvertedCheckpoint(
         name, conversion.system, conversion.spec, converted, conversion.framing, hf.generation, conversion.labels
     )

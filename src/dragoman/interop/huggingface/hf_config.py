@@ -19,19 +19,11 @@ CONFIG_JSON, GENERATION_CONFIG_JSON = "config.json", "generation_config.json"
 
 #: transformers' names of activation functions → ours
 HF_ACTIVATIONS: dict[str, Activation] = {
-    "relu": "relu",
-    "gelu": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu-tanh",
-    "gelu_fast": "gelu-tanh",
-    "gelu_accurate": "gelu-tanh",
-    "gelu_pytorch_tanh": "gelu-tanh",
-    "gelu_python_tanh": "gelu-tanh",
-    "quick_gelu": "quick-gelu",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
-    "linear": "identity",
+    **{"relu": "relu", "tanh": "tanh", "linear": "identity", "quick_gelu": "quick-gelu"},
+    **dict.fromkeys(("silu", "swish"), "silu"),
+    **dict.fromkeys(("gelu", "gelu_python"), "gelu"),
+    **dict.fromkeys(("gelu_new", "gelu_fast", "gelu_accurate"), "gelu-tanh"),
+    **dict.fromkeys(("gelu_pytorch_tanh", "gelu_python_tanh"), "gelu-tanh"),
 }
 
 

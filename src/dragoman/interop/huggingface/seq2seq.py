@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from dragoman.errors import UserError
 from dragoman.interop.huggingface.conversion import (
     EMBEDDING_TABLES,
     Conversion,
-    exact_patterns,
     find_embedding_tables,
     prefixed,
     without_first_rows,
@@ -99,12 +99,12 @@ def convert_bart(family: BartFamily, hf: HFConfig, weights: StoredWeights) -> Co
     return Conversion(
         family.system,
         spec,
-        BART_MODULES | tables.modules(),
+        BART_MODULES | tables.modules,
         _bart_framing(hf, family),
         transforms={f"{side}.position.table": trim for side in SIDES}
         | {"output.bias": lambda bias, layer: bias.flatten()},
         optional=frozenset({"output.bias"}),
-        unused=(*exact_patterns(*EMBEDDING_TABLES), r"(en|de)coder\.version"),
+        unused=(*map(re.escape, EMBEDDING_TABLES), r"(en|de)coder\.version"),
         computed={} if family.learned_positions else {f"{side}.embed_positions.weight": sinusoids for side in SIDES},
     )
 
@@ -228,12 +228,12 @@ def convert_t5(family: T5Family, hf: HFConfig, weights: StoredWeights) -> Conver
         output_bias=False,
         output_scaled=output_scaled,
     )
-    modules = T5_MODULES | tables.modules()
+    modules = T5_MODULES | tables.modules
     for side, number in (("encoder", 1), ("decoder", 2)):
         dense = f"{side}.block.*.layer.{number}.DenseReluDense"
         modules[f"{side}.layers.*.{number}.body.widen"] = f"{dense}.wi_0" if feed_forward.gated else f"{dense}.wi"
         modules[f"{side}.layers.*.{number}.body.gate"] = f"{dense}.wi_1"
-    unused = (*exact_patterns(*EMBEDDING_TABLES), UNUSED_BIAS)
+    unused = (*map(re.escape, EMBEDDING_TABLES), UNUSED_BIAS)
     return Conversion("t5", spec, modules, _t5_framing(hf), unused=unused)
 
 
