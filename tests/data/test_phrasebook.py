@@ -12,19 +12,18 @@ import pytest
 
 from dragoman.data import phrasebook
 from dragoman.data.phrasebook import lexicon
-from dragoman.data.phrasebook.grammar import AlignedPair, Clause, Sentence, Subordinate
-from dragoman.data.phrasebook.lexicon import ADJECTIVES, BE, CLAUSE_VERBS, MODALS, NOUNS, TIMES, VERBS
-from dragoman.data.phrasebook.phrases import (
+from dragoman.data.phrasebook.grammar import (
     GERMAN_DETERMINERS,
+    AlignedPair,
+    Clause,
     Coordination,
     NounPhrase,
     Prepositional,
     Pronoun,
-    personal_pronoun,
-    proper_name,
-    question_pronoun,
-    relative_pronoun,
+    Sentence,
+    Subordinate,
 )
+from dragoman.data.phrasebook.lexicon import ADJECTIVES, BE, CLAUSE_VERBS, MODALS, NOUNS, TIMES, VERBS
 from dragoman.errors import UserError
 from dragoman.text.word_splitting import split_words
 
@@ -50,8 +49,8 @@ def question(*args: object, **settings: object) -> AlignedPair:
 
 
 MAN, WOMAN, DOG = the("man"), the("woman"), the("dog")
-ANNA, PETER = proper_name("Anna"), proper_name("Peter")
-ICH, YOU, HE, SHE, WE, THEY = (personal_pronoun(word) for word in lexicon.PRONOUNS)
+ANNA, PETER = Pronoun.name("Anna"), Pronoun.name("Peter")
+ICH, YOU, HE, SHE, WE, THEY = (Pronoun.personal(word) for word in lexicon.PRONOUNS)
 SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", "call", "help", "give", "see"))
 
 
@@ -243,14 +242,14 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         # questions
         (question(MAN, READ, (the("book"),)), "Does the man read the book?", "Liest der Mann das Buch?"),
         (question(YOU, SLEEP, modal=MODALS["can"], negated=True), "Can you not sleep?", "Kannst du nicht schlafen?"),
-        (question(question_pronoun(), SEE, (DOG,)), "Who sees the dog?", "Wer sieht den Hund?"),
-        (question(MAN, SEE, (question_pronoun(),)), "Whom does the man see?", "Wen sieht der Mann?"),
+        (question(Pronoun.question(), SEE, (DOG,)), "Who sees the dog?", "Wer sieht den Hund?"),
+        (question(MAN, SEE, (Pronoun.question(),)), "Whom does the man see?", "Wen sieht der Mann?"),
         (
-            question(MAN, HELP, (question_pronoun(),), perfect=True),
+            question(MAN, HELP, (Pronoun.question(),), perfect=True),
             "Whom has the man helped?",
             "Wem hat der Mann geholfen?",
         ),
-        (question(SHE, READ, (question_pronoun(thing=True),)), "What does she read?", "Was liest sie?"),
+        (question(SHE, READ, (Pronoun.question(thing=True),)), "What does she read?", "Was liest sie?"),
         (question(SHE, VERBS["go"], front=lexicon.WHERE_TO), "Where does she go?", "Wohin geht sie?"),
         (
             statement(
@@ -263,22 +262,22 @@ SLEEP, READ, CALL, HELP, GIVE, SEE = (VERBS[name] for name in ("sleep", "read", 
         ),
         # relative clauses
         (
-            statement(that("man", Clause(relative_pronoun(NOUNS["man"]), SLEEP)), VERBS["laugh"]),
+            statement(that("man", Clause(Pronoun.relative(NOUNS["man"]), SLEEP)), VERBS["laugh"]),
             "The man who sleeps laughs.",
             "Der Mann, der schläft, lacht.",
         ),
         (
-            statement(ICH, CALL, (that("man", Clause(WE, SEE, (relative_pronoun(NOUNS["man"]),))),)),
+            statement(ICH, CALL, (that("man", Clause(WE, SEE, (Pronoun.relative(NOUNS["man"]),))),)),
             "I call the man whom we see.",
             "Ich rufe den Mann an, den wir sehen.",
         ),
         (
-            statement(that("child", Clause(WE, HELP, (relative_pronoun(NOUNS["child"], True),)), plural=True), SLEEP),
+            statement(that("child", Clause(WE, HELP, (Pronoun.relative(NOUNS["child"], True),)), plural=True), SLEEP),
             "The children whom we help sleep.",
             "Die Kinder, denen wir helfen, schlafen.",
         ),
         (
-            statement(ICH, SEE, (that("cat", Clause(relative_pronoun(NOUNS["cat"]), SLEEP)),), perfect=True),
+            statement(ICH, SEE, (that("cat", Clause(Pronoun.relative(NOUNS["cat"]), SLEEP)),), perfect=True),
             "I have seen the cat that sleeps.",
             "Ich habe die Katze gesehen, die schläft.",
         ),
@@ -320,7 +319,7 @@ def test_german_translations(pair: AlignedPair, english: str, german: str) -> No
         ),
         # I see the cat that sleeps. / Ich sehe die Katze, die schläft.
         (
-            statement(ICH, SEE, (that("cat", Clause(relative_pronoun(NOUNS["cat"]), SLEEP)),)),
+            statement(ICH, SEE, (that("cat", Clause(Pronoun.relative(NOUNS["cat"]), SLEEP)),)),
             "0-0 1-1 2-2 3-3 4-4 5-5",
         ),
         # If you stand up, I laugh. / Wenn du aufstehst, lache ich.

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.data import duplicates as repeats
-from dragoman.data.duplicates import DuplicateCounter
+from dragoman.data import inspection
+from dragoman.data.inspection import DuplicateCounter
 from dragoman.errors import UserError
 from dragoman.processes import parallel_map
 
@@ -97,8 +97,8 @@ def group(session: int) -> list[int]:
 def test_duplicates_are_counted_in_memory_and_on_disk(some: list[list[int]], room: int) -> None:
     flat = [number for numbers in some for number in numbers]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(repeats, "MAX_HASHES_IN_MEMORY", room)
-        patch.setattr(repeats, "NUM_RANGES", 16)
+        patch.setattr(inspection, "MAX_HASHES_IN_MEMORY", room)
+        patch.setattr(inspection, "NUM_RANGES", 16)
         counter = DuplicateCounter()
         for numbers in some:
             counter.add(np.array(numbers, np.uint64) * np.uint64(2**64 // 31))

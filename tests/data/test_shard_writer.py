@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dragoman.data import EncodedPair, SentencePair, TokenStore, write_shards, write_store
-from dragoman.data import shard_writer as shards
 from dragoman.data import store_columns as sides
 from dragoman.data import token_store as store
-from dragoman.data.shard_writer import EncodedColumns, encode_columns
+from dragoman.data.token_store import EncodedColumns, encode_columns
 from dragoman.errors import UserError
 
 Row = list[int]
@@ -37,7 +36,7 @@ def parts(corpora: list[list[tuple[Row, Row | None]]], chunk: int = 3) -> Iterat
 
 @pytest.fixture(autouse=True)
 def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shards, "MAX_SHARD_PAIRS", 4)
+    monkeypatch.setattr(store, "MAX_SHARD_PAIRS", 4)
     monkeypatch.setattr(sides, "MAX_OPEN_SHARDS", 2)
 
 

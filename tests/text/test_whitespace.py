@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dragoman.text.whitespace import normalize_whitespace
+from dragoman.text.word_splitting import normalize_whitespace
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from test_resume import train
 
 from dragoman.config import Config, from_yaml, override_settings, to_yaml
 from dragoman.data import Batches, DataFormat, TokenStore, phrasebook
-from dragoman.data import shard_writer as shards
+from dragoman.data import token_store as shards
 from dragoman.errors import UserError
 from dragoman.run import load, read_framing, read_tokenizers
 from dragoman.text import BPEDropout, Tokenizer, learn_tokenizer

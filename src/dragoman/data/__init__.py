@@ -10,8 +10,7 @@ from dragoman.data.holdout import HoldoutSplit
 from dragoman.data.inspection import CorpusInspection
 from dragoman.data.prefetch import prefetch
 from dragoman.data.preflight import MemoryEstimate, Preflight
-from dragoman.data.shard_writer import write_shards, write_store
-from dragoman.data.token_store import TokenStore
+from dragoman.data.token_store import TokenStore, write_shards, write_store
 
 __all__ = [
     "DATA_FORMATS",

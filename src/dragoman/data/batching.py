@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dragoman.data.batch import Batch, RowBuilder, SubwordSamplers
 from dragoman.data.batch_arrays import PACKED_ROW_MULTIPLE, BatchArrays, PackedShape
-from dragoman.data.epoch_order import EpochOrder
-from dragoman.data.ragged_array import round_up
-from dragoman.data.resegmentation import NOISE_STREAM, EpochRows, Indices, Lengths
+from dragoman.data.epoch_order import EpochOrder, random_keys
+from dragoman.data.ragged_array import Indices, RaggedArray, round_up
 from dragoman.data.token_store import TokenStore
 from dragoman.errors import UserError
 from dragoman.text.framing import ENCODER_DECODER_FRAMING, Framing
 
-_SHUFFLE_STREAM = 1  # random streams with different purposes are independent; NOISE_STREAM is another one
+Lengths = NDArray[Any]
+
+_SHUFFLE_STREAM, _NOISE_STREAM = 1, 2  # random streams with different purposes are independent
 
 
 @dataclass(frozen=True)
@@ -68,6 +71,72 @@ class RowFormat:
     def for_validation(self) -> RowFormat:
         """Return the format without doubling and subword regularization."""
         return replace(self, distinct_epochs=None, doubled=False, subword_samplers=(None, None))
+
+
+class EpochRows:
+    """Reads pairs of a store in the segmentation of an epoch: subword regularization segments them anew in each.
+
+    A pair keeps its stored tokens if it became longer than the longest stored one, on one side or as a row.
+    """
+
+    def __init__(
+        self,
+        store: TokenStore,
+        subword_samplers: SubwordSamplers,
+        row_length: Callable[[Lengths, Lengths], Lengths],
+        seed: int,
+    ) -> None:
+        self.store, self.subword_samplers, self.row_length, self.seed = store, subword_samplers, row_length, seed
+        self.resegments = subword_samplers != (None, None)
+        counts = store.length_counts()
+        self.max_lengths = int(counts.source.max()), int(counts.target.max())
+        self.max_pair_length = int((counts.source + counts.target).max())
+        self.max_row_length = int(row_length(counts.source, counts.target).max())
+
+    def stored_lengths(self, pairs: Indices) -> list[Lengths]:
+        """Return the lengths of source and target as they are stored."""
+        return [np.asarray(column.lengths[pairs]) for column in self.store.columns]
+
+    def lengths(self, pairs: Indices, epoch: int) -> list[Lengths]:
+        """Return the lengths of source and target in the segmentation of an epoch."""
+        resegmented, fits = self._resegment(pairs, epoch)
+        columns = zip(self.stored_lengths(pairs), resegmented)
+        return [stored if new is None else np.where(fits, new.lengths, stored) for stored, new in columns]
+
+    def read(self, pairs: Indices, epoch: int) -> list[RaggedArray]:
+        """Return the tokens of source and target in the segmentation of an epoch."""
+        resegmented, fits = self._resegment(pairs, epoch)
+        columns = zip((column.read(pairs) for column in self.store.columns), resegmented)
+        return [stored if new is None else new.where(fits, stored) for stored, new in columns]
+
+    def store_with_rows(self, pairs: Indices, epoch: int) -> TokenStore:
+        """Return the store with the segmentation of an epoch in some rows."""
+        if not self.resegments:
+            return self.store
+        pairs = np.unique(pairs)
+        changed = copy(self.store)
+        source, target = (
+            column.with_rows(pairs, rows) for column, rows in zip(self.store.columns, self.read(pairs, epoch))
+        )
+        changed.columns = source, target
+        return changed
+
+    def _resegment(self, pairs: Indices, epoch: int) -> tuple[list[RaggedArray | None], NDArray[np.bool_]]:
+        """Return source and target in a new segmentation, and which pairs are short enough to use it."""
+        resegmented: list[RaggedArray | None] = [None, None]
+        if not self.resegments:
+            return resegmented, np.ones(len(pairs), bool)
+        for index, (column, segment) in enumerate(zip(self.store.columns, self.subword_samplers)):
+            if segment is not None:
+                stored = column.read(pairs)
+                keys = random_keys(int(random_keys(self.seed, _NOISE_STREAM, [epoch])[0]), index, pairs)
+                resegmented[index] = RaggedArray(*segment(stored.values, stored.lengths, keys))
+        source, target = (
+            old if new is None else new.lengths for old, new in zip(self.stored_lengths(pairs), resegmented)
+        )
+        fits = (source <= self.max_lengths[0]) & (target <= self.max_lengths[1])
+        fits &= source + target <= self.max_pair_length  # a decoder-only model reads both as one sequence
+        return resegmented, fits & (self.row_length(source, target) <= self.max_row_length)
 
 
 class Batches:
@@ -186,7 +255,7 @@ class Batches:
             noise_epoch = epoch if rows.distinct_epochs is None else epoch % rows.distinct_epochs
             store = self.epoch_rows.store_with_rows(indices, epoch)
             made = [
-                rows.build_row(store, index, np.random.Generator(self._random(NOISE_STREAM, noise_epoch, index)))
+                rows.build_row(store, index, np.random.Generator(self._random(_NOISE_STREAM, noise_epoch, index)))
                 for index in indices.tolist()
             ]
             arrays = BatchArrays.from_rows(made, rows.labels_source, rows.framing.pad)

@@ -14,7 +14,7 @@ from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.data_formats import DataFormat, Encoding
 from dragoman.data.holdout import HoldoutSampler, HoldoutSplit, source_hashes
 from dragoman.data.inspection import InspectionCounts, inspect_chunk
-from dragoman.data.shard_writer import EncodedColumns, encode_columns
+from dragoman.data.token_store import EncodedColumns, encode_columns
 from dragoman.processes import available_cpus, parallel_map
 from dragoman.text.untranslatable import CopyEvidence
 

@@ -11,7 +11,7 @@ from dragoman.data.corpus import Corpus, SentencePair, read_dialogues, read_mono
 from dragoman.data.feature_files import read_feature_pairs
 from dragoman.errors import UserError
 from dragoman.text.framing import Framing
-from dragoman.text.whitespace import normalize_whitespace
+from dragoman.text.word_splitting import normalize_whitespace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

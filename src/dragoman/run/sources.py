@@ -12,7 +12,7 @@ from dragoman.data.feature_files import check_features
 from dragoman.errors import UserError, unknown_name
 from dragoman.text.sentences import SplitText, split_sentences
 from dragoman.text.untranslatable import is_untranslatable
-from dragoman.text.whitespace import normalize_whitespace
+from dragoman.text.word_splitting import normalize_whitespace
 
 if TYPE_CHECKING:
     from dragoman.run.run import Run

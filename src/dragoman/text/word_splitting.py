@@ -2,6 +2,8 @@
 
 For tokenizers, a word is a run of letters and digits with their combining marks, or one punctuation mark. Alignments in
 the Pharaoh format count whitespace tokens, so “3.5”, “well-known” and “sleeps.” are one word each.
+
+White space is normalized before tokenization, both in training and in translation.
 """
 
 from __future__ import annotations
@@ -11,12 +13,25 @@ import unicodedata
 
 _WORD = re.compile(r"\w+|[^\w\s]")
 _WHITESPACE_TOKEN = re.compile(r"\S+")
+# Zero-width space, word joiner and byte-order mark have no meaning inside a sentence. The zero-width joiner and
+# non-joiner are kept, because they change how letters and emoji are written.
+_INVISIBLE = re.compile("[\u200b\u2060\ufeff]")
 
 # The Unicode blocks of Thai, Lao, Burmese, Khmer, kana and Han, which are written without spaces.
 _UNSPACED_SCRIPTS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff"
 _UNSPACED_SCRIPTS += "\uf900-\ufaff\U00020000-\U0003ffff"
 _UNSPACED = re.compile(f"[{_UNSPACED_SCRIPTS}]")
 _UNSPACED_WORD = re.compile(rf"[^\w\s]*(?:[{_UNSPACED_SCRIPTS}]|(?:(?![{_UNSPACED_SCRIPTS}])\w)+)[^\w\s]*")
+
+
+def normalize_whitespace(text: str) -> str:
+    """Strip the text and replace every run of Unicode white space (tabs, no-break spaces, …) by one space.
+
+    Zero-width spaces (U+200B), word joiners (U+2060) and byte-order marks (U+FEFF) are removed.
+    """
+    if not text.isascii():
+        text = _INVISIBLE.sub("", text)
+    return " ".join(text.split())
 
 
 def split_words(text: str) -> list[str]:

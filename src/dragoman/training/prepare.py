@@ -26,7 +26,7 @@ from dragoman.data import (
 )
 from dragoman.data.corpus_passes import Log
 from dragoman.data.preflight import PREFLIGHT_FILE
-from dragoman.data.shard_writer import EncodedColumns
+from dragoman.data.token_store import EncodedColumns
 from dragoman.errors import UserError
 from dragoman.models import ModelSpec, count_parameters, meta_model
 from dragoman.objectives import TaskContext, build_objective

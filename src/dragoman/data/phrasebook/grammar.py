@@ -1,4 +1,4 @@
-"""A synchronous grammar: clauses and sentences that are realized in English and German at once.
+"""A synchronous grammar: phrases, clauses and sentences that are realized in English and German at once.
 
 The German clause is laid out in its topological fields (Drach 1937):
 
@@ -13,22 +13,157 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from dragoman.data.phrasebook import lexicon
-from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Bitext, Modal, Verb, Word
-from dragoman.data.phrasebook.phrases import THIRD_SINGULAR, Nominal, Prepositional
+from dragoman.data.phrasebook.lexicon import Adjective, Adverb, Bitext, Modal, Noun, Verb, Word
 
 _PUNCTUATION = {",", ".", "?"}
+THIRD_SINGULAR, PLURAL = 2, 3  # indices into Verb.finite
+CASES = ("nom", "acc", "dat")
+_DEFINITE = frozenset(["the", "this", *lexicon.POSSESSIVES])
 
 
-@dataclass(frozen=True)
-class AlignedPair:
-    """A sentence, its translation, and the gold alignment as sorted (source word, target word) indices.
+# Noun phrases: subjects, objects and complements of prepositions
 
-    Words are whitespace tokens. A punctuation mark belongs to the word that it is attached to, and is not aligned.
-    """
 
-    source: str
-    target: str
-    alignment: tuple[tuple[int, int], ...]
+class Nominal:
+    """Base class of noun phrases, names and pronouns."""
+
+    agreement: int = THIRD_SINGULAR  # index into Verb.finite of the form that agrees with this subject
+    definite: bool = True  # known to the hearer: German puts known objects before adverbs of time, new ones after
+    takes_kein: bool = False  # negated with "kein" instead of "nicht"
+    opens_clause: bool = False  # relative and question pronouns come first in their clause
+    relative_clause: Clause | None = None
+
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        """Inflect for a German case; `negation` is the English "not" that "kein" absorbs."""
+        raise NotImplementedError
+
+
+@dataclass(eq=False)
+class NounPhrase(Nominal):
+    """Determiner, adjective, noun and relative clause; the determiner "" leaves a plural or mass noun bare."""
+
+    noun: Noun
+    determiner: str = "the"
+    adjective: Adjective | None = None
+    plural: bool = False
+    relative_clause: Clause | None = None
+
+    def __post_init__(self) -> None:
+        self.agreement = PLURAL if self.plural else THIRD_SINGULAR
+        self.definite, self.takes_kein = self.determiner in _DEFINITE, self.determiner in ("", "a")
+
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        noun = [Word(text) for text in (self.noun.plural if self.plural else self.noun.singular).split()]
+        adjective = [Word(self.adjective.english)] if self.adjective else []
+        determiner = [Word(self._english_determiner((adjective + noun)[0].text))] if self.determiner else []
+        number_or_gender = "p" if self.plural else self.noun.gender
+        text, ending = GERMAN_DETERMINERS["no" if negation else self.determiner, case, number_or_gender]
+        german = [Word(text, *([negation] if negation else []), *determiner)] if text else []
+        if self.adjective:
+            german.append(Word(self.adjective.form(ending), *adjective))
+        return Bitext(determiner + adjective + noun, [*german, Word(self.noun.form(case, self.plural), *noun)])
+
+    def _english_determiner(self, following: str) -> str:
+        """Inflect the English determiner: "these" before a plural, "an" before a vowel."""
+        if self.determiner == "this" and self.plural:
+            return "these"
+        return "an" if self.determiner == "a" and following[0] in "aeiou" else self.determiner
+
+
+@dataclass(eq=False)
+class Pronoun(Nominal):
+    """A pronoun or a name: one word in both languages."""
+
+    subject_form: str
+    object_form: str
+    german: tuple[str, str, str]  # nominative, accusative, dative
+    agreement: int = THIRD_SINGULAR
+    opens_clause: bool = False
+
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        english = self.subject_form if case == "nom" else self.object_form
+        return Bitext.translated(english, self.german[CASES.index(case)])
+
+    @classmethod
+    def name(cls, text: str) -> Pronoun:
+        return cls(text, text, (text, text, text))
+
+    @classmethod
+    def personal(cls, subject_form: str) -> Pronoun:
+        """Return a personal pronoun; "you" is always the familiar singular."""
+        object_form, nominative, accusative, dative, agreement = lexicon.PRONOUNS[subject_form]
+        return cls(subject_form, object_form, (nominative, accusative, dative), agreement)
+
+    @classmethod
+    def question(cls, thing: bool = False) -> Pronoun:
+        """Return "what" for a thing, else "who"."""
+        if thing:
+            return cls("what", "what", ("was", "was", "was"), opens_clause=True)
+        return cls("who", "whom", ("wer", "wen", "wem"), opens_clause=True)
+
+    @classmethod
+    def relative(cls, noun: Noun, plural: bool = False) -> Pronoun:
+        """Return the pronoun that stands for `noun` in its relative clause."""
+        who, whom = ("who", "whom") if "person" in noun.kinds else ("that", "that")
+        nom, acc, dat = (GERMAN_DETERMINERS["the", case, "p" if plural else noun.gender][0] for case in CASES)
+        german = (nom, acc, "denen" if plural else dat)
+        return cls(who, whom, german, PLURAL if plural else THIRD_SINGULAR, opens_clause=True)
+
+
+@dataclass(eq=False)
+class Coordination(Nominal):
+    """Two nominals joined by "and"."""
+
+    first: Nominal
+    second: Nominal
+
+    def __post_init__(self) -> None:
+        self.agreement, self.definite = PLURAL, self.first.definite and self.second.definite
+
+    def realize(self, case: str, negation: Word | None = None) -> Bitext:
+        return self.first.realize(case) + Bitext.translated("and", "und") + self.second.realize(case)
+
+
+@dataclass(eq=False, slots=True)
+class Prepositional:
+    """A preposition and its complement; German contracts some prepositions with the article: in dem → im."""
+
+    preposition: str
+    nominal: Nominal
+
+    def realize(self) -> Bitext:
+        german, case = lexicon.PREPOSITIONS[self.preposition]
+        phrase = Bitext.translated(self.preposition, german) + self.nominal.realize(case)
+        preposition, article, *others = phrase.german
+        if contracted := lexicon.CONTRACTIONS.get((german, article.text)):
+            phrase.german = [Word(contracted, *preposition.origins, *article.origins), *others]
+        return phrase
+
+
+def _german_determiners() -> dict[tuple[str, str, str], tuple[str, str]]:
+    """Map (English determiner, case, gender or plural) to the German determiner and the ending of an adjective."""
+    # endings for m, f, n and plural in the nominative, accusative and dative
+    definite = "der die das die", "den die das die", "dem der dem den"
+    strong = "er e es e", "en e es e", "em er em en"
+    ein = "- e - e", "en e - e", "em er em en"
+    weak = "e e e en", "en e e en", "en en en en"
+    mixed = "er e es en", "en e es en", "en en en en"
+    paradigms = {"the": ("", definite, weak), "this": ("dies", strong, weak), "every": ("jed", strong, weak)}
+    paradigms |= {name: (stem, ein, mixed) for name, stem in {"a": "ein", "no": "kein", **lexicon.POSSESSIVES}.items()}
+    no_ending = ("- - - -",) * 3
+    paradigms |= {name: (stem, no_ending, strong) for name, stem in {"": "", **lexicon.NUMBERS}.items()}
+    table = {}
+    for name, (stem, endings, adjective_endings) in paradigms.items():
+        for case, own, adjective in zip(CASES, endings, adjective_endings):
+            for gender, ending, adjective_ending in zip("mfnp", own.split(), adjective.split()):
+                table[name, case, gender] = stem + ending.strip("-"), adjective_ending
+    return table
+
+
+GERMAN_DETERMINERS = _german_determiners()
+
+
+# Clauses and sentences
 
 
 @dataclass(eq=False, slots=True)
@@ -154,6 +289,18 @@ class Clause:
             rest = [Word(verb.prefix, *(particle or [main]))] if verb.prefix else []
         separate_negation = [negation] if negation and negation not in helper else []
         return VerbGroup(helper, negation, [*separate_negation, *frequency, *chain], finite, rest)
+
+
+@dataclass(frozen=True)
+class AlignedPair:
+    """A sentence, its translation, and the gold alignment as sorted (source word, target word) indices.
+
+    Words are whitespace tokens. A punctuation mark belongs to the word that it is attached to, and is not aligned.
+    """
+
+    source: str
+    target: str
+    alignment: tuple[tuple[int, int], ...]
 
 
 @dataclass(eq=False, slots=True)

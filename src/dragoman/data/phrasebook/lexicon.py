@@ -50,6 +50,10 @@ class Noun:
     kinds: tuple[str, ...]  # semantic classes that verbs select; the first one selects the adjectives
     adjectives: tuple[Adjective, ...]
 
+    @property
+    def is_countable(self) -> bool:
+        return bool(self.plural) and "single" not in self.kinds
+
     def form(self, case: str, plural: bool) -> str:
         """Inflect the German noun."""
         if not plural:

@@ -7,16 +7,8 @@ from random import Random
 from typing import TypeVar
 
 from dragoman.data.phrasebook import lexicon
+from dragoman.data.phrasebook.grammar import Coordination, Nominal, NounPhrase, Prepositional, Pronoun
 from dragoman.data.phrasebook.lexicon import MODALS, NOUNS, Adjective, Adverb, Modal, Noun, Verb
-from dragoman.data.phrasebook.phrases import (
-    Coordination,
-    Nominal,
-    NounPhrase,
-    Prepositional,
-    Pronoun,
-    personal_pronoun,
-    proper_name,
-)
 
 Option = TypeVar("Option")
 
@@ -39,10 +31,6 @@ def known_determiners(noun: Noun) -> tuple[str, ...]:
     if "kin" in noun.kinds:
         return POSSESSED_DETERMINERS
     return _DEMONSTRATIVES if "unowned" in noun.kinds else _DEMONSTRATIVES + _POSSESSIVES
-
-
-def is_countable(noun: Noun) -> bool:
-    return bool(noun.plural) and "single" not in noun.kinds
 
 
 class PhraseSampler:
@@ -87,16 +75,16 @@ class PhraseSampler:
         draw = self.random()
         if "person" in kinds and draw < (0.16 if subject else 0.4):
             pronouns = _OBJECT_PRONOUNS.get(subject.subject_form) if isinstance(subject, Pronoun) else None
-            return personal_pronoun(self.pick_unused(pronouns or _PRONOUNS))
+            return Pronoun.personal(self.pick_unused(pronouns or _PRONOUNS))
         if "person" in kinds and draw < (0.34 if subject else 0.54):
-            return proper_name(self.pick_unused(lexicon.NAMES))
+            return Pronoun.name(self.pick_unused(lexicon.NAMES))
         if "person" in kinds and not subject and draw < 0.6:
             return Coordination(self.name_or_person(), self.name_or_person())
         return self.noun_phrase(self.pick(kinds), known=known, plain=plain, is_subject=not subject)
 
     def name_or_person(self) -> Nominal:
         if self.chance(0.5):
-            return proper_name(self.pick_unused(lexicon.NAMES))
+            return Pronoun.name(self.pick_unused(lexicon.NAMES))
         return self.noun_phrase("person", known=True, singular=True)
 
     def noun_phrase(
@@ -111,7 +99,7 @@ class PhraseSampler:
     ) -> NounPhrase:
         """Sample a noun of a kind with a determiner; a `negated` one may be indefinite and take "kein"."""
         noun = self.pick_unused(_NOUNS_BY_KIND[kind])
-        plural = not singular and self.chance(0.3) and is_countable(noun)
+        plural = not singular and self.chance(0.3) and noun.is_countable
         determiners = known_determiners(noun)
         indefinite: tuple[str, ...] = ("a",)
         if plural or not noun.plural:  # bare people or subjects are ambiguous in "weil wir Mädchen sehen"

@@ -10,23 +10,9 @@ from dataclasses import replace
 from typing import Literal
 
 from dragoman.data.phrasebook import lexicon
-from dragoman.data.phrasebook.grammar import Clause, Sentence, Subordinate
+from dragoman.data.phrasebook.grammar import Clause, Nominal, NounPhrase, Prepositional, Pronoun, Sentence, Subordinate
 from dragoman.data.phrasebook.lexicon import BE, CLAUSE_VERBS, MODALS, NOUNS, VERBS, Adjective, Adverb, Verb
-from dragoman.data.phrasebook.phrase_sampler import (
-    POSSESSED_DETERMINERS,
-    PhraseSampler,
-    is_countable,
-    known_determiners,
-)
-from dragoman.data.phrasebook.phrases import (
-    Nominal,
-    NounPhrase,
-    Prepositional,
-    Pronoun,
-    personal_pronoun,
-    question_pronoun,
-    relative_pronoun,
-)
+from dragoman.data.phrasebook.phrase_sampler import POSSESSED_DETERMINERS, PhraseSampler, known_determiners
 
 Front = Adverb | Prepositional | Subordinate | Literal["any"] | None  # "any": sample an adverbial that fits
 
@@ -89,7 +75,7 @@ class SentenceSampler(PhraseSampler):
         tense = "present" if self.chance(0.3) else self.tense(verb)
         subject = self.nominal(verb.subject, known=True)
         if self.chance(0.4) or (isinstance(subject, Pronoun) and subject.subject_form == "I"):
-            subject = personal_pronoun(self.pick(("you", "you", "we", "they")))  # "Do I sleep?" would be odd
+            subject = Pronoun.personal(self.pick(("you", "you", "we", "they")))  # "Do I sleep?" would be odd
         return Sentence(self.clause(subject=subject, verb=verb, tense=tense), question=True)
 
     def open_question(self) -> Sentence:
@@ -142,10 +128,10 @@ class SentenceSampler(PhraseSampler):
         word = self.pick(words)
         if word == "who":
             verb = self.pick_unused(_VERBS_BY_SUBJECT["person"])
-            return self.clause(subject=question_pronoun(), verb=verb, without=("negation",))
+            return self.clause(subject=Pronoun.question(), verb=verb, without=("negation",))
         if word in ("whom", "what"):
             verb = self.pick_unused(_VERBS_BY_OBJECT["person"] if word == "whom" else _THING_VERBS)
-            return self.clause(verb=verb, only_object=question_pronoun(word == "what"), without=("negation",))
+            return self.clause(verb=verb, only_object=Pronoun.question(word == "what"), without=("negation",))
         if word == "where":
             verb = self.pick_unused(_PLACED)
             where = lexicon.WHERE_TO if "goal" in verb.adjuncts else lexicon.QUESTIONS["where"]
@@ -228,13 +214,13 @@ class SentenceSampler(PhraseSampler):
         about_person = "things" in without
         subject: Nominal
         if described:
-            noun, subject = described.noun, relative_pronoun(described.noun, described.plural)
+            noun, subject = described.noun, Pronoun.relative(described.noun, described.plural)
         elif about_person or self.chance(0.45):
             subject = self.nominal(("person",), known=True, plain=True)
             noun = subject.noun if isinstance(subject, NounPhrase) else NOUNS["man"]
         else:
             noun = self.pick_unused(_THINGS)
-            plural = self.chance(0.3) and is_countable(noun)
+            plural = self.chance(0.3) and noun.is_countable
             determiners = known_determiners(noun) if "unowned" in noun.kinds else POSSESSED_DETERMINERS
             subject = NounPhrase(noun, self.pick(determiners), self.pick((None, *noun.adjectives)), plural)
         adjectives = noun.adjectives
@@ -267,7 +253,7 @@ class SentenceSampler(PhraseSampler):
     def describe(self, phrase: NounPhrase) -> NounPhrase:
         """Add a relative clause in which the noun is the subject or the object."""
         noun = phrase.noun
-        pronoun = relative_pronoun(noun, phrase.plural)
+        pronoun = Pronoun.relative(noun, phrase.plural)
         without = ("time",)  # the adverb in "who sleeps now works" could belong to either clause
         as_subject = [verb for kind in noun.kinds for verb in _VERBS_BY_SUBJECT[kind]]
         as_object = [verb for kind in noun.kinds for verb in _VERBS_BY_OBJECT[kind]]
