@@ -12,7 +12,7 @@ from threading import Thread
 import pytest
 
 from dragoman.data import DATA_FORMATS, detect_data_format, text_files
-from dragoman.data.corpus import Corpus, SentencePair, read_dialogues, read_monolingual, read_pairs
+from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.errors import UserError
 
 
@@ -27,19 +27,19 @@ def write(tmp_path: Path) -> Callable[[str, str | bytes], Path]:
 
 
 def texts(*corpora: Corpus) -> list[tuple[str, str | None]]:
-    return [(pair.source, pair.target) for pair in read_pairs(corpora)]
+    return [(pair.source, pair.target) for pair in DATA_FORMATS["pairs"].read(corpora)]
 
 
 def message(*corpora: Corpus) -> str:
     with pytest.raises(UserError) as caught:
-        list(read_pairs(corpora))
+        list(DATA_FORMATS["pairs"].read(corpora))
     assert "\n" not in str(caught.value)
     return str(caught.value)
 
 
 def test_parallel_files_are_read_as_pairs_with_line_numbers(write) -> None:
     source, target = write("a.en", "one\ntwo\n"), write("a.de", "eins\nzwei")
-    first, second = read_pairs([Corpus(source, target)])
+    first, second = DATA_FORMATS["pairs"].read([Corpus(source, target)])
     assert first == SentencePair("one", "eins", str(source), 1)
     assert second == SentencePair("two", "zwei", str(source), 2)
 
@@ -47,7 +47,9 @@ def test_parallel_files_are_read_as_pairs_with_line_numbers(write) -> None:
 def test_corpora_are_read_in_order_with_their_names(write) -> None:
     first = Corpus(write("a.en", "one\n"), write("a.de", "eins\n"))
     second = Corpus(write("b.tsv", "two\tzwei\n"))
-    assert [(pair.source, Path(pair.corpus).name, pair.line) for pair in read_pairs([first, second])] == [
+    assert [
+        (pair.source, Path(pair.corpus).name, pair.line) for pair in DATA_FORMATS["pairs"].read([first, second])
+    ] == [
         ("one", "a.en", 1),
         ("two", "b.tsv", 1),
     ]
@@ -101,7 +103,7 @@ def test_monolingual_reading_has_no_target(write) -> None:
         Corpus(write("a.tsv", "two\n")),
         Corpus(write("a.jsonl", '{"source": "three"}')),
     ]
-    assert [(pair.source, pair.target) for pair in read_monolingual(corpora)] == [
+    assert [(pair.source, pair.target) for pair in DATA_FORMATS["text"].read(corpora)] == [
         ("one", None),
         ("two", None),
         ("three", None),
@@ -223,7 +225,7 @@ def test_data_formats_of_json_lines(record: dict, keys: tuple, holds: str, tmp_p
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"turns": ["a"]}', "a dialogue must have at least 2 turns, not 1"),
+        ('{"turns": ["a"]}', "has 1 turn: expected a dialogue, with at least 2 turns"),
         ('{"turns": "a"}', "must be a list of strings"),
         ('{"turns": ["a", "\\ud800"]}', "unpaired surrogate"),
         (
@@ -241,7 +243,7 @@ def test_invalid_dialogues_are_rejected(line: str, message: str, tmp_path: Path)
     path = tmp_path / "data.jsonl"
     path.write_text(line + "\n", encoding="utf-8")
     with pytest.raises(UserError, match=message):
-        list(read_dialogues([Corpus(path)]))
+        list(Corpus(path).read_dialogues())
 
 
 def test_a_system_message_is_prepended_to_the_first_turn(tmp_path: Path) -> None:
@@ -249,6 +251,6 @@ def test_a_system_message_is_prepended_to_the_first_turn(tmp_path: Path) -> None
     messages = [("system", "Be brief."), ("user", "Who?"), ("assistant", "I."), ("user", "And?")]
     record = {"messages": [{"role": role, "content": content} for role, content in messages]}
     path.write_text(json.dumps(record) + "\n", encoding="utf-8")
-    assert [pair.source for pair in read_dialogues([Corpus(path)])] == ["Be brief.\nWho?\tI.\tAnd?"]
+    assert [pair.source for pair in Corpus(path).read_dialogues()] == ["Be brief.\nWho?\tI.\tAnd?"]
     (pair,) = DATA_FORMATS["turns"].with_whitespace_normalization(True).read([Corpus(path)])
     assert pair.source == "Be brief. Who?\tI.\tAnd?"

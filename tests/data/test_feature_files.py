@@ -80,7 +80,7 @@ def test_examples_of_one_length(tmp_path: Path, kind: type[np.generic], order: A
 def test_pairs_have_line_numbers_and_are_identified_by_content(tmp_path: Path) -> None:
     one, two = rows(2, 4)
     corpus = Corpus(save(tmp_path / "a.npz", [one, two, one]), text(tmp_path / "a.txt", "x", "y z", "x"))
-    pairs = list(read_feature_pairs([corpus]))
+    pairs = list(read_feature_pairs(corpus))
     assert [(pair.target, pair.line, pair.corpus) for pair in pairs] == [
         ("x", 1, corpus.name),
         ("y z", 2, corpus.name),
@@ -150,9 +150,9 @@ def test_nan_and_infinite_values_are_rejected(tmp_path: Path, value: float) -> N
 def test_examples_and_lines_must_match(tmp_path: Path, lines: int) -> None:
     corpus = Corpus(save(tmp_path / "a.npz", rows(2, 3)), text(tmp_path / "a.txt", *["x"] * lines))
     with pytest.raises(UserError, match=rf"a\.npz has 2 examples but .*a\.txt has {lines} lines"):
-        list(read_feature_pairs([corpus]))
+        list(read_feature_pairs(corpus))
     with pytest.raises(UserError, match="name the target file, too"):
-        list(read_feature_pairs([Corpus(corpus.source)]))
+        list(read_feature_pairs(Corpus(corpus.source)))
 
 
 def test_a_single_example() -> None:

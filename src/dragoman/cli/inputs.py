@@ -119,10 +119,7 @@ def read_sources(corpus: Corpus, lines: Iterable[tuple[int, str]]) -> Iterator[s
     file_format = corpus.file_format
     for line, text in lines:
         turns = file_format.record_turns(text, corpus, line)
-        if turns is not None:
-            yield _split_dialogue(turns)[0]
-        else:
-            yield from (source for _, source in file_format.parse_sources(corpus, [(line, text)]))
+        yield file_format.parse_source(text, corpus, line) if turns is None else _split_dialogue(turns)[0]
 
 
 def read_pairs(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import zip_longest
 from pathlib import Path
@@ -19,7 +19,6 @@ FEATURE_SUFFIXES = (".npy", ".npz")
 _UNSUPPORTED_SUFFIXES = (".csv", ".json", ".parquet", ".arrow", ".xml", ".tmx", ".bz2", ".xz", ".zst", ".zip")
 
 Column = int | str
-NumberedLines = Iterable[tuple[int, str]]
 
 
 class SentencePair(NamedTuple):
@@ -80,33 +79,25 @@ class Corpus:
             )
         return file_format
 
+    def read_sources(self) -> Iterator[SentencePair]:
+        """Read the source sentences only; the target is None."""
+        file_format = self.file_format
+        for number, text in read_lines(self.source):
+            yield SentencePair(file_format.parse_source(text, self, number), None, self.name, number)
 
-def read_pairs(corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-    """Read the sentence pairs of all corpora."""
-    for corpus in corpora:
-        yield from corpus.file_format.read_pairs(corpus)
-
-
-def read_monolingual(corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-    """Read the source sentences of all corpora; the target is None."""
-    for corpus in corpora:
-        lines = read_lines(corpus.source)
-        for number, text in corpus.file_format.parse_sources(corpus, lines):
-            yield SentencePair(text, None, corpus.name, number)
-
-
-def read_dialogues(corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-    """Read dialogues, one per line; the source is the tab-separated turns, the target is None."""
-    for corpus in corpora:
-        for number, text in read_lines(corpus.source):
-            turns = corpus.file_format.parse_turns(text, corpus.source, number)
-            if turns is None:
-                raise UserError(f"{corpus.source}, line {number:,} has neither 'turns' nor 'messages'")
-            if len(turns) < 2:
-                raise UserError(
-                    f"{corpus.source}, line {number:,}: a dialogue must have at least 2 turns, not {len(turns)}"
+    def read_dialogues(self) -> Iterator[SentencePair]:
+        """Read dialogues, one per line; the source is the tab-separated turns, the target is None."""
+        file_format = self.file_format
+        for number, text in read_lines(self.source):
+            turns = file_format.parse_turns(text, self.source, number)
+            if turns is None or len(turns) < 2:
+                found = (
+                    "neither 'turns' nor 'messages'" if turns is None else f"{len(turns)} turn{'s' * (len(turns) != 1)}"
                 )
-            yield SentencePair("\t".join(turns), None, corpus.name, number)
+                raise UserError(
+                    f"{self.source}, line {number:,} has {found}: expected a dialogue, with at least 2 turns"
+                )
+            yield SentencePair("\t".join(turns), None, self.name, number)
 
 
 class FileFormat:
@@ -132,9 +123,9 @@ class FileFormat:
             texts = decode_line(source, corpus.source, line), decode_line(target, corpus.target, line)
             yield SentencePair(*texts, corpus.name, line)
 
-    def parse_sources(self, corpus: Corpus, lines: NumberedLines) -> Iterator[tuple[int, str]]:
-        """Extract the source sentences from numbered lines."""
-        yield from lines
+    def parse_source(self, text: str, corpus: Corpus, line: int) -> str:
+        """Extract the source sentence from a line."""
+        return text
 
     def parse_turns(self, text: str, path: Path, line: int) -> list[str] | None:
         """Split a dialogue into its turns; None if the line is not a dialogue."""
@@ -169,12 +160,13 @@ class ColumnFormat(FileFormat):
             source, target = self.split(text, columns, corpus.source, line)
             yield SentencePair(source, target, corpus.name, line)
 
-    def parse_sources(self, corpus: Corpus, lines: NumberedLines) -> Iterator[tuple[int, str]]:
-        columns = self.columns(corpus)[:1]
-        return ((line, self.split(text, columns, corpus.source, line)[0]) for line, text in lines)
+    def parse_source(self, text: str, corpus: Corpus, line: int) -> str:
+        return self.split(text, self.columns(corpus)[:1], corpus.source, line)[0]
 
 
 class TabSeparatedFormat(ColumnFormat):
+    """Columns that are separated by tabs, and numbered from 0."""
+
     name = "tsv"
     default_columns = (0, 1)
 
@@ -209,12 +201,9 @@ class JsonLinesFormat(ColumnFormat):
         line, text = next(iter(read_lines(corpus.source)))
         if self.record_turns(text, corpus, line) is not None:
             return "turns"
-        has_target = (
-            corpus.source_column is None
-            or corpus.target_column is not None
-            or "target" in _parse_object(text, corpus.source, line)
-        )
-        return "pairs" if has_target else "text"
+        if corpus.source_column is None or corpus.target_column is not None:
+            return "pairs"
+        return "pairs" if "target" in _parse_object(text, corpus.source, line) else "text"
 
     def split(self, text: str, columns: Sequence[str], path: Path, line: int) -> list[str]:
         record = _parse_object(text, path, line)
@@ -242,12 +231,11 @@ class JsonLinesFormat(ColumnFormat):
         return self.parse_turns(text, corpus.source, line) if corpus.source_column is None else None
 
 
-FILE_FORMATS = {
-    file_format.name: file_format for file_format in (FileFormat(), TabSeparatedFormat(), JsonLinesFormat())
-}
+FILE_FORMATS = {form.name: form for form in (FileFormat(), TabSeparatedFormat(), JsonLinesFormat())}
 
 
 def _format_by_suffix(path: Path) -> FileFormat:
+    """Return the format that a file name implies: text unless its suffix is .tsv or .jsonl, before .gz if gzipped."""
     suffix = Path(path.name.lower().removesuffix(".gz")).suffix
     if suffix in _UNSUPPORTED_SUFFIXES:
         raise UserError(

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from dragoman.data.corpus import Corpus, SentencePair, read_dialogues, read_monolingual, read_pairs
+from dragoman.data.corpus import Corpus, SentencePair
 from dragoman.data.feature_files import read_feature_pairs
 from dragoman.errors import UserError
 from dragoman.text.framing import Framing
@@ -68,7 +69,7 @@ class DataFormat:
 
     def read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
         """Read all corpora, with whitespace normalized if the format says so."""
-        pairs = self._read(corpora)
+        pairs = chain.from_iterable(map(self._read, corpora))
         return map(self._normalize, pairs) if self.normalizes_whitespace else pairs
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
@@ -90,8 +91,8 @@ class DataFormat:
         if chunk:
             yield chunk
 
-    def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-        return read_pairs(corpora)
+    def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        return corpus.file_format.read_pairs(corpus)
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
         target = None if pair.target is None else normalize_whitespace(pair.target)
@@ -103,8 +104,8 @@ class MonolingualFormat(DataFormat):
 
     name, item_name, has_target = "text", "lines", False
 
-    def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-        return (pair for pair in read_monolingual(corpora) if pair.source.strip())
+    def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        return (pair for pair in corpus.read_sources() if pair.source.strip())
 
     def encode(self, pairs: list[SentencePair], encoding: Encoding) -> list[EncodedPair]:
         sources = encoding.source_tokenizer.encode_batch([pair.source for pair in pairs])
@@ -119,17 +120,16 @@ class DocumentFormat(MonolingualFormat):
 
     name = "documents"
 
-    def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-        for corpus in corpora:
-            unit, lines = "", 0
-            for pair in read_monolingual([corpus]):
-                if not pair.source.strip():
-                    lines = 0
-                    continue
-                if lines % HOLDOUT_UNIT_LINES == 0:
-                    unit, lines = pair.source, 0
-                yield pair._replace(follows_previous=lines > 0, holdout_unit=unit)
-                lines += 1
+    def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        unit, lines = "", 0
+        for pair in corpus.read_sources():
+            if not pair.source.strip():
+                lines = 0
+                continue
+            if lines % HOLDOUT_UNIT_LINES == 0:
+                unit, lines = pair.source, 0
+            yield pair._replace(follows_previous=lines > 0, holdout_unit=unit)
+            lines += 1
 
 
 class TaggingFormat(DataFormat):
@@ -161,8 +161,8 @@ class DialogueFormat(DataFormat):
 
     name, item_name, has_target, is_dialogue = "turns", "dialogues", False, True
 
-    def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-        return read_dialogues(corpora)
+    def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        return corpus.read_dialogues()
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
         return pair._replace(source="\t".join(map(normalize_whitespace, pair.source.split("\t"))))
@@ -178,8 +178,8 @@ class FeatureFormat(DataFormat):
     name, item_name, source_is_features = "features", "examples", True
     max_chunk_pairs = 100  # features take more memory than text
 
-    def _read(self, corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-        return read_feature_pairs(corpora)
+    def _read(self, corpus: Corpus) -> Iterator[SentencePair]:
+        return read_feature_pairs(corpus)
 
     def _normalize(self, pair: SentencePair) -> SentencePair:
         return pair._replace(target=normalize_whitespace(pair.target or ""))

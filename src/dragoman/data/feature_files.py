@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from itertools import zip_longest
 from pathlib import Path
@@ -27,23 +27,22 @@ FeatureArray = NDArray[np.float32]
 _EXPECTED = "expected an array of examples × length × features (.npy) or 'values' and 'lengths' (.npz)"
 
 
-def read_feature_pairs(corpora: Iterable[Corpus]) -> Iterator[SentencePair]:
-    """Read the examples of all corpora with their lines of text; the source text is the shape and a digest."""
-    for corpus in corpora:
-        if corpus.target is None:
-            raise UserError(f"{corpus.source} has only sources: name the target file, too")
-        source = FeatureFile(corpus.source)
-        for features, target in zip_longest(source, read_lines(corpus.target)):
-            if features is None or target is None:
-                lines = sum(1 for _ in read_lines(corpus.target))
-                raise UserError(
-                    f"{corpus.source} has {len(source):,} examples but {corpus.target} has {lines:,} lines: expected "
-                    "one line per example"
-                )
-            line, text = target
-            digest = blake2b(np.ascontiguousarray(features).data, digest_size=8).hexdigest()
-            description = f"{describe_features(features)} {digest}" if len(features) else ""
-            yield SentencePair(description, text, corpus.name, line, features)
+def read_feature_pairs(corpus: Corpus) -> Iterator[SentencePair]:
+    """Read the examples of a corpus with their lines of text; the source text is the shape and a digest."""
+    if corpus.target is None:
+        raise UserError(f"{corpus.source} has only sources: name the target file, too")
+    source = FeatureFile(corpus.source)
+    for features, target in zip_longest(source, read_lines(corpus.target)):
+        if features is None or target is None:
+            lines = sum(1 for _ in read_lines(corpus.target))
+            raise UserError(
+                f"{corpus.source} has {len(source):,} examples but {corpus.target} has {lines:,} lines: expected one "
+                "line per example"
+            )
+        line, text = target
+        digest = blake2b(np.ascontiguousarray(features).data, digest_size=8).hexdigest()
+        description = f"{describe_features(features)} {digest}" if len(features) else ""
+        yield SentencePair(description, text, corpus.name, line, features)
 
 
 def describe_features(features: NDArray[Any]) -> str:
@@ -98,13 +97,11 @@ def _open_examples(path: Path) -> tuple[NDArray[Any], NDArray[np.int64]]:
         raise UserError(f"{path} has no array {missing[0]!r}, only {sorted(arrays)}: {_EXPECTED}")
     values, lengths = arrays["values"], arrays["lengths"]
     if values.ndim != 2 or values.dtype.kind not in "fiub":
-        raise UserError(
-            f"{path}: 'values' must be numbers of shape vectors × features, but is {_describe_array(values)}"
-        )
+        found = _describe_array(values)
+        raise UserError(f"{path}: 'values' must be numbers of shape vectors × features, but is {found}")
     if lengths.ndim != 1 or lengths.dtype.kind not in "iu" or (lengths.astype(np.int64) < 0).any():
-        raise UserError(
-            f"{path}: 'lengths' must be integers of at least 0, one per example, but is {_describe_array(lengths)}"
-        )
+        found = _describe_array(lengths)
+        raise UserError(f"{path}: 'lengths' must be integers of at least 0, one per example, but is {found}")
     if (total := int(lengths.sum())) != len(values):
         raise UserError(f"{path}: the lengths add up to {total:,} vectors, but there are {len(values):,}")
     return values, lengths.astype(np.int64)
@@ -129,6 +126,7 @@ def _open_arrays(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def _open_member(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> NDArray[Any]:
+    """Open an array of an .npz file: memory-mapped unless it is compressed."""
     if info.compress_type == zipfile.ZIP_STORED:
         with open_file(path) as file:
             file.seek(info.header_offset + 26)  # the lengths of name and extra field, which precede the array
