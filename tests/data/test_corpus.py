@@ -225,7 +225,7 @@ def test_data_formats_of_json_lines(record: dict, keys: tuple, holds: str, tmp_p
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ('{"turns": ["a"]}', "has 1 turn: expected a dialogue, with at least 2 turns"),
+        ('{"turns": ["a"]}', "has fewer than 2 turns: expected one dialogue per line"),
         ('{"turns": "a"}', "must be a list of strings"),
         ('{"turns": ["a", "\\ud800"]}', "unpaired surrogate"),
         (

@@ -91,12 +91,8 @@ class Corpus:
         for number, text in read_lines(self.source):
             turns = file_format.parse_turns(text, self.source, number)
             if turns is None or len(turns) < 2:
-                found = (
-                    "neither 'turns' nor 'messages'" if turns is None else f"{len(turns)} turn{'s' * (len(turns) != 1)}"
-                )
-                raise UserError(
-                    f"{self.source}, line {number:,} has {found}: expected a dialogue, with at least 2 turns"
-                )
+                found = "neither 'turns' nor 'messages'" if turns is None else "fewer than 2 turns"
+                raise UserError(f"{self.source}, line {number:,} has {found}: expected one dialogue per line")
             yield SentencePair("\t".join(turns), None, self.name, number)
 
 

@@ -57,13 +57,9 @@ class ColumnCounts:
         self.unknown += other.unknown
 
     def report(self) -> ColumnReport | None:
-        if not self.tokens:
-            return None
-        tokens = LengthStats.from_histogram(self.tokens)
-        if not self.words:
-            return ColumnReport(None, None, tokens, 0.0)
-        words, characters = map(LengthStats.from_histogram, (self.words, self.characters))
-        return ColumnReport(words, characters, tokens, self.unknown / tokens.total)
+        histograms = (self.words, self.characters, self.tokens)
+        words, characters, tokens = (LengthStats.from_histogram(counts) if counts else None for counts in histograms)
+        return ColumnReport(words, characters, tokens, self.unknown / tokens.total) if tokens else None
 
 
 @dataclass
@@ -255,6 +251,7 @@ class _ReferenceCorpus:
 
 
 def _drop_reason(encoded: EncodedPair, max_length: int) -> str:
+    """Return why a pair cannot be used; "" if it can."""
     pair = encoded.pair
     for name, text, ids in (("source", pair.source, encoded.source), ("target", pair.target, encoded.target)):
         if ids is not None and (len(ids) == 0 or (text or "").isspace()):
@@ -265,15 +262,17 @@ def _drop_reason(encoded: EncodedPair, max_length: int) -> str:
 
 
 def _sample(encoded: EncodedPair, encoding: Encoding, tag: Sequence[int], has_features: bool) -> SampleSegmentation:
+    """Show the tokens of a pair; features are shown by their description."""
     pair, source, target, _ = encoded
-    tokenizer, target_tokenizer = encoding.source_tokenizer, encoding.target_tokenizer
+    tokens, decoded = [pair.source], pair.source
+    if not has_features:
+        tokenizer = encoding.source_tokenizer
+        tokens, decoded = tokenizer.tokens([*tag, *source]), tokenizer.decode(source)
+    if target is None:
+        return SampleSegmentation(pair.source, tokens, decoded, pair.target, [], None)
+    tokenizer = encoding.target_tokenizer
     return SampleSegmentation(
-        source=pair.source,
-        source_tokens=[pair.source] if has_features else [*tokenizer.tokens(tag), *tokenizer.tokens(source)],
-        source_decoded=pair.source if has_features else tokenizer.decode(source),
-        target=pair.target,
-        target_tokens=[] if target is None else target_tokenizer.tokens(target),
-        target_decoded=None if target is None else target_tokenizer.decode(target),
+        pair.source, tokens, decoded, pair.target, tokenizer.tokens(target), tokenizer.decode(target)
     )
 
 

@@ -6,6 +6,7 @@ The field names are part of `preflight.json`.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -165,10 +166,8 @@ class Preflight:
         remarks = {"identical source and target": self.identical, "very different lengths": self.length_mismatch}
         out += [f"  {pairs.describe(remark)}" for remark, pairs in remarks.items() if pairs.pairs]
         for overlap in self.overlaps:
-            out.append(
-                f"  {overlap.name}: {overlap.pairs_in_train:,} of {overlap.pairs:,} pairs and "
-                f"{overlap.sources_in_train:,} sources are also in train"
-            )
+            shared = f"{overlap.pairs_in_train:,} of {overlap.pairs:,} pairs and {overlap.sources_in_train:,} sources"
+            out.append(f"  {overlap.name}: {shared} are also in train")
         for sample in self.samples:
             out.append(f"  {' '.join(sample.source_tokens)}")
             out += [f"    → {' '.join(sample.target_tokens)}"] * (sample.target is not None)
@@ -179,6 +178,7 @@ class Preflight:
 
 
 def _warnings(report: Preflight) -> Iterator[str]:
+    """Yield what is unusual about the data."""
     for overlap in report.overlaps:
         if count := overlap.pairs_in_train or overlap.sources_in_train:
             percent = _format_percent(count / overlap.pairs)
@@ -204,19 +204,16 @@ def _warnings(report: Preflight) -> Iterator[str]:
 
 def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) -> Iterator[str]:
     """Warn if a tokenizer splits this text into much smaller tokens than the text that it was learned from."""
-    fertility = column.fertility
-    if fertility is None or column.words is None or column.characters is None:
+    if column.fertility is None or column.words is None or column.characters is None:
         return
-    has_spaces = column.characters.total < MIN_UNSPACED_WORD_LENGTH * max(1, column.words.total)
-    if usual is None and has_spaces:
-        usual_limit, comparison = MAX_FERTILITY, ""
-    elif usual is not None:
-        usual_limit, comparison = POOR_FIT * usual, f" ({usual:.2f} on the text that it was learned from)"
+    if usual is not None:
+        limit, comparison = POOR_FIT * usual, f" ({usual:.2f} on the text that it was learned from)"
     else:
-        return
-    if fertility > usual_limit:
+        has_spaces = column.characters.total < MIN_UNSPACED_WORD_LENGTH * max(1, column.words.total)
+        limit, comparison = MAX_FERTILITY if has_spaces else math.inf, ""
+    if column.fertility > limit:
         yield (
-            f"the tokenizer splits the {name} into short tokens, {fertility:.2f} per character{comparison}: it was not "
+            f"the tokenizer splits the {name} into short tokens, {column.fertility:.2f} per character{comparison}: it was not "
             "learned from such text. Learn it from both languages: pretrain on text of both (--source may be repeated)"
         )
 
