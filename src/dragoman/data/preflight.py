@@ -213,8 +213,8 @@ def _fertility_warnings(name: str, column: ColumnReport, usual: float | None) ->
         limit, comparison = MAX_FERTILITY if has_spaces else math.inf, ""
     if column.fertility > limit:
         yield (
-            f"the tokenizer splits the {name} into short tokens, {column.fertility:.2f} per character{comparison}: it was not "
-            "learned from such text. Learn it from both languages: pretrain on text of both (--source may be repeated)"
+            f"the tokenizer splits the {name} into short tokens, {column.fertility:.2f} per character{comparison}: it "
+            "was not learned from such text. Learn it from both languages: pretrain on text of both (repeat --source)"
         )
 
 

@@ -1,13 +1,14 @@
 """Words of the phrasebook: in a given syntactic role, every English word has exactly one German translation.
 
-Nouns and verbs are in CSV files, whose columns are the fields of the classes below. A German word of a sentence keeps
-the English words that it translates, so that the gold word alignment follows from generation.
+Nouns and verbs are in CSV files, whose columns are the fields of the classes below, other words in `words.toml`. A
+German word of a sentence keeps the English words that it translates, so that the gold word alignment follows from
+generation.
 """
 
 from __future__ import annotations
 
 import csv
-from collections.abc import Iterator
+import tomllib
 from dataclasses import dataclass, field
 from importlib.resources import files
 from typing import Any
@@ -107,7 +108,7 @@ class Modal:
 
     base: str
     third: str
-    finite: tuple[str, str, str, str]
+    finite: tuple[str, ...]  # ich, du, er, plural
 
     @property
     def is_full_verb(self) -> bool:
@@ -115,98 +116,45 @@ class Modal:
         return self.base == "want"
 
 
-def _pairs(table: str) -> dict[str, str]:
-    """Parse "english: german, english: german"."""
-    return dict(pair.split(": ") for pair in table.split(", "))
+def _read(name: str) -> str:
+    return (files("dragoman.data.phrasebook") / name).read_text(encoding="utf-8")
 
 
-def _adverbs(table: str) -> dict[str, Adverb]:
-    return {english: Adverb(english, german) for english, german in _pairs(table).items()}
-
-
-def _rows(name: str) -> Iterator[dict[str, Any]]:
-    """Read a table whose columns are the fields of a word class."""
-    text = (files("dragoman.data.phrasebook") / name).read_text(encoding="utf-8")
-    return csv.DictReader(text.splitlines())
+def _adverbs(name: str) -> dict[str, Adverb]:
+    return {english: Adverb(english, german) for english, german in _WORDS[name].items()}
 
 
 def _noun(row: dict[str, Any]) -> Noun:
     row["kinds"] = tuple(row["kinds"].split())
-    return Noun(**row, adjectives=tuple(ADJECTIVES[name] for name in _ADJECTIVES_BY_KIND[row["kinds"][0]].split()))
+    return Noun(**row, adjectives=tuple(ADJECTIVES[name] for name in _WORDS["adjectives_by_kind"][row["kinds"][0]]))
 
 
-def _verb(row: dict[str, Any]) -> Verb:
-    row |= {column: tuple(row[column].split()) for column in ("finite", "subject", "adjuncts")}
-    objects = [value.split() for value in row["objects"].split(";") if value]
-    row["objects"] = tuple((case, tuple(kinds)) for case, *kinds in objects)
-    return Verb(**row)
+def _verbs(name: str) -> dict[str, Verb]:
+    verbs = {}
+    for row in csv.DictReader(_read(name).splitlines()):
+        fields: dict[str, Any] = row | {key: tuple(row[key].split()) for key in ("finite", "subject", "adjuncts")}
+        objects = [value.split() for value in row["objects"].split(";") if value]
+        verbs[row["base"]] = Verb(**fields | {"objects": tuple((case, tuple(kinds)) for case, *kinds in objects)})
+    return verbs
 
 
-_THING_ADJECTIVES = "old new big small red blue black beautiful"
-_ADJECTIVES_BY_KIND = {
-    "person": "old young tired happy friendly sick clever sad hungry quiet",
-    "young": "young tired happy friendly sick clever sad hungry quiet",
-    "aged": "old tired happy friendly sick clever sad hungry quiet",
-    "animal": "old young big small black hungry tired",
-    "food": "fresh good warm cold",
-    "drink": "cold warm good",
-    "readable": "old new good beautiful",
-    "building": "old new big small beautiful quiet",
-    "area": "old big small beautiful quiet",
-    "plant": "old big small beautiful",
-} | dict.fromkeys(("thing", "furniture", "vehicle", "opening"), _THING_ADJECTIVES)
-ADJECTIVES = {
-    english: Adjective(english, german)
-    for english, german in _pairs(
-        "old: alt, young: jung, new: neu, big: groß, small: klein, good: gut, beautiful: schön, red: rot, blue: blau, "
-        "black: schwarz, warm: warm, cold: kalt, fresh: frisch, tired: müde, happy: glücklich, friendly: freundlich, "
-        "sick: krank, clever: klug, sad: traurig, hungry: hungrig, quiet: ruhig"
-    ).items()
-}
-
-NOUNS = {noun.singular: noun for noun in map(_noun, _rows("nouns.csv"))}
-VERBS = {verb.base: verb for verb in map(_verb, _rows("verbs.csv"))}
-CLAUSE_VERBS = {verb.base: verb for verb in map(_verb, _rows("clause_verbs.csv"))}  # their object is a clause
+_WORDS = tomllib.loads(_read("words.toml"))
+ADJECTIVES = {english: Adjective(english, german) for english, german in _WORDS["adjectives"].items()}
+NOUNS = {noun.singular: noun for noun in map(_noun, csv.DictReader(_read("nouns.csv").splitlines()))}
+VERBS = _verbs("verbs.csv")
+CLAUSE_VERBS = _verbs("clause_verbs.csv")  # their object is a clause
 AUXILIARIES = {"have": ("habe", "hast", "hat", "haben"), "be": ("bin", "bist", "ist", "sind")}
 BE = Verb("be", "is", "been", "", "sein", AUXILIARIES["be"], "gewesen", "", "be", (), (), ())
-MODALS = {
-    "can": Modal("can", "can", ("kann", "kannst", "kann", "können")),
-    "must": Modal("must", "must", ("muss", "musst", "muss", "müssen")),
-    "should": Modal("should", "should", ("sollte", "solltest", "sollte", "sollten")),
-    "want": Modal("want", "wants", ("will", "willst", "will", "wollen")),
-    "will": Modal("will", "will", ("werde", "wirst", "wird", "werden")),
-}
+MODALS = {base: Modal(base, third, tuple(finite)) for base, (third, *finite) in _WORDS["modals"].items()}
 
-TIMES = _adverbs("today: heute, now: jetzt, every day: jeden Tag, tomorrow: morgen, soon: bald")
-FREQUENCIES = _adverbs("often: oft, always: immer, sometimes: manchmal, never: nie, already: schon")
-MANNERS = _adverbs("slowly: langsam, quickly: schnell, loudly: laut, quietly: leise, well: gut, alone: allein")
-PLACE_ADVERBS = _adverbs("here: hier, there: dort")
-QUESTIONS = _adverbs("where: wo, when: wann, why: warum")
+TIMES, FREQUENCIES, MANNERS = _adverbs("times"), _adverbs("frequencies"), _adverbs("manners")
+PLACE_ADVERBS, QUESTIONS = _adverbs("places"), _adverbs("questions")
 PERHAPS, VERY, WHERE_TO = Adverb("perhaps", "vielleicht"), Adverb("very", "sehr"), Adverb("where", "wohin")
-CONJUNCTIONS = _pairs(
-    "because: weil, although: obwohl, if: wenn, while: während, before: bevor, that: dass, whether: ob, and: und, "
-    "but: aber"
-)
+CONJUNCTIONS: dict[str, str] = _WORDS["conjunctions"]
 NAMES = ("Anna", "Peter", "Maria", "Paul", "Julia", "Thomas", "Sophie", "Max", "Emma", "Karl")
-NUMBERS = _pairs(
-    "two: zwei, three: drei, four: vier, five: fünf, six: sechs, seven: sieben, eight: acht, nine: neun, ten: zehn"
-)
-POSSESSIVES = _pairs("my: mein, your: dein, his: sein, her: ihr, our: unser, their: ihr")
-
-# English preposition: German preposition and the case it governs
-PREPOSITIONS = {
-    "in": ("in", "dat"), "into": ("in", "acc"), "to": ("zu", "dat"), "from": ("aus", "dat"),
-    "with": ("mit", "dat"), "without": ("ohne", "acc"), "for": ("für", "acc"),
-    "behind": ("hinter", "dat"), "under": ("unter", "dat"),
-}  # fmt: skip
+NUMBERS: dict[str, str] = _WORDS["numbers"]
+POSSESSIVES: dict[str, str] = _WORDS["possessives"]
+PREPOSITIONS: dict[str, tuple[str, str]] = _WORDS["prepositions"]  # German preposition and the case it governs
 CONTRACTIONS = {("in", "dem"): "im", ("in", "das"): "ins", ("zu", "dem"): "zum", ("zu", "der"): "zur"}
-
-# English subject form: object form; German nominative, accusative, dative; index into Verb.finite
-PRONOUNS = {
-    "I": ("me", "ich", "mich", "mir", 0),
-    "you": ("you", "du", "dich", "dir", 1),
-    "he": ("him", "er", "ihn", "ihm", 2),
-    "she": ("her", "sie", "sie", "ihr", 2),
-    "we": ("us", "wir", "uns", "uns", 3),
-    "they": ("them", "sie", "sie", "ihnen", 3),
-}
+#: object form; German nominative, accusative, dative; index into Verb.finite
+PRONOUNS: dict[str, tuple[str, str, str, str, int]] = _WORDS["pronouns"]
