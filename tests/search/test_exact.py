@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import pytest
@@ -15,7 +15,7 @@ from table_model import TableModel
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, LengthLimit, SpecialTokens
-from dragoman.search.exact_search import ExactResult, ExactSearch, exact_search
+from dragoman.search.exact_search import BranchAndBound, ExactSearch
 from dragoman.search.forced_decoding import token_scores
 from dragoman.systems import SYSTEMS, VocabularySizes
 from search.exhaustive import exhaustive_search
@@ -39,6 +39,37 @@ def small_model(name: str, vocabulary: int = 13) -> Model:
         for weight in model.parameters():
             weight.mul_(2.0).add_(torch.randn_like(weight) * 0.1)
     return model
+
+
+@dataclass
+class ExactResult:
+    """What a search has found and proven, and how many prefixes it has expanded."""
+
+    hypothesis: Hypothesis
+    proven_optimal: bool | None
+    upper_bound: float
+    expansions: int
+
+
+@torch.inference_mode()
+def exact_search(
+    model: Model,
+    source: torch.Tensor,
+    lengths: torch.Tensor,
+    symbols: SpecialTokens,
+    limits: torch.Tensor,
+    settings: ExactSearch,
+    begun: Hypothesis | None = None,
+) -> list[ExactResult]:
+    """The best target of each source."""
+    results = []
+    for row, length, limit in zip(source, lengths.tolist(), limits.tolist()):
+        start = model.start_decoding(row[None, :length], torch.tensor([length]), 1, limit, symbols.bos)
+        tree = BranchAndBound(model, start, symbols, limit, settings, begun)
+        found = tree.search()
+        proven = found.proven_optimal
+        results.append(ExactResult(found._replace(proven_optimal=None), proven, tree.upper_bound, tree.expansions))
+    return results
 
 
 def mode(model: Model, source: torch.Tensor, longest: int, settings: ExactSearch = EXACT, **more: Any) -> ExactResult:
@@ -134,7 +165,7 @@ def table_mode(
 ) -> ExactResult:
     source, lengths = torch.zeros(1, 1, dtype=torch.long), torch.tensor([1])
     symbols, limits = model.symbols, torch.tensor([longest])
-    return exact_search(cast(Any, model), source, lengths, symbols, limits, settings, [begun])[0]
+    return exact_search(cast(Any, model), source, lengths, symbols, limits, settings, begun)[0]
 
 
 def test_the_empty_translation_can_be_the_mode() -> None:
@@ -174,7 +205,7 @@ def test_begun_with_the_mode_it_keeps_it_and_looks_at_less() -> None:
     model = small_model("transformer", vocabulary=8)
     source = torch.tensor([[4, 6, 5, 4]])
     first = mode(model, source, 5, ExactSearch(batch_size=1))
-    again = mode(model, source, 5, ExactSearch(batch_size=1), initial_hypotheses=[first.hypothesis])
+    again = mode(model, source, 5, ExactSearch(batch_size=1), begun=first.hypothesis)
     assert again.hypothesis == first.hypothesis
     assert again.expansions <= first.expansions
 

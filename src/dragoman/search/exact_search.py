@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from dragoman.errors import UserError
 from dragoman.models import DecodingStart, Model
+from dragoman.models.model import first_tokens
 from dragoman.parts.mixer import Context, Layout, State
 from dragoman.parts.precision import at_least_float32
 from dragoman.search.configs import LENGTH_NORMALIZATIONS, Beam
@@ -60,6 +60,7 @@ class ExactSearch(SearchConfig):
         """Return the number by which log p(y|x) of a length, EOS included, is divided."""
         return LENGTH_NORMALIZATIONS["power"](length, self.length_penalty)
 
+    @torch.inference_mode()
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         if len(run.models) > 1:
             raise UserError("exact search works with a single model: do not use an ensemble")
@@ -68,51 +69,15 @@ class ExactSearch(SearchConfig):
         num_tokens = run.models[0].vocab_size - len(run.special_tokens.suppressed) - 1
         beam = Beam(min(INITIAL_BEAM_SIZE, num_tokens), self.length_penalty, length_limit=self.length_limit)
         initial = [hypotheses[0] for hypotheses in beam.decode(run, request)]
-        max_lengths = self.length_limit.max_lengths(request.lengths, run.models)
+        max_lengths = self.length_limit.max_lengths(request.lengths, run.models).tolist()
         model, special_tokens = run.inference_models[0], request.special_tokens(run)
-        results = exact_search(model, request.source, request.lengths, special_tokens, max_lengths, self, initial)
-        return [[result.hypothesis._replace(proven_optimal=result.proven_optimal)] for result in results]
-
-
-@dataclass(frozen=True)
-class ExactResult:
-    """The best target that was found."""
-
-    hypothesis: Hypothesis
-    proven_optimal: bool
-    upper_bound: float  # no target has a higher normalized score
-    expansions: int  # number of prefixes that were expanded
-
-
-@torch.inference_mode()
-def exact_search(
-    model: Model,
-    source: Tensor,
-    lengths: Tensor,
-    special_tokens: SpecialTokens,
-    max_lengths: Tensor,
-    config: ExactSearch,
-    initial_hypotheses: Sequence[Hypothesis | None] | None = None,
-) -> list[ExactResult]:
-    """Find the best target of each source.
-
-    Depth-first search, the most probable continuation first. A prefix that cannot become better than the best target so
-    far is pruned, since log p(y|x) only falls as y grows.
-
-    Args:
-        source: B S, padded.
-        lengths: B.
-        max_lengths: B, of the targets, EOS included.
-        initial_hypotheses: Targets to improve on, such as the result of a beam search. One of them is returned, not
-            proven optimal, if no target ends within `max_expansions`.
-    """
-    results = []
-    for i, (length, max_length) in enumerate(zip(lengths.tolist(), max_lengths.tolist())):
-        bos = special_tokens.bos[i : i + 1] if isinstance(special_tokens.bos, Tensor) else special_tokens.bos
-        start = model.start_decoding(source[i : i + 1, :length], lengths[i : i + 1], 1, max_length, bos)
-        initial = initial_hypotheses[i] if initial_hypotheses else None
-        results.append(BranchAndBound(model, start, special_tokens, max_length, config, initial).run())
-    return results
+        first = first_tokens(special_tokens.bos, len(initial), request.source.device)
+        results = []
+        for i, (length, max_length) in enumerate(zip(request.lengths.tolist(), max_lengths)):
+            row = slice(i, i + 1)
+            start = model.start_decoding(request.source[row, :length], request.lengths[row], 1, max_length, first[row])
+            results.append([BranchAndBound(model, start, special_tokens, max_length, self, initial[i]).search()])
+        return results
 
 
 @dataclass
@@ -138,20 +103,25 @@ class Branch:
 
 @dataclass
 class BranchAndBound:
-    """The search tree of one source."""
+    """The search tree of one source.
+
+    Depth-first search, the most probable continuation first. A prefix that cannot become better than the best target so
+    far is pruned, since log p(y|x) only falls as y grows.
+    """
 
     model: Model
     start: DecodingStart  # of one row
     special_tokens: SpecialTokens
     max_length: int  # of the target, EOS included
     config: ExactSearch
-    initial: Hypothesis | None  # a target to improve on
+    initial: Hypothesis | None  # a target to improve on, such as the result of a beam search
     best: Hypothesis | None = None  # the best target so far
     branches: list[Branch] = field(default_factory=list)  # the stack of the depth-first search
     expansions: int = 0  # number of prefixes that were expanded
+    upper_bound: float = np.inf  # no target has a higher normalized score; known after the search
 
-    def run(self) -> ExactResult:
-        """Search, and return the best target."""
+    def search(self) -> Hypothesis:
+        """Return the best target, or the initial one, not proven optimal, if none ends within `max_expansions`."""
         if self.initial is not None and self.initial.finished and len(self.initial.tokens) < self.max_length:
             self._propose(self.initial.tokens, self.initial.score)
         self._expand([[]], [0.0], self.start.state, self.start.tokens)
@@ -164,13 +134,13 @@ class BranchAndBound:
             for branch in self.branches
             if len(branch.tokens)
         ]
-        if self.best is not None:
-            return ExactResult(self.best, not bounds, max([self.best.normalized_score, *bounds]), self.expansions)
-        if self.initial is not None:
-            return ExactResult(self.initial, False, max([-np.inf, *bounds]), self.expansions)
-        if bounds:
+        found = self.best or self.initial
+        if found is None and bounds:
             raise UserError(f"no target ended within {self.expansions:,} expanded prefixes: raise max_expansions")
-        raise UserError(f"no target ends within {self.max_length} tokens: raise the length limit")
+        if found is None:
+            raise UserError(f"no target ends within {self.max_length} tokens: raise the length limit")
+        self.upper_bound = max([-np.inf if self.best is None else self.best.normalized_score, *bounds])
+        return found._replace(proven_optimal=self.best is not None and not bounds)
 
     def _max_divisor(self, length: int) -> float:
         """Return the largest length divisor of targets that begin with `length` tokens; it is monotonic."""

@@ -32,19 +32,8 @@ class NGramCounts:
 
     @property
     def num_ngrams(self) -> int:
+        """The number of different n-grams, G."""
         return int(self.ngram.max(initial=-1)) + 1
-
-    def select(self, texts: Array) -> NGramCounts:
-        """Return the counts of some texts, which must be different ones, in their new order."""
-        index = np.full(len(self.totals), -1)
-        index[texts] = np.arange(len(texts))
-        kept = index[self.text] >= 0
-        return NGramCounts(index[self.text[kept]], self.ngram[kept], self.count[kept], self.totals[texts])
-
-    def split(self, bounds: Array) -> list[NGramCounts]:
-        """Split the counts at some n-grams."""
-        parts = (slice(begin, end) for begin, end in pairwise(np.searchsorted(self.ngram, bounds)))
-        return [NGramCounts(self.text[part], self.ngram[part], self.count[part], self.totals) for part in parts]
 
 
 def count_ngrams(sequences: Sequence[Array], max_order: int) -> Iterator[NGramCounts]:
@@ -69,45 +58,48 @@ def count_ngrams(sequences: Sequence[Array], max_order: int) -> Iterator[NGramCo
         yield NGramCounts(owner, unique_ngram, count, np.maximum(lengths - n + 1, 0))
 
 
-def match_all_pairs(candidates: NGramCounts, references: NGramCounts) -> Array:
-    """C R: the number of matching n-grams, Σ_g min(c_g, r_g), of every candidate and every reference.
+def match_all_pairs(counts: NGramCounts, left: Array, right: Array) -> Array:
+    """C R: the number of matching n-grams, Σ_g min(c_g, r_g), of the texts `left` (C) with the texts `right` (R).
 
     min(c, r) = Σ_k [c ≥ k][r ≥ k] is a product of matrices with a column for the k-th occurrence of an n-gram. Only
-    n-grams that both sides contain need columns, and columns are processed in blocks. If both sides are the same, all
-    n-grams of a text match on the diagonal, and n-grams of a single text need no column.
+    occurrences in at least two texts need columns, which are processed in blocks. A text matches itself completely.
     """
-    same = candidates is references
-    size = max(candidates.num_ngrams, references.num_ngrams)
-    columns = np.minimum(_max_counts(candidates, size), _max_counts(references, size))  # G, per n-gram
-    if same:
-        columns[np.bincount(candidates.ngram, minlength=size) == 1] = 0
-    first = columns.cumsum() - columns
-    width = max(1, MAX_MATRIX_SIZE // max(1, len(candidates.totals) + len(references.totals)))
-    bounds = np.unique(np.append(np.searchsorted(first, np.arange(0, int(columns.sum()), width)), size))
-    matches = np.zeros((len(candidates.totals), len(references.totals)))
-    for left, right, begin, end in zip(candidates.split(bounds), references.split(bounds), bounds, bounds[1:]):
-        width = int(columns[begin:end].sum())
-        left_table = _occurrence_table(left, columns, first - first[begin], width)
-        right_table = left_table if same else _occurrence_table(right, columns, first - first[begin], width)
-        matches += left_table @ right_table.T
-    if same:
-        np.fill_diagonal(matches, candidates.totals)
-    return matches
+    columns = _second_largest_counts(counts)  # G, per n-gram
+    first = columns.cumsum() - columns  # G: index of the first column
+    width = max(1, MAX_MATRIX_SIZE // max(1, len(counts.totals)))
+    starts = np.arange(0, int(columns.sum()), width)
+    bounds = np.unique(np.append(np.searchsorted(first, starts), len(columns)))  # n-grams at which blocks begin
+    entries = np.searchsorted(counts.ngram, bounds)
+    matches = np.zeros((len(left), len(right)))
+    for ngrams, block in zip(pairwise(bounds), pairwise(entries)):
+        table = _occurrence_table(counts, columns, first, slice(*ngrams), slice(*block))
+        left_rows = table[left]
+        matches += left_rows @ (left_rows if np.array_equal(left, right) else table[right]).T
+    return np.where(left[:, None] == right, counts.totals[right], matches)
 
 
-def _max_counts(counts: NGramCounts, size: int) -> Array:
-    """G: the largest count of each n-gram in a text."""
-    largest = np.zeros(size, np.int64)
-    np.maximum.at(largest, counts.ngram, counts.count)
-    return largest
+def _second_largest_counts(counts: NGramCounts) -> Array:
+    """G: the second largest count of each n-gram in a text, 0 if only one text contains it."""
+    order = np.lexsort((counts.count, counts.ngram))
+    largest = np.cumsum(np.bincount(counts.ngram, minlength=counts.num_ngrams)) - 1  # index in `order`
+    is_second = np.diff(largest, prepend=-1) > 1
+    return np.where(is_second, counts.count[order[largest - 1]], 0)
 
 
-def _occurrence_table(counts: NGramCounts, columns: Array, first: Array, width: int) -> Array:
-    """N F: 1 where a text contains an n-gram for the k-th time. Sums are exact in float32 up to 2²⁴."""
-    count = np.minimum(counts.count, columns[counts.ngram])
+def _occurrence_table(counts: NGramCounts, columns: Array, first: Array, ngrams: slice, block: slice) -> Array:
+    """N F: 1 where a text contains an n-gram for the k-th time. Sums are exact in float32 up to 2²⁴.
+
+    Args:
+        columns: G, the number of occurrences of each n-gram that have columns.
+        first: G, the index of the first of these columns.
+        ngrams: the n-grams of this block.
+        block: the entries of `counts` with these n-grams.
+    """
+    text, ngram = counts.text[block], counts.ngram[block]
+    count = np.minimum(counts.count[block], columns[ngram])
     occurrence = np.arange(int(count.sum())) - np.repeat(count.cumsum() - count, count)  # 0, 1, … of each n-gram
-    table = np.zeros((len(counts.totals), width), np.float32)
-    table[np.repeat(counts.text, count), np.repeat(first[counts.ngram], count) + occurrence] = 1.0
+    table = np.zeros((len(counts.totals), int(columns[ngrams].sum())), np.float32)
+    table[np.repeat(text, count), np.repeat(first[ngram] - first[ngrams.start], count) + occurrence] = 1.0
     return table
 
 
@@ -147,15 +139,11 @@ class NGramMetric(ABC):
 
     def pairwise(self, candidates: Sequence[str], references: Sequence[str]) -> Array:
         """C R: the metric of every candidate and every reference; neither list contains a text twice."""
-        orders, candidate_index, reference_index = self._count_all(candidates, references)
-        if np.array_equal(candidate_index, reference_index):
-            sides = [(order, order) for order in orders]
-        else:
-            sides = [(order.select(candidate_index), order.select(reference_index)) for order in orders]
+        orders, left, right = self._count_all(candidates, references)
         overlap = NGramOverlap(
-            [left.totals[:, None].astype(float) for left, _ in sides],
-            [right.totals.astype(float) for _, right in sides],
-            [match_all_pairs(left, right) for left, right in sides],
+            [order.totals[left, None].astype(float) for order in orders],
+            [order.totals[right].astype(float) for order in orders],
+            [match_all_pairs(order, left, right) for order in orders],
         )
         return self.score(overlap)
 
@@ -164,15 +152,16 @@ class NGramMetric(ABC):
 
         `weights` (R) sum to 1. Linear in the number of texts (DeNero et al. 2009; Vamvas & Sennrich 2024).
         """
-        orders, candidate_index, reference_index = self._count_all(candidates, references)
+        orders, left, right = self._count_all(candidates, references)
         overlap = NGramOverlap([], [], [])
         for order in orders:
-            left, right = order.select(candidate_index), order.select(reference_index)
-            mean_count = np.bincount(right.ngram, right.count * weights[right.text], order.num_ngrams)  # G
-            shared = np.minimum(left.count, mean_count[left.ngram])
-            overlap.candidates.append(left.totals.astype(float))
-            overlap.references.append(np.asarray(weights @ right.totals, dtype=float))
-            overlap.matches.append(np.bincount(left.text, shared, len(left.totals)))
+            text_weights = np.zeros(len(order.totals))
+            text_weights[right] = weights
+            mean_count = np.bincount(order.ngram, order.count * text_weights[order.text], order.num_ngrams)  # G
+            shared = np.bincount(order.text, np.minimum(order.count, mean_count[order.ngram]), len(order.totals))
+            overlap.candidates.append(order.totals[left].astype(float))
+            overlap.references.append(np.asarray(weights @ order.totals[right], dtype=float))
+            overlap.matches.append(shared[left])
         return self.score(overlap)
 
     def _count_all(
