@@ -16,9 +16,9 @@ from huggingface_pairs import EARLY, SEQ2SEQ, Pair, assert_same, pair, plain, re
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
+from dragoman.search.constraints import ForcedPrefix
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
 from dragoman.search.forced_decoding import token_scores
-from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.search_state import ConstraintTensors
 from dragoman.text.imported_tokenizer import ImportedTokenizer
 

@@ -10,9 +10,9 @@ from small import SYMBOLS, every_writer, pairs, small_model
 
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, TokenSearch, build_engine
+from dragoman.search.constraints import ForcedPrefix
 from dragoman.search.engine import LogitsProcessor
 from dragoman.search.forced_decoding import token_scores
-from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.search_state import ConstraintTensors
 
 SHORT, LONG = (

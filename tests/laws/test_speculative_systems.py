@@ -9,8 +9,8 @@ from torch import Tensor
 
 from dragoman.models import Model
 from dragoman.search import Beam, Hypothesis, LengthLimit, Sample, build_engine
+from dragoman.search.constraints import ForcedPrefix
 from dragoman.search.engine import LogitsProcessor
-from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.search_state import ConstraintTensors
 from dragoman.search.speculative import AcceptanceStats, SpeculativeEngine
 

@@ -14,10 +14,10 @@ from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.search import Beam, Constraints, Hypothesis, SpecialTokens
 from dragoman.search.beam import BeamSearch
+from dragoman.search.constraints import ForcedPrefix
 from dragoman.search.engine import SearchEngine
 from dragoman.search.forbidden_phrases import ForbiddenPhrases, PhraseAutomaton
 from dragoman.search.forced_decoding import token_scores
-from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.required_phrases import (
     ConstrainedBeam,
     allocate,

@@ -271,7 +271,8 @@ class DiverseBeamSearch(Strategy):
         """Return the state of one group."""
 
         def columns(leaf: Tensor) -> Tensor:
-            return leaf.chunk(self.config.num_groups, 1)[number]
+            width = leaf.shape[1] // self.config.num_groups
+            return leaf.narrow(1, number * width, width)
 
         beam: DiverseBeamState = state.strategy
         finished, truncated = map_tensors(columns, beam.finished), map_tensors(columns, beam.truncated)

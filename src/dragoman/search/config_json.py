@@ -68,6 +68,7 @@ def _translate_stopping(value: Any) -> Any:
 
 
 def _with_folders(value: Any) -> Any:
+    """Replace open runs by their folders, also in nested searches."""
     if isinstance(value, dict):
         return {name: _with_folders(item) for name, item in value.items()}
     return str(value.folder) if isinstance(value, OtherRun) else value

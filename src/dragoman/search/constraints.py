@@ -1,9 +1,10 @@
-"""Constraints on translations: prefixes, required phrases and forbidden phrases."""
+"""Constraints on translations: prefixes, required and forbidden phrases, and n-grams that must not be repeated."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,12 +12,47 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.search.engine import LogitsProcessor
 from dragoman.search.forbidden_phrases import ForbiddenPhrases
-from dragoman.search.logits_processors import ForcedPrefix
 from dragoman.search.required_phrases import check_phrases_fit, encode_phrase, required_phrase_tensors
-from dragoman.search.search_state import ConstraintTensors
+from dragoman.search.search_state import ConstraintTensors, SearchState
 from dragoman.text import Tokenizer
 
 TargetPrefix = str | Sequence[int]  # a text, or token ids
+
+
+class ForcedPrefix(LogitsProcessor):
+    """Targets begin with `constraints.prefix` (B P), up to `constraints.prefix_length` (B).
+
+    Forced tokens keep the log-probability that the model gives them, so that scores are those of teacher forcing.
+    """
+
+    def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
+        prefix, length = state.constraints.prefix, state.constraints.prefix_length
+        assert prefix is not None
+        assert length is not None
+        token = prefix.gather(1, state.step.clamp(max=prefix.shape[1] - 1)[:, None])  # B 1
+        index = token[:, None].expand(-1, logits.shape[1], 1)
+        forced = torch.full_like(logits, -torch.inf).scatter(2, index, logits.gather(2, index))
+        return torch.where((state.step < length)[:, None, None], forced, logits)
+
+
+class NoRepeatNGram(LogitsProcessor):
+    """No n-gram of tokens occurs twice in a target (Paulus et al. 2018, §2.5)."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+    def __call__(self, state: SearchState, own_state: Any, logits: Tensor) -> Tensor:
+        tokens, step, n = state.output_tokens, state.step, self.size
+        max_length = tokens.shape[-1]
+        if max_length < n:
+            return logits
+        ngrams = tokens.unfold(-1, n, 1)  # B K N n
+        positions = step[:, None] + torch.arange(1 - n, 0, device=step.device)  # B n−1: of the last tokens
+        last = tokens.gather(2, positions.clamp(0, max_length - 1)[:, None].expand(-1, tokens.shape[1], -1))  # B K n−1
+        generated = torch.arange(n - 1, max_length, device=step.device) < step[:, None]  # B N
+        repeats = (ngrams[..., :-1] == last[:, :, None]).all(-1) & generated[:, None] & (step >= n - 1)[:, None, None]
+        token = torch.where(repeats, ngrams[..., -1], 0).clamp(min=0)  # PAD, which is negative, in rows that have ended
+        return logits.scatter_reduce(2, token, torch.where(repeats, -torch.inf, torch.inf), "amin")
 
 
 @dataclass(frozen=True)
@@ -43,6 +79,7 @@ class Constraints:
 
     @property
     def logits_processors(self) -> list[LogitsProcessor]:
+        """The processors that forbid phrases and force prefixes; required phrases need a strategy of their own."""
         processors: list[LogitsProcessor] = [] if self.exclude is None else [self.exclude]
         return processors if self.prefixes is None else [*processors, ForcedPrefix()]
 
@@ -77,6 +114,7 @@ class Constraints:
         return tensors
 
     def _encode_prefixes(self, tokenizer: Tokenizer, prefixes: Sequence[TargetPrefix]) -> list[list[int]]:
+        """Return the token ids of prefixes; raise an error for a forbidden phrase or an unknown word."""
         texts = [prefix if isinstance(prefix, str) else tokenizer.decode(prefix) for prefix in prefixes]
         if self.exclude is not None and any(self.exclude.automaton.occurs_in(text) for text in texts):
             raise UserError("a prefix contains a forbidden phrase: change one of them")

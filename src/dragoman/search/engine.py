@@ -378,6 +378,7 @@ class SearchEngine:
         return logits
 
     def _suppressed_tokens(self, device: torch.device) -> Tensor:
+        """N: the tokens that are never generated; copied to a device once, since copying would make it wait."""
         if device not in self._suppressed:
             self._suppressed[device] = torch.tensor(self.special_tokens.suppressed, dtype=torch.long, device=device)
         return self._suppressed[device]

@@ -156,23 +156,17 @@ class BranchAndBound:
         prefixes: list[list[int]] = []
         scores: list[float] = []
         caches: list[State] = []
-        repeats: list[int] = []
         while self.branches and len(prefixes) < count:
             branch = self.branches[-1]
             branch.prune(self._lower_bound(len(branch.prefix) + 1))
             tokens, token_scores = branch.pop_best(count - len(prefixes))
-            if tokens:
-                prefixes += [[*branch.prefix, token] for token in tokens]
-                scores += token_scores
-                caches.append(branch.cache)
-                repeats.append(len(tokens))
+            prefixes += [[*branch.prefix, token] for token in tokens]
+            scores += token_scores
+            caches += [branch.cache] * len(tokens)
             if not len(branch.tokens):
                 self.branches.pop()
         if prefixes:
-            cache = map_tensors(
-                lambda *leaves: torch.cat([leaf.expand(n, *leaf.shape[1:]) for leaf, n in zip(leaves, repeats)]),
-                *caches,
-            )
+            cache = map_tensors(lambda *leaves: torch.cat(leaves), *caches)
             last = torch.tensor([prefix[-1] for prefix in prefixes], device=self.start.tokens.device)
             self._expand(prefixes, scores, cache, last)
 

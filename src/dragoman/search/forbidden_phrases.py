@@ -128,6 +128,7 @@ def _build_tables(phrases: Sequence[tuple[int, ...]], letters: Sequence[bool]) -
 
 
 def _fold(character: str) -> str:
+    """Return the lower-case form of a character, or the character itself if that form has several characters."""
     lower = character.lower()
     return lower if len(lower) == 1 else character
 

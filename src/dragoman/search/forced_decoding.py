@@ -56,10 +56,12 @@ class TokenWordMap:
 
     @classmethod
     def from_ids(cls, tokenizer: Tokenizer, ids: Sequence[int]) -> TokenWordMap:
+        """Create the map of the token ids of a text."""
         return cls.from_tokens(tokenizer.word_ids(ids), tokenizer.tokens(ids))
 
     @classmethod
     def from_tokens(cls, word_ids: list[int], tokens: Sequence[str]) -> TokenWordMap:
+        """Create the map of tokens, given by the indices of their words and their texts."""
         is_mark = [_is_punctuation(token) for token in tokens]
         with_letters = {word for word, mark in zip(word_ids, is_mark) if not mark}
         core = [-1 if mark and word in with_letters else word for word, mark in zip(word_ids, is_mark)]

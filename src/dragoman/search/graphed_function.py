@@ -56,15 +56,17 @@ class GraphedFunction:
     def _lookup(
         self, cache: CudaGraphCache[StaticTensors], tree: Any, numbers: tuple[int, ...]
     ) -> CapturedGraph[StaticTensors]:
+        """Return the entry of the tree's shapes and types and of the numbers."""
         for entry in cache.entries.values():  # the tree of the last step needs no key
             if not numbers and (entry.static.inputs is tree or entry.static.alias is tree):
                 return entry
         leaves = ((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else leaf for leaf in tree_leaves(tree))
-        return cache.lookup((numbers, *leaves), lambda: self._static_tensors(tree))
 
-    def _static_tensors(self, tree: Any) -> StaticTensors:
-        inputs = unshare_tensors(tree, clone_all=not self.in_place)
-        return StaticTensors(inputs, inputs if self.in_place else None)
+        def create() -> StaticTensors:
+            inputs = unshare_tensors(tree, clone_all=not self.in_place)
+            return StaticTensors(inputs, inputs if self.in_place else None)
+
+        return cache.lookup((numbers, *leaves), create)
 
 
 def copy_tensors(destination: Any, source: Any) -> int:

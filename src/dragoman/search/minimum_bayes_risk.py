@@ -15,7 +15,6 @@ from dragoman.search.search_config import (
     DecodingRun,
     SearchConfig,
     SearchRequest,
-    TokenSearch,
     check_n_best,
     check_ranges,
 )
@@ -57,14 +56,6 @@ class MinimumBayesRisk(SearchConfig):
         get_metric(self.utility)
         check_ranges(self, posterior_scale=(0, MAX_FLOAT32))
         check_n_best(self, self.candidates)
-
-    @property
-    def rows_per_source(self) -> int:
-        return max(search.rows_per_source for search in self.token_searches)
-
-    @property
-    def token_searches(self) -> list[TokenSearch]:
-        return [self.candidates, *([self.references] if self.references else [])]
 
     def decode(self, run: DecodingRun, request: SearchRequest) -> list[list[Hypothesis]]:
         all_candidates = self.candidates.decode(run, request)

@@ -248,12 +248,14 @@ UTILITIES: dict[str, NGramMetric] = {"chrf": ChrF(), "chrf++": ChrF(word_order=2
 
 
 def get_metric(name: str) -> NGramMetric:
+    """Return a utility by its name; raise an error for an unknown one."""
     if name not in UTILITIES:
         raise unknown_name("utility", name, UTILITIES)
     return UTILITIES[name]
 
 
 def _code_points(text: str) -> Array:
+    """Return the Unicode code points of a text, also of surrogates."""
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
 
 

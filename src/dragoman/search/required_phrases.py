@@ -248,6 +248,7 @@ def _transitions(phrase: tuple[int, ...]) -> list[list[int]]:
 
 
 def _overlap(phrase: tuple[int, ...], tokens: tuple[int, ...]) -> int:
+    """Return the length of the longest prefix of the phrase that the tokens end with."""
     return next(size for size in range(len(tokens), -1, -1) if tokens[len(tokens) - size :] == phrase[:size])
 
 
@@ -261,4 +262,5 @@ def _without_contained(phrases: Counter[tuple[int, ...]]) -> dict[tuple[int, ...
 
 
 def _contains(phrase: tuple[int, ...], part: tuple[int, ...]) -> bool:
+    """Whether the tokens of `part` occur in the phrase without interruption."""
     return any(phrase[start : start + len(part)] == part for start in range(len(phrase) - len(part) + 1))

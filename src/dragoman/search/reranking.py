@@ -12,7 +12,7 @@ from dragoman.errors import UserError, unknown_name
 from dragoman.parts.spec import Configurable
 from dragoman.search.configs import Beam, Sample
 from dragoman.search.ngram_metrics import Array, Bleu, ChrF, NGramMetric, NGramOverlap, count_shared_ngrams
-from dragoman.search.search_config import DecodingRun, OtherRun, SearchConfig, SearchRequest, TokenSearch, check_n_best
+from dragoman.search.search_config import DecodingRun, OtherRun, SearchConfig, SearchRequest, check_n_best
 from dragoman.search.search_state import Hypothesis
 
 TUNING_METRICS: dict[str, NGramMetric] = {
@@ -114,14 +114,6 @@ class Rerank(SearchConfig):
         check_n_best(self, self.candidates)
 
     @property
-    def rows_per_source(self) -> int:
-        return self.candidates.rows_per_source
-
-    @property
-    def token_searches(self) -> list[TokenSearch]:
-        return [self.candidates]
-
-    @property
     def other_runs(self) -> list[str | OtherRun]:
         return [model for model in (self.channel_model, self.language_model) if model is not None]
 
@@ -212,6 +204,7 @@ def tune_rerank_weights(
 
 
 def _better(best: TuningResult, weights: RerankWeights, score: Callable[[RerankWeights], float]) -> TuningResult:
+    """Return the result for the weights if their score is higher than the best one so far, or else the best one."""
     new_score = score(weights)
     return TuningResult(weights, new_score, best.baseline_score) if new_score > best.score + 1e-9 else best
 

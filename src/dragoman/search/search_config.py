@@ -14,9 +14,8 @@ from torch import Tensor
 from dragoman.errors import UserError
 from dragoman.models import Model
 from dragoman.parts.spec import Configurable
-from dragoman.search.constraints import NO_CONSTRAINTS, Constraints
+from dragoman.search.constraints import NO_CONSTRAINTS, Constraints, NoRepeatNGram
 from dragoman.search.engine import LogitsProcessor, SearchEngine, SpecialTokens, Strategy
-from dragoman.search.logits_processors import NoRepeatNGram
 from dragoman.search.search_state import ConstraintTensors, Hypothesis
 from dragoman.text import Tokenizer
 
@@ -138,8 +137,8 @@ class SearchConfig(Configurable):
 
     @property
     def rows_per_source(self) -> int:
-        """The number of rows that a source occupies in a batch."""
-        raise NotImplementedError
+        """The number of rows that a source occupies in a batch: the most that a part of the search needs."""
+        return max(search.rows_per_source for search in self.token_searches)
 
     @property
     def label(self) -> str:
@@ -148,8 +147,8 @@ class SearchConfig(Configurable):
 
     @property
     def token_searches(self) -> list[TokenSearch]:
-        """The beam searches and samplings that it consists of."""
-        return []
+        """The beam searches and samplings that it consists of: those among its fields."""
+        return [value for value in vars(self).values() if isinstance(value, TokenSearch)]
 
     @property
     def other_runs(self) -> list[str | OtherRun]:
@@ -200,6 +199,7 @@ class TokenSearch(StepwiseSearch):
     """Beam search or sampling."""
 
     no_repeat_ngram_size: int
+    is_random = False
 
     @property
     def has_single_row(self) -> bool:
@@ -209,10 +209,6 @@ class TokenSearch(StepwiseSearch):
     @property
     def token_searches(self) -> list[TokenSearch]:
         return [self]
-
-    @property
-    def is_random(self) -> bool:
-        return False
 
     def strategy(self, special_tokens: SpecialTokens, vocab_size: int, has_required_phrases: bool) -> Strategy:
         """Return the strategy that selects tokens; `has_required_phrases`: one for required phrases."""

@@ -245,6 +245,7 @@ class AsyncRead:
             self.event.record()
 
     def read(self) -> list[bool]:
+        """Return the values, after waiting for the copy."""
         if self.event is not None:
             self.event.synchronize()
         return self.values.tolist()

@@ -54,21 +54,19 @@ class VocabularySubset:
         return torch.searchsorted(self.token_ids, token_ids)
 
     def local_special_tokens(self, special_tokens: SpecialTokens) -> SpecialTokens:
-        def local(token_ids: tuple[int, ...]) -> tuple[int, ...]:
-            return tuple(
-                self.to_local(torch.tensor(token_ids, dtype=torch.long, device=self.token_ids.device)).tolist()
-            )
-
+        """Return special tokens with local ids."""
+        local_ids = {token: number for number, token in enumerate(self.token_ids.tolist())}
         bos = special_tokens.bos
         return replace(
             special_tokens,
-            bos=self.to_local(bos) if isinstance(bos, Tensor) else local((bos,))[0],
-            eos=local((special_tokens.eos,))[0],
-            suppressed=local(special_tokens.suppressed),
-            forced_bos=local(special_tokens.forced_bos),
+            bos=self.to_local(bos) if isinstance(bos, Tensor) else local_ids[bos],
+            eos=local_ids[special_tokens.eos],
+            suppressed=tuple(local_ids[token] for token in special_tokens.suppressed),
+            forced_bos=tuple(local_ids[token] for token in special_tokens.forced_bos),
         )
 
     def local_constraints(self, constraints: ConstraintTensors) -> ConstraintTensors:
+        """Return constraints with local ids; only prefixes are supported."""
         prefix = constraints.prefix
         return constraints if prefix is None else replace(constraints, prefix=self.to_local(prefix))
 
@@ -105,7 +103,7 @@ class Shortlist:
         return VocabularySubset(torch.from_numpy(unique).to(source.device))
 
     def save(self, folder: Path) -> None:
-        # the names of the tensors are those of the first version
+        """Write the shortlist into a run folder; the names of the tensors are those of the first version."""
         arrays = {"frequent": self.frequent, "begins": self.starts, "pieces": self.translations}
         write_file(folder / SHORTLIST_FILE, save({**arrays, "vocabulary": np.array([self.vocab_size])}))
 
@@ -151,15 +149,16 @@ def learn_shortlist(
         keys, counts = _add_cooccurrences(keys, counts, links.source * sizes[1] + links.target)
         occurrences += np.bincount(links.target[links.starts], minlength=sizes[1])
     for _ in range(EM_ITERATIONS):
-        probabilities = _normalize(keys, counts, sizes)
+        total = np.bincount(keys // sizes[1], counts, sizes[0])  # Σ_t c(s, t) of each source token
+        probabilities = counts / np.maximum(total[keys // sizes[1]], 1e-12)  # p(t|s)
         counts = np.zeros(len(keys))
         for links in _token_links(store, rows):
             key = links.source * sizes[1] + links.target
             index = np.minimum(np.searchsorted(keys, key), len(keys) - 1)
             p = np.where(keys[index] == key, probabilities[index], 0.0)
-            total = np.add.reduceat(p, links.starts)  # Σ_s p(t|s) of each target token
+            target_total = np.add.reduceat(p, links.starts)  # Σ_s p(t|s) of each target token
             repeats = np.diff(links.starts, append=len(p))
-            counts += np.bincount(index, p / np.repeat(np.maximum(total, 1e-12), repeats), len(keys))
+            counts += np.bincount(index, p / np.repeat(np.maximum(target_total, 1e-12), repeats), len(keys))
     most_frequent = np.argsort(-occurrences, kind="stable")[:frequent]
     most_frequent = np.sort(most_frequent[occurrences[most_frequent] > 0])
     return Shortlist(most_frequent, *_best_translations(keys, counts, sizes, translations), sizes[1])
@@ -174,12 +173,6 @@ def _add_cooccurrences(keys: IntArray, counts: FloatArray, new: IntArray) -> tup
         kept = np.sort(np.argpartition(-counts, MAX_TABLE_ENTRIES // 2)[: MAX_TABLE_ENTRIES // 2])
         keys, counts = keys[kept], counts[kept]
     return keys, counts
-
-
-def _normalize(keys: IntArray, counts: FloatArray, sizes: tuple[int, int]) -> FloatArray:
-    """Return p(t|s) = c(s, t) / Σ_t c(s, t)."""
-    total = np.bincount(keys // sizes[1], counts, sizes[0])
-    return counts / np.maximum(total[keys // sizes[1]], 1e-12)
 
 
 def _best_translations(

@@ -21,7 +21,6 @@ from dragoman.search.search_config import (
     OtherRun,
     SearchRequest,
     StepwiseSearch,
-    TokenSearch,
     check_ranges,
 )
 from dragoman.search.search_state import (
@@ -67,7 +66,7 @@ class Speculative(StepwiseSearch):
     search: Beam | Sample = GREEDY
 
     label = "speculative decoding"
-    n_best = rows_per_source = 1
+    n_best = 1
 
     def __post_init__(self) -> None:
         check_ranges(self, draft_tokens=(1, math.inf))
@@ -76,10 +75,6 @@ class Speculative(StepwiseSearch):
                 f"speculative decoding generates one hypothesis per source, but its search is {self.search.label}: use "
                 "Beam(1), or Sample with n_best=1"
             )
-
-    @property
-    def token_searches(self) -> list[TokenSearch]:
-        return [self.search]
 
     @property
     def other_runs(self) -> list[str | OtherRun]:

@@ -188,6 +188,7 @@ def log_sum_exp(logits: Tensor) -> Tensor:
 
 
 def _log_sum(rows: Tensor) -> Tensor:
+    """log Σ exp, R V → R, in one pass over rows that are in the cache."""
     limit = torch.finfo(rows.dtype).max  # avoids ∞ − ∞
     maximum = rows.amax(-1, keepdim=True).clamp(-limit, limit)
     return ((rows - maximum).exp_().sum(-1, keepdim=True).log_() + maximum)[:, 0]
