@@ -46,19 +46,20 @@ class DataConfig(Section, section="data"):
     max_length: int = setting(
         256,
         "Maximum tokens of a source or target. Longer training pairs are dropped, and their number is printed.",
-        range=(1, 100_000),
+        min=1,
+        max=100_000,
     )
     validation_size: int | None = setting(
         None,
         "Number of training pairs held out for validation if there are no validation files.",
-        range=(1, None),
+        min=1,
         auto="from the amount of data",
     )
     sampling_weights: tuple[float, ...] = setting(
         (), "Relative share of each training corpus among the sampled pairs. Empty: use every pair once per epoch."
     )
     sampling_temperature: float | None = setting(
-        None, "Sample corpora in proportion to pairs^(1/T) instead of by `sampling_weights`.", range=(0.1, 1e6)
+        None, "Sample corpora in proportion to pairs^(1/T) instead of by `sampling_weights`.", min=0.1, max=1e6
     )
     corpus_tags: Files = setting(
         (), "Tag of each training corpus, prepended to its sources as a token. Use '' for a corpus without a tag."
@@ -67,7 +68,7 @@ class DataConfig(Section, section="data"):
         (), "Tag of each validation corpus, like `corpus_tags`. Needed if their numbers differ."
     )
     num_workers: int | None = setting(
-        None, "Processes that read and tokenize the corpus.", range=(1, 10_000), auto="number of CPU cores"
+        None, "Processes that read and tokenize the corpus.", min=1, max=10_000, auto="number of CPU cores"
     )
 
     def __post_init__(self) -> None:
@@ -87,7 +88,7 @@ class TextConfig(Section, section="text"):
 
     tokenizer: str = setting("bpe", "Tokenizer to learn: bpe, unigram, word, character or byte.")
     vocab_size: int | None = setting(
-        None, "Vocabulary size in tokens.", range=(1, 10**7), auto="8·√(words of the corpus), at most 32,000"
+        None, "Vocabulary size in tokens.", min=1, max=10**7, auto="8·√(words of the corpus), at most 32,000"
     )
     shared_vocabulary: bool = setting(True, "Use one tokenizer and vocabulary for source and target.")
     space_marker: str = setting(
@@ -96,7 +97,8 @@ class TextConfig(Section, section="text"):
     bpe_dropout: float | None = setting(
         None,
         "Probability of skipping a BPE merge in training (Provilkov et al. 2020).",
-        range=(0, 1),
+        min=0,
+        max=1,
         auto="0.1 in the recipe modern for fewer than 100,000 pairs, else 0",
     )
     normalize_whitespace: bool | None = setting(
@@ -162,7 +164,7 @@ class TrainingConfig(Section, section="training"):
     batch_tokens: int | None = setting(
         None,
         "Batch size: number of pairs × tokens of the longest source or target, padding included.",
-        range=(1, None),
+        min=1,
         auto="from the amount of data and the device",
     )
     batch_by: Literal["row", "pair"] = setting(
@@ -178,31 +180,27 @@ class TrainingConfig(Section, section="training"):
         False, "Recompute activations in the backward pass: about a third more time, much less memory."
     )
     gradient_accumulation: int = setting(
-        1, "Number of batches whose gradients are summed for one optimizer step.", range=(1, None)
+        1, "Number of batches whose gradients are summed for one optimizer step.", min=1
     )
     steps: int | None = setting(
         None,
         "Maximum number of optimizer steps.",
-        range=(1, None),
+        min=1,
         auto="from the amount of data, for schedules that end at a known step; else no limit",
     )
-    epochs: int | None = setting(
-        None, "Maximum number of passes over the training data.", range=(1, None), auto="no limit"
-    )
+    epochs: int | None = setting(None, "Maximum number of passes over the training data.", min=1, auto="no limit")
     minutes: float | None = setting(
         None,
         "Maximum training time in minutes, including validation. The learning-rate schedule is fitted to it.",
-        range=(0, None),
+        min=0,
         auto="no limit",
     )
-    patience: int | None = setting(
-        8, "Stop after this many validations without improvement; null: never.", range=(1, None)
-    )
+    patience: int | None = setting(8, "Stop after this many validations without improvement; null: never.", min=1)
     learning_rate: float | None = setting(
-        None, "Peak learning rate.", range=(0, 1e3), auto="from `model_dim` and the recipe"
+        None, "Peak learning rate.", min=0, max=1e3, auto="from `model_dim` and the recipe"
     )
     warmup_steps: int | None = setting(
-        None, "Steps of linear warm-up to the peak learning rate.", range=(0, None), auto="from the number of steps"
+        None, "Steps of linear warm-up to the peak learning rate.", min=0, auto="from the number of steps"
     )
     extended_at: int = setting(0, "Step at which a finished run was extended. Written by `train --resume`.")
     recipe: Literal["auto", "textbook", "modern", "plain"] = setting(
@@ -219,30 +217,29 @@ class TrainingConfig(Section, section="training"):
         fallback="inverse-sqrt",
     )
     warmup_start_factor: float | None = setting(
-        None, "Learning rate at the start of warm-up, as a fraction of the peak.", range=(0, 1), fallback=0.0
+        None, "Learning rate at the start of warm-up, as a fraction of the peak.", min=0, max=1, fallback=0.0
     )
     final_rate_factor: float | None = setting(
         None,
         "Learning rate at the end of the schedules cosine, linear and stable, as a fraction of the peak.",
-        range=(0, 1),
+        min=0,
+        max=1,
         fallback=0.0,
     )
     decay_fraction: float = setting(
-        0.2, "Fraction of the steps, at the end, in which the schedule `stable` decays.", range=(0, 1)
+        0.2, "Fraction of the steps, at the end, in which the schedule `stable` decays.", min=0, max=1
     )
     halving_start_epoch: float | None = setting(
-        None,
-        "Epochs until the schedule `halving` halves the learning rate for the first time.",
-        range=(0, None),
-        fallback=5.0,
+        None, "Epochs until the schedule `halving` halves the learning rate for the first time.", min=0, fallback=5.0
     )
     halving_interval: float | None = setting(
-        None, "Epochs between two halvings of the schedule `halving`.", range=(0.001, None), fallback=1.0
+        None, "Epochs between two halvings of the schedule `halving`.", min=0.001, fallback=1.0
     )
     plateau_factor: float | None = setting(
         None,
         "Factor of the learning rate after a validation without improvement, in the schedule `plateau`.",
-        range=(0, 1),
+        min=0,
+        max=1,
         fallback=0.1,
     )
     optimizer: Optimizer | None = setting(
@@ -251,18 +248,18 @@ class TrainingConfig(Section, section="training"):
         fallback="adamw",
     )
     momentum: float | None = setting(
-        None, "Momentum of sgd, adafactor and muon.", range=(0, 0.99999), auto="0 for sgd and adafactor, 0.95 for muon"
+        None, "Momentum of sgd, adafactor and muon.", min=0, max=0.99999, auto="0 for sgd and adafactor, 0.95 for muon"
     )
     nesterov: bool | None = setting(None, "Use Nesterov momentum in sgd.", fallback=False)
     beta1: float | None = setting(
-        None, "β₁ of adam and adamw: decay of the mean of gradients.", range=(0, 0.99999), fallback=0.9
+        None, "β₁ of adam and adamw: decay of the mean of gradients.", min=0, max=0.99999, fallback=0.9
     )
     beta2: float | None = setting(
-        None, "β₂ of adam and adamw: decay of the mean of squared gradients.", range=(0, 0.9999999), fallback=0.98
+        None, "β₂ of adam and adamw: decay of the mean of squared gradients.", min=0, max=0.9999999, fallback=0.98
     )
-    epsilon: float | None = setting(None, "ε of adam and adamw: added to the denominator.", range=(0, 1), fallback=1e-9)
+    epsilon: float | None = setting(None, "ε of adam and adamw: added to the denominator.", min=0, max=1, fallback=1e-9)
     weight_decay: float | None = setting(
-        None, "Decoupled weight decay of adamw and muon (Loshchilov and Hutter 2019).", range=(0, 10), fallback=0.01
+        None, "Decoupled weight decay of adamw and muon (Loshchilov and Hutter 2019).", min=0, max=10, fallback=0.01
     )
     loss_normalization: Literal["tokens", "sentences"] | None = setting(
         None,
@@ -270,21 +267,16 @@ class TrainingConfig(Section, section="training"):
         fallback="tokens",
     )
     clip_norm: float | None = setting(
-        None,
-        "Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping.",
-        range=(0, None),
-        fallback=1.0,
+        None, "Maximum norm of the gradient; larger gradients are scaled down. 0: no clipping.", min=0, fallback=1.0
     )
     label_smoothing: float | None = setting(
-        None, "Label smoothing ε (Szegedy et al. 2016).", range=(0, 0.999), auto="0.1 for translation, else 0"
+        None, "Label smoothing ε (Szegedy et al. 2016).", min=0, max=0.999, auto="0.1 for translation, else 0"
     )
-    validation_interval: int | None = setting(
-        None, "Steps between two validations.", range=(1, None), auto="about one epoch"
-    )
+    validation_interval: int | None = setting(None, "Steps between two validations.", min=1, auto="about one epoch")
     validation_sentences: int | None = setting(
         None,
         "Sentences decoded per validation.",
-        range=(0, None),
+        min=0,
         auto="as many as can be decoded in about a tenth of the training time",
     )
     selection_metric: Literal["auto", "bleu", "chrf", "exact_match", "accuracy", "loss"] = setting(
@@ -292,7 +284,7 @@ class TrainingConfig(Section, section="training"):
         "Validation metric that decides which checkpoint is the best, and whether `patience` is exhausted; auto: from "
         "the task, such as bleu for translation.",
     )
-    keep_checkpoints: int = setting(5, "Number of recent checkpoints to keep, besides the best.", range=(1, None))
+    keep_checkpoints: int = setting(5, "Number of recent checkpoints to keep, besides the best.", min=1)
     average_checkpoints: bool = setting(
         True,
         "At the end, average the weights of the kept checkpoints, and use the average if its validation is better.",
@@ -301,14 +293,15 @@ class TrainingConfig(Section, section="training"):
         None,
         "Decay per step of an exponential moving average of the weights, such as 0.999. Validation and inference use "
         "the average.",
-        range=(0, 0.9999999),
+        min=0,
+        max=0.9999999,
         auto="no average",
     )
     start_from: str | None = setting(
         None,
         "Run folder that provides the initial weights, the tokenizers and the system. It is validated before step 1.",
     )
-    seed: int = setting(1, "Random seed of initialization, data order and dropout.", range=(0, 2**31 - 1))
+    seed: int = setting(1, "Random seed of initialization, data order and dropout.", min=0, max=2**31 - 1)
     device: str = setting("auto", "Device: auto, cpu, cuda or cuda:N.")
     precision: Literal["auto", "float32", "bfloat16"] = setting(
         "auto", "Number format of matrix products; auto: bfloat16 on a GPU, else float32."
@@ -351,11 +344,12 @@ TRAINING_DEFAULTS: dict[str, Any] = {
 class SearchDefaults(Section, section="search"):
     """Default search of a run, used by `translate` unless options change it."""
 
-    beam_size: int = setting(5, "Beam size in hypotheses; 1 is greedy search.", range=(1, 10_000))
+    beam_size: int = setting(5, "Beam size in hypotheses; 1 is greedy search.", min=1, max=10_000)
     length_penalty: float = setting(
         1.0,
         "Exponent α of the length normalization log p(y|x) / |y|^α; larger values prefer longer translations.",
-        range=(-10, 10),
+        min=-10,
+        max=10,
     )
     length_normalization: Literal["power", "gnmt"] = setting(
         "power", "Length normalization: power |y|^α, or GNMT's ((5 + |y|) / 6)^α (Wu et al. 2016)."
@@ -372,28 +366,30 @@ class SearchDefaults(Section, section="search"):
         "score, like finished ones.",
     )
     coverage_penalty: float = setting(
-        0.0, "Weight β of GNMT's coverage penalty: rewards attention to every source token.", range=(0, 10)
+        0.0, "Weight β of GNMT's coverage penalty: rewards attention to every source token.", min=0, max=10
     )
-    batch_tokens: int = setting(8192, "Source tokens translated in one batch.", range=(1, 10**9))
+    batch_tokens: int = setting(8192, "Source tokens translated in one batch.", min=1, max=10**9)
     max_source_length: int = setting(
-        1024, "Maximum source tokens; longer lines are truncated with a warning.", range=(2, 100_000)
+        1024, "Maximum source tokens; longer lines are truncated with a warning.", min=2, max=100_000
     )
     length_ratio: float | None = setting(
         None,
         "Maximum target tokens per source token. The limit is length_ratio · source tokens + length_offset.",
-        range=(0, 100),
+        min=0,
+        max=100,
         auto="from the training pairs",
     )
     length_offset: int | None = setting(
         None,
         "Target tokens allowed in addition to length_ratio · source tokens.",
-        range=(1, 100_000),
+        min=1,
+        max=100_000,
         auto="from the training pairs",
     )
-    max_target_length: int = setting(1024, "Maximum target tokens of any translation.", range=(1, 100_000))
-    min_length: int = setting(0, "Minimum target tokens: EOS is not generated earlier.", range=(0, 100_000))
+    max_target_length: int = setting(1024, "Maximum target tokens of any translation.", min=1, max=100_000)
+    min_length: int = setting(0, "Minimum target tokens: EOS is not generated earlier.", min=0, max=100_000)
     no_repeat_ngram_size: int = setting(
-        0, "Size in tokens of n-grams that may occur only once per translation; 0: any may.", range=(0, 1000)
+        0, "Size in tokens of n-grams that may occur only once per translation; 0: any may.", min=0, max=1000
     )
     copy_untranslatable: bool | None = setting(
         None,

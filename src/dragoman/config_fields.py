@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import types
 import typing
 from contextlib import suppress
@@ -23,7 +24,8 @@ class Setting:
     """What is known about one setting: how it is explained, checked and resolved."""
 
     help: str  # one or two sentences, with the unit
-    range: tuple[float | None, float | None] = (None, None)  # smallest and largest value; None: no limit
+    min: float | None = None
+    max: float | None = None
     fallback: Any = None  # value used if neither the user nor the training recipe sets it
     auto: str = ""  # how a value is chosen if the setting is None
     name: str = ""  # without the section; set by `settings_of`, as the declared type and the default
@@ -33,10 +35,9 @@ class Setting:
     @property
     def range_text(self) -> str:
         """The range in words; empty if there is none."""
-        low, high = self.range
-        if low is not None and high is not None:
-            return f"between {low:,} and {high:,}"
-        return f"at least {low:,}" if low is not None else f"at most {high:,}" if high is not None else ""
+        if self.min is not None and self.max is not None:
+            return f"between {self.min:,} and {self.max:,}"
+        return f"at least {self.min:,}" if self.min is not None else "" if self.max is None else f"at most {self.max:,}"
 
     @property
     def choices(self) -> list[str]:
@@ -54,8 +55,8 @@ class Setting:
 
     def check_range(self, value: Any, path: str) -> None:
         """Raise a UserError if a number lies outside the range; `path` is the dotted name of the setting."""
-        low, high = self.range
-        if value is not None and not ((low is None or value >= low) and (high is None or value <= high)):
+        low, high = -math.inf if self.min is None else self.min, math.inf if self.max is None else self.max
+        if isinstance(value, (int, float)) and not low <= value <= high:
             raise UserError(f"{path} must be {self.range_text}, got {value}")
 
     @property
@@ -72,12 +73,13 @@ def setting(
     default: Any,
     help: str,
     *,
-    range: tuple[float | None, float | None] = (None, None),
+    min: float | None = None,
+    max: float | None = None,
     fallback: Any = None,
     auto: str = "",
 ) -> Any:
     """Declare a dataclass field with its default value and a `Setting` as metadata."""
-    metadata = {"setting": Setting(help, range, fallback, auto)}
+    metadata = {"setting": Setting(help, min, max, fallback, auto)}
     if isinstance(default, dict):
         return field(default_factory=dict, metadata=metadata)
     return field(default=default, metadata=metadata)

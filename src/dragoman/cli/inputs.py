@@ -147,12 +147,8 @@ def read_pairs(
     if data_format.is_dialogue:
         dialogues = [_split_dialogue(pair.source.split("\t")) for pair in pairs]
         return [before for before, _ in dialogues], [reply for _, reply in dialogues]
-    sources: list[Any] = []
-    targets: list[str] = []
-    for pair in pairs:
-        sources.append(pair.source if pair.features is None else pair.features)
-        targets.append(pair.target or "")
-    return sources, targets
+    read = [(pair.source if pair.features is None else pair.features, pair.target or "") for pair in pairs]
+    return [source for source, _ in read], [target for _, target in read]
 
 
 def read_texts(path: Path, format: str = "") -> list[str]:
@@ -185,14 +181,11 @@ def standard_input() -> Iterator[tuple[int, str]]:
     """Yield numbered lines of standard input; only a line feed ends a line."""
     if sys.stdin is None:
         raise UserError("standard input is closed: name a file, or pipe text in")
+    from dragoman.data.text_files import decode_line
+
     for number, raw in enumerate(sys.stdin.buffer, 1):
         raw = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
-        try:
-            yield number, raw.removesuffix(b"\n").removesuffix(b"\r").decode()
-        except UnicodeDecodeError as error:
-            raise UserError(
-                f"standard input, line {number:,} is not UTF-8 (byte {error.start + 1} of the line)"
-            ) from None
+        yield number, decode_line(raw.removesuffix(b"\n").removesuffix(b"\r"), STANDARD_INPUT, number)
 
 
 def typed_lines(prompt: str = "> ") -> Iterator[str]:
