@@ -93,10 +93,10 @@ class Cells(nn.Module):
         y, last = self.run_sequence(x, state)
         return y, self.unpack(last)
 
-    def project(self, x: Tensor, start: int = 0) -> Tensor:
-        """Compute what x, at column `start` of the bottom layer's input, adds to its gates; with bias if start is 0."""
+    def project(self, x: Tensor) -> Tensor:
+        """Compute what x, the first columns of the bottom layer's input, adds to its gates, with the bias."""
         weight, bias = self.weight("ih", 0)
-        return F.linear(x, weight[:, start : start + x.shape[-1]], bias if start == 0 else None)
+        return F.linear(x, weight[:, : x.shape[-1]], bias)
 
     def weight(self, side: str, layer: int) -> tuple[Tensor, Tensor]:
         """Return matrix and bias of a layer, for its input ("ih") or its previous state ("hh")."""
