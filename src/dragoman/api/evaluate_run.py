@@ -85,6 +85,8 @@ def evaluate(
 
 @dataclass
 class _Evaluator:
+    """Scores a run on a test set, one group of metrics after the other, and collects the result."""
+
     run: Run
     sources: list[Any]
     references: list[list[str]]  # of each source
@@ -144,11 +146,13 @@ class _Evaluator:
                 raise UserError(f"{name} cannot be computed of {subject}: use {', '.join(supported)}")
 
     def _compare(self, hypotheses: list[str], references: list[list[str]], metrics: Sequence[str]) -> None:
+        """Compute the metrics that compare texts with their references."""
         self.result.hypotheses = hypotheses
         names = [name for name in metrics if name in evaluation.TEXT_METRICS]
         self.result.scores |= evaluation.evaluate(names, hypotheses, references)
 
     def _score_likelihoods(self, metrics: Sequence[str], sources: list[Any] | None, targets: list[str]) -> None:
+        """Compute metrics of the model's probability of the targets, given the sources if there are any."""
         scorable = self._scorable(sources, targets)
         texts = [targets[i] for i in scorable]
         scored = self.run.score(None if sources is None else [sources[i] for i in scorable], texts)
@@ -159,6 +163,7 @@ class _Evaluator:
             self.result.scores[name] = replace(score, detail={**score.detail, **skipped})
 
     def _score_alignments(self, targets: list[str], gold: GoldAlignments) -> None:
+        """Compute the alignment error rate of the attention of forced translations."""
         scorable = self._scorable(self.sources, targets)
         alignments = self.run.align([self.sources[i] for i in scorable], [targets[i] for i in scorable])
         if alignments is None:

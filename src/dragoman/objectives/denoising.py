@@ -4,18 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dragoman.data import BatchRow, TokenStore
-from dragoman.data.noise import (
-    DocumentRotation,
-    LocalShuffle,
-    Noise,
-    NoiseChain,
-    SentencePermutation,
-    SpanCorruption,
-    TextInfilling,
-    TokenDeletion,
-    TokenMasking,
-)
+from dragoman.data import BatchRow, TokenStore, noise
 from dragoman.errors import UserError
 from dragoman.models import EncoderDecoderModel
 from dragoman.models.usage import FILL
@@ -59,15 +48,15 @@ class DenoisingObjective(SequenceObjective):
     ) -> None:
         super().__init__(task)
         mask = mask_id(task.source_tokenizer)
-        steps: list[tuple[bool, Noise]] = [
-            (permute_sentences, SentencePermutation(sentence_end_ids(task))),
-            (rotate_document, DocumentRotation()),
-            (shuffle_distance is not None, LocalShuffle(shuffle_distance or 1)),
-            (delete_rate > 0, TokenDeletion(delete_rate)),
-            (mask_rate > 0, TokenMasking(mask_rate, mask)),
-            (infill_rate > 0, TextInfilling(infill_rate, mean_span_length, mask)),
+        steps: list[tuple[bool, noise.Noise]] = [
+            (permute_sentences, noise.SentencePermutation(sentence_end_ids(task))),
+            (rotate_document, noise.DocumentRotation()),
+            (shuffle_distance is not None, noise.LocalShuffle(shuffle_distance or 1)),
+            (delete_rate > 0, noise.TokenDeletion(delete_rate)),
+            (mask_rate > 0, noise.TokenMasking(mask_rate, mask)),
+            (infill_rate > 0, noise.TextInfilling(infill_rate, mean_span_length, mask)),
         ]
-        self.noise = NoiseChain(tuple(step for enabled, step in steps if enabled))
+        self.noise = noise.NoiseChain(tuple(step for enabled, step in steps if enabled))
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing, ids = self.task.framing, store.target(index)
@@ -99,7 +88,7 @@ class SpanCorruptionObjective(SequenceObjective):
                 "span corruption needs sentinel tokens after the tokenizer's vocabulary, and this system has none: use "
                 "the system t5, or the objective denoising"
             )
-        self.spans = SpanCorruption(sentinels, mask_rate, mean_span_length)
+        self.spans = noise.SpanCorruption(sentinels, mask_rate, mean_span_length)
 
     def build_row(self, store: TokenStore, index: int, random: np.random.Generator) -> BatchRow:
         framing = self.task.framing

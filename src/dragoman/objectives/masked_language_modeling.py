@@ -63,7 +63,9 @@ class MaskedLanguageObjective(Objective):
         super().__init__(task)
         shortest = len(task.framing.source_prefix) + 2 * len(task.framing.source_suffix) + 2
         if next_sentence and max_length < shortest:
-            raise UserError(f"objective.settings.max_length is {max_length}, but two sentences need {shortest} tokens")
+            raise UserError(
+                f"objective.settings.max_length={max_length} cannot hold two sentences: set at least {shortest}"
+            )
         self.masker = make_masker(task, mask_rate)
         self.distinct_epochs, self.next_sentence, self.max_length = mask_copies, next_sentence, max_length
         self.supports_packing &= not next_sentence  # which is predicted from the first token of a row
@@ -140,8 +142,9 @@ def make_masker(task: TaskContext, mask_rate: float) -> MaskedLanguageModeling:
 
 
 def mask_id(tokenizer: Tokenizer) -> int:
+    """Return the id of the mask token; a UserError if there is none."""
     if tokenizer.mask is None:
-        raise UserError("tokens cannot be masked: the tokenizer of the run has no mask token")
+        raise UserError("tokens cannot be masked, since the tokenizer of the run has no mask token: choose another one")
     return tokenizer.mask
 
 
@@ -191,6 +194,7 @@ class ReplacedTokenObjective(MaskedLanguageObjective):
         return self._add_discriminator_loss(batch, sums, shuffled)
 
     def _generator_loss(self, batch: Batch) -> tuple[Tensor, dict[str, Tensor]]:
+        """Return the generator's features of the masked tokens (N D), and the sums of its loss."""
         generator = self.model.generator
         features = labeled_features(generator.forward_features(batch.source, source_layout(batch)).output, batch)
         return features, token_loss(generator.output, features, batch.labels)

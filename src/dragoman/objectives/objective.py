@@ -213,10 +213,12 @@ def labeled_features(features: Tensor, batch: Batch) -> Tensor:
 
 
 def source_layout(batch: Batch) -> Layout:
+    """Return how the source sequences lie in their tensor, padded or packed."""
     return _layout(batch, batch.source, batch.source_lengths, 0)
 
 
 def target_layout(batch: Batch) -> Layout:
+    """Return how the target sequences lie in their tensor, padded or packed."""
     return _layout(batch, batch.target, batch.target_lengths, 1)
 
 

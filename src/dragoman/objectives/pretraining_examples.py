@@ -59,6 +59,7 @@ def render_row(objective: Objective, row: BatchRow) -> PretrainingExample:
 
 
 def _render(objective: Objective, ids: Sequence[int] | np.ndarray) -> str:
+    """Decode token ids as text, in which masks, sentinels and separators appear by their names."""
     tokenizer, model = objective.task.target_tokenizer, objective.task.model
     names = {number: f"<extra_id_{n}>" for n, number in enumerate(sentinel_ids(tokenizer, model.vocab_size))}
     symbols = {tokenizer.mask: "<mask>", tokenizer.sep: "<sep>", tokenizer.cls: "<cls>"}

@@ -86,6 +86,7 @@ def largest_fitting(peak_memory: Callable[[int], int | None], lowest: int, highe
 
 
 def _next_size(fitting: list[tuple[int, int]], too_large: int | None, limit: int) -> int:
+    """Return the batch size to try next, from the sizes that fit, each with its peak memory, and one that does not."""
     largest, used = fitting[-1]
     size = 2.0 * largest if too_large is None else (largest + too_large) / 2
     if len(fitting) > 1 and (growth := used - fitting[-2][1]) > 0:

@@ -70,7 +70,7 @@ class TrainState:
             }
             return TrainState(**values | nested)
         except (KeyError, TypeError):
-            raise UserError("the checkpoint has no valid training state: use another checkpoint") from None
+            raise UserError("the checkpoint has no valid training state: use an earlier checkpoint") from None
 
     @staticmethod
     def load(folder: Path) -> TrainState:
@@ -118,6 +118,7 @@ class CheckpointManager:
         on_first_rank(lambda: self._publish(write, state, best))
 
     def _publish(self, write: Callable[[], None], state: TrainState, best: bool) -> None:
+        """Write a checkpoint, then point the links to it, and remove checkpoints that are no longer kept."""
         write()
         name = self._path(state.step).name
         if best or not (self.folder / "best").exists():  # before the first validation any checkpoint is the best
@@ -156,6 +157,7 @@ class CheckpointManager:
         return state
 
     def _find(self) -> TrainState | None:
+        """Return the state of the checkpoint to resume from, after removing what a killed process left unfinished."""
         remove_partial_files(self.folder)
         complete = [path for path in self.saved_checkpoints() if checkpoint.is_complete(path)]
         step = self.last_step()
@@ -214,6 +216,7 @@ class CheckpointManager:
         return self._path(state.best_step).is_dir()
 
     def is_validated(self, step: int) -> bool:
+        """Whether the last checkpoint is of this step and was saved with its validation."""
         return self.last_step() == step and checkpoint.read_values(self.folder / "last")["validated"]
 
     def average(self, model: nn.Module) -> int:
@@ -240,6 +243,7 @@ class CheckpointManager:
         return self.folder / f"{step:06d}"
 
     def _prune(self, state: TrainState) -> None:
+        """Remove all checkpoints but the present one, the best one, and the latest validated ones."""
         kept = {path.name for path in self.validated()[-self.keep :]}
         kept |= {self._path(state.step).name, self._path(state.best_step).name, (self.folder / "best").resolve().name}
         for path in self.saved_checkpoints():
@@ -248,7 +252,8 @@ class CheckpointManager:
 
 
 def _save(folder: Path, *content: Any) -> None:
-    remove_folder(folder)  # left by a killed process
+    """Save a checkpoint, in the place of an incomplete one that a killed process left."""
+    remove_folder(folder)
     checkpoint.save(folder, *content)
 
 

@@ -7,7 +7,7 @@ import json
 import math
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import cache
 from itertools import accumulate, islice
@@ -23,7 +23,7 @@ from dragoman.console import format_duration, log, progress_bar
 from dragoman.data import TokenStore
 from dragoman.errors import UserError, unknown_name
 from dragoman.evaluation.system_comparison import RunResult
-from dragoman.models import ModelSpec, meta_model
+from dragoman.models import meta_model
 from dragoman.objectives import objective_class
 from dragoman.parts.flops import Workload
 from dragoman.run import Run, load, read_framing, read_spec
@@ -69,7 +69,7 @@ class ComparisonBudget:
 
     def __post_init__(self) -> None:
         if self.amount is not None and not (0 < self.amount < math.inf):
-            raise UserError(f"a budget must be a positive number of {self.kind}, but is {self.amount:g}")
+            raise UserError(f"a budget per system must be a positive number of {self.kind}, but is {self.amount:g}")
 
     def __str__(self) -> str:
         names = {"tokens": "target tokens", "steps": "steps", "flops": "training FLOPs", "minutes": "minutes"}
@@ -123,6 +123,7 @@ def check_request(folder: Path, config: Config, budget: ComparisonBudget) -> Non
 
 
 def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
+    """Return nested settings by their dotted names."""
     flat: dict[str, Any] = {}
     for name, value in values.items():
         flat |= _flatten(value, f"{path}{name}.") if isinstance(value, dict) else {f"{path}{name}": value}
@@ -130,6 +131,7 @@ def _flatten(values: dict[str, Any], path: str = "") -> dict[str, Any]:
 
 
 def run_folder(folder: Path, name: str, seed: int) -> Path:
+    """Return the folder of the run of a system in the folder of a comparison."""
     return folder / f"{name}-seed{seed}"
 
 
@@ -195,7 +197,10 @@ class TrainingCosts:
         self.source, self.target = store.source_lengths, store.target_lengths
         self.framing_length = len(framing.source_prefix) + len(framing.source_suffix)
         self.predicts_source = objective_class(config.objective.name or "translation").predicts_source
-        self.pair_flops = pair_flops(read_spec(run))
+        spec = read_spec(run)
+        model = meta_model(spec)
+        # training FLOPs of a pair by its lengths
+        self.pair_flops = cache(lambda source, target: model.training_flops(Workload(target, source, spec.dim)))
 
     def iterate_steps(self) -> Iterator[NDArray[Any]]:
         """Yield the indices of the training pairs of each step, without end."""
@@ -204,9 +209,11 @@ class TrainingCosts:
             yield np.concatenate([indices for indices, _, _ in islice(batches, self.batches_per_step)])
 
     def target_tokens(self, pairs: NDArray[Any]) -> int:
+        """Count the target tokens of some training pairs."""
         return int(np.asarray(self.target[pairs], np.int64).sum()) + len(pairs)  # with EOS
 
     def flops(self, pairs: NDArray[Any]) -> float:
+        """Sum the training FLOPs of some training pairs, by their lengths."""
         source = np.asarray(self.source[pairs], np.int64) + self.framing_length
         target = np.asarray(self.target[pairs], np.int64) + 1
         if self.predicts_source:
@@ -214,12 +221,6 @@ class TrainingCosts:
         lengths, counts = np.unique(source << 32 | target, return_counts=True)
         costs = (self.pair_flops(length >> 32, length & 0xFFFFFFFF) for length in lengths.tolist())
         return float(sum(count * cost for count, cost in zip(counts.tolist(), costs)))
-
-
-def pair_flops(spec: ModelSpec) -> Callable[[int, int], int]:
-    """Return the training FLOPs of a pair by source and target length: a backward pass costs two forward passes."""
-    model = meta_model(spec)
-    return cache(lambda source, target: model.training_flops(Workload(target, source, spec.dim)))
 
 
 def evaluate_run(

@@ -237,6 +237,7 @@ def _target_tokens(store: TokenStore) -> int:
 
 
 def _system_size(pairs: int, gpu: bool) -> str:
+    """Choose the size of a system: larger for more data, and for a GPU."""
     if pairs < 10_000 or (not gpu and pairs < 100_000):
         return "tiny"
     if pairs < 500_000 or not gpu:

@@ -131,6 +131,7 @@ class MetricsLog:
         self.tensorboard = _tensorboard_writer(folder, step) if enabled else None
 
     def write(self, record: dict[str, Any]) -> None:
+        """Append a record with `kind` and `step` to metrics.jsonl, and its numbers to the TensorBoard curves."""
         if not self.enabled:
             return
         path = self.folder / METRICS_FILE
@@ -145,6 +146,7 @@ class MetricsLog:
                     self.tensorboard.add_scalar(f"{record['kind']}/{name}", value, record["step"])
 
     def write_samples(self, result: ValidationResult, step: int) -> None:
+        """Write the samples of a validation to samples/STEP.jsonl."""
         if self.enabled:
             with os_errors_as_user_errors(self.folder / "samples"):
                 (self.folder / "samples").mkdir(exist_ok=True)

@@ -90,6 +90,7 @@ class Adafactor(torch.optim.Optimizer):
             self._step(weight, group["lr"], group["momentum"], skip)
 
     def _step(self, weight: nn.Parameter, rate: Tensor, momentum: float, skip: Tensor) -> None:
+        """Update one weight and its state; where `skip` is true, nothing changes."""
         state = self.state[weight]
         state["step"] += ~skip
         beta = 1 - state["step"].clamp(min=1).pow(-ADAFACTOR_DECAY).to(weight.dtype)
@@ -176,6 +177,7 @@ class Muon(torch.optim.Optimizer):
                 self._update_by_adamw(weights, group)
 
     def _update_matrices(self, weights: list[nn.Parameter], group: Group) -> None:
+        """Update hidden matrices by their orthogonalized momentum, all blocks of one shape in one batch."""
         by_shape: dict[torch.Size, list[tuple[Tensor, ...]]] = {}
         shards: list[tuple[Tensor, Tensor]] = []
         for weight in weights:
@@ -222,6 +224,7 @@ def adam(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer:
 
 
 def _adam(kind: type[torch.optim.Adam], groups: list[Group], config: TrainingConfig) -> torch.optim.Optimizer:
+    """Build torch's fused Adam or AdamW for groups of weights, with all state."""
     capturable = groups[0]["params"][0].is_cuda
     betas, eps = (config.resolved("beta1"), config.resolved("beta2")), config.resolved("epsilon")
     optimizer = kind(groups, lr=0.0, betas=betas, eps=eps, weight_decay=0, capturable=capturable, fused=True)
@@ -249,6 +252,7 @@ def adafactor(model: nn.Module, config: TrainingConfig) -> torch.optim.Optimizer
 
 
 def _check_not_sharded(model: nn.Module, name: str) -> None:
+    """Raise a UserError if the weights are sharded, for an optimizer that needs them whole."""
     if any(is_sharded(weight) for weight in model.parameters()):
         raise UserError(
             f"training.optimizer={name} does not support sharded weights: choose adamw, or "

@@ -56,6 +56,7 @@ class ProcessGroup:
         return processes
 
     def destroy(self) -> None:
+        """Disconnect from the other processes."""
         if dist.is_initialized():
             dist.destroy_process_group()
 
@@ -122,6 +123,7 @@ def accumulate_for_processes(config: Config, processes: ProcessGroup) -> tuple[C
 
 
 def _broadcast(answer: list[Any]) -> None:
+    """Send the first process's list of objects to all others, in place."""
     dist.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
 
 
@@ -270,12 +272,14 @@ def shard_like(full: Tensor, like: Tensor) -> Tensor:
 
 
 def _gradient(weight: nn.Parameter) -> Tensor:
+    """Return the gradient of a weight; zeros where this process has not used it."""
     if weight.grad is None:
         weight.grad = torch.zeros_like(weight)
     return weight.grad
 
 
 def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Divide tensors, in their order, into lists of at least `BUCKET_ELEMENTS` elements; the last may have fewer."""
     bucket: list[Tensor] = []
     for tensor in tensors:
         bucket.append(tensor)
@@ -287,6 +291,7 @@ def _buckets(tensors: Sequence[Tensor]) -> Iterator[list[Tensor]]:
 
 
 def _copy_back(reduced: tuple[list[Tensor], Tensor, Any] | None) -> None:
+    """Wait for the all-reduce of a bucket, and copy the sums from the flat tensor into its gradients."""
     if reduced is not None:
         gradients, flat, work = reduced
         work.wait()

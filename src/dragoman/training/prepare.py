@@ -38,19 +38,10 @@ from dragoman.run_files import CONFIG_FILE, check_new_folder
 from dragoman.storage import atomic_folder
 from dragoman.systems import VocabularySizes
 from dragoman.text import Framing, Tokenizer
+from dragoman.training import resolve
 from dragoman.training.batch_size_finder import find_batch_size
 from dragoman.training.defaults import Choice, Defaults, choose_copying, choose_selection_metric, choose_settings
 from dragoman.training.length_limits import choose_length_limit
-from dragoman.training.resolve import (
-    RunRequest,
-    check_position_limit,
-    check_vocabulary,
-    estimate_activations,
-    make_corpora,
-    make_framing,
-    resolve_request,
-    validation_tags,
-)
 from dragoman.training.run_tokenizers import make_tokenizers, with_fertility
 from dragoman.training.validation import decode_references, evenly_spaced
 from dragoman.training.warm_start import write_initial_weights
@@ -91,7 +82,7 @@ class StoreWriter:
         self.names = [corpus.name for corpus in train]
         others = {} if split else {"valid": self.data_format.read(valid)}
         if self.config.test_source:
-            tests = make_corpora(self.config, self.config.test_source, self.config.test_target)
+            tests = resolve.make_corpora(self.config, self.config.test_source, self.config.test_target)
             others["test"] = self.data_format.read(tests)
         self.folder.mkdir(exist_ok=True)
         inspection = CorpusInspection(others, folder=self.folder)
@@ -118,7 +109,7 @@ class StoreWriter:
         """Write the validation store from the validation files, or from the held-out pairs."""
         tags = self.config.corpus_tags
         if valid:
-            tags, self.names = validation_tags(self.config), [corpus.name for corpus in valid]
+            tags, self.names = resolve.validation_tags(self.config), [corpus.name for corpus in valid]
             for chunk in self._encode(valid, None, tags, 1):
                 self._hold_out(chunk.corpus, chunk.train)
         self.inspection.require_pairs()
@@ -155,7 +146,7 @@ class PreparedRun:
 def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[type[Spec]] = ()) -> PreparedRun:
     """Create a run folder with tokenizers, token stores and the spec of the model; nothing remains if it fails."""
     check_new_folder(folder)
-    request = resolve_request(config)
+    request = resolve.resolve_request(config)
     data_format, defaults = request.data_format, Defaults(request.config)
     with atomic_folder(folder) as partial:
         log("reading the corpus")
@@ -171,9 +162,9 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
         choose_copying(defaults, data_format, survey.copying)
         sizes = VocabularySizes(tokenizers[0].vocab_size, tokenizers[1].vocab_size, tokenizers[0] is tokenizers[1])
         spec = request.build_spec(defaults.config, sizes)
-        check_vocabulary(spec, sizes, data_format)
+        resolve.check_vocabulary(spec, sizes, data_format)
         continued = request.parent if request.parent_spec else None
-        framing = continued.framing if continued else make_framing(spec, tokenizers[1])
+        framing = continued.framing if continued else resolve.make_framing(spec, tokenizers[1])
         write_tokenizers(partial, *tokenizers)
         log("writing the token store")
         stores = StoreWriter(partial / "data", defaults.config.data, data_format, tokenizers, framing, workers, log)
@@ -190,11 +181,11 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
         choose_length_limit(defaults, lengths if translates else None, framing)
         decoded = (training.validation_sentences or 0) if objective.generates else 0
         choose_selection_metric(defaults, decode_references(valid, tokenizers[1], evenly_spaced(valid, decoded)))
-        check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
+        resolve.check_position_limit(task.model, int(objective.row_length(lengths.source, lengths.target).max()))
         if dropout and objective.subword_samplers == (None, None):
             log(f"text.bpe_dropout has no effect: the objective {resolved.objective.name} does not resegment its text")
         parameters = count_parameters(spec)
-        activations = estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
+        activations = resolve.estimate_activations(spec, training.batch_tokens or 0, training.gradient_checkpointing)
         report = inspection.report(MemoryEstimate.for_adam(parameters, activations))
         preflight = with_fertility(report, resolved, tokenizers, request.parent)
         write_initial_weights(partial, spec, resolved, tokenizers, log)
@@ -207,7 +198,7 @@ def prepare_run(folder: Path, config: Config, log: Log, custom_parts: Sequence[t
     return PreparedRun(resolved, preflight, defaults.choices, parameters, examples)
 
 
-def _choose_validation_pairs(request: RunRequest, survey: corpus_passes.CorpusSurvey) -> HoldoutSplit | None:
+def _choose_validation_pairs(request: resolve.RunRequest, survey: corpus_passes.CorpusSurvey) -> HoldoutSplit | None:
     """Choose training pairs to hold out for validation; with validation files check these, and return None."""
     if request.valid:
         for _ in request.data_format.read(request.valid):  # to find errors before anything is written
@@ -220,7 +211,7 @@ def _choose_validation_pairs(request: RunRequest, survey: corpus_passes.CorpusSu
 
 
 def _choose_settings(
-    request: RunRequest,
+    request: resolve.RunRequest,
     defaults: Defaults,
     sizes: VocabularySizes,
     store: TokenStore,

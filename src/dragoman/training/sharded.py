@@ -18,18 +18,11 @@ from dragoman import checkpoint
 from dragoman.errors import UserError
 from dragoman.parts.mixer import stack_layers
 from dragoman.storage import os_errors_as_user_errors, remove_folder
+from dragoman.training import parallel
 from dragoman.training.ema import WeightAverage
-from dragoman.training.parallel import (
-    ParallelStrategy,
-    average_statistics,
-    broadcast_weights,
-    full_tensor,
-    running_statistics,
-    weights_for_inference,
-)
 
 
-class ShardedStrategy(ParallelStrategy):
+class ShardedStrategy(parallel.ParallelStrategy):
     """Every process keeps a shard of each weight, its gradient and optimizer state (Rajbhandari et al. 2020).
 
     torch's fully_shard gathers the weights of a layer when they are needed. Weights, gradients and their sums are
@@ -42,7 +35,7 @@ class ShardedStrategy(ParallelStrategy):
     name = "sharded"
 
     def distribute(self, module: nn.Module) -> None:
-        broadcast_weights(module)
+        parallel.broadcast_weights(module)
         # outputs of layers are never modified in place, so that views are safe
         warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view tensor")
         mesh = init_device_mesh(self.device.type, (self.processes.world_size,))
@@ -55,15 +48,15 @@ class ShardedStrategy(ParallelStrategy):
                 part.set_force_sum_reduction_for_comms(True)
             if getattr(part, "flatten_weights", False):
                 part.flatten_weights = False  # type: ignore[assignment]
-        self.statistics = running_statistics(module)
+        self.statistics = parallel.running_statistics(module)
 
     def reduce_gradients(self, weights: Sequence[nn.Parameter]) -> None:
-        average_statistics(self.statistics, self.processes)  # gradients are summed in the backward pass
+        parallel.average_statistics(self.statistics, self.processes)  # gradients are summed in the backward pass
 
     def gather(self, tensors: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         gathered = {}
         for name, tensor in tensors.items():  # one at a time, to keep only one full tensor on the device
-            full = full_tensor(tensor)
+            full = parallel.full_tensor(tensor)
             if self.processes.rank == 0:
                 gathered[name] = full.cpu()
         return gathered
@@ -87,7 +80,7 @@ class ShardedStrategy(ParallelStrategy):
     def inference_weights(
         self, model: nn.Module, inference_model: nn.Module, average: WeightAverage | None
     ) -> Iterator[None]:
-        weights = self.gather(weights_for_inference(model, average))
+        weights = self.gather(parallel.weights_for_inference(model, average))
         if self.processes.rank == 0:
             checkpoint.set_weights(inference_model, weights, Path())
         yield

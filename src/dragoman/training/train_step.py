@@ -303,4 +303,5 @@ def batch_from_tensors(tensors: dict[str, Tensor], max_lengths: tuple[int, int] 
 
 
 def _graph_cache(device: torch.device) -> CudaGraphCache[dict[str, Tensor]]:
+    """Return an empty cache of captured steps, by the shapes of their batches."""
     return CudaGraphCache(device, MAX_STEP_GRAPHS)

@@ -66,17 +66,9 @@ class TrainingOutcome:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values, with steps, epochs, tokens and seconds of the whole run, for JSON."""
-        state = self.state
-        return {
-            "reason": self.reason,
-            "interrupted": self.interrupted,
-            "step": state.step,
-            "epoch": state.data_position.epoch,
-            "target_tokens": state.target_tokens,
-            "seconds": round(state.seconds, 1),
-            "averaged_checkpoints": self.averaged_checkpoints,
-            "best": self.best,
-        }
+        state, values = self.state, {name: value for name, value in vars(self).items() if name != "state"}
+        totals = {"step": state.step, "epoch": state.data_position.epoch, "target_tokens": state.target_tokens}
+        return values | totals | {"seconds": round(state.seconds, 1)}
 
 
 class Trainer:
@@ -135,6 +127,7 @@ class Trainer:
         self.interrupted = False
 
     def _build_objective(self, model: Model, label_smoothing: float = 0.0, bpe_dropout: float = 0.0) -> Objective:
+        """Build the objective of the run for a model, without regularization unless it is given."""
         run = self.run
         task = TaskContext(model, run.source_tokenizer, run.target_tokenizer, run.framing, label_smoothing, bpe_dropout)
         return build_objective(self.config.objective.name or "translation", task, self.config.objective.settings)
@@ -145,12 +138,13 @@ class Trainer:
         supported = self.objective.supports_packing and self.objective.static_shapes
         if layout == "packed" and not supported:
             raise UserError(
-                "training.batch_layout is packed, but this system or objective does not support packing: remove the "
-                "setting"
+                "training.batch_layout is packed, but this system or objective does not support packing: set it to "
+                "auto or padded"
             )
         return supported and (layout == "packed" or (layout == "auto" and self.device.type == "cuda"))
 
     def _build_batches(self, packed: bool) -> Batches:
+        """Return the batches of the training store; on a GPU shapes are rounded up so that they repeat."""
         training, rows = self.config.training, self.objective.row_format
         return Batches(
             TokenStore(self.folder / "data" / "train"),
@@ -289,10 +283,12 @@ class Trainer:
         self._save(validated=is_candidate, best=best)
 
     def _timed_validation(self) -> tuple[ValidationResult, float]:
+        """Validate; return the result and the seconds that it took."""
         start = time.monotonic()
         return self.validator.validate(), time.monotonic() - start
 
     def _save(self, validated: bool = False, best: bool = False) -> None:
+        """Save a checkpoint of the present step."""
         self.state.unlogged = self.meter.unlogged()
         self.checkpoints.save(self.model, self.optimizer, self.average, self.state, validated, best)
         self.saved_at = self.seconds
@@ -371,6 +367,7 @@ class Trainer:
 
 
 def _configure_torch(device: torch.device, compile_step: bool, deterministic: bool) -> None:
+    """Set what applies to the whole process: compiler workers, memory allocation, deterministic kernels."""
     if device.type == "cuda" and compile_step:
         _start_compiler_workers()
     if device.type == "cpu":

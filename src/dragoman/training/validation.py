@@ -51,6 +51,7 @@ def check_metric(metric: str, references: Sequence[str]) -> None:
 
 
 def _in_majority(texts: Sequence[str], condition: Callable[[str], bool]) -> bool:
+    """Whether more than half of the texts meet a condition."""
     return 2 * sum(condition(text) for text in texts) > len(texts)
 
 
@@ -128,6 +129,7 @@ class Validator:
 
     @torch.inference_mode()
     def validate(self) -> ValidationResult:
+        """Compute loss and metrics of the run's model, and decode sentences with it."""
         model, training = self.run.model, self.run.model.training
         model.eval()
         torch.manual_seed(0)  # for objectives that sample tokens

@@ -34,6 +34,7 @@ class ParentRun:
 
     @staticmethod
     def open(name: str) -> ParentRun:
+        """Open the run in a folder, which must have a checkpoint."""
         folder = Path(name)
         spec = read_spec(folder)
         if not checkpoint.is_complete(folder / CHECKPOINT_DIR / "best"):
@@ -58,7 +59,9 @@ def load_matching_weights(model: Model, parent: ParentRun, log: Log) -> None:
     own = checkpoint.named_weights(model)
     loaded = [name for name, weight in own.items() if name in available and available[name].shape == weight.shape]
     if not loaded:
-        raise UserError(f"no weight of {parent.folder} has the same name and shape as one of this system")
+        raise UserError(
+            f"no weight of {parent.folder} has the same name and shape as one of this system: start from another run"
+        )
     with torch.no_grad():
         for name in loaded:
             own[name].copy_(available[name])
