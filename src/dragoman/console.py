@@ -1,9 +1,11 @@
-"""Progress and messages on standard error."""
+"""Progress and messages on standard error, results on standard output."""
 
 from __future__ import annotations
 
+import json
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -31,3 +33,29 @@ def format_duration(seconds: float) -> str:
     """Format seconds as h:mm:ss."""
     total = int(seconds)
     return f"{total // 3600}:{total // 60 % 60:02d}:{total % 60:02d}"
+
+
+def print_json(value: Any) -> None:
+    """Print a value as one JSON document."""
+    json.dump(value, sys.stdout, ensure_ascii=False, indent=1)
+    print()
+
+
+def print_json_list(values: Iterable[Any]) -> None:
+    """Print a JSON list item by item, as soon as each is available."""
+    separator = "["
+    for value in values:
+        print(f"{separator}\n{json.dumps(value, ensure_ascii=False)}", end="", flush=True)
+        separator = ","
+    print("[]" if separator == "[" else "\n]")
+
+
+def print_lines(lines: Iterable[str]) -> None:
+    """Print lines; nothing if there are none."""
+    for line in lines:
+        print(line)
+
+
+def one_line(text: str) -> str:
+    """Replace line breaks, which byte-level models can generate, by spaces."""
+    return text.replace("\n", " ").replace("\r", " ")

@@ -11,9 +11,8 @@ import typer
 from dragoman.cli.checks import check_device, check_system
 from dragoman.cli.inputs import FileLayout, check_file, read_pairs
 from dragoman.cli.options import Json, Settings, program_name
-from dragoman.cli.printing import print_json
 from dragoman.cli.quickstart import PHRASEBOOK_PAIRS, write_phrasebook
-from dragoman.console import log
+from dragoman.console import log, print_json
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:

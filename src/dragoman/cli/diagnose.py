@@ -10,8 +10,7 @@ import typer
 
 from dragoman.cli.inputs import FileLayout, Input, check_file, read_pairs, read_texts
 from dragoman.cli.options import Json, ModelOptions, RunFolder
-from dragoman.cli.printing import print_json, print_lines
-from dragoman.console import log
+from dragoman.console import log, print_json, print_lines
 from dragoman.errors import UserError
 
 

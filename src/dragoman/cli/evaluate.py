@@ -12,7 +12,7 @@ import typer
 from dragoman.api import PSEUDO_PERPLEXITY, TRANSLATION_METRICS
 from dragoman.cli.inputs import FileLayout, Input, check_counts, check_file, read_pairs, read_texts
 from dragoman.cli.options import BeamSize, Json, LengthPenalty, ModelOptions, beam_config
-from dragoman.cli.printing import print_json
+from dragoman.console import print_json
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 

@@ -9,8 +9,7 @@ from typing import Annotated
 import typer
 
 from dragoman.cli.options import Json, program_name
-from dragoman.cli.printing import print_json
-from dragoman.console import log
+from dragoman.console import log, print_json
 from dragoman.errors import UserError
 
 

@@ -12,8 +12,7 @@ import typer
 
 from dragoman.cli.inputs import Input, SourceFormat
 from dragoman.cli.options import InputFile, Json, ModelOptions, RunFolder
-from dragoman.cli.printing import print_json_list
-from dragoman.console import log
+from dragoman.console import log, print_json_list
 
 if TYPE_CHECKING:
     from dragoman.run import FillResult, Run, TaggedSentence, Translation

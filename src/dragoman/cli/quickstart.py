@@ -10,9 +10,8 @@ import typer
 from dragoman.cli.checks import check_system
 from dragoman.cli.inputs import FileLayout, read_pairs
 from dragoman.cli.options import program_name
-from dragoman.cli.printing import print_lines
 from dragoman.cli.train import resume_run
-from dragoman.console import log
+from dragoman.console import log, print_lines
 from dragoman.errors import UserError
 from dragoman.run_files import is_run_folder
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from dragoman.cli.inputs import FileLayout, read_pairs, read_texts
 from dragoman.cli.options import Json, ModelOptions, RunFolder
-from dragoman.cli.printing import print_json
+from dragoman.console import print_json
 from dragoman.errors import UserError
 
 

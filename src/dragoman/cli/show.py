@@ -20,8 +20,7 @@ from dragoman.cli.options import (
     beam_config,
     program_name,
 )
-from dragoman.cli.printing import print_json, print_lines
-from dragoman.console import log
+from dragoman.console import log, print_json, print_lines
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:

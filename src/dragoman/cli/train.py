@@ -11,8 +11,7 @@ import typer
 
 from dragoman.cli.checks import check_run, check_training
 from dragoman.cli.options import Json, Settings, program_name
-from dragoman.cli.printing import print_json
-from dragoman.console import log
+from dragoman.console import log, print_json
 from dragoman.errors import UserError
 from dragoman.run_files import is_run_folder
 

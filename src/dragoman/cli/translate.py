@@ -14,10 +14,9 @@ import typer
 from dragoman.cli.checks import check_run
 from dragoman.cli.inputs import Input, SourceFormat, check_file
 from dragoman.cli.options import ModelOptions, PrecisionOptions, RunFolder
-from dragoman.cli.printing import print_json
 from dragoman.cli.search_options import SearchOptions
 from dragoman.cli.translation_output import OutputOptions, print_streams
-from dragoman.console import log
+from dragoman.console import log, print_json
 from dragoman.errors import UserError
 from dragoman.memory import keep_freed_memory
 

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from dragoman.cli.options import Json, program_name
-from dragoman.cli.printing import one_line, print_json_list
-from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, log, progress_bar
+from dragoman.console import LOG_INTERVAL_SECONDS, format_duration, log, one_line, print_json_list, progress_bar
 from dragoman.errors import UserError
 
 if TYPE_CHECKING:

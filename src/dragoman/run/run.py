@@ -22,7 +22,7 @@ from dragoman.models import Model, ModelSpec, Usage
 from dragoman.objectives import Objective, objective_class
 from dragoman.parts.inference import InferencePrecision
 from dragoman.parts.spec import Spec
-from dragoman.run import filling, labeling, pair_scoring, run_folder
+from dragoman.run import filling, pair_scoring, run_folder
 from dragoman.run.inference_weights import InferenceWeights
 from dragoman.run.results import (
     Alignment,
@@ -414,7 +414,7 @@ class Run:
             >>> run.tag(["The dog sleeps ."])[0].tags
             ['DET', 'NOUN', 'VERB', 'PUNCT']
         """
-        return labeling.tag(self, texts)
+        return filling.tag(self, texts)
 
     def fill(self, texts: Sequence[str], top_k: int = 5) -> list[FillResult]:
         """Fill every `<mask>` of texts, and return the `top_k` most probable choices for each.

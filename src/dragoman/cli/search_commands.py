@@ -1,4 +1,4 @@
-"""`dragoman tune`: tune the weights of reranking."""
+"""`dragoman tune` and `dragoman shortlist`: learn what a search can use."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from dragoman.cli.checks import check_run
 from dragoman.cli.inputs import FileLayout, read_pairs
 from dragoman.cli.options import Json, ModelOptions, RunFolder, beam_config
-from dragoman.cli.printing import print_json
 from dragoman.cli.search_options import RerankWith, classify_rerankers
-from dragoman.console import log
+from dragoman.console import log, print_json
 from dragoman.errors import UserError
 
 
@@ -59,3 +59,30 @@ def tune(
     options = [f"--rerank-with {folder}:{weights[kind]:g}" for kind, folder in rerankers.items() if weights[kind]]
     options += [f"--rerank-length-weight {tuned.weights.length:g}"] if tuned.weights.length else []
     print(f"--num-candidates {num_candidates} {' '.join(options)}" if options else "reranking does not help")
+
+
+def shortlist(
+    run: RunFolder,
+    translations: Annotated[int, typer.Option(help="Target tokens kept for each source token.", min=1)] = 100,
+    frequent_tokens: Annotated[int, typer.Option(help="Most frequent target tokens, always kept.", min=0)] = 100,
+    max_pairs: Annotated[int, typer.Option(help="Training pairs to learn from.", min=1)] = 200_000,
+) -> None:
+    """Learn from the training data which target tokens each source token needs, for 'translate --shortlist'.
+
+    With a large vocabulary this makes translation on a CPU faster: the output layer computes some hundred tokens
+    instead of all.
+    """
+    check_run(run)
+
+    from dragoman.data.token_store import TokenStore
+    from dragoman.run.run_folder import read_spec, read_tokenizers
+    from dragoman.search.shortlist import SHORTLIST_FILE, learn_shortlist
+
+    read_spec(run)  # raises a UserError if the folder is damaged
+    source, target = read_tokenizers(run)
+    store = TokenStore(run / "data" / "train")
+    log(f"learning from {min(max_pairs, len(store)):,} of {len(store):,} pairs")
+    learned = learn_shortlist(store, (source.vocab_size, target.vocab_size), translations, frequent_tokens, max_pairs)
+    learned.save(run)
+    pairs, frequent = len(learned.translations), len(learned.frequent)
+    log(f"{run / SHORTLIST_FILE}: {pairs:,} token translations and the {frequent:,} most frequent tokens")
